@@ -1,0 +1,3 @@
+//! The command line: `serve`, `check` and `connect`.
+
+fn main() {}
