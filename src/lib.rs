@@ -14,20 +14,10 @@ pub mod drain;
 pub mod listener;
 pub mod meter;
 pub mod readiness;
-pub mod relay;
 pub mod socket;
 pub mod throttle;
 
 // Tunnel: what happens to one connection.
-pub mod allowlist;
-pub mod connect;
-pub mod metrics;
-pub mod record;
-pub mod tunnel;
 
 // Around: what starts, watches and stops it.
-pub mod admin;
-pub mod app;
-pub mod client;
-pub mod config;
-pub mod logging;
+//pub mod client;
