@@ -14,6 +14,7 @@ pub mod drain;
 pub mod listener;
 pub mod meter;
 pub mod readiness;
+pub mod relay;
 pub mod socket;
 pub mod throttle;
 
