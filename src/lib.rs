@@ -19,6 +19,7 @@ pub mod socket;
 pub mod throttle;
 
 // Tunnel: what happens to one connection.
+pub mod connect;
 
 // Around: what starts, watches and stops it.
 //pub mod client;
