@@ -19,7 +19,12 @@ pub mod socket;
 pub mod throttle;
 
 // Tunnel: what happens to one connection.
+pub mod allowlist;
 pub mod connect;
+pub mod metrics;
+pub mod record;
+pub mod tunnel;
 
 // Around: what starts, watches and stops it.
 //pub mod client;
+pub mod config;
