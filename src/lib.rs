@@ -26,5 +26,8 @@ pub mod record;
 pub mod tunnel;
 
 // Around: what starts, watches and stops it.
+pub mod admin;
+pub mod app;
 //pub mod client;
 pub mod config;
+pub mod logging;
