@@ -11,7 +11,6 @@
 #[expect(dead_code, reason = "each file of tests uses a part of it")]
 mod harness;
 
-use std::iter;
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
@@ -115,24 +114,17 @@ fn too_slow() -> String {
 fn a_head_has_its_time_from_the_accept_on_however_it_trickles() {
     const HEAD: Duration = Duration::from_millis(700);
     let proxy = Proxy::start("timeouts: {head: 700ms}\n");
-    let trickles: [fn() -> Box<dyn Iterator<Item = u8>>; 3] = [
-        || Box::new(iter::empty()),
-        || Box::new(b"CONNECT devbox:22 HT".iter().copied()),
+    let trickles = [
+        Vec::new(),
+        b"CONNECT devbox:22 HT".to_vec(),
         // It never pauses, and would go on for ten times the deadline.
-        || {
-            Box::new(
-                b"CONNECT devbox:22 HTTP/1.1\r\nX: "
-                    .iter()
-                    .copied()
-                    .chain(iter::repeat_n(b'y', 700)),
-            )
-        },
+        [b"CONNECT devbox:22 HTTP/1.1\r\nX: ".as_slice(), &[b'y'; 700]].concat(),
     ];
     for trickle in trickles {
         let start = Instant::now();
         let mut client = Peer::connect(proxy.public());
         let mut told = None;
-        for byte in trickle() {
+        for byte in trickle {
             client.send([byte]);
             told = client.read_within(HEAD / 70);
             if told.is_some() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use super::DEADLINE;
+use super::{DEADLINE, eventually};
 
 /// A client or a target. Every read and write ends at the deadline.
 #[derive(Debug)]
@@ -113,6 +113,13 @@ impl Peer {
     pub(crate) fn expect_reset(&mut self) {
         let error = self.stream.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+    }
+
+    /// The other end has reset the connection after it had finished: only the socket's error tells (tcp_reset() in
+    /// net/ipv4/tcp_input.c), a read says end of stream as before.
+    pub(crate) fn expect_late_reset(&mut self) {
+        let error = eventually("a reset", || self.stream.take_error().unwrap());
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe, "{error}");
     }
 
     /// Sends what is written, then the end of the stream. The other direction stays open.
