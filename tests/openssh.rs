@@ -24,7 +24,7 @@ mod socks;
 mod sshd;
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -275,6 +275,33 @@ fn curl_tunnels_to_a_banner() {
         login.proxy.log()
     );
     assert!(login.proxy.access_lines(1)[0].contains(r#""status":200"#));
+}
+
+/// ssh kills its ProxyCommand as soon as that closes stdout: what there is to say must be out by then.
+#[test]
+fn switchboard_connect_says_why_before_it_hangs_up() {
+    let login = Login::through(&clients::SWITCHBOARD);
+    // Many times: it is a race that was lost once in six.
+    for _ in 0..50 {
+        let mut command = quiet(env!("CARGO_BIN_EXE_switchboard"));
+        command
+            .args([
+                "connect",
+                "--proxy",
+                &format!("http://{}", login.proxy.address),
+                "unknown:22",
+            ])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut connect = Process::start(&mut command);
+        let mut stdout = connect.child().stdout.take().unwrap();
+        let mut stderr = connect.child().stderr.take().unwrap();
+        assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "there is no tunnel to print");
+        drop(connect);
+        let mut said = String::new();
+        stderr.read_to_string(&mut said).unwrap();
+        assert!(said.contains("403: the target is not on the allowlist"), "{said:?}");
+    }
 }
 
 /// Kubernetes sends SIGTERM and waits: who is logged in may finish.
