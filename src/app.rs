@@ -1,1 +1,267 @@
-//! app
+//! The process: binds the ports, serves until it is told to stop, reloads, and drains.
+
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tracing::{error, info, warn};
+
+use crate::admin::{self, Pages};
+use crate::allowlist::Writer;
+use crate::config::{Config, LoadError};
+use crate::drain::{Conductor, Drained, Tasks};
+use crate::listener;
+use crate::metrics::{self, Metrics};
+use crate::readiness::{Pending, Readiness};
+use crate::record::Ids;
+use crate::relay::PipePool;
+use crate::tunnel::{self, World};
+
+/// What a running process may be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Read the configuration again.
+    Reload,
+    /// Drain and end; the second time, end at once.
+    Stop,
+}
+
+/// Reads the configuration: at the start, and at every reload.
+pub type Source = Box<dyn Fn() -> Result<Config, LoadError> + Send>;
+/// How many log lines were thrown away so far.
+pub type LogLinesDropped = Box<dyn Fn() -> usize + Send + Sync>;
+
+/// Why a process did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot be read, or has faults.
+    #[error(transparent)]
+    Config(#[from] LoadError),
+    /// A port cannot be had.
+    #[error("cannot listen on {address}")]
+    Bind {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The metrics cannot be declared: a defect.
+    #[error("cannot declare the metrics")]
+    Metrics(#[from] metrics::Error),
+}
+
+/// A process that has its ports, and serves once it [runs](Self::run).
+pub struct App {
+    config: Config,
+    source: Source,
+    writer: Writer,
+    world: Arc<World>,
+    conductor: Conductor,
+    readiness: Readiness,
+    starting: Pending,
+    public: Vec<TcpListener>,
+    admin: SocketAddr,
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App")
+            .field("public", &self.public)
+            .field("admin", &self.admin)
+            .finish_non_exhaustive()
+    }
+}
+
+impl App {
+    /// Loads the configuration and binds every port. The admin port answers from now on.
+    ///
+    /// # Errors
+    /// A fault of the configuration, or a port that cannot be had.
+    pub fn start(source: Source, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
+        let config = source()?;
+        raise_descriptor_limit();
+        let metrics = Metrics::new()?;
+        let (conductor, drain) = Conductor::new();
+        let (mut writer, allowlist) = Writer::new();
+        writer.publish(&config.targets, config.tunnel);
+        synced(&metrics);
+        let world = Arc::new(World {
+            allowlist,
+            metrics,
+            drain,
+            pipes: PipePool::new(MOST_PIPES),
+            ids: Ids::default(),
+            connect: config.connect,
+            dial: config.dial,
+            relay: config.relay,
+        });
+        let readiness = Readiness::default();
+        let starting = readiness.await_for("listener");
+        let public = config.listen.iter().map(bind_public).collect::<Result<_, _>>()?;
+        let pages = Pages {
+            readiness: readiness.clone(),
+            scrape: scrape(Arc::clone(&world), log_lines_dropped),
+        };
+        let address = config.admin;
+        let admin = admin::start(address, pages).map_err(|source| StartError::Bind { address, source })?;
+        Ok(Self {
+            config,
+            source,
+            writer,
+            world,
+            conductor,
+            readiness,
+            starting,
+            public,
+            admin,
+        })
+    }
+
+    /// Where clients are served, with the ports that the kernel chose.
+    pub fn public_addresses(&self) -> Vec<SocketAddr> {
+        self.public
+            .iter()
+            .filter_map(|listener| listener.local_addr().ok())
+            .collect()
+    }
+
+    /// Where the operator is served.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Serves until it is told to stop, then drains. The end of `commands` is no command.
+    pub async fn run(self, mut commands: mpsc::Receiver<Command>) -> Drained {
+        info!("admin port {}", self.admin);
+        let tasks = Tasks::default();
+        for address in self.public_addresses() {
+            info!("public port {address}");
+        }
+        for listener in self.public {
+            tasks
+                .acceptors
+                .spawn(accept(listener, Arc::clone(&self.world), tasks.clone()));
+        }
+        drop(self.starting);
+        let mut reload = Reload {
+            config: self.config,
+            source: self.source,
+            writer: self.writer,
+        };
+        while let Command::Reload = next(&mut commands).await {
+            reload.run(&self.world.metrics);
+        }
+        self.readiness.withdraw("shutdown");
+        self.world.metrics.draining.set(1);
+        let told_again = async { while next(&mut commands).await != Command::Stop {} };
+        self.conductor.run(&reload.config.drain, &tasks, told_again).await
+    }
+}
+
+async fn next(commands: &mut mpsc::Receiver<Command>) -> Command {
+    match commands.recv().await {
+        Some(command) => command,
+        None => pending().await,
+    }
+}
+
+async fn accept(listener: TcpListener, world: Arc<World>, tasks: Tasks) {
+    let serve = |stream, peer| {
+        let world = Arc::clone(&world);
+        tasks
+            .tunnels
+            .spawn(async move { tunnel::serve(stream, peer, &world).await });
+    };
+    let paused = || world.metrics.accept_paused.inc();
+    listener::accept(listener, world.drain.clone().stopped(), serve, paused).await;
+}
+
+/// What a reload changes: the static targets and the default limits. Everything else needs a restart.
+struct Reload {
+    config: Config,
+    source: Source,
+    writer: Writer,
+}
+
+impl Reload {
+    fn run(&mut self, metrics: &Metrics) {
+        match (self.source)() {
+            Ok(new) => {
+                let untouched = self.config.changes_needing_restart(&new);
+                if !untouched.is_empty() {
+                    warn!("changed, but needs a restart: {}", untouched.join(", "));
+                }
+                self.writer.publish(&new.targets, new.tunnel);
+                self.config.targets = new.targets;
+                self.config.tunnel = new.tunnel;
+                synced(metrics);
+                metrics.config_last_reload_successful.set(1);
+                info!(targets = self.config.targets.len(), "configuration reloaded");
+            }
+            Err(error) => {
+                metrics.config_last_reload_successful.set(0);
+                metrics.config_reload_failures.inc();
+                report(&error);
+            }
+        }
+    }
+}
+
+fn report(error: &LoadError) {
+    error!("{error}: the settings stay as they were");
+    match error {
+        LoadError::Unreadable { source, .. } => error!("{source}"),
+        LoadError::Faulty { faults, .. } => {
+            for fault in faults {
+                error!("{fault}");
+            }
+        }
+    }
+}
+
+fn synced(metrics: &Metrics) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    metrics.allowlist_last_sync_timestamp.set(now.as_secs_f64());
+}
+
+fn bind_public(options: &listener::Options) -> Result<TcpListener, StartError> {
+    listener::bind(options).map_err(|source| StartError::Bind {
+        address: options.address,
+        source,
+    })
+}
+
+/// The page `/metrics`: what nobody counts as it happens is looked up now.
+fn scrape(world: Arc<World>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn() -> String + Send + Sync> {
+    Box::new(move || {
+        let metrics = &world.metrics;
+        metrics.pipes_in_use.set(as_gauge(world.pipes.in_use()));
+        metrics.allowlist_targets.set(as_gauge(world.allowlist.targets()));
+        metrics.log_lines_dropped.set(as_gauge(log_lines_dropped()));
+        metrics.encode().unwrap_or_else(|error| format!("# {error}\n"))
+    })
+}
+
+fn as_gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Every tunnel takes two descriptors, and the usual soft limit is 1,024.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        warn!(%error, "cannot raise the limit of open files");
+    }
+}
+
+/// 32 MiB of pipes at their full size: half of what an unprivileged user may have.
+const MOST_PIPES: usize = 128;

@@ -1,6 +1,16 @@
-//! Reads one CONNECT and answers it.
+//! Reads one CONNECT and answers it: the 200 or the refusal is written here, and only here.
 
 use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use self::http1::Client;
+use crate::authority::Authority;
+use crate::outcome::Refusal;
+
+mod head;
+mod http1;
 
 /// How long a request head may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +23,56 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             head: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A client that has its 200.
+#[derive(Debug)]
+pub struct Established<T> {
+    /// The client's socket, as it was.
+    pub stream: TcpStream,
+    /// What the client sent behind its head, at most 16 KiB together with it.
+    pub early: Vec<u8>,
+    /// What the caller answered.
+    pub answer: T,
+}
+
+/// Reads a CONNECT, asks `answer` about its target, and tells the client what came of it.
+///
+/// A client that leaves while `answer` is under way ends it: that future is dropped.
+///
+/// # Errors
+/// The refusal. The client has been told, and its connection is closed without a look at what came behind the head:
+/// with keep-alive those bytes would be taken for another request (RFC 9931 section 6).
+pub async fn handshake<T>(
+    stream: TcpStream,
+    accepted: Instant,
+    options: &Options,
+    answer: impl AsyncFnOnce(Authority) -> Result<T, Refusal>,
+) -> Result<Established<T>, Refusal> {
+    let mut client = Client::new(stream);
+    let head = timeout_at(accepted + options.head, client.read_head()).await;
+    let answered = match head.unwrap_or(Err(Refusal::HeadTimeout)) {
+        Err(refusal) => Err(refusal),
+        Ok(authority) => tokio::select! {
+            biased;
+            answered = answer(authority) => answered,
+            () = client.leaves() => Err(Refusal::ClientLeft),
+        },
+    };
+    let confirmed = match answered {
+        Ok(answer) => client.confirm().await.map(|()| answer),
+        Err(refusal) => Err(refusal),
+    };
+    match confirmed {
+        Ok(answer) => {
+            let (stream, early) = client.into_parts();
+            Ok(Established { stream, early, answer })
+        }
+        Err(refusal) => {
+            client.refuse(refusal).await;
+            Err(refusal)
         }
     }
 }

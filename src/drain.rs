@@ -1,6 +1,12 @@
 //! The way down: stop taking connections, let tunnels end, close the rest gently.
 
+use std::future::Future;
 use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
 
 /// How long each step of a drain takes. All of it together is at most `delay + timeout + spread`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,5 +26,265 @@ impl Default for Options {
             timeout: Duration::from_secs(3600),
             spread: Duration::from_secs(300),
         }
+    }
+}
+
+/// How far the way down is. It only ever goes forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not begun.
+    Serving,
+    /// Told to go: not ready, but still accepting.
+    Leaving,
+    /// No new tunnels; those that run may end by themselves.
+    Stopped,
+    /// The deadline has passed: tunnels are closed from `since` on, over `spread`.
+    Closing {
+        /// When it began.
+        since: Instant,
+        /// How long it may take.
+        spread: Duration,
+    },
+    /// Every tunnel ends at once.
+    Ended,
+}
+
+/// How a drain went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Every tunnel ended by itself.
+    Clean,
+    /// Tunnels had to be closed.
+    Cut,
+}
+
+/// What listeners and tunnels hold to learn how far the drain is.
+#[derive(Clone, Debug)]
+pub struct Drain {
+    phase: watch::Receiver<Phase>,
+}
+
+impl Drain {
+    /// How far it is.
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Waits until no new tunnel may begin.
+    pub async fn stopped(mut self) {
+        self.reaches(|phase| !matches!(phase, Phase::Serving | Phase::Leaving))
+            .await;
+    }
+
+    /// Waits until the tunnel number `id` is to close, which was last active at what `last_moved` says then.
+    ///
+    /// Idle tunnels come in the first tenth of the spread, the others in the rest of it.
+    pub async fn closes(mut self, id: u64, last_moved: impl Fn() -> Instant) {
+        let phase = self
+            .reaches(|phase| matches!(phase, Phase::Closing { .. } | Phase::Ended))
+            .await;
+        if let Phase::Closing { since, spread } = phase {
+            let idle = last_moved().elapsed() >= IDLE;
+            let turn = since + spread.mul_f64(turn(id, idle));
+            let told_again = self.reaches(|phase| *phase == Phase::Ended);
+            // Boxed, and dropped either way: a tunnel need not hold the room for it all its life.
+            Box::pin(timeout_at(turn, told_again)).await.ok();
+        }
+    }
+
+    async fn reaches(&mut self, enough: impl FnMut(&Phase) -> bool) -> Phase {
+        // The conductor is gone only when the process ends.
+        self.phase.wait_for(enough).await.map_or(Phase::Ended, |phase| *phase)
+    }
+}
+
+/// The tasks that a drain waits for.
+#[derive(Clone, Debug, Default)]
+pub struct Tasks {
+    /// One for each public port.
+    pub acceptors: TaskTracker,
+    /// One for each connection.
+    pub tunnels: TaskTracker,
+}
+
+/// What begins a drain and leads it through its phases.
+#[derive(Debug)]
+pub struct Conductor {
+    phase: watch::Sender<Phase>,
+}
+
+impl Conductor {
+    /// A drain that has not begun, and the handle for those that take part.
+    pub fn new() -> (Self, Drain) {
+        let (sender, receiver) = watch::channel(Phase::Serving);
+        (Self { phase: sender }, Drain { phase: receiver })
+    }
+
+    /// Leads every tunnel to its end; when `now` completes, at once.
+    pub async fn run(self, options: &Options, tasks: &Tasks, now: impl Future<Output = ()>) -> Drained {
+        let Tasks { acceptors, tunnels } = tasks;
+        acceptors.close();
+        tunnels.close();
+        tokio::select! {
+            biased;
+            () = now => {}
+            drained = self.lead(options, tasks) => return drained,
+        }
+        let left = tunnels.len();
+        warn!(tunnels = left, "told again: ending at once");
+        self.end(tunnels).await;
+        if left == 0 { Drained::Clean } else { Drained::Cut }
+    }
+
+    async fn lead(&self, options: &Options, Tasks { acceptors, tunnels }: &Tasks) -> Drained {
+        info!(tunnels = tunnels.len(), delay = ?options.delay, "draining: not ready, still accepting");
+        self.phase.send_replace(Phase::Leaving);
+        sleep(options.delay).await;
+        info!(tunnels = tunnels.len(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
+        self.phase.send_replace(Phase::Stopped);
+        // They hand over what the kernel has accepted, which takes no waiting.
+        acceptors.wait().await;
+        if timeout(options.timeout, tunnels.wait()).await.is_ok() {
+            info!("drained: every tunnel has ended");
+            return Drained::Clean;
+        }
+        let since = Instant::now();
+        let spread = options.spread;
+        warn!(
+            tunnels = tunnels.len(),
+            ?spread,
+            "drain deadline passed: closing tunnels"
+        );
+        self.phase.send_replace(Phase::Closing { since, spread });
+        if timeout(spread, tunnels.wait()).await.is_err() {
+            self.end(tunnels).await;
+        }
+        Drained::Cut
+    }
+
+    async fn end(&self, tunnels: &TaskTracker) {
+        self.phase.send_replace(Phase::Ended);
+        if timeout(LAST_WAIT, tunnels.wait()).await.is_err() {
+            warn!(tunnels = tunnels.len(), "tunnels did not end in time");
+        }
+    }
+}
+
+/// When the tunnel's turn to close comes, as a part of the spread, 0 to 1.
+///
+/// Multiples of the golden ratio fall evenly, whatever run of numbers is left (Knuth 6.4): no random numbers needed.
+fn turn(id: u64, idle: bool) -> f64 {
+    let scattered = id.wrapping_mul(GOLDEN_RATIO) >> 32;
+    #[expect(clippy::cast_precision_loss, reason = "32 bits fit the 53 of an f64")]
+    let even = scattered as f64 / f64::from(u32::MAX);
+    if idle {
+        IDLE_PART * even
+    } else {
+        IDLE_PART + (1.0 - IDLE_PART) * even
+    }
+}
+
+/// Without a byte for this long a tunnel counts as idle: nobody is typing.
+const IDLE: Duration = Duration::from_secs(60);
+/// The part of the spread in which the idle tunnels go.
+const IDLE_PART: f64 = 0.1;
+/// 2^64 divided by the golden ratio.
+const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
+/// How long tunnels that were told to end have for their last words and log lines.
+const LAST_WAIT: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::pending;
+
+    fn options(delay: u64, timeout: u64, spread: u64) -> Options {
+        Options {
+            delay: Duration::from_secs(delay),
+            timeout: Duration::from_secs(timeout),
+            spread: Duration::from_secs(spread),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_clean_when_tunnels_end_by_themselves() {
+        let (conductor, drain) = Conductor::new();
+        let tasks = Tasks::default();
+        tasks.tunnels.spawn(sleep(Duration::from_secs(60)));
+        let start = Instant::now();
+        let stopped = drain.clone();
+        let stopped = tokio::spawn(async move {
+            stopped.stopped().await;
+            start.elapsed().as_secs()
+        });
+        let drained = conductor.run(&options(5, 3600, 300), &tasks, pending()).await;
+        assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 60));
+        assert_eq!(stopped.await.unwrap(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn past_the_deadline_idle_tunnels_close_first_and_the_rest_is_spread() {
+        let (conductor, drain) = Conductor::new();
+        let tasks = Tasks::default();
+        let start = Instant::now();
+        let closes: Vec<_> = (0..40)
+            .map(|id| {
+                let (drain, idle) = (drain.clone(), id % 2 == 0);
+                tasks.tunnels.spawn(async move {
+                    drain.closes(id, || if idle { start } else { Instant::now() }).await;
+                    (idle, start.elapsed())
+                })
+            })
+            .collect();
+        let drained = conductor.run(&options(5, 100, 300), &tasks, pending()).await;
+        assert_eq!(drained, Drained::Cut);
+        let mut busy = Vec::new();
+        for task in closes {
+            let (idle, closed) = task.await.unwrap();
+            let closed = closed.as_secs();
+            assert!(
+                if idle {
+                    (105..=135).contains(&closed)
+                } else {
+                    (135..=405).contains(&closed)
+                },
+                "{closed}"
+            );
+            if !idle {
+                busy.push(closed);
+            }
+        }
+        busy.sort_unstable();
+        assert!(busy.windows(2).all(|pair| pair[1] - pair[0] < 60), "{busy:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn told_again_it_ends_at_once() {
+        for tunnels_open in [0, 3] {
+            let (conductor, drain) = Conductor::new();
+            let tasks = Tasks::default();
+            for id in 0..tunnels_open {
+                tasks.tunnels.spawn(drain.clone().closes(id, Instant::now));
+            }
+            let start = Instant::now();
+            let now = sleep(Duration::from_secs(2));
+            let drained = conductor.run(&options(5, 100, 300), &tasks, now).await;
+            let expected = if tunnels_open == 0 {
+                Drained::Clean
+            } else {
+                Drained::Cut
+            };
+            assert_eq!((drained, start.elapsed().as_secs()), (expected, 2));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_that_does_not_listen_does_not_hold_the_process() {
+        let (conductor, _drain) = Conductor::new();
+        let tasks = Tasks::default();
+        tasks.tunnels.spawn(pending::<()>());
+        let start = Instant::now();
+        assert_eq!(conductor.run(&options(1, 1, 1), &tasks, pending()).await, Drained::Cut);
+        assert_eq!(start.elapsed(), Duration::from_secs(3) + LAST_WAIT);
     }
 }

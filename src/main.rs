@@ -1,3 +1,142 @@
 //! The command line: `serve`, `check` and `connect`.
 
-fn main() {}
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use switchboard::allowlist::StaticTarget;
+use switchboard::app::{App, Command, Source};
+use switchboard::config::{Config, LoadError, Overrides};
+use switchboard::drain::Drained;
+use switchboard::logging::{self, ParseError};
+use tokio::runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// An SSH ingress for Kubernetes: CONNECT in, SSH servers behind an allowlist.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true, disable_help_subcommand = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run the proxy until SIGTERM or SIGINT; SIGHUP reloads the allowlist and the limits
+    #[command(after_help = SERVE_EXITS)]
+    Serve(Serve),
+    /// Report every fault of a configuration file at once
+    Check {
+        /// The file
+        #[arg(long, env = "SWITCHBOARD_CONFIG", value_name = "FILE")]
+        config: PathBuf,
+    },
+}
+
+#[derive(Args)]
+struct Serve {
+    /// Read settings from this file; flags and environment go before it
+    #[arg(long, env = "SWITCHBOARD_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Serve clients at this address, in place of the file's (repeatable)
+    #[arg(long, env = "SWITCHBOARD_LISTEN", value_name = "ADDR", value_delimiter = ',')]
+    listen: Vec<SocketAddr>,
+    /// Serve /metrics, /livez and /readyz at this address
+    #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR")]
+    admin: Option<SocketAddr>,
+    /// Allow this target, besides the file's (repeatable; separated by spaces in the environment)
+    #[arg(
+        long,
+        env = "SWITCHBOARD_ALLOW",
+        value_name = "NAME:PORT=ADDR[,ADDR…]",
+        value_delimiter = ' '
+    )]
+    allow: Vec<StaticTarget>,
+    /// Which messages go to stderr, such as `warn` or `info,switchboard=debug`
+    #[arg(long, env = "SWITCHBOARD_LOG", value_name = "FILTER", default_value = "info")]
+    log: String,
+}
+
+fn main() -> ExitCode {
+    let done = match CommandLine::parse().task {
+        Task::Serve(options) => serve(options),
+        Task::Check { config } => check(&config),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("switchboard: {error:#}");
+        let is_usage = error
+            .chain()
+            .any(|cause| cause.is::<LoadError>() || cause.is::<ParseError>());
+        if is_usage {
+            ExitCode::from(USAGE)
+        } else {
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn serve(options: Serve) -> anyhow::Result<ExitCode> {
+    let logging = logging::start(&options.log).context("--log")?;
+    let dropped = logging.dropped.clone();
+    let runtime = runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let drained = runtime.block_on(async {
+        let commands = commands().context("cannot listen for signals")?;
+        let app = App::start(source(options), Box::new(move || dropped.lines()))?;
+        anyhow::Ok(app.run(commands).await)
+    });
+    // Whatever still runs has been told to end, and had its time.
+    runtime.shutdown_background();
+    drop(logging);
+    Ok(match drained? {
+        Drained::Clean => ExitCode::SUCCESS,
+        Drained::Cut => ExitCode::from(DRAIN_CUT),
+    })
+}
+
+/// The file, overlaid by the flags, every time it is asked for.
+fn source(options: Serve) -> Source {
+    Box::new(move || {
+        let file = options
+            .config
+            .as_deref()
+            .map_or_else(|| Ok(Config::default()), Config::load)?;
+        Ok(file.overridden(Overrides {
+            listen: options.listen.clone(),
+            admin: options.admin,
+            allow: options.allow.clone(),
+        }))
+    })
+}
+
+/// Turns signals into commands, for as long as the runtime lives.
+fn commands() -> std::io::Result<mpsc::Receiver<Command>> {
+    let (sender, receiver) = mpsc::channel(QUEUED_COMMANDS);
+    for (kind, command) in [
+        (SignalKind::hangup(), Command::Reload),
+        (SignalKind::terminate(), Command::Stop),
+        (SignalKind::interrupt(), Command::Stop),
+    ] {
+        let mut signals = signal(kind)?;
+        let sender = sender.clone();
+        tokio::spawn(async move { while signals.recv().await.is_some() && sender.send(command).await.is_ok() {} });
+    }
+    Ok(receiver)
+}
+
+fn check(file: &Path) -> anyhow::Result<ExitCode> {
+    Config::load(file)?;
+    writeln!(std::io::stdout(), "{}: ok", file.display())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+const SERVE_EXITS: &str = "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut";
+const USAGE: u8 = 2;
+const DRAIN_CUT: u8 = 3;
+const QUEUED_COMMANDS: usize = 4;

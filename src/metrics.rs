@@ -1,1 +1,337 @@
-//! metrics
+//! Every metric that operators see: declared here and nowhere else.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
+use prometheus::{
+    CounterVec, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+/// Why the metrics cannot be declared or written.
+pub use prometheus::Error;
+
+use crate::limits::Direction;
+use crate::meter::Totals;
+use crate::outcome::{Outcome, Reason, Side};
+
+/// The metrics of one process. Labels come from our enums or the allowlist, never from what a client sent.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Connections taken from the public ports.
+    pub connections_accepted: IntCounter,
+    /// Those that are open.
+    pub connections_active: IntGauge,
+    connect_requests: IntCounterVec,
+    tunnels_closed: IntCounterVec,
+    /// A dial of a target, all its tries together, whether it succeeded or not.
+    pub dial_duration: Histogram,
+    /// From the accept to the answer.
+    pub handshake_duration: Histogram,
+    /// From the 200 to the end.
+    pub tunnel_duration: Histogram,
+    /// Pauses of a listener for want of descriptors or memory.
+    pub accept_paused: IntCounter,
+    /// Pipes that hold bytes of hot directions.
+    pub pipes_in_use: IntGauge,
+    /// Targets on the allowlist.
+    pub allowlist_targets: IntGauge,
+    /// When the allowlist was last known to be current, in seconds since 1970.
+    pub allowlist_last_sync_timestamp: Gauge,
+    /// 1 from the first signal on.
+    pub draining: IntGauge,
+    /// Whether the last reload of the configuration was applied.
+    pub config_last_reload_successful: IntGauge,
+    /// Reloads that were refused because of faults.
+    pub config_reload_failures: IntCounter,
+    /// Log lines thrown away because nobody read them fast enough.
+    pub log_lines_dropped: IntGauge,
+    targets: Arc<TargetMetrics>,
+}
+
+impl Metrics {
+    /// All metrics, at zero.
+    ///
+    /// # Errors
+    /// A name that is declared twice, or is not a metric name.
+    #[expect(clippy::too_many_lines, reason = "one declaration after the other")]
+    pub fn new() -> prometheus::Result<Self> {
+        let into = &Registry::new();
+        process_and_build(into)?;
+        let metrics = Self {
+            connections_accepted: counter(
+                into,
+                "switchboard_connections_accepted_total",
+                "Connections taken from the public ports.",
+            )?,
+            connections_active: gauge(into, "switchboard_connections_active", "Connections that are open.")?,
+            connect_requests: counters(
+                into,
+                "switchboard_connect_requests_total",
+                "Requests answered, by status code and reason.",
+                &["code", "reason"],
+            )?,
+            tunnels_closed: counters(
+                into,
+                "switchboard_tunnels_closed_total",
+                "Tunnels that ended, by reason and by who ended them.",
+                &["reason", "by"],
+            )?,
+            dial_duration: histogram(
+                into,
+                "switchboard_dial_duration_seconds",
+                "Dials of targets, all tries of one together.",
+                &FAST,
+            )?,
+            handshake_duration: histogram(
+                into,
+                "switchboard_handshake_duration_seconds",
+                "From the accept to the answer.",
+                &FAST,
+            )?,
+            tunnel_duration: histogram(
+                into,
+                "switchboard_tunnel_duration_seconds",
+                "From the 200 to the end of the tunnel.",
+                &SLOW,
+            )?,
+            accept_paused: counter(
+                into,
+                "switchboard_accept_paused_total",
+                "Pauses of a listener for want of descriptors or memory.",
+            )?,
+            pipes_in_use: gauge(
+                into,
+                "switchboard_pipes_in_use",
+                "Pipes that hold bytes of hot directions.",
+            )?,
+            allowlist_targets: gauge(into, "switchboard_allowlist_targets", "Targets on the allowlist.")?,
+            allowlist_last_sync_timestamp: registered(
+                into,
+                Gauge::new(
+                    "switchboard_allowlist_last_sync_timestamp_seconds",
+                    "When the allowlist was last known to be current, since 1970.",
+                )?,
+            )?,
+            draining: gauge(into, "switchboard_draining", "1 from the first signal on.")?,
+            config_last_reload_successful: gauge(
+                into,
+                "switchboard_config_last_reload_successful",
+                "Whether the last reload of the configuration was applied.",
+            )?,
+            config_reload_failures: counter(
+                into,
+                "switchboard_config_reload_failures_total",
+                "Reloads refused because of faults in the file.",
+            )?,
+            log_lines_dropped: gauge(
+                into,
+                "switchboard_log_lines_dropped",
+                "Log lines thrown away because they were not read fast enough.",
+            )?,
+            targets: Arc::new(TargetMetrics::new(into)?),
+            registry: into.clone(),
+        };
+        metrics.config_last_reload_successful.set(1);
+        metrics.show_zeros();
+        Ok(metrics)
+    }
+
+    /// A rate needs a first zero: without it the first event of a kind never shows.
+    fn show_zeros(&self) {
+        for reason in Reason::ALL {
+            for by in Side::ALL {
+                self.tunnels_closed.with_label_values(&[reason.label(), by.label()]);
+            }
+        }
+    }
+
+    /// Counts an answer: `None` is the 200.
+    pub fn answered(&self, refused: Option<Outcome>) {
+        let (code, reason) = refused.map_or((200, "established"), |outcome| (outcome.status(), outcome.reason()));
+        self.connect_requests
+            .with_label_values(&[code.to_string().as_str(), reason])
+            .inc();
+    }
+
+    /// Counts the end of a tunnel.
+    pub fn closed(&self, outcome: Outcome) {
+        self.tunnels_closed
+            .with_label_values(&[outcome.reason(), outcome.by().label()])
+            .inc();
+    }
+
+    /// The series of one target. They exist as long as somebody holds them: a target that is gone leaves none behind.
+    pub fn target(&self, namespace: &str, service: &str) -> Arc<TargetSeries> {
+        self.targets.series(namespace, service)
+    }
+
+    /// The text format 0.0.4, with the bytes of tunnels that run.
+    ///
+    /// # Errors
+    /// A metric without a value; there is none.
+    pub fn encode(&self) -> prometheus::Result<String> {
+        self.targets.fold();
+        TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+}
+
+/// The media type of [`Metrics::encode`].
+pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
+
+/// The metrics of one target.
+#[derive(Debug)]
+pub struct TargetSeries {
+    labels: [Box<str>; 2],
+    /// Open tunnels.
+    pub tunnels_active: IntGauge,
+    /// What its tunnels move.
+    pub totals: Arc<Totals>,
+    bytes: [IntCounter; 2],
+    /// What of `totals` has been added to the process's throttled time.
+    throttled: Mutex<[Duration; 2]>,
+    of: Weak<TargetMetrics>,
+}
+
+impl TargetSeries {
+    fn fold(&self, throttled_seconds: &CounterVec) {
+        let mut seen = self.throttled.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((direction, counter), seen) in Direction::ALL.into_iter().zip(&self.bytes).zip(seen.iter_mut()) {
+            counter.inc_by(self.totals.bytes(direction).saturating_sub(counter.get()));
+            let throttled = self.totals.throttled(direction);
+            let since = throttled.saturating_sub(*seen);
+            throttled_seconds
+                .with_label_values(&[direction.label()])
+                .inc_by(since.as_secs_f64());
+            *seen = throttled;
+        }
+    }
+}
+
+impl Drop for TargetSeries {
+    fn drop(&mut self) {
+        if let Some(targets) = self.of.upgrade() {
+            targets.forget(self);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct TargetMetrics {
+    tunnels_active: IntGaugeVec,
+    bytes: IntCounterVec,
+    throttled_seconds: CounterVec,
+    series: Mutex<HashMap<[Box<str>; 2], Weak<TargetSeries>>>,
+}
+
+impl TargetMetrics {
+    fn new(into: &Registry) -> prometheus::Result<Self> {
+        let active = Opts::new("switchboard_tunnels_active", "Open tunnels.");
+        let throttled = Opts::new(
+            "switchboard_throttled_seconds_total",
+            "How long directions waited for their limits.",
+        );
+        let metrics = Self {
+            tunnels_active: registered(into, IntGaugeVec::new(active, &["target_namespace", "target_service"])?)?,
+            bytes: counters(
+                into,
+                "switchboard_tunnel_bytes_total",
+                "Bytes relayed, counted while the tunnel runs.",
+                &["direction", "target_namespace", "target_service"],
+            )?,
+            throttled_seconds: registered(into, CounterVec::new(throttled, &["direction"])?)?,
+            series: Mutex::default(),
+        };
+        for direction in Direction::ALL {
+            metrics.throttled_seconds.with_label_values(&[direction.label()]);
+        }
+        Ok(metrics)
+    }
+
+    fn series(self: &Arc<Self>, namespace: &str, service: &str) -> Arc<TargetSeries> {
+        let labels = [namespace.into(), service.into()];
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = series.get(&labels).and_then(Weak::upgrade) {
+            return known;
+        }
+        let made = Arc::new(TargetSeries {
+            tunnels_active: self.tunnels_active.with_label_values(&[namespace, service]),
+            totals: Arc::default(),
+            bytes: Direction::ALL.map(|way| self.bytes.with_label_values(&[way.label(), namespace, service])),
+            throttled: Mutex::default(),
+            of: Arc::downgrade(self),
+            labels: labels.clone(),
+        });
+        series.insert(labels, Arc::downgrade(&made));
+        made
+    }
+
+    fn fold(&self) {
+        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let held: Vec<_> = series.values().filter_map(Weak::upgrade).collect();
+        // The last holder may be this one, and its drop locks the map.
+        drop(series);
+        for series in &held {
+            series.fold(&self.throttled_seconds);
+        }
+    }
+
+    fn forget(&self, gone: &TargetSeries) {
+        gone.fold(&self.throttled_seconds);
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        // The same target may have come back meanwhile, with series of its own.
+        if series.get(&gone.labels).is_none_or(|known| known.strong_count() > 0) {
+            return;
+        }
+        series.remove(&gone.labels);
+        let [namespace, service] = &gone.labels;
+        // They were made together with `gone`, and nobody else removes them.
+        self.tunnels_active.remove_label_values(&[namespace, service]).ok();
+        for direction in Direction::ALL {
+            self.bytes
+                .remove_label_values(&[direction.label(), namespace, service])
+                .ok();
+        }
+    }
+}
+
+fn process_and_build(into: &Registry) -> prometheus::Result<()> {
+    into.register(Box::new(ProcessCollector::for_self()))?;
+    let info = Opts::new("switchboard_build_info", "Always 1; says what runs.");
+    let info = registered(into, IntGaugeVec::new(info, &["version"])?)?;
+    info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+    Ok(())
+}
+
+fn counter(into: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+    registered(into, IntCounter::new(name, help)?)
+}
+
+fn gauge(into: &Registry, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+    registered(into, IntGauge::new(name, help)?)
+}
+
+fn counters(into: &Registry, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+    registered(into, IntCounterVec::new(Opts::new(name, help), labels)?)
+}
+
+fn histogram(into: &Registry, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Histogram> {
+    registered(
+        into,
+        Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?,
+    )
+}
+
+fn registered<C: Collector + Clone + 'static>(into: &Registry, collector: C) -> prometheus::Result<C> {
+    into.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}
+
+/// Seconds: a dial in the cluster takes a millisecond, its deadline is ten seconds.
+const FAST: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
+/// Seconds: from a quick `scp` to a session of a week.
+const SLOW: [f64; 9] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0];

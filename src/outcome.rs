@@ -51,6 +51,9 @@ pub enum Side {
 }
 
 impl Side {
+    /// Every side, for metrics that show zero before the first.
+    pub const ALL: [Self; 3] = [Self::Client, Self::Target, Self::Proxy];
+
     /// The value of the label `by` and of the log field `closed_by`.
     pub fn label(self) -> &'static str {
         match self {

@@ -1,1 +1,253 @@
-//! record
+//! Accounts for one connection: gauges while it is open, and one counter, one histogram and one line at its end.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{Level, event};
+
+use crate::allowlist::Target;
+use crate::authority::Authority;
+use crate::dial::Upstream;
+use crate::limits::Direction;
+use crate::meter::Meter;
+use crate::metrics::{Metrics, TargetSeries};
+use crate::outcome::{Close, Outcome, Reason, Refusal, Side};
+
+/// Numbers connections, so that lines of one connection can be found in the logs of all replicas.
+#[derive(Debug)]
+pub struct Ids {
+    process: u32,
+    next: AtomicU64,
+}
+
+impl Default for Ids {
+    fn default() -> Self {
+        // The standard library's only source of random numbers; any 32 bits of it will do.
+        let random = RandomState::new().hash_one(0);
+        Self {
+            process: u32::try_from(random >> 32).unwrap_or_default(),
+            next: AtomicU64::new(1),
+        }
+    }
+}
+
+/// One connection's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id {
+    process: u32,
+    /// Counted up from 1 in this process.
+    pub number: u64,
+}
+
+impl Ids {
+    /// The next number.
+    pub fn next(&self) -> Id {
+        Id {
+            process: self.process,
+            number: self.next.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}-{:x}", self.process, self.number)
+    }
+}
+
+/// A connection from its accept on. Whatever becomes of it, even a panic, its drop accounts for it.
+#[derive(Debug)]
+pub struct Record<'a> {
+    metrics: &'a Metrics,
+    id: Id,
+    peer: SocketAddr,
+    accepted: Instant,
+    authority: Option<Authority>,
+    target: Option<Arc<Target>>,
+    upstream: Option<SocketAddr>,
+    dial: Option<Duration>,
+    established: Option<Instant>,
+    sent: u64,
+    received: u64,
+    outcome: Option<Outcome>,
+}
+
+impl<'a> Record<'a> {
+    /// A connection that was accepted at that moment.
+    pub fn open(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Self {
+        metrics.connections_accepted.inc();
+        metrics.connections_active.inc();
+        Self {
+            metrics,
+            id,
+            peer,
+            accepted,
+            authority: None,
+            target: None,
+            upstream: None,
+            dial: None,
+            established: None,
+            sent: 0,
+            received: 0,
+            outcome: None,
+        }
+    }
+
+    /// It asked for that.
+    pub fn asked_for(&mut self, authority: Authority) {
+        self.authority = Some(authority);
+    }
+
+    /// It may have that.
+    pub fn allowed(&mut self, target: Arc<Target>) {
+        self.target = Some(target);
+    }
+
+    /// The target was dialled for that long.
+    pub fn dialled(&mut self, took: Duration, result: Result<&Upstream, &Refusal>) {
+        self.metrics.dial_duration.observe(took.as_secs_f64());
+        self.dial = Some(took);
+        self.upstream = result.ok().map(|upstream| upstream.address);
+    }
+
+    /// It got no tunnel.
+    pub fn refused(mut self, refusal: Refusal) {
+        self.outcome = Some(Outcome::Refused(refusal));
+    }
+
+    /// It is a tunnel now.
+    pub fn established(mut self, target: &Target) -> TunnelRecord<'a> {
+        let now = Instant::now();
+        self.metrics.answered(None);
+        self.metrics
+            .handshake_duration
+            .observe((now - self.accepted).as_secs_f64());
+        self.established = Some(now);
+        let series = Arc::clone(target.series(self.metrics));
+        series.tunnels_active.inc();
+        TunnelRecord {
+            meter: Meter::new(Arc::clone(&series.totals)),
+            series,
+            connection: self,
+        }
+    }
+
+    fn account(&self) -> Outcome {
+        let now = Instant::now();
+        let lost = match self.established {
+            Some(_) => Outcome::Closed(Close {
+                by: Side::Proxy,
+                reason: Reason::Panic,
+            }),
+            None => Outcome::Refused(Refusal::Internal),
+        };
+        let outcome = self.outcome.unwrap_or(lost);
+        self.metrics.connections_active.dec();
+        match self.established {
+            Some(established) => {
+                self.metrics.closed(outcome);
+                self.metrics.tunnel_duration.observe((now - established).as_secs_f64());
+            }
+            None => {
+                self.metrics.answered(Some(outcome));
+                self.metrics
+                    .handshake_duration
+                    .observe((now - self.accepted).as_secs_f64());
+            }
+        }
+        outcome
+    }
+
+    /// The access line: every field every time, so that a log pipeline needs no cases. Their names are an interface.
+    fn write_line(&self, outcome: Outcome) {
+        macro_rules! line {
+            ($level:expr) => {
+                event!(
+                    target: "access",
+                    $level,
+                    client.address = %self.peer.ip(),
+                    client.port = self.peer.port(),
+                    network.peer.address = %self.peer.ip(),
+                    server.address = self.authority.as_ref().map_or("", Authority::host),
+                    server.port = self.authority.as_ref().map_or(0, Authority::port),
+                    upstream.address = %OrEmpty(self.upstream),
+                    target.namespace = self.target.as_ref().map_or("", |target| &target.id().namespace),
+                    target.service = self.target.as_ref().map_or("", |target| &target.id().service),
+                    status = outcome.status(),
+                    reason = outcome.reason(),
+                    closed_by = outcome.by().label(),
+                    bytes_sent = self.sent,
+                    bytes_received = self.received,
+                    duration_ms = millis(self.accepted.elapsed()),
+                    dial_ms = self.dial.map_or(0.0, millis),
+                    tunnel_id = %self.id,
+                )
+            };
+        }
+        // A load balancer's probes would drown the rest.
+        if outcome == Outcome::Refused(Refusal::NoRequest) {
+            line!(Level::DEBUG);
+        } else {
+            line!(Level::INFO);
+        }
+    }
+}
+
+impl Drop for Record<'_> {
+    fn drop(&mut self) {
+        let outcome = self.account();
+        self.write_line(outcome);
+    }
+}
+
+/// A connection that has become a tunnel.
+#[derive(Debug)]
+pub struct TunnelRecord<'a> {
+    /// Counts its bytes.
+    pub meter: Meter,
+    series: Arc<TargetSeries>,
+    connection: Record<'a>,
+}
+
+impl TunnelRecord<'_> {
+    /// It ended like that.
+    pub fn closed(&mut self, close: Close) {
+        self.connection.outcome = Some(Outcome::Closed(close));
+    }
+
+    /// Its number.
+    pub fn id(&self) -> Id {
+        self.connection.id
+    }
+}
+
+impl Drop for TunnelRecord<'_> {
+    fn drop(&mut self) {
+        self.connection.sent = self.meter.bytes(Direction::Download);
+        self.connection.received = self.meter.bytes(Direction::Upload);
+        self.series.tunnels_active.dec();
+    }
+}
+
+struct OrEmpty<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for OrEmpty<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |value| value.fmt(f))
+    }
+}
+
+/// Milliseconds, to the microsecond.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "an f64 counts microseconds exactly for 285 years"
+)]
+fn millis(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1e3
+}

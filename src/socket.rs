@@ -1,1 +1,86 @@
-//! socket
+//! What every TCP socket of ours gets, and the two ways to let go of one: gently, or with a reset.
+
+use std::io;
+use std::net::Shutdown;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Sets what both legs of a tunnel need: no delay for keystrokes, and an end for peers that have vanished.
+///
+/// Without TCP_NODELAY a keystroke pair waits 40 ms for a delayed ACK; without TCP_USER_TIMEOUT unacknowledged data
+/// keeps a dead connection for about 15 minutes (tcp(7)).
+///
+/// # Errors
+/// What setsockopt(2) says, which a socket that has been reset meanwhile may.
+pub fn prepare(stream: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
+}
+
+/// Makes the drop of this socket send a reset, and throw away what is not sent yet.
+///
+/// Dropping both sockets of a tunnel after an error would send a clean FIN: a killed download would look complete.
+pub fn reset_on_drop(stream: &TcpStream) {
+    // It fails only for a socket that has no connection any more: there is nothing left to reset.
+    SockRef::from(stream).set_linger(Some(Duration::ZERO)).ok();
+}
+
+/// Sends a FIN after all that was written, then waits for the peer's, within bounds of time and bytes.
+///
+/// The caller drops the socket next. A close with unread input makes the kernel send a reset, and a reset makes the
+/// peer's kernel throw away what it has not read (RFC 9112 section 9.6): the refusal or the tail of an upload would be
+/// lost. The input is thrown away.
+pub async fn close_gently(stream: &TcpStream) {
+    if SockRef::from(stream).shutdown(Shutdown::Write).is_ok() {
+        // Whatever ends it, nothing more is to be done.
+        timeout(LINGER, discard(stream)).await.ok();
+    }
+}
+
+/// Waits until the peer resets the connection or the kernel gives it up, without reading from it.
+pub async fn failed(stream: &TcpStream) -> io::Error {
+    // Boxed: it is waited for only while a tunnel is stuck.
+    match Box::pin(stream.ready(Interest::ERROR)).await {
+        Ok(_) => match stream.take_error() {
+            Ok(Some(error)) | Err(error) => error,
+            // Another reader of the socket has taken it already.
+            Ok(None) => io::ErrorKind::ConnectionReset.into(),
+        },
+        Err(error) => error,
+    }
+}
+
+/// Reads until the end, an error, or too much.
+async fn discard(stream: &TcpStream) {
+    let mut left = LINGER_BYTES;
+    while left > 0 && stream.readable().await.is_ok() {
+        match try_discard(stream) {
+            Ok(0) => return,
+            Ok(read) => left = left.saturating_sub(read),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Not async: its scratch must not live as long as the wait.
+fn try_discard(stream: &TcpStream) -> io::Result<usize> {
+    stream.try_read(&mut [0; 4096])
+}
+
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+const USER_TIMEOUT: Duration = Duration::from_secs(120);
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 64 * 1024;

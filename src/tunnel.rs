@@ -1,1 +1,142 @@
-//! tunnel
+//! The walk of one connection, from its accept to its one line in the log. Read this first: it is the product.
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+use crate::allowlist::{Allowlist, Target};
+use crate::authority::Authority;
+use crate::connect::{self, Established};
+use crate::dial::{self, Upstream};
+use crate::drain::{Drain, Phase};
+use crate::limits::Direction;
+use crate::metrics::Metrics;
+use crate::outcome::{Close, Reason, Refusal, Side};
+use crate::record::{Ids, Record, TunnelRecord};
+use crate::relay::{self, Ends, Engine, PipePool, Terms, relay};
+use crate::socket;
+
+/// What all tunnels of a process share.
+#[derive(Debug)]
+pub struct World {
+    /// Where they may go.
+    pub allowlist: Arc<Allowlist>,
+    /// Who counts them.
+    pub metrics: Metrics,
+    /// When they have to end.
+    pub drain: Drain,
+    /// Where hot ones get their pipes.
+    pub pipes: PipePool,
+    /// How they are numbered.
+    pub ids: Ids,
+    /// How long a head may take.
+    pub connect: connect::Options,
+    /// How long a dial may take.
+    pub dial: dial::Options,
+    /// How long a relay may be silent.
+    pub relay: relay::Options,
+}
+
+/// Carries one connection to its end.
+pub async fn serve(stream: TcpStream, peer: SocketAddr, world: &World) {
+    // Boxed: nothing that belongs to the handshake outlives it.
+    let mut opened = Box::pin(open(stream, peer, world)).await;
+    if let Some(tunnel) = &mut opened {
+        let close = tunnel.carry(world).await;
+        tunnel.record.closed(close);
+    }
+}
+
+/// A client and a target that can talk. Dropped in this order: who reads the log line may rely on closed sockets.
+#[derive(Debug)]
+struct Tunnel<'a> {
+    ends: Ends,
+    target: Arc<Target>,
+    record: TunnelRecord<'a>,
+}
+
+/// Reads what the client wants and answers it. `None` when it was refused, which is accounted for.
+async fn open(stream: TcpStream, peer: SocketAddr, world: &World) -> Option<Tunnel<'_>> {
+    let accepted = Instant::now();
+    let mut record = Record::open(&world.metrics, world.ids.next(), peer, accepted);
+    // It fails only for a client that has gone: the handshake will find that out.
+    socket::prepare(&stream).ok();
+    let answer = async |authority| reach(authority, world, &mut record).await;
+    match connect::handshake(stream, accepted, &world.connect, answer).await {
+        Ok(Established {
+            stream,
+            early,
+            answer: (target, upstream),
+        }) => Some(Tunnel {
+            record: record.established(&target),
+            target,
+            ends: Ends {
+                downstream: stream,
+                upstream: upstream.stream,
+                early,
+            },
+        }),
+        Err(refusal) => {
+            record.refused(refusal);
+            None
+        }
+    }
+}
+
+/// Looks the target up and dials it.
+async fn reach(
+    authority: Authority,
+    world: &World,
+    record: &mut Record<'_>,
+) -> Result<(Arc<Target>, Upstream), Refusal> {
+    let target = world.allowlist.authorize(&authority);
+    record.asked_for(authority);
+    let target = target?;
+    record.allowed(Arc::clone(&target));
+    if !matches!(world.drain.phase(), Phase::Serving | Phase::Leaving) {
+        return Err(Refusal::Draining);
+    }
+    let start = Instant::now();
+    let dialled = dial::dial(&target.addresses(), target.next_address(), &world.dial).await;
+    record.dialled(start.elapsed(), dialled.as_ref());
+    Ok((target, dialled?))
+}
+
+impl Tunnel<'_> {
+    async fn carry(&mut self, world: &World) -> Close {
+        let terms = Terms {
+            upload: self.target.limit(Direction::Upload),
+            download: self.target.limit(Direction::Download),
+            meter: &self.record.meter,
+            pipes: &world.pipes,
+            engine: Engine::Adaptive,
+            options: &world.relay,
+        };
+        let ending = ending(&self.target, &self.record, world);
+        relay(&mut self.ends, &terms, pin!(ending)).await
+    }
+}
+
+/// Completes when the tunnel has to end, whatever its two sides want.
+async fn ending(target: &Target, record: &TunnelRecord<'_>, world: &World) -> Close {
+    let lifetime = async {
+        match target.lifetime() {
+            Some(lifetime) => Box::pin(sleep(lifetime)).await,
+            None => pending().await,
+        }
+    };
+    let last_moved = || record.meter.last_moved();
+    let reason = tokio::select! {
+        () = lifetime => Reason::Lifetime,
+        () = target.revoked() => Reason::Revoked,
+        () = world.drain.clone().closes(record.id().number, last_moved) => Reason::Drained,
+    };
+    Close {
+        by: Side::Proxy,
+        reason,
+    }
+}

@@ -1,0 +1,94 @@
+//! A target that the configuration or a flag names, instead of a cluster.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use crate::authority::{Authority, AuthorityError};
+use crate::limits::TunnelOverrides;
+
+/// A target that the configuration names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaticTarget {
+    /// What clients ask for.
+    pub name: Authority,
+    /// Where it is; at least one.
+    pub addresses: Vec<SocketAddr>,
+    /// Its own limits.
+    pub limits: TunnelOverrides,
+}
+
+/// `NAME:PORT=ADDR[,ADDR…]`, such as `devbox.local:22=127.0.0.1:2222`. It sets no limits.
+impl FromStr for StaticTarget {
+    type Err = StaticTargetError;
+
+    fn from_str(text: &str) -> Result<Self, StaticTargetError> {
+        let (name, addresses) = text.split_once('=').ok_or(StaticTargetError::NoAddress)?;
+        let addresses: Result<_, _> = addresses.split(',').map(address).collect();
+        Ok(Self {
+            name: name.parse().map_err(StaticTargetError::Name)?,
+            addresses: addresses?,
+            limits: TunnelOverrides::default(),
+        })
+    }
+}
+
+/// Why a text is not `NAME:PORT=ADDR[,ADDR…]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StaticTargetError {
+    /// No `=`, or nothing after it or between two commas.
+    #[error("expected NAME:PORT=IP:PORT, and further addresses after commas")]
+    NoAddress,
+    /// What stands before the `=` is not an authority.
+    #[error("bad name: {0}")]
+    Name(AuthorityError),
+    /// An address is not `IP:PORT`.
+    #[error("names are not resolved: give IP:PORT after the `=`")]
+    NotAnAddress,
+    /// An address has port 0.
+    #[error("port 0 can not be dialled")]
+    PortZero,
+}
+
+fn address(text: &str) -> Result<SocketAddr, StaticTargetError> {
+    if text.is_empty() {
+        return Err(StaticTargetError::NoAddress);
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() == 0 => Err(StaticTargetError::PortZero),
+        Ok(address) => Ok(address),
+        Err(_) => Err(StaticTargetError::NotAnAddress),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_read_from_a_flag() {
+        let target: StaticTarget = "Devbox.Local:22=127.0.0.1:2222,[::1]:22".parse().unwrap();
+        assert_eq!(target.name, "devbox.local:22".parse().unwrap());
+        let addresses: Vec<String> = target.addresses.iter().map(SocketAddr::to_string).collect();
+        assert_eq!(addresses, ["127.0.0.1:2222", "[::1]:22"]);
+        assert_eq!(target.limits, TunnelOverrides::default());
+    }
+
+    #[test]
+    fn what_is_no_target_is_named() {
+        use StaticTargetError::*;
+        for (text, error) in [
+            ("", NoAddress),
+            ("a:22", NoAddress),
+            ("a:22=", NoAddress),
+            ("a:22=127.0.0.1:1,", NoAddress),
+            ("a=127.0.0.1:1", Name(AuthorityError::NoPort)),
+            ("=127.0.0.1:1", Name(AuthorityError::NoHost)),
+            ("a:22=b:22", NotAnAddress),
+            ("a:22=127.0.0.1", NotAnAddress),
+            ("a:22=127.0.0.1:1, 127.0.0.1:2", NotAnAddress),
+            ("a:22=127.0.0.1:0", PortZero),
+        ] {
+            assert_eq!(text.parse::<StaticTarget>(), Err(error), "{text:?}");
+        }
+    }
+}

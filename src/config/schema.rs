@@ -1,0 +1,240 @@
+//! The format of the file: one reader a section, which fills the options of the stages that it concerns.
+//!
+//! A new section is a reader here and a line in [`config`]; a new key is a line in its reader.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::Config;
+use super::section::{Field, Section};
+use crate::allowlist::StaticTarget;
+use crate::authority::Authority;
+use crate::limits::{TunnelLimits, TunnelOverrides};
+use crate::{connect, dial, drain, listener, relay};
+
+/// Reads the whole file. What is absent, and what is a fault, has its default.
+pub(super) fn config(top: &mut Section<'_>) -> Config {
+    let default = Config::default();
+    let (listen, admin) = addresses(top, &default);
+    let targets = top.field("allowlist").and_then(|field| field.section(allowlist));
+    let tunnel = top.field("limits").and_then(|field| field.section(limits));
+    let timeouts = top.field("timeouts").and_then(|field| field.section(timeouts));
+    let timeouts = timeouts.unwrap_or_default();
+    let drain = top.field("drain").and_then(|field| field.section(drain));
+    Config {
+        listen,
+        admin,
+        targets: targets.unwrap_or_default(),
+        tunnel: tunnel.unwrap_or_default(),
+        connect: timeouts.connect,
+        dial: timeouts.dial,
+        relay: timeouts.relay,
+        drain: drain.unwrap_or_default(),
+    }
+}
+
+/// `listen` and `admin`: no two of them may be one address.
+fn addresses(top: &mut Section<'_>, default: &Config) -> (Vec<listener::Options>, SocketAddr) {
+    let listen_field = top.field("listen");
+    let admin_field = top.field("admin");
+    let listen = listen_field.as_ref().map_or_else(|| default.listen.clone(), listen);
+    let admin = match &admin_field {
+        Some(field) => field.parse(local_address),
+        None => Some(default.admin),
+    };
+    if let Some(admin) = admin
+        && admin.port() != 0
+        && listen.iter().any(|listener| listener.address == admin)
+        && let Some(place) = admin_field.or(listen_field)
+    {
+        place.fault(format!("`listen` and `admin` are both {admin}"));
+    }
+    (listen, admin.unwrap_or(default.admin))
+}
+
+/// One address, or a list of them; each may be a map with the key `address`.
+fn listen(field: &Field<'_>) -> Vec<listener::Options> {
+    let entries = if field.is_list() {
+        field.items()
+    } else {
+        vec![field.clone()]
+    };
+    if entries.is_empty() {
+        field.fault("at least one address is needed");
+    }
+    let mut listeners = Vec::new();
+    let mut lines = HashMap::new();
+    for entry in entries {
+        let place = if entry.is_map() {
+            entry.section(|keys| keys.required("address")).flatten()
+        } else {
+            Some(entry)
+        };
+        let Some(place) = place else { continue };
+        let Some(address) = place.parse(local_address) else {
+            continue;
+        };
+        // Port 0 is another port each time.
+        if address.port() != 0
+            && let Some(line) = lines.insert(address, place.line())
+        {
+            place.fault(format!("{address} is on line {line} too"));
+        }
+        listeners.push(listener::Options { address });
+    }
+    listeners
+}
+
+fn allowlist(section: &mut Section<'_>) -> Vec<StaticTarget> {
+    let entries = section.field("static").map(|field| field.items()).unwrap_or_default();
+    let mut lines = HashMap::new();
+    entries
+        .iter()
+        .filter_map(|entry| entry.section(|keys| static_target(keys, &mut lines)).flatten())
+        .collect()
+}
+
+/// `lines` says where each name was seen last: a name that leads to two places would lead to either.
+fn static_target(section: &mut Section<'_>, lines: &mut HashMap<Authority, u64>) -> Option<StaticTarget> {
+    let name = section.required("name").and_then(|field| {
+        let name = field.parse(target_name)?;
+        if let Some(line) = lines.insert(name.clone(), field.line()) {
+            field.fault(format!("{name} is on line {line} too"));
+        }
+        Some(name)
+    });
+    let addresses = section.required("addresses").map(|field| {
+        let items = field.items();
+        if field.is_list() && items.is_empty() {
+            field.fault("at least one address is needed");
+        }
+        items.iter().filter_map(|item| item.parse(target_address)).collect()
+    });
+    let limits = section.field("limits").and_then(|field| field.section(tunnel_limits));
+    Some(StaticTarget {
+        name: name?,
+        addresses: addresses?,
+        limits: limits.unwrap_or_default(),
+    })
+}
+
+fn limits(section: &mut Section<'_>) -> TunnelLimits {
+    let tunnel = section.field("tunnel").and_then(|field| field.section(tunnel_limits));
+    TunnelLimits::default().overridden(&tunnel.unwrap_or_default())
+}
+
+/// `limits.tunnel`, and the `limits` of a target.
+fn tunnel_limits(section: &mut Section<'_>) -> TunnelOverrides {
+    TunnelOverrides {
+        download: section.value("download", FromStr::from_str),
+        upload: section.value("upload", FromStr::from_str),
+        burst: section.value("burst", FromStr::from_str),
+        lifetime: section.value("lifetime", |text| unless("unlimited", text)),
+    }
+}
+
+#[derive(Default)]
+struct Timeouts {
+    connect: connect::Options,
+    dial: dial::Options,
+    relay: relay::Options,
+}
+
+fn timeouts(section: &mut Section<'_>) -> Timeouts {
+    let mut read = Timeouts::default();
+    let head = section.value("head", brief);
+    read.connect.head = head.unwrap_or(read.connect.head);
+    dial(section, &mut read.dial);
+    let idle = section.value("idle", |text| unless("off", text));
+    read.relay.idle = idle.unwrap_or(read.relay.idle);
+    let half_closed = section.value("half_closed", timeout);
+    read.relay.half_closed = half_closed.unwrap_or(read.relay.half_closed);
+    read
+}
+
+fn dial(section: &mut Section<'_>, options: &mut dial::Options) {
+    let faults = section.faults();
+    let one = section.field("dial_try");
+    let all = section.field("dial");
+    let read = |field: &Option<Field<'_>>| field.as_ref().and_then(|field| field.parse(brief));
+    options.dial_try = read(&one).unwrap_or(options.dial_try);
+    options.dial = read(&all).unwrap_or(options.dial);
+    if section.faults() == faults
+        && options.dial_try > options.dial
+        && let Some(place) = one.or(all)
+    {
+        place.fault(format!(
+            "one try ({:?}) may not take longer than the whole dial ({:?})",
+            options.dial_try, options.dial
+        ));
+    }
+}
+
+fn drain(section: &mut Section<'_>) -> drain::Options {
+    let default = drain::Options::default();
+    drain::Options {
+        delay: section.value("delay", duration).unwrap_or(default.delay),
+        timeout: section.value("timeout", duration).unwrap_or(default.timeout),
+        spread: section.value("spread", duration).unwrap_or(default.spread),
+    }
+}
+
+fn local_address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse()
+        .map_err(|_| "expected IP:port such as `0.0.0.0:8080` or `[::]:8080`")
+}
+
+fn target_address(text: &str) -> Result<SocketAddr, &'static str> {
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() == 0 => Err("port 0 can not be dialled"),
+        Ok(address) => Ok(address),
+        Err(_) => Err("names are not resolved: give IP:port"),
+    }
+}
+
+fn target_name(text: &str) -> Result<Authority, String> {
+    text.parse()
+        .map_err(|error| format!("expected the host:port that clients ask for: {error}"))
+}
+
+/// A duration, or `None` for the word that means there is none.
+fn unless(word: &str, text: &str) -> Result<Option<Duration>, String> {
+    if text == word {
+        return Ok(None);
+    }
+    match timeout(text) {
+        Ok(duration) => Ok(Some(duration)),
+        Err(reason) => Err(format!("{reason}, or `{word}`")),
+    }
+}
+
+/// How long a peer may keep a step of the handshake waiting.
+fn brief(text: &str) -> Result<Duration, &'static str> {
+    match timeout(text)? {
+        brief if brief <= LONGEST_BRIEF => Ok(brief),
+        _ => Err("must be at most 1h"),
+    }
+}
+
+fn timeout(text: &str) -> Result<Duration, &'static str> {
+    match duration(text)? {
+        Duration::ZERO => Err("must be more than 0s"),
+        timeout => Ok(timeout),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration <= LONGEST => Ok(duration),
+        Ok(_) => Err("must be at most 365d"),
+        Err(_) => Err("expected a duration such as `250ms`, `10s` or `1h30m`"),
+    }
+}
+
+/// An hour: every step of a handshake holds a descriptor, and clients give up long before.
+const LONGEST_BRIEF: Duration = Duration::from_secs(3600);
+
+/// A year. A longer one is a unit typed wrong, and `Instant::now() + Duration::MAX` panics.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -1,0 +1,163 @@
+//! Walks the tree section by section; what no reader asked for is a fault.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::fault::{Gathered, shown};
+use super::tree::{Entry, Node, Value};
+
+/// One value of the file, with its place in it.
+#[derive(Clone, Debug)]
+pub(super) struct Field<'a> {
+    path: String,
+    line: u64,
+    value: &'a Value,
+    faults: &'a Gathered,
+}
+
+impl<'a> Field<'a> {
+    /// The whole file.
+    pub(super) fn root(node: &'a Node, faults: &'a Gathered) -> Self {
+        Self {
+            path: String::new(),
+            line: node.line,
+            value: &node.value,
+            faults,
+        }
+    }
+
+    /// The line of its key, or where it begins when it stands in a list.
+    pub(super) fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// Reports a fault of this value.
+    pub(super) fn fault(&self, reason: impl Into<String>) {
+        self.faults.push(Some(self.line), &self.path, reason);
+    }
+
+    /// Its text, read by `parse`; `None` after a fault.
+    pub(super) fn parse<T, E: fmt::Display>(&self, parse: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
+        let Value::Text(text) = self.value else {
+            self.fault_of_kind("a single value");
+            return None;
+        };
+        parse(text)
+            .map_err(|error| self.fault(format!("{error} (found `{}`)", shown(text))))
+            .ok()
+    }
+
+    /// Whether it is a map.
+    pub(super) fn is_map(&self) -> bool {
+        matches!(self.value, Value::Map(_))
+    }
+
+    /// Whether it is a list.
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self.value, Value::List(_))
+    }
+
+    /// The items of a list; none after a fault.
+    pub(super) fn items(&self) -> Vec<Self> {
+        let Value::List(items) = self.value else {
+            self.fault_of_kind("a list");
+            return Vec::new();
+        };
+        let item = |(index, item): (usize, &'a Node)| Self {
+            path: format!("{}[{index}]", self.path),
+            line: item.line,
+            value: &item.value,
+            faults: self.faults,
+        };
+        items.iter().enumerate().map(item).collect()
+    }
+
+    /// The keys of a map, read by `read`; `None` after a fault. The keys that it does not ask for are faults.
+    pub(super) fn section<T>(&self, read: impl FnOnce(&mut Section<'a>) -> T) -> Option<T> {
+        let Value::Map(entries) = self.value else {
+            self.fault_of_kind("a map");
+            return None;
+        };
+        let mut section = Section {
+            place: self.clone(),
+            entries,
+            known: Vec::new(),
+        };
+        let value = read(&mut section);
+        section.refuse_the_rest();
+        Some(value)
+    }
+
+    fn fault_of_kind(&self, expected: &str) {
+        self.fault(format!("expected {expected} (found {})", self.value.kind()));
+    }
+}
+
+/// The keys of one map.
+#[derive(Debug)]
+pub(super) struct Section<'a> {
+    place: Field<'a>,
+    entries: &'a [Entry],
+    /// Every key that was asked for.
+    known: Vec<&'static str>,
+}
+
+impl<'a> Section<'a> {
+    /// The value of a key; `None` when it is absent or null.
+    pub(super) fn field(&mut self, name: &'static str) -> Option<Field<'a>> {
+        self.known.push(name);
+        self.entries
+            .iter()
+            .find(|entry| entry.key == name)
+            .filter(|entry| entry.value != Value::Null)
+            .map(|entry| self.at(entry))
+    }
+
+    /// The value of a key that has no default; its absence is a fault.
+    pub(super) fn required(&mut self, name: &'static str) -> Option<Field<'a>> {
+        let field = self.field(name);
+        if field.is_none() {
+            self.place.fault(format!("`{name}` is missing"));
+        }
+        field
+    }
+
+    /// The text of a key, read by `parse`; `None` when it is absent, null or a fault.
+    pub(super) fn value<T, E: fmt::Display>(
+        &mut self,
+        name: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        self.field(name)?.parse(parse)
+    }
+
+    /// How many faults the file has so far, to check values against one another only if they are sound.
+    pub(super) fn faults(&self) -> usize {
+        self.place.faults.count()
+    }
+
+    fn at(&self, entry: &'a Entry) -> Field<'a> {
+        let name = shown(&entry.key);
+        Field {
+            path: match self.place.path.as_str() {
+                "" => name,
+                path => format!("{path}.{name}"),
+            },
+            line: entry.line,
+            value: &entry.value,
+            faults: self.place.faults,
+        }
+    }
+
+    fn refuse_the_rest(&self) {
+        let mut first_lines = HashMap::new();
+        for entry in self.entries {
+            if !self.known.contains(&entry.key.as_str()) {
+                let known = self.known.join(", ");
+                self.at(entry).fault(format!("unknown key; known here: {known}"));
+            } else if let Some(line) = first_lines.insert(entry.key.as_str(), entry.line) {
+                self.at(entry).fault(format!("duplicate key; it is on line {line} too"));
+            }
+        }
+    }
+}

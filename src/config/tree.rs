@@ -1,0 +1,411 @@
+//! Reads YAML into a tree of texts, lists and maps that knows its lines.
+//!
+//! It works on the parser's events and not through serde, which stops at the first fault, reads `010` as a number and
+//! merges duplicate keys. Scalars stay text: what they mean is decided where they are used.
+
+use std::collections::HashMap;
+
+use granit_parser::{Event, Options, Parser, ScalarStyle, Span};
+
+use super::fault::{Gathered, escaped};
+
+/// One value of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    /// Where it begins.
+    pub(super) line: u64,
+    /// What it is.
+    pub(super) value: Value,
+}
+
+/// What a [`Node`] is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// Nothing, `~` or `null`.
+    Null,
+    /// A text, quoted or not, numbers included.
+    Text(String),
+    /// A list.
+    List(Vec<Node>),
+    /// A map in the order of the file, duplicates included.
+    Map(Vec<Entry>),
+}
+
+impl Value {
+    /// What a fault calls it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Text(_) => "a single value",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a map",
+        }
+    }
+}
+
+/// One `key: value` of a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// The key.
+    pub(super) key: String,
+    /// Where the key is.
+    pub(super) line: u64,
+    /// The value.
+    pub(super) value: Value,
+}
+
+/// The tree of the one document in `text`; an empty file is an empty map.
+///
+/// What it refuses goes to `faults`. `None` when the rest can not be read either, as after a syntax error.
+pub(super) fn read(text: &str, faults: &Gathered) -> Option<Node> {
+    let mut builder = Builder::new(faults);
+    for event in Parser::new_from_str_with_options(text, parser_options()) {
+        let (event, span) = match event {
+            Ok(read) => read,
+            Err(error) => {
+                let line = u64::try_from(error.marker().line()).ok();
+                faults.push(line, "", format!("not YAML: {}", escaped(&error.info())));
+                return None;
+            }
+        };
+        match builder.take(event, &span) {
+            Step::On => {}
+            Step::End => break,
+            Step::GiveUp => return None,
+        }
+    }
+    Some(match builder.root {
+        None | Some(Node { value: Value::Null, .. }) => Node {
+            line: 1,
+            value: Value::Map(Vec::new()),
+        },
+        Some(root) => root,
+    })
+}
+
+fn parser_options() -> Options {
+    let mut options = Options::default();
+    // Another crate may switch the feature on, and then comments come as events.
+    options.set_emit_comments(false);
+    options.flow_nesting_limit = DEEPEST;
+    options.block_nesting_limit = DEEPEST;
+    options
+}
+
+/// Whether to read on.
+enum Step {
+    On,
+    End,
+    GiveUp,
+}
+
+struct Builder<'a> {
+    faults: &'a Gathered,
+    root: Option<Node>,
+    open: Vec<Open>,
+    /// What `*name` stands for, by the number that the parser gives to `&name`.
+    anchors: HashMap<usize, Node>,
+    documents: usize,
+    weight: usize,
+}
+
+/// A list or map whose end has not come yet.
+struct Open {
+    line: u64,
+    anchor: usize,
+    value: OpenValue,
+}
+
+enum OpenValue {
+    List(Vec<Node>),
+    Map(Vec<Entry>, Expected),
+}
+
+/// What the next node of a map is.
+enum Expected {
+    Key,
+    ValueOf(String, u64),
+    /// The value of a key that was refused.
+    Nothing,
+}
+
+impl<'a> Builder<'a> {
+    fn new(faults: &'a Gathered) -> Self {
+        Self {
+            faults,
+            root: None,
+            open: Vec::new(),
+            anchors: HashMap::new(),
+            documents: 0,
+            weight: 0,
+        }
+    }
+
+    fn take(&mut self, event: Event<'_>, span: &Span) -> Step {
+        let line = u64::try_from(span.start.line()).unwrap_or(u64::MAX);
+        match event {
+            Event::DocumentStart(..) => {
+                self.documents += 1;
+                if self.documents > 1 {
+                    self.fault(line, "a second document: there may be only one");
+                    return Step::End;
+                }
+                Step::On
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_tag(line, tag.is_some());
+                let value = if style == ScalarStyle::Plain && NULLS.contains(&text.as_ref()) {
+                    Value::Null
+                } else {
+                    Value::Text(text.into_owned())
+                };
+                self.finish(Node { line, value }, anchor)
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.refuse_tag(line, tag.is_some());
+                self.begin(line, anchor, OpenValue::List(Vec::new()))
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.refuse_tag(line, tag.is_some());
+                self.begin(line, anchor, OpenValue::Map(Vec::new(), Expected::Key))
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => self.alias(anchor, line),
+            // No node: the stream's ends, and what the options switch off.
+            Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentEnd
+            | Event::Anchor(..)
+            | Event::UnresolvedAlias(_)
+            | _ => Step::On,
+        }
+    }
+
+    fn begin(&mut self, line: u64, anchor: usize, value: OpenValue) -> Step {
+        self.open.push(Open { line, anchor, value });
+        Step::On
+    }
+
+    fn end(&mut self) -> Step {
+        let Some(open) = self.open.pop() else {
+            return Step::GiveUp;
+        };
+        let value = match open.value {
+            OpenValue::List(items) => Value::List(items),
+            OpenValue::Map(entries, _) => Value::Map(entries),
+        };
+        let node = Node { line: open.line, value };
+        self.finish(node, open.anchor)
+    }
+
+    fn alias(&mut self, anchor: usize, line: u64) -> Step {
+        let Some(node) = self.anchors.get(&anchor) else {
+            // The parser knows the name, so the anchored node is still open round this alias.
+            self.fault(line, "an alias inside the value that it stands for");
+            return self.place(Node {
+                line,
+                value: Value::Null,
+            });
+        };
+        // Weighed before it is copied: aliases of aliases grow without bound.
+        self.weight = self.weight.saturating_add(weight(&node.value));
+        if self.weight > HEAVIEST {
+            return self.too_heavy(line);
+        }
+        let value = node.value.clone();
+        self.place(Node { line, value })
+    }
+
+    /// A node is complete: remembers it under its anchor and puts it where it belongs.
+    fn finish(&mut self, node: Node, anchor: usize) -> Step {
+        let weighs = match &node.value {
+            Value::Text(text) => text.len() + NODE_WEIGHT,
+            Value::Null | Value::List(_) | Value::Map(_) => NODE_WEIGHT,
+        };
+        let copied = if anchor == 0 { 0 } else { weight(&node.value) };
+        self.weight = self.weight.saturating_add(weighs).saturating_add(copied);
+        if self.weight > HEAVIEST {
+            return self.too_heavy(node.line);
+        }
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        self.place(node)
+    }
+
+    fn place(&mut self, node: Node) -> Step {
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Step::On;
+        };
+        match &mut open.value {
+            OpenValue::List(items) => items.push(node),
+            OpenValue::Map(entries, expected) => {
+                *expected = match (std::mem::replace(expected, Expected::Key), node.value) {
+                    (Expected::Key, Value::Text(key)) => Expected::ValueOf(key, node.line),
+                    (Expected::Key, Value::Null | Value::List(_) | Value::Map(_)) => {
+                        self.faults.push(Some(node.line), "", "a key must be a name");
+                        Expected::Nothing
+                    }
+                    (Expected::ValueOf(key, line), value) => {
+                        entries.push(Entry { key, line, value });
+                        Expected::Key
+                    }
+                    (Expected::Nothing, _) => Expected::Key,
+                };
+            }
+        }
+        Step::On
+    }
+
+    fn refuse_tag(&self, line: u64, tagged: bool) {
+        if tagged {
+            self.fault(line, "tags such as `!!str` have no meaning here");
+        }
+    }
+
+    fn too_heavy(&self, line: u64) -> Step {
+        self.fault(line, "too many values, or aliases that expand to too many");
+        Step::GiveUp
+    }
+
+    fn fault(&self, line: u64, reason: &str) {
+        self.faults.push(Some(line), "", reason);
+    }
+}
+
+/// About how many bytes a value takes in memory.
+fn weight(value: &Value) -> usize {
+    NODE_WEIGHT
+        + match value {
+            Value::Null => 0,
+            Value::Text(text) => text.len(),
+            Value::List(items) => items.iter().map(|item| weight(&item.value)).sum(),
+            Value::Map(entries) => entries
+                .iter()
+                .map(|entry| NODE_WEIGHT + entry.key.len() + weight(&entry.value))
+                .sum(),
+        }
+}
+
+/// YAML 1.2.2 section 10.3.2, and no value at all.
+const NULLS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
+
+/// How deep lists, and maps, may stand in one another; the format needs 5 levels.
+const DEEPEST: usize = 32;
+
+/// 16 MiB: some 20,000 targets, and nothing to notice in memory.
+const HEAVIEST: usize = 16 << 20;
+const NODE_WEIGHT: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tree in a form to compare: `{key@line: value, …}`, `[value@line, …]`.
+    fn printed(value: &Value) -> String {
+        match value {
+            Value::Null => "null".to_owned(),
+            Value::Text(text) => format!("{text:?}"),
+            Value::List(items) => {
+                let items: Vec<String> = items
+                    .iter()
+                    .map(|item| format!("{}@{}", printed(&item.value), item.line))
+                    .collect();
+                format!("[{}]", items.join(", "))
+            }
+            Value::Map(entries) => {
+                let entries: Vec<String> = entries
+                    .iter()
+                    .map(|entry| format!("{}@{}: {}", entry.key, entry.line, printed(&entry.value)))
+                    .collect();
+                format!("{{{}}}", entries.join(", "))
+            }
+        }
+    }
+
+    fn outcome(text: &str) -> String {
+        let faults = Gathered::default();
+        let tree = read(text, &faults).map(|root| printed(&root.value)).unwrap_or_default();
+        match faults.or(()) {
+            Ok(()) => tree,
+            Err(faults) => format!("{tree} ! {faults}"),
+        }
+    }
+
+    #[test]
+    fn scalars_stay_text_and_everything_knows_its_line() {
+        for (text, tree) in [
+            ("", "{}"),
+            ("# only a comment\n", "{}"),
+            ("---\n", "{}"),
+            ("~", "{}"),
+            ("\u{feff}a: 1\r\nb: 2\r\n", "{a@1: \"1\", b@2: \"2\"}"),
+            (
+                "a: 010\nb: off\nc: 'null'\nd: null\ne:\n",
+                "{a@1: \"010\", b@2: \"off\", c@3: \"null\", d@4: null, e@5: null}",
+            ),
+            ("a:\n  - x\n  - y: 1\n", "{a@1: [\"x\"@2, {y@3: \"1\"}@3]}"),
+            ("a: [x,\n  y]\n", "{a@1: [\"x\"@1, \"y\"@2]}"),
+            ("a: 1\na: 2\n", "{a@1: \"1\", a@2: \"2\"}"),
+            ("a: &x {y: 1}\nb: *x\n", "{a@1: {y@1: \"1\"}, b@2: {y@1: \"1\"}}"),
+        ] {
+            assert_eq!(outcome(text), tree, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_refused_with_its_line() {
+        for (text, expected) in [
+            (
+                "a: 1\n---\nb: 2\n",
+                "{a@1: \"1\"} ! line 2: a second document: there may be only one",
+            ),
+            (
+                "a: !!str 1\n",
+                "{a@1: \"1\"} ! line 1: tags such as `!!str` have no meaning here",
+            ),
+            ("a: 1\n? [b]\n: 2\n", "{a@1: \"1\"} ! line 2: a key must be a name"),
+            ("~: 1\na: 2\n", "{a@2: \"2\"} ! line 1: a key must be a name"),
+            (
+                "a: &x\n  - *x\n",
+                "{a@1: [null@2]} ! line 2: an alias inside the value that it stands for",
+            ),
+        ] {
+            assert_eq!(outcome(text), expected, "{text:?}");
+        }
+        for (text, start) in [
+            ("a: 1\nb: [1\n", " ! line 2: not YAML: "),
+            ("a: 1\nb: *x\n", " ! line 2: not YAML: "),
+            ("a: *\u{1b}[1m\n", " ! line 1: not YAML: "),
+            ("a: 1\nb:\n\tc: 2\n", " ! line 3: not YAML: "),
+            (&"[".repeat(100_000), " ! line 1: not YAML: "),
+            (&"a: {".repeat(100_000), " ! line 1: not YAML: "),
+            (&"- ".repeat(100_000), " ! line 1: not YAML: "),
+        ] {
+            let outcome = outcome(text);
+            assert!(outcome.starts_with(start), "{outcome}");
+            assert!(!outcome.contains('\u{1b}'), "{outcome}");
+        }
+    }
+
+    #[test]
+    fn aliases_can_not_expand_without_bound() {
+        let mut lists = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
+        for level in 1..12 {
+            let inner = vec![format!("*a{}", level - 1); 9].join(", ");
+            lists.push_str(&format!("a{level}: &a{level} [{inner}]\n"));
+        }
+        let text = format!("a: &a {}\nb: [{}]\n", "x".repeat(500_000), "*a, ".repeat(100_000));
+        let chain: String = (1..3_000)
+            .map(|level| format!("- &a{level} [*a{}]\n", level - 1))
+            .collect();
+        for bomb in [lists, text, format!("- &a0 [x]\n{chain}")] {
+            let outcome = outcome(&bomb);
+            assert!(
+                outcome.ends_with("too many values, or aliases that expand to too many"),
+                "{outcome}"
+            );
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Talks HTTP/1 with one client: reads its head, and writes the one answer.
+
+use std::fmt::Write;
+use std::io;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::head::{self, MOST_BYTES};
+use crate::authority::Authority;
+use crate::outcome::{Malformed, Refusal};
+use crate::socket;
+
+/// A client that has no answer yet.
+#[derive(Debug)]
+pub(super) struct Client {
+    stream: TcpStream,
+    /// All that was read; without the head once that is complete.
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Reads until the head is complete or refused, however it is chopped.
+    pub(super) async fn read_head(&mut self) -> Result<Authority, Refusal> {
+        loop {
+            let known = self.buffer.len();
+            match self.read_some().await {
+                Ok(0) if known == 0 => return Err(Refusal::NoRequest),
+                Ok(0) => return Err(Refusal::Malformed(Malformed::Truncated)),
+                Ok(_) => {}
+                Err(_) if known == 0 => return Err(Refusal::NoRequest),
+                Err(_) => return Err(Refusal::ClientLeft),
+            }
+            let came = self.buffer.get(known..).unwrap_or_default();
+            // Only a line's end can complete the head, and only the first bytes can be no request at all: parsing
+            // after every byte of a slow client would cost the square of its head.
+            let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MOST_BYTES;
+            if decides && let Some(head) = head::parse(&self.buffer)? {
+                self.buffer.drain(..head.length);
+                return Ok(head.target);
+            }
+        }
+    }
+
+    /// Completes when the client has left: with a reset, or by finishing before it sent a byte to its target.
+    ///
+    /// One that finishes after early bytes is half-closed; they still have to reach the target.
+    pub(super) async fn leaves(&mut self) {
+        loop {
+            if self.buffer.len() >= MOST_BYTES {
+                break;
+            }
+            match self.read_some().await {
+                Ok(0) if self.buffer.is_empty() => return,
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+        socket::failed(&self.stream).await;
+    }
+
+    /// Sends the 200, in one write: corkscrew reads once.
+    pub(super) async fn confirm(&mut self) -> Result<(), Refusal> {
+        self.send(CONFIRMATION).await.map_err(|_| Refusal::ClientLeft)
+    }
+
+    /// Sends the refusal, if there is somebody to send it to, and closes.
+    pub(super) async fn refuse(mut self, refusal: Refusal) {
+        if refusal.is_answered() && self.send(answer(refusal).as_bytes()).await.is_ok() {
+            socket::close_gently(&self.stream).await;
+        }
+    }
+
+    pub(super) fn into_parts(self) -> (TcpStream, Vec<u8>) {
+        (self.stream, self.buffer)
+    }
+
+    async fn read_some(&mut self) -> io::Result<usize> {
+        loop {
+            self.stream.readable().await?;
+            match self.try_read_some() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+
+    /// Not async: its chunk must not live as long as the wait for the client.
+    fn try_read_some(&mut self) -> io::Result<usize> {
+        let mut chunk = [0; CHUNK];
+        let room = MOST_BYTES.saturating_sub(self.buffer.len()).min(CHUNK);
+        let read = self.stream.try_read(chunk.get_mut(..room).unwrap_or_default())?;
+        self.buffer.extend(chunk.iter().take(read));
+        Ok(read)
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        timeout(LONGEST_SEND, self.stream.write_all(bytes)).await?
+    }
+}
+
+/// The whole refusal. The phrase stands in the body too, for those who print that.
+fn answer(refusal: Refusal) -> String {
+    let (status, phrase) = (refusal.status(), refusal.phrase());
+    let mut answer = format!(
+        "HTTP/1.1 {status} {phrase}\r\n\
+         Connection: close\r\n\
+         Content-Type: text/plain\r\n\
+         Content-Length: {}\r\n\
+         Proxy-Status: switchboard; error={}\r\n",
+        phrase.len() + 1,
+        refusal.proxy_status(),
+    );
+    if refusal == Refusal::MethodNotAllowed {
+        answer.push_str("Allow: CONNECT\r\n");
+    }
+    if let Some(seconds) = refusal.retry_after() {
+        // Writing to a String does not fail.
+        write!(answer, "Retry-After: {seconds}\r\n").ok();
+    }
+    answer.push_str("\r\n");
+    answer.push_str(phrase);
+    answer.push('\n');
+    answer
+}
+
+/// No field at all: every client is content, and nobody's buffer is too small (RFC 9110 section 9.3.6 forbids
+/// Content-Length and Transfer-Encoding).
+const CONFIRMATION: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+/// Most heads come whole in one read of this size.
+const CHUNK: usize = 2048;
+/// An answer fits any send buffer: a client that does not take it has gone.
+const LONGEST_SEND: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_a_whole_response_that_closes() {
+        assert_eq!(
+            answer(Refusal::MethodNotAllowed),
+            "HTTP/1.1 405 only CONNECT is served here\r\nConnection: close\r\nContent-Type: text/plain\r\n\
+             Content-Length: 28\r\nProxy-Status: switchboard; error=http_request_error\r\nAllow: CONNECT\r\n\r\n\
+             only CONNECT is served here\n"
+        );
+        assert!(answer(Refusal::Draining).contains("\r\nRetry-After: 1\r\n"));
+    }
+}

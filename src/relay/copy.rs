@@ -1,0 +1,93 @@
+//! Copies through a buffer that belongs to the worker thread: a tunnel that waits holds none.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+
+/// The most that one copy moves, in bytes.
+pub(super) const MOST: usize = 64 * 1024;
+
+/// What one copy did.
+#[derive(Debug)]
+pub(super) struct Copied {
+    /// Bytes read; 0 at the end of stream.
+    pub(super) read: usize,
+    /// Bytes of them written.
+    pub(super) written: usize,
+    /// The others.
+    pub(super) residue: Option<Residue>,
+}
+
+/// Which half of a copy failed.
+#[derive(Debug)]
+pub(super) enum Fault {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+/// Bytes that the receiver had no room for.
+#[derive(Debug)]
+pub(super) struct Residue {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Residue {
+    /// `None` for no bytes.
+    pub(super) fn of(bytes: Vec<u8>) -> Option<Self> {
+        (!bytes.is_empty()).then_some(Self { bytes, written: 0 })
+    }
+
+    /// Writes until nothing is left, telling `moved` of every write.
+    pub(super) fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        to: &mut WriteHalf<'_>,
+        moved: impl Fn(usize),
+    ) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.bytes.get(self.written..).filter(|rest| !rest.is_empty()) {
+            let written = ready!(Pin::new(&mut *to).poll_write(context, rest))?;
+            self.written += written;
+            moved(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Reads at most `most` bytes and writes them at once, as far as the receiver takes them.
+///
+/// It reads with tokio's `poll_read`, which spares the second read(2) that would only say EAGAIN.
+pub(super) fn poll_copy(
+    context: &mut Context<'_>,
+    from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
+    most: usize,
+) -> Poll<Result<Copied, Fault>> {
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.resize(MOST, 0);
+        let mut buffer = ReadBuf::new(scratch.get_mut(..most.min(MOST)).unwrap_or_default());
+        ready!(Pin::new(from).poll_read(context, &mut buffer)).map_err(Fault::Read)?;
+        let bytes = buffer.filled();
+        let mut written = 0;
+        if !bytes.is_empty()
+            && let Poll::Ready(result) = Pin::new(to).poll_write(context, bytes)
+        {
+            written = result.map_err(Fault::Write)?;
+        }
+        let rest = bytes.get(written..).unwrap_or_default();
+        Poll::Ready(Ok(Copied {
+            read: bytes.len(),
+            written,
+            residue: Residue::of(rest.to_vec()),
+        }))
+    })
+}
+
+thread_local! {
+    /// Used within one poll only, never across an await.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}

@@ -1,0 +1,229 @@
+//! Moves one direction: waits for its limit, fills from the source, writes all of it, until the end of stream.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::task::yield_now;
+
+use super::Terms;
+use super::copy::{self, Residue};
+use super::splice::{self, Pipe};
+use crate::limits::Direction;
+use crate::outcome::Side;
+use crate::socket;
+use crate::throttle::Throttle;
+
+/// What moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Copies, and splices while the direction runs hot: copy is cheaper for small messages, splice for bulk.
+    Adaptive,
+    /// Always through a buffer.
+    Copy,
+    /// Through a pipe whenever the pool has one.
+    Splice,
+}
+
+/// One direction of a relay. Every future of it may be dropped at any await and made anew: no byte is lost.
+#[derive(Debug)]
+pub(super) struct Pump<'a> {
+    direction: Direction,
+    from: ReadHalf<'a>,
+    to: WriteHalf<'a>,
+    terms: &'a Terms<'a>,
+    throttle: Throttle<'a>,
+    in_flight: InFlight<'a>,
+    heat: u8,
+    since_yield: usize,
+}
+
+/// Which side broke a direction, and how.
+#[derive(Debug)]
+pub(super) struct Broken {
+    pub(super) by: Side,
+    pub(super) error: io::Error,
+}
+
+/// What was read and is not written yet. Nothing is read while there is any.
+#[derive(Debug)]
+enum InFlight<'a> {
+    Nothing,
+    Buffered(Residue),
+    Piped(Pipe<'a>),
+}
+
+impl<'a> Pump<'a> {
+    pub(super) fn upload(from: ReadHalf<'a>, to: WriteHalf<'a>, early: Vec<u8>, terms: &'a Terms<'a>) -> Self {
+        let mut throttle = Throttle::new(terms.upload);
+        throttle.spend(early.len());
+        Self {
+            in_flight: Residue::of(early).map_or(InFlight::Nothing, InFlight::Buffered),
+            throttle,
+            ..Self::new(Direction::Upload, from, to, terms)
+        }
+    }
+
+    pub(super) fn download(from: ReadHalf<'a>, to: WriteHalf<'a>, terms: &'a Terms<'a>) -> Self {
+        Self::new(Direction::Download, from, to, terms)
+    }
+
+    fn new(direction: Direction, from: ReadHalf<'a>, to: WriteHalf<'a>, terms: &'a Terms<'a>) -> Self {
+        Self {
+            direction,
+            from,
+            to,
+            terms,
+            throttle: Throttle::new(match direction {
+                Direction::Upload => terms.upload,
+                Direction::Download => terms.download,
+            }),
+            in_flight: InFlight::Nothing,
+            heat: 0,
+            since_yield: 0,
+        }
+    }
+
+    /// The socket that this direction reads from.
+    pub(super) fn source(&self) -> &TcpStream {
+        self.from.as_ref()
+    }
+
+    /// Moves bytes until the source's end of stream has been passed on.
+    pub(super) async fn run(&mut self) -> Result<(), Broken> {
+        self.flush().await?;
+        loop {
+            let most = if self.is_hot() { splice::MOST } else { copy::MOST };
+            let (meter, direction) = (self.terms.meter, self.direction);
+            let admitted = self.throttle.admit(most, |wait| meter.throttled(direction, wait)).await;
+            let read = self.fill(admitted).await?;
+            if read == 0 {
+                break;
+            }
+            self.throttle.spend(read);
+            self.feel(read);
+            self.flush().await?;
+            self.breathe(read).await;
+        }
+        // It fails when the receiver has reset meanwhile, which the other direction will find when it reads.
+        self.to.shutdown().await.ok();
+        Ok(())
+    }
+
+    /// Writes what is in flight. A source that resets meanwhile ends it: nobody else would notice.
+    pub(super) async fn flush(&mut self) -> Result<(), Broken> {
+        if matches!(self.in_flight, InFlight::Nothing) {
+            return Ok(());
+        }
+        let (source, sink) = self.sides();
+        let from = self.from.as_ref();
+        let (to, in_flight) = (&mut self.to, &mut self.in_flight);
+        let (meter, direction) = (self.terms.meter, self.direction);
+        let write = poll_fn(|context| {
+            let moved = |bytes| meter.moved(direction, bytes);
+            match in_flight {
+                InFlight::Nothing => Poll::Ready(Ok(())),
+                InFlight::Buffered(residue) => residue.poll_write(context, to, moved),
+                InFlight::Piped(pipe) => pipe.poll_drain(context, to.as_ref(), moved),
+            }
+        });
+        tokio::select! {
+            biased;
+            written = write => written.map_err(|error| Broken { by: sink, error })?,
+            error = socket::failed(from) => return Err(Broken { by: source, error }),
+        }
+        self.in_flight = InFlight::Nothing;
+        Ok(())
+    }
+
+    /// Reads at most `most` bytes, once there are any; 0 at the end of stream.
+    async fn fill(&mut self, most: usize) -> Result<usize, Broken> {
+        if self.is_hot() {
+            self.fill_pipe(most).await
+        } else {
+            self.copy(most).await
+        }
+    }
+
+    async fn copy(&mut self, most: usize) -> Result<usize, Broken> {
+        let (source, sink) = self.sides();
+        let copied = poll_fn(|context| copy::poll_copy(context, &mut self.from, &mut self.to, most)).await;
+        let copied = copied.map_err(|fault| match fault {
+            copy::Fault::Read(error) => Broken { by: source, error },
+            copy::Fault::Write(error) => Broken { by: sink, error },
+        })?;
+        if copied.written > 0 {
+            self.terms.meter.moved(self.direction, copied.written);
+        }
+        self.in_flight = copied.residue.map_or(InFlight::Nothing, InFlight::Buffered);
+        Ok(copied.read)
+    }
+
+    /// Takes a pipe only once there is something to put into it; copies when there is none to be had.
+    async fn fill_pipe(&mut self, most: usize) -> Result<usize, Broken> {
+        let (source, _) = self.sides();
+        let broken = |error| Broken { by: source, error };
+        loop {
+            poll_fn(|context| self.source().poll_read_ready(context))
+                .await
+                .map_err(broken)?;
+            let Some(mut pipe) = self.terms.pipes.take() else {
+                return self.copy(most.min(copy::MOST)).await;
+            };
+            match pipe.try_fill(self.source(), most) {
+                Ok(0) => return Ok(0),
+                Ok(read) => {
+                    self.in_flight = InFlight::Piped(pipe);
+                    return Ok(read);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+
+    fn is_hot(&self) -> bool {
+        match self.terms.engine {
+            Engine::Adaptive => self.heat >= HOT,
+            Engine::Copy => false,
+            Engine::Splice => true,
+        }
+    }
+
+    /// Warms up with every large read, and cools down with every small one.
+    fn feel(&mut self, read: usize) {
+        self.heat = if read >= LARGE {
+            HOTTEST.min(self.heat + 1)
+        } else {
+            self.heat.saturating_sub(1)
+        };
+    }
+
+    /// Lets the worker's other tunnels run: a fast source and sink would never have to wait.
+    async fn breathe(&mut self, moved: usize) {
+        self.since_yield += moved;
+        if self.since_yield >= YIELD_AFTER {
+            self.since_yield = 0;
+            yield_now().await;
+        }
+    }
+
+    fn sides(&self) -> (Side, Side) {
+        match self.direction {
+            Direction::Upload => (Side::Client, Side::Target),
+            Direction::Download => (Side::Target, Side::Client),
+        }
+    }
+}
+
+/// A read of this size is bulk.
+const LARGE: usize = 16 * 1024;
+/// So many more large reads than small ones make a direction hot.
+const HOT: u8 = 2;
+/// How much heat is kept: so many small reads less one cool a direction that was hot for long.
+const HOTTEST: u8 = 4;
+/// How much one wake-up may move before it yields.
+const YIELD_AFTER: usize = 512 * 1024;
