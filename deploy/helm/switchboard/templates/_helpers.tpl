@@ -43,26 +43,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{- /* Whole seconds of a duration such as "1h", "90s" or "1h 30m"; a part of a second counts as one. */ -}}
+{{- /* Whole seconds of a duration such as "1h", "90s" or "1h30m"; a part of a second counts as one. */ -}}
 {{- define "switchboard.seconds" -}}
-{{- $text := .value | toString | trim -}}
-{{- if not (regexMatch "^([0-9]+ ?(ms|s|sec|secs|second|seconds|m|min|mins|minute|minutes|h|hr|hrs|hour|hours|d|day|days) ?)+$" $text) -}}
-{{- fail (printf "%s: %q is not a duration such as 5s, 5m or 1h 30m" .key $text) -}}
+{{- $text := .value | toString -}}
+{{- if not (regexMatch "^([0-9]+(ms|s|m|h|d))+$" $text) -}}
+{{- fail (printf "%s: %q is not a duration such as 5s, 5m or 1h30m" .key $text) -}}
 {{- end -}}
+{{- $unit := dict "s" 1 "m" 60 "h" 3600 "d" 86400 -}}
 {{- $total := 0 -}}
-{{- range regexFindAll "[0-9]+ ?[a-z]+" $text -1 -}}
+{{- range regexFindAll "[0-9]+(ms|s|m|h|d)" $text -1 -}}
 {{- $number := regexFind "[0-9]+" . | int64 -}}
-{{- $unit := regexFind "[a-z]+" . -}}
-{{- if eq $unit "ms" -}}
+{{- if hasSuffix "ms" . -}}
 {{- $total = add $total (div (add $number 999) 1000) -}}
-{{- else if hasPrefix "s" $unit -}}
-{{- $total = add $total $number -}}
-{{- else if hasPrefix "m" $unit -}}
-{{- $total = add $total (mul $number 60) -}}
-{{- else if hasPrefix "h" $unit -}}
-{{- $total = add $total (mul $number 3600) -}}
 {{- else -}}
-{{- $total = add $total (mul $number 86400) -}}
+{{- $total = add $total (mul $number (get $unit (regexFind "[smhd]$" .))) -}}
 {{- end -}}
 {{- end -}}
 {{- $total -}}
