@@ -1,1 +1,317 @@
-//! client
+//! The ProxyCommand: carries stdin and stdout through an HTTP CONNECT proxy, and needs nothing else on the user's machine.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
+
+use crate::authority::{Authority, AuthorityError};
+
+mod head;
+mod relay;
+mod stdio;
+mod tls;
+mod url;
+mod wire;
+
+pub use self::tls::CaFault;
+pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
+
+/// Where to go, through what, and how long that may take.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The proxy, with its credentials if it wants any.
+    pub proxy: ProxyUrl,
+    /// A PEM file with the certificates to trust for an `https://` proxy; `None` is the system's list.
+    pub ca: Option<PathBuf>,
+    /// The `host:port` to ask for. It is checked as an [`Authority`] and then sent as typed, as another proxy may tell
+    /// spellings apart that ours does not.
+    pub target: String,
+    /// How long the connection, the TLS handshake and the proxy's answer may take together. See [`DEFAULT_TIMEOUT`].
+    pub timeout: Duration,
+}
+
+/// The default of [`Options::timeout`]: 30 seconds.
+///
+/// Switchboard itself may wait 10 s for a ready pod and 10 s for the dial before it answers; a client that gives up
+/// sooner hides the refusal that says why. Whoever wants less has ssh's ConnectTimeout, which covers a ProxyCommand.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The user's end of the tunnel.
+#[derive(Debug)]
+pub struct Local<R, W> {
+    /// What goes to the target. Its end becomes a FIN.
+    pub stdin: R,
+    /// What comes from the target. `shutdown` is called at the proxy's end, and must let its reader see that end.
+    pub stdout: W,
+    /// Whether a person types into `stdin`: then nobody closes it when `stdout` ends, so the proxy's end is the end.
+    pub interactive: bool,
+}
+
+/// Runs the tunnel between the process's own stdin and stdout, and reports a failure on stderr in one line.
+///
+/// The exit code is 0 when the tunnel ended in order, and otherwise that of [`ClientError::exit_code`]. A read of stdin
+/// may still be pending on a thread that cannot be cancelled, so the caller must return from `main` or exit at once.
+/// From here on the process's stdout leads to `/dev/null`: the tunnel owns the real one.
+pub fn command(options: &Options) -> ExitCode {
+    match run_on_standard_streams(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let line = head::printable(&chain(&error));
+            // A closed stderr leaves nobody to tell, and the exit code still says it.
+            writeln!(io::stderr(), "switchboard: {line}").ok();
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Runs one tunnel to its end.
+///
+/// # Errors
+///
+/// Every way in which the tunnel did not open, or did not end in order. A reader of `stdout` that went away is not an
+/// error: ssh leaves like that.
+pub async fn run<R, W>(options: &Options, local: Local<R, W>) -> Result<(), ClientError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    options.target.parse::<Authority>().map_err(ClientError::Target)?;
+    let deadline = Deadline::after(options.timeout);
+    match options.proxy.scheme() {
+        Scheme::Http => {
+            let stream = wire::connect(&options.proxy, deadline).await?;
+            Box::pin(tunnel(stream, options, deadline, local)).await
+        }
+        Scheme::Https => {
+            // Before the first packet: a wrong file is told at once, whatever the network does.
+            let tls = tls::Connector::new(options.proxy.host(), options.ca.as_deref())?;
+            let stream = wire::connect(&options.proxy, deadline).await?;
+            let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
+            Box::pin(tunnel(stream, options, deadline, local)).await
+        }
+    }
+}
+
+fn run_on_standard_streams(options: &Options) -> Result<(), ClientError> {
+    let local = Local {
+        stdin: tokio::io::stdin(),
+        stdout: stdio::take_stdout().map_err(ClientError::Output)?,
+        interactive: io::stdin().is_terminal(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(ClientError::Runtime)?;
+    let ended = runtime.block_on(run(options, local));
+    // Dropping the runtime would wait for a read of stdin that may never return.
+    runtime.shutdown_background();
+    ended
+}
+
+/// Asks for the target over an open connection and, if the proxy agrees, relays.
+async fn tunnel<S, R, W>(
+    mut stream: S,
+    options: &Options,
+    deadline: Deadline,
+    local: Local<R, W>,
+) -> Result<(), ClientError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let request = head::request(&options.target, options.proxy.authorization());
+    let answer = deadline.bound(Step::Answer, async {
+        // One write: some proxies read the request once and take what they got for all of it.
+        stream.write_all(&request).await.map_err(ClientError::Lost)?;
+        stream.flush().await.map_err(ClientError::Lost)?;
+        head::read_answer(&mut stream).await
+    });
+    let answer = answer.await?;
+    if !answer.opens_tunnel() {
+        return Err(ClientError::Refused {
+            status: answer.status(),
+            reason: answer.into_reason(&mut stream).await,
+        });
+    }
+    relay::relay(stream, answer.into_early_data(), local).await
+}
+
+/// Why a tunnel did not open, or did not end in order.
+///
+/// Each message prints its own level; the cause below is the `source`.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The target is not `host:port`. The caller used the command wrongly.
+    #[error("the target is not HOST:PORT")]
+    Target(#[source] AuthorityError),
+    /// The file of `--ca` cannot be used.
+    #[error("cannot use the certificates in {}", path.display())]
+    Ca {
+        /// The file as typed.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        fault: CaFault,
+    },
+    /// The system has no list of trusted certificates where anyone would look.
+    #[error("the system has no trusted certificates: give the proxy's with --ca")]
+    NoSystemRoots(#[source] Option<rustls_native_certs::Error>),
+    /// The proxy's host cannot be the name in a certificate.
+    #[error("the host of the proxy URL cannot stand in a certificate")]
+    TlsName(#[source] rustls::pki_types::InvalidDnsNameError),
+    /// rustls refused the configuration.
+    #[error("cannot set TLS up")]
+    TlsSetup(#[source] rustls::Error),
+    /// The event loop could not be started.
+    #[error("cannot start the event loop")]
+    Runtime(#[source] io::Error),
+    /// The proxy's name has no address.
+    #[error("cannot look up {proxy}")]
+    Lookup {
+        /// `host:port` of the proxy.
+        proxy: String,
+        /// What the resolver says.
+        #[source]
+        source: io::Error,
+    },
+    /// No address of the proxy took the connection; this is the last one tried.
+    #[error("cannot connect to the proxy at {address}")]
+    Connect {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The TLS handshake failed: an unknown authority, a wrong name, or a peer that does not speak TLS.
+    #[error("the TLS handshake with the proxy failed")]
+    Tls(#[source] io::Error),
+    /// The time was over.
+    #[error("{step} took longer than {timeout:?}")]
+    Deadline {
+        /// What the client was waiting for.
+        step: Step,
+        /// The time for all steps together.
+        timeout: Duration,
+    },
+    /// The proxy closed without a byte.
+    #[error("the proxy closed the connection without an answer")]
+    NoAnswer,
+    /// The proxy closed in the middle of a response head.
+    #[error("the proxy closed the connection in the middle of its answer")]
+    CutAnswer,
+    /// The response head is over 16 KiB, or has over 128 fields.
+    #[error("the head of the proxy's answer is too long")]
+    LongAnswer,
+    /// The peer answered something else than HTTP.
+    #[error("the proxy's answer is not HTTP: are the address and the port right?")]
+    NotHttp,
+    /// The peer answered in TLS.
+    #[error("the proxy's answer is not HTTP but TLS: is the URL https://?")]
+    AnsweredInTls,
+    /// The proxy answered anything but 2xx.
+    #[error("the proxy answered {status}{}{reason}", if reason.is_empty() { "" } else { ": " })]
+    Refused {
+        /// The status code.
+        status: u16,
+        /// The reason phrase or the first line of the body, without control characters; perhaps empty.
+        reason: String,
+    },
+    /// The connection to the proxy was reset, or timed out. Bytes may be missing.
+    #[error("the connection to the proxy was lost")]
+    Lost(#[source] io::Error),
+    /// stdin cannot be read.
+    #[error("cannot read stdin")]
+    Input(#[source] io::Error),
+    /// stdout cannot be written, and not because its reader went away.
+    #[error("cannot write to stdout")]
+    Output(#[source] io::Error),
+}
+
+impl ClientError {
+    /// The exit code of the process: 2 where the command line is at fault, else 1.
+    pub fn exit_code(&self) -> u8 {
+        if matches!(self, Self::Target(_)) { 2 } else { 1 }
+    }
+}
+
+/// What the client waits for before the tunnel is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The resolver.
+    Lookup,
+    /// The proxy's half of the TLS handshake.
+    Tls,
+    /// The response head.
+    Answer,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lookup => "the lookup of the proxy's name",
+            Self::Tls => "the TLS handshake with the proxy",
+            Self::Answer => "the proxy's answer",
+        })
+    }
+}
+
+/// One moment by which all steps must be over.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    at: Instant,
+    timeout: Duration,
+}
+
+impl Deadline {
+    fn after(timeout: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            // A timeout that the clock cannot hold means "for ever", and must not panic.
+            at: now.checked_add(timeout).unwrap_or(now + FOR_EVER),
+            timeout,
+        }
+    }
+
+    fn remaining(self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
+    async fn bound<T>(self, step: Step, work: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
+        match tokio::time::timeout_at(self.at, work).await {
+            Ok(done) => done,
+            Err(_) => Err(ClientError::Deadline {
+                step,
+                timeout: self.timeout,
+            }),
+        }
+    }
+}
+
+/// The error and its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(below) = cause {
+        line.push_str(": ");
+        line.push_str(&below.to_string());
+        cause = below.source();
+    }
+    line
+}
+
+const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
+
+#[cfg(test)]
+#[expect(
+    clippy::large_futures,
+    reason = "a test's TLS server is not a tunnel that lives for days"
+)]
+mod tests;

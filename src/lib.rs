@@ -28,6 +28,6 @@ pub mod tunnel;
 // Around: what starts, watches and stops it.
 pub mod admin;
 pub mod app;
-//pub mod client;
+pub mod client;
 pub mod config;
 pub mod logging;

@@ -50,7 +50,7 @@ pub async fn accept(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => serve(stream, peer),
+            Ok((stream, peer)) => serve(stream, canonical(peer)),
             Err(error) if concerns_one_client(&error) => {}
             Err(error) => {
                 warn!(%error, "cannot accept, pausing");
@@ -74,9 +74,14 @@ fn hand_over_the_queue(listener: &std::net::TcpListener, mut serve: impl FnMut(T
         if stream.set_nonblocking(true).is_ok()
             && let Ok(stream) = TcpStream::from_std(stream)
         {
-            serve(stream, peer);
+            serve(stream, canonical(peer));
         }
     }
+}
+
+/// A client of a dual-stack socket as it knows itself: `192.0.2.1`, not `::ffff:192.0.2.1`.
+fn canonical(peer: SocketAddr) -> SocketAddr {
+    SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
 
 /// Whether the error belongs to the connection that was about to be accepted (accept(2), "Error handling").
@@ -123,6 +128,16 @@ mod tests {
             (Errno::BADF, false),
         ] {
             assert_eq!(concerns_one_client(&errno.into()), passed_over, "{errno:?}");
+        }
+    }
+
+    #[test]
+    fn an_ipv4_client_of_a_dual_stack_port_keeps_its_address() {
+        for (seen, known) in [
+            ("[::ffff:192.0.2.1]:7", "192.0.2.1:7"),
+            ("[2001:db8::1]:7", "[2001:db8::1]:7"),
+        ] {
+            assert_eq!(canonical(seen.parse().unwrap()), known.parse().unwrap());
         }
     }
 

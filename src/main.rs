@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use switchboard::allowlist::StaticTarget;
 use switchboard::app::{App, Command, Source};
+use switchboard::client::{self, ProxyUrl};
 use switchboard::config::{Config, LoadError, Overrides};
 use switchboard::drain::Drained;
 use switchboard::logging::{self, ParseError};
@@ -34,6 +35,19 @@ enum Task {
         /// The file
         #[arg(long, env = "SWITCHBOARD_CONFIG", value_name = "FILE")]
         config: PathBuf,
+    },
+    /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
+    #[command(after_help = CONNECT_EXAMPLE)]
+    Connect {
+        /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it wants credentials
+        #[arg(long, env = "SWITCHBOARD_PROXY", value_name = "URL", hide_env_values = true)]
+        proxy: ProxyUrl,
+        /// Trust the certificates of this PEM file instead of the system's for an https:// proxy
+        #[arg(long, env = "SWITCHBOARD_CA", value_name = "FILE")]
+        ca: Option<PathBuf>,
+        /// Where to go
+        #[arg(value_name = "HOST:PORT")]
+        target: String,
     },
 }
 
@@ -65,6 +79,12 @@ fn main() -> ExitCode {
     let done = match CommandLine::parse().task {
         Task::Serve(options) => serve(options),
         Task::Check { config } => check(&config),
+        Task::Connect { proxy, ca, target } => Ok(client::command(&client::Options {
+            proxy,
+            ca,
+            target,
+            timeout: client::DEFAULT_TIMEOUT,
+        })),
     };
     done.unwrap_or_else(|error| {
         eprintln!("switchboard: {error:#}");
@@ -137,6 +157,10 @@ fn check(file: &Path) -> anyhow::Result<ExitCode> {
 }
 
 const SERVE_EXITS: &str = "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut";
+const CONNECT_EXAMPLE: &str = "\
+In ~/.ssh/config:
+  Host *.svc.cluster.local
+    ProxyCommand switchboard connect --proxy http://ssh.example.com %h:%p";
 const USAGE: u8 = 2;
 const DRAIN_CUT: u8 = 3;
 const QUEUED_COMMANDS: usize = 4;

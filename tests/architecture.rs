@@ -163,6 +163,7 @@ fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|(_, modules)| modules.contains(&module))
 }
 
+/// All but the files that are tests as a whole.
 fn sources() -> Vec<Source> {
     let mut found = Vec::new();
     let mut folders = vec![root().join("src")];
@@ -171,7 +172,7 @@ fn sources() -> Vec<Source> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
                 let inside = path.strip_prefix(root().join("src")).unwrap();
                 let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
                 let module = first.trim_end_matches(".rs").to_owned();

@@ -1,0 +1,259 @@
+//! Writes the CONNECT request and reads the head of its answer.
+
+use std::time::Duration;
+
+use httparse::{ParserConfig, Status};
+use tokio::io::AsyncRead;
+
+use super::ClientError;
+use super::wire::read_some;
+
+/// The bytes of the request. `target` and `authorization` come from checked types and cannot break a line.
+pub(super) fn request(target: &str, authorization: Option<&str>) -> Vec<u8> {
+    let mut head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {USER_AGENT}\r\n");
+    if let Some(credentials) = authorization {
+        head.push_str("Proxy-Authorization: ");
+        head.push_str(credentials);
+        head.push_str("\r\n");
+    }
+    head.push_str("\r\n");
+    head.into_bytes()
+}
+
+/// Reads up to the end of the final response head. The caller bounds the time, this the size.
+pub(super) async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer, ClientError> {
+    let mut buffer = Vec::with_capacity(MAX_HEAD);
+    loop {
+        while let Some((mut answer, length)) = parse(&buffer)? {
+            buffer.drain(..length);
+            if !answer.is_interim() {
+                answer.rest = buffer;
+                return Ok(answer);
+            }
+        }
+        if buffer.len() >= MAX_HEAD {
+            return Err(ClientError::LongAnswer);
+        }
+        if read_some(stream, &mut buffer).await.map_err(ClientError::Lost)? == 0 {
+            return Err(if buffer.is_empty() {
+                ClientError::NoAnswer
+            } else {
+                ClientError::CutAnswer
+            });
+        }
+    }
+}
+
+/// A response head, and what was read behind it.
+#[derive(Debug)]
+pub(super) struct Answer {
+    status: u16,
+    phrase: String,
+    /// How many bytes of readable text follow, at most: 0 if the body is something else.
+    text_length: usize,
+    rest: Vec<u8>,
+}
+
+impl Answer {
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Any 2xx: RFC 9110 section 9.3.6, whatever length fields it carries.
+    pub(super) fn opens_tunnel(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// What the target sent in the same segment as the proxy's head.
+    pub(super) fn into_early_data(self) -> Vec<u8> {
+        self.rest
+    }
+
+    /// Why the proxy refuses: its phrase, or the first line of its text. Empty if it gives neither.
+    pub(super) async fn into_reason(mut self, stream: &mut (impl AsyncRead + Unpin)) -> String {
+        if !self.phrase.trim().is_empty() {
+            return printable(&self.phrase);
+        }
+        // The refusal is known: a slow or broken body must not hide it, so neither its errors nor its time count.
+        let body = async {
+            while self.rest.len() < self.text_length && !self.rest.contains(&b'\n') {
+                if !matches!(read_some(stream, &mut self.rest).await, Ok(1..)) {
+                    break;
+                }
+            }
+        };
+        tokio::time::timeout(BODY_WAIT, body).await.ok();
+        self.rest.truncate(self.text_length);
+        let text = String::from_utf8_lossy(&self.rest);
+        printable(text.lines().next().unwrap_or_default())
+    }
+
+    /// 100 to 199, which a client skips (RFC 9110 section 15.2); but nothing like HTTP follows a 101.
+    fn is_interim(&self) -> bool {
+        (100..200).contains(&self.status) && self.status != 101
+    }
+}
+
+/// A peer's text, fit for a terminal: no escape sequences, no line ends, no characters that turn the line round.
+pub(super) fn printable(text: &str) -> String {
+    text.chars()
+        .filter(|c| !c.is_control() && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'))
+        .take(MAX_TEXT)
+        .collect::<String>()
+        .trim()
+        .to_owned()
+}
+
+/// Parses one head, and tells its length; `None` if it is not all there.
+fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut response = httparse::Response::new(&mut headers);
+    // Nothing but the status decides, so a proxy may be as sloppy about its fields as it likes.
+    let mut parser = ParserConfig::default();
+    parser
+        .allow_spaces_after_header_name_in_responses(true)
+        .allow_obsolete_multiline_headers_in_responses(true)
+        .ignore_invalid_headers_in_responses(true);
+    match parser.parse_response(&mut response, buffer) {
+        Ok(Status::Partial) => Ok(None),
+        Ok(Status::Complete(length)) => {
+            let answer = Answer {
+                status: response.code.ok_or(ClientError::NotHttp)?,
+                phrase: response.reason.unwrap_or_default().to_owned(),
+                text_length: text_length(response.headers),
+                rest: Vec::new(),
+            };
+            Ok(Some((answer, length)))
+        }
+        Err(httparse::Error::TooManyHeaders) => Err(ClientError::LongAnswer),
+        Err(_) if buffer.first() == Some(&TLS_ALERT) => Err(ClientError::AnsweredInTls),
+        Err(_) => Err(ClientError::NotHttp),
+    }
+}
+
+/// HTML and chunks have no first line that a person would want to read.
+fn text_length(headers: &[httparse::Header<'_>]) -> usize {
+    let field = |name: &str| {
+        let header = headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+        std::str::from_utf8(header.value).ok()
+    };
+    let is_text = field("content-type").is_none_or(|kind| kind.to_ascii_lowercase().starts_with("text/plain"));
+    if !is_text || field("transfer-encoding").is_some() {
+        return 0;
+    }
+    let announced = field("content-length").and_then(|length| length.trim().parse().ok());
+    announced.unwrap_or(MAX_BODY).min(MAX_BODY)
+}
+
+const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
+const MAX_HEAD: usize = 16 * 1024;
+const MAX_HEADERS: usize = 128;
+const MAX_BODY: usize = 1024;
+const MAX_TEXT: usize = 400;
+const BODY_WAIT: Duration = Duration::from_secs(1);
+/// The first byte of a TLS alert record (RFC 8446 section 5.1): what a TLS server answers to plain text.
+const TLS_ALERT: u8 = 21;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    async fn read(bytes: &[u8]) -> Result<Answer, ClientError> {
+        read_answer(&mut &*bytes).await
+    }
+
+    #[test]
+    fn the_request_names_the_target_twice_and_the_client_once() {
+        let version = env!("CARGO_PKG_VERSION");
+        let plain = format!("CONNECT H.:22 HTTP/1.1\r\nHost: H.:22\r\nUser-Agent: switchboard/{version}\r\n\r\n");
+        assert_eq!(request("H.:22", None), plain.as_bytes());
+        let with = plain.replace("\r\n\r\n", "\r\nProxy-Authorization: Basic eA==\r\n\r\n");
+        assert_eq!(request("H.:22", Some("Basic eA==")), with.as_bytes());
+    }
+
+    #[tokio::test]
+    async fn every_2xx_opens_and_its_length_is_ignored() {
+        for head in [
+            "HTTP/1.1 200 Connection established\r\n\r\n",
+            "HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n",
+            "HTTP/1.1 200\r\n\r\n",
+            "HTTP/1.1 204 No Content\n\n",
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nBroken Header\r\nX : y\r\n z\r\n\r\n",
+        ] {
+            let answer = read(format!("{head}SSH-2.0-x\r\n").as_bytes()).await.unwrap();
+            assert!(answer.opens_tunnel(), "{head}");
+            assert_eq!(answer.into_early_data(), b"SSH-2.0-x\r\n", "{head}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_gives_its_phrase_or_the_first_line_of_its_text() {
+        for (bytes, status, reason) in [
+            (
+                "HTTP/1.1 403 the target is not on the allowlist\r\n\r\nbody",
+                403,
+                "the target is not on the allowlist",
+            ),
+            (
+                "HTTP/1.1 403 \r\nContent-Type: text/plain\r\n\r\n  not allowed \nmore",
+                403,
+                "not allowed",
+            ),
+            ("HTTP/1.1 403\r\nContent-Length: 3\r\n\r\nnot allowed", 403, "not"),
+            (
+                "HTTP/1.1 403\r\n\r\n\x1b[31mred\x07\x7f\u{9b}\u{202e}text\r\n",
+                403,
+                "[31mredtext",
+            ),
+            ("HTTP/1.1 502\r\nContent-Type: text/html\r\n\r\n<html>", 502, ""),
+            ("HTTP/1.1 502\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc", 502, ""),
+            ("HTTP/1.1 404\r\n\r\n", 404, ""),
+            ("HTTP/1.1 101 Switching Protocols\r\n\r\n", 101, "Switching Protocols"),
+            ("HTTP/1.1 302 Found\r\n\r\n", 302, "Found"),
+        ] {
+            let answer = read(bytes.as_bytes()).await.unwrap();
+            assert!(!answer.opens_tunnel(), "{bytes:?}");
+            assert_eq!(answer.status(), status, "{bytes:?}");
+            assert_eq!(answer.into_reason(&mut tokio::io::empty()).await, reason, "{bytes:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_answer_is_named() {
+        let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "a".repeat(20_000));
+        let crowded = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(129));
+        for (bytes, expected) in [
+            ("", "without an answer"),
+            ("HTTP/1.1 100 Continue\r\n\r\n", "without an answer"),
+            ("HTTP/1.1 200 OK\r\n", "in the middle"),
+            ("SSH-2.0-OpenSSH_9.2\r\n", "not HTTP"),
+            ("HTTP/2 200\r\n\r\n", "not HTTP"),
+            ("HTTP/1.1 403 \x1b[2Jno\r\n\r\n", "not HTTP"),
+            ("\x15\x03\x01\x00\x02\x02\x46", "is the URL https://"),
+            (&endless, "too long"),
+            (&crowded, "too long"),
+        ] {
+            let message = read(bytes.as_bytes()).await.unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+            assert_eq!(printable(&message), message);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic_and_nothing_printed_is_a_control(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let whole = [b"HTTP/1.1 403\r\n\r\n", bytes.as_slice()].concat();
+            for input in [bytes.as_slice(), whole.as_slice()] {
+                runtime.block_on(async {
+                    if let Ok(answer) = read(input).await {
+                        let reason = answer.into_reason(&mut tokio::io::empty()).await;
+                        assert!(!reason.chars().any(char::is_control));
+                    }
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The process's stdout as an output that can really be closed.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::AsyncWrite;
+
+/// Takes descriptor 1 out of the process's hands and puts `/dev/null` there.
+///
+/// ssh sees the end of its ProxyCommand's output only when the last copy of the pipe is closed; and with the pipe gone
+/// from descriptor 1 nothing else in the process can print into the SSH stream.
+///
+/// # Errors
+///
+/// Whatever the system says to `dup`, `dup2` and opening `/dev/null`.
+pub(super) fn take_stdout() -> io::Result<ClosableOutput> {
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    let output = io::stdout().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(ClosableOutput::from(output))
+}
+
+/// A pipe, file or terminal whose `shutdown` closes the descriptor.
+///
+/// Unlike tokio's `Stdout` it has no line buffer under it: SSH's bytes are not lines.
+#[derive(Debug)]
+pub(super) struct ClosableOutput {
+    file: Option<tokio::fs::File>,
+}
+
+impl From<OwnedFd> for ClosableOutput {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self {
+            file: Some(tokio::fs::File::from_std(descriptor.into())),
+        }
+    }
+}
+
+impl ClosableOutput {
+    fn open(&mut self) -> io::Result<Pin<&mut tokio::fs::File>> {
+        let file = self.file.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Pin::new(file))
+    }
+}
+
+impl AsyncWrite for ClosableOutput {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.open()?.poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.open()?.poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The write in flight on another thread holds the descriptor too: first it ends, then the descriptor closes.
+        ready!(self.open()?.poll_flush(context))?;
+        self.file = None;
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use tokio::io::AsyncWriteExt;
+
+    #[tokio::test]
+    async fn the_reader_sees_the_last_byte_and_then_the_end_while_the_process_runs_on() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut output = ClosableOutput::from(OwnedFd::from(writer));
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut all = Vec::new();
+            reader.read_to_end(&mut all).map(|_| all)
+        });
+        output.write_all(&[7; 300_000]).await.unwrap();
+        output.shutdown().await.unwrap();
+        let all = tokio::time::timeout(std::time::Duration::from_secs(10), reading).await;
+        assert_eq!(all.unwrap().unwrap().unwrap(), [7; 300_000]);
+        assert_eq!(
+            output.write_all(b"x").await.unwrap_err().kind(),
+            io::ErrorKind::BrokenPipe
+        );
+    }
+}

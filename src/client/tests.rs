@@ -1,0 +1,569 @@
+//! Drives the client against scripted proxies, in bytes.
+
+use super::*;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use tokio::io::{AsyncReadExt, DuplexStream};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+const TARGET: &str = "svc-a.ns:22";
+const ACCEPT: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+
+/// The user's side of one running client.
+struct Session {
+    stdin: DuplexStream,
+    stdout: DuplexStream,
+    ended: JoinHandle<Result<(), ClientError>>,
+}
+
+impl Session {
+    fn start(options: Options) -> Self {
+        Self::start_with(options, false)
+    }
+
+    fn start_with(options: Options, interactive: bool) -> Self {
+        let (stdin, theirs_in) = tokio::io::duplex(64 * 1024);
+        let (stdout, theirs_out) = tokio::io::duplex(64 * 1024);
+        let local = Local {
+            stdin: theirs_in,
+            stdout: theirs_out,
+            interactive,
+        };
+        let ended = tokio::spawn(async move { run(&options, local).await });
+        Self { stdin, stdout, ended }
+    }
+
+    async fn end(self) -> Result<(), ClientError> {
+        within(self.ended).await.unwrap()
+    }
+
+    /// The one line that the user would see.
+    async fn failure(self) -> String {
+        chain(&self.end().await.unwrap_err())
+    }
+}
+
+struct Proxy {
+    listener: TcpListener,
+}
+
+impl Proxy {
+    async fn bind() -> Self {
+        Self {
+            listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        }
+    }
+
+    fn options(&self, scheme: &str, userinfo: &str) -> Options {
+        let port = self.listener.local_addr().unwrap().port();
+        Options {
+            proxy: format!("{scheme}://{userinfo}127.0.0.1:{port}").parse().unwrap(),
+            ca: None,
+            target: TARGET.to_owned(),
+            timeout: Duration::from_secs(20),
+        }
+    }
+
+    fn http(&self) -> Options {
+        self.options("http", "")
+    }
+
+    async fn accept(&self) -> TcpStream {
+        let (stream, _) = within(self.listener.accept()).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// Takes the request and answers with `head`.
+    async fn answer(&self, head: &[u8]) -> TcpStream {
+        let mut stream = self.accept().await;
+        read_request(&mut stream).await;
+        stream.write_all(head).await.unwrap();
+        stream
+    }
+}
+
+/// A self-signed certificate, as a file for `--ca` and as a TLS server.
+struct Identity {
+    ca: tempfile::NamedTempFile,
+    acceptor: TlsAcceptor,
+}
+
+impl Identity {
+    fn of(name: &str) -> Self {
+        Self::issued_by("test authority", name)
+    }
+
+    fn issued_by(issuer: &str, name: &str) -> Self {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut parameters = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, issuer);
+        let certificate = parameters.self_signed(&key).unwrap();
+        let ca = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(ca.path(), certificate.pem()).unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        Self { ca, acceptor }
+    }
+
+    fn options(&self, proxy: &Proxy) -> Options {
+        Options {
+            ca: Some(self.ca.path().to_owned()),
+            ..proxy.options("https", "")
+        }
+    }
+
+    async fn answer(&self, proxy: &Proxy, head: &[u8]) -> TlsStream<TcpStream> {
+        let mut stream = within(self.acceptor.accept(proxy.accept().await)).await.unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+        read_request(&mut stream).await;
+        stream.write_all(head).await.unwrap();
+        stream.flush().await.unwrap();
+        stream
+    }
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), work)
+        .await
+        .expect("nothing happened in time")
+}
+
+async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(within(stream.read_u8()).await.unwrap());
+    }
+    String::from_utf8(head).unwrap()
+}
+
+async fn read_all(stream: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
+    let mut all = Vec::new();
+    within(stream.read_to_end(&mut all)).await.unwrap();
+    all
+}
+
+async fn read_exactly<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> [u8; N] {
+    let mut bytes = [0; N];
+    within(stream.read_exact(&mut bytes)).await.unwrap();
+    bytes
+}
+
+/// Bytes without a short period: a lost, doubled or swapped chunk shows.
+fn pattern(seed: u32, length: usize) -> Vec<u8> {
+    let mut state = seed;
+    let step = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    std::iter::repeat_with(step).take(length).collect()
+}
+
+/// The last packet is a RST.
+fn reset(stream: TcpStream) {
+    socket2::SockRef::from(&stream)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+    drop(stream);
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_in_the_proxys_words_and_nothing_is_printed_on_stdout() {
+    let proxy = Proxy::bind().await;
+    let mut session = Session::start(proxy.http());
+    let _stream = proxy
+        .answer(b"HTTP/1.1 403 the target is not on the allowlist\r\nConnection: close\r\n\r\n")
+        .await;
+    assert_eq!(read_all(&mut session.stdout).await, b"");
+    let error = session.end().await.unwrap_err();
+    assert_eq!(error.exit_code(), 1);
+    assert_eq!(
+        error.to_string(),
+        "the proxy answered 403: the target is not on the allowlist"
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_without_a_phrase_waits_for_the_text_behind_it() {
+    let proxy = Proxy::bind().await;
+    let session = Session::start(proxy.http());
+    let mut stream = proxy.answer(b"HTTP/1.1 503 \r\nContent-Type: text/plain\r\n\r\n").await;
+    stream
+        .write_all(b"no ready \x1b]0;pwned\x07endpoint\r\nmore")
+        .await
+        .unwrap();
+    assert_eq!(
+        session.failure().await,
+        "the proxy answered 503: no ready ]0;pwnedendpoint"
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_without_any_words_is_a_number() {
+    let proxy = Proxy::bind().await;
+    let session = Session::start(proxy.http());
+    drop(proxy.answer(b"HTTP/1.1 404\r\n\r\n").await);
+    assert_eq!(session.failure().await, "the proxy answered 404");
+}
+
+#[tokio::test]
+async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
+    let proxy = Proxy::bind().await;
+    let _session = Session::start(proxy.options("http", "user:p%40ss@"));
+    let mut stream = proxy.accept().await;
+    let mut segment = vec![0; 4096];
+    let length = within(stream.read(&mut segment)).await.unwrap();
+    assert_eq!(segment[..length], head::request(TARGET, Some("Basic dXNlcjpwQHNz")));
+}
+
+#[tokio::test]
+async fn a_wrong_target_is_a_usage_error_before_any_connection() {
+    let proxy = Proxy::bind().await;
+    for target in ["host", "host:0", "a b:22", "host:22\r\nX: y", "fd00::1:22"] {
+        let session = Session::start(Options {
+            target: target.to_owned(),
+            ..proxy.http()
+        });
+        let error = session.end().await.unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{target}");
+        assert!(chain(&error).starts_with("the target is not HOST:PORT: "), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn bytes_glued_to_the_head_come_out_first() {
+    let proxy = Proxy::bind().await;
+    let mut session = Session::start(proxy.http());
+    let mut stream = proxy.answer(&[ACCEPT, b"SSH-2.0-x\r\n"].concat()).await;
+    assert_eq!(&read_exactly::<11>(&mut session.stdout).await, b"SSH-2.0-x\r\n");
+    stream.write_all(b"more").await.unwrap();
+    assert_eq!(&read_exactly::<4>(&mut session.stdout).await, b"more");
+}
+
+#[tokio::test]
+async fn a_head_in_single_bytes_after_interim_answers_opens_the_tunnel() {
+    let proxy = Proxy::bind().await;
+    let mut session = Session::start(proxy.http());
+    let mut stream = proxy
+        .answer(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n")
+        .await;
+    for byte in ACCEPT.iter().chain(b"early") {
+        stream.write_all(&[*byte]).await.unwrap();
+    }
+    assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"early");
+}
+
+#[tokio::test]
+async fn what_is_no_answer_has_a_name() {
+    for (answer, expected) in [
+        (&b""[..], "the proxy closed the connection without an answer"),
+        (
+            b"HTTP/1.1 200 OK\r\n",
+            "the proxy closed the connection in the middle of its answer",
+        ),
+        (
+            b"SSH-2.0-OpenSSH\r\n",
+            "the proxy's answer is not HTTP: are the address and the port right?",
+        ),
+        (
+            &[b'a'; 20_000],
+            "the proxy's answer is not HTTP: are the address and the port right?",
+        ),
+        (
+            &[b"HTTP/1.1 200 OK\r\nX: ", &[b'a'; 20_000][..]].concat(),
+            "the head of the proxy's answer is too long",
+        ),
+    ] {
+        let proxy = Proxy::bind().await;
+        let session = Session::start(proxy.http());
+        let mut stream = proxy.answer(answer).await;
+        stream.shutdown().await.unwrap();
+        assert_eq!(session.failure().await, expected);
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_stdin_becomes_a_fin_and_the_answer_still_arrives() {
+    let proxy = Proxy::bind().await;
+    let Session {
+        mut stdin,
+        mut stdout,
+        ended,
+    } = Session::start(proxy.http());
+    let mut stream = proxy.answer(ACCEPT).await;
+    let (question, reply) = (pattern(1, 300_000), pattern(2, 3_000_000));
+    let (received, ()) = tokio::join!(read_all(&mut stream), async {
+        stdin.write_all(&question).await.unwrap();
+        drop(stdin);
+    });
+    assert!(received == question);
+    let (received, ()) = tokio::join!(read_all(&mut stdout), async {
+        stream.write_all(&reply).await.unwrap();
+        drop(stream);
+    });
+    assert!(received == reply);
+    within(ended).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_proxys_end_closes_stdout_and_stdin_is_still_carried_to_its_end() {
+    let proxy = Proxy::bind().await;
+    let Session {
+        mut stdin,
+        mut stdout,
+        ended,
+    } = Session::start(proxy.http());
+    let mut stream = proxy.answer(ACCEPT).await;
+    stream.write_all(b"last words").await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut stdout).await, b"last words");
+    let late = pattern(3, 2_000_000);
+    let (received, ()) = tokio::join!(read_all(&mut stream), async {
+        stdin.write_all(&late).await.unwrap();
+        drop(stdin);
+    });
+    assert!(received == late);
+    within(ended).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_proxys_end_is_the_end_when_a_person_types() {
+    let proxy = Proxy::bind().await;
+    let mut session = Session::start_with(proxy.http(), true);
+    let mut stream = proxy.answer(ACCEPT).await;
+    stream.write_all(b"bye").await.unwrap();
+    drop(stream);
+    assert_eq!(read_all(&mut session.stdout).await, b"bye");
+    session.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reset_is_an_error_after_the_bytes_before_it() {
+    let proxy = Proxy::bind().await;
+    let mut session = Session::start(proxy.http());
+    let mut stream = proxy.answer(ACCEPT).await;
+    stream.write_all(b"before").await.unwrap();
+    assert_eq!(&read_exactly::<6>(&mut session.stdout).await, b"before");
+    reset(stream);
+    let error = session.end().await.unwrap_err();
+    assert!(
+        matches!(&error, ClientError::Lost(cause) if cause.kind() == io::ErrorKind::ConnectionReset),
+        "{error:?}"
+    );
+    assert_eq!(error.exit_code(), 1);
+}
+
+#[tokio::test]
+async fn bytes_that_a_finished_proxy_no_longer_takes_are_an_error_at_once() {
+    let proxy = Proxy::bind().await;
+    let Session {
+        mut stdin,
+        mut stdout,
+        ended,
+    } = Session::start(proxy.http());
+    let mut stream = proxy.answer(ACCEPT).await;
+    stream.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut stdout).await, b"");
+    reset(stream);
+    // stdin never ends: only the failed write can stop the client.
+    let typing = async { while stdin.write_all(&[0; 4096]).await.is_ok() {} };
+    let (ended, ()) = within(async { tokio::join!(ended, typing) }).await;
+    assert!(matches!(ended.unwrap(), Err(ClientError::Lost(_))));
+}
+
+#[tokio::test]
+async fn a_stdout_that_nobody_reads_any_more_ends_the_client_quietly() {
+    let proxy = Proxy::bind().await;
+    let Session {
+        stdin: _stdin,
+        stdout,
+        ended,
+    } = Session::start(proxy.http());
+    let mut stream = proxy.answer(ACCEPT).await;
+    drop(stdout);
+    stream.write_all(b"to nobody").await.unwrap();
+    within(ended).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_silent_proxy_meets_the_deadline_of_its_step() {
+    let proxy = Proxy::bind().await;
+    let identity = Identity::of("127.0.0.1");
+    for (options, step) in [(proxy.http(), Step::Answer), (identity.options(&proxy), Step::Tls)] {
+        let session = Session::start(Options {
+            timeout: Duration::from_millis(50),
+            ..options
+        });
+        let _stream = proxy.accept().await;
+        let error = session.end().await.unwrap_err();
+        assert!(
+            matches!(error, ClientError::Deadline { step: at, .. } if at == step),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_timeout_that_no_clock_can_hold_is_for_ever() {
+    let proxy = Proxy::bind().await;
+    let session = Session::start(Options {
+        timeout: Duration::MAX,
+        ..proxy.http()
+    });
+    drop(proxy.answer(b"HTTP/1.1 404\r\n\r\n").await);
+    assert_eq!(session.failure().await, "the proxy answered 404");
+}
+
+#[tokio::test]
+async fn a_closed_port_is_named_with_its_address() {
+    let proxy = Proxy::bind().await;
+    let options = proxy.http();
+    let address = proxy.listener.local_addr().unwrap();
+    drop(proxy);
+    let line = Session::start(options).failure().await;
+    assert!(
+        line.starts_with(&format!("cannot connect to the proxy at {address}: Connection refused")),
+        "{line}"
+    );
+}
+
+/// Sends 8 MiB each way at the same time, and compares every byte.
+async fn exchange<S: AsyncRead + AsyncWrite>(session: Session, stream: S) {
+    const LENGTH: usize = 8 << 20;
+    let (up, down) = (pattern(5, LENGTH), pattern(6, LENGTH));
+    let Session {
+        mut stdin,
+        mut stdout,
+        ended,
+    } = session;
+    let (mut from_client, mut to_client) = tokio::io::split(stream);
+    let (received_up, received_down, (), ()) = tokio::join!(
+        read_all(&mut from_client),
+        read_all(&mut stdout),
+        async {
+            stdin.write_all(&up).await.unwrap();
+            drop(stdin);
+        },
+        async {
+            to_client.write_all(&down).await.unwrap();
+            to_client.shutdown().await.unwrap();
+        },
+    );
+    assert!(received_up == up);
+    assert!(received_down == down);
+    within(ended).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn eight_mebibytes_both_ways_at_once_are_exact() {
+    let proxy = Proxy::bind().await;
+    let session = Session::start(proxy.http());
+    exchange(session, proxy.answer(ACCEPT).await).await;
+}
+
+#[tokio::test]
+async fn eight_mebibytes_both_ways_at_once_are_exact_under_tls() {
+    let proxy = Proxy::bind().await;
+    let identity = Identity::of("127.0.0.1");
+    let session = Session::start(identity.options(&proxy));
+    exchange(session, identity.answer(&proxy, ACCEPT).await).await;
+}
+
+#[tokio::test]
+async fn a_certificate_for_a_name_is_held_against_the_host_of_the_url() {
+    let proxy = Proxy::bind().await;
+    let identity = Identity::of("localhost");
+    let mut options = identity.options(&proxy);
+    options.proxy = format!("https://localhost:{}", options.proxy.port()).parse().unwrap();
+    let mut session = Session::start(options);
+    let _stream = identity.answer(&proxy, &[ACCEPT, b"hello"].concat()).await;
+    assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");
+}
+
+#[tokio::test]
+async fn a_stranger_or_a_wrong_name_gets_no_request() {
+    let proxy = Proxy::bind().await;
+    let own = Identity::of("127.0.0.1");
+    let misnamed = Identity::of("other.example");
+    for (server, trusted, expected) in [
+        (&Identity::issued_by("stranger", "127.0.0.1"), &own, "UnknownIssuer"),
+        (&Identity::of("127.0.0.1"), &own, "BadSignature"),
+        (&misnamed, &misnamed, "not valid for name"),
+    ] {
+        let options = trusted.options(&proxy);
+        let session = Session::start(options);
+        let stream = proxy.accept().await;
+        assert!(within(server.acceptor.accept(stream)).await.is_err());
+        let line = session.failure().await;
+        assert!(
+            line.starts_with("the TLS handshake with the proxy failed: ") && line.contains(expected),
+            "{line}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn tls_spoken_on_one_side_only_is_named() {
+    let proxy = Proxy::bind().await;
+    let identity = Identity::of("127.0.0.1");
+    let session = Session::start(proxy.http());
+    assert!(within(identity.acceptor.accept(proxy.accept().await)).await.is_err());
+    assert_eq!(
+        session.failure().await,
+        "the proxy's answer is not HTTP but TLS: is the URL https://?"
+    );
+
+    let session = Session::start(identity.options(&proxy));
+    let mut stream = proxy.accept().await;
+    stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+    let line = session.failure().await;
+    assert!(line.starts_with("the TLS handshake with the proxy failed: "), "{line}");
+}
+
+#[tokio::test]
+async fn a_proxy_that_leaves_without_close_notify_has_ended_in_order() {
+    let proxy = Proxy::bind().await;
+    let identity = Identity::of("127.0.0.1");
+    let Session {
+        stdin,
+        mut stdout,
+        ended,
+    } = Session::start(identity.options(&proxy));
+    let (mut tcp, _) = identity.answer(&proxy, &[ACCEPT, b"bye"].concat()).await.into_inner();
+    tcp.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut stdout).await, b"bye");
+    drop(stdin);
+    within(ended).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn under_tls_the_end_of_stdin_is_a_close_notify_and_the_answer_still_arrives() {
+    let proxy = Proxy::bind().await;
+    let identity = Identity::of("127.0.0.1");
+    let Session {
+        mut stdin,
+        mut stdout,
+        ended,
+    } = Session::start(identity.options(&proxy));
+    let mut stream = identity.answer(&proxy, ACCEPT).await;
+    stdin.write_all(b"question").await.unwrap();
+    drop(stdin);
+    // Without a close_notify this would be an UnexpectedEof.
+    assert_eq!(read_all(&mut stream).await, b"question");
+    stream.write_all(b"answer").await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut stdout).await, b"answer");
+    within(ended).await.unwrap().unwrap();
+}
