@@ -267,9 +267,12 @@ def main():
             count += 1
             if not against_schema(f"{where}: {name(each)}", each):
                 custom.append({"where": f"{where}: {name(each)}", "object": each})
-        promises_of_any(where, objects)
-        if where.startswith(("helm-", "kustomize-")):
-            promises_of_switchboard(where, objects)
+        try:
+            promises_of_any(where, objects)
+            if where.startswith(("helm-", "kustomize-")):
+                promises_of_switchboard(where, objects)
+        except KeyError as missing:
+            fault(where, f"{missing} is missing")
     agree(folder / "helm-default.yaml", folder / "kustomize-base.yaml")
     agree(folder / "helm-everything.yaml", folder / "kustomize-everything.yaml")
     everything = load(folder / "helm-everything.yaml")
