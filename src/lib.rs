@@ -9,6 +9,7 @@ pub mod limits;
 pub mod outcome;
 
 // Machinery: one mechanism each.
+pub mod budget;
 pub mod dial;
 pub mod drain;
 pub mod listener;

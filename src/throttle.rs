@@ -34,7 +34,8 @@ impl Limit {
         Rate::per_second(self.rate.load(Ordering::Relaxed)).unwrap_or(Rate::UNLIMITED)
     }
 
-    fn burst(&self) -> u64 {
+    /// The burst in force, in bytes.
+    pub(crate) fn burst(&self) -> u64 {
         self.burst.load(Ordering::Relaxed)
     }
 }
@@ -158,15 +159,16 @@ fn earned(rate: Rate, elapsed: Duration) -> u128 {
 /// The longest sleep for credit, so that a changed limit is seen soon.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-const NANOS_PER_SECOND: u128 = 1_000_000_000;
+/// Credit is counted in bytes times this.
+pub(crate) const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// How much time's worth of bytes a sleep is for: 50 wake-ups a second, whatever the rate.
 const QUANTUM: Duration = Duration::from_millis(20);
 const QUANTA_PER_SECOND: u64 = 50;
 const SMALLEST_MOVE: u64 = 4096;
 /// A flow that was away longer than this had nothing to send, or nobody to take it.
-const PAUSE: Duration = Duration::from_millis(5);
+pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 /// How late a flow may be woken without losing by it.
-const LATENESS: Duration = Duration::from_millis(50);
+pub(crate) const LATENESS: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
