@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -41,17 +41,19 @@ impl std::fmt::Debug for Pages {
     }
 }
 
-/// Binds the port and serves it from a new thread until the process ends. Gives the bound address.
+/// Binds the port and serves it from a new thread until the process ends. Gives the bound address. Needs a runtime.
 ///
 /// # Errors
 /// What socket(2), bind(2), listen(2) or the start of a thread say.
 pub fn start(address: SocketAddr, pages: Pages) -> io::Result<SocketAddr> {
+    // Bound before there is a runtime for it: one that is dropped inside another panics.
+    let listener = listener::bind(&listener::Options { address })?.into_std()?;
+    let address = listener.local_addr()?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let listener = {
         let _entered = runtime.enter();
-        listener::bind(&listener::Options { address })?
+        TcpListener::from_std(listener)?
     };
-    let address = listener.local_addr()?;
     let pages = Arc::new(pages);
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let serve = move |stream, _| {

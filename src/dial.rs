@@ -84,7 +84,8 @@ fn classify(error: &io::Error) -> Refusal {
             Refusal::Exhausted
         }
         Some(Errno::TIMEDOUT) => Refusal::DialTimeout,
-        Some(Errno::CONNREFUSED | Errno::CONNRESET) => Refusal::TargetRefused,
+        // ENOTCONN: it was connected, and reset before we could look at it.
+        Some(Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOTCONN) => Refusal::TargetRefused,
         Some(_) => Refusal::TargetUnreachable,
         None if error.kind() == io::ErrorKind::ConnectionRefused => Refusal::TargetRefused,
         None => Refusal::TargetUnreachable,
@@ -145,6 +146,7 @@ mod tests {
             (Errno::ADDRNOTAVAIL, Refusal::Exhausted),
             (Errno::TIMEDOUT, Refusal::DialTimeout),
             (Errno::CONNRESET, Refusal::TargetRefused),
+            (Errno::NOTCONN, Refusal::TargetRefused),
             (Errno::HOSTUNREACH, Refusal::TargetUnreachable),
             (Errno::NETUNREACH, Refusal::TargetUnreachable),
         ] {

@@ -1,5 +1,6 @@
 //! The command line: `serve`, `check` and `connect`.
 
+use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use switchboard::allowlist::StaticTarget;
-use switchboard::app::{App, Command, Source};
+use switchboard::app::{App, Command, Source, StartError};
 use switchboard::client::{self, ProxyUrl};
 use switchboard::config::{Config, LoadError, Overrides};
 use switchboard::drain::Drained;
@@ -88,15 +89,18 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| {
         eprintln!("switchboard: {error:#}");
-        let is_usage = error
-            .chain()
-            .any(|cause| cause.is::<LoadError>() || cause.is::<ParseError>());
-        if is_usage {
+        if error.chain().any(is_usage) {
             ExitCode::from(USAGE)
         } else {
             ExitCode::FAILURE
         }
     })
+}
+
+fn is_usage(cause: &(dyn Error + 'static)) -> bool {
+    // It passes for its cause, and is one link of the chain with it.
+    let is_config = matches!(cause.downcast_ref(), Some(StartError::Config(_)));
+    is_config || cause.is::<LoadError>() || cause.is::<ParseError>()
 }
 
 fn serve(options: Serve) -> anyhow::Result<ExitCode> {

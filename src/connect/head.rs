@@ -35,14 +35,15 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
         Ok(Status::Complete(length)) => length,
         Ok(Status::Partial) if bytes.len() >= MOST_BYTES => return Err(Refusal::HeadTooLarge),
         Ok(Status::Partial) => return Ok(None),
-        Err(error) => return Err(refusal_of(error, bytes.get(blank..).unwrap_or_default())),
+        Err(error) => return Err(refusal_of(error, bytes)),
     };
     if request.method != Some("CONNECT") {
         return Err(Refusal::MethodNotAllowed);
     }
-    check_fields(request.headers, request.version == Some(1)).map_err(malformed)?;
+    // Before the fields: most clients repeat their target in Host, and the fault that the user typed is to be told.
     let target = request.path.unwrap_or_default().parse();
     let target = target.map_err(|error| malformed(Malformed::Target(error)))?;
+    check_fields(request.headers, request.version == Some(1)).map_err(malformed)?;
     Ok(Some(Head { target, length }))
 }
 
@@ -55,9 +56,17 @@ fn refusal_of(error: Error, bytes: &[u8]) -> Refusal {
         Error::TooManyHeaders => Refusal::HeadTooLarge,
         Error::Version => malformed(Malformed::Version),
         Error::HeaderName | Error::HeaderValue => malformed(Malformed::Field),
-        Error::NewLine if bytes.contains(&b'\n') => malformed(Malformed::Field),
+        Error::NewLine if has_request_line(bytes) => malformed(Malformed::Field),
         Error::NewLine | Error::Token | Error::Status => malformed(Malformed::RequestLine),
     }
+}
+
+/// Whether a request line is there to its end, with no bare CR in it: what is wrong with a line's end is behind it.
+fn has_request_line(bytes: &[u8]) -> bool {
+    let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
+    let line = lines.find(|line| !matches!(*line, b"\r\n" | b"\n"));
+    let line = line.and_then(|line| line.strip_suffix(b"\n"));
+    line.is_some_and(|line| !line.strip_suffix(b"\r").unwrap_or(line).contains(&b'\r'))
 }
 
 fn check_fields(fields: &[Header<'_>], needs_host: bool) -> Result<(), Malformed> {
@@ -140,6 +149,8 @@ mod tests {
             ("CONNECT a:1\r\n\r\n", RequestLine),
             ("CONNECT  a:1 HTTP/1.1\r\n", RequestLine),
             ("\0", RequestLine),
+            ("CONNECT a:1 HTTP/1.1\rHost: a\r\n\r\n", RequestLine),
+            ("\rCONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", RequestLine),
             ("\r\n\r\n\r\n\r\n\r\n", RequestLine),
             ("CONNECT a:1 HTTP/2.0\r\n", Version),
             ("CONNECT a:1 HTTP/0.9\r\n", Version),
@@ -163,6 +174,10 @@ mod tests {
             ("CONNECT a:1 HTTP/1.0\r\nContent-Length: 1\r\n\r\n", Content),
             ("CONNECT a:1 HTTP/1.0\r\nContent-Length: 0, 0\r\n\r\n", Content),
             ("CONNECT a:0 HTTP/1.0\r\n\r\n", Target(AuthorityError::BadPort)),
+            (
+                "CONNECT u@a:1 HTTP/1.1\r\nHost: u@a:1\r\n\r\n",
+                Target(AuthorityError::UserInfo),
+            ),
             (
                 "CONNECT http://a:1 HTTP/1.0\r\n\r\n",
                 Target(AuthorityError::NotAuthorityForm),

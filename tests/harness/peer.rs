@@ -1,0 +1,141 @@
+//! One end of a connection, on either side of the proxy, that is driven byte by byte.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use super::{DEADLINE, eventually};
+
+/// A client or a target. Every read and write ends at the deadline.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    stream: TcpStream,
+}
+
+impl Peer {
+    /// Connects.
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        Self::try_connect(address).unwrap()
+    }
+
+    /// Connects, if somebody listens.
+    pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Self> {
+        TcpStream::connect_timeout(&address, DEADLINE).map(Self::of)
+    }
+
+    /// This connection.
+    pub(crate) fn of(stream: TcpStream) -> Self {
+        stream.set_nonblocking(false).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.set_write_timeout(Some(DEADLINE)).unwrap();
+        Self { stream }
+    }
+
+    /// The address of this end.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+
+    /// The same connection, for another thread.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            stream: self.stream.try_clone().unwrap(),
+        }
+    }
+
+    /// Writes all of it, in one write where the kernel has room.
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.try_send(bytes).unwrap();
+    }
+
+    /// Writes all of it, unless the other end is gone.
+    pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.stream.write_all(bytes.as_ref())
+    }
+
+    /// Reads as many bytes as expected, which they have to be.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, expected: impl AsRef<[u8]>) {
+        let expected = expected.as_ref();
+        let mut read = vec![0; expected.len()];
+        self.stream.read_exact(&mut read).unwrap();
+        assert!(read == expected, "{} instead of {}", shown(&read), shown(expected));
+    }
+
+    /// What one read gives.
+    pub(crate) fn read_once(&mut self) -> Vec<u8> {
+        let mut chunk = vec![0; 64 * 1024];
+        let read = self.stream.read(&mut chunk).unwrap();
+        chunk.truncate(read);
+        chunk
+    }
+
+    /// What one read gives within that time, if anything.
+    pub(crate) fn read_within(&mut self, time: Duration) -> Option<Vec<u8>> {
+        self.stream.set_read_timeout(Some(time)).unwrap();
+        let mut chunk = vec![0; 64 * 1024];
+        let read = self.stream.read(&mut chunk);
+        self.stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        match read {
+            Ok(read) => Some(chunk[..read].to_vec()),
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+                None
+            }
+        }
+    }
+
+    /// Everything up to the end of the stream, which has to be an orderly one.
+    #[track_caller]
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).unwrap();
+        rest
+    }
+
+    /// The same as text.
+    #[track_caller]
+    pub(crate) fn rest_as_text(&mut self) -> String {
+        String::from_utf8(self.rest()).unwrap()
+    }
+
+    /// The other end has finished, and sent nothing before that.
+    #[track_caller]
+    pub(crate) fn expect_end(&mut self) {
+        assert_eq!(shown(&self.rest()), "\"\"");
+    }
+
+    /// The other end has reset the connection, and sent nothing before that.
+    #[track_caller]
+    pub(crate) fn expect_reset(&mut self) {
+        let error = self.stream.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+    }
+
+    /// The other end has reset the connection after it had finished: only the socket's error tells (tcp_reset() in
+    /// net/ipv4/tcp_input.c), a read says end of stream as before.
+    pub(crate) fn expect_late_reset(&mut self) {
+        let error = eventually("a reset", || self.stream.take_error().unwrap());
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe, "{error}");
+    }
+
+    /// Sends what is written, then the end of the stream. The other direction stays open.
+    pub(crate) fn finish(&mut self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// Closes with a reset.
+    pub(crate) fn reset(self) {
+        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+}
+
+/// Bytes as a failed test shows them.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    let start = &bytes[..bytes.len().min(300)];
+    let more = if start.len() < bytes.len() { "…" } else { "" };
+    format!("\"{}\"{more}", start.escape_ascii())
+}

@@ -1,0 +1,220 @@
+//! The real binary: its command line, its signals, its two streams of lines and its exit status.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::ports::Ports;
+use super::{DEADLINE, eventually};
+
+/// A process that is killed when the test ends.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    /// The lines of its access log.
+    pub(crate) stdout: Lines,
+    /// Its messages.
+    pub(crate) stderr: Lines,
+}
+
+impl Process {
+    /// Starts a command.
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        let command = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        Self {
+            stdout: Lines::of(child.stdout.take().unwrap()),
+            stderr: Lines::of(child.stderr.take().unwrap()),
+            child,
+        }
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end, and gives its exit status.
+    #[track_caller]
+    pub(crate) fn exit_status(&mut self) -> i32 {
+        let ended = || self.child.try_wait().unwrap();
+        eventually("the process ends", ended).code().unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().unwrap();
+    }
+}
+
+/// The binary with these arguments, and nothing of this process's settings.
+pub(crate) fn switchboard(arguments: &[&str]) -> Command {
+    clean(Command::new(BINARY), arguments)
+}
+
+/// The same, with at most that many descriptors.
+pub(crate) fn switchboard_with_descriptors(most: u32, arguments: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -n {most} && exec \"$0\" \"$@\""), BINARY]);
+    clean(command, arguments)
+}
+
+fn clean(mut command: Command, arguments: &[&str]) -> Command {
+    command.args(arguments);
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("SWITCHBOARD_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// A process that serves.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// The process.
+    pub(crate) process: Process,
+    public: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Server {
+    /// Waits until a command that serves has its ports.
+    pub(crate) fn start(command: Command) -> Self {
+        let mut process = Process::spawn(command);
+        let mut port = |which| {
+            let line = process.stderr.find(which);
+            line.rsplit(' ').next().unwrap().parse().unwrap()
+        };
+        Self {
+            admin: port("admin port "),
+            public: port("public port "),
+            process,
+        }
+    }
+
+    /// Starts with these settings, on ports that the kernel chooses.
+    pub(crate) fn with(settings: &Settings) -> Self {
+        Self::start(switchboard(&["serve", "--config", settings.path()]))
+    }
+}
+
+impl Ports for Server {
+    fn public(&self) -> SocketAddr {
+        self.public
+    }
+
+    fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+}
+
+/// A configuration file.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    _directory: TempDir,
+    file: PathBuf,
+}
+
+impl Settings {
+    /// A file with these settings, and ports that the kernel chooses.
+    pub(crate) fn new(settings: &str) -> Self {
+        let directory = TempDir::new().unwrap();
+        let settings_file = Self {
+            file: directory.path().join("switchboard.yaml"),
+            _directory: directory,
+        };
+        settings_file.change(settings);
+        settings_file
+    }
+
+    /// Puts other settings into the file.
+    pub(crate) fn change(&self, settings: &str) {
+        self.write(&format!("listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{settings}"));
+    }
+
+    /// Puts this text, and nothing else, into the file.
+    pub(crate) fn write(&self, text: &str) {
+        fs::write(&self.file, text).unwrap();
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &str {
+        self.file.to_str().unwrap()
+    }
+}
+
+/// The lines of a stream, read by a thread as they come.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    coming: Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Lines {
+    fn of(stream: impl Read + Send + 'static) -> Self {
+        let (sender, coming) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stream).lines() {
+                if line.map(|line| sender.send(line)).is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            coming,
+            seen: Vec::new(),
+        }
+    }
+
+    /// The next line; `None` at the end of the stream.
+    #[track_caller]
+    pub(crate) fn next(&mut self) -> Option<String> {
+        match self.coming.recv_timeout(DEADLINE) {
+            Ok(line) => {
+                self.seen.push(line.clone());
+                Some(line)
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("no further line after {:#?}", self.seen),
+        }
+    }
+
+    /// The next line that holds `text`.
+    #[track_caller]
+    pub(crate) fn find(&mut self, text: &str) -> String {
+        loop {
+            match self.next() {
+                Some(line) if line.contains(text) => return line,
+                Some(_) => {}
+                None => panic!("no {text:?} in {:#?}", self.seen),
+            }
+        }
+    }
+
+    /// All further lines, up to the end of the stream.
+    #[track_caller]
+    pub(crate) fn rest(&mut self) -> Vec<String> {
+        let mut rest = Vec::new();
+        while let Some(line) = self.next() {
+            rest.push(line);
+        }
+        rest
+    }
+}
+
+const BINARY: &str = env!("CARGO_BIN_EXE_switchboard");

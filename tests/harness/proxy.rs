@@ -1,0 +1,90 @@
+//! The whole application inside the test process, told what to do as its signals would.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use switchboard::app::{App, Command};
+use switchboard::config::{Config, LoadError};
+use switchboard::drain::Drained;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::DEADLINE;
+use super::ports::Ports;
+
+/// A proxy that runs.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    public: SocketAddr,
+    admin: SocketAddr,
+    settings: Arc<Mutex<String>>,
+    commands: mpsc::Sender<Command>,
+    running: JoinHandle<Drained>,
+    runtime: Runtime,
+}
+
+impl Proxy {
+    /// Starts with these settings: YAML, without the addresses to listen on.
+    pub(crate) fn start(settings: &str) -> Self {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let settings = Arc::new(Mutex::new(settings.to_owned()));
+        let read = Arc::clone(&settings);
+        let source = Box::new(move || configuration(&read.lock().unwrap()));
+        let app = runtime.block_on(async { App::start(source, Box::new(|| 0)) }).unwrap();
+        let (commands, received) = mpsc::channel(1);
+        Self {
+            public: app.public_addresses()[0],
+            admin: app.admin_address(),
+            settings,
+            commands,
+            running: runtime.spawn(app.run(received)),
+            runtime,
+        }
+    }
+
+    /// Has it read these settings instead.
+    pub(crate) fn reload(&self, settings: &str) {
+        settings.clone_into(&mut self.settings.lock().unwrap());
+        self.tell(Command::Reload);
+    }
+
+    /// Has it drain; the second time, end.
+    pub(crate) fn stop(&self) {
+        self.tell(Command::Stop);
+    }
+
+    /// Waits for the end of the drain.
+    pub(crate) fn drained(self) -> Drained {
+        let running = async { timeout(DEADLINE, self.running).await };
+        self.runtime.block_on(running).unwrap().unwrap()
+    }
+
+    fn tell(&self, command: Command) {
+        self.commands.blocking_send(command).unwrap();
+    }
+}
+
+impl Ports for Proxy {
+    fn public(&self) -> SocketAddr {
+        self.public
+    }
+
+    fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+}
+
+fn configuration(settings: &str) -> Result<Config, LoadError> {
+    let text = format!("listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{settings}");
+    Config::parse(&text).map_err(|faults| LoadError::Faulty {
+        path: PathBuf::from("settings"),
+        faults,
+    })
+}

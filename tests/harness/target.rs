@@ -1,0 +1,140 @@
+//! The SSH server's side: listeners that a test accepts from, one that echoes, and one that never answers.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener};
+use std::thread;
+
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::peer::Peer;
+use super::{DEADLINE, eventually};
+
+/// A listener whose connections the test drives itself.
+#[derive(Debug)]
+pub(crate) struct Target {
+    listener: TcpListener,
+}
+
+impl Target {
+    /// Listens on a port of loopback.
+    pub(crate) fn listen() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // accept(2) obeys it too.
+        SockRef::from(&listener).set_read_timeout(Some(DEADLINE)).unwrap();
+        Self { listener }
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap()
+    }
+
+    /// The next connection.
+    #[track_caller]
+    pub(crate) fn accept(&self) -> Peer {
+        Peer::of(self.listener.accept().unwrap().0)
+    }
+
+    /// Nobody has connected that was not accepted yet.
+    #[track_caller]
+    pub(crate) fn expect_nobody(&self) {
+        self.listener.set_nonblocking(true).unwrap();
+        let error = self.listener.accept().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+        self.listener.set_nonblocking(false).unwrap();
+    }
+}
+
+/// A listener that sends back what it reads, on every connection.
+#[derive(Debug)]
+pub(crate) struct Echo {
+    listener: TcpListener,
+}
+
+impl Echo {
+    /// Listens on a port of loopback.
+    pub(crate) fn listen() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let accepting = listener.try_clone().unwrap();
+        thread::spawn(move || {
+            while let Ok((mut stream, _)) = accepting.accept() {
+                thread::spawn(move || {
+                    let mut chunk = [0; 16 * 1024];
+                    while let Ok(read @ 1..) = stream.read(&mut chunk) {
+                        if stream.write_all(&chunk[..read]).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        Self { listener }
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap()
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        // Wakes the accept that is under way.
+        SockRef::from(&self.listener).shutdown(Shutdown::Both).unwrap();
+    }
+}
+
+/// An address whose kernel answers no SYN: its accept queue is full.
+#[derive(Debug)]
+pub(crate) struct Blackhole {
+    socket: Socket,
+    _queued: Peer,
+}
+
+impl Blackhole {
+    /// Listens on a port of loopback, and fills its queue.
+    pub(crate) fn open() -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+        socket.bind(&any.into()).unwrap();
+        socket.listen(0).unwrap();
+        socket.set_read_timeout(Some(DEADLINE)).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        Self {
+            socket,
+            _queued: Peer::connect(address),
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.socket.local_addr().unwrap().as_socket().unwrap()
+    }
+
+    /// How many dials to it are under way on this host.
+    pub(crate) fn dials(&self) -> usize {
+        let port = format!("0100007F:{:04X}", self.address().port());
+        let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+        let dials = sockets.lines().filter(|line| {
+            let mut columns = line.split_whitespace().skip(2);
+            columns.next() == Some(&port) && columns.next() == Some(SYN_SENT)
+        });
+        dials.count()
+    }
+
+    /// Waits until so many dials are under way.
+    #[track_caller]
+    pub(crate) fn expect_dials(&self, count: usize) {
+        eventually("dials under way", || (self.dials() == count).then_some(()));
+    }
+
+    /// Makes room in the queue, and gives the connection that comes then: the next SYN is sent within seconds.
+    pub(crate) fn relent(&self) -> Peer {
+        self.socket.accept().unwrap();
+        Peer::of(self.socket.accept().unwrap().0.into())
+    }
+}
+
+/// The state of a socket that waits for an answer to its SYN (include/net/tcp_states.h).
+const SYN_SENT: &str = "02";
