@@ -242,6 +242,9 @@ fn scrape(world: Arc<World>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn()
         let metrics = &world.metrics;
         metrics.pipes_in_use.set(as_gauge(world.pipes.in_use()));
         metrics.allowlist_targets.set(as_gauge(world.allowlist.targets()));
+        metrics
+            .allowlist_name_conflicts
+            .set(as_gauge(world.allowlist.conflicts()));
         metrics.log_lines_dropped.set(as_gauge(log_lines_dropped()));
         metrics.encode().unwrap_or_else(|error| format!("# {error}\n"))
     })

@@ -1,7 +1,7 @@
 //! How much a tunnel may move and how long it may live: rates and sizes with their units.
 
 use std::fmt;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -198,6 +198,27 @@ pub struct TunnelOverrides {
     pub burst: Option<Size>,
     /// See [`TunnelLimits::lifetime`].
     pub lifetime: Option<Option<Duration>>,
+}
+
+/// What bounds one target and each of its tunnels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetLimits {
+    /// Each of its tunnels.
+    pub tunnel: TunnelLimits,
+    /// How many tunnels it may have at once; `None` is any number.
+    pub most_tunnels: Option<NonZeroU32>,
+    /// The longest silence of its tunnels, where `Some(None)` is for ever; `None` leaves the default.
+    pub idle: Option<Option<Duration>>,
+}
+
+/// Limits of its tunnels, and nothing else.
+impl From<TunnelLimits> for TargetLimits {
+    fn from(tunnel: TunnelLimits) -> Self {
+        Self {
+            tunnel,
+            ..Self::default()
+        }
+    }
 }
 
 fn number_and_unit(text: &str) -> Result<(u64, &str), UnitError> {

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use crate::allowlist::{Allowlist, Target};
+use crate::allowlist::{Allowlist, Endpoints, Place, Target};
 use crate::authority::Authority;
 use crate::connect::{self, Established};
 use crate::dial::{self, Upstream};
 use crate::drain::{Drain, Phase};
 use crate::limits::Direction;
 use crate::metrics::Metrics;
-use crate::outcome::{Close, Reason, Refusal, Side};
+use crate::outcome::{Close, Denial, Reason, Refusal, Side};
 use crate::record::{Ids, Record, TunnelRecord};
 use crate::relay::{self, Ends, Engine, PipePool, Terms, relay};
 use crate::socket;
@@ -56,6 +56,7 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, world: &World) {
 struct Tunnel<'a> {
     ends: Ends,
     target: Arc<Target>,
+    _place: Place,
     record: TunnelRecord<'a>,
 }
 
@@ -70,10 +71,11 @@ async fn open(stream: TcpStream, peer: SocketAddr, world: &World) -> Option<Tunn
         Ok(Established {
             stream,
             early,
-            answer: (target, upstream),
+            answer: (target, place, upstream),
         }) => Some(Tunnel {
             record: record.established(&target),
             target,
+            _place: place,
             ends: Ends {
                 downstream: stream,
                 upstream: upstream.stream,
@@ -92,29 +94,49 @@ async fn reach(
     authority: Authority,
     world: &World,
     record: &mut Record<'_>,
-) -> Result<(Arc<Target>, Upstream), Refusal> {
+) -> Result<(Arc<Target>, Place, Upstream), Denial> {
     let target = world.allowlist.authorize(&authority);
     record.asked_for(authority);
     let target = target?;
     record.allowed(Arc::clone(&target));
     if !matches!(world.drain.phase(), Phase::Serving | Phase::Leaving) {
-        return Err(Refusal::Draining);
+        return Err(Refusal::Draining.into());
     }
+    let place = target.enter()?;
+    let endpoints = dialable(&target, world).await?;
     let start = Instant::now();
-    let dialled = dial::dial(&target.addresses(), target.next_address(), &world.dial).await;
+    let dialled = dial::dial(&endpoints.addresses, target.next_address(), &world.dial).await;
     record.dialled(start.elapsed(), dialled.as_ref());
-    Ok((target, dialled?))
+    Ok((target, place, dialled?))
+}
+
+/// Waits for an endpoint, if there is none: a pod that starts is worth a moment.
+async fn dialable(target: &Target, world: &World) -> Result<Arc<Endpoints>, Denial> {
+    tokio::select! {
+        biased;
+        endpoints = target.dialable() => Ok(endpoints),
+        () = target.revoked() => Err(Refusal::NotAllowed.into()),
+        () = sleep(world.allowlist.wait_for_ready()) => {
+            let Endpoints { ready, total, .. } = *target.endpoints();
+            let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
+            Err(Denial::told(Refusal::NoEndpoint, &phrase))
+        }
+    }
 }
 
 impl Tunnel<'_> {
     async fn carry(&mut self, world: &World) -> Close {
+        let options = relay::Options {
+            idle: self.target.idle(world.relay.idle),
+            ..world.relay
+        };
         let terms = Terms {
             upload: self.target.limit(Direction::Upload),
             download: self.target.limit(Direction::Download),
             meter: &self.record.meter,
             pipes: &world.pipes,
             engine: Engine::Adaptive,
-            options: &world.relay,
+            options: &options,
         };
         let ending = ending(&self.target, &self.record, world);
         relay(&mut self.ends, &terms, pin!(ending)).await
