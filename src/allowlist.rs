@@ -112,13 +112,20 @@ mod tests {
     use std::task::{Context, Waker};
     use std::time::Duration;
 
-    use crate::limits::{Direction, TargetLimits, TunnelLimits, TunnelOverrides};
+    use crate::limits::{Direction, Limits, TargetLimits, TunnelLimits, TunnelOverrides};
 
     fn target(name: &str, address: &str) -> StaticTarget {
         StaticTarget {
             name: name.parse().unwrap(),
             addresses: vec![address.parse().unwrap()],
             limits: TunnelOverrides::default(),
+        }
+    }
+
+    fn tunnels(tunnel: TunnelLimits) -> Limits {
+        Limits {
+            tunnel,
+            ..Limits::default()
         }
     }
 
@@ -141,7 +148,7 @@ mod tests {
         assert_eq!(authorize(&allowlist, "a:22").unwrap_err(), Refusal::NotAllowed);
         writer.publish(
             &[target("a:22", "127.0.0.1:1"), target("b:22", "127.0.0.1:2")],
-            TunnelLimits::default(),
+            &Limits::default(),
         );
         assert_eq!(
             addresses(&authorize(&allowlist, "A.:22").unwrap()),
@@ -157,7 +164,7 @@ mod tests {
         let (mut writer, allowlist) = Writer::new();
         writer.publish(
             &[target("a:22", "127.0.0.1:1"), target("b:22", "127.0.0.1:2")],
-            TunnelLimits::default(),
+            &Limits::default(),
         );
         let (stays, goes) = (
             authorize(&allowlist, "a:22").unwrap(),
@@ -168,7 +175,7 @@ mod tests {
             lifetime: Some(Duration::from_secs(9)),
             ..TunnelLimits::default()
         };
-        writer.publish(&[target("a:22", "127.0.0.1:9")], slower);
+        writer.publish(&[target("a:22", "127.0.0.1:9")], &tunnels(slower));
         assert_eq!(addresses(&stays), ["127.0.0.1:9".parse().unwrap()]);
         assert_eq!(stays.limit(Direction::Download).rate(), slower.download);
         assert!(stays.limit(Direction::Upload).rate().is_unlimited());
@@ -187,7 +194,7 @@ mod tests {
             download: "1MiB/s".parse().unwrap(),
             ..TunnelLimits::default()
         };
-        writer.publish(&[fast, target("b:22", "127.0.0.1:2")], defaults);
+        writer.publish(&[fast, target("b:22", "127.0.0.1:2")], &tunnels(defaults));
         for (name, rate) in [("a:22", "10MiB/s"), ("b:22", "1MiB/s")] {
             let target = authorize(&allowlist, name).unwrap();
             assert_eq!(target.limit(Direction::Download).rate(), rate.parse().unwrap());
@@ -290,7 +297,7 @@ mod tests {
     fn a_name_is_unknown_and_not_forbidden_before_the_first_complete_list() {
         let (mut writer, allowlist) = configured(false);
         writer.await_services();
-        writer.publish(&[target("a:22", "127.0.0.1:1")], TunnelLimits::default());
+        writer.publish(&[target("a:22", "127.0.0.1:1")], &Limits::default());
         assert!(authorize(&allowlist, "a:22").is_ok());
         assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), Refusal::AllowlistUnknown);
         writer.replace(Vec::new());
@@ -306,7 +313,7 @@ mod tests {
     fn the_configuration_goes_before_the_cluster() {
         let (mut writer, allowlist) = configured(false);
         writer.replace(vec![service("a", "x", "10.0.0.1:22")]);
-        writer.publish(&[target("x.a:22", "127.0.0.1:1")], TunnelLimits::default());
+        writer.publish(&[target("x.a:22", "127.0.0.1:1")], &Limits::default());
         assert_eq!(&*authorize(&allowlist, "x.a:22").unwrap().id().namespace, "static");
         assert_eq!(&*authorize(&allowlist, "x.a.svc:22").unwrap().id().namespace, "a");
         assert_eq!(allowlist.conflicts(), 1);
@@ -316,7 +323,7 @@ mod tests {
         assert_eq!(allowlist.conflicts(), 2);
         writer.apply([set(service("a", "x", "10.0.0.1:22"))]);
         assert_eq!(allowlist.conflicts(), 3);
-        writer.publish(&[], TunnelLimits::default());
+        writer.publish(&[], &Limits::default());
         assert_eq!(allowlist.conflicts(), 2);
         assert_eq!(&*authorize(&allowlist, "x.a:22").unwrap().id().namespace, "a");
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::limits::{Rate, Size};
+use crate::limits::{Direction, Rate, SharedLimits, Size};
 use crate::throttle::{LATENESS, LONGEST_WAIT, Limit, NANOS_PER_SECOND, PAUSE};
 
 /// One rate for all tunnels of a target, of a client or of the process, one direction of them.
@@ -21,6 +21,37 @@ use crate::throttle::{LATENESS, LONGEST_WAIT, Limit, NANOS_PER_SECOND, PAUSE};
 pub struct Budget {
     limit: Limit,
     state: Mutex<State>,
+}
+
+/// The budgets of both directions.
+#[derive(Debug)]
+pub struct Budgets {
+    upload: Budget,
+    download: Budget,
+}
+
+impl Budgets {
+    /// Full budgets.
+    pub fn new(limits: SharedLimits, burst: Size) -> Self {
+        Self {
+            upload: Budget::new(limits.upload, burst),
+            download: Budget::new(limits.download, burst),
+        }
+    }
+
+    /// Changes both; those who wait follow soon.
+    pub fn set(&self, limits: SharedLimits, burst: Size) {
+        self.upload.set(limits.upload, burst);
+        self.download.set(limits.download, burst);
+    }
+
+    /// That of one direction.
+    pub fn of(&self, direction: Direction) -> &Budget {
+        match direction {
+            Direction::Upload => &self.upload,
+            Direction::Download => &self.download,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -67,6 +98,11 @@ impl Budget {
         self.limit.set(rate, burst);
     }
 
+    /// The rate in force.
+    pub fn rate(&self) -> Rate {
+        self.limit.rate()
+    }
+
     /// One tunnel's part in it.
     pub fn share(&self) -> Share<'_> {
         Share { budget: self, had: 0 }
@@ -90,7 +126,7 @@ impl Share<'_> {
     ///
     /// `waited` is told of every wait. What is not used is [given back](Self::give_back).
     pub async fn take(&mut self, most: usize, waited: impl Fn(Duration)) -> usize {
-        let rate = self.budget.limit.rate();
+        let rate = self.budget.rate();
         if rate.is_unlimited() {
             return most;
         }
@@ -105,7 +141,7 @@ impl Share<'_> {
 
     /// Returns what was granted and not used.
     pub fn give_back(&mut self, bytes: usize) {
-        if bytes > 0 && !self.budget.limit.rate().is_unlimited() {
+        if bytes > 0 && !self.budget.rate().is_unlimited() {
             self.budget.lock().credit += in_credit(bytes as u64);
             self.had = self.had.saturating_sub(bytes as u64);
         }
@@ -172,7 +208,7 @@ impl<'a> Place<'a> {
         state.tickets += 1;
         let tag = had.max(state.served);
         let position = Position {
-            bulk: !state.is_sparse(tag, budget.limit.rate()),
+            bulk: !state.is_sparse(tag, budget.rate()),
             tag,
             ticket: state.tickets,
         };
@@ -183,7 +219,7 @@ impl<'a> Place<'a> {
 
     fn turn(&self) -> Turn {
         let mut state = self.budget.lock();
-        let rate = self.budget.limit.rate();
+        let rate = self.budget.rate();
         if state
             .waiting
             .first_key_value()
@@ -290,7 +326,7 @@ mod tests {
                     .map(|(had, &most)| take_all(&budget, most, had)),
             );
             tokio::time::timeout(Duration::from_secs(20), all).await.unwrap_err();
-            let rate = budget.limit.rate().get();
+            let rate = budget.rate().get();
             let total: u64 = had.iter().map(Cell::get).sum();
             assert_within(total - budget.limit.burst(), rate * 20, 2);
             for had in &had {

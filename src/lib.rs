@@ -21,6 +21,7 @@ pub mod throttle;
 
 // Tunnel: what happens to one connection.
 pub mod allowlist;
+pub mod clients;
 pub mod connect;
 pub mod metrics;
 pub mod record;

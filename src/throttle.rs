@@ -72,24 +72,31 @@ impl<'a> Throttle<'a> {
     ///
     /// `waited` is told of every wait for credit. What is moved then must be [`spent`](Self::spend).
     pub async fn admit(&mut self, most: usize, waited: impl Fn(Duration)) -> usize {
-        let mut rate = self.limit.rate();
+        loop {
+            match self.admit_at_once(most) {
+                Ok(admitted) => return admitted,
+                // Boxed, as every timer of a tunnel: most tunnels run without, and it is larger than all the rest.
+                Err(rate) => waited(Box::pin(self.sleep_for_credit(rate)).await),
+            }
+        }
+    }
+
+    /// The error is the rate to wait for.
+    fn admit_at_once(&mut self, most: usize) -> Result<usize, Rate> {
+        let rate = self.limit.rate();
         if self.unlimited && !rate.is_unlimited() {
             *self = Self::new(self.limit);
         }
         self.unlimited = rate.is_unlimited();
         if self.unlimited {
-            return most;
+            return Ok(most);
         }
         self.count(rate);
-        while self.available() < worth_moving(rate).min(self.limit.burst()).min(most as u64) {
-            waited(self.sleep_for_credit(rate).await);
-            rate = self.limit.rate();
-            if rate.is_unlimited() {
-                self.unlimited = true;
-                return most;
-            }
+        let available = self.available();
+        if available < worth_moving(rate).min(self.limit.burst()).min(most as u64) {
+            return Err(rate);
         }
-        usize::try_from(self.available()).unwrap_or(usize::MAX).min(most)
+        Ok(usize::try_from(available).unwrap_or(usize::MAX).min(most))
     }
 
     /// Takes what was moved from the bucket.
@@ -105,8 +112,7 @@ impl<'a> Throttle<'a> {
         let asleep = self.counted_to;
         let missing = in_credit(self.worth_waiting_for(rate)).saturating_sub(self.credit);
         let nanos = u64::try_from(missing.div_ceil(u128::from(rate.get()))).unwrap_or(u64::MAX);
-        // Boxed, as every timer of a tunnel: most tunnels run without, and a timer has the size of all the rest of this.
-        Box::pin(sleep_until(asleep + Duration::from_nanos(nanos).min(LONGEST_WAIT))).await;
+        sleep_until(asleep + Duration::from_nanos(nanos).min(LONGEST_WAIT)).await;
         self.backlogged = true;
         let slept = asleep.elapsed();
         self.earn(rate, slept);

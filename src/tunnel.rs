@@ -10,6 +10,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::allowlist::{Allowlist, Endpoints, Place, Target};
 use crate::authority::Authority;
+use crate::budget::Budgets;
+use crate::clients::{Client, Clients};
 use crate::connect::{self, Established};
 use crate::dial::{self, Upstream};
 use crate::drain::{Drain, Phase};
@@ -17,7 +19,7 @@ use crate::limits::Direction;
 use crate::metrics::Metrics;
 use crate::outcome::{Close, Denial, Reason, Refusal, Side};
 use crate::record::{Ids, Record, TunnelRecord};
-use crate::relay::{self, Ends, Engine, PipePool, Terms, relay};
+use crate::relay::{self, Bounds, Ends, Engine, PipePool, Terms, relay};
 use crate::socket;
 
 /// What all tunnels of a process share.
@@ -31,6 +33,10 @@ pub struct World {
     pub drain: Drain,
     /// Where hot ones get their pipes.
     pub pipes: PipePool,
+    /// Who is here, and what they share.
+    pub clients: Clients,
+    /// What all of them share.
+    pub total: Budgets,
     /// How they are numbered.
     pub ids: Ids,
     /// How long a head may take.
@@ -56,6 +62,7 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, world: &World) {
 struct Tunnel<'a> {
     ends: Ends,
     target: Arc<Target>,
+    client: Arc<Client>,
     _place: Place,
     record: TunnelRecord<'a>,
 }
@@ -75,6 +82,7 @@ async fn open(stream: TcpStream, peer: SocketAddr, world: &World) -> Option<Tunn
         }) => Some(Tunnel {
             record: record.established(&target),
             target,
+            client: world.clients.client(peer.ip()),
             _place: place,
             ends: Ends {
                 downstream: stream,
@@ -126,20 +134,31 @@ async fn dialable(target: &Target, world: &World) -> Result<Arc<Endpoints>, Deni
 
 impl Tunnel<'_> {
     async fn carry(&mut self, world: &World) -> Close {
+        let Self {
+            ends,
+            target,
+            client,
+            record,
+            ..
+        } = self;
+        let bounds = |direction| Bounds {
+            tunnel: target.limit(direction),
+            shared: [target.shared(), &client.budgets, &world.total].map(|budgets| Some(budgets.of(direction))),
+        };
         let options = relay::Options {
-            idle: self.target.idle(world.relay.idle),
+            idle: target.idle(world.relay.idle),
             ..world.relay
         };
         let terms = Terms {
-            upload: self.target.limit(Direction::Upload),
-            download: self.target.limit(Direction::Download),
-            meter: &self.record.meter,
+            upload: bounds(Direction::Upload),
+            download: bounds(Direction::Download),
+            meter: &record.meter,
             pipes: &world.pipes,
             engine: Engine::Adaptive,
             options: &options,
         };
-        let ending = ending(&self.target, &self.record, world);
-        relay(&mut self.ends, &terms, pin!(ending)).await
+        let ending = ending(target, record, world);
+        relay(ends, &terms, pin!(ending)).await
     }
 }
 
@@ -155,7 +174,7 @@ async fn ending(target: &Target, record: &TunnelRecord<'_>, world: &World) -> Cl
     let reason = tokio::select! {
         () = lifetime => Reason::Lifetime,
         () = target.revoked() => Reason::Revoked,
-        () = world.drain.clone().closes(record.id().number, last_moved) => Reason::Drained,
+        () = world.drain.closes(record.id().number, last_moved) => Reason::Drained,
     };
     Close {
         by: Side::Proxy,

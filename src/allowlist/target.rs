@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use crate::budget::Budgets;
 use crate::limits::{Direction, TargetLimits};
 use crate::metrics::{Metrics, TargetSeries};
 use crate::outcome::Refusal;
@@ -66,6 +67,7 @@ pub struct Target {
     next_address: AtomicUsize,
     upload: Limit,
     download: Limit,
+    shared: Budgets,
     limits: ArcSwap<TargetLimits>,
     tunnels: AtomicU32,
     revoked: CancellationToken,
@@ -82,6 +84,7 @@ impl Target {
             next_address: AtomicUsize::new(0),
             upload: Limit::new(tunnel.upload, tunnel.burst),
             download: Limit::new(tunnel.download, tunnel.burst),
+            shared: Budgets::new(limits.shared, tunnel.burst),
             limits: ArcSwap::from_pointee(*limits),
             tunnels: AtomicU32::new(0),
             revoked: CancellationToken::new(),
@@ -124,6 +127,11 @@ impl Target {
             Direction::Upload => &self.upload,
             Direction::Download => &self.download,
         }
+    }
+
+    /// What all of its tunnels share.
+    pub fn shared(&self) -> &Budgets {
+        &self.shared
     }
 
     /// The longest life of a tunnel that begins now.
@@ -172,6 +180,7 @@ impl Target {
             let tunnel = &limits.tunnel;
             self.upload.set(tunnel.upload, tunnel.burst);
             self.download.set(tunnel.download, tunnel.burst);
+            self.shared.set(limits.shared, tunnel.burst);
             self.limits.store(Arc::new(*limits));
         }
     }

@@ -10,7 +10,8 @@ use super::table::{Route, Shard, Statics, Table, shard_of};
 use super::target::{Endpoints, Target, TargetId};
 use super::{Allowlist, Options};
 use crate::authority::Authority;
-use crate::limits::{TargetLimits, TunnelLimits};
+use crate::limits::Limits;
+use crate::limits::TargetLimits;
 
 /// A Service as it should be on the allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl Writer {
     /// Puts these targets in the place of all others that the configuration named.
     ///
     /// A target that stays keeps its tunnels, which follow its new limits; one that goes ends them.
-    pub fn publish(&mut self, targets: &[StaticTarget], defaults: TunnelLimits) {
+    pub fn publish(&mut self, targets: &[StaticTarget], limits: &Limits) {
         let mut state = self.state();
         let mut statics = Statics::with_capacity(targets.len());
         let mut known = HashMap::with_capacity(targets.len());
@@ -82,7 +83,7 @@ impl Writer {
                 namespace: STATIC.into(),
                 service: target.name.to_string().into(),
             };
-            let limits = TargetLimits::from(defaults.overridden(&target.limits));
+            let limits = limits.of_target(&target.limits);
             let endpoints = Endpoints::from(target.addresses.clone());
             let shared = match state.statics.remove(&id) {
                 Some(shared) => {
