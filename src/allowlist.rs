@@ -1,186 +1,118 @@
-//! Which authorities lead where: one hash lookup in an immutable table that is replaced as a whole.
+//! Which authorities lead where: a hash lookup in an immutable table, which writers replace while readers read on.
 
-use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use arc_swap::ArcSwap;
+use tokio::sync::SetOnce;
 
 pub use self::static_target::{StaticTarget, StaticTargetError};
+pub use self::table::Suffixes;
+use self::table::Table;
+pub use self::target::{Endpoints, Place, Target, TargetId};
+pub use self::writer::{Change, ServiceTarget, Writer};
 use crate::authority::Authority;
-use crate::limits::{Direction, TunnelLimits};
-use crate::metrics::{Metrics, TargetSeries};
 use crate::outcome::Refusal;
-use crate::throttle::Limit;
 
 mod static_target;
+mod table;
+mod target;
+mod writer;
 
-/// The names that may be asked for. Readers never wait; a [`Writer`] replaces the whole table.
+/// The names that may be asked for. Readers never wait; a [`Writer`] changes them.
 #[derive(Debug, Default)]
 pub struct Allowlist {
     table: ArcSwap<Table>,
+    /// Names that several Services claim, and names of the configuration that a Service claims.
+    conflicts: [AtomicUsize; 2],
+    completed: SetOnce<()>,
 }
 
-type Table = HashMap<Authority, Arc<Target>>;
+/// How Services are named and left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What may follow `svc.ns`.
+    pub suffixes: Arc<Suffixes>,
+    /// Whether the tunnels of a Service that has left the allowlist may run on.
+    pub keeps_removed: bool,
+    /// How long a client waits for an endpoint of a target that has none.
+    pub wait_for_ready: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            suffixes: Arc::default(),
+            keeps_removed: false,
+            wait_for_ready: Duration::from_secs(10),
+        }
+    }
+}
 
 impl Allowlist {
     /// The target of that name.
     ///
     /// # Errors
-    /// [`Refusal::NotAllowed`], whether the name or only its port is unknown.
+    /// [`Refusal::NotAllowed`], whether the name or only its port is unknown; [`Refusal::AllowlistUnknown`] as long as
+    /// the cluster has not told its Services.
     pub fn authorize(&self, authority: &Authority) -> Result<Arc<Target>, Refusal> {
-        self.table.load().get(authority).cloned().ok_or(Refusal::NotAllowed)
+        let table = self.table.load();
+        match table.find(authority) {
+            Some(target) => Ok(Arc::clone(target)),
+            None if table.complete => Err(Refusal::NotAllowed),
+            None => Err(Refusal::AllowlistUnknown),
+        }
+    }
+
+    /// How long a client waits for an endpoint of a target that has none.
+    pub fn wait_for_ready(&self) -> Duration {
+        self.table.load().options.wait_for_ready
     }
 
     /// How many targets there are, under however many names.
     pub fn targets(&self) -> usize {
         let table = self.table.load();
-        table.values().map(Arc::as_ptr).collect::<HashSet<_>>().len()
+        table.statics.len() + table.services
     }
-}
 
-/// Who a target is, whatever its addresses and limits are at the moment: also its metric labels.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TargetId {
-    /// The namespace of its Service, or `static`.
-    pub namespace: Box<str>,
-    /// The name of its Service, or the authority that the configuration gives.
-    pub service: Box<str>,
-}
+    /// How many names are claimed more than once.
+    pub fn conflicts(&self) -> usize {
+        self.conflicts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
 
-/// One SSH server that may be reached. Tunnels keep it while they run, so what changes here reaches them.
-#[derive(Debug)]
-pub struct Target {
-    id: TargetId,
-    addresses: ArcSwap<Vec<SocketAddr>>,
-    next_address: AtomicUsize,
-    upload: Limit,
-    download: Limit,
-    lifetime: ArcSwapOption<Duration>,
-    revoked: CancellationToken,
-    series: OnceLock<Arc<TargetSeries>>,
-}
-
-impl Target {
-    fn new(id: TargetId, addresses: Vec<SocketAddr>, limits: &TunnelLimits) -> Self {
-        Self {
-            id,
-            addresses: ArcSwap::from_pointee(addresses),
-            next_address: AtomicUsize::new(0),
-            upload: Limit::new(limits.upload, limits.burst),
-            download: Limit::new(limits.download, limits.burst),
-            lifetime: ArcSwapOption::from_pointee(limits.lifetime),
-            revoked: CancellationToken::new(),
-            series: OnceLock::new(),
+    /// Completes once all that may be asked for is known.
+    pub async fn completed(&self) {
+        if !self.table.load().complete {
+            self.completed.wait().await;
         }
     }
 
-    /// Who it is.
-    pub fn id(&self) -> &TargetId {
-        &self.id
+    fn table(&self) -> Table {
+        Table::clone(&self.table.load())
     }
 
-    /// Where it is now.
-    pub fn addresses(&self) -> Arc<Vec<SocketAddr>> {
-        self.addresses.load_full()
+    fn store(&self, table: Table, shadowing: usize) {
+        self.table.store(Arc::new(table));
+        let [_, shadowed] = &self.conflicts;
+        shadowed.store(shadowing, Ordering::Relaxed);
     }
 
-    /// Which address to begin with: counts up, so that dials spread.
-    pub fn next_address(&self) -> usize {
-        self.next_address.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// The limit of each of its tunnels, one for each direction.
-    pub fn limit(&self, direction: Direction) -> &Limit {
-        match direction {
-            Direction::Upload => &self.upload,
-            Direction::Download => &self.download,
-        }
-    }
-
-    /// The longest life of a tunnel that begins now.
-    pub fn lifetime(&self) -> Option<Duration> {
-        self.lifetime.load().as_deref().copied()
-    }
-
-    /// Completes when it has left the allowlist.
-    pub fn revoked(&self) -> WaitForCancellationFuture<'_> {
-        self.revoked.cancelled()
-    }
-
-    /// Its metrics, made when it is first used.
-    pub fn series(&self, metrics: &Metrics) -> &Arc<TargetSeries> {
-        self.series
-            .get_or_init(|| metrics.target(&self.id.namespace, &self.id.service))
-    }
-
-    fn update(&self, addresses: Vec<SocketAddr>, limits: &TunnelLimits) {
-        self.addresses.store(Arc::new(addresses));
-        self.upload.set(limits.upload, limits.burst);
-        self.download.set(limits.download, limits.burst);
-        self.lifetime.store(limits.lifetime.map(Arc::new));
+    fn set_contested(&self, names: usize) {
+        let [contested, _] = &self.conflicts;
+        contested.store(names, Ordering::Relaxed);
     }
 }
-
-/// The one who may change the allowlist.
-#[derive(Debug)]
-pub struct Writer {
-    allowlist: Arc<Allowlist>,
-    known: HashMap<TargetId, Arc<Target>>,
-}
-
-impl Writer {
-    /// An empty allowlist and its writer.
-    pub fn new() -> (Self, Arc<Allowlist>) {
-        let allowlist = Arc::new(Allowlist::default());
-        let writer = Self {
-            allowlist: Arc::clone(&allowlist),
-            known: HashMap::new(),
-        };
-        (writer, allowlist)
-    }
-
-    /// Puts these targets in the place of all others.
-    ///
-    /// A target that stays keeps its tunnels, which follow its new limits; one that goes ends them.
-    pub fn publish(&mut self, targets: &[StaticTarget], defaults: TunnelLimits) {
-        let mut table = Table::with_capacity(targets.len());
-        let mut known = HashMap::with_capacity(targets.len());
-        for target in targets {
-            let id = TargetId {
-                namespace: STATIC.into(),
-                service: target.name.to_string().into(),
-            };
-            let limits = defaults.overridden(&target.limits);
-            let addresses = target.addresses.clone();
-            let shared = match self.known.remove(&id) {
-                Some(shared) => {
-                    shared.update(addresses, &limits);
-                    shared
-                }
-                None => Arc::new(Target::new(id.clone(), addresses, &limits)),
-            };
-            table.insert(target.name.clone(), Arc::clone(&shared));
-            known.insert(id, shared);
-        }
-        self.allowlist.table.store(Arc::new(table));
-        // Only now: who is told to go must not find the way back in.
-        for gone in std::mem::replace(&mut self.known, known).into_values() {
-            gone.revoked.cancel();
-        }
-    }
-}
-
-/// The namespace of targets that the configuration names.
-const STATIC: &str = "static";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::TunnelOverrides;
+    use std::net::SocketAddr;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+
+    use crate::limits::{Direction, Limits, TargetLimits, TunnelLimits, TunnelOverrides};
 
     fn target(name: &str, address: &str) -> StaticTarget {
         StaticTarget {
@@ -190,8 +122,24 @@ mod tests {
         }
     }
 
+    fn tunnels(tunnel: TunnelLimits) -> Limits {
+        Limits {
+            tunnel,
+            ..Limits::default()
+        }
+    }
+
     fn authorize(allowlist: &Allowlist, name: &str) -> Result<Arc<Target>, Refusal> {
         allowlist.authorize(&name.parse().unwrap())
+    }
+
+    fn addresses(target: &Target) -> Vec<SocketAddr> {
+        target.endpoints().addresses.to_vec()
+    }
+
+    fn is_revoked(target: &Target) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        pin!(target.revoked()).poll(&mut context).is_ready()
     }
 
     #[test]
@@ -200,10 +148,10 @@ mod tests {
         assert_eq!(authorize(&allowlist, "a:22").unwrap_err(), Refusal::NotAllowed);
         writer.publish(
             &[target("a:22", "127.0.0.1:1"), target("b:22", "127.0.0.1:2")],
-            TunnelLimits::default(),
+            &Limits::default(),
         );
         assert_eq!(
-            *authorize(&allowlist, "A.:22").unwrap().addresses(),
+            addresses(&authorize(&allowlist, "A.:22").unwrap()),
             ["127.0.0.1:1".parse().unwrap()]
         );
         assert_eq!(authorize(&allowlist, "a:23").unwrap_err(), Refusal::NotAllowed);
@@ -216,7 +164,7 @@ mod tests {
         let (mut writer, allowlist) = Writer::new();
         writer.publish(
             &[target("a:22", "127.0.0.1:1"), target("b:22", "127.0.0.1:2")],
-            TunnelLimits::default(),
+            &Limits::default(),
         );
         let (stays, goes) = (
             authorize(&allowlist, "a:22").unwrap(),
@@ -227,13 +175,13 @@ mod tests {
             lifetime: Some(Duration::from_secs(9)),
             ..TunnelLimits::default()
         };
-        writer.publish(&[target("a:22", "127.0.0.1:9")], slower);
-        assert_eq!(*stays.addresses(), ["127.0.0.1:9".parse().unwrap()]);
+        writer.publish(&[target("a:22", "127.0.0.1:9")], &tunnels(slower));
+        assert_eq!(addresses(&stays), ["127.0.0.1:9".parse().unwrap()]);
         assert_eq!(stays.limit(Direction::Download).rate(), slower.download);
         assert!(stays.limit(Direction::Upload).rate().is_unlimited());
         assert_eq!(stays.lifetime(), slower.lifetime);
-        assert!(!stays.revoked.is_cancelled());
-        assert!(goes.revoked.is_cancelled());
+        assert!(!is_revoked(&stays));
+        assert!(is_revoked(&goes));
         assert_eq!(authorize(&allowlist, "b:22").unwrap_err(), Refusal::NotAllowed);
     }
 
@@ -246,10 +194,137 @@ mod tests {
             download: "1MiB/s".parse().unwrap(),
             ..TunnelLimits::default()
         };
-        writer.publish(&[fast, target("b:22", "127.0.0.1:2")], defaults);
+        writer.publish(&[fast, target("b:22", "127.0.0.1:2")], &tunnels(defaults));
         for (name, rate) in [("a:22", "10MiB/s"), ("b:22", "1MiB/s")] {
             let target = authorize(&allowlist, name).unwrap();
             assert_eq!(target.limit(Direction::Download).rate(), rate.parse().unwrap());
         }
+    }
+
+    fn service(namespace: &str, name: &str, address: &str) -> ServiceTarget {
+        ServiceTarget {
+            id: TargetId {
+                namespace: namespace.into(),
+                service: name.into(),
+            },
+            name: format!("{name}.{namespace}").into(),
+            ports: [2222, 22],
+            endpoints: Endpoints::from(vec![address.parse().unwrap()]),
+            limits: TargetLimits::default(),
+        }
+    }
+
+    fn set(target: ServiceTarget) -> Change {
+        Change::Set(Box::new(target))
+    }
+
+    fn configured(keeps_removed: bool) -> (Writer, Arc<Allowlist>) {
+        let (writer, allowlist) = Writer::new();
+        writer.configure(Options {
+            suffixes: Arc::new(Suffixes::new("cluster.local", ["ssh.example.com"])),
+            keeps_removed,
+            ..Options::default()
+        });
+        (writer, allowlist)
+    }
+
+    #[test]
+    fn a_service_answers_to_all_its_names_at_both_ports() {
+        let (writer, allowlist) = configured(false);
+        writer.replace(vec![service("team-a", "svc-a", "10.0.0.1:22")]);
+        assert_eq!(allowlist.targets(), 1);
+        for name in [
+            "svc-a.team-a:22",
+            "svc-a.team-a.svc:2222",
+            "SVC-A.team-a.svc.cluster.local.:22",
+            "svc-a.team-a.ssh.example.com:2222",
+        ] {
+            let target = authorize(&allowlist, name).unwrap();
+            assert_eq!(target.id().to_string(), "team-a/svc-a", "{name}");
+        }
+        for name in [
+            "svc-a.team-a:23",
+            "svc-a:22",
+            "svc-a.team-b:22",
+            "svc-a.team-a.example.com:22",
+        ] {
+            assert_eq!(authorize(&allowlist, name).unwrap_err(), Refusal::NotAllowed, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_service_keeps_its_target_while_it_changes() {
+        let (writer, allowlist) = configured(false);
+        writer.replace(vec![service("a", "x", "10.0.0.1:22"), service("a", "y", "10.0.0.2:22")]);
+        let (stays, goes) = (
+            authorize(&allowlist, "x.a:22").unwrap(),
+            authorize(&allowlist, "y.a:22").unwrap(),
+        );
+        let mut moved = service("a", "x", "10.0.0.9:22");
+        moved.ports = [22, 22];
+        moved.limits.tunnel.upload = "1MiB/s".parse().unwrap();
+        writer.apply([set(moved.clone()), Change::Remove(goes.id().clone())]);
+        assert!(Arc::ptr_eq(&stays, &authorize(&allowlist, "x.a:22").unwrap()));
+        assert_eq!(addresses(&stays), ["10.0.0.9:22".parse().unwrap()]);
+        assert_eq!(stays.limit(Direction::Upload).rate(), moved.limits.tunnel.upload);
+        assert!(authorize(&allowlist, "x.a:2222").is_err());
+        assert!(!is_revoked(&stays) && is_revoked(&goes));
+        assert_eq!(allowlist.targets(), 1);
+        // A name that goes from one to the other within one change, in either order.
+        for (first, second) in [("x", "y"), ("y", "x")] {
+            let mut heir = service("a", second, "10.0.0.2:22");
+            heir.name = "one.name".into();
+            let mut late = service("a", first, "10.0.0.2:22");
+            late.name = "one.name".into();
+            writer.replace(vec![late.clone()]);
+            writer.apply([set(heir), Change::Remove(late.id)]);
+            let target = authorize(&allowlist, "one.name:22").unwrap();
+            assert_eq!(&*target.id().service, second);
+        }
+    }
+
+    #[test]
+    fn removed_services_may_keep_their_tunnels() {
+        let (writer, allowlist) = configured(true);
+        writer.replace(vec![service("a", "x", "10.0.0.1:22")]);
+        let target = authorize(&allowlist, "x.a:22").unwrap();
+        writer.replace(Vec::new());
+        assert!(authorize(&allowlist, "x.a:22").is_err());
+        assert!(!is_revoked(&target));
+    }
+
+    #[test]
+    fn a_name_is_unknown_and_not_forbidden_before_the_first_complete_list() {
+        let (mut writer, allowlist) = configured(false);
+        writer.await_services();
+        writer.publish(&[target("a:22", "127.0.0.1:1")], &Limits::default());
+        assert!(authorize(&allowlist, "a:22").is_ok());
+        assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), Refusal::AllowlistUnknown);
+        writer.replace(Vec::new());
+        assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), Refusal::NotAllowed);
+        assert!(
+            pin!(allowlist.completed())
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_ready()
+        );
+    }
+
+    #[test]
+    fn the_configuration_goes_before_the_cluster() {
+        let (mut writer, allowlist) = configured(false);
+        writer.replace(vec![service("a", "x", "10.0.0.1:22")]);
+        writer.publish(&[target("x.a:22", "127.0.0.1:1")], &Limits::default());
+        assert_eq!(&*authorize(&allowlist, "x.a:22").unwrap().id().namespace, "static");
+        assert_eq!(&*authorize(&allowlist, "x.a.svc:22").unwrap().id().namespace, "a");
+        assert_eq!(allowlist.conflicts(), 1);
+        writer.contested(2);
+        assert_eq!(allowlist.conflicts(), 3);
+        writer.apply([Change::Remove(service("a", "x", "10.0.0.1:22").id)]);
+        assert_eq!(allowlist.conflicts(), 2);
+        writer.apply([set(service("a", "x", "10.0.0.1:22"))]);
+        assert_eq!(allowlist.conflicts(), 3);
+        writer.publish(&[], &Limits::default());
+        assert_eq!(allowlist.conflicts(), 2);
+        assert_eq!(&*authorize(&allowlist, "x.a:22").unwrap().id().namespace, "a");
     }
 }

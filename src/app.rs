@@ -13,6 +13,8 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, Pages};
 use crate::allowlist::Writer;
+use crate::budget::Budgets;
+use crate::clients::Clients;
 use crate::config::{Config, LoadError};
 use crate::drain::{Conductor, Drained, Tasks};
 use crate::listener;
@@ -88,13 +90,15 @@ impl App {
         let metrics = Metrics::new()?;
         let (conductor, drain) = Conductor::new();
         let (mut writer, allowlist) = Writer::new();
-        writer.publish(&config.targets, config.tunnel);
+        writer.publish(&config.targets, &config.limits);
         synced(&metrics);
         let world = Arc::new(World {
             allowlist,
             metrics,
             drain,
             pipes: PipePool::new(MOST_PIPES),
+            clients: Clients::new(config.limits.client, config.limits.tunnel.burst),
+            total: Budgets::new(config.limits.total, config.limits.tunnel.burst),
             ids: Ids::default(),
             connect: config.connect,
             dial: config.dial,
@@ -154,7 +158,7 @@ impl App {
             writer: self.writer,
         };
         while let Command::Reload = next(&mut commands).await {
-            reload.run(&self.world.metrics);
+            reload.run(&self.world);
         }
         self.readiness.withdraw("shutdown");
         self.world.metrics.draining.set(1);
@@ -181,7 +185,7 @@ async fn accept(listener: TcpListener, world: Arc<World>, tasks: Tasks) {
     listener::accept(listener, world.drain.clone().stopped(), serve, paused).await;
 }
 
-/// What a reload changes: the static targets and the default limits. Everything else needs a restart.
+/// What a reload changes: the static targets and the limits. Everything else needs a restart.
 struct Reload {
     config: Config,
     source: Source,
@@ -189,16 +193,20 @@ struct Reload {
 }
 
 impl Reload {
-    fn run(&mut self, metrics: &Metrics) {
+    fn run(&mut self, world: &World) {
+        let metrics = &world.metrics;
         match (self.source)() {
             Ok(new) => {
                 let untouched = self.config.changes_needing_restart(&new);
                 if !untouched.is_empty() {
                     warn!("changed, but needs a restart: {}", untouched.join(", "));
                 }
-                self.writer.publish(&new.targets, new.tunnel);
+                self.writer.publish(&new.targets, &new.limits);
+                let burst = new.limits.tunnel.burst;
+                world.clients.set(new.limits.client, burst);
+                world.total.set(new.limits.total, burst);
                 self.config.targets = new.targets;
-                self.config.tunnel = new.tunnel;
+                self.config.limits = new.limits;
                 synced(metrics);
                 metrics.config_last_reload_successful.set(1);
                 info!(targets = self.config.targets.len(), "configuration reloaded");
@@ -242,6 +250,9 @@ fn scrape(world: Arc<World>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn()
         let metrics = &world.metrics;
         metrics.pipes_in_use.set(as_gauge(world.pipes.in_use()));
         metrics.allowlist_targets.set(as_gauge(world.allowlist.targets()));
+        metrics
+            .allowlist_name_conflicts
+            .set(as_gauge(world.allowlist.conflicts()));
         metrics.log_lines_dropped.set(as_gauge(log_lines_dropped()));
         metrics.encode().unwrap_or_else(|error| format!("# {error}\n"))
     })

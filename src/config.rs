@@ -13,7 +13,7 @@ use std::path::Path;
 pub use fault::{Fault, Faults, LoadError};
 
 use crate::allowlist::StaticTarget;
-use crate::limits::TunnelLimits;
+use crate::limits::Limits;
 use crate::{connect, dial, drain, listener, relay};
 use fault::Gathered;
 use section::Field;
@@ -27,8 +27,8 @@ pub struct Config {
     pub admin: SocketAddr,
     /// The targets that need no cluster; no two have one name.
     pub targets: Vec<StaticTarget>,
-    /// What bounds a tunnel whose target sets nothing itself.
-    pub tunnel: TunnelLimits,
+    /// What bounds tunnels, each and together.
+    pub limits: Limits,
     /// How long a request head may take.
     pub connect: connect::Options,
     /// How long a dial may take.
@@ -48,7 +48,7 @@ impl Default for Config {
             }],
             admin: (Ipv4Addr::UNSPECIFIED, 9090).into(),
             targets: Vec::new(),
-            tunnel: TunnelLimits::default(),
+            limits: Limits::default(),
             connect: connect::Options::default(),
             dial: dial::Options::default(),
             relay: relay::Options::default(),
@@ -113,7 +113,7 @@ impl Config {
             listen,
             admin,
             targets: _,
-            tunnel: _,
+            limits: _,
             connect,
             dial,
             relay,
@@ -263,11 +263,14 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
                 .to_vec(),
             admin: "127.0.0.1:1090".parse().unwrap(),
             targets,
-            tunnel: TunnelLimits {
-                download: Rate::per_second(50 << 20).unwrap(),
-                upload: Rate::UNLIMITED,
-                burst: Size::bytes(2 << 20).unwrap(),
-                lifetime: Some(Duration::from_secs(2 * 24 * 3600)),
+            limits: Limits {
+                tunnel: crate::limits::TunnelLimits {
+                    download: Rate::per_second(50 << 20).unwrap(),
+                    upload: Rate::UNLIMITED,
+                    burst: Size::bytes(2 << 20).unwrap(),
+                    lifetime: Some(Duration::from_secs(2 * 24 * 3600)),
+                },
+                ..Limits::default()
             },
             connect: connect::Options {
                 head: Duration::from_millis(250),
@@ -473,7 +476,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             ),
             (
                 "limits: {ceiling: {download: unlimited}}",
-                "line 1: limits.ceiling: unknown key; known here: tunnel",
+                "line 1: limits.ceiling: unknown key; known here: tunnel, target, client, total",
             ),
         ]);
     }
@@ -619,7 +622,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
         assert_eq!(default.changes_needing_restart(&full), all);
         let live = Config {
             targets: full.targets.clone(),
-            tunnel: full.tunnel,
+            limits: full.limits,
             ..default.clone()
         };
         assert!(default.changes_needing_restart(&live).is_empty());

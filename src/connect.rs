@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::http1::Client;
 use crate::authority::Authority;
-use crate::outcome::Refusal;
+use crate::outcome::{Denial, Refusal};
 
 mod head;
 mod http1;
@@ -49,30 +49,30 @@ pub async fn handshake<T>(
     stream: TcpStream,
     accepted: Instant,
     options: &Options,
-    answer: impl AsyncFnOnce(Authority) -> Result<T, Refusal>,
+    answer: impl AsyncFnOnce(Authority) -> Result<T, Denial>,
 ) -> Result<Established<T>, Refusal> {
     let mut client = Client::new(stream);
     let head = timeout_at(accepted + options.head, client.read_head()).await;
     let answered = match head.unwrap_or(Err(Refusal::HeadTimeout)) {
-        Err(refusal) => Err(refusal),
+        Err(refusal) => Err(refusal.into()),
         Ok(authority) => tokio::select! {
             biased;
             answered = answer(authority) => answered,
-            () = client.leaves() => Err(Refusal::ClientLeft),
+            () = client.leaves() => Err(Refusal::ClientLeft.into()),
         },
     };
     let confirmed = match answered {
-        Ok(answer) => client.confirm().await.map(|()| answer),
-        Err(refusal) => Err(refusal),
+        Ok(answer) => client.confirm().await.map(|()| answer).map_err(Denial::from),
+        Err(denial) => Err(denial),
     };
     match confirmed {
         Ok(answer) => {
             let (stream, early) = client.into_parts();
             Ok(Established { stream, early, answer })
         }
-        Err(refusal) => {
-            client.refuse(refusal).await;
-            Err(refusal)
+        Err(denial) => {
+            client.refuse(&denial).await;
+            Err(denial.refusal)
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
@@ -62,6 +63,8 @@ pub enum Drained {
 #[derive(Clone, Debug)]
 pub struct Drain {
     phase: watch::Receiver<Phase>,
+    /// Cancelled when tunnels are to close: all that an open tunnel waits for, in half the room of a watch.
+    closing: CancellationToken,
 }
 
 impl Drain {
@@ -79,22 +82,23 @@ impl Drain {
     /// Waits until the tunnel number `id` is to close, which was last active at what `last_moved` says then.
     ///
     /// Idle tunnels come in the first tenth of the spread, the others in the rest of it.
-    pub async fn closes(mut self, id: u64, last_moved: impl Fn() -> Instant) {
-        let phase = self
-            .reaches(|phase| matches!(phase, Phase::Closing { .. } | Phase::Ended))
-            .await;
-        if let Phase::Closing { since, spread } = phase {
+    pub async fn closes(&self, id: u64, last_moved: impl Fn() -> Instant) {
+        self.closing.cancelled().await;
+        if let Phase::Closing { since, spread } = self.phase() {
             let idle = last_moved().elapsed() >= IDLE;
             let turn = since + spread.mul_f64(turn(id, idle));
-            let told_again = self.reaches(|phase| *phase == Phase::Ended);
-            // Boxed, and dropped either way: a tunnel need not hold the room for it all its life.
-            Box::pin(timeout_at(turn, told_again)).await.ok();
+            // Boxed: a tunnel need not hold the room for it all its life.
+            Box::pin(timeout_at(turn, self.clone().ended())).await.ok();
         }
     }
 
-    async fn reaches(&mut self, enough: impl FnMut(&Phase) -> bool) -> Phase {
-        // The conductor is gone only when the process ends.
-        self.phase.wait_for(enough).await.map_or(Phase::Ended, |phase| *phase)
+    async fn ended(mut self) {
+        self.reaches(|phase| *phase == Phase::Ended).await;
+    }
+
+    async fn reaches(&mut self, enough: impl FnMut(&Phase) -> bool) {
+        // It fails when the conductor is gone, which is only when the process ends.
+        self.phase.wait_for(enough).await.ok();
     }
 }
 
@@ -111,13 +115,23 @@ pub struct Tasks {
 #[derive(Debug)]
 pub struct Conductor {
     phase: watch::Sender<Phase>,
+    closing: CancellationToken,
 }
 
 impl Conductor {
     /// A drain that has not begun, and the handle for those that take part.
     pub fn new() -> (Self, Drain) {
         let (sender, receiver) = watch::channel(Phase::Serving);
-        (Self { phase: sender }, Drain { phase: receiver })
+        let closing = CancellationToken::new();
+        let conductor = Self {
+            phase: sender,
+            closing: closing.clone(),
+        };
+        let drain = Drain {
+            phase: receiver,
+            closing,
+        };
+        (conductor, drain)
     }
 
     /// Leads every tunnel to its end; when `now` completes, at once.
@@ -156,6 +170,7 @@ impl Conductor {
             "drain deadline passed: closing tunnels"
         );
         self.phase.send_replace(Phase::Closing { since, spread });
+        self.closing.cancel();
         if timeout(spread, tunnels.wait()).await.is_err() {
             self.end(tunnels).await;
         }
@@ -164,6 +179,7 @@ impl Conductor {
 
     async fn end(&self, tunnels: &TaskTracker) {
         self.phase.send_replace(Phase::Ended);
+        self.closing.cancel();
         if timeout(LAST_WAIT, tunnels.wait()).await.is_err() {
             warn!(tunnels = tunnels.len(), "tunnels did not end in time");
         }
@@ -264,7 +280,8 @@ mod tests {
             let (conductor, drain) = Conductor::new();
             let tasks = Tasks::default();
             for id in 0..tunnels_open {
-                tasks.tunnels.spawn(drain.clone().closes(id, Instant::now));
+                let drain = drain.clone();
+                tasks.tunnels.spawn(async move { drain.closes(id, Instant::now).await });
             }
             let start = Instant::now();
             let now = sleep(Duration::from_secs(2));

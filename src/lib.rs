@@ -9,6 +9,7 @@ pub mod limits;
 pub mod outcome;
 
 // Machinery: one mechanism each.
+pub mod budget;
 pub mod dial;
 pub mod drain;
 pub mod listener;
@@ -20,6 +21,7 @@ pub mod throttle;
 
 // Tunnel: what happens to one connection.
 pub mod allowlist;
+pub mod clients;
 pub mod connect;
 pub mod metrics;
 pub mod record;

@@ -1,7 +1,7 @@
 //! How much a tunnel may move and how long it may live: rates and sizes with their units.
 
 use std::fmt;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -198,6 +198,72 @@ pub struct TunnelOverrides {
     pub burst: Option<Size>,
     /// See [`TunnelLimits::lifetime`].
     pub lifetime: Option<Option<Duration>>,
+}
+
+/// Rates that many tunnels share: those of a target, of a client, or of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedLimits {
+    /// Target to client, all of them together.
+    pub download: Rate,
+    /// Client to target, all of them together.
+    pub upload: Rate,
+}
+
+/// Unlimited.
+impl Default for SharedLimits {
+    fn default() -> Self {
+        Self {
+            download: Rate::UNLIMITED,
+            upload: Rate::UNLIMITED,
+        }
+    }
+}
+
+/// What bounds one target and each of its tunnels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetLimits {
+    /// Each of its tunnels.
+    pub tunnel: TunnelLimits,
+    /// All of its tunnels together.
+    pub shared: SharedLimits,
+    /// How many tunnels it may have at once; `None` is any number.
+    pub most_tunnels: Option<NonZeroU32>,
+    /// The longest silence of its tunnels, where `Some(None)` is for ever; `None` leaves the default.
+    pub idle: Option<Option<Duration>>,
+}
+
+/// Every limit of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Each tunnel, unless its target sets its own.
+    pub tunnel: TunnelLimits,
+    /// All tunnels of one target together.
+    pub target: SharedLimits,
+    /// All tunnels of one client together.
+    pub client: SharedLimits,
+    /// All tunnels together.
+    pub total: SharedLimits,
+}
+
+impl Limits {
+    /// Those of a target that sets some for its tunnels.
+    pub fn of_target(&self, tunnel: &TunnelOverrides) -> TargetLimits {
+        TargetLimits {
+            tunnel: self.tunnel.overridden(tunnel),
+            shared: self.target,
+            ..TargetLimits::default()
+        }
+    }
+}
+
+/// Limits of its tunnels, and nothing else.
+impl From<TunnelLimits> for TargetLimits {
+    fn from(tunnel: TunnelLimits) -> Self {
+        Self {
+            tunnel,
+            ..Self::default()
+        }
+    }
 }
 
 fn number_and_unit(text: &str) -> Result<(u64, &str), UnitError> {

@@ -40,6 +40,13 @@ pub struct Metrics {
     pub pipes_in_use: IntGauge,
     /// Targets on the allowlist.
     pub allowlist_targets: IntGauge,
+    /// Names that are claimed more than once.
+    pub allowlist_name_conflicts: IntGauge,
+    /// Whether a list that lost most of its objects is held back.
+    pub allowlist_shrink_held: IntGauge,
+    /// Annotations that are not understood.
+    pub annotation_errors: IntCounter,
+    watch_errors: IntCounterVec,
     /// When the allowlist was last known to be current, in seconds since 1970.
     pub allowlist_last_sync_timestamp: Gauge,
     /// 1 from the first signal on.
@@ -110,6 +117,27 @@ impl Metrics {
                 "Pipes that hold bytes of hot directions.",
             )?,
             allowlist_targets: gauge(into, "switchboard_allowlist_targets", "Targets on the allowlist.")?,
+            allowlist_name_conflicts: gauge(
+                into,
+                "switchboard_allowlist_name_conflicts",
+                "Names that more than one Service, or a Service and the configuration, claim.",
+            )?,
+            allowlist_shrink_held: gauge(
+                into,
+                "switchboard_allowlist_shrink_held",
+                "1 while a list from the cluster that lost most of its objects is held back.",
+            )?,
+            annotation_errors: counter(
+                into,
+                "switchboard_annotation_errors_total",
+                "Annotations of Services that were not understood, or ask for what they may not have.",
+            )?,
+            watch_errors: counters(
+                into,
+                "switchboard_watch_errors_total",
+                "Failed lists and watches of the cluster, by what went wrong.",
+                &["kind"],
+            )?,
             allowlist_last_sync_timestamp: registered(
                 into,
                 Gauge::new(
@@ -148,6 +176,16 @@ impl Metrics {
                 self.tunnels_closed.with_label_values(&[reason.label(), by.label()]);
             }
         }
+    }
+
+    /// Counts a failed list or watch; `kind` says what went wrong, and is never what a peer sent.
+    pub fn watch_failed(&self, kind: &'static str) {
+        self.watch_errors.with_label_values(&[kind]).inc();
+    }
+
+    /// Shows a failure of that kind at zero.
+    pub fn watch_may_fail(&self, kind: &'static str) {
+        self.watch_errors.with_label_values(&[kind]);
     }
 
     /// Counts an answer: `None` is the 200.

@@ -143,6 +143,10 @@ pub enum Refusal {
     DialTimeout,
     /// The target has no address to dial.
     NoEndpoint,
+    /// The target has as many tunnels as it may have.
+    TargetFull,
+    /// The target is unknown, and so is the allowlist: the cluster has not told it yet.
+    AllowlistUnknown,
     /// The process shuts down.
     Draining,
     /// The process is out of descriptors or memory for sockets.
@@ -167,7 +171,7 @@ impl Refusal {
             Self::ClientLeft | Self::NoRequest => 499,
             Self::Internal => 500,
             Self::TargetRefused | Self::TargetUnreachable => 502,
-            Self::NoEndpoint | Self::Draining | Self::Exhausted => 503,
+            Self::NoEndpoint | Self::TargetFull | Self::AllowlistUnknown | Self::Draining | Self::Exhausted => 503,
             Self::DialTimeout => 504,
         }
     }
@@ -184,6 +188,8 @@ impl Refusal {
             Self::TargetUnreachable => "target_unreachable",
             Self::DialTimeout => "dial_timeout",
             Self::NoEndpoint => "no_endpoint",
+            Self::TargetFull => "target_full",
+            Self::AllowlistUnknown => "allowlist_unknown",
             Self::Draining => "draining",
             Self::Exhausted => "exhausted",
             Self::ClientLeft => "client_left",
@@ -205,6 +211,8 @@ impl Refusal {
             | Self::TargetUnreachable
             | Self::DialTimeout
             | Self::NoEndpoint
+            | Self::TargetFull
+            | Self::AllowlistUnknown
             | Self::Draining
             | Self::Exhausted
             | Self::Internal => Side::Proxy,
@@ -223,6 +231,8 @@ impl Refusal {
             Self::TargetUnreachable => "the target cannot be reached",
             Self::DialTimeout => "the target did not answer in time",
             Self::NoEndpoint => "the target has no ready endpoint",
+            Self::TargetFull => "the target has its most tunnels, try again later",
+            Self::AllowlistUnknown => "the allowlist is not known yet, try again",
             Self::Draining => "this proxy is shutting down, try again",
             Self::Exhausted => "this proxy is out of sockets, try again",
             Self::ClientLeft => "the client left",
@@ -244,8 +254,8 @@ impl Refusal {
             Self::TargetRefused => "connection_refused",
             Self::TargetUnreachable => "destination_ip_unroutable",
             Self::DialTimeout => "connection_timeout",
-            Self::NoEndpoint => "destination_unavailable",
-            Self::Draining | Self::Exhausted => "connection_limit_reached",
+            Self::NoEndpoint | Self::AllowlistUnknown => "destination_unavailable",
+            Self::TargetFull | Self::Draining | Self::Exhausted => "connection_limit_reached",
             Self::Internal => "proxy_internal_error",
         }
     }
@@ -253,7 +263,9 @@ impl Refusal {
     /// Whole seconds after which another try makes sense: `Retry-After` (RFC 9110 section 10.2.3).
     pub fn retry_after(self) -> Option<u32> {
         match self {
-            Self::NoEndpoint | Self::Draining | Self::Exhausted => Some(1),
+            Self::NoEndpoint | Self::AllowlistUnknown | Self::Draining | Self::Exhausted => Some(1),
+            // Tunnels last: whoever waits for one to end need not ask every second.
+            Self::TargetFull => Some(30),
             Self::Malformed(_)
             | Self::NotAllowed
             | Self::MethodNotAllowed
@@ -271,6 +283,40 @@ impl Refusal {
     /// Whether there is still somebody to answer.
     pub fn is_answered(self) -> bool {
         self.status() != 499
+    }
+}
+
+/// A refusal, and what the client is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// Which.
+    pub refusal: Refusal,
+    phrase: Option<Box<str>>,
+}
+
+impl Denial {
+    /// A refusal in words of its own. Bytes that do not belong in a reason phrase become `?`.
+    pub fn told(refusal: Refusal, phrase: &str) -> Self {
+        let printable = |character| match character {
+            ' '..='~' => character,
+            _ => '?',
+        };
+        Self {
+            refusal,
+            phrase: Some(phrase.chars().map(printable).collect()),
+        }
+    }
+
+    /// The reason phrase: one ASCII line.
+    pub fn phrase(&self) -> &str {
+        self.phrase.as_deref().unwrap_or_else(|| self.refusal.phrase())
+    }
+}
+
+/// In the refusal's own words.
+impl From<Refusal> for Denial {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, phrase: None }
     }
 }
 
@@ -327,7 +373,7 @@ impl fmt::Display for Outcome {
 mod tests {
     use super::*;
 
-    const REFUSALS: [Refusal; 14] = [
+    const REFUSALS: [Refusal; 16] = [
         Refusal::Malformed(Malformed::RequestLine),
         Refusal::NotAllowed,
         Refusal::MethodNotAllowed,
@@ -337,6 +383,8 @@ mod tests {
         Refusal::TargetUnreachable,
         Refusal::DialTimeout,
         Refusal::NoEndpoint,
+        Refusal::TargetFull,
+        Refusal::AllowlistUnknown,
         Refusal::Draining,
         Refusal::Exhausted,
         Refusal::ClientLeft,
@@ -372,6 +420,14 @@ mod tests {
         for refusal in REFUSALS {
             assert_eq!(refusal.retry_after().is_some(), refusal.status() == 503, "{refusal:?}");
         }
+    }
+
+    #[test]
+    fn a_denial_has_the_words_of_its_refusal_or_harmless_ones_of_its_own() {
+        let plain = Denial::from(Refusal::NoEndpoint);
+        assert_eq!(plain.phrase(), Refusal::NoEndpoint.phrase());
+        let told = Denial::told(Refusal::NoEndpoint, "none for a/b\r\nX: y\u{e9}");
+        assert_eq!(told.phrase(), "none for a/b??X: y?");
     }
 
     #[test]

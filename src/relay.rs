@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 pub use self::pump::Engine;
 use self::pump::{Broken, Pump};
 pub use self::splice::PipePool;
+use crate::budget::Budget;
 use crate::meter::Meter;
 use crate::outcome::{Close, Reason, Side};
 use crate::socket;
@@ -49,13 +50,32 @@ pub struct Ends {
     pub early: Vec<u8>,
 }
 
+/// What bounds one direction.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds<'a> {
+    /// This tunnel alone.
+    pub tunnel: &'a Limit,
+    /// This tunnel together with others: those of its target, of its client, of the process.
+    pub shared: [Option<&'a Budget>; 3],
+}
+
+/// Nothing is shared.
+impl<'a> From<&'a Limit> for Bounds<'a> {
+    fn from(tunnel: &'a Limit) -> Self {
+        Self {
+            tunnel,
+            shared: [None; 3],
+        }
+    }
+}
+
 /// Under what a relay runs. All of it may be shared with other relays but the meter.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
-    /// The limit of the upload.
-    pub upload: &'a Limit,
-    /// The limit of the download.
-    pub download: &'a Limit,
+    /// What bounds the upload.
+    pub upload: Bounds<'a>,
+    /// What bounds the download.
+    pub download: Bounds<'a>,
     /// Counts the bytes.
     pub meter: &'a Meter,
     /// Where hot directions get their pipes.

@@ -34,7 +34,8 @@ impl Limit {
         Rate::per_second(self.rate.load(Ordering::Relaxed)).unwrap_or(Rate::UNLIMITED)
     }
 
-    fn burst(&self) -> u64 {
+    /// The burst in force, in bytes.
+    pub(crate) fn burst(&self) -> u64 {
         self.burst.load(Ordering::Relaxed)
     }
 }
@@ -71,24 +72,31 @@ impl<'a> Throttle<'a> {
     ///
     /// `waited` is told of every wait for credit. What is moved then must be [`spent`](Self::spend).
     pub async fn admit(&mut self, most: usize, waited: impl Fn(Duration)) -> usize {
-        let mut rate = self.limit.rate();
+        loop {
+            match self.admit_at_once(most) {
+                Ok(admitted) => return admitted,
+                // Boxed, as every timer of a tunnel: most tunnels run without, and it is larger than all the rest.
+                Err(rate) => waited(Box::pin(self.sleep_for_credit(rate)).await),
+            }
+        }
+    }
+
+    /// The error is the rate to wait for.
+    fn admit_at_once(&mut self, most: usize) -> Result<usize, Rate> {
+        let rate = self.limit.rate();
         if self.unlimited && !rate.is_unlimited() {
             *self = Self::new(self.limit);
         }
         self.unlimited = rate.is_unlimited();
         if self.unlimited {
-            return most;
+            return Ok(most);
         }
         self.count(rate);
-        while self.available() < worth_moving(rate).min(self.limit.burst()).min(most as u64) {
-            waited(self.sleep_for_credit(rate).await);
-            rate = self.limit.rate();
-            if rate.is_unlimited() {
-                self.unlimited = true;
-                return most;
-            }
+        let available = self.available();
+        if available < worth_moving(rate).min(self.limit.burst()).min(most as u64) {
+            return Err(rate);
         }
-        usize::try_from(self.available()).unwrap_or(usize::MAX).min(most)
+        Ok(usize::try_from(available).unwrap_or(usize::MAX).min(most))
     }
 
     /// Takes what was moved from the bucket.
@@ -104,8 +112,7 @@ impl<'a> Throttle<'a> {
         let asleep = self.counted_to;
         let missing = in_credit(self.worth_waiting_for(rate)).saturating_sub(self.credit);
         let nanos = u64::try_from(missing.div_ceil(u128::from(rate.get()))).unwrap_or(u64::MAX);
-        // Boxed, as every timer of a tunnel: most tunnels run without, and a timer has the size of all the rest of this.
-        Box::pin(sleep_until(asleep + Duration::from_nanos(nanos).min(LONGEST_WAIT))).await;
+        sleep_until(asleep + Duration::from_nanos(nanos).min(LONGEST_WAIT)).await;
         self.backlogged = true;
         let slept = asleep.elapsed();
         self.earn(rate, slept);
@@ -158,15 +165,16 @@ fn earned(rate: Rate, elapsed: Duration) -> u128 {
 /// The longest sleep for credit, so that a changed limit is seen soon.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-const NANOS_PER_SECOND: u128 = 1_000_000_000;
+/// Credit is counted in bytes times this.
+pub(crate) const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// How much time's worth of bytes a sleep is for: 50 wake-ups a second, whatever the rate.
 const QUANTUM: Duration = Duration::from_millis(20);
 const QUANTA_PER_SECOND: u64 = 50;
 const SMALLEST_MOVE: u64 = 4096;
 /// A flow that was away longer than this had nothing to send, or nobody to take it.
-const PAUSE: Duration = Duration::from_millis(5);
+pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 /// How late a flow may be woken without losing by it.
-const LATENESS: Duration = Duration::from_millis(50);
+pub(crate) const LATENESS: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {

@@ -8,16 +8,18 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use crate::allowlist::{Allowlist, Target};
+use crate::allowlist::{Allowlist, Endpoints, Place, Target};
 use crate::authority::Authority;
+use crate::budget::Budgets;
+use crate::clients::{Client, Clients};
 use crate::connect::{self, Established};
 use crate::dial::{self, Upstream};
 use crate::drain::{Drain, Phase};
 use crate::limits::Direction;
 use crate::metrics::Metrics;
-use crate::outcome::{Close, Reason, Refusal, Side};
+use crate::outcome::{Close, Denial, Reason, Refusal, Side};
 use crate::record::{Ids, Record, TunnelRecord};
-use crate::relay::{self, Ends, Engine, PipePool, Terms, relay};
+use crate::relay::{self, Bounds, Ends, Engine, PipePool, Terms, relay};
 use crate::socket;
 
 /// What all tunnels of a process share.
@@ -31,6 +33,10 @@ pub struct World {
     pub drain: Drain,
     /// Where hot ones get their pipes.
     pub pipes: PipePool,
+    /// Who is here, and what they share.
+    pub clients: Clients,
+    /// What all of them share.
+    pub total: Budgets,
     /// How they are numbered.
     pub ids: Ids,
     /// How long a head may take.
@@ -56,6 +62,8 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, world: &World) {
 struct Tunnel<'a> {
     ends: Ends,
     target: Arc<Target>,
+    client: Arc<Client>,
+    _place: Place,
     record: TunnelRecord<'a>,
 }
 
@@ -70,10 +78,12 @@ async fn open(stream: TcpStream, peer: SocketAddr, world: &World) -> Option<Tunn
         Ok(Established {
             stream,
             early,
-            answer: (target, upstream),
+            answer: (target, place, upstream),
         }) => Some(Tunnel {
             record: record.established(&target),
             target,
+            client: world.clients.client(peer.ip()),
+            _place: place,
             ends: Ends {
                 downstream: stream,
                 upstream: upstream.stream,
@@ -92,32 +102,63 @@ async fn reach(
     authority: Authority,
     world: &World,
     record: &mut Record<'_>,
-) -> Result<(Arc<Target>, Upstream), Refusal> {
+) -> Result<(Arc<Target>, Place, Upstream), Denial> {
     let target = world.allowlist.authorize(&authority);
     record.asked_for(authority);
     let target = target?;
     record.allowed(Arc::clone(&target));
     if !matches!(world.drain.phase(), Phase::Serving | Phase::Leaving) {
-        return Err(Refusal::Draining);
+        return Err(Refusal::Draining.into());
     }
+    let place = target.enter()?;
+    let endpoints = dialable(&target, world).await?;
     let start = Instant::now();
-    let dialled = dial::dial(&target.addresses(), target.next_address(), &world.dial).await;
+    let dialled = dial::dial(&endpoints.addresses, target.next_address(), &world.dial).await;
     record.dialled(start.elapsed(), dialled.as_ref());
-    Ok((target, dialled?))
+    Ok((target, place, dialled?))
+}
+
+/// Waits for an endpoint, if there is none: a pod that starts is worth a moment.
+async fn dialable(target: &Target, world: &World) -> Result<Arc<Endpoints>, Denial> {
+    tokio::select! {
+        biased;
+        endpoints = target.dialable() => Ok(endpoints),
+        () = target.revoked() => Err(Refusal::NotAllowed.into()),
+        () = sleep(world.allowlist.wait_for_ready()) => {
+            let Endpoints { ready, total, .. } = *target.endpoints();
+            let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
+            Err(Denial::told(Refusal::NoEndpoint, &phrase))
+        }
+    }
 }
 
 impl Tunnel<'_> {
     async fn carry(&mut self, world: &World) -> Close {
+        let Self {
+            ends,
+            target,
+            client,
+            record,
+            ..
+        } = self;
+        let bounds = |direction| Bounds {
+            tunnel: target.limit(direction),
+            shared: [target.shared(), &client.budgets, &world.total].map(|budgets| Some(budgets.of(direction))),
+        };
+        let options = relay::Options {
+            idle: target.idle(world.relay.idle),
+            ..world.relay
+        };
         let terms = Terms {
-            upload: self.target.limit(Direction::Upload),
-            download: self.target.limit(Direction::Download),
-            meter: &self.record.meter,
+            upload: bounds(Direction::Upload),
+            download: bounds(Direction::Download),
+            meter: &record.meter,
             pipes: &world.pipes,
             engine: Engine::Adaptive,
-            options: &world.relay,
+            options: &options,
         };
-        let ending = ending(&self.target, &self.record, world);
-        relay(&mut self.ends, &terms, pin!(ending)).await
+        let ending = ending(target, record, world);
+        relay(ends, &terms, pin!(ending)).await
     }
 }
 
@@ -133,7 +174,7 @@ async fn ending(target: &Target, record: &TunnelRecord<'_>, world: &World) -> Cl
     let reason = tokio::select! {
         () = lifetime => Reason::Lifetime,
         () = target.revoked() => Reason::Revoked,
-        () = world.drain.clone().closes(record.id().number, last_moved) => Reason::Drained,
+        () = world.drain.closes(record.id().number, last_moved) => Reason::Drained,
     };
     Close {
         by: Side::Proxy,

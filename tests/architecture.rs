@@ -22,7 +22,10 @@ const LAYERS: [(&str, &[&str]); 4] = [
             "throttle",
         ],
     ),
-    ("tunnel", &["allowlist", "connect", "metrics", "record", "tunnel"]),
+    (
+        "tunnel",
+        &["allowlist", "clients", "connect", "metrics", "record", "tunnel"],
+    ),
     (
         "around",
         &["admin", "app", "client", "config", "logging", "main", "services"],

@@ -11,10 +11,10 @@
 #[expect(dead_code, reason = "each file of tests uses a part of it")]
 mod harness;
 
+use harness::allow;
 use harness::ports::Ports;
 use harness::process::{Server, Settings};
 use harness::target::Target;
-use harness::{allow, eventually};
 use rustix::process::Signal;
 
 /// A process with one target, `devbox:22`.
@@ -23,19 +23,13 @@ fn server_to(target: &Target, drain: &str) -> Server {
     Server::with(&Settings::new(&format!("{list}drain: {drain}\n")))
 }
 
-fn becomes_not_ready(server: &Server) {
-    let not_ready = || (server.ask_admin("GET", "/readyz").status == 503).then_some(());
-    eventually("not ready", not_ready);
-}
-
 #[test]
 fn after_a_signal_it_is_not_ready_but_still_accepts() {
     for signal in [Signal::TERM, Signal::INT] {
         let target = Target::listen();
         let mut server = server_to(&target, "{delay: 1h}");
-        assert_eq!(server.ask_admin("GET", "/readyz").status, 200);
         server.process.signal(signal);
-        becomes_not_ready(&server);
+        server.becomes(NOT_READY);
         assert_eq!(server.scrape().value("draining"), 1.0);
         let (mut client, mut service) = server.tunnel("devbox:22", &target);
         client.send("up");
@@ -119,7 +113,7 @@ fn a_second_signal_ends_it_at_once() {
             let mut server = server_to(&target, &format!("{{delay: {delay}, timeout: 1h, spread: 1h}}"));
             let tunnel = open.then(|| server.tunnel("devbox:22", &target));
             server.process.signal(first);
-            becomes_not_ready(&server);
+            server.becomes(NOT_READY);
             server.process.signal(second);
             assert_eq!(server.process.exit_status(), status, "delay {delay}, open {open}");
             if let Some((mut client, mut service)) = tunnel {
@@ -141,3 +135,5 @@ fn a_silent_client_does_not_hold_the_process_longer_than_its_head_may_take() {
     server.process.signal(Signal::TERM);
     assert_eq!(server.process.exit_status(), 0);
 }
+
+const NOT_READY: u16 = 503;

@@ -11,7 +11,7 @@ use super::Config;
 use super::section::{Field, Section};
 use crate::allowlist::StaticTarget;
 use crate::authority::Authority;
-use crate::limits::{TunnelLimits, TunnelOverrides};
+use crate::limits::{Limits, SharedLimits, TunnelLimits, TunnelOverrides};
 use crate::{connect, dial, drain, listener, relay};
 
 /// Reads the whole file. What is absent, and what is a fault, has its default.
@@ -19,7 +19,10 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     let default = Config::default();
     let (listen, admin) = addresses(top, &default);
     let targets = top.field("allowlist").and_then(|field| field.section(allowlist));
-    let tunnel = top.field("limits").and_then(|field| field.section(limits));
+    let limits = top
+        .field("limits")
+        .and_then(|field| field.section(limits))
+        .unwrap_or_default();
     let timeouts = top.field("timeouts").and_then(|field| field.section(timeouts));
     let timeouts = timeouts.unwrap_or_default();
     let drain = top.field("drain").and_then(|field| field.section(drain));
@@ -27,7 +30,7 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
         listen,
         admin,
         targets: targets.unwrap_or_default(),
-        tunnel: tunnel.unwrap_or_default(),
+        limits,
         connect: timeouts.connect,
         dial: timeouts.dial,
         relay: timeouts.relay,
@@ -120,9 +123,29 @@ fn static_target(section: &mut Section<'_>, lines: &mut HashMap<Authority, u64>)
     })
 }
 
-fn limits(section: &mut Section<'_>) -> TunnelLimits {
+fn limits(section: &mut Section<'_>) -> Limits {
     let tunnel = section.field("tunnel").and_then(|field| field.section(tunnel_limits));
-    TunnelLimits::default().overridden(&tunnel.unwrap_or_default())
+    let mut shared = |name| {
+        section
+            .field(name)
+            .and_then(|field| field.section(shared_limits))
+            .unwrap_or_default()
+    };
+    Limits {
+        tunnel: TunnelLimits::default().overridden(&tunnel.unwrap_or_default()),
+        target: shared("target"),
+        client: shared("client"),
+        total: shared("total"),
+    }
+}
+
+/// `limits.target`, `limits.client` and `limits.total`.
+fn shared_limits(section: &mut Section<'_>) -> SharedLimits {
+    let default = SharedLimits::default();
+    SharedLimits {
+        download: section.value("download", FromStr::from_str).unwrap_or(default.download),
+        upload: section.value("upload", FromStr::from_str).unwrap_or(default.upload),
+    }
 }
 
 /// `limits.tunnel`, and the `limits` of a target.

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::head::{self, MOST_BYTES};
 use crate::authority::Authority;
-use crate::outcome::{Malformed, Refusal};
+use crate::outcome::{Denial, Malformed, Refusal};
 use crate::socket;
 
 /// A client that has no answer yet.
@@ -75,8 +75,8 @@ impl Client {
     }
 
     /// Sends the refusal, if there is somebody to send it to, and closes.
-    pub(super) async fn refuse(mut self, refusal: Refusal) {
-        if refusal.is_answered() && self.send(answer(refusal).as_bytes()).await.is_ok() {
+    pub(super) async fn refuse(mut self, denial: &Denial) {
+        if denial.refusal.is_answered() && self.send(answer(denial).as_bytes()).await.is_ok() {
             socket::close_gently(&self.stream).await;
         }
     }
@@ -110,8 +110,9 @@ impl Client {
 }
 
 /// The whole refusal. The phrase stands in the body too, for those who print that.
-fn answer(refusal: Refusal) -> String {
-    let (status, phrase) = (refusal.status(), refusal.phrase());
+fn answer(denial: &Denial) -> String {
+    let (refusal, phrase) = (denial.refusal, denial.phrase());
+    let status = refusal.status();
     let mut answer = format!(
         "HTTP/1.1 {status} {phrase}\r\n\
          Connection: close\r\n\
@@ -149,11 +150,11 @@ mod tests {
     #[test]
     fn a_refusal_is_a_whole_response_that_closes() {
         assert_eq!(
-            answer(Refusal::MethodNotAllowed),
+            answer(&Refusal::MethodNotAllowed.into()),
             "HTTP/1.1 405 only CONNECT is served here\r\nConnection: close\r\nContent-Type: text/plain\r\n\
              Content-Length: 28\r\nProxy-Status: switchboard; error=http_request_error\r\nAllow: CONNECT\r\n\r\n\
              only CONNECT is served here\n"
         );
-        assert!(answer(Refusal::Draining).contains("\r\nRetry-After: 1\r\n"));
+        assert!(answer(&Refusal::Draining.into()).contains("\r\nRetry-After: 1\r\n"));
     }
 }

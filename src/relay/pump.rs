@@ -2,16 +2,17 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::task::yield_now;
 
-use super::Terms;
 use super::copy::{self, Residue};
 use super::splice::{self, Pipe};
+use super::{Bounds, Terms};
+use crate::budget::{Budget, Share};
 use crate::limits::Direction;
 use crate::outcome::Side;
 use crate::socket;
@@ -36,6 +37,7 @@ pub(super) struct Pump<'a> {
     to: WriteHalf<'a>,
     terms: &'a Terms<'a>,
     throttle: Throttle<'a>,
+    shares: [Option<Share<'a>>; 3],
     in_flight: InFlight<'a>,
     heat: u8,
     since_yield: usize,
@@ -58,13 +60,10 @@ enum InFlight<'a> {
 
 impl<'a> Pump<'a> {
     pub(super) fn upload(from: ReadHalf<'a>, to: WriteHalf<'a>, early: Vec<u8>, terms: &'a Terms<'a>) -> Self {
-        let mut throttle = Throttle::new(terms.upload);
-        throttle.spend(early.len());
-        Self {
-            in_flight: Residue::of(early).map_or(InFlight::Nothing, InFlight::Buffered),
-            throttle,
-            ..Self::new(Direction::Upload, from, to, terms)
-        }
+        let mut pump = Self::new(Direction::Upload, from, to, terms);
+        pump.throttle.spend(early.len());
+        pump.in_flight = Residue::of(early).map_or(InFlight::Nothing, InFlight::Buffered);
+        pump
     }
 
     pub(super) fn download(from: ReadHalf<'a>, to: WriteHalf<'a>, terms: &'a Terms<'a>) -> Self {
@@ -72,15 +71,17 @@ impl<'a> Pump<'a> {
     }
 
     fn new(direction: Direction, from: ReadHalf<'a>, to: WriteHalf<'a>, terms: &'a Terms<'a>) -> Self {
+        let Bounds { tunnel, shared } = match direction {
+            Direction::Upload => terms.upload,
+            Direction::Download => terms.download,
+        };
         Self {
             direction,
             from,
             to,
             terms,
-            throttle: Throttle::new(match direction {
-                Direction::Upload => terms.upload,
-                Direction::Download => terms.download,
-            }),
+            throttle: Throttle::new(tunnel),
+            shares: shared.map(|budget| budget.map(Budget::share)),
             in_flight: InFlight::Nothing,
             heat: 0,
             since_yield: 0,
@@ -96,21 +97,57 @@ impl<'a> Pump<'a> {
     pub(super) async fn run(&mut self) -> Result<(), Broken> {
         self.flush().await?;
         loop {
-            let most = if self.is_hot() { splice::MOST } else { copy::MOST };
-            let (meter, direction) = (self.terms.meter, self.direction);
-            let admitted = self.throttle.admit(most, |wait| meter.throttled(direction, wait)).await;
-            let read = self.fill(admitted).await?;
-            if read == 0 {
-                break;
+            self.readable().await?;
+            let admitted = self.admit().await;
+            let read = poll_fn(|context| Poll::Ready(self.fill(context, admitted))).await?;
+            self.settle(admitted, read.unwrap_or_default());
+            match read {
+                None => {}
+                Some(0) => break,
+                Some(read) => {
+                    self.feel(read);
+                    self.flush().await?;
+                    self.breathe(read).await;
+                }
             }
-            self.throttle.spend(read);
-            self.feel(read);
-            self.flush().await?;
-            self.breathe(read).await;
         }
         // It fails when the receiver has reset meanwhile, which the other direction will find when it reads.
         self.to.shutdown().await.ok();
         Ok(())
+    }
+
+    /// Before a limit is asked, so that who has nothing to send takes nobody's part of a budget.
+    async fn readable(&self) -> Result<(), Broken> {
+        let (source, _) = self.sides();
+        let ready = poll_fn(|context| self.source().poll_read_ready(context)).await;
+        ready.map_err(|error| Broken { by: source, error })
+    }
+
+    /// Waits until it may move bytes, and says how many: no more than every limit lets through.
+    async fn admit(&mut self) -> usize {
+        let (meter, direction) = (self.terms.meter, self.direction);
+        let waited = |wait| meter.throttled(direction, wait);
+        let most = if self.is_hot() { splice::MOST } else { copy::MOST };
+        let mut admitted = self.throttle.admit(most, waited).await;
+        for next in 0..self.shares.len() {
+            let (before, from_here) = self.shares.split_at_mut(next);
+            if let Some(Some(share)) = from_here.first_mut() {
+                let granted = share.take(admitted, waited).await;
+                for share in before.iter_mut().flatten() {
+                    share.give_back(admitted - granted);
+                }
+                admitted = granted;
+            }
+        }
+        admitted
+    }
+
+    /// Pays for what was read of what was admitted.
+    fn settle(&mut self, admitted: usize, read: usize) {
+        self.throttle.spend(read);
+        for share in self.shares.iter_mut().flatten() {
+            share.give_back(admitted.saturating_sub(read));
+        }
     }
 
     /// Writes what is in flight. A source that resets meanwhile ends it: nobody else would notice.
@@ -139,18 +176,21 @@ impl<'a> Pump<'a> {
         Ok(())
     }
 
-    /// Reads at most `most` bytes, once there are any; 0 at the end of stream.
-    async fn fill(&mut self, most: usize) -> Result<usize, Broken> {
-        if self.is_hot() {
-            self.fill_pipe(most).await
-        } else {
-            self.copy(most).await
+    /// Reads at most `most` bytes: 0 at the end of stream, `None` if there are none after all.
+    fn fill(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Broken> {
+        // A pipe is taken only now that there is something to put into it. There may be none to be had.
+        let pipe = if self.is_hot() { self.terms.pipes.take() } else { None };
+        match pipe {
+            Some(pipe) => self.fill_pipe(pipe, most),
+            None => self.copy(context, most),
         }
     }
 
-    async fn copy(&mut self, most: usize) -> Result<usize, Broken> {
+    fn copy(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Broken> {
         let (source, sink) = self.sides();
-        let copied = poll_fn(|context| copy::poll_copy(context, &mut self.from, &mut self.to, most)).await;
+        let Poll::Ready(copied) = copy::poll_copy(context, &mut self.from, &mut self.to, most) else {
+            return Ok(None);
+        };
         let copied = copied.map_err(|fault| match fault {
             copy::Fault::Read(error) => Broken { by: source, error },
             copy::Fault::Write(error) => Broken { by: sink, error },
@@ -159,29 +199,21 @@ impl<'a> Pump<'a> {
             self.terms.meter.moved(self.direction, copied.written);
         }
         self.in_flight = copied.residue.map_or(InFlight::Nothing, InFlight::Buffered);
-        Ok(copied.read)
+        Ok(Some(copied.read))
     }
 
-    /// Takes a pipe only once there is something to put into it; copies when there is none to be had.
-    async fn fill_pipe(&mut self, most: usize) -> Result<usize, Broken> {
-        let (source, _) = self.sides();
-        let broken = |error| Broken { by: source, error };
-        loop {
-            poll_fn(|context| self.source().poll_read_ready(context))
-                .await
-                .map_err(broken)?;
-            let Some(mut pipe) = self.terms.pipes.take() else {
-                return self.copy(most.min(copy::MOST)).await;
-            };
-            match pipe.try_fill(self.source(), most) {
-                Ok(0) => return Ok(0),
-                Ok(read) => {
-                    self.in_flight = InFlight::Piped(pipe);
-                    return Ok(read);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(broken(error)),
+    fn fill_pipe(&mut self, mut pipe: Pipe<'a>, most: usize) -> Result<Option<usize>, Broken> {
+        match pipe.try_fill(self.source(), most) {
+            Ok(0) => Ok(Some(0)),
+            Ok(read) => {
+                self.in_flight = InFlight::Piped(pipe);
+                Ok(Some(read))
             }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(Broken {
+                by: self.sides().0,
+                error,
+            }),
         }
     }
 

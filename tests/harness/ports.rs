@@ -63,6 +63,12 @@ pub(crate) trait Ports {
         eventually(&what, || (self.scrape().value(series) == value).then_some(()));
     }
 
+    /// Waits until `/readyz` answers with that status.
+    fn becomes(&self, status: u16) {
+        let answers = || (self.ask_admin("GET", "/readyz").status == status).then_some(());
+        eventually(&format!("readyz {status}"), answers);
+    }
+
     /// Waits until the public port takes nobody any more.
     fn stops_accepting(&self) {
         eventually("the public port is closed", || Peer::try_connect(self.public()).err());
@@ -90,3 +96,6 @@ impl Response {
         }
     }
 }
+
+/// What `/readyz` answers when it is.
+pub(crate) const READY: u16 = 200;

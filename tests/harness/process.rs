@@ -12,7 +12,7 @@ use std::thread;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::ports::Ports;
+use super::ports::{Ports, READY};
 use super::{DEADLINE, eventually};
 
 /// A process that is killed when the test ends.
@@ -93,18 +93,20 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Waits until a command that serves has its ports.
+    /// Waits until a command that serves has its ports and is ready.
     pub(crate) fn start(command: Command) -> Self {
         let mut process = Process::spawn(command);
         let mut port = |which| {
             let line = process.stderr.find(which);
             line.rsplit(' ').next().unwrap().parse().unwrap()
         };
-        Self {
+        let server = Self {
             admin: port("admin port "),
             public: port("public port "),
             process,
-        }
+        };
+        server.becomes(READY);
+        server
     }
 
     /// Starts with these settings, on ports that the kernel chooses.

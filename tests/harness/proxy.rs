@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::DEADLINE;
-use super::ports::Ports;
+use super::ports::{Ports, READY};
 
 /// A proxy that runs.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts with these settings: YAML, without the addresses to listen on.
+    /// Starts with these settings: YAML, without the addresses to listen on. It is ready then.
     pub(crate) fn start(settings: &str) -> Self {
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
@@ -39,14 +39,16 @@ impl Proxy {
         let source = Box::new(move || configuration(&read.lock().unwrap()));
         let app = runtime.block_on(async { App::start(source, Box::new(|| 0)) }).unwrap();
         let (commands, received) = mpsc::channel(1);
-        Self {
+        let proxy = Self {
             public: app.public_addresses()[0],
             admin: app.admin_address(),
             settings,
             commands,
             running: runtime.spawn(app.run(received)),
             runtime,
-        }
+        };
+        proxy.becomes(READY);
+        proxy
     }
 
     /// Has it read these settings instead.

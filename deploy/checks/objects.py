@@ -1,0 +1,292 @@
+"""Checks every rendered object: `objects.py FOLDER FILE…` reads YAML files and exits 1 if any is faulty.
+
+Built-in kinds go through the strict schemas of the oldest and the newest Kubernetes that we support; custom ones are
+written to FOLDER/custom.json for custom.mjs. Then come the promises of the manifests that no schema knows.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import kubernetes_validate
+import yaml
+
+VERSIONS = ["1.29", "1.37"]
+BUILT_IN = re.compile(r"^(v1|apps/v1|policy/v1|autoscaling/v2|networking\.k8s\.io/v1|rbac\.authorization\.k8s\.io/v1)$")
+UNIT = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+faults = []
+
+
+class Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice, which would hide the first."""
+
+
+def mapping(loader, node):
+    keys = [loader.construct_object(key) for key, _ in node.value]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise yaml.YAMLError(f"key {key!r} twice, {node.start_mark}")
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+
+
+def load(path):
+    return [each for each in yaml.load_all(Path(path).read_text(), Loader=Loader) if each is not None]
+
+
+def name(each):
+    return f"{each['kind']} {each['metadata'].get('namespace', '-')}/{each['metadata']['name']}"
+
+
+def fault(where, what):
+    faults.append(f"{where}: {what}")
+
+
+def against_schema(where, each):
+    """Built-in kinds; the pod of a Notebook is one too."""
+    if each["kind"] == "Notebook":
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": each["spec"]["template"]["spec"]}
+        if set(each["spec"]) != {"template"} or each["apiVersion"] != "kubeflow.org/v1":
+            fault(where, "not the Notebook that we know")
+        return against_schema(where, pod)
+    if not BUILT_IN.match(each["apiVersion"]):
+        return False
+    for version in VERSIONS:
+        try:
+            kubernetes_validate.validate(each, version, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            fault(where, f"Kubernetes {version}: {'.'.join(map(str, error.path))}: {error.message[:300]}")
+        except Exception as error:  # no schema: an API that this version does not have
+            fault(where, f"Kubernetes {version}: {getattr(error, 'message', error)}")
+    return True
+
+
+def seconds(text):
+    return sum(int(number) * UNIT[unit] for number, unit in re.findall(r"(\d+)(ms|[smhd])", text))
+
+
+def pods(objects):
+    """Every pod template with the labels that select it."""
+    for each in objects:
+        if each["kind"] == "Deployment":
+            yield each, each["spec"]["template"]
+        if each["kind"] == "Notebook":
+            labels = {"notebook-name": each["metadata"]["name"], "statefulset": each["metadata"]["name"]}
+            yield each, {"metadata": {"labels": labels}, **each["spec"]["template"]}
+
+
+def containers(spec):
+    return spec.get("initContainers", []) + spec["containers"]
+
+
+def promises_of_any(where, objects):
+    """Names that must meet: selectors, ports, volumes, ConfigMaps; and no object twice."""
+    seen = [name(each) for each in objects]
+    for each in sorted(set(seen)):
+        if seen.count(each) > 1:
+            fault(where, f"{each} twice")
+    templates = [(owner["metadata"].get("namespace"), template) for owner, template in pods(objects)]
+    maps = {each["metadata"]["name"] for each in objects if each["kind"] == "ConfigMap"}
+    claims = {each["metadata"]["name"] for each in objects if each["kind"] == "PersistentVolumeClaim"}
+    for owner, template in pods(objects):
+        spec = template["spec"]
+        volumes = {volume["name"] for volume in spec.get("volumes", [])}
+        for container in containers(spec):
+            for mount in container.get("volumeMounts", []):
+                if mount["name"] not in volumes:
+                    fault(where, f"{name(owner)} mounts {mount['name']}, which it does not have")
+            if "requests" not in container.get("resources", {}):
+                fault(where, f"{name(owner)}: container {container['name']} requests nothing")
+        for volume in spec.get("volumes", []):
+            if "configMap" in volume and volume["configMap"]["name"] not in maps:
+                fault(where, f"{name(owner)}: there is no ConfigMap {volume['configMap']['name']}")
+            if "persistentVolumeClaim" in volume and volume["persistentVolumeClaim"]["claimName"] not in claims:
+                fault(where, f"{name(owner)}: there is no claim {volume['persistentVolumeClaim']['claimName']}")
+        if owner["kind"] == "Deployment":
+            selector = owner["spec"]["selector"]["matchLabels"]
+            if not selector.items() <= template["metadata"]["labels"].items():
+                fault(where, f"{name(owner)} does not select its own pods")
+    for each in objects:
+        if each["kind"] == "Service":
+            selected = [
+                template["spec"]
+                for namespace, template in templates
+                if namespace == each["metadata"].get("namespace")
+                and each["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+            ]
+            if not selected:
+                fault(where, f"{name(each)} selects no pod")
+            open_ports = {
+                value
+                for spec in selected
+                for container in containers(spec)
+                for port in container.get("ports", [])
+                for value in (port["name"], port["containerPort"])
+            }
+            for port in each["spec"]["ports"]:
+                if port["targetPort"] not in open_ports:
+                    fault(where, f"{name(each)}: no container has the port {port['targetPort']}")
+        if each["kind"] == "PodDisruptionBudget":
+            selector = each["spec"]["selector"]["matchLabels"].items()
+            if not any(selector <= template["metadata"]["labels"].items() for _, template in templates):
+                fault(where, f"{name(each)} selects no pod")
+
+
+def promises_of_switchboard(where, objects):
+    """What deploy/README.md says of the proxy's own pods."""
+    one = {each["kind"]: each for each in objects if each["kind"] not in ("Service", "ConfigMap", "Role", "RoleBinding")}
+    deployment = one["Deployment"]
+    spec = deployment["spec"]["template"]["spec"]
+    container = spec["containers"][0]
+    files = [each["data"]["switchboard.yaml"] for each in objects if "switchboard.yaml" in each.get("data", {})]
+    config = yaml.load(files[0], Loader=Loader)
+
+    def must(true, what):
+        if not true:
+            fault(where, what)
+
+    must(len(files) == 1, "one configuration file")
+    must(deployment["spec"].get("replicas", 2) >= 2, "two replicas")
+    must(deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0, "maxUnavailable is 0")
+    drain = sum(seconds(config["drain"][key]) for key in ("delay", "timeout", "spread"))
+    must(spec["terminationGracePeriodSeconds"] >= drain, f"grace period shorter than a drain of {drain} s")
+    must(spec["enableServiceLinks"] is False, "service links would set SWITCHBOARD_PORT")
+    pod, own = spec["securityContext"], container["securityContext"]
+    must(pod["runAsNonRoot"] is True and pod["runAsUser"] == 65532, "runs as 65532")
+    must(pod["seccompProfile"] == {"type": "RuntimeDefault"}, "seccomp RuntimeDefault")
+    must(own["readOnlyRootFilesystem"] is True, "read-only root")
+    must(own["allowPrivilegeEscalation"] is False, "no privilege escalation")
+    must(own["capabilities"] == {"drop": ["ALL"]}, "all capabilities dropped")
+    must("cpu" not in container["resources"].get("limits", {}), "no CPU limit")
+    must({each["topologyKey"] for each in spec["topologySpreadConstraints"]} >= {"kubernetes.io/hostname"}, "spread")
+    for constraint in spec["topologySpreadConstraints"]:
+        must(constraint["labelSelector"]["matchLabels"], "a spread without a selector counts no pod")
+    must(container["livenessProbe"]["httpGet"]["path"] == "/livez", "liveness on /livez")
+    must(container["readinessProbe"]["httpGet"]["path"] == "/readyz", "readiness on /readyz")
+    listening = {int(each["address"].rsplit(":", 1)[1]) for each in config["listen"]}
+    listening.add(int(config["admin"].rsplit(":", 1)[1]))
+    must(listening == {port["containerPort"] for port in container["ports"]}, "container ports are those of the file")
+
+    kubernetes = (config["allowlist"].get("kubernetes") or {}).get("enabled", False)
+    must(spec["automountServiceAccountToken"] is kubernetes, "a token exactly where the API is followed")
+    granted = [rule for each in objects if each["kind"] in ("ClusterRole", "Role") for rule in each["rules"]]
+    must(bool(granted) is kubernetes, "RBAC exactly where the API is followed")
+    allowed = {"services", "endpointslices"}
+    if kubernetes and config["allowlist"]["kubernetes"].get("namespace_selector"):
+        allowed.add("namespaces")
+    must({resource for rule in granted for resource in rule["resources"]} == (allowed if kubernetes else set()), "RBAC")
+    must(all(sorted(rule["verbs"]) == ["get", "list", "watch"] for rule in granted), "RBAC reads only")
+    for each in objects:
+        if each["kind"] in ("ClusterRoleBinding", "RoleBinding"):
+            must(each["subjects"][0]["name"] == spec["serviceAccountName"], "RBAC binds the pods' account")
+            must(each["roleRef"]["name"] == each["metadata"]["name"], "RBAC binds its own role")
+    for each in objects:
+        if each["kind"] == "Service" and each["spec"]["type"] == "LoadBalancer":
+            must(each["spec"]["externalTrafficPolicy"] == "Local", "externalTrafficPolicy Local")
+            must("metrics" not in {port["name"] for port in each["spec"]["ports"]}, "the admin port is not public")
+
+
+def comparable(objects):
+    """What a chart and a kustomization can agree on: without their own bookkeeping and the order of lists of names."""
+    found = {}
+    for each in objects:
+        if each["kind"] == "Namespace":
+            continue
+        text = json.dumps(each)
+        text = re.sub(r'"switchboard-[a-z0-9]{10}"', '"switchboard"', text)
+        each = json.loads(text)
+        for meta in (each["metadata"], each.get("spec", {}).get("template", {}).get("metadata", {})):
+            for key in ("helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"):
+                meta.get("labels", {}).pop(key, None)
+            meta.get("annotations", {}).pop("checksum/config", None)
+            if not meta.get("annotations", True):
+                del meta["annotations"]
+        if "switchboard.yaml" in each.get("data", {}):
+            each["data"]["switchboard.yaml"] = yaml.load(each["data"]["switchboard.yaml"], Loader=Loader)
+        if "switchboard.json" in each.get("data", {}):
+            each["data"]["switchboard.json"] = json.loads(each["data"]["switchboard.json"])
+        found[(each["kind"], each["metadata"]["name"])] = each
+    return found
+
+
+def differences(one, other, path=""):
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted(one.keys() | other.keys()):
+            yield from differences(one.get(key), other.get(key), f"{path}.{key}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, (left, right) in enumerate(zip(one, other)):
+            yield from differences(left, right, f"{path}[{index}]")
+    elif one != other:
+        yield f"{path}: chart {one!r}, kustomize {other!r}"
+
+
+def agree(chart, kustomize):
+    left, right = comparable(load(chart)), comparable(load(kustomize))
+    where = f"{Path(chart).name} and {Path(kustomize).name}"
+    for key in sorted(left.keys() ^ right.keys()):
+        fault(where, f"{key} is in one of them only")
+    for key in sorted(left.keys() & right.keys()):
+        for difference in differences(left[key], right[key]):
+            fault(where, f"{key} {difference}")
+
+
+def dashboard(objects):
+    """Grafana would load it, and no panel covers another. Returns its expressions as rules for promtool."""
+    [text] = [each["data"]["switchboard.json"] for each in objects if "switchboard.json" in each.get("data", {})]
+    board = json.loads(text)
+    panels = board["panels"]
+    ids = [panel["id"] for panel in panels]
+    if len(ids) != len(set(ids)):
+        fault("dashboard", "a panel id twice")
+    cells = set()
+    for panel in panels:
+        grid = panel["gridPos"]
+        mine = {(x, y) for x in range(grid["x"], grid["x"] + grid["w"]) for y in range(grid["y"], grid["y"] + grid["h"])}
+        if mine & cells or grid["x"] + grid["w"] > 24:
+            fault("dashboard", f"{panel['title']} does not fit its place")
+        cells |= mine
+        if panel["type"] != "row" and not panel["targets"]:
+            fault("dashboard", f"{panel['title']} shows nothing")
+    expressions = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    plain = [each.replace("$__rate_interval", "5m").replace("$namespace", ".*").replace("$pod", ".*") for each in expressions]
+    rules = [{"record": f"dashboard:{index}", "expr": each} for index, each in enumerate(plain)]
+    return {"groups": [{"name": "dashboard", "rules": rules}]}
+
+
+def main():
+    folder, *files = sys.argv[1:]
+    folder = Path(folder)
+    custom, count = [], 0
+    for path in files:
+        objects, where = load(path), Path(path).name
+        for each in objects:
+            count += 1
+            if not against_schema(f"{where}: {name(each)}", each):
+                custom.append({"where": f"{where}: {name(each)}", "object": each})
+        try:
+            promises_of_any(where, objects)
+            if where.startswith(("helm-", "kustomize-")):
+                promises_of_switchboard(where, objects)
+        except KeyError as missing:
+            fault(where, f"{missing} is missing")
+    agree(folder / "helm-default.yaml", folder / "kustomize-base.yaml")
+    agree(folder / "helm-everything.yaml", folder / "kustomize-everything.yaml")
+    everything = load(folder / "helm-everything.yaml")
+    (folder / "dashboard-rules.yaml").write_text(yaml.safe_dump(dashboard(everything), width=10000))
+    [rule] = [each for each in everything if each["kind"] == "PrometheusRule"]
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": rule["spec"]["groups"]}, width=10000))
+    for path in folder.glob("helm-*.yaml"):
+        [config] = [each["data"]["switchboard.yaml"] for each in load(path) if "switchboard.yaml" in each.get("data", {})]
+        (folder / f"config-{path.name}").write_text(config)
+    (folder / "custom.json").write_text(json.dumps([each for each in custom if each["object"]["kind"] != "Notebook"]))
+    for each in faults:
+        print(each)
+    print(f"{count} objects in {len(files)} files, {len(custom)} of them custom, {len(faults)} faults")
+    sys.exit(bool(faults))
+
+
+main()

@@ -1,0 +1,130 @@
+{{- define "switchboard.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- /* The release's name when it already says switchboard, else both; 55 leaves room for "-metrics". */ -}}
+{{- define "switchboard.fullname" -}}
+{{- $name := include "switchboard.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 55 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 55 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 55 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "switchboard.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
+{{- define "switchboard.serviceAccountName" -}}
+{{- default (include "switchboard.fullname" .) .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{- define "switchboard.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "switchboard.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "switchboard.labels" -}}
+{{ include "switchboard.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "switchboard.image" -}}
+{{- with .Values.image -}}
+{{- with .registry }}{{ . }}/{{ end }}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}
+{{- end -}}
+{{- end -}}
+
+{{- /* Whole seconds of a duration such as "1h", "90s" or "1h30m"; a part of a second counts as one. */ -}}
+{{- define "switchboard.seconds" -}}
+{{- $text := .value | toString -}}
+{{- if not (regexMatch "^([0-9]+(ms|s|m|h|d))+$" $text) -}}
+{{- fail (printf "%s: %q is not a duration such as 5s, 5m or 1h30m" .key $text) -}}
+{{- end -}}
+{{- $unit := dict "s" 1 "m" 60 "h" 3600 "d" 86400 -}}
+{{- $total := 0 -}}
+{{- range regexFindAll "[0-9]+(ms|s|m|h|d)" $text -1 -}}
+{{- $number := regexFind "[0-9]+" . | int64 -}}
+{{- if hasSuffix "ms" . -}}
+{{- $total = add $total (div (add $number 999) 1000) -}}
+{{- else -}}
+{{- $total = add $total (mul $number (get $unit (regexFind "[smhd]$" .))) -}}
+{{- end -}}
+{{- end -}}
+{{- $total -}}
+{{- end -}}
+
+{{- /* The hard bound of a drain: delay + timeout + spread, with the binary's defaults where the file says nothing. */ -}}
+{{- define "switchboard.drainSeconds" -}}
+{{- $drain := default dict .Values.config.drain -}}
+{{- $sum := 0 -}}
+{{- range $key, $default := dict "delay" "5s" "timeout" "1h" "spread" "5m" -}}
+{{- $value := default $default (get $drain $key) -}}
+{{- $sum = add $sum (include "switchboard.seconds" (dict "key" (printf "config.drain.%s" $key) "value" $value) | int64) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end -}}
+
+{{- define "switchboard.gracePeriod" -}}
+{{- $drain := include "switchboard.drainSeconds" . | int64 -}}
+{{- $asked := .Values.deployment.terminationGracePeriodSeconds -}}
+{{- if kindIs "invalid" $asked -}}
+{{- add $drain 30 -}}
+{{- else if lt (int64 $asked) $drain -}}
+{{- fail (printf "deployment.terminationGracePeriodSeconds is %d, but a drain may take %d s (config.drain: delay + timeout + spread)" (int64 $asked) $drain) -}}
+{{- else -}}
+{{- int64 $asked -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* One entry of `listen`. */ -}}
+{{- define "switchboard.listener" -}}
+{{- $address := printf "%s:%d" .port.address (int .port.port) -}}
+{{- $listener := dict "address" $address -}}
+{{- if .tls -}}
+{{- $_ := set $listener "tls" "required" -}}
+{{- end -}}
+{{- if ne .port.proxyProtocol.mode "off" -}}
+{{- if not .port.proxyProtocol.trustedIPs -}}
+{{- fail (printf "ports.%s.proxyProtocol needs trustedIPs: anyone could claim any address" .name) -}}
+{{- end -}}
+{{- $_ := set $listener "proxy_protocol" .port.proxyProtocol.mode -}}
+{{- $_ := set $listener "trusted_proxies" .port.proxyProtocol.trustedIPs -}}
+{{- end -}}
+{{- toYaml $listener -}}
+{{- end -}}
+
+{{- /* The configuration file: what `ports` says, then `config` over it. */ -}}
+{{- define "switchboard.config" -}}
+{{- $listen := list (include "switchboard.listener" (dict "name" "web" "port" .Values.ports.web "tls" false) | fromYaml) -}}
+{{- if .Values.ports.websecure.expose.default -}}
+{{- if not (dig "tls" "certificates" list .Values.config) -}}
+{{- fail "ports.websecure.expose.default needs config.tls.certificates, and the Secret that holds them in volumes" -}}
+{{- end -}}
+{{- $listen = append $listen (include "switchboard.listener" (dict "name" "websecure" "port" .Values.ports.websecure "tls" true) | fromYaml) -}}
+{{- end -}}
+{{- $derived := dict "listen" $listen "admin" (printf "%s:%d" .Values.ports.web.address (int .Values.ports.metrics.port)) -}}
+{{- toYaml (mergeOverwrite $derived (deepCopy .Values.config)) -}}
+{{- end -}}
+
+{{- define "switchboard.kubernetes" -}}
+{{- dig "allowlist" "kubernetes" (dict "enabled" false) .Values.config | toYaml -}}
+{{- end -}}
+
+{{- /* What a follower of Services may do, and nothing else. */ -}}
+{{- define "switchboard.rules" -}}
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+{{- end -}}

@@ -1,0 +1,138 @@
+//! The immutable snapshot that lookups read: names of the configuration, and Services in shards.
+//!
+//! A Service answers to many names (`svc.ns`, `svc.ns.svc`, …), each at two ports. All of them are cut down to one,
+//! so that it has one entry; and the entries stand in shards, so that a change copies one shard and not the table.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Options;
+use super::target::Target;
+use crate::authority::Authority;
+
+/// Targets that the configuration names, by the authority.
+pub(super) type Statics = HashMap<Authority, Arc<Target>>;
+/// A part of the Services, by the name that [`Suffixes::cut`] leaves.
+pub(super) type Shard = HashMap<Arc<str>, Route>;
+
+/// A Service's target, and the ports that lead to it.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    pub(super) target: Arc<Target>,
+    pub(super) ports: [u16; 2],
+}
+
+/// What is allowed at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    pub(super) statics: Arc<Statics>,
+    pub(super) options: Options,
+    pub(super) shards: Vec<Arc<Shard>>,
+    /// How many Services there are in all shards.
+    pub(super) services: usize,
+    /// Whether a name that is not here is known not to be allowed.
+    pub(super) complete: bool,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            statics: Arc::default(),
+            options: Options::default(),
+            shards: vec![Arc::default(); SHARDS],
+            services: 0,
+            complete: true,
+        }
+    }
+}
+
+impl Table {
+    /// The target of that name: the configuration goes before the cluster.
+    pub(super) fn find(&self, authority: &Authority) -> Option<&Arc<Target>> {
+        self.statics.get(authority).or_else(|| self.service(authority))
+    }
+
+    /// The Service that answers to that name.
+    pub(super) fn service(&self, authority: &Authority) -> Option<&Arc<Target>> {
+        let route = self.route(self.options.suffixes.cut(authority.host()))?;
+        route.ports.contains(&authority.port()).then_some(&route.target)
+    }
+
+    /// The route of a name that was cut.
+    pub(super) fn route(&self, name: &str) -> Option<&Route> {
+        self.shards.get(shard_of(name))?.get(name)
+    }
+}
+
+/// What may follow `svc.ns` in the name of a Service: `.svc`, `.svc.<cluster domain>` and the public suffixes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Suffixes(Vec<Box<str>>);
+
+impl Suffixes {
+    /// The suffixes of a cluster with that domain; case, and dots at either end, do not matter.
+    pub fn new<'a>(cluster_domain: &str, public: impl IntoIterator<Item = &'a str>) -> Self {
+        let spelled = |name: &str| format!(".{}", name.trim_matches('.').to_ascii_lowercase()).into();
+        let cluster = [spelled("svc"), spelled(&format!("svc.{cluster_domain}"))];
+        let mut suffixes: Vec<Box<str>> = cluster.into_iter().chain(public.into_iter().map(spelled)).collect();
+        suffixes.retain(|suffix| suffix.len() > 1);
+        // Of two that fit, the longer one was meant.
+        suffixes.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
+        suffixes.dedup();
+        Self(suffixes)
+    }
+
+    /// A host of a Service in its shortest form, `svc.ns`; any other host as it is.
+    pub fn cut<'a>(&self, host: &'a str) -> &'a str {
+        self.0
+            .iter()
+            .filter_map(|suffix| host.strip_suffix(&**suffix))
+            .find(|rest| rest.contains('.'))
+            .unwrap_or(host)
+    }
+}
+
+/// FNV-1a: which shard a name is in must not depend on a map's random state.
+pub(super) fn shard_of(name: &str) -> usize {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    usize::try_from((hash >> 32) % SHARDS as u64).unwrap_or_default()
+}
+
+/// At 100,000 Services a change copies 400 entries.
+const SHARDS: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_a_name_is_cut_to_the_shortest() {
+        let suffixes = Suffixes::new("Cluster.Local.", ["ssh.example.com", ".example.com", ""]);
+        for (host, name) in [
+            ("svc-a.team-a", "svc-a.team-a"),
+            ("svc-a.team-a.svc", "svc-a.team-a"),
+            ("svc-a.team-a.svc.cluster.local", "svc-a.team-a"),
+            ("svc-a.team-a.ssh.example.com", "svc-a.team-a"),
+            ("svc-a.team-a.example.com", "svc-a.team-a"),
+            // A Service in the namespace `ssh`, and one in the namespace `svc`.
+            ("svc-a.ssh.example.com", "svc-a.ssh"),
+            ("svc-a.svc", "svc-a.svc"),
+            ("svc-a.svc.svc", "svc-a.svc"),
+            ("svc-a.team-a.cluster.local", "svc-a.team-a.cluster.local"),
+            ("svc-a", "svc-a"),
+            ("10.0.0.1", "10.0.0.1"),
+        ] {
+            assert_eq!(suffixes.cut(host), name, "{host}");
+        }
+    }
+
+    #[test]
+    fn names_spread_over_the_shards() {
+        let mut sizes = vec![0; SHARDS];
+        for index in 0..SHARDS * 40 {
+            sizes[shard_of(&format!("svc-{index}.team-{}", index % 7))] += 1;
+        }
+        assert!(sizes.iter().all(|size| (5..200).contains(size)), "{sizes:?}");
+    }
+}

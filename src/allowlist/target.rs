@@ -1,0 +1,255 @@
+//! One target as its tunnels see it: where it is and what bounds it, both of which change under them.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+
+use crate::budget::Budgets;
+use crate::limits::{Direction, TargetLimits};
+use crate::metrics::{Metrics, TargetSeries};
+use crate::outcome::Refusal;
+use crate::throttle::Limit;
+
+/// Who a target is, whatever its addresses and limits are at the moment: also its metric labels.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TargetId {
+    /// The namespace of its Service, or `static`.
+    pub namespace: Box<str>,
+    /// The name of its Service, or the authority that the configuration gives.
+    pub service: Box<str>,
+}
+
+/// Prints `namespace/service`.
+impl fmt::Display for TargetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.service)
+    }
+}
+
+/// Where a target is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoints {
+    /// What may be dialled. None means: wait for one.
+    pub addresses: Box<[SocketAddr]>,
+    /// How many endpoints say that they are ready.
+    pub ready: u32,
+    /// How many there are at all.
+    pub total: u32,
+}
+
+/// Addresses that are always ready.
+impl From<Vec<SocketAddr>> for Endpoints {
+    fn from(addresses: Vec<SocketAddr>) -> Self {
+        let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        Self {
+            addresses: addresses.into(),
+            ready: count,
+            total: count,
+        }
+    }
+}
+
+/// One SSH server that may be reached. Tunnels keep it while they run, so what changes here reaches them.
+#[derive(Debug)]
+pub struct Target {
+    id: Arc<TargetId>,
+    endpoints: ArcSwap<Endpoints>,
+    /// Wakes those who wait for an endpoint.
+    moved: Notify,
+    next_address: AtomicUsize,
+    upload: Limit,
+    download: Limit,
+    shared: Budgets,
+    limits: ArcSwap<TargetLimits>,
+    tunnels: AtomicU32,
+    revoked: CancellationToken,
+    series: OnceLock<Arc<TargetSeries>>,
+}
+
+impl Target {
+    pub(super) fn new(id: Arc<TargetId>, endpoints: Endpoints, limits: &TargetLimits) -> Self {
+        let tunnel = &limits.tunnel;
+        Self {
+            id,
+            endpoints: ArcSwap::from_pointee(endpoints),
+            moved: Notify::new(),
+            next_address: AtomicUsize::new(0),
+            upload: Limit::new(tunnel.upload, tunnel.burst),
+            download: Limit::new(tunnel.download, tunnel.burst),
+            shared: Budgets::new(limits.shared, tunnel.burst),
+            limits: ArcSwap::from_pointee(*limits),
+            tunnels: AtomicU32::new(0),
+            revoked: CancellationToken::new(),
+            series: OnceLock::new(),
+        }
+    }
+
+    /// Who it is.
+    pub fn id(&self) -> &TargetId {
+        &self.id
+    }
+
+    /// Where it is now.
+    pub fn endpoints(&self) -> Arc<Endpoints> {
+        self.endpoints.load_full()
+    }
+
+    /// Where it can be dialled, at once or as soon as it has an endpoint. Forever, if it never gets one.
+    pub async fn dialable(&self) -> Arc<Endpoints> {
+        loop {
+            let mut moved = pin!(self.moved.notified());
+            // Before the look: what comes after it is not missed.
+            moved.as_mut().enable();
+            let endpoints = self.endpoints();
+            if !endpoints.addresses.is_empty() {
+                return endpoints;
+            }
+            moved.await;
+        }
+    }
+
+    /// Which address to begin with: counts up, so that dials spread.
+    pub fn next_address(&self) -> usize {
+        self.next_address.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The limit of each of its tunnels, one for each direction.
+    pub fn limit(&self, direction: Direction) -> &Limit {
+        match direction {
+            Direction::Upload => &self.upload,
+            Direction::Download => &self.download,
+        }
+    }
+
+    /// What all of its tunnels share.
+    pub fn shared(&self) -> &Budgets {
+        &self.shared
+    }
+
+    /// The longest life of a tunnel that begins now.
+    pub fn lifetime(&self) -> Option<Duration> {
+        self.limits.load().tunnel.lifetime
+    }
+
+    /// The longest silence of a tunnel that begins now, if `default` is that of all targets.
+    pub fn idle(&self, default: Option<Duration>) -> Option<Duration> {
+        self.limits.load().idle.unwrap_or(default)
+    }
+
+    /// Takes one of the places that it has for tunnels.
+    ///
+    /// # Errors
+    /// [`Refusal::TargetFull`].
+    pub fn enter(self: &Arc<Self>) -> Result<Place, Refusal> {
+        let most = self.limits.load().most_tunnels.map_or(u32::MAX, NonZeroU32::get);
+        self.tunnels
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tunnels| {
+                (tunnels < most).then(|| tunnels + 1)
+            })
+            .map(|_| Place {
+                target: Arc::clone(self),
+            })
+            .map_err(|_| Refusal::TargetFull)
+    }
+
+    /// Completes when it has left the allowlist.
+    pub fn revoked(&self) -> WaitForCancellationFuture<'_> {
+        self.revoked.cancelled()
+    }
+
+    /// Its metrics, made when it is first used.
+    pub fn series(&self, metrics: &Metrics) -> &Arc<TargetSeries> {
+        self.series
+            .get_or_init(|| metrics.target(&self.id.namespace, &self.id.service))
+    }
+
+    pub(super) fn update(&self, endpoints: Endpoints, limits: &TargetLimits) {
+        if **self.endpoints.load() != endpoints {
+            self.endpoints.store(Arc::new(endpoints));
+            self.moved.notify_waiters();
+        }
+        if **self.limits.load() != *limits {
+            let tunnel = &limits.tunnel;
+            self.upload.set(tunnel.upload, tunnel.burst);
+            self.download.set(tunnel.download, tunnel.burst);
+            self.shared.set(limits.shared, tunnel.burst);
+            self.limits.store(Arc::new(*limits));
+        }
+    }
+
+    pub(super) fn revoke(&self) {
+        self.revoked.cancel();
+    }
+}
+
+/// A place for a tunnel, free again when it is dropped.
+#[derive(Debug)]
+#[must_use = "dropping it gives the place away"]
+pub struct Place {
+    target: Arc<Target>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.target.tunnels.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::time::timeout;
+
+    fn target(endpoints: Endpoints, limits: TargetLimits) -> Arc<Target> {
+        let id = TargetId {
+            namespace: "a".into(),
+            service: "b".into(),
+        };
+        Arc::new(Target::new(Arc::new(id), endpoints, &limits))
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_an_endpoint_is_woken_by_it() {
+        let target = target(Endpoints::default(), TargetLimits::default());
+        let waiting = Arc::clone(&target);
+        let waiter = tokio::spawn(async move { waiting.dialable().await });
+        tokio::task::yield_now().await;
+        let none_ready = Endpoints {
+            total: 1,
+            ..Endpoints::default()
+        };
+        target.update(none_ready, &TargetLimits::default());
+        tokio::task::yield_now().await;
+        assert!(!waiter.is_finished());
+        let endpoints = Endpoints::from(vec!["10.0.0.1:22".parse().unwrap()]);
+        target.update(endpoints.clone(), &TargetLimits::default());
+        let got = timeout(Duration::from_secs(5), waiter).await.unwrap().unwrap();
+        assert_eq!(*got, endpoints);
+    }
+
+    #[test]
+    fn no_more_tunnels_enter_than_have_a_place() {
+        let limits = TargetLimits {
+            most_tunnels: NonZeroU32::new(2),
+            ..TargetLimits::default()
+        };
+        let target = target(Endpoints::default(), limits);
+        let first = target.enter().unwrap();
+        let _second = target.enter().unwrap();
+        assert_eq!(target.enter().unwrap_err(), Refusal::TargetFull);
+        drop(first);
+        let _third = target.enter().unwrap();
+        assert_eq!(target.enter().unwrap_err(), Refusal::TargetFull);
+        target.update(Endpoints::default(), &TargetLimits::default());
+        let _more: Vec<_> = (0..10).map(|_| target.enter().unwrap()).collect();
+    }
+}

@@ -1,0 +1,186 @@
+//! Holds `deploy/` to the sources: every metric that a dashboard, an alert or an autoscaler names is declared in
+//! `src/metrics.rs`, and every reason that they select is one that can happen.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot read the files has failed")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// What reads metrics. `deploy/check` sees to it that the copies of them under `deploy/kustomize` are the same.
+const READERS: [&str; 8] = [
+    "deploy/helm/switchboard/files/dashboard.json",
+    "deploy/helm/switchboard/files/rules.yaml",
+    "deploy/helm/switchboard/templates/hpa.yaml",
+    "deploy/kustomize/components/monitoring/dashboard.json",
+    "deploy/kustomize/components/monitoring/prometheusrule.yaml",
+    "deploy/kustomize/components/autoscaling/hpa.yaml",
+    "deploy/checks/rules.test.yaml",
+    "deploy/README.md",
+];
+
+/// Metrics of the Kubernetes watch, which are read before they are declared. The list only ever gets shorter.
+const AWAITED: [&str; 4] = [
+    "switchboard_allowlist_name_conflicts_total",
+    "switchboard_allowlist_shrink_held",
+    "switchboard_annotation_faults_total",
+    "switchboard_watch_errors_total",
+];
+
+/// What the process collector of the prometheus crate adds to a registry.
+const PROCESS: [&str; 7] = [
+    "process_cpu_seconds_total",
+    "process_max_fds",
+    "process_open_fds",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "process_threads",
+    "process_virtual_memory_bytes",
+];
+
+#[test]
+fn every_metric_that_is_read_is_declared() {
+    let declared = Declared::read();
+    for path in READERS {
+        let names = metrics_in(&read(path));
+        assert!(!names.is_empty(), "{path} reads no metric: is it still the right file?");
+        for name in names {
+            assert!(
+                declared.has_series(&name) || AWAITED.contains(&name.as_str()),
+                "{path} reads {name}, which src/metrics.rs does not declare"
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_that_is_declared_is_still_awaited() {
+    let declared = Declared::read();
+    for name in AWAITED {
+        assert!(
+            !declared.has_series(name),
+            "{name} is declared now: take it off AWAITED"
+        );
+    }
+}
+
+#[test]
+fn every_reason_that_is_selected_can_happen() {
+    let sources = read("src/outcome.rs") + &read("src/metrics.rs");
+    let mut seen = 0;
+    for path in READERS {
+        for reason in reasons_in(&read(path)) {
+            seen += 1;
+            assert!(
+                sources.contains(&format!("\"{reason}\"")),
+                "{path} selects reason {reason}, which no outcome has"
+            );
+        }
+    }
+    assert!(seen > 0, "no reason is selected anywhere");
+}
+
+#[test]
+fn a_histogram_is_read_by_its_series_and_a_counter_by_its_name() {
+    let declared = Declared::of(
+        r#"
+        requests: counters(into, "switchboard_requests_total", "Help.", &["code"])?,
+        dial: histogram(
+            into,
+            "switchboard_dial_seconds",
+            "Help, and not switchboard_help_total.",
+        )?,
+        #[cfg(test)]
+        mod tests { const A: &str = "switchboard_of_a_test_total"; }
+        "#,
+    );
+    for (name, exists) in [
+        ("switchboard_requests_total", true),
+        ("switchboard_requests_total_count", false),
+        ("switchboard_dial_seconds", false),
+        ("switchboard_dial_seconds_bucket", true),
+        ("switchboard_dial_seconds_sum", true),
+        ("switchboard_dial_seconds_count", true),
+        ("switchboard_dial_seconds_max", false),
+        ("switchboard_help_total", false),
+        ("switchboard_of_a_test_total", false),
+        ("process_open_fds", false),
+    ] {
+        assert_eq!(declared.has_series(name), exists, "{name}");
+    }
+    let text = r#"rate(switchboard_a_total{reason=~"x|y"}[5m]) / process_b, {"expr": "c{reason=\"z\"}"}"#;
+    assert_eq!(metrics_in(text).len(), 2);
+    assert_eq!(reasons_in(text), ["x", "y", "z"]);
+}
+
+/// The metrics that a source declares, as string literals of whole names.
+struct Declared {
+    plain: BTreeSet<String>,
+    histograms: BTreeSet<String>,
+}
+
+impl Declared {
+    fn read() -> Self {
+        Self::of(&read("src/metrics.rs"))
+    }
+
+    fn of(source: &str) -> Self {
+        let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+        let mut declared = Self {
+            plain: BTreeSet::new(),
+            histograms: BTreeSet::new(),
+        };
+        let mut before = String::new();
+        for (index, part) in code.split('"').enumerate() {
+            let is_literal = index % 2 == 1;
+            if is_literal && part.starts_with("switchboard_") && part.chars().all(is_of_name) {
+                let call = before.rsplit_once('(').map_or("", |(call, _)| call);
+                if call.ends_with("histogram") {
+                    declared.histograms.insert(part.to_owned());
+                } else {
+                    declared.plain.insert(part.to_owned());
+                }
+            }
+            before.push_str(part);
+        }
+        if code.contains("ProcessCollector::for_self()") {
+            declared.plain.extend(PROCESS.map(str::to_owned));
+        }
+        declared
+    }
+
+    fn has_series(&self, name: &str) -> bool {
+        self.plain.contains(name)
+            || ["_bucket", "_sum", "_count"]
+                .iter()
+                .filter_map(|suffix| name.strip_suffix(suffix))
+                .any(|base| self.histograms.contains(base))
+    }
+}
+
+/// The words of a text that can only be metrics.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    text.split(|letter| !is_of_name(letter))
+        .filter(|word| word.starts_with("switchboard_") || word.starts_with("process_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The values of all matchers `reason="…"` and `reason=~"…|…"`, in YAML or escaped in JSON.
+fn reasons_in(text: &str) -> Vec<String> {
+    let text = text.replace("\\\"", "\"");
+    text.split("reason=")
+        .skip(1)
+        .filter_map(|rest| rest.trim_start_matches('~').strip_prefix('"')?.split('"').next())
+        .flat_map(|values| values.split('|'))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn is_of_name(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || letter == '_'
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
