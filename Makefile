@@ -4,7 +4,7 @@
 .PHONY: help build demo test lint bench clean
 
 CARGO ?= cargo
-SCRIPTS := .ci/run tests/demo/run tests/install-clients
+SCRIPTS := .ci/run deploy/check tests/demo/run tests/install-clients
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16

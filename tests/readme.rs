@@ -16,6 +16,8 @@ fn every_refusal_has_a_row() {
         Refusal::TargetUnreachable,
         Refusal::DialTimeout,
         Refusal::NoEndpoint,
+        Refusal::TargetFull,
+        Refusal::AllowlistUnknown,
         Refusal::Draining,
         Refusal::Exhausted,
         Refusal::Internal,
@@ -37,6 +39,7 @@ fn every_metric_has_a_row_and_no_other() {
     let metrics = Metrics::new().unwrap();
     let target = metrics.target("namespace", "service");
     metrics.answered(None);
+    metrics.watch_may_fail("kind");
     let page = metrics.encode().unwrap();
     drop(target);
     let mut there: Vec<_> = page
