@@ -59,24 +59,36 @@ pub struct Local<R, W> {
 /// may still be pending on a thread that cannot be cancelled, so the caller must return from `main` or exit at once.
 /// From here on the process's stdout leads to `/dev/null`: the tunnel owns the real one.
 pub fn command(options: &Options) -> ExitCode {
-    match run_on_standard_streams(options) {
+    let mut local = match stdio::take_stdout() {
+        Ok(stdout) => Local {
+            stdin: tokio::io::stdin(),
+            stdout,
+            interactive: io::stdin().is_terminal(),
+        },
+        Err(error) => return report(&ClientError::Output(error)),
+    };
+    match run_to_the_end(options, &mut local) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let line = head::printable(&chain(&error));
-            // A closed stderr leaves nobody to tell, and the exit code still says it.
-            writeln!(io::stderr(), "switchboard: {line}").ok();
-            ExitCode::from(error.exit_code())
-        }
+        // While `local` holds stdout open: ssh hangs up on a ProxyCommand whose stdout ends, said or not.
+        Err(error) => report(&error),
     }
+}
+
+fn report(error: &ClientError) -> ExitCode {
+    let line = head::printable(&chain(error));
+    // A closed stderr leaves nobody to tell, and the exit code still says it.
+    writeln!(io::stderr(), "switchboard: {line}").ok();
+    ExitCode::from(error.exit_code())
 }
 
 /// Runs one tunnel to its end.
 ///
 /// # Errors
 ///
-/// Every way in which the tunnel did not open, or did not end in order. A reader of `stdout` that went away is not an
+/// Every way in which the tunnel did not open, or did not end in order. `local.stdout` is closed only at the
+/// tunnel's end, so that a failure can be told before. A reader of `stdout` that went away is not an
 /// error: ssh leaves like that.
-pub async fn run<R, W>(options: &Options, local: Local<R, W>) -> Result<(), ClientError>
+pub async fn run<R, W>(options: &Options, local: &mut Local<R, W>) -> Result<(), ClientError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -98,12 +110,11 @@ where
     }
 }
 
-fn run_on_standard_streams(options: &Options) -> Result<(), ClientError> {
-    let local = Local {
-        stdin: tokio::io::stdin(),
-        stdout: stdio::take_stdout().map_err(ClientError::Output)?,
-        interactive: io::stdin().is_terminal(),
-    };
+fn run_to_the_end<R, W>(options: &Options, local: &mut Local<R, W>) -> Result<(), ClientError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -119,7 +130,7 @@ async fn tunnel<S, R, W>(
     mut stream: S,
     options: &Options,
     deadline: Deadline,
-    local: Local<R, W>,
+    local: &mut Local<R, W>,
 ) -> Result<(), ClientError>
 where
     S: AsyncRead + AsyncWrite + Unpin,

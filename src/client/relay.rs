@@ -8,15 +8,15 @@ use super::wire::read_some;
 use super::{ClientError, Local};
 
 /// Writes `early` to stdout, then relays. The end of one direction closes the other peer's input and nothing else.
-pub(super) async fn relay<S, R, W>(stream: S, early: Vec<u8>, local: Local<R, W>) -> Result<(), ClientError>
+pub(super) async fn relay<S, R, W>(stream: S, early: Vec<u8>, local: &mut Local<R, W>) -> Result<(), ClientError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     let (from_proxy, to_proxy) = tokio::io::split(stream);
-    let upload = copy(local.stdin, to_proxy, Vec::new());
-    let download = copy(from_proxy, local.stdout, early);
+    let upload = copy(&mut local.stdin, to_proxy, Vec::new());
+    let download = copy(from_proxy, &mut local.stdout, early);
     tokio::pin!(upload, download);
     tokio::select! {
         uploaded = &mut upload => match uploaded {

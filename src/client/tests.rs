@@ -29,12 +29,12 @@ impl Session {
     fn start_with(options: Options, interactive: bool) -> Self {
         let (stdin, theirs_in) = tokio::io::duplex(64 * 1024);
         let (stdout, theirs_out) = tokio::io::duplex(64 * 1024);
-        let local = Local {
+        let mut local = Local {
             stdin: theirs_in,
             stdout: theirs_out,
             interactive,
         };
-        let ended = tokio::spawn(async move { run(&options, local).await });
+        let ended = tokio::spawn(async move { run(&options, &mut local).await });
         Self { stdin, stdout, ended }
     }
 

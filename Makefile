@@ -1,0 +1,36 @@
+# What there is to do here. `make` alone lists it.
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test lint bench clean
+
+CARGO ?= cargo
+SCRIPTS := .ci/run tests/demo/run tests/install-clients
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+build: ## Build the release binary, target/release/switchboard
+	$(CARGO) build --release --locked
+
+demo: ## Log in with a real ssh through the proxy to a throwaway sshd, and show what happened
+	@tests/demo/run
+
+test: ## Install what the tests need (Debian, Ubuntu), then run them all
+	tests/install-clients
+	$(CARGO) test --locked
+
+lint: ## Check format, lints, licences and sources; what is optional runs where it is installed
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets --locked -- -D warnings
+	@$(call optional,cargo-deny,$(CARGO) deny --locked check --hide-inclusion-graph licenses bans sources)
+	@$(call optional,shellcheck,shellcheck $(SCRIPTS))
+	@$(call optional,hadolint,hadolint Dockerfile)
+
+bench: ## Run the benchmarks
+	$(CARGO) bench --locked
+
+clean: ## Remove what was built
+	$(CARGO) clean
+
+# $(call optional,PROGRAM,COMMAND): a missing program is said aloud, so that it does not look like a pass.
+optional = if command -v $(1) >/dev/null; then echo '$(2)'; $(2); else echo 'not run, $(1) is not installed: $(2)'; fi

@@ -1,0 +1,361 @@
+//! The real OpenSSH through the real binary, by every client that people have: logins, copies and forwards.
+//!
+//! Every test has its own proxy, sshd, keys and directory. `cargo test --test openssh ncat::` runs one client's.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a helper of a test fails the test"
+)]
+
+#[path = "openssh/clients.rs"]
+mod clients;
+#[path = "openssh/lines.rs"]
+mod lines;
+#[path = "openssh/login.rs"]
+mod login;
+#[path = "openssh/process.rs"]
+mod process;
+#[path = "openssh/proxy.rs"]
+mod proxy;
+#[path = "openssh/socks.rs"]
+mod socks;
+#[path = "openssh/sshd.rs"]
+mod sshd;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clients::Client;
+use lines::Lines;
+use login::{HOST, Login, noise};
+use process::{Process, program, quiet, run};
+
+/// Each client does each thing under a name of its own.
+macro_rules! each_client {
+    ($($module:ident: $client:ident,)*) => { $(
+        mod $module {
+            use super::clients::$client as CLIENT;
+
+            #[test]
+            fn runs_a_command() {
+                super::runs_a_command(&CLIENT);
+            }
+
+            #[test]
+            fn copies_64_mib_up() {
+                super::copies_64_mib_up(&CLIENT);
+            }
+
+            #[test]
+            fn copies_64_mib_down() {
+                super::copies_64_mib_down(&CLIENT);
+            }
+
+            #[test]
+            fn puts_and_gets_files() {
+                super::puts_and_gets_files(&CLIENT);
+            }
+
+            #[test]
+            fn forwards_like_vs_code() {
+                super::forwards_like_vs_code(&CLIENT);
+            }
+
+            #[test]
+            fn shows_a_refusal() {
+                super::shows_a_refusal(&CLIENT);
+            }
+        }
+    )* };
+}
+
+each_client! {
+    switchboard_connect: SWITCHBOARD,
+    proxytunnel: PROXYTUNNEL,
+    netcat: NC,
+    ncat: NCAT,
+    corkscrew: CORKSCREW,
+    connect_proxy: CONNECT_PROXY,
+    socat: SOCAT,
+}
+
+fn runs_a_command(client: &Client) {
+    let login = Login::through(client);
+    let mut ssh = login.command("ssh");
+    let finished = login.run(ssh.arg(HOST).arg("cat; echo to stderr >&2; exit 0"), b"through stdin\n");
+    assert_eq!(finished.stdout, "through stdin\n");
+    // proxytunnel announces its way first (`Via …`), and its -q would also hide a refusal.
+    assert!(finished.stderr.ends_with("to stderr\n"), "{finished}");
+
+    let mut ssh = login.command("ssh");
+    assert_eq!(login.attempt(ssh.arg(HOST).arg("exit 7"), &[]).status.code(), Some(7));
+
+    for line in login.proxy.access_lines(2) {
+        assert_tunnel(&line);
+    }
+}
+
+fn copies_64_mib_up(client: &Client) {
+    let login = Login::through(client);
+    let content = noise(64 << 20);
+    let here = login.write("here", &content);
+    let there = login.path("there");
+    login.run(
+        login
+            .command("scp")
+            .arg(here)
+            .arg(format!("{HOST}:{}", there.display())),
+        &[],
+    );
+    assert!(fs::read(there).unwrap() == content, "the copy is another one");
+}
+
+fn copies_64_mib_down(client: &Client) {
+    let login = Login::through(client);
+    let content = noise(64 << 20);
+    let there = login.write("there", &content);
+    let here = login.path("here");
+    login.run(
+        login
+            .command("scp")
+            .arg(format!("{HOST}:{}", there.display()))
+            .arg(&here),
+        &[],
+    );
+    assert!(fs::read(here).unwrap() == content, "the copy is another one");
+}
+
+fn puts_and_gets_files(client: &Client) {
+    let login = Login::through(client);
+    let files = [
+        ("empty", 0),
+        ("one byte", 1),
+        ("a few pages", 12_345),
+        ("long", 5 << 20),
+    ];
+    let (here, there, back) = (login.path("here"), login.path("there"), login.path("back"));
+    let mut batch = format!("mkdir {}\nlcd {}\n", there.display(), here.display());
+    for directory in [&here, &back] {
+        fs::create_dir(directory).unwrap();
+    }
+    for (name, size) in files {
+        login.write(&format!("here/{name}"), &noise(size));
+        batch += &format!("put \"{name}\" \"{}/{name}\"\n", there.display());
+    }
+    for (name, _) in files {
+        batch += &format!("get \"{0}/{name}\" \"{1}/{name}\"\n", there.display(), back.display());
+    }
+    // sftp ends its options before the destination, and `-b -` reads the batch from stdin.
+    login.run(login.command("sftp").args(["-b", "-"]).arg(HOST), batch.as_bytes());
+    for (name, size) in files {
+        assert!(
+            fs::read(there.join(name)).unwrap() == noise(size),
+            "{name} was not put whole"
+        );
+        assert!(
+            fs::read(back.join(name)).unwrap() == noise(size),
+            "{name} was not got whole"
+        );
+    }
+}
+
+/// VS Code keeps one `ssh -T -D PORT host` with a shell on its stdin, and opens all else through that port.
+fn forwards_like_vs_code(client: &Client) {
+    let login = Login::through(client);
+    let content = noise(8 << 20);
+    let fetches = 4;
+    let (target, server) = socks::serve(content.clone(), fetches);
+    let (socks, mut session) = vs_code_session(&login);
+
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..fetches)
+            .map(|_| scope.spawn(|| socks::fetch(socks, target)))
+            .collect();
+        for reader in readers {
+            assert!(
+                reader.join().unwrap() == content,
+                "another content came through the forward"
+            );
+        }
+    });
+    server.join().unwrap();
+
+    drop(session.child().stdin.take());
+    assert!(session.wait(SOON).success());
+    assert_tunnel(&login.proxy.access_lines(1)[0]);
+}
+
+/// Starts the session on a port that was free a moment ago, and again when somebody else was faster.
+fn vs_code_session(login: &Login) -> (std::net::SocketAddr, Process) {
+    for _ in 0..8 {
+        let socks = sshd::free_address();
+        let mut command = login.command("ssh");
+        command
+            .args([
+                "-T",
+                "-o",
+                "ExitOnForwardFailure=yes",
+                "-D",
+                &socks.to_string(),
+                HOST,
+                "sh",
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut session = Process::start(&mut command);
+        let stdout = Lines::of(session.child().stdout.take().unwrap());
+        let stderr = Lines::of(session.child().stderr.take().unwrap());
+        // ssh listens before it asks for the shell: the shell's answer says that the port is open.
+        session
+            .child()
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(b"echo ready\n")
+            .unwrap();
+        if stdout
+            .wait(SOON, |lines| lines.contains(&"ready".to_owned()).then_some(()))
+            .is_ok()
+        {
+            return (socks, session);
+        }
+        let said = stderr.all().join("\n");
+        assert!(said.contains("Address already in use"), "{said}\n{}", login.proxy.log());
+    }
+    panic!("no port for the forward");
+}
+
+fn shows_a_refusal(client: &Client) {
+    let login = Login::through(client);
+    let started = Instant::now();
+    let refused = login.attempt(
+        login.command("ssh").arg("unknown.ns.svc.cluster.local").arg("true"),
+        &[],
+    );
+    assert_eq!(refused.status.code(), Some(255), "{refused}");
+    assert!(started.elapsed() < SOON, "{refused}");
+    assert!(refused.stderr.contains(client.refusal), "{refused}");
+    let lines = login.proxy.access_lines(1);
+    assert!(
+        lines[0].contains(r#""status":403"#) && lines[0].contains(r#""reason":"not_allowed""#),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn nc_is_openbsds() {
+    let directory = tempfile::tempdir().unwrap();
+    clients::assert_nc_is_the_right_one(directory.path());
+}
+
+/// `curl -p -x` opens a tunnel with its own head (User-Agent, Host with the port) and speaks through it.
+#[test]
+fn curl_tunnels_to_a_banner() {
+    let login = Login::through(&clients::SWITCHBOARD);
+    let directory = tempfile::tempdir().unwrap();
+    let mut curl = quiet(program("curl", "curl"));
+    curl.args(["--silent", "--show-error", "--max-time", "20", "-p", "-x"])
+        .arg(format!("http://{}", login.proxy.address))
+        .arg(format!("telnet://{HOST}:{}", login::PORT));
+    // A client that is not ssh: sshd shows its own line, says what is wrong and hangs up.
+    let finished = run(
+        &mut curl,
+        b"SSH-2.0-curl\r\nnot a key exchange\r\n",
+        directory.path(),
+        SOON,
+    );
+    assert!(
+        finished.stdout.starts_with("SSH-2.0-OpenSSH_"),
+        "{finished}\n{}",
+        login.proxy.log()
+    );
+    assert!(login.proxy.access_lines(1)[0].contains(r#""status":200"#));
+}
+
+/// ssh kills its ProxyCommand as soon as that closes stdout: what there is to say must be out by then.
+#[test]
+fn switchboard_connect_says_why_before_it_hangs_up() {
+    let login = Login::through(&clients::SWITCHBOARD);
+    // Many times: it is a race that was lost once in six.
+    for _ in 0..50 {
+        let mut command = quiet(env!("CARGO_BIN_EXE_switchboard"));
+        command
+            .args([
+                "connect",
+                "--proxy",
+                &format!("http://{}", login.proxy.address),
+                "unknown:22",
+            ])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut connect = Process::start(&mut command);
+        let mut stdout = connect.child().stdout.take().unwrap();
+        let mut stderr = connect.child().stderr.take().unwrap();
+        assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "there is no tunnel to print");
+        drop(connect);
+        let mut said = String::new();
+        stderr.read_to_string(&mut said).unwrap();
+        assert!(said.contains("403: the target is not on the allowlist"), "{said:?}");
+    }
+}
+
+/// Kubernetes sends SIGTERM and waits: who is logged in may finish.
+#[test]
+fn a_session_outlives_sigterm() {
+    let mut login = Login::through(&clients::SWITCHBOARD);
+    let mut command = login.command("ssh");
+    command
+        .args(["-T", HOST, "sh"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut session = Process::start(&mut command);
+    let stdout = Lines::of(session.child().stdout.take().unwrap());
+    let mut shell = session.child().stdin.take().unwrap();
+    let hears = |text: &str| stdout.wait(SOON, |lines| lines.contains(&text.to_owned()).then_some(()));
+
+    shell.write_all(b"echo before\n").unwrap();
+    hears("before").unwrap();
+    login.proxy.terminate();
+    login.proxy.says("drain");
+    shell.write_all(b"echo after\n").unwrap();
+    hears("after").unwrap();
+    drop(shell);
+    assert!(session.wait(SOON).success());
+    assert_eq!(login.proxy.wait().code(), Some(0), "{}", login.proxy.log());
+    assert_tunnel(&login.proxy.access_lines(1)[0]);
+}
+
+/// The README may only name what is tested here, to the letter.
+#[test]
+fn the_readme_gives_these_commands() {
+    let readme = include_str!("../README.md");
+    for client in [clients::SWITCHBOARD, clients::PROXYTUNNEL, clients::NC] {
+        let line = format!("ProxyCommand {}", client.proxy_command);
+        assert!(
+            readme.lines().any(|there| there.trim() == line),
+            "not in README.md: {line}"
+        );
+    }
+}
+
+/// A tunnel that ended as sessions do. Whether the client's own end comes as a FIN or as a reset is the client's way.
+fn assert_tunnel(line: &str) {
+    for field in [
+        r#""status":200"#,
+        r#""server.address":"svc-a.ns.svc.cluster.local""#,
+        r#""server.port":80"#,
+    ] {
+        assert!(line.contains(field), "{field} is not in {line}");
+    }
+    let ended = ["eof", "reset"]
+        .iter()
+        .any(|reason| line.contains(&format!(r#""reason":"{reason}""#)));
+    assert!(ended, "{line}");
+}
+
+const SOON: Duration = Duration::from_secs(20);

@@ -1,0 +1,98 @@
+//! The programs that people put into ProxyCommand, as one table.
+
+use std::net::SocketAddr;
+
+use super::process::{program, quiet, run};
+
+/// One way through the proxy.
+pub(crate) struct Client {
+    /// The program that ssh starts.
+    pub(crate) program: &'static str,
+    /// The Debian package that has it; none for our own.
+    pub(crate) package: &'static str,
+    /// The ProxyCommand for a proxy at `proxy.example.com:8080`, as in the README.
+    pub(crate) proxy_command: &'static str,
+    /// What a user sees of a refused name.
+    pub(crate) refusal: &'static str,
+}
+
+pub(crate) const SWITCHBOARD: Client = Client {
+    program: "switchboard",
+    package: "",
+    proxy_command: "switchboard connect --proxy http://proxy.example.com:8080 %h:%p",
+    refusal: "the target is not on the allowlist",
+};
+
+pub(crate) const PROXYTUNNEL: Client = Client {
+    program: "proxytunnel",
+    package: "proxytunnel",
+    proxy_command: "proxytunnel -p proxy.example.com:8080 -d %h:%p",
+    refusal: "403 the target is not on the allowlist",
+};
+
+pub(crate) const NC: Client = Client {
+    program: "nc",
+    package: "netcat-openbsd",
+    proxy_command: "nc -X connect -x proxy.example.com:8080 %h %p",
+    refusal: "403 the target is not on the allowlist",
+};
+
+pub(crate) const NCAT: Client = Client {
+    program: "ncat",
+    package: "ncat",
+    proxy_command: "ncat --proxy proxy.example.com:8080 --proxy-type http %h %p",
+    refusal: "403",
+};
+
+pub(crate) const CORKSCREW: Client = Client {
+    program: "corkscrew",
+    package: "corkscrew",
+    proxy_command: "corkscrew proxy.example.com 8080 %h %p",
+    refusal: "the target is not on the allowlist",
+};
+
+/// It says nothing of its own about a refusal; what remains is what ssh says.
+pub(crate) const CONNECT_PROXY: Client = Client {
+    program: "connect-proxy",
+    package: "connect-proxy",
+    proxy_command: "connect-proxy -H proxy.example.com:8080 %h %p",
+    refusal: "Connection closed by UNKNOWN port 65535",
+};
+
+pub(crate) const SOCAT: Client = Client {
+    program: "socat",
+    package: "socat",
+    proxy_command: "socat - PROXY:proxy.example.com:%h:%p,proxyport=8080",
+    refusal: "the target is not on the allowlist",
+};
+
+impl Client {
+    /// The ProxyCommand for a proxy at this address, with the program's full path.
+    pub(crate) fn command(&self, proxy: SocketAddr) -> String {
+        let (name, arguments) = self.proxy_command.split_once(' ').unwrap();
+        let file = if self.package.is_empty() {
+            env!("CARGO_BIN_EXE_switchboard").into()
+        } else {
+            program(name, self.package)
+        };
+        let arguments = arguments
+            .replace("proxy.example.com", &proxy.ip().to_string())
+            .replace("8080", &proxy.port().to_string());
+        format!("{} {arguments}", file.display())
+    }
+}
+
+/// Several programs are called nc; only OpenBSD's has `-X`.
+pub(crate) fn assert_nc_is_the_right_one(directory: &std::path::Path) {
+    let help = run(
+        quiet(program(NC.program, NC.package)).arg("-h"),
+        &[],
+        directory,
+        std::time::Duration::from_secs(5),
+    );
+    assert!(
+        format!("{}{}", help.stdout, help.stderr).contains("OpenBSD"),
+        "nc is another one here: install the Debian package {}",
+        NC.package
+    );
+}
