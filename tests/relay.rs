@@ -22,6 +22,7 @@ use switchboard::limits::Direction;
 use switchboard::outcome::{Close, Reason, Side};
 use switchboard::relay::Engine;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -51,10 +52,10 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
+/// All at once: most tests wait for clocks more than for the processor.
 async fn for_each_setup(test: impl AsyncFn(Rig)) {
-    for setup in SETUPS {
-        test(Rig::new(setup)).await;
-    }
+    let [one, two, three, four, five] = SETUPS.map(Rig::new);
+    tokio::join!(test(one), test(two), test(three), test(four), test(five));
 }
 
 fn eof(by: Side) -> Close {
@@ -195,6 +196,48 @@ async fn a_reset_of_an_idle_tunnel_is_passed_on_either_way() {
                 .await;
             assert_eq!(close, reset_by(side));
             assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        }
+    })
+    .await;
+}
+
+/// A server that closes as soon as it has sent all gets a late message of its client, and its kernel answers with a
+/// reset. The proxy has the whole download by then, and its end: a reset of the client would throw the tail away.
+#[tokio::test]
+async fn who_resets_after_it_has_finished_takes_back_nothing() {
+    const SENT: usize = 200_000;
+    for_each_setup(async |rig| {
+        for side in [Side::Client, Side::Target] {
+            let direction = match side {
+                Side::Client => Direction::Upload,
+                Side::Target | Side::Proxy => Direction::Download,
+            };
+            let before = rig.meter.bytes(direction);
+            let (resets, told) = oneshot::channel();
+            let script = async |client, target| {
+                let (mut finishes, mut stays): (TcpStream, TcpStream) = match side {
+                    Side::Client => (client, target),
+                    Side::Target | Side::Proxy => (target, client),
+                };
+                finishes.write_all(&vec![7; SENT]).await.unwrap();
+                finishes.shutdown().await.unwrap();
+                rig.counted(direction, before + SENT as u64).await;
+                // The end itself is seen once the bytes before it are.
+                let mut first = [0; 1];
+                stays.read_exact(&mut first).await.unwrap();
+                stays.write_all(b"late").await.unwrap();
+                finishes.read_exact(&mut [0; 4]).await.unwrap();
+                reset(finishes);
+                resets.send(()).unwrap();
+                stays
+            };
+            let wires = Wires::with(Vec::new(), Some(32_768)).await;
+            let (close, mut stays) = rig.carry(wires, pending(), script).await;
+            told.await.unwrap();
+            assert_eq!(close, reset_by(side));
+            let mut rest = Vec::new();
+            let end = stays.read_to_end(&mut rest).await;
+            assert_eq!(rest.len(), SENT - 1, "{side:?} {:?} {end:?}", rig.engine);
         }
     })
     .await;

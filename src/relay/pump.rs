@@ -39,6 +39,7 @@ pub(super) struct Pump<'a> {
     in_flight: InFlight<'a>,
     heat: u8,
     since_yield: usize,
+    finished: bool,
 }
 
 /// Which side broke a direction, and how.
@@ -84,12 +85,18 @@ impl<'a> Pump<'a> {
             in_flight: InFlight::Nothing,
             heat: 0,
             since_yield: 0,
+            finished: false,
         }
     }
 
     /// The socket that this direction reads from.
     pub(super) fn source(&self) -> &TcpStream {
         self.from.as_ref()
+    }
+
+    /// Whether the source's end of stream has been passed on.
+    pub(super) fn has_finished(&self) -> bool {
+        self.finished
     }
 
     /// Moves bytes until the source's end of stream has been passed on.
@@ -108,6 +115,7 @@ impl<'a> Pump<'a> {
             self.flush().await?;
             self.breathe(read).await;
         }
+        self.finished = true;
         // It fails when the receiver has reset meanwhile, which the other direction will find when it reads.
         self.to.shutdown().await.ok();
         Ok(())
