@@ -18,13 +18,14 @@ use std::time::Duration;
 
 use loopback::{Part, Rig, SETUPS, Wires, play, play_and_reset, reset};
 use proptest::prelude::*;
+use rustix::net::{SendFlags, send};
 use switchboard::limits::Direction;
 use switchboard::outcome::{Close, Reason, Side};
 use switchboard::relay::Engine;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 fn part() -> impl Strategy<Value = Part> {
     let bytes = prop_oneof![Just(0), 1_usize..100, 100_usize..100_000, 100_000_usize..3_000_000];
@@ -432,6 +433,33 @@ async fn early_bytes_come_first_even_from_a_client_that_has_finished() {
             .await;
         assert_eq!(close, eof(Side::Client));
         assert_eq!(rig.meter.bytes(Direction::Upload), 10);
+    })
+    .await;
+}
+
+/// splice(2) stops in front of TCP urgent data for ever: a client could make a tunnel spin, or lose what stands behind.
+#[tokio::test]
+async fn urgent_data_loses_no_byte_behind_it() {
+    for_each_setup(async |rig| {
+        let (close, received) = rig
+            .carry(Wires::new().await, pending(), async |mut client, mut target| {
+                let bulk = vec![1; 1 << 20];
+                let mut received = vec![0; 1 << 20];
+                let (written, read) = tokio::join!(client.write_all(&bulk), target.read_exact(&mut received));
+                assert!(written.is_ok() && read.is_ok());
+                send(&client, b"!", SendFlags::OOB).unwrap();
+                client.write_all(b"behind").await.unwrap();
+                client.shutdown().await.unwrap();
+                received.clear();
+                let end = timeout(Duration::from_secs(5), target.read_to_end(&mut received)).await;
+                end.expect("it does not spin").unwrap();
+                target.shutdown().await.unwrap();
+                received
+            })
+            .await;
+        assert_eq!(close, eof(Side::Client));
+        // As recv(2) has it, the urgent byte is not a part of the stream.
+        assert_eq!(received, b"behind");
     })
     .await;
 }

@@ -171,18 +171,22 @@ impl<'a> Pump<'a> {
     }
 
     /// Takes a pipe only once there is something to put into it; copies when there is none to be had.
+    ///
+    /// In front of TCP urgent data splice(2) stops for ever, while the socket stays readable: with EAGAIN, or once the
+    /// peer has finished with 0, as if nothing stood behind it. read(2) steps over it, and so has the last word.
     async fn fill_pipe(&mut self, most: usize) -> Result<usize, Broken> {
         let (source, _) = self.sides();
         let broken = |error| Broken { by: source, error };
-        loop {
+        // The first EAGAIN is usual: the last fill took all there was. Hot sources have more when they wake again.
+        for _ in 0..2 {
             poll_fn(|context| self.source().poll_read_ready(context))
                 .await
                 .map_err(broken)?;
             let Some(mut pipe) = self.terms.pipes.take() else {
-                return self.copy(most.min(copy::MOST)).await;
+                break;
             };
             match pipe.try_fill(self.source(), most) {
-                Ok(0) => return Ok(0),
+                Ok(0) => break,
                 Ok(read) => {
                     self.in_flight = InFlight::Piped(pipe);
                     return Ok(read);
@@ -191,6 +195,7 @@ impl<'a> Pump<'a> {
                 Err(error) => return Err(broken(error)),
             }
         }
+        self.copy(most.min(copy::MOST)).await
     }
 
     fn is_hot(&self) -> bool {
