@@ -102,6 +102,7 @@ proptest! {
             prop_assert!(at_target.received == upload, "{setup:?} upload");
             prop_assert!(at_client.received == target_part.stream(), "{setup:?} download");
             prop_assert!(at_target.end.is_ok() && at_client.end.is_ok());
+            prop_assert_eq!(rig.totals.bytes(Direction::Upload), upload.len() as u64);
             prop_assert_eq!(rig.meter.bytes(Direction::Upload), upload.len() as u64);
             prop_assert_eq!(rig.meter.bytes(Direction::Download), target_part.bytes as u64);
             prop_assert_eq!(rig.pipes.in_use(), 0);

@@ -35,6 +35,7 @@ pub(crate) struct Rig {
     pub(crate) upload: Limit,
     pub(crate) download: Limit,
     pub(crate) meter: Meter,
+    pub(crate) totals: Arc<Totals>,
     pub(crate) pipes: PipePool,
     pub(crate) engine: Engine,
     pub(crate) options: Options,
@@ -43,10 +44,12 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) fn new((engine, pipes): Setup) -> Self {
         let unlimited = || Limit::new(Rate::UNLIMITED, Size::bytes(1 << 20).unwrap());
+        let totals = Arc::new(Totals::default());
         Self {
             upload: unlimited(),
             download: unlimited(),
-            meter: Meter::new(Arc::new(Totals::default())),
+            meter: Meter::new(Arc::clone(&totals)),
+            totals,
             pipes: PipePool::new(pipes),
             engine,
             options: Options::default(),
