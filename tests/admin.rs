@@ -214,7 +214,7 @@ fn a_target_that_leaves_the_list_leaves_no_series_behind() {
     let target = Target::listen();
     let proxy = Proxy::start(&allow(&[("devbox:22", target.address())]));
     let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
-    assert_eq!(proxy.scrape().value(TUNNELS), 1.0);
+    proxy.settles(TUNNELS, 1.0);
     proxy.reload("");
     client.expect_end();
     server.expect_end();
