@@ -139,7 +139,8 @@ fn text(status: StatusCode, page: String) -> Response<Full<Bytes>> {
     response
 }
 
-const MOST_CONNECTIONS: usize = 64;
+/// Slow ones may hold a place for as long as a head may take, and the kubelet must find one.
+const MOST_CONNECTIONS: usize = 512;
 const LONGEST_HEAD: Duration = Duration::from_secs(5);
 /// A scraper that keeps its connection open has it renewed that often.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(600);

@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use self::http1::Client;
 use crate::authority::Authority;
 use crate::outcome::{Denial, Refusal};
+use crate::socket;
 
 mod head;
 mod http1;
@@ -38,19 +39,37 @@ pub struct Established<T> {
     pub answer: T,
 }
 
+/// A client that has its refusal.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub refusal: Refusal,
+    /// `None` when there was nobody to tell.
+    client: Option<TcpStream>,
+}
+
+impl Refused {
+    /// Closes the connection without a look at what came behind the head: with keep-alive those bytes would be taken
+    /// for another request (RFC 9931 section 6).
+    pub async fn close(self) {
+        if let Some(stream) = &self.client {
+            socket::close_gently(stream).await;
+        }
+    }
+}
+
 /// Reads a CONNECT, asks `answer` about its target, and tells the client what came of it.
 ///
 /// A client that leaves while `answer` is under way ends it: that future is dropped.
 ///
 /// # Errors
-/// The refusal. The client has been told, and its connection is closed without a look at what came behind the head:
-/// with keep-alive those bytes would be taken for another request (RFC 9931 section 6).
+/// The refusal, which the client has been told.
 pub async fn handshake<T>(
     stream: TcpStream,
     accepted: Instant,
     options: &Options,
     answer: impl AsyncFnOnce(Authority) -> Result<T, Denial>,
-) -> Result<Established<T>, Refusal> {
+) -> Result<Established<T>, Refused> {
     let mut client = Client::new(stream);
     let head = timeout_at(accepted + options.head, client.read_head()).await;
     let answered = match head.unwrap_or(Err(Refusal::HeadTimeout)) {
@@ -70,9 +89,9 @@ pub async fn handshake<T>(
             let (stream, early) = client.into_parts();
             Ok(Established { stream, early, answer })
         }
-        Err(denial) => {
-            client.refuse(&denial).await;
-            Err(denial.refusal)
-        }
+        Err(denial) => Err(Refused {
+            refusal: denial.refusal,
+            client: client.refuse(&denial).await,
+        }),
     }
 }

@@ -16,7 +16,7 @@ pub use prometheus::Error;
 
 use crate::limits::Direction;
 use crate::meter::Totals;
-use crate::outcome::{Outcome, Reason, Side};
+use crate::outcome::{Outcome, Reason, Refusal, Side};
 
 /// The metrics of one process. Labels come from our enums or the allowlist, never from what a client sent.
 #[derive(Debug)]
@@ -171,6 +171,10 @@ impl Metrics {
 
     /// A rate needs a first zero: without it the first event of a kind never shows.
     fn show_zeros(&self) {
+        self.requests(200, "established");
+        for refusal in Refusal::ALL {
+            self.requests(refusal.status(), refusal.label());
+        }
         for reason in Reason::ALL {
             for by in Side::ALL {
                 self.tunnels_closed.with_label_values(&[reason.label(), by.label()]);
@@ -191,9 +195,12 @@ impl Metrics {
     /// Counts an answer: `None` is the 200.
     pub fn answered(&self, refused: Option<Outcome>) {
         let (code, reason) = refused.map_or((200, "established"), |outcome| (outcome.status(), outcome.reason()));
+        self.requests(code, reason).inc();
+    }
+
+    fn requests(&self, code: u16, reason: &str) -> IntCounter {
         self.connect_requests
             .with_label_values(&[code.to_string().as_str(), reason])
-            .inc();
     }
 
     /// Counts the end of a tunnel.

@@ -160,6 +160,26 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Every refusal, with one fault for all that are malformed: for metrics that show zero before the first.
+    pub const ALL: [Self; 16] = [
+        Self::Malformed(Malformed::RequestLine),
+        Self::NotAllowed,
+        Self::MethodNotAllowed,
+        Self::HeadTimeout,
+        Self::HeadTooLarge,
+        Self::TargetRefused,
+        Self::TargetUnreachable,
+        Self::DialTimeout,
+        Self::NoEndpoint,
+        Self::TargetFull,
+        Self::AllowlistUnknown,
+        Self::Draining,
+        Self::Exhausted,
+        Self::ClientLeft,
+        Self::NoRequest,
+        Self::Internal,
+    ];
+
     /// The status code of the answer. 499 (as nginx has it) is never sent: there was nobody to send it to.
     pub fn status(self) -> u16 {
         match self {
@@ -373,28 +393,9 @@ impl fmt::Display for Outcome {
 mod tests {
     use super::*;
 
-    const REFUSALS: [Refusal; 16] = [
-        Refusal::Malformed(Malformed::RequestLine),
-        Refusal::NotAllowed,
-        Refusal::MethodNotAllowed,
-        Refusal::HeadTimeout,
-        Refusal::HeadTooLarge,
-        Refusal::TargetRefused,
-        Refusal::TargetUnreachable,
-        Refusal::DialTimeout,
-        Refusal::NoEndpoint,
-        Refusal::TargetFull,
-        Refusal::AllowlistUnknown,
-        Refusal::Draining,
-        Refusal::Exhausted,
-        Refusal::ClientLeft,
-        Refusal::NoRequest,
-        Refusal::Internal,
-    ];
-
     #[test]
     fn labels_are_unique_words_and_phrases_are_short_ascii() {
-        let mut labels: Vec<_> = REFUSALS.map(Refusal::label).to_vec();
+        let mut labels: Vec<_> = Refusal::ALL.map(Refusal::label).to_vec();
         labels.extend(Reason::ALL.map(Reason::label));
         for label in &labels {
             assert!(
@@ -406,7 +407,7 @@ mod tests {
         let count = labels.len();
         labels.dedup();
         assert_eq!(labels.len(), count);
-        for refusal in REFUSALS {
+        for refusal in Refusal::ALL {
             let phrase = refusal.phrase();
             assert!(
                 phrase.len() <= 60 && phrase.bytes().all(|byte| (b' '..=b'~').contains(&byte)),
@@ -417,7 +418,7 @@ mod tests {
 
     #[test]
     fn only_a_busy_proxy_says_when_to_come_back() {
-        for refusal in REFUSALS {
+        for refusal in Refusal::ALL {
             assert_eq!(refusal.retry_after().is_some(), refusal.status() == 503, "{refusal:?}");
         }
     }

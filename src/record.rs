@@ -76,6 +76,7 @@ pub struct Record<'a> {
     sent: u64,
     received: u64,
     outcome: Option<Outcome>,
+    accounted: bool,
 }
 
 impl<'a> Record<'a> {
@@ -96,6 +97,7 @@ impl<'a> Record<'a> {
             sent: 0,
             received: 0,
             outcome: None,
+            accounted: false,
         }
     }
 
@@ -116,9 +118,10 @@ impl<'a> Record<'a> {
         self.upstream = result.ok().map(|upstream| upstream.address);
     }
 
-    /// It got no tunnel.
-    pub fn refused(mut self, refusal: Refusal) {
+    /// It got no tunnel, and has just been told. It is accounted for now: the client may take its time to leave.
+    pub fn refused(&mut self, refusal: Refusal) {
         self.outcome = Some(Outcome::Refused(refusal));
+        self.account();
     }
 
     /// It is a tunnel now.
@@ -138,7 +141,10 @@ impl<'a> Record<'a> {
         }
     }
 
-    fn account(&self) -> Outcome {
+    fn account(&mut self) {
+        if std::mem::replace(&mut self.accounted, true) {
+            return;
+        }
         let now = Instant::now();
         let lost = match self.established {
             Some(_) => Outcome::Closed(Close {
@@ -148,7 +154,6 @@ impl<'a> Record<'a> {
             None => Outcome::Refused(Refusal::Internal),
         };
         let outcome = self.outcome.unwrap_or(lost);
-        self.metrics.connections_active.dec();
         match self.established {
             Some(established) => {
                 self.metrics.closed(outcome);
@@ -161,7 +166,7 @@ impl<'a> Record<'a> {
                     .observe((now - self.accepted).as_secs_f64());
             }
         }
-        outcome
+        self.write_line(outcome);
     }
 
     /// The access line: every field every time, so that a log pipeline needs no cases. Their names are an interface.
@@ -201,8 +206,8 @@ impl<'a> Record<'a> {
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
-        let outcome = self.account();
-        self.write_line(outcome);
+        self.account();
+        self.metrics.connections_active.dec();
     }
 }
 

@@ -89,8 +89,9 @@ pub struct Terms<'a> {
 /// Relays until both sides have finished, one has failed, nothing moves any more, or `ending` says so.
 ///
 /// An end of stream is passed on as one and leaves the other direction running; a reset is passed on as a reset, when
-/// the caller drops `ends`, which it does next. When `ending` or a timeout ends it, what was read is still written and
-/// both sides are closed.
+/// the caller drops `ends`, which it does next. Only who resets after it has finished is followed by no reset, but by
+/// the end of stream that it sent first. When `ending` or a timeout ends it, what was read is still written and both
+/// sides are closed.
 pub async fn relay(ends: &mut Ends, terms: &Terms<'_>, ending: Pin<&mut impl Future<Output = Close>>) -> Close {
     let early = std::mem::take(&mut ends.early);
     let (from_client, to_client) = ends.downstream.split();
@@ -104,16 +105,30 @@ pub async fn relay(ends: &mut Ends, terms: &Terms<'_>, ending: Pin<&mut impl Fut
     };
     match close.reason {
         Reason::Eof => {}
-        Reason::Reset | Reason::Io | Reason::Panic => {
-            socket::reset_on_drop(upload.source());
-            socket::reset_on_drop(download.source());
-        }
+        Reason::Reset | Reason::Io | Reason::Panic => match close.by {
+            Side::Client => pass_on_break(&upload, &download).await,
+            Side::Target | Side::Proxy => pass_on_break(&download, &upload).await,
+        },
         Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked => {
             // Boxed: an open tunnel need not hold the room for it.
             Box::pin(say_goodbye(&mut upload, &mut download)).await;
         }
     }
     close
+}
+
+/// Prepares the sockets for their drop after the source of `broken` has failed.
+///
+/// Had it finished before, all that it sent stands in the other side's send buffer, and a reset would throw the tail
+/// away: a server that closes at once gets a late message of its client, and its kernel answers with a reset.
+async fn pass_on_break(broken: &Pump<'_>, other: &Pump<'_>) {
+    socket::reset_on_drop(broken.source());
+    if broken.has_finished() {
+        // Boxed, as the goodbye.
+        Box::pin(socket::close_gently(other.source())).await;
+    } else {
+        socket::reset_on_drop(other.source());
+    }
 }
 
 /// Writes what was read, within a deadline, and closes both sides.

@@ -90,8 +90,9 @@ async fn open(stream: TcpStream, peer: SocketAddr, world: &World) -> Option<Tunn
                 early,
             },
         }),
-        Err(refusal) => {
-            record.refused(refusal);
+        Err(refused) => {
+            record.refused(refused.refusal);
+            refused.close().await;
             None
         }
     }

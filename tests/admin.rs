@@ -22,7 +22,7 @@ use harness::{allow, eventually, request};
 use switchboard::drain::Drained;
 
 /// Every metric of ours: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 19] = [
+const METRICS: [(&str, &str, &[&str]); 22] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -46,6 +46,9 @@ const METRICS: [(&str, &str, &[&str]); 19] = [
     ("switchboard_pipes_in_use", "gauge", &[]),
     ("switchboard_allowlist_targets", "gauge", &[]),
     ("switchboard_allowlist_last_sync_timestamp_seconds", "gauge", &[]),
+    ("switchboard_allowlist_name_conflicts", "gauge", &[]),
+    ("switchboard_allowlist_shrink_held", "gauge", &[]),
+    ("switchboard_annotation_errors_total", "counter", &[]),
     ("switchboard_draining", "gauge", &[]),
     ("switchboard_config_last_reload_successful", "gauge", &[]),
     ("switchboard_config_reload_failures_total", "counter", &[]),
@@ -211,7 +214,7 @@ fn a_target_that_leaves_the_list_leaves_no_series_behind() {
     let target = Target::listen();
     let proxy = Proxy::start(&allow(&[("devbox:22", target.address())]));
     let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
-    assert_eq!(proxy.scrape().value(TUNNELS), 1.0);
+    proxy.settles(TUNNELS, 1.0);
     proxy.reload("");
     client.expect_end();
     server.expect_end();

@@ -12,6 +12,7 @@ const LAYERS: [(&str, &[&str]); 4] = [
     (
         "machinery",
         &[
+            "budget",
             "dial",
             "drain",
             "listener",

@@ -74,11 +74,10 @@ impl Client {
         self.send(CONFIRMATION).await.map_err(|_| Refusal::ClientLeft)
     }
 
-    /// Sends the refusal, if there is somebody to send it to, and closes.
-    pub(super) async fn refuse(mut self, denial: &Denial) {
-        if denial.refusal.is_answered() && self.send(answer(denial).as_bytes()).await.is_ok() {
-            socket::close_gently(&self.stream).await;
-        }
+    /// Sends the refusal, and gives the connection back if there was somebody to send it to.
+    pub(super) async fn refuse(mut self, denial: &Denial) -> Option<TcpStream> {
+        let told = denial.refusal.is_answered() && self.send(answer(denial).as_bytes()).await.is_ok();
+        told.then_some(self.stream)
     }
 
     pub(super) fn into_parts(self) -> (TcpStream, Vec<u8>) {

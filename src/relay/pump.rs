@@ -41,6 +41,7 @@ pub(super) struct Pump<'a> {
     in_flight: InFlight<'a>,
     heat: u8,
     since_yield: usize,
+    finished: bool,
 }
 
 /// Which side broke a direction, and how.
@@ -85,12 +86,18 @@ impl<'a> Pump<'a> {
             in_flight: InFlight::Nothing,
             heat: 0,
             since_yield: 0,
+            finished: false,
         }
     }
 
     /// The socket that this direction reads from.
     pub(super) fn source(&self) -> &TcpStream {
         self.from.as_ref()
+    }
+
+    /// Whether the source's end of stream has been passed on.
+    pub(super) fn has_finished(&self) -> bool {
+        self.finished
     }
 
     /// Moves bytes until the source's end of stream has been passed on.
@@ -111,6 +118,7 @@ impl<'a> Pump<'a> {
                 }
             }
         }
+        self.finished = true;
         // It fails when the receiver has reset meanwhile, which the other direction will find when it reads.
         self.to.shutdown().await.ok();
         Ok(())
@@ -181,7 +189,7 @@ impl<'a> Pump<'a> {
         // A pipe is taken only now that there is something to put into it. There may be none to be had.
         let pipe = if self.is_hot() { self.terms.pipes.take() } else { None };
         match pipe {
-            Some(pipe) => self.fill_pipe(pipe, most),
+            Some(pipe) => self.fill_pipe(context, pipe, most),
             None => self.copy(context, most),
         }
     }
@@ -202,14 +210,21 @@ impl<'a> Pump<'a> {
         Ok(Some(copied.read))
     }
 
-    fn fill_pipe(&mut self, mut pipe: Pipe<'a>, most: usize) -> Result<Option<usize>, Broken> {
+    /// In front of TCP urgent data splice(2) stops for ever, while the socket stays readable: with EAGAIN, or once the
+    /// peer has finished with 0, as if nothing stood behind it. read(2) steps over it, and so has the last word.
+    fn fill_pipe(
+        &mut self,
+        context: &mut Context<'_>,
+        mut pipe: Pipe<'a>,
+        most: usize,
+    ) -> Result<Option<usize>, Broken> {
         match pipe.try_fill(self.source(), most) {
-            Ok(0) => Ok(Some(0)),
+            Ok(0) => self.copy(context, most),
             Ok(read) => {
                 self.in_flight = InFlight::Piped(pipe);
                 Ok(Some(read))
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.copy(context, most),
             Err(error) => Err(Broken {
                 by: self.sides().0,
                 error,

@@ -74,13 +74,12 @@ pub(super) struct Pipe<'a> {
 impl Pipe<'_> {
     /// Moves at most `most` bytes from the socket into the pipe, which must be empty: EAGAIN then means that the
     /// socket has none, and not that the pipe is full.
+    ///
+    /// It leaves the socket's readiness alone, even at EAGAIN: that is for a read to judge.
     pub(super) fn try_fill(&mut self, from: &TcpStream, most: usize) -> io::Result<usize> {
         let Some(ends) = &self.ends else { return Ok(0) };
-        let read = from.try_io(Interest::READABLE, || {
-            retried(|| splice(from, None, &ends.write, None, most, FLAGS))
-        })?;
-        self.held = read;
-        Ok(read)
+        self.held = retried(|| splice(from, None, &ends.write, None, most, FLAGS))?;
+        Ok(self.held)
     }
 
     /// Writes until the pipe is empty, telling `moved` of every write.
