@@ -1,4 +1,6 @@
-//! What the front page says is what the program does: its tables against the enums and metrics that they describe.
+//! What the front pages say is what there is: their tables against the enums, the metrics and the files.
+
+use std::fs;
 
 use switchboard::metrics::Metrics;
 use switchboard::outcome::{Reason, Refusal};
@@ -53,4 +55,16 @@ fn every_metric_has_a_row_and_no_other() {
     there.sort_unstable();
     told.sort_unstable();
     assert_eq!(there, told);
+}
+
+#[test]
+fn every_file_of_tests_has_a_row() {
+    let table = include_str!("README.md");
+    for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(
+            !name.ends_with(".rs") || table.contains(&format!("| `{name}` |")),
+            "no row: {name}"
+        );
+    }
 }
