@@ -17,11 +17,13 @@ use crate::budget::Budgets;
 use crate::clients::Clients;
 use crate::config::{Config, LoadError};
 use crate::drain::{Conductor, Drained, Tasks};
+use crate::limits::Limits;
 use crate::listener;
 use crate::metrics::{self, Metrics};
 use crate::readiness::{Pending, Readiness};
 use crate::record::Ids;
 use crate::relay::PipePool;
+use crate::services::{self, Services};
 use crate::tunnel::{self, World};
 
 /// What a running process may be told.
@@ -52,6 +54,9 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// The cluster cannot be followed for want of a thread.
+    #[error("cannot follow the cluster")]
+    Services(#[source] io::Error),
     /// The metrics cannot be declared: a defect.
     #[error("cannot declare the metrics")]
     Metrics(#[from] metrics::Error),
@@ -59,13 +64,15 @@ pub enum StartError {
 
 /// A process that has its ports, and serves once it [runs](Self::run).
 pub struct App {
-    config: Config,
+    config: Box<Config>,
     source: Source,
     writer: Writer,
     world: Arc<World>,
     conductor: Conductor,
     readiness: Readiness,
     starting: Pending,
+    unknown: Pending,
+    services: Option<Services>,
     public: Vec<TcpListener>,
     admin: SocketAddr,
 }
@@ -85,13 +92,17 @@ impl App {
     /// # Errors
     /// A fault of the configuration, or a port that cannot be had.
     pub fn start(source: Source, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
-        let config = source()?;
+        let config = Box::new(source()?);
         raise_descriptor_limit();
         let metrics = Metrics::new()?;
         let (conductor, drain) = Conductor::new();
         let (mut writer, allowlist) = Writer::new();
         writer.publish(&config.targets, &config.limits);
-        synced(&metrics);
+        if config.kubernetes.is_some() {
+            writer.await_services();
+        } else {
+            synced(&metrics);
+        }
         let world = Arc::new(World {
             allowlist,
             metrics,
@@ -106,6 +117,7 @@ impl App {
         });
         let readiness = Readiness::default();
         let starting = readiness.await_for("listener");
+        let unknown = readiness.await_for("allowlist");
         let public = config.listen.iter().map(bind_public).collect::<Result<_, _>>()?;
         let pages = Pages {
             readiness: readiness.clone(),
@@ -113,6 +125,12 @@ impl App {
         };
         let address = config.admin;
         let admin = admin::start(address, pages).map_err(|source| StartError::Bind { address, source })?;
+        let services = config
+            .kubernetes
+            .as_ref()
+            .map(|options| Services::start(options.clone(), &config.limits, writer.clone(), world.metrics.clone()))
+            .transpose()
+            .map_err(StartError::Services)?;
         Ok(Self {
             config,
             source,
@@ -121,6 +139,8 @@ impl App {
             conductor,
             readiness,
             starting,
+            unknown,
+            services,
             public,
             admin,
         })
@@ -152,10 +172,16 @@ impl App {
                 .spawn(accept(listener, Arc::clone(&self.world), tasks.clone()));
         }
         drop(self.starting);
+        let (world, unknown) = (Arc::clone(&self.world), self.unknown);
+        tokio::spawn(async move {
+            world.allowlist.completed().await;
+            drop(unknown);
+        });
         let mut reload = Reload {
             config: self.config,
             source: self.source,
             writer: self.writer,
+            services: self.services,
         };
         while let Command::Reload = next(&mut commands).await {
             reload.run(&self.world);
@@ -187,9 +213,10 @@ async fn accept(listener: TcpListener, world: Arc<World>, tasks: Tasks) {
 
 /// What a reload changes: the static targets and the limits. Everything else needs a restart.
 struct Reload {
-    config: Config,
+    config: Box<Config>,
     source: Source,
     writer: Writer,
+    services: Option<Services>,
 }
 
 impl Reload {
@@ -205,9 +232,10 @@ impl Reload {
                 let burst = new.limits.tunnel.burst;
                 world.clients.set(new.limits.client, burst);
                 world.total.set(new.limits.total, burst);
+                self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;
-                synced(metrics);
+                self.config.kubernetes = new.kubernetes;
                 metrics.config_last_reload_successful.set(1);
                 info!(targets = self.config.targets.len(), "configuration reloaded");
             }
@@ -216,6 +244,34 @@ impl Reload {
                 metrics.config_reload_failures.inc();
                 report(&error);
             }
+        }
+    }
+}
+
+impl Reload {
+    /// Follows a cluster with other settings, or begins to, or ceases.
+    fn follow(&mut self, options: Option<&services::Options>, limits: &Limits, metrics: &Metrics) {
+        let followed = match (options.cloned(), self.services.take()) {
+            (Some(options), Some(mut running)) => {
+                let done = running.configure(options, limits);
+                self.services = Some(running);
+                done
+            }
+            (Some(options), None) => {
+                self.writer.await_services();
+                Services::start(options, limits, self.writer.clone(), metrics.clone())
+                    .map(|started| self.services = Some(started))
+            }
+            (None, running) => {
+                // It must have ended before the last word about its Services is said.
+                drop(running);
+                self.writer.replace(Vec::new());
+                synced(metrics);
+                Ok(())
+            }
+        };
+        if let Err(error) = followed {
+            error!(%error, "cannot follow the cluster");
         }
     }
 }
@@ -274,5 +330,5 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// 32 MiB of pipes at their full size: half of what an unprivileged user may have.
+/// 56 MiB of pipes at their full size, 32 of them large: an unprivileged user may have 64.
 const MOST_PIPES: usize = 128;

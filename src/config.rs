@@ -1,10 +1,12 @@
 //! The settings of a process: one YAML file, overlaid by flags and environment.
 
 mod fault;
+mod kubernetes;
 mod schema;
 mod section;
 mod tree;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +16,7 @@ pub use fault::{Fault, Faults, LoadError};
 
 use crate::allowlist::StaticTarget;
 use crate::limits::Limits;
-use crate::{connect, dial, drain, listener, relay};
+use crate::{connect, dial, drain, listener, relay, services};
 use fault::Gathered;
 use section::Field;
 
@@ -27,6 +29,8 @@ pub struct Config {
     pub admin: SocketAddr,
     /// The targets that need no cluster; no two have one name.
     pub targets: Vec<StaticTarget>,
+    /// Which cluster has more of them, if any.
+    pub kubernetes: Option<services::Options>,
     /// What bounds tunnels, each and together.
     pub limits: Limits,
     /// How long a request head may take.
@@ -48,6 +52,7 @@ impl Default for Config {
             }],
             admin: (Ipv4Addr::UNSPECIFIED, 9090).into(),
             targets: Vec::new(),
+            kubernetes: None,
             limits: Limits::default(),
             connect: connect::Options::default(),
             dial: dial::Options::default(),
@@ -97,8 +102,11 @@ impl Config {
                 .collect();
         }
         self.admin = by.admin.unwrap_or(self.admin);
+        let mut places: HashMap<_, _> = self.targets.iter().map(|target| target.name.clone()).zip(0..).collect();
         for target in by.allow {
-            match self.targets.iter_mut().find(|known| known.name == target.name) {
+            let next = self.targets.len();
+            let place = *places.entry(target.name.clone()).or_insert(next);
+            match self.targets.get_mut(place) {
                 Some(known) => *known = target,
                 None => self.targets.push(target),
             }
@@ -113,6 +121,7 @@ impl Config {
             listen,
             admin,
             targets: _,
+            kubernetes: _,
             limits: _,
             connect,
             dial,
@@ -197,8 +206,23 @@ allowlist:
       limits: &slow {download: 10MiB/s, upload: 80Mbit/s, burst: 64KiB, lifetime: 12h}
     - {name: "other:22", addresses: [10.0.0.1:22], limits: *slow}
     - {name: "plain:22", addresses: [10.0.0.2:22], limits: {lifetime: unlimited}}
+  kubernetes:
+    enabled: true
+    kubeconfig: /etc/switchboard/kubeconfig
+    namespaces: [team-a, team-b]
+    namespace_selector: "ssh in (yes, maybe)"
+    selector: expose
+    annotation_prefix: ssh.example.com/
+    cluster_domain: Cluster.Example.
+    public_suffixes: [ssh.example.com, .other.example.]
+    alias_port: 2222
+    allowed_cidrs: [10.0.0.0/8, "fd00::/8"]
+    wait_for_ready: 0s
+    on_removal: keep
+    snapshot_file: /var/lib/switchboard/snapshot
 limits:
   tunnel: {download: 50MiB/s, upload: unlimited, burst: 2MiB, lifetime: 2d}
+  ceiling: {download: 1GiB/s, upload: 80Mbit/s}
 timeouts:
   head: 250ms
   dial_try: 1s
@@ -224,8 +248,8 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
     /// Asks every section for what it knows, by a key that none knows, and looks for it in the documentation.
     #[test]
     fn the_documented_file_holds_every_key() {
-        let asked = "zzz: 1\nallowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}]}\nlisten: {zzz: 1}\n\
-                     limits: {zzz: 1, tunnel: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
+        let asked = "zzz: 1\nallowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\n\
+                     limits: {zzz: 1, tunnel: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
         let told = Config::parse(asked).unwrap_err();
         let known: BTreeSet<&str> = told
             .iter()
@@ -235,6 +259,24 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
         assert!(known.len() > 15, "{known:?}");
         for name in known {
             assert!(DOCUMENTED.contains(&format!("{name}:")), "{name}");
+        }
+    }
+
+    /// The cluster of [`FULL`].
+    fn cluster() -> services::Options {
+        services::Options {
+            kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
+            namespaces: vec!["team-a".into(), "team-b".into()],
+            namespace_selector: Some("ssh in (yes, maybe)".into()),
+            selector: "expose".into(),
+            annotation_prefix: "ssh.example.com/".into(),
+            cluster_domain: "cluster.example".into(),
+            public_suffixes: vec!["ssh.example.com".into(), "other.example".into()],
+            alias_port: 2222,
+            allowed_cidrs: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
+            wait_for_ready: Duration::ZERO,
+            keeps_removed: true,
+            snapshot_file: Some("/var/lib/switchboard/snapshot".into()),
         }
     }
 
@@ -263,12 +305,17 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
                 .to_vec(),
             admin: "127.0.0.1:1090".parse().unwrap(),
             targets,
+            kubernetes: Some(cluster()),
             limits: Limits {
                 tunnel: crate::limits::TunnelLimits {
                     download: Rate::per_second(50 << 20).unwrap(),
                     upload: Rate::UNLIMITED,
                     burst: Size::bytes(2 << 20).unwrap(),
                     lifetime: Some(Duration::from_secs(2 * 24 * 3600)),
+                },
+                ceiling: crate::limits::Ceiling {
+                    download: Rate::per_second(1 << 30).unwrap(),
+                    upload: Rate::per_second(10_000_000).unwrap(),
                 },
                 ..Limits::default()
             },
@@ -347,7 +394,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             ),
             (
                 "allowlist: {<<: {}}",
-                "line 1: allowlist.<<: unknown key; known here: static",
+                "line 1: allowlist.<<: unknown key; known here: static, kubernetes",
             ),
             (
                 "\n\"\\e[1m\": 1",
@@ -362,6 +409,47 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
                 "line 2: admin: duplicate key; it is on line 1 too",
             ),
         ]);
+    }
+
+    #[test]
+    fn the_settings_of_the_cluster_are_checked_even_if_they_are_off() {
+        for (setting, reason) in [
+            ("enabled: yes", "enabled: expected `true` or `false` (found `yes`)"),
+            (
+                "namespaces: [Team]",
+                "namespaces[0]: expected the name of a Namespace: lower case letters, digits and `-` (found `Team`)",
+            ),
+            ("namespaces: team", "namespaces: expected a list (found a single value)"),
+            (
+                "selector: ''",
+                "selector: expected a label selector such as `switchboard.dev/expose=true` (found ``)",
+            ),
+            (
+                "annotation_prefix: switchboard.dev",
+                "annotation_prefix: expected a DNS name with a slash, such as `switchboard.dev/` (found `switchboard.dev`)",
+            ),
+            (
+                "public_suffixes: ['*.example.com']",
+                "public_suffixes[0]: expected a DNS name such as `ssh.example.com` (found `*.example.com`)",
+            ),
+            ("alias_port: 0", "alias_port: expected a port: 1 to 65535 (found `0`)"),
+            (
+                "allowed_cidrs: [10.0.0.1]",
+                "allowed_cidrs[0]: expected a network such as `10.0.0.0/8` or `fd00::/8` (found `10.0.0.1`)",
+            ),
+            ("wait_for_ready: 2h", "wait_for_ready: must be at most 1h (found `2h`)"),
+            (
+                "on_removal: drop",
+                "on_removal: expected `close` or `keep` (found `drop`)",
+            ),
+        ] {
+            let text = format!("allowlist: {{kubernetes: {{{setting}}}}}");
+            assert_eq!(faults(&text), format!("line 1: allowlist.kubernetes.{reason}"));
+        }
+        let off = Config::parse("allowlist: {kubernetes: {enabled: false, alias_port: 23}}").unwrap();
+        assert_eq!(off.kubernetes, None);
+        let on = Config::parse("allowlist: {kubernetes: {enabled: true}}").unwrap();
+        assert_eq!(on.kubernetes, Some(services::Options::default()));
     }
 
     #[test]
@@ -475,8 +563,8 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
                  `unlimited` (found `off`)",
             ),
             (
-                "limits: {ceiling: {download: unlimited}}",
-                "line 1: limits.ceiling: unknown key; known here: tunnel, target, client, total",
+                "limits: {roof: {download: unlimited}}",
+                "line 1: limits.roof: unknown key; known here: tunnel, target, client, total, ceiling",
             ),
         ]);
     }

@@ -33,3 +33,4 @@ pub mod app;
 pub mod client;
 pub mod config;
 pub mod logging;
+pub mod services;

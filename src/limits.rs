@@ -232,6 +232,25 @@ pub struct TargetLimits {
     pub idle: Option<Option<Duration>>,
 }
 
+/// The highest rates that a target may set for its own tunnels, where it is not the operator who sets them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ceiling {
+    /// Target to client.
+    pub download: Rate,
+    /// Client to target.
+    pub upload: Rate,
+}
+
+/// Unlimited.
+impl Default for Ceiling {
+    fn default() -> Self {
+        Self {
+            download: Rate::UNLIMITED,
+            upload: Rate::UNLIMITED,
+        }
+    }
+}
+
 /// Every limit of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
@@ -243,6 +262,8 @@ pub struct Limits {
     pub client: SharedLimits,
     /// All tunnels together.
     pub total: SharedLimits,
+    /// What the annotations of a Service may ask for.
+    pub ceiling: Ceiling,
 }
 
 impl Limits {

@@ -113,7 +113,7 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
     let drained = runtime.block_on(async {
         let commands = commands().context("cannot listen for signals")?;
         let app = App::start(source(options), Box::new(move || dropped.lines()))?;
-        anyhow::Ok(app.run(commands).await)
+        anyhow::Ok(Box::pin(app.run(commands)).await)
     });
     // Whatever still runs has been told to end, and had its time.
     runtime.shutdown_background();

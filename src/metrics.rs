@@ -18,8 +18,8 @@ use crate::limits::Direction;
 use crate::meter::Totals;
 use crate::outcome::{Outcome, Reason, Refusal, Side};
 
-/// The metrics of one process. Labels come from our enums or the allowlist, never from what a client sent.
-#[derive(Debug)]
+/// The metrics of one process; a clone is another handle on them. Labels come from our enums or the allowlist, never from what a client sent.
+#[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
     /// Connections taken from the public ports.

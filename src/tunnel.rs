@@ -20,7 +20,6 @@ use crate::metrics::Metrics;
 use crate::outcome::{Close, Denial, Reason, Refusal, Side};
 use crate::record::{Ids, Record, TunnelRecord};
 use crate::relay::{self, Bounds, Ends, Engine, PipePool, Terms, relay};
-use crate::socket;
 
 /// What all tunnels of a process share.
 #[derive(Debug)]
@@ -71,8 +70,6 @@ struct Tunnel<'a> {
 async fn open(stream: TcpStream, peer: SocketAddr, world: &World) -> Option<Tunnel<'_>> {
     let accepted = Instant::now();
     let mut record = Record::open(&world.metrics, world.ids.next(), peer, accepted);
-    // It fails only for a client that has gone: the handshake will find that out.
-    socket::prepare(&stream).ok();
     let answer = async |authority| reach(authority, world, &mut record).await;
     match connect::handshake(stream, accepted, &world.connect, answer).await {
         Ok(Established {

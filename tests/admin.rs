@@ -233,7 +233,7 @@ fn each_path_and_method_has_its_answer() {
     for (method, path, status, body) in [
         ("GET", "/livez", 200, "ok\n"),
         ("GET", "/readyz", 200, "ok\n"),
-        ("GET", "/readyz?verbose", 200, "[+]listener ok\nok\n"),
+        ("GET", "/readyz?verbose", 200, "[+]allowlist ok\n[+]listener ok\nok\n"),
         ("HEAD", "/readyz", 200, ""),
         ("HEAD", "/metrics", 200, ""),
         ("POST", "/metrics", 405, "only GET and HEAD\n"),
@@ -279,7 +279,10 @@ fn a_drain_shows_before_anything_ends() {
         (503, "[-]shutdown not ready\nnot ready\n")
     );
     let verbose = proxy.ask_admin("GET", "/readyz?verbose").body;
-    assert_eq!(verbose, "[+]listener ok\n[-]shutdown not ready\nnot ready\n");
+    assert_eq!(
+        verbose,
+        "[+]allowlist ok\n[+]listener ok\n[-]shutdown not ready\nnot ready\n"
+    );
     assert_eq!(proxy.ask_admin("GET", "/livez").status, 200);
     // Still accepting.
     let second = proxy.tunnel("devbox:22", &target);

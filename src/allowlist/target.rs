@@ -75,7 +75,7 @@ pub struct Target {
 }
 
 impl Target {
-    pub(super) fn new(id: Arc<TargetId>, endpoints: Endpoints, limits: &TargetLimits) -> Self {
+    pub(super) fn new(id: Arc<TargetId>, endpoints: Endpoints, limits: Arc<TargetLimits>) -> Self {
         let tunnel = &limits.tunnel;
         Self {
             id,
@@ -85,7 +85,7 @@ impl Target {
             upload: Limit::new(tunnel.upload, tunnel.burst),
             download: Limit::new(tunnel.download, tunnel.burst),
             shared: Budgets::new(limits.shared, tunnel.burst),
-            limits: ArcSwap::from_pointee(*limits),
+            limits: ArcSwap::new(limits),
             tunnels: AtomicU32::new(0),
             revoked: CancellationToken::new(),
             series: OnceLock::new(),
@@ -171,7 +171,7 @@ impl Target {
             .get_or_init(|| metrics.target(&self.id.namespace, &self.id.service))
     }
 
-    pub(super) fn update(&self, endpoints: Endpoints, limits: &TargetLimits) {
+    pub(super) fn update(&self, endpoints: Endpoints, limits: Arc<TargetLimits>) {
         if **self.endpoints.load() != endpoints {
             self.endpoints.store(Arc::new(endpoints));
             self.moved.notify_waiters();
@@ -181,7 +181,7 @@ impl Target {
             self.upload.set(tunnel.upload, tunnel.burst);
             self.download.set(tunnel.download, tunnel.burst);
             self.shared.set(limits.shared, tunnel.burst);
-            self.limits.store(Arc::new(*limits));
+            self.limits.store(limits);
         }
     }
 
@@ -214,7 +214,7 @@ mod tests {
             namespace: "a".into(),
             service: "b".into(),
         };
-        Arc::new(Target::new(Arc::new(id), endpoints, &limits))
+        Arc::new(Target::new(Arc::new(id), endpoints, Arc::new(limits)))
     }
 
     #[tokio::test]
@@ -227,11 +227,11 @@ mod tests {
             total: 1,
             ..Endpoints::default()
         };
-        target.update(none_ready, &TargetLimits::default());
+        target.update(none_ready, Arc::default());
         tokio::task::yield_now().await;
         assert!(!waiter.is_finished());
         let endpoints = Endpoints::from(vec!["10.0.0.1:22".parse().unwrap()]);
-        target.update(endpoints.clone(), &TargetLimits::default());
+        target.update(endpoints.clone(), Arc::default());
         let got = timeout(Duration::from_secs(5), waiter).await.unwrap().unwrap();
         assert_eq!(*got, endpoints);
     }
@@ -249,7 +249,7 @@ mod tests {
         drop(first);
         let _third = target.enter().unwrap();
         assert_eq!(target.enter().unwrap_err(), Refusal::TargetFull);
-        target.update(Endpoints::default(), &TargetLimits::default());
+        target.update(Endpoints::default(), Arc::default());
         let _more: Vec<_> = (0..10).map(|_| target.enter().unwrap()).collect();
     }
 }

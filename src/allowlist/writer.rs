@@ -52,6 +52,8 @@ struct State {
     static_names: HashMap<Box<str>, Vec<Authority>>,
     /// The configuration's names that some Service would answer to, too.
     shadowing: BTreeSet<Authority>,
+    /// The last ones that were used: most targets have the same.
+    limits: Arc<TargetLimits>,
 }
 
 #[derive(Debug)]
@@ -83,14 +85,14 @@ impl Writer {
                 namespace: STATIC.into(),
                 service: target.name.to_string().into(),
             };
-            let limits = limits.of_target(&target.limits);
+            let limits = state.shared(limits.of_target(&target.limits));
             let endpoints = Endpoints::from(target.addresses.clone());
             let shared = match state.statics.remove(&id) {
                 Some(shared) => {
-                    shared.update(endpoints, &limits);
+                    shared.update(endpoints, limits);
                     shared
                 }
-                None => Arc::new(Target::new(Arc::new(id.clone()), endpoints, &limits)),
+                None => Arc::new(Target::new(Arc::new(id.clone()), endpoints, limits)),
             };
             statics.insert(target.name.clone(), Arc::clone(&shared));
             known.insert(id, shared);
@@ -111,6 +113,11 @@ impl Writer {
         let mut table = self.allowlist.table();
         table.complete = false;
         self.store(&state, table);
+    }
+
+    /// Whether all that may be asked for is known.
+    pub fn is_complete(&self) -> bool {
+        self.allowlist.table().complete
     }
 
     /// How Services are named and left. What is on the allowlist stays.
@@ -188,9 +195,10 @@ impl Writer {
 impl State {
     fn set(&mut self, wanted: ServiceTarget, edit: &mut Edit) {
         let name: Arc<str> = wanted.name.into();
+        let limits = self.shared(wanted.limits);
         let target = match self.services.get_mut(&wanted.id) {
             Some(service) => {
-                service.target.update(wanted.endpoints, &wanted.limits);
+                service.target.update(wanted.endpoints, limits);
                 if service.name != name {
                     edit.remove(&service.name, &service.target);
                     service.name = Arc::clone(&name);
@@ -199,7 +207,7 @@ impl State {
             }
             None => {
                 let id = Arc::new(wanted.id);
-                let target = Arc::new(Target::new(Arc::clone(&id), wanted.endpoints, &wanted.limits));
+                let target = Arc::new(Target::new(Arc::clone(&id), wanted.endpoints, limits));
                 let service = Service {
                     target: Arc::clone(&target),
                     name: Arc::clone(&name),
@@ -215,6 +223,13 @@ impl State {
                 ports: wanted.ports,
             },
         );
+    }
+
+    fn shared(&mut self, limits: TargetLimits) -> Arc<TargetLimits> {
+        if *self.limits != limits {
+            self.limits = Arc::new(limits);
+        }
+        Arc::clone(&self.limits)
     }
 
     fn remove(&mut self, id: &TargetId, edit: &mut Edit) -> Option<Arc<Target>> {

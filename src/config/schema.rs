@@ -8,17 +8,19 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::Config;
+use super::kubernetes::kubernetes;
 use super::section::{Field, Section};
 use crate::allowlist::StaticTarget;
 use crate::authority::Authority;
-use crate::limits::{Limits, SharedLimits, TunnelLimits, TunnelOverrides};
-use crate::{connect, dial, drain, listener, relay};
+use crate::limits::{Ceiling, Limits, SharedLimits, TunnelLimits, TunnelOverrides};
+use crate::{connect, dial, drain, listener, relay, services};
 
 /// Reads the whole file. What is absent, and what is a fault, has its default.
 pub(super) fn config(top: &mut Section<'_>) -> Config {
     let default = Config::default();
     let (listen, admin) = addresses(top, &default);
-    let targets = top.field("allowlist").and_then(|field| field.section(allowlist));
+    let allowlist = top.field("allowlist").and_then(|field| field.section(allowlist));
+    let (targets, kubernetes) = allowlist.unwrap_or_default();
     let limits = top
         .field("limits")
         .and_then(|field| field.section(limits))
@@ -29,7 +31,8 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     Config {
         listen,
         admin,
-        targets: targets.unwrap_or_default(),
+        targets,
+        kubernetes,
         limits,
         connect: timeouts.connect,
         dial: timeouts.dial,
@@ -90,7 +93,13 @@ fn listen(field: &Field<'_>) -> Vec<listener::Options> {
     listeners
 }
 
-fn allowlist(section: &mut Section<'_>) -> Vec<StaticTarget> {
+fn allowlist(section: &mut Section<'_>) -> (Vec<StaticTarget>, Option<services::Options>) {
+    let targets = static_targets(section);
+    let kubernetes = section.field("kubernetes").and_then(|field| field.section(kubernetes));
+    (targets, kubernetes.flatten())
+}
+
+fn static_targets(section: &mut Section<'_>) -> Vec<StaticTarget> {
     let entries = section.field("static").map(|field| field.items()).unwrap_or_default();
     let mut lines = HashMap::new();
     entries
@@ -136,6 +145,19 @@ fn limits(section: &mut Section<'_>) -> Limits {
         target: shared("target"),
         client: shared("client"),
         total: shared("total"),
+        ceiling: section
+            .field("ceiling")
+            .and_then(|field| field.section(ceiling))
+            .unwrap_or_default(),
+    }
+}
+
+/// `limits.ceiling`.
+fn ceiling(section: &mut Section<'_>) -> Ceiling {
+    let default = Ceiling::default();
+    Ceiling {
+        download: section.value("download", FromStr::from_str).unwrap_or(default.download),
+        upload: section.value("upload", FromStr::from_str).unwrap_or(default.upload),
     }
 }
 
@@ -230,6 +252,23 @@ fn unless(word: &str, text: &str) -> Result<Option<Duration>, String> {
     match timeout(text) {
         Ok(duration) => Ok(Some(duration)),
         Err(reason) => Err(format!("{reason}, or `{word}`")),
+    }
+}
+
+/// `true` or `false`.
+pub(super) fn truth(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err("expected `true` or `false`"),
+    }
+}
+
+/// A wait that may be none at all.
+pub(super) fn at_most_an_hour(text: &str) -> Result<Duration, &'static str> {
+    match duration(text)? {
+        brief if brief <= LONGEST_BRIEF => Ok(brief),
+        _ => Err("must be at most 1h"),
     }
 }
 

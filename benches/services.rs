@@ -1,0 +1,303 @@
+//! Follows a cluster of 10,000 Services: the first list, from an event to a routable name, and the memory of a target.
+//!
+//! `cargo bench --bench services [-- SERVICES]`. It runs the real binary against an API server that only serves what a
+//! file of Services would: lists in pages, and watches. It prints one line for each figure, and fails for none.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a bench that cannot run has failed, and prints what it found"
+)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+fn main() {
+    let count = std::env::args()
+        .find_map(|argument| argument.parse().ok())
+        .unwrap_or(10_000);
+    let empty = Run::new(0);
+    thread::sleep(SETTLE);
+    let idle_memory = empty.resident();
+    drop(empty);
+    let run = Run::new(count);
+    println!("first list of {count} Services and their slices: {:.2?}", run.synced);
+    thread::sleep(SETTLE);
+    let memory = 1024.0 * run.resident().saturating_sub(idle_memory) as f64 / count.max(1) as f64;
+    println!("memory of a target: {memory:.0} B ({idle_memory} KiB with none)");
+    let mut waits: Vec<Duration> = (0..EVENTS).map(|index| run.event_to_routable(index)).collect();
+    waits.sort();
+    for (name, share) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+        let index = ((waits.len() - 1) as f64 * share) as usize;
+        println!("event to routable {name}: {:.2?}", waits[index]);
+    }
+}
+
+/// A proxy that follows a server of so many Services.
+struct Run {
+    proxy: Child,
+    server: Server,
+    public: SocketAddr,
+    synced: Duration,
+    _directory: tempfile::TempDir,
+}
+
+impl Run {
+    fn new(count: u64) -> Self {
+        let server = Server::start(count);
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name| directory.path().join(name).display().to_string();
+        let (public, admin) = (free_address(), free_address());
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "bench",
+            "clusters": [{"name": "bench", "cluster": {"server": format!("http://{}", server.address)}}],
+            "users": [{"name": "bench", "user": {}}],
+            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+        });
+        fs::write(path("kubeconfig"), kubeconfig.to_string()).unwrap();
+        let config = json!({
+            "listen": [public.to_string()], "admin": admin.to_string(),
+            "allowlist": {"kubernetes": {
+                "enabled": true, "kubeconfig": path("kubeconfig"), "wait_for_ready": "0s",
+                "public_suffixes": ["ssh.example.com"],
+            }},
+        });
+        fs::write(path("config"), config.to_string()).unwrap();
+        let began = Instant::now();
+        let proxy = Command::new(env!("CARGO_BIN_EXE_switchboard"))
+            .args(["serve", "--log", "warn", "--config", &path("config")])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut run = Self {
+            proxy,
+            server,
+            public,
+            synced: Duration::ZERO,
+            _directory: directory,
+        };
+        while !get(admin, "/readyz").is_some_and(|page| page.starts_with("HTTP/1.1 200")) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not get ready");
+            thread::sleep(Duration::from_millis(2));
+        }
+        run.synced = run.server.asked().elapsed();
+        run
+    }
+
+    fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.proxy.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// Creates a Service without endpoints: 503 says that it is known, and 403 that it is not yet.
+    fn event_to_routable(&self, index: u64) -> Duration {
+        let name = format!("new-{index}");
+        let event = json!({"type": "ADDED", "object": service(&name, "bench", 1_000_000 + index)});
+        let began = Instant::now();
+        self.server.tell(&event);
+        let authority = format!("{name}.bench.ssh.example.com:22");
+        while status_of(self.public, &authority) == 403 {
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "{authority} does not get routable"
+            );
+        }
+        began.elapsed()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.proxy.kill().unwrap();
+        self.proxy.wait().unwrap();
+    }
+}
+
+/// Serves pages that were written before, and tells events to those who watch Services.
+struct Server {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+struct State {
+    services: Vec<String>,
+    slices: Vec<String>,
+    watchers: Mutex<Vec<Sender<String>>>,
+    asked: Mutex<Option<Instant>>,
+}
+
+impl Server {
+    fn start(count: u64) -> Self {
+        let name = |index: u64| (format!("svc-{index}"), format!("team-{}", index % 100));
+        let state = Arc::new(State {
+            services: (0..count)
+                .map(|index| service(&name(index).0, &name(index).1, index).to_string())
+                .collect(),
+            slices: (0..count)
+                .map(|index| slice(&name(index).0, &name(index).1, index).to_string())
+                .collect(),
+            watchers: Mutex::default(),
+            asked: Mutex::default(),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let state = Arc::clone(&shared);
+                thread::spawn(move || state.serve(stream.unwrap()));
+            }
+        });
+        Self { address, state }
+    }
+
+    fn asked(&self) -> Instant {
+        self.state.asked.lock().unwrap().unwrap()
+    }
+
+    fn tell(&self, event: &Value) {
+        let mut watchers = self.state.watchers.lock().unwrap();
+        watchers.retain(|watcher| watcher.send(event.to_string()).is_ok());
+        assert!(!watchers.is_empty(), "nobody watches");
+    }
+}
+
+impl State {
+    /// One connection. Its end is of no interest.
+    fn serve(&self, mut stream: TcpStream) -> Option<()> {
+        stream.set_nodelay(true).ok()?;
+        let mut head = Vec::new();
+        let mut byte = [0];
+        loop {
+            head.clear();
+            while !head.ends_with(b"\r\n\r\n") {
+                stream.read_exact(&mut byte).ok()?;
+                head.push(byte[0]);
+            }
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let target = head.split(' ').nth(1)?;
+            if target.contains("watch=true") {
+                let (sender, events) = channel();
+                if target.contains("/services") {
+                    self.watchers.lock().unwrap().push(sender);
+                }
+                return watched(stream, &events, number(target, "timeoutSeconds")?);
+            }
+            self.asked.lock().unwrap().get_or_insert_with(Instant::now);
+            let all = if target.contains("/services") {
+                &self.services
+            } else {
+                &self.slices
+            };
+            let from = number(target, "continue").unwrap_or_default();
+            let page = number(target, "limit").unwrap_or(u64::MAX).min(all.len() as u64 - from);
+            let next = from + page;
+            let more = if next < all.len() as u64 {
+                next.to_string()
+            } else {
+                String::new()
+            };
+            let items = all[from as usize..next as usize].join(",");
+            let body = format!(r#"{{"metadata":{{"resourceVersion":"1","continue":"{more}"}},"items":[{items}]}}"#);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            stream.write_all(head.as_bytes()).ok()?;
+            stream.write_all(body.as_bytes()).ok()?;
+        }
+    }
+}
+
+fn watched(mut stream: TcpStream, events: &Receiver<String>, seconds: u64) -> Option<()> {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .ok()?;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match events.recv_timeout(left) {
+            Ok(event) => write!(stream, "{:x}\r\n{event}\n\r\n", event.len() + 1).ok()?,
+            Err(_) if Instant::now() < end => thread::sleep(end - Instant::now()),
+            Err(_) => return stream.write_all(b"0\r\n\r\n").ok(),
+        }
+    }
+}
+
+fn number(target: &str, key: &str) -> Option<u64> {
+    let (_, value) = target.split_once(&format!("{key}="))?;
+    value.split('&').next()?.parse().ok()
+}
+
+/// As large as a Service that `kubectl apply` has made.
+fn service(name: &str, namespace: &str, index: u64) -> Value {
+    json!({
+        "metadata": {
+            "name": name, "namespace": namespace, "resourceVersion": index.to_string(),
+            "uid": format!("00000000-0000-0000-0000-{index:012}"), "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"app": name, "switchboard.dev/expose": "true"},
+            "annotations": {"switchboard.dev/download": "10MiB/s", "kubectl.kubernetes.io/last-applied-configuration": "x".repeat(400)},
+            "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:ports": "x".repeat(400)}}}],
+        },
+        "spec": {
+            "clusterIP": "10.96.0.1", "type": "ClusterIP", "selector": {"app": name},
+            "ports": [{"name": "ssh", "port": 22, "targetPort": "ssh", "protocol": "TCP"}],
+        },
+    })
+}
+
+fn slice(name: &str, namespace: &str, index: u64) -> Value {
+    let address = format!("10.{}.{}.{}", index >> 16 & 255, index >> 8 & 255, index & 255);
+    json!({
+        "metadata": {
+            "name": format!("{name}-abcde"), "namespace": namespace, "resourceVersion": index.to_string(),
+            "labels": {"kubernetes.io/service-name": name, "endpointslice.kubernetes.io/managed-by": "controller"},
+            "managedFields": [{"manager": "controller", "fieldsV1": {"f:endpoints": "x".repeat(400)}}],
+        },
+        "addressType": "IPv4",
+        "endpoints": [{
+            "addresses": [address], "conditions": {"ready": true, "serving": true, "terminating": false},
+            "targetRef": {"kind": "Pod", "name": format!("{name}-0"), "namespace": namespace}, "nodeName": "node",
+        }],
+        "ports": [{"name": "ssh", "port": 2222, "protocol": "TCP"}],
+    })
+}
+
+fn status_of(proxy: SocketAddr, authority: &str) -> u16 {
+    let mut stream = TcpStream::connect(proxy).unwrap();
+    write!(stream, "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+fn get(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
+    )
+    .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// Taken by nobody a moment ago.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+const EVENTS: u64 = 1000;
+/// For what was needed only while it was read to be given back.
+const SETTLE: Duration = Duration::from_secs(3);

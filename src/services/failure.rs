@@ -1,0 +1,175 @@
+//! What can go wrong between us and an API server, and how long to wait before the next try.
+
+use std::error::Error;
+use std::time::Duration;
+
+use hyper::StatusCode;
+
+/// Why a list or a watch failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// There is no usable kubeconfig or service account.
+    Credentials,
+    /// The server cannot be reached, or is not the one that it should be.
+    Connect,
+    /// It did not answer in time.
+    Timeout,
+    /// A watch said nothing for longer than it may last.
+    Silent,
+    /// An answer ended in the middle.
+    Cut,
+    /// An answer, or an object in it, makes no sense.
+    Malformed,
+    /// 401.
+    Unauthorized,
+    /// 403.
+    Forbidden,
+    /// 410: the resource version or the continue token is too old.
+    Expired,
+    /// 429.
+    Throttled,
+    /// Any other 4xx.
+    Refused,
+    /// 5xx.
+    Server,
+}
+
+impl Failure {
+    /// Every failure, for metrics that show zero before the first.
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Credentials,
+        Self::Connect,
+        Self::Timeout,
+        Self::Silent,
+        Self::Cut,
+        Self::Malformed,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::Expired,
+        Self::Throttled,
+        Self::Refused,
+        Self::Server,
+    ];
+
+    /// The value of the metric label `kind`.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Credentials => "credentials",
+            Self::Connect => "connect",
+            Self::Timeout => "timeout",
+            Self::Silent => "silent",
+            Self::Cut => "cut",
+            Self::Malformed => "malformed",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::Expired => "expired",
+            Self::Throttled => "throttled",
+            Self::Refused => "refused",
+            Self::Server => "server",
+        }
+    }
+
+    /// What a status code means; `None` for a success.
+    pub(crate) fn of_status(code: u16) -> Option<Self> {
+        match code {
+            200..=299 => None,
+            401 => Some(Self::Unauthorized),
+            403 => Some(Self::Forbidden),
+            410 => Some(Self::Expired),
+            429 => Some(Self::Throttled),
+            400..=499 => Some(Self::Refused),
+            _ => Some(Self::Server),
+        }
+    }
+}
+
+/// A failure, and what a log line says of it.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    /// Which.
+    pub(crate) failure: Failure,
+    /// In words.
+    pub(crate) reason: String,
+}
+
+impl Trouble {
+    /// A failure in words.
+    pub(crate) fn new(failure: Failure, reason: impl Into<String>) -> Self {
+        Self {
+            failure,
+            reason: reason.into(),
+        }
+    }
+
+    /// A failure with an error and all its causes.
+    pub(crate) fn caused(failure: Failure, error: &(dyn Error + 'static)) -> Self {
+        let mut reason = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            // Some errors repeat their cause.
+            if !reason.contains(&text) {
+                reason = format!("{reason}: {text}");
+            }
+            cause = error.source();
+        }
+        Self { failure, reason }
+    }
+
+    /// An answer that is no success, with the beginning of its body.
+    pub(crate) fn answered(failure: Failure, status: StatusCode, body: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(body.get(..LONGEST_SHOWN).unwrap_or(body));
+        let text: String = text.trim().chars().flat_map(char::escape_debug).collect();
+        Self::new(failure, format!("{status}: {text}"))
+    }
+}
+
+/// How long to wait after that many failures in a row: 0.1 to 1 s, `spread` (0 to 1) of it at random.
+///
+/// A small ceiling: an API server that is back is found within it, and three requests a second are no load.
+pub(crate) fn backoff(failures: u32, spread: f64) -> Duration {
+    let longest = FIRST.saturating_mul(1 << failures.min(8)).min(LONGEST);
+    longest.mul_f64(0.5 + spread.clamp(0.0, 1.0) / 2.0)
+}
+
+const FIRST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST_SHOWN: usize = 300;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_failure_has_a_label_of_its_own() {
+        let labels: HashSet<_> = Failure::ALL.map(Failure::label).into();
+        assert_eq!(labels.len(), Failure::ALL.len());
+    }
+
+    #[test]
+    fn status_codes_are_told_apart() {
+        for (code, failure) in [
+            (200, None),
+            (401, Some(Failure::Unauthorized)),
+            (403, Some(Failure::Forbidden)),
+            (404, Some(Failure::Refused)),
+            (410, Some(Failure::Expired)),
+            (429, Some(Failure::Throttled)),
+            (500, Some(Failure::Server)),
+            (503, Some(Failure::Server)),
+        ] {
+            assert_eq!(Failure::of_status(code), failure, "{code}");
+        }
+    }
+
+    #[test]
+    fn waits_grow_to_a_second_and_no_further() {
+        assert_eq!(backoff(0, 1.0), Duration::from_millis(100));
+        assert_eq!(backoff(2, 1.0), Duration::from_millis(400));
+        assert_eq!(backoff(2, 0.0), Duration::from_millis(200));
+        for failures in [4, 10, 1000, u32::MAX] {
+            assert_eq!(backoff(failures, 1.0), Duration::from_secs(1));
+        }
+    }
+}
