@@ -1,0 +1,196 @@
+//! What a request to the API server asks for: its path and query.
+
+use std::collections::HashMap;
+
+use hyper::Uri;
+
+use super::faults::Verb;
+use super::selector::Selector;
+use super::store::{Key, Scope};
+
+/// The kinds that are served: group and version, plural, kind.
+const KINDS: [(&str, &str, &str); 8] = [
+    ("v1", "services", "Service"),
+    ("v1", "namespaces", "Namespace"),
+    ("v1", "serviceaccounts", "ServiceAccount"),
+    ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice"),
+    ("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole"),
+    (
+        "rbac.authorization.k8s.io/v1",
+        "clusterrolebindings",
+        "ClusterRoleBinding",
+    ),
+    ("rbac.authorization.k8s.io/v1", "roles", "Role"),
+    ("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding"),
+];
+
+/// A path that is served.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) version: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) plural: &'static str,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) subresource: Option<String>,
+}
+
+impl Place {
+    /// `None` for a path that no kind has.
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        let path = path.strip_prefix("/api/").or_else(|| path.strip_prefix("/apis/"))?;
+        let at = |version: &str| path.strip_prefix(version)?.strip_prefix('/');
+        KINDS.iter().find_map(|&(version, plural, kind)| {
+            let segments: Vec<_> = at(version)?.split('/').map(str::to_owned).collect();
+            let (namespace, rest) = match segments.as_slice() {
+                [word, namespace, inside, ..] if word == "namespaces" && inside != "finalize" => {
+                    (Some(namespace.clone()), segments.get(2..)?)
+                }
+                all => (None, all),
+            };
+            (rest.first()? == plural).then(|| Self {
+                version,
+                kind,
+                plural,
+                namespace,
+                name: rest.get(1).cloned(),
+                subresource: rest.get(2).cloned(),
+            })
+        })
+    }
+
+    /// The object, when the path names one.
+    pub(crate) fn key(&self) -> Option<Key> {
+        Some(Key {
+            plural: self.plural.to_owned(),
+            namespace: self.namespace.clone().unwrap_or_default(),
+            name: self.name.clone()?,
+        })
+    }
+
+    /// Where an object belongs that is written without a path.
+    pub(crate) fn key_of(object: &serde_json::Value) -> Option<Key> {
+        let (.., plural, _) = KINDS
+            .iter()
+            .find(|(version, _, kind)| object["kind"] == *kind && object["apiVersion"] == *version)?;
+        let metadata = &object["metadata"];
+        Some(Key {
+            plural: (*plural).to_owned(),
+            namespace: metadata["namespace"].as_str().unwrap_or_default().to_owned(),
+            name: metadata["name"].as_str()?.to_owned(),
+        })
+    }
+}
+
+/// The part behind the question mark.
+#[derive(Debug)]
+pub(crate) struct Query(HashMap<String, String>);
+
+impl Query {
+    pub(crate) fn of(uri: &Uri) -> Self {
+        let pairs = uri.query().unwrap_or_default().split('&');
+        Self(
+            pairs
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(key, value)| (decoded(key), decoded(value)))
+                .collect(),
+        )
+    }
+
+    /// A value that is there and not empty.
+    pub(crate) fn value(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    pub(crate) fn number(&self, key: &str) -> Option<u64> {
+        self.value(key)?.parse().ok()
+    }
+
+    pub(crate) fn is_on(&self, key: &str) -> bool {
+        matches!(self.value(key), Some("true" | "1"))
+    }
+
+    pub(crate) fn verb(&self, place: &Place) -> Verb {
+        if place.name.is_some() {
+            Verb::Other
+        } else if self.is_on("watch") {
+            Verb::Watch
+        } else if self.value("continue").is_some() {
+            Verb::Page
+        } else {
+            Verb::List
+        }
+    }
+
+    /// `None` when the selector is malformed.
+    pub(crate) fn scope(&self, place: &Place) -> Option<Scope> {
+        Some(Scope {
+            plural: place.plural.to_owned(),
+            namespace: place.namespace.clone(),
+            selector: Selector::parse(self.value("labelSelector").unwrap_or_default())?,
+        })
+    }
+}
+
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digits = [rest.next().unwrap(), rest.next().unwrap()];
+                u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_kinds_namespaces_and_objects() {
+        for (path, expected) in [
+            ("/api/v1/services", Some("services - -")),
+            ("/api/v1/namespaces", Some("namespaces - -")),
+            ("/api/v1/namespaces/team-a", Some("namespaces - team-a")),
+            ("/api/v1/namespaces/team-a/services", Some("services team-a -")),
+            ("/api/v1/namespaces/team-a/services/svc", Some("services team-a svc")),
+            ("/apis/discovery.k8s.io/v1/endpointslices", Some("endpointslices - -")),
+            (
+                "/apis/discovery.k8s.io/v1/namespaces/a/endpointslices",
+                Some("endpointslices a -"),
+            ),
+            ("/apis/discovery.k8s.io/v1/services", None),
+            ("/api/v1/pods", None),
+            ("/version", None),
+        ] {
+            let found = Place::of(path).map(|place| {
+                let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".into());
+                format!(
+                    "{} {} {}",
+                    place.plural,
+                    or_dash(&place.namespace),
+                    or_dash(&place.name)
+                )
+            });
+            assert_eq!(found.as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_query_is_decoded() {
+        let query = Query::of(
+            &"/x?labelSelector=a.dev%2Fb%3Dtrue%2Cc+in+(d)&watch=true&limit=5"
+                .parse()
+                .unwrap(),
+        );
+        assert_eq!(query.value("labelSelector"), Some("a.dev/b=true,c in (d)"));
+        assert!(query.is_on("watch"));
+        assert_eq!(query.number("limit"), Some(5));
+    }
+}

@@ -1,0 +1,212 @@
+//! Answers requests: who may, how it fails in this scenario, and else what the store says.
+
+use std::sync::Arc;
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::AUTHORIZATION;
+use hyper::{Method, Request};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use super::Shared;
+use super::answer::{self, Answer};
+use super::faults::{Fault, Verb};
+use super::request::{Place, Query};
+use super::store::{Key, Scope};
+use super::watch_stream::Watch;
+
+/// The rest of a list, for those who ask for the next page.
+#[derive(Debug)]
+pub(crate) struct Page {
+    revision: u64,
+    rest: Vec<Value>,
+}
+
+pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Answer {
+    shared.thawed().await;
+    let query = Query::of(request.uri());
+    let Some(place) = Place::of(request.uri().path()) else {
+        return match request.uri().path() {
+            "/version" => answer::json(200, &json!({"major": "1", "minor": "34", "gitVersion": "v1.34.0"})),
+            _ => answer::refusal(404, "the server could not find the requested resource"),
+        };
+    };
+    let verb = query.verb(&place);
+    let fault = shared.script().next(verb);
+    if let Some(refusal) = refused(&shared, &request, &place) {
+        return refusal;
+    }
+    match fault {
+        Some(Fault::Status(code)) => return answer::refusal(code, "as the scenario wants it"),
+        Some(Fault::TooMany) => return answer::too_many(),
+        Some(Fault::Expired) if verb != Verb::Watch => return expired(),
+        Some(Fault::Expired) => {
+            // Whatever revision it names is too old now, and that is told as an event.
+            let (sender, pieces) = mpsc::channel(1);
+            let event = json!({"type": "ERROR", "object": answer::status(410, "too old resource version")});
+            sender.try_send(Ok(format!("{event}\n").into())).unwrap();
+            return answer::stream(pieces);
+        }
+        Some(Fault::Slow(delay)) => sleep(delay).await,
+        None => {}
+    }
+    // What froze in the meantime is silent too.
+    shared.thawed().await;
+    match verb {
+        Verb::Watch => watch(&shared, place, &query),
+        Verb::List if request.method() == Method::POST => write(&shared, &place, request).await,
+        Verb::List => list(&shared, &place, &query),
+        Verb::Page => page(&shared, &place, &query),
+        Verb::Other => write(&shared, &place, request).await,
+    }
+}
+
+/// Bearer tokens, then rights: the administrator's token may everything.
+fn refused(shared: &Shared, request: &Request<Incoming>, place: &Place) -> Option<Answer> {
+    let given = request
+        .headers()
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    let token = given
+        .and_then(|value| value.strip_prefix("Bearer "))
+        .unwrap_or_default();
+    if token == super::ADMINISTRATOR {
+        return None;
+    }
+    let access = shared.access();
+    if !access.tokens.contains(token) {
+        return Some(answer::refusal(401, "Unauthorized"));
+    }
+    let is_read = request.method() == Method::GET && access.readable.contains(&place.plural);
+    let message = format!(
+        "{} is forbidden: User \"system:serviceaccount:switchboard:switchboard\" cannot list resource \"{}\" in API \
+         group \"\" at the cluster scope",
+        place.plural, place.plural
+    );
+    (!is_read).then(|| answer::refusal(403, &message))
+}
+
+fn expired() -> Answer {
+    answer::refusal(
+        410,
+        "The provided continue parameter is too old to display a consistent list result",
+    )
+}
+
+fn watch(shared: &Arc<Shared>, place: Place, query: &Query) -> Answer {
+    match query.scope(&place) {
+        Some(scope) => answer::stream(Watch::start(Arc::clone(shared), place, scope, query)),
+        None => answer::refusal(400, "unable to parse requirement"),
+    }
+}
+
+fn list(shared: &Shared, place: &Place, query: &Query) -> Answer {
+    let Some(scope) = query.scope(place) else {
+        return answer::refusal(400, "unable to parse requirement");
+    };
+    let (objects, revision) = state(shared, &scope);
+    let wanted = query.number("resourceVersion").unwrap_or_default();
+    if wanted > revision {
+        return answer::refusal(
+            504,
+            &format!("Timeout: Too large resource version: {wanted}, current: {revision}"),
+        );
+    }
+    if query.value("resourceVersionMatch") == Some("Exact") && wanted != revision {
+        return answer::refusal(410, "The resourceVersion for the provided list is too old.");
+    }
+    first_of(
+        shared,
+        place,
+        query,
+        Page {
+            revision,
+            rest: objects,
+        },
+    )
+}
+
+fn state(shared: &Shared, scope: &Scope) -> (Vec<Value>, u64) {
+    let store = shared.store();
+    let mut objects = store.list(scope);
+    for object in &mut objects {
+        // The items of a typed list do not repeat its kind.
+        let fields = object.as_object_mut().unwrap();
+        fields.remove("kind");
+        fields.remove("apiVersion");
+    }
+    (objects, store.revision())
+}
+
+fn page(shared: &Shared, place: &Place, query: &Query) -> Answer {
+    let token = query.value("continue").unwrap_or_default();
+    let page = shared.pages().remove(token);
+    match page {
+        Some(page) => first_of(shared, place, query, page),
+        None => expired(),
+    }
+}
+
+/// As much of it as is wanted at once. A later page is of the revision of the first.
+fn first_of(shared: &Shared, place: &Place, query: &Query, page: Page) -> Answer {
+    let Page { revision, mut rest } = page;
+    let limit = query.number("limit").filter(|&limit| limit > 0);
+    let limit = limit.map_or(rest.len(), |limit| usize::try_from(limit).unwrap());
+    let more = rest.split_off(limit.min(rest.len()));
+    let mut metadata = json!({"resourceVersion": revision.to_string()});
+    if !more.is_empty() {
+        let mut pages = shared.pages();
+        let token = format!("{revision}.{}.{}", place.plural, more.len());
+        metadata["continue"] = json!(token);
+        pages.insert(token, Page { revision, rest: more });
+    }
+    let kind = format!("{}List", place.kind);
+    answer::json(
+        200,
+        &json!({"kind": kind, "apiVersion": place.version, "metadata": metadata, "items": rest}),
+    )
+}
+
+/// One object: read, written or deleted. Every write puts the whole object there, as a forced apply does.
+async fn write(shared: &Arc<Shared>, place: &Place, request: Request<Incoming>) -> Answer {
+    let method = request.method().clone();
+    let body = request.into_body().collect().await;
+    let body: Value = body.map_or(Value::Null, |body| {
+        serde_json::from_slice(&body.to_bytes()).unwrap_or_default()
+    });
+    if place.subresource.as_deref() == Some("token") {
+        return issue(shared);
+    }
+    let key = place.key().or_else(|| {
+        Some(Key {
+            plural: place.plural.to_owned(),
+            namespace: place.namespace.clone().unwrap_or_default(),
+            name: body["metadata"]["name"].as_str()?.to_owned(),
+        })
+    });
+    let Some(key) = key else {
+        return answer::refusal(422, "metadata.name: Required value");
+    };
+    let found = match method {
+        Method::GET => shared.store().object(&key).cloned(),
+        Method::DELETE => shared.delete(&key),
+        _ => Some(shared.put(key, body)),
+    };
+    found.map_or_else(
+        || answer::refusal(404, "not found"),
+        |object| answer::json(200, &object),
+    )
+}
+
+/// A token of a service account: every one has the rights of the proxy.
+fn issue(shared: &Shared) -> Answer {
+    let mut access = shared.access();
+    let token = format!("issued-{}", access.tokens.len());
+    access.tokens.insert(token.clone());
+    let status = json!({"token": token, "expirationTimestamp": "2099-01-01T00:00:00Z"});
+    let request = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {}, "spec":
+        {"audiences": []}, "status": status});
+    answer::json(201, &request)
+}

@@ -1,0 +1,70 @@
+//! Kubernetes objects as JSON: a plain one of each kind, and a way to make it odd.
+
+use serde_json::{Value, json};
+
+/// A Service that may be reached, with the one port 22. It selects no pods: its slices are written by hand.
+pub(crate) fn service(namespace: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": namespace, "name": name, "labels": {"switchboard.dev/expose": "true"}},
+        "spec": {
+            "type": "ClusterIP",
+            "ports": [{"name": "ssh", "port": 22, "targetPort": 22, "protocol": "TCP"}],
+        },
+    })
+}
+
+/// A slice of that Service, with ready endpoints at port 22.
+pub(crate) fn slice(namespace: &str, service: &str, addresses: &[&str]) -> Value {
+    let endpoints: Vec<_> = addresses.iter().map(|address| endpoint(address, "ready")).collect();
+    let is_v6 = addresses.iter().any(|address| address.contains(':'));
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "namespace": namespace, "name": format!("{service}-1"),
+            "labels": {"kubernetes.io/service-name": service, "endpointslice.kubernetes.io/managed-by": "tests"},
+        },
+        "addressType": if is_v6 { "IPv6" } else { "IPv4" },
+        "endpoints": endpoints,
+        "ports": [{"name": "ssh", "port": 22, "protocol": "TCP"}],
+    })
+}
+
+/// One endpoint: `ready`, `unready`, `serving` (while it terminates), `gone` (terminates and serves no more) or
+/// `unknown`.
+pub(crate) fn endpoint(address: &str, condition: &str) -> Value {
+    let conditions = match condition {
+        "ready" => json!({"ready": true, "serving": true, "terminating": false}),
+        "unready" => json!({"ready": false, "serving": false, "terminating": false}),
+        "serving" => json!({"ready": false, "serving": true, "terminating": true}),
+        "gone" => json!({"ready": false, "serving": false, "terminating": true}),
+        "unknown" => json!({}),
+        other => panic!("{other} is no condition of an endpoint"),
+    };
+    json!({"addresses": [address], "conditions": conditions})
+}
+
+/// The namespace, with labels.
+pub(crate) fn namespace(name: &str, labels: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+}
+
+/// The object with another value at that JSON pointer. The last step may be new.
+pub(crate) fn with(mut object: Value, pointer: &str, value: Value) -> Value {
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    let parent = object.pointer_mut(parent).unwrap_or_else(|| panic!("no {pointer}"));
+    if let Value::Array(items) = parent {
+        items[field.parse::<usize>().unwrap()] = value;
+    } else {
+        parent[field] = value;
+    }
+    object
+}
+
+/// The Service with annotations under the usual prefix.
+pub(crate) fn annotated(service: Value, annotations: &[(&str, &str)]) -> Value {
+    let prefixed = annotations
+        .iter()
+        .map(|(key, value)| (format!("switchboard.dev/{key}"), json!(value)));
+    with(service, "/metadata/annotations", Value::Object(prefixed.collect()))
+}
