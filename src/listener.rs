@@ -12,6 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 use tracing::warn;
 
+use crate::socket;
+
 /// One public port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -27,6 +29,8 @@ pub fn bind(options: &Options) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
+    // Here once, and not at every accept: six system calls less for each connection.
+    socket::prepare(&socket)?;
     socket.bind(&options.address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
@@ -115,6 +119,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use socket2::SockRef;
 
     #[test]
     fn only_errors_of_one_client_are_passed_over() {
@@ -139,6 +144,22 @@ mod tests {
         ] {
             assert_eq!(canonical(seen.parse().unwrap()), known.parse().unwrap());
         }
+    }
+
+    #[tokio::test]
+    async fn what_it_accepts_is_prepared() {
+        let options = Options {
+            address: "127.0.0.1:0".parse().unwrap(),
+        };
+        let listener = bind(&options).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let accepted = accepted.unwrap().0;
+        let socket = SockRef::from(&accepted);
+        assert!(socket.tcp_nodelay().unwrap());
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(60));
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(120)));
     }
 
     #[tokio::test]

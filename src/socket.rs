@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -11,13 +12,15 @@ use tokio::time::timeout;
 
 /// Sets what both legs of a tunnel need: no delay for keystrokes, and an end for peers that have vanished.
 ///
+/// Set on a listener it holds for all that it accepts: Linux clones the socket.
+///
 /// Without TCP_NODELAY a keystroke pair waits 40 ms for a delayed ACK; without TCP_USER_TIMEOUT unacknowledged data
 /// keeps a dead connection for about 15 minutes (tcp(7)).
 ///
 /// # Errors
 /// What setsockopt(2) says, which a socket that has been reset meanwhile may.
-pub fn prepare(stream: &TcpStream) -> io::Result<()> {
-    let socket = SockRef::from(stream);
+pub fn prepare(socket: &impl AsFd) -> io::Result<()> {
+    let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)

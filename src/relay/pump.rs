@@ -3,11 +3,13 @@
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::task::yield_now;
+use tokio::time::Instant;
 
 use super::copy::{self, Residue};
 use super::splice::{self, Pipe};
@@ -40,6 +42,8 @@ pub(super) struct Pump<'a> {
     shares: [Option<Share<'a>>; 3],
     in_flight: InFlight<'a>,
     heat: u8,
+    /// The receiver took long for what it was given last.
+    slow: bool,
     since_yield: usize,
     finished: bool,
 }
@@ -85,6 +89,7 @@ impl<'a> Pump<'a> {
             shares: shared.map(|budget| budget.map(Budget::share)),
             in_flight: InFlight::Nothing,
             heat: 0,
+            slow: false,
             since_yield: 0,
             finished: false,
         }
@@ -135,7 +140,7 @@ impl<'a> Pump<'a> {
     async fn admit(&mut self) -> usize {
         let (meter, direction) = (self.terms.meter, self.direction);
         let waited = |wait| meter.throttled(direction, wait);
-        let most = if self.is_hot() { splice::MOST } else { copy::MOST };
+        let most = self.most();
         let mut admitted = self.throttle.admit(most, waited).await;
         for next in 0..self.shares.len() {
             let (before, from_here) = self.shares.split_at_mut(next);
@@ -161,8 +166,10 @@ impl<'a> Pump<'a> {
     /// Writes what is in flight. A source that resets meanwhile ends it: nobody else would notice.
     pub(super) async fn flush(&mut self) -> Result<(), Broken> {
         if matches!(self.in_flight, InFlight::Nothing) {
+            self.slow = false;
             return Ok(());
         }
+        let start = Instant::now();
         let (source, sink) = self.sides();
         let from = self.from.as_ref();
         let (to, in_flight) = (&mut self.to, &mut self.in_flight);
@@ -181,6 +188,7 @@ impl<'a> Pump<'a> {
             error = socket::failed(from) => return Err(Broken { by: source, error }),
         }
         self.in_flight = InFlight::Nothing;
+        self.slow = start.elapsed() >= SLOW;
         Ok(())
     }
 
@@ -232,6 +240,14 @@ impl<'a> Pump<'a> {
         }
     }
 
+    fn most(&self) -> usize {
+        match (self.is_hot(), self.slow) {
+            (false, _) => copy::MOST,
+            (true, true) => splice::MOST_IF_SLOW,
+            (true, false) => splice::MOST,
+        }
+    }
+
     fn is_hot(&self) -> bool {
         match self.terms.engine {
             Engine::Adaptive => self.heat >= HOT,
@@ -272,5 +288,7 @@ const LARGE: usize = 16 * 1024;
 const HOT: u8 = 2;
 /// How much heat is kept: so many small reads less one cool a direction that was hot for long.
 const HOTTEST: u8 = 4;
+/// Who takes a pipe's worth in less time, 100 MiB/s, delays nobody's keystroke by it.
+const SLOW: Duration = Duration::from_millis(10);
 /// How much one wake-up may move before it yields.
 const YIELD_AFTER: usize = 512 * 1024;

@@ -1,5 +1,6 @@
 //! Moves bytes through a kernel pipe by splice(2), without copying them to user space; pipes come from a bounded pool.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,17 +11,25 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// The most that one fill moves, in bytes: what the pipe is asked to hold.
-pub(super) const MOST: usize = 256 * 1024;
+/// The most that one fill moves, in bytes: what a large pipe is asked to hold, and all that an unprivileged one may.
+///
+/// Bytes of a socket come in pieces of about a page, and each takes a slot of the pipe whatever its length: four times
+/// the slots are a quarter of the wake-ups, and a quarter of the CPU less.
+pub(super) const MOST: usize = 1024 * 1024;
+/// The most for a receiver that is slow to take it: what stands in the pipe delays the keystroke behind it.
+pub(super) const MOST_IF_SLOW: usize = SMALL;
 
 /// The pipes of a process: so many at most, kept for reuse while empty.
 ///
-/// Pipe memory of an unprivileged user is capped (`fs.pipe-user-pages-soft`, pipe(7)): beyond it pipes are small, and
-/// beyond the hard cap there are none. Whoever gets none copies.
+/// Pipe memory of an unprivileged user is capped (`fs.pipe-user-pages-soft`, pipe(7)): beyond it pipes are tiny, and
+/// beyond the hard cap there are none. So only the first [`MOST_LARGE`] are large. Whoever gets none copies.
 #[derive(Debug)]
 pub struct PipePool {
-    spare: Mutex<Vec<Ends>>,
+    /// Small ones first: the last is taken.
+    spare: Mutex<VecDeque<Ends>>,
     taken: AtomicUsize,
+    /// Large ones, spare or taken.
+    large: AtomicUsize,
     most: usize,
 }
 
@@ -30,6 +39,7 @@ impl PipePool {
         Self {
             spare: Mutex::default(),
             taken: AtomicUsize::new(0),
+            large: AtomicUsize::new(0),
             most,
         }
     }
@@ -45,12 +55,8 @@ impl PipePool {
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim)
             .ok()?;
-        let ends = self
-            .spare
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop()
-            .or_else(Ends::open);
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop_back();
+        let ends = spare.or_else(|| self.open());
         if ends.is_none() {
             self.taken.fetch_sub(1, Ordering::Relaxed);
         }
@@ -59,6 +65,25 @@ impl PipePool {
             held: 0,
             pool: self,
         })
+    }
+
+    fn open(&self) -> Option<Ends> {
+        let claim = |large| (large < MOST_LARGE).then_some(large + 1);
+        let large = self.large.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
+        let ends = Ends::open(large.is_ok());
+        if ends.is_none() && large.is_ok() {
+            self.large.fetch_sub(1, Ordering::Relaxed);
+        }
+        ends
+    }
+
+    fn put_back(&self, ends: Ends) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if ends.large {
+            spare.push_back(ends);
+        } else {
+            spare.push_front(ends);
+        }
     }
 }
 
@@ -113,14 +138,12 @@ impl Pipe<'_> {
 
 impl Drop for Pipe<'_> {
     fn drop(&mut self) {
-        if let Some(ends) = self.ends.take()
-            && self.held == 0
-        {
-            self.pool
-                .spare
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(ends);
+        match self.ends.take() {
+            Some(ends) if self.held == 0 => self.pool.put_back(ends),
+            Some(ends) if ends.large => {
+                self.pool.large.fetch_sub(1, Ordering::Relaxed);
+            }
+            Some(_) | None => {}
         }
         self.pool.taken.fetch_sub(1, Ordering::Relaxed);
     }
@@ -130,14 +153,15 @@ impl Drop for Pipe<'_> {
 struct Ends {
     read: OwnedFd,
     write: OwnedFd,
+    large: bool,
 }
 
 impl Ends {
-    fn open() -> Option<Self> {
+    fn open(large: bool) -> Option<Self> {
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).ok()?;
         // Beyond the user's soft cap it keeps the size it has: slower, but a pipe.
-        fcntl_setpipe_size(&write, MOST).ok();
-        Some(Self { read, write })
+        fcntl_setpipe_size(&write, if large { MOST } else { SMALL }).ok();
+        Some(Self { read, write, large })
     }
 }
 
@@ -146,3 +170,7 @@ fn retried(splice: impl Fn() -> rustix::io::Result<usize>) -> io::Result<usize> 
 }
 
 const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
+/// What the other pipes are asked to hold.
+const SMALL: usize = 256 * 1024;
+/// Hot directions that are not slow hand their pipe on at once, so a few serve many.
+const MOST_LARGE: usize = 32;
