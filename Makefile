@@ -1,13 +1,13 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint bench clean
+.PHONY: help build demo test test-kubernetes lint bench bench-compare clean
 
 CARGO ?= cargo
-SCRIPTS := .ci/run deploy/check tests/demo/run tests/install-clients
+SCRIPTS := .ci/run benches/compare/run deploy/check tests/demo/run tests/install-clients
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
 
 build: ## Build the release binary, target/release/switchboard
 	$(CARGO) build --release --locked
@@ -19,6 +19,11 @@ test: ## Install what the tests need (Debian, Ubuntu), then run them all
 	tests/install-clients
 	$(CARGO) test --locked
 
+test-kubernetes: ## Run the tests that need no faults against a real API server: KUBECONFIG=FILE
+	@test -n "$(KUBECONFIG)" || { echo 'say which cluster: make test-kubernetes KUBECONFIG=FILE' >&2; exit 2; }
+	tests/install-clients iproute2 util-linux
+	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test kubernetes -- shapes:: changes::
+
 lint: ## Check format, lints, licences and sources; what is optional runs where it is installed
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
@@ -28,6 +33,9 @@ lint: ## Check format, lints, licences and sources; what is optional runs where 
 
 bench: ## Run the benchmarks
 	$(CARGO) bench --locked
+
+bench-compare: ## Measure beside Envoy and HAProxy, which it installs
+	benches/compare/run
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -1,0 +1,171 @@
+//! Puts the same loads on switchboard, Envoy and HAProxy, in turn, and prints what each of them costs.
+//!
+//! `benches/compare/run` installs what it needs and starts it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    reason = "a load tool: it has nobody to answer to but its reader, and ends when something is amiss"
+)]
+
+use std::env;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use self::proxies::{Kind, Machine, Program, Proxy};
+use self::report::{ENVOY, Results};
+use self::scenarios::{Effort, Figure, SCENARIOS};
+
+mod growth;
+mod load;
+mod plot;
+mod proxies;
+mod report;
+mod rows;
+mod scenarios;
+mod target;
+
+/// What the command line asks for.
+struct Wanted {
+    effort: Effort,
+    /// Only scenarios whose name contains one of these; all of them when there are none.
+    only: Vec<String>,
+    growth: bool,
+    /// Other switchboards, to be measured in the same run.
+    against: Vec<PathBuf>,
+    /// Where the figures and the table are written.
+    output: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match wanted().and_then(|wanted| run(&wanted)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("compare: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn wanted() -> io::Result<Wanted> {
+    let mut wanted = Wanted {
+        effort: FULL,
+        only: Vec::new(),
+        growth: true,
+        against: Vec::new(),
+        output: None,
+    };
+    let mut arguments = env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| io::Error::other(USAGE));
+        match argument.as_str() {
+            // Cargo says it to every benchmark.
+            "--bench" => {}
+            "--quick" => wanted.effort = QUICK,
+            "--rounds" => wanted.effort.rounds = value()?.parse().map_err(io::Error::other)?,
+            "--only" => wanted.only.extend(value()?.split(',').map(str::to_owned)),
+            "--no-growth" => wanted.growth = false,
+            "--against" => wanted.against.push(value()?.into()),
+            "--output" => wanted.output = Some(value()?.into()),
+            _ => return Err(io::Error::other(USAGE)),
+        }
+    }
+    Ok(wanted)
+}
+
+fn run(wanted: &Wanted) -> io::Result<()> {
+    let target = target::start()?;
+    let programs = programs(wanted)?;
+    let mut results = Results::new(programs.iter().map(|program| program.name.clone()).collect());
+    for round in 0..wanted.effort.rounds {
+        eprintln!("round {} of {}", round + 1, wanted.effort.rounds);
+        measure(wanted, &programs, target, &mut results)?;
+    }
+    let table = results.table();
+    println!("{table}");
+    let mut written = vec![("table.md", table), ("figures.svg", plot::ratios(&results))];
+    if wanted.growth && wanted.wants("growth") {
+        let growth = growth::measure(&programs, target, wanted.effort)?;
+        println!("{}", growth.table());
+        written.extend([("growth.md", growth.table()), ("growth.svg", plot::growth(&growth))]);
+    }
+    if let Some(directory) = &wanted.output {
+        for (name, text) in written {
+            fs::write(directory.join(name), text)?;
+        }
+    }
+    Ok(())
+}
+
+/// One round: every scenario with every program, one after the other.
+fn measure(wanted: &Wanted, programs: &[Program], target: SocketAddr, results: &mut Results) -> io::Result<()> {
+    let running: Vec<(&Program, Proxy)> = programs
+        .iter()
+        .map(|program| Ok((program, program.start(target, &Machine::default())?)))
+        .collect::<io::Result<_>>()?;
+    for scenario in SCENARIOS.iter().filter(|scenario| wanted.wants(scenario.name)) {
+        for (program, proxy) in &running {
+            if proxy.kind == Kind::Switchboard || !scenario.ours_only {
+                let figures = (scenario.run)(proxy, wanted.effort).map_err(named(&program.name, scenario.name))?;
+                results.add(&program.name, figures);
+            }
+        }
+    }
+    drop(running);
+    for (name, scenario) in ALONE.into_iter().filter(|(name, _)| wanted.wants(name)) {
+        for program in programs {
+            let figures = scenario(program, target, wanted.effort).map_err(named(&program.name, name))?;
+            results.add(&program.name, figures);
+        }
+    }
+    Ok(())
+}
+
+fn named(program: &str, scenario: &str) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::other(format!("{scenario} through {program}: {error}"))
+}
+
+impl Wanted {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+    }
+}
+
+fn programs(wanted: &Wanted) -> io::Result<Vec<Program>> {
+    let ours = Path::new(env!("CARGO_BIN_EXE_switchboard"));
+    let missing = |name: &str| io::Error::other(format!("{name} is not there: benches/compare/run installs it"));
+    let from = |variable, usual: &str| PathBuf::from(env::var_os(variable).unwrap_or_else(|| usual.into()));
+    let envoy = from("ENVOY", "/usr/local/bin/envoy");
+    let haproxy = from("HAPROXY", "/usr/sbin/haproxy");
+    let mut programs = vec![
+        Program::find("switchboard", Kind::Switchboard, ours).ok_or_else(|| missing("switchboard"))?,
+        Program::find(ENVOY, Kind::Envoy, &envoy).ok_or_else(|| missing("Envoy"))?,
+        Program::find("HAProxy, TCP", Kind::HaProxy, &haproxy).ok_or_else(|| missing("HAProxy"))?,
+    ];
+    for other in &wanted.against {
+        let name = other.file_name().unwrap_or_default().to_string_lossy();
+        programs.push(Program::find(&name, Kind::Switchboard, other).ok_or_else(|| missing(&name))?);
+    }
+    Ok(programs)
+}
+
+/// Scenarios that start a process of their own.
+const ALONE: [(&str, RunAlone); 2] = [("idle", scenarios::idle), ("pinned", scenarios::pinned)];
+type RunAlone = fn(&Program, SocketAddr, Effort) -> io::Result<Vec<Figure>>;
+const FULL: Effort = Effort {
+    rounds: 3,
+    period: Duration::from_secs(2),
+    idle_tunnels: 9_000,
+};
+const QUICK: Effort = Effort {
+    rounds: 1,
+    period: Duration::from_millis(700),
+    idle_tunnels: 2_000,
+};
+const USAGE: &str = "usage: compare [--quick] [--rounds N] [--only NAME,…] [--no-growth] [--against SWITCHBOARD]… \
+                     [--output DIRECTORY]";

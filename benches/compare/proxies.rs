@@ -1,0 +1,193 @@
+//! Starts the proxies, reads from /proc what they cost, and stops what it started.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tempfile::TempDir;
+
+/// A program that can be measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// The head of its column.
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    path: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Switchboard,
+    Envoy,
+    /// Speaks no CONNECT: whoever connects is forwarded.
+    HaProxy,
+}
+
+/// On what it runs, and with what.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Machine {
+    /// One processor to be held to; otherwise all.
+    pub(crate) processor: Option<usize>,
+    /// Further names for switchboard's allowlist, all of them the target's.
+    pub(crate) names: Vec<String>,
+}
+
+/// A proxy that runs. Dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    pub(crate) kind: Kind,
+    pub(crate) address: SocketAddr,
+    /// From its start to its first accept.
+    pub(crate) started_in: Duration,
+    child: Child,
+    _directory: TempDir,
+}
+
+impl Program {
+    /// `None` when there is no such file.
+    pub(crate) fn find(name: &str, kind: Kind, path: &Path) -> Option<Self> {
+        path.is_file().then(|| Self {
+            name: name.to_owned(),
+            kind,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Starts it in front of `target` and waits until it accepts.
+    pub(crate) fn start(&self, target: SocketAddr, machine: &Machine) -> io::Result<Proxy> {
+        let directory = tempfile::tempdir()?;
+        let (address, admin) = (free_address()?, free_address()?);
+        let threads = machine.processor.map_or(PROCESSORS, |_| "1");
+        let template = match self.kind {
+            Kind::Switchboard => include_str!("switchboard.yaml"),
+            Kind::Envoy => include_str!("envoy.yaml"),
+            Kind::HaProxy => include_str!("haproxy.cfg"),
+        };
+        let settings = template
+            .replace("@LISTEN@", &address.to_string())
+            .replace("@PORT@", &address.port().to_string())
+            .replace("@ADMIN@", &admin.to_string())
+            .replace("@TARGET@", &target.to_string())
+            .replace("@TARGET_PORT@", &target.port().to_string())
+            .replace("@THREADS@", threads);
+        let file = directory.path().join("settings.yaml");
+        fs::write(&file, settings)?;
+        let start = Instant::now();
+        let mut command = self.command(&file, threads, machine.processor);
+        // A configuration file has no room for so many.
+        for names in machine.names.chunks(NAMES_AT_ONCE) {
+            let allowed: Vec<_> = names.iter().map(|name| format!("{name}={target}")).collect();
+            command.arg("--allow").arg(allowed.join(" "));
+        }
+        let child = command.spawn()?;
+        let mut proxy = Proxy {
+            kind: self.kind,
+            address,
+            started_in: Duration::ZERO,
+            child,
+            _directory: directory,
+        };
+        proxy.wait_until_it_accepts(start + LONGEST_START)?;
+        proxy.started_in = start.elapsed();
+        Ok(proxy)
+    }
+
+    fn command(&self, file: &Path, threads: &str, processor: Option<usize>) -> Command {
+        let mut command = match processor {
+            // It executes the program in its own place: the process is the same.
+            Some(processor) => {
+                let mut command = Command::new("taskset");
+                command.args(["-c", &processor.to_string()]).arg(&self.path);
+                command
+            }
+            None => Command::new(&self.path),
+        };
+        match self.kind {
+            Kind::Switchboard => command.args(["serve", "--log", "warn", "--config"]).arg(file),
+            Kind::Envoy => command
+                .args([
+                    "--concurrency",
+                    threads,
+                    "--log-level",
+                    "warning",
+                    "--use-dynamic-base-id",
+                    "-c",
+                ])
+                .arg(file),
+            Kind::HaProxy => command.args(["-db", "-q", "-f"]).arg(file),
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+}
+
+impl Proxy {
+    /// The processor time of all its threads so far, to the nanosecond. No proxy here ends threads while it serves.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let tasks = fs::read_dir(self.proc("task")).into_iter().flatten().flatten();
+        let nanos = tasks.filter_map(|task| {
+            let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            times.split(' ').next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(nanos.sum())
+    }
+
+    /// Resident memory, in KiB.
+    pub(crate) fn resident(&self) -> f64 {
+        let status = fs::read_to_string(self.proc("status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    pub(crate) fn descriptors(&self) -> usize {
+        fs::read_dir(self.proc("fd")).unwrap().count()
+    }
+
+    fn proc(&self, file: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{file}", self.child.id()))
+    }
+
+    fn wait_until_it_accepts(&mut self, deadline: Instant) -> io::Result<()> {
+        while let Err(error) = TcpStream::connect(self.address) {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(io::Error::other(format!("{:?} ended: {status}", self.kind)));
+            }
+            if Instant::now() > deadline {
+                return Err(error);
+            }
+            sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Makes room for long command lines: they may take a quarter of the stack (execve(2)).
+pub(crate) fn allow_long_command_lines() -> io::Result<()> {
+    let mut limit = getrlimit(Resource::Stack);
+    limit.current = Some(LARGE_STACK);
+    Ok(setrlimit(Resource::Stack, limit)?)
+}
+
+fn free_address() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}
+
+/// How many threads Envoy and HAProxy get: one each for the processors of the machine that the figures are from.
+const PROCESSORS: &str = "2";
+/// As many as one argument may carry, 128 KiB (execve(2)).
+const NAMES_AT_ONCE: usize = 2_000;
+const LARGE_STACK: u64 = 64 << 20;
+const LONGEST_START: Duration = Duration::from_secs(60);

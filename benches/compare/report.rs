@@ -1,0 +1,154 @@
+//! The results, round by round, and the table of their medians.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::rows::{Goal, ROWS, Row};
+use crate::scenarios::Figure;
+
+/// All figures of all rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    /// The heads of the columns: ours, then Envoy, then the others.
+    pub(crate) programs: Vec<String>,
+    figures: BTreeMap<(&'static str, String), Vec<f64>>,
+}
+
+/// Ours beside its goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Met,
+    Missed,
+    /// There is no goal, or nothing to compare with.
+    Open,
+}
+
+impl Results {
+    pub(crate) fn new(programs: Vec<String>) -> Self {
+        let figures = BTreeMap::new();
+        Self { programs, figures }
+    }
+
+    pub(crate) fn add(&mut self, program: &str, figures: Vec<Figure>) {
+        for (row, figure) in figures {
+            self.figures.entry((row, program.to_owned())).or_default().push(figure);
+        }
+    }
+
+    /// The median over the rounds.
+    pub(crate) fn median(&self, row: &'static str, program: &str) -> Option<f64> {
+        median(self.figures.get(&(row, program.to_owned()))?)
+    }
+
+    /// The median of the ratios that the rounds gave: what disturbs the machine for a while disturbs both.
+    pub(crate) fn ratio(&self, row: &'static str, program: &str, other: (&'static str, &str)) -> Option<f64> {
+        let figures = self.figures.get(&(row, program.to_owned()))?;
+        let others = self.figures.get(&(other.0, other.1.to_owned()))?;
+        let ratios: Vec<_> = figures.iter().zip(others).map(|(one, two)| one / two).collect();
+        median(&ratios)
+    }
+
+    pub(crate) fn of_envoy(&self, row: &Row, program: &str) -> Option<f64> {
+        self.ratio(row.id, program, (row.id, ENVOY))
+    }
+
+    pub(crate) fn verdict(&self, row: &Row, program: &str) -> Verdict {
+        let (reached, goal) = match row.goal {
+            Goal::OfEnvoy(goal) => (self.of_envoy(row, program), goal),
+            Goal::OfRow(other, goal) => (self.ratio(row.id, program, (other, program)), goal),
+            Goal::Absolute(goal) => (self.median(row.id, program), goal),
+            Goal::None => (None, 0.0),
+        };
+        match reached {
+            None => Verdict::Open,
+            Some(reached) if (row.more && reached >= goal) || (!row.more && reached <= goal) => Verdict::Met,
+            Some(_) => Verdict::Missed,
+        }
+    }
+
+    /// As Markdown that reads well as plain text too.
+    pub(crate) fn table(&self) -> String {
+        let mut lines = vec![self.head()];
+        lines.extend(ROWS.iter().filter_map(|row| self.line(row)));
+        let widths: Vec<_> = (0..lines.first().map_or(0, Vec::len))
+            .map(|column| {
+                lines
+                    .iter()
+                    .filter_map(|line| line.get(column))
+                    .map(|cell| cell.chars().count())
+                    .max()
+            })
+            .map(Option::unwrap_or_default)
+            .collect();
+        let mut table = String::new();
+        for (number, line) in lines.iter().enumerate() {
+            for (cell, &width) in line.iter().zip(&widths) {
+                write!(table, "| {cell:<width$} ").unwrap();
+            }
+            table.push_str("|\n");
+            if number == 0 {
+                for width in &widths {
+                    write!(table, "|{}", "-".repeat(width + 2)).unwrap();
+                }
+                table.push_str("|\n");
+            }
+        }
+        table
+    }
+
+    fn head(&self) -> Vec<String> {
+        let mut head = vec![String::new()];
+        head.extend(self.programs.iter().cloned());
+        head.extend(["ratio to Envoy".to_owned(), "goal".to_owned(), String::new()]);
+        head
+    }
+
+    fn line(&self, row: &Row) -> Option<Vec<String>> {
+        let ours = self.programs.first()?;
+        let mut line = vec![row.label.to_owned()];
+        let figures: Vec<_> = self
+            .programs
+            .iter()
+            .map(|program| self.median(row.id, program))
+            .collect();
+        if figures.iter().all(Option::is_none) {
+            return None;
+        }
+        line.extend(
+            figures
+                .iter()
+                .map(|figure| figure.map_or("–".to_owned(), |figure| format!("{figure:.*}", row.digits))),
+        );
+        line.push(
+            self.of_envoy(row, ours)
+                .map_or("–".to_owned(), |ratio| format!("{ratio:.2}")),
+        );
+        let bound = if row.more { "≥" } else { "≤" };
+        line.push(match row.goal {
+            Goal::OfEnvoy(goal) => format!("{bound} {goal:.2} × Envoy"),
+            Goal::OfRow(_, goal) => format!("{bound} {goal:.1} × unlimited"),
+            Goal::Absolute(goal) => format!("{bound} {goal}"),
+            Goal::None => String::new(),
+        });
+        line.push(match self.verdict(row, ours) {
+            Verdict::Met => "met".to_owned(),
+            Verdict::Missed => "missed".to_owned(),
+            Verdict::Open => String::new(),
+        });
+        Some(line)
+    }
+}
+
+/// The middle one; of an even number the mean of the two in the middle.
+pub(crate) fn median(figures: &[f64]) -> Option<f64> {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = (
+        sorted.get(sorted.len().checked_sub(1)? / 2)?,
+        sorted.get(sorted.len() / 2)?,
+    );
+    Some(f64::midpoint(*low, *high))
+}
+
+/// The head of the column that others are compared with.
+pub(crate) const ENVOY: &str = "Envoy";

@@ -1,0 +1,262 @@
+//! The scenarios: each puts one load on one proxy and gives figures.
+
+use std::io;
+use std::net::SocketAddr;
+use std::process::{self, Command};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::load::{Bulk, Route, due_set_ups, open_many, round_trips, set_ups};
+use crate::proxies::{Kind, Machine, Program, Proxy};
+use crate::target::Role;
+
+/// The row of a figure, and the figure.
+pub(crate) type Figure = (&'static str, f64);
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    pub(crate) rounds: usize,
+    /// Of each load.
+    pub(crate) period: Duration,
+    pub(crate) idle_tunnels: usize,
+}
+
+/// A load for a proxy that runs already.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&Proxy, Effort) -> io::Result<Vec<Figure>>,
+    /// Only switchboard has what it needs.
+    pub(crate) ours_only: bool,
+}
+
+const fn common(name: &'static str, run: fn(&Proxy, Effort) -> io::Result<Vec<Figure>>) -> Scenario {
+    let ours_only = false;
+    Scenario { name, run, ours_only }
+}
+
+const fn ours(name: &'static str, run: fn(&Proxy, Effort) -> io::Result<Vec<Figure>>) -> Scenario {
+    let ours_only = true;
+    Scenario { name, run, ours_only }
+}
+
+/// In the order of a round.
+pub(crate) const SCENARIOS: [Scenario; 11] = [
+    common("down8", |proxy, effort| {
+        bulk(proxy, effort, Role::Download, 8, ["down8.cpu", "down8.rate"])
+    }),
+    common("down1", |proxy, effort| {
+        bulk(proxy, effort, Role::Download, 1, ["down1.cpu", "down1.rate"])
+    }),
+    common("up8", |proxy, effort| {
+        bulk(proxy, effort, Role::Upload, 8, ["up8.cpu", "up8.rate"])
+    }),
+    common("up1", |proxy, effort| {
+        bulk(proxy, effort, Role::Upload, 1, ["up1.cpu", "up1.rate"])
+    }),
+    common("both8", |proxy, effort| {
+        bulk(proxy, effort, Role::Both, 8, ["both8.cpu", "both8.rate"])
+    }),
+    common("both1", |proxy, effort| {
+        bulk(proxy, effort, Role::Both, 1, ["both1.cpu", "both1.rate"])
+    }),
+    common("trip", trip),
+    common("beside", beside),
+    common("setup", set_up),
+    ours("limited", limited),
+    ours("fifty", fifty),
+];
+
+fn bulk(proxy: &Proxy, effort: Effort, role: Role, tunnels: usize, rows: [&'static str; 2]) -> io::Result<Vec<Figure>> {
+    let used = carry(proxy, Route::through(proxy), role, tunnels, WARM_UP, effort.period)?;
+    let [cpu, rate] = rows;
+    Ok(vec![
+        (cpu, used.seconds_per_gibibyte()),
+        (rate, used.gibibytes_per_second()),
+    ])
+}
+
+fn trip(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
+    let mut tunnel = [Route::through(proxy).open(Role::Echo)?];
+    round_trips(&mut tunnel, WARM_UP)?;
+    let before = proxy.processor_time();
+    let times = round_trips(&mut tunnel, effort.period)?;
+    let used = proxy.processor_time() - before;
+    Ok(vec![
+        ("trip.cpu", micros(used) / times.len() as f64),
+        ("trip.p50", micros(percentile(&times, 0.5))),
+        ("trip.p99", micros(percentile(&times, 0.99))),
+    ])
+}
+
+fn beside(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
+    let route = Route::through(proxy);
+    let mut tunnel = [route.open(Role::Echo)?];
+    let _bulk = Bulk::start(route, Role::Paced(60), 4)?;
+    round_trips(&mut tunnel, WARM_UP)?;
+    let times = round_trips(&mut tunnel, effort.period)?;
+    Ok(vec![
+        ("beside.p50", micros(percentile(&times, 0.5))),
+        ("beside.p99", micros(percentile(&times, 0.99))),
+    ])
+}
+
+fn set_up(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
+    let route = [Route::through(proxy)];
+    set_ups(&route, 8, WARM_UP)?;
+    settle(proxy);
+    let before = proxy.processor_time();
+    let start = Instant::now();
+    let times = set_ups(&route, 8, effort.period)?;
+    let took = start.elapsed();
+    settle(proxy);
+    let used = proxy.processor_time() - before;
+    Ok(vec![
+        ("setup.rate", times.len() as f64 / took.as_secs_f64()),
+        ("setup.cpu", micros(used) / times.len() as f64),
+        ("setup.p99", micros(percentile(&times, 0.99)) / 1e3),
+    ])
+}
+
+fn limited(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
+    let route = Route::through(proxy).named("ten.bench:22");
+    let used = carry(proxy, route, Role::Download, 1, WARM_UP, effort.period)?;
+    Ok(vec![("limited.cpu", used.seconds_per_gibibyte())])
+}
+
+fn fifty(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
+    let route = Route::through(proxy).named("one.bench:22");
+    let used = carry(proxy, route, Role::Download, 50, WARM_UP, effort.period)?;
+    Ok(vec![(
+        "fifty.cpu",
+        used.processor.as_secs_f64() / used.period.as_secs_f64(),
+    )])
+}
+
+/// Idle tunnels, in a process that has carried nothing before.
+pub(crate) fn idle(program: &Program, target: SocketAddr, effort: Effort) -> io::Result<Vec<Figure>> {
+    let proxy = program.start(target, &Machine::default())?;
+    let route = Route::through(&proxy);
+    // The first tunnels pay for what all share.
+    drop(open_many(route, 50)?);
+    settle(&proxy);
+    let (memory, descriptors) = (proxy.resident(), proxy.descriptors());
+    let tunnels = open_many(route, effort.idle_tunnels)?;
+    settle(&proxy);
+    let count = tunnels.len() as f64;
+    let before = proxy.processor_time();
+    sleep(effort.period);
+    let used = proxy.processor_time() - before;
+    Ok(vec![
+        ("idle.memory", (proxy.resident() - memory) / count),
+        ("idle.descriptors", (proxy.descriptors() - descriptors) as f64 / count),
+        ("idle.cpu", used.as_secs_f64() * 1e3 / effort.period.as_secs_f64()),
+    ])
+}
+
+/// The proxy on one processor, everything else on another.
+pub(crate) fn pinned(program: &Program, target: SocketAddr, effort: Effort) -> io::Result<Vec<Figure>> {
+    let machine = Machine {
+        processor: Some(0),
+        ..Machine::default()
+    };
+    let proxy = program.start(target, &machine)?;
+    if proxy.kind == Kind::HaProxy {
+        return Ok(Vec::new());
+    }
+    let route = Route::through(&proxy);
+    set_ups(&[route], 2, WARM_UP)?;
+    hold_this_process_to("1")?;
+    let times = due_set_ups(route, 3500, effort.period.max(Duration::from_secs(1)));
+    hold_this_process_to("0-1023")?;
+    let times = times?;
+    Ok(vec![
+        ("pinned.p50", micros(percentile(&times, 0.5)) / 1e3),
+        ("pinned.p99", micros(percentile(&times, 0.99)) / 1e3),
+    ])
+}
+
+fn hold_this_process_to(processors: &str) -> io::Result<()> {
+    let mut taskset = Command::new("taskset");
+    taskset.args([
+        "--all-tasks",
+        "--cpu-list",
+        "--pid",
+        processors,
+        &process::id().to_string(),
+    ]);
+    let output = taskset.output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
+}
+
+/// What a bulk load moved, and what it took.
+pub(crate) struct Used {
+    pub(crate) bytes: u64,
+    pub(crate) processor: Duration,
+    pub(crate) period: Duration,
+}
+
+impl Used {
+    pub(crate) fn seconds_per_gibibyte(&self) -> f64 {
+        self.processor.as_secs_f64() / self.gibibytes()
+    }
+
+    fn gibibytes_per_second(&self) -> f64 {
+        self.gibibytes() / self.period.as_secs_f64()
+    }
+
+    fn gibibytes(&self) -> f64 {
+        self.bytes as f64 / (1_u64 << 30) as f64
+    }
+}
+
+fn carry(
+    proxy: &Proxy,
+    route: Route<'_>,
+    role: Role,
+    tunnels: usize,
+    warm_up: Duration,
+    period: Duration,
+) -> io::Result<Used> {
+    let bulk = Bulk::start(route, role, tunnels)?;
+    sleep(warm_up);
+    let (before, moved, start) = (proxy.processor_time(), bulk.moved(), Instant::now());
+    sleep(period);
+    Ok(Used {
+        processor: proxy.processor_time() - before,
+        bytes: bulk.moved() - moved,
+        period: start.elapsed(),
+    })
+}
+
+/// Waits until the proxy has done what is left to do: closing, logging, freeing.
+pub(crate) fn settle(proxy: &Proxy) {
+    let deadline = Instant::now() + Duration::from_secs(3);
+    let mut before = proxy.processor_time();
+    while Instant::now() < deadline {
+        sleep(Duration::from_millis(150));
+        let now = proxy.processor_time();
+        if now - before < Duration::from_millis(1) {
+            return;
+        }
+        before = now;
+    }
+}
+
+pub(crate) fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+/// The time that this part of all times is not above.
+pub(crate) fn percentile(times: &[Duration], part: f64) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let rank = (part * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+}
+
+/// Before a load is measured it runs for that long.
+pub(crate) const WARM_UP: Duration = Duration::from_millis(400);
