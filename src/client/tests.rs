@@ -11,6 +11,9 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+mod endings;
+mod tls;
+
 const TARGET: &str = "svc-a.ns:22";
 const ACCEPT: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
@@ -295,109 +298,6 @@ async fn what_is_no_answer_has_a_name() {
 }
 
 #[tokio::test]
-async fn the_end_of_stdin_becomes_a_fin_and_the_answer_still_arrives() {
-    let proxy = Proxy::bind().await;
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = Session::start(proxy.http());
-    let mut stream = proxy.answer(ACCEPT).await;
-    let (question, reply) = (pattern(1, 300_000), pattern(2, 3_000_000));
-    let (received, ()) = tokio::join!(read_all(&mut stream), async {
-        stdin.write_all(&question).await.unwrap();
-        drop(stdin);
-    });
-    assert!(received == question);
-    let (received, ()) = tokio::join!(read_all(&mut stdout), async {
-        stream.write_all(&reply).await.unwrap();
-        drop(stream);
-    });
-    assert!(received == reply);
-    within(ended).await.unwrap().unwrap();
-}
-
-#[tokio::test]
-async fn the_proxys_end_closes_stdout_and_stdin_is_still_carried_to_its_end() {
-    let proxy = Proxy::bind().await;
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = Session::start(proxy.http());
-    let mut stream = proxy.answer(ACCEPT).await;
-    stream.write_all(b"last words").await.unwrap();
-    stream.shutdown().await.unwrap();
-    assert_eq!(read_all(&mut stdout).await, b"last words");
-    let late = pattern(3, 2_000_000);
-    let (received, ()) = tokio::join!(read_all(&mut stream), async {
-        stdin.write_all(&late).await.unwrap();
-        drop(stdin);
-    });
-    assert!(received == late);
-    within(ended).await.unwrap().unwrap();
-}
-
-#[tokio::test]
-async fn the_proxys_end_is_the_end_when_a_person_types() {
-    let proxy = Proxy::bind().await;
-    let mut session = Session::start_with(proxy.http(), true);
-    let mut stream = proxy.answer(ACCEPT).await;
-    stream.write_all(b"bye").await.unwrap();
-    drop(stream);
-    assert_eq!(read_all(&mut session.stdout).await, b"bye");
-    session.end().await.unwrap();
-}
-
-#[tokio::test]
-async fn a_reset_is_an_error_after_the_bytes_before_it() {
-    let proxy = Proxy::bind().await;
-    let mut session = Session::start(proxy.http());
-    let mut stream = proxy.answer(ACCEPT).await;
-    stream.write_all(b"before").await.unwrap();
-    assert_eq!(&read_exactly::<6>(&mut session.stdout).await, b"before");
-    reset(stream);
-    let error = session.end().await.unwrap_err();
-    assert!(
-        matches!(&error, ClientError::Lost(cause) if cause.kind() == io::ErrorKind::ConnectionReset),
-        "{error:?}"
-    );
-    assert_eq!(error.exit_code(), 1);
-}
-
-#[tokio::test]
-async fn bytes_that_a_finished_proxy_no_longer_takes_are_an_error_at_once() {
-    let proxy = Proxy::bind().await;
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = Session::start(proxy.http());
-    let mut stream = proxy.answer(ACCEPT).await;
-    stream.shutdown().await.unwrap();
-    assert_eq!(read_all(&mut stdout).await, b"");
-    reset(stream);
-    // stdin never ends: only the failed write can stop the client.
-    let typing = async { while stdin.write_all(&[0; 4096]).await.is_ok() {} };
-    let (ended, ()) = within(async { tokio::join!(ended, typing) }).await;
-    assert!(matches!(ended.unwrap(), Err(ClientError::Lost(_))));
-}
-
-#[tokio::test]
-async fn a_stdout_that_nobody_reads_any_more_ends_the_client_quietly() {
-    let proxy = Proxy::bind().await;
-    let Session {
-        stdin: _stdin,
-        stdout,
-        ended,
-    } = Session::start(proxy.http());
-    let mut stream = proxy.answer(ACCEPT).await;
-    drop(stdout);
-    stream.write_all(b"to nobody").await.unwrap();
-    within(ended).await.unwrap().unwrap();
-}
-
-#[tokio::test]
 async fn a_silent_proxy_meets_the_deadline_of_its_step() {
     let proxy = Proxy::bind().await;
     let identity = Identity::of("127.0.0.1");
@@ -471,99 +371,4 @@ async fn eight_mebibytes_both_ways_at_once_are_exact() {
     let proxy = Proxy::bind().await;
     let session = Session::start(proxy.http());
     exchange(session, proxy.answer(ACCEPT).await).await;
-}
-
-#[tokio::test]
-async fn eight_mebibytes_both_ways_at_once_are_exact_under_tls() {
-    let proxy = Proxy::bind().await;
-    let identity = Identity::of("127.0.0.1");
-    let session = Session::start(identity.options(&proxy));
-    exchange(session, identity.answer(&proxy, ACCEPT).await).await;
-}
-
-#[tokio::test]
-async fn a_certificate_for_a_name_is_held_against_the_host_of_the_url() {
-    let proxy = Proxy::bind().await;
-    let identity = Identity::of("localhost");
-    let mut options = identity.options(&proxy);
-    options.proxy = format!("https://localhost:{}", options.proxy.port()).parse().unwrap();
-    let mut session = Session::start(options);
-    let _stream = identity.answer(&proxy, &[ACCEPT, b"hello"].concat()).await;
-    assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");
-}
-
-#[tokio::test]
-async fn a_stranger_or_a_wrong_name_gets_no_request() {
-    let proxy = Proxy::bind().await;
-    let own = Identity::of("127.0.0.1");
-    let misnamed = Identity::of("other.example");
-    for (server, trusted, expected) in [
-        (&Identity::issued_by("stranger", "127.0.0.1"), &own, "UnknownIssuer"),
-        (&Identity::of("127.0.0.1"), &own, "BadSignature"),
-        (&misnamed, &misnamed, "not valid for name"),
-    ] {
-        let options = trusted.options(&proxy);
-        let session = Session::start(options);
-        let stream = proxy.accept().await;
-        assert!(within(server.acceptor.accept(stream)).await.is_err());
-        let line = session.failure().await;
-        assert!(
-            line.starts_with("the TLS handshake with the proxy failed: ") && line.contains(expected),
-            "{line}"
-        );
-    }
-}
-
-#[tokio::test]
-async fn tls_spoken_on_one_side_only_is_named() {
-    let proxy = Proxy::bind().await;
-    let identity = Identity::of("127.0.0.1");
-    let session = Session::start(proxy.http());
-    assert!(within(identity.acceptor.accept(proxy.accept().await)).await.is_err());
-    assert_eq!(
-        session.failure().await,
-        "the proxy's answer is not HTTP but TLS: is the URL https://?"
-    );
-
-    let session = Session::start(identity.options(&proxy));
-    let mut stream = proxy.accept().await;
-    stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
-    let line = session.failure().await;
-    assert!(line.starts_with("the TLS handshake with the proxy failed: "), "{line}");
-}
-
-#[tokio::test]
-async fn a_proxy_that_leaves_without_close_notify_has_ended_in_order() {
-    let proxy = Proxy::bind().await;
-    let identity = Identity::of("127.0.0.1");
-    let Session {
-        stdin,
-        mut stdout,
-        ended,
-    } = Session::start(identity.options(&proxy));
-    let (mut tcp, _) = identity.answer(&proxy, &[ACCEPT, b"bye"].concat()).await.into_inner();
-    tcp.shutdown().await.unwrap();
-    assert_eq!(read_all(&mut stdout).await, b"bye");
-    drop(stdin);
-    within(ended).await.unwrap().unwrap();
-}
-
-#[tokio::test]
-async fn under_tls_the_end_of_stdin_is_a_close_notify_and_the_answer_still_arrives() {
-    let proxy = Proxy::bind().await;
-    let identity = Identity::of("127.0.0.1");
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = Session::start(identity.options(&proxy));
-    let mut stream = identity.answer(&proxy, ACCEPT).await;
-    stdin.write_all(b"question").await.unwrap();
-    drop(stdin);
-    // Without a close_notify this would be an UnexpectedEof.
-    assert_eq!(read_all(&mut stream).await, b"question");
-    stream.write_all(b"answer").await.unwrap();
-    stream.shutdown().await.unwrap();
-    assert_eq!(read_all(&mut stdout).await, b"answer");
-    within(ended).await.unwrap().unwrap();
 }

@@ -1,0 +1,98 @@
+//! An `https://` proxy: whom the client believes, and how either side ends.
+
+use super::*;
+
+#[tokio::test]
+async fn eight_mebibytes_both_ways_at_once_are_exact_under_tls() {
+    let proxy = Proxy::bind().await;
+    let identity = Identity::of("127.0.0.1");
+    let session = Session::start(identity.options(&proxy));
+    exchange(session, identity.answer(&proxy, ACCEPT).await).await;
+}
+
+#[tokio::test]
+async fn a_certificate_for_a_name_is_held_against_the_host_of_the_url() {
+    let proxy = Proxy::bind().await;
+    let identity = Identity::of("localhost");
+    let mut options = identity.options(&proxy);
+    options.proxy = format!("https://localhost:{}", options.proxy.port()).parse().unwrap();
+    let mut session = Session::start(options);
+    let _stream = identity.answer(&proxy, &[ACCEPT, b"hello"].concat()).await;
+    assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");
+}
+
+#[tokio::test]
+async fn a_stranger_or_a_wrong_name_gets_no_request() {
+    let proxy = Proxy::bind().await;
+    let own = Identity::of("127.0.0.1");
+    let misnamed = Identity::of("other.example");
+    for (server, trusted, expected) in [
+        (&Identity::issued_by("stranger", "127.0.0.1"), &own, "UnknownIssuer"),
+        (&Identity::of("127.0.0.1"), &own, "BadSignature"),
+        (&misnamed, &misnamed, "not valid for name"),
+    ] {
+        let options = trusted.options(&proxy);
+        let session = Session::start(options);
+        let stream = proxy.accept().await;
+        assert!(within(server.acceptor.accept(stream)).await.is_err());
+        let line = session.failure().await;
+        assert!(
+            line.starts_with("the TLS handshake with the proxy failed: ") && line.contains(expected),
+            "{line}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn tls_spoken_on_one_side_only_is_named() {
+    let proxy = Proxy::bind().await;
+    let identity = Identity::of("127.0.0.1");
+    let session = Session::start(proxy.http());
+    assert!(within(identity.acceptor.accept(proxy.accept().await)).await.is_err());
+    assert_eq!(
+        session.failure().await,
+        "the proxy's answer is not HTTP but TLS: is the URL https://?"
+    );
+
+    let session = Session::start(identity.options(&proxy));
+    let mut stream = proxy.accept().await;
+    stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+    let line = session.failure().await;
+    assert!(line.starts_with("the TLS handshake with the proxy failed: "), "{line}");
+}
+
+#[tokio::test]
+async fn a_proxy_that_leaves_without_close_notify_has_ended_in_order() {
+    let proxy = Proxy::bind().await;
+    let identity = Identity::of("127.0.0.1");
+    let Session {
+        stdin,
+        mut stdout,
+        ended,
+    } = Session::start(identity.options(&proxy));
+    let (mut tcp, _) = identity.answer(&proxy, &[ACCEPT, b"bye"].concat()).await.into_inner();
+    tcp.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut stdout).await, b"bye");
+    drop(stdin);
+    within(ended).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn under_tls_the_end_of_stdin_is_a_close_notify_and_the_answer_still_arrives() {
+    let proxy = Proxy::bind().await;
+    let identity = Identity::of("127.0.0.1");
+    let Session {
+        mut stdin,
+        mut stdout,
+        ended,
+    } = Session::start(identity.options(&proxy));
+    let mut stream = identity.answer(&proxy, ACCEPT).await;
+    stdin.write_all(b"question").await.unwrap();
+    drop(stdin);
+    // Without a close_notify this would be an UnexpectedEof.
+    assert_eq!(read_all(&mut stream).await, b"question");
+    stream.write_all(b"answer").await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut stdout).await, b"answer");
+    within(ended).await.unwrap().unwrap();
+}
