@@ -192,7 +192,7 @@ fn relay_all(engine: Engine, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
         let start = used();
         let mut tunnels = JoinSet::new();
         for (downstream, upstream) in ends {
-            let mut ends = Ends {
+            let mut ends: Ends<tokio::net::TcpStream> = Ends {
                 downstream: downstream.try_into().unwrap(),
                 upstream: upstream.try_into().unwrap(),
                 early: Vec::new(),

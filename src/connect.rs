@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use self::http1::Client;
 use crate::authority::Authority;
+use crate::end::End;
 use crate::outcome::{Denial, Refusal};
-use crate::socket;
 
 mod head;
 mod http1;
@@ -30,9 +29,9 @@ impl Default for Options {
 
 /// A client that has its 200.
 #[derive(Debug)]
-pub struct Established<T> {
-    /// The client's socket, as it was.
-    pub stream: TcpStream,
+pub struct Established<D, T> {
+    /// The client's end, as it was.
+    pub stream: D,
     /// What the client sent behind its head, at most 16 KiB together with it.
     pub early: Vec<u8>,
     /// What the caller answered.
@@ -41,19 +40,19 @@ pub struct Established<T> {
 
 /// A client that has its refusal.
 #[derive(Debug)]
-pub struct Refused {
+pub struct Refused<D> {
     /// Why.
     pub refusal: Refusal,
     /// `None` when there was nobody to tell.
-    client: Option<TcpStream>,
+    client: Option<D>,
 }
 
-impl Refused {
+impl<D: End> Refused<D> {
     /// Closes the connection without a look at what came behind the head: with keep-alive those bytes would be taken
     /// for another request (RFC 9931 section 6).
     pub async fn close(self) {
-        if let Some(stream) = &self.client {
-            socket::close_gently(stream).await;
+        if let Some(mut stream) = self.client {
+            stream.close_gently().await;
         }
     }
 }
@@ -64,12 +63,12 @@ impl Refused {
 ///
 /// # Errors
 /// The refusal, which the client has been told.
-pub async fn handshake<T>(
-    stream: TcpStream,
+pub async fn handshake<D: End, T>(
+    stream: D,
     accepted: Instant,
     options: &Options,
     answer: impl AsyncFnOnce(Authority) -> Result<T, Denial>,
-) -> Result<Established<T>, Refused> {
+) -> Result<Established<D, T>, Refused<D>> {
     let mut client = Client::new(stream);
     let head = timeout_at(accepted + options.head, client.read_head()).await;
     let answered = match head.unwrap_or(Err(Refusal::HeadTimeout)) {

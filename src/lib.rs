@@ -12,6 +12,7 @@ pub mod outcome;
 pub mod budget;
 pub mod dial;
 pub mod drain;
+pub mod end;
 pub mod listener;
 pub mod meter;
 pub mod readiness;

@@ -1,4 +1,4 @@
-//! Relays bytes both ways between two sockets until they end, and says how they ended.
+//! Relays bytes both ways between the two ends of a tunnel until they end, and says how they ended.
 
 use std::future::{Future, pending};
 use std::io;
@@ -12,9 +12,9 @@ pub use self::pump::Engine;
 use self::pump::{Broken, Pump};
 pub use self::splice::PipePool;
 use crate::budget::Budget;
+use crate::end::{End, Sink, Source};
 use crate::meter::Meter;
 use crate::outcome::{Close, Reason, Side};
-use crate::socket;
 use crate::throttle::Limit;
 
 mod copy;
@@ -39,12 +39,12 @@ impl Default for Options {
     }
 }
 
-/// The two sockets of a tunnel.
+/// The two ends of a tunnel.
 #[derive(Debug)]
-pub struct Ends {
-    /// The client's.
-    pub downstream: TcpStream,
-    /// The target's.
+pub struct Ends<D> {
+    /// The client's: a socket, or what is spoken on one.
+    pub downstream: D,
+    /// The target's, which speaks nothing but the tunnel's bytes.
     pub upstream: TcpStream,
     /// What the client sent behind its request head: the first bytes of the upload.
     pub early: Vec<u8>,
@@ -92,10 +92,38 @@ pub struct Terms<'a> {
 /// the caller drops `ends`, which it does next. Only who resets after it has finished is followed by no reset, but by
 /// the end of stream that it sent first. When `ending` or a timeout ends it, what was read is still written and both
 /// sides are closed.
-pub async fn relay(ends: &mut Ends, terms: &Terms<'_>, ending: Pin<&mut impl Future<Output = Close>>) -> Close {
+pub async fn relay<D: End>(
+    ends: &mut Ends<D>,
+    terms: &Terms<'_>,
+    ending: Pin<&mut impl Future<Output = Close>>,
+) -> Close {
+    let (close, has_finished) = move_bytes(ends, terms, ending).await;
+    let Ends {
+        downstream, upstream, ..
+    } = ends;
+    match close.reason {
+        Reason::Eof => {}
+        Reason::Reset | Reason::Io | Reason::Panic => match close.by {
+            Side::Client => pass_on_break(downstream, has_finished, upstream).await,
+            Side::Target | Side::Proxy => pass_on_break(upstream, has_finished, downstream).await,
+        },
+        Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked => {
+            // Boxed: an open tunnel need not hold the room for it.
+            Box::pin(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
+        }
+    }
+    close
+}
+
+/// Relays until something ends it, and says what, and whether the side that ended it had finished before.
+async fn move_bytes<D: End>(
+    ends: &mut Ends<D>,
+    terms: &Terms<'_>,
+    ending: Pin<&mut impl Future<Output = Close>>,
+) -> (Close, bool) {
     let early = std::mem::take(&mut ends.early);
     let (from_client, to_client) = ends.downstream.split();
-    let (from_target, to_target) = ends.upstream.split();
+    let (from_target, to_target) = End::split(&mut ends.upstream);
     let mut upload = Pump::upload(from_client, to_target, early, terms);
     let mut download = Pump::download(from_target, to_client, terms);
     let close = tokio::select! {
@@ -103,46 +131,46 @@ pub async fn relay(ends: &mut Ends, terms: &Terms<'_>, ending: Pin<&mut impl Fut
         close = until_both_end(&mut upload, &mut download, terms) => close,
         close = ending => close,
     };
-    match close.reason {
-        Reason::Eof => {}
-        Reason::Reset | Reason::Io | Reason::Panic => match close.by {
-            Side::Client => pass_on_break(&upload, &download).await,
-            Side::Target | Side::Proxy => pass_on_break(&download, &upload).await,
-        },
-        Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked => {
-            // Boxed: an open tunnel need not hold the room for it.
-            Box::pin(say_goodbye(&mut upload, &mut download)).await;
-        }
-    }
-    close
-}
-
-/// Prepares the sockets for their drop after the source of `broken` has failed.
-///
-/// Had it finished before, all that it sent stands in the other side's send buffer, and a reset would throw the tail
-/// away: a server that closes at once gets a late message of its client, and its kernel answers with a reset.
-async fn pass_on_break(broken: &Pump<'_>, other: &Pump<'_>) {
-    socket::reset_on_drop(broken.source());
-    if broken.has_finished() {
+    if matches!(
+        close.reason,
+        Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked
+    ) {
         // Boxed, as the goodbye.
-        Box::pin(socket::close_gently(other.source())).await;
+        Box::pin(last_words(&mut upload, &mut download)).await;
+    }
+    let has_finished = match close.by {
+        Side::Client => upload.has_finished(),
+        Side::Target | Side::Proxy => download.has_finished(),
+    };
+    (close, has_finished)
+}
+
+/// Prepares the ends for their drop after `broken` has failed, which `has_finished` before or not.
+///
+/// If it had, all that it sent stands in the other side's send buffer, and a reset would throw the tail away: a server
+/// that closes at once gets a late message of its client, and its kernel answers with a reset.
+async fn pass_on_break(broken: &mut impl End, has_finished: bool, other: &mut impl End) {
+    broken.reset_on_drop();
+    if has_finished {
+        // Boxed, as the goodbye.
+        Box::pin(other.close_gently()).await;
     } else {
-        socket::reset_on_drop(other.source());
+        other.reset_on_drop();
     }
 }
 
-/// Writes what was read, within a deadline, and closes both sides.
-async fn say_goodbye(upload: &mut Pump<'_>, download: &mut Pump<'_>) {
-    let last_words = async { tokio::join!(upload.flush(), download.flush()) };
+/// Writes what was read, within a deadline.
+async fn last_words(upload: &mut Pump<'_, impl Source, impl Sink>, download: &mut Pump<'_, impl Source, impl Sink>) {
+    let written = async { tokio::join!(upload.flush(), download.flush()) };
     // Whether it succeeds is the peers' affair: they are told to go in any case.
-    timeout(LAST_WORDS, last_words).await.ok();
-    tokio::join!(
-        socket::close_gently(upload.source()),
-        socket::close_gently(download.source())
-    );
+    timeout(LAST_WORDS, written).await.ok();
 }
 
-async fn until_both_end<'a, 'p>(upload: &'p mut Pump<'a>, download: &'p mut Pump<'a>, terms: &'a Terms<'a>) -> Close {
+async fn until_both_end(
+    upload: &mut Pump<'_, impl Source, impl Sink>,
+    download: &mut Pump<'_, impl Source, impl Sink>,
+    terms: &Terms<'_>,
+) -> Close {
     let (finished, first) = tokio::select! {
         finished = upload.run() => (finished, Side::Client),
         finished = download.run() => (finished, Side::Target),
@@ -151,11 +179,19 @@ async fn until_both_end<'a, 'p>(upload: &'p mut Pump<'a>, download: &'p mut Pump
     if let Err(broken) = finished {
         return close_of(&broken);
     }
-    // Half-closed: the side that has finished still takes bytes, and may still reset.
-    let (running, ended) = match first {
-        Side::Client => (download, upload),
-        Side::Target | Side::Proxy => (upload, download),
-    };
+    match first {
+        Side::Client => half_closed(download, upload, first, terms).await,
+        Side::Target | Side::Proxy => half_closed(upload, download, first, terms).await,
+    }
+}
+
+/// The side that has finished first still takes bytes, and may still reset.
+async fn half_closed(
+    running: &mut Pump<'_, impl Source, impl Sink>,
+    ended: &mut Pump<'_, impl Source, impl Sink>,
+    first: Side,
+    terms: &Terms<'_>,
+) -> Close {
     let half_closed = terms.options.half_closed;
     let longest = terms.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
     tokio::select! {
@@ -164,7 +200,7 @@ async fn until_both_end<'a, 'p>(upload: &'p mut Pump<'a>, download: &'p mut Pump
             Ok(()) => Close { by: first, reason: Reason::Eof },
             Err(broken) => close_of(&broken),
         },
-        error = socket::failed(ended.source()) => close_of(&Broken { by: first, error }),
+        broken = ended.source_failed() => close_of(&broken),
         close = silence(terms.meter, Some(longest), Instant::now()) => close,
     }
 }

@@ -15,6 +15,7 @@ use crate::clients::{Client, Clients};
 use crate::connect::{self, Established};
 use crate::dial::{self, Upstream};
 use crate::drain::{Drain, Phase};
+use crate::end::End;
 use crate::limits::Direction;
 use crate::metrics::Metrics;
 use crate::outcome::{Close, Denial, Reason, Refusal, Side};
@@ -58,8 +59,8 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, world: &World) {
 
 /// A client and a target that can talk. Dropped in this order: who reads the log line may rely on closed sockets.
 #[derive(Debug)]
-struct Tunnel<'a> {
-    ends: Ends,
+struct Tunnel<'a, D> {
+    ends: Ends<D>,
     target: Arc<Target>,
     client: Arc<Client>,
     _place: Place,
@@ -67,7 +68,7 @@ struct Tunnel<'a> {
 }
 
 /// Reads what the client wants and answers it. `None` when it was refused, which is accounted for.
-async fn open(stream: TcpStream, peer: SocketAddr, world: &World) -> Option<Tunnel<'_>> {
+async fn open<D: End>(stream: D, peer: SocketAddr, world: &World) -> Option<Tunnel<'_, D>> {
     let accepted = Instant::now();
     let mut record = Record::open(&world.metrics, world.ids.next(), peer, accepted);
     let answer = async |authority| reach(authority, world, &mut record).await;
@@ -130,7 +131,7 @@ async fn dialable(target: &Target, world: &World) -> Result<Arc<Endpoints>, Deni
     }
 }
 
-impl Tunnel<'_> {
+impl<D: End> Tunnel<'_, D> {
     async fn carry(&mut self, world: &World) -> Close {
         let Self {
             ends,

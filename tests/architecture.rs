@@ -15,6 +15,7 @@ const LAYERS: [(&str, &[&str]); 4] = [
             "budget",
             "dial",
             "drain",
+            "end",
             "listener",
             "meter",
             "readiness",

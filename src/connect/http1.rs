@@ -1,28 +1,28 @@
 //! Talks HTTP/1 with one client: reads its head, and writes the one answer.
 
 use std::fmt::Write;
+use std::future::poll_fn;
 use std::io;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::head::{self, MOST_BYTES};
 use crate::authority::Authority;
+use crate::end::{End, Sink, Source};
 use crate::outcome::{Denial, Malformed, Refusal};
-use crate::socket;
 
 /// A client that has no answer yet.
 #[derive(Debug)]
-pub(super) struct Client {
-    stream: TcpStream,
+pub(super) struct Client<D> {
+    stream: D,
     /// All that was read; without the head once that is complete.
     buffer: Vec<u8>,
 }
 
-impl Client {
-    pub(super) fn new(stream: TcpStream) -> Self {
+impl<D: End> Client<D> {
+    pub(super) fn new(stream: D) -> Self {
         Self {
             stream,
             buffer: Vec::new(),
@@ -66,7 +66,7 @@ impl Client {
                 Err(_) => return,
             }
         }
-        socket::failed(&self.stream).await;
+        self.stream.split().0.failed().await;
     }
 
     /// Sends the 200, in one write: corkscrew reads once.
@@ -75,37 +75,45 @@ impl Client {
     }
 
     /// Sends the refusal, and gives the connection back if there was somebody to send it to.
-    pub(super) async fn refuse(mut self, denial: &Denial) -> Option<TcpStream> {
+    pub(super) async fn refuse(mut self, denial: &Denial) -> Option<D> {
         let told = denial.refusal.is_answered() && self.send(answer(denial).as_bytes()).await.is_ok();
         told.then_some(self.stream)
     }
 
-    pub(super) fn into_parts(self) -> (TcpStream, Vec<u8>) {
+    pub(super) fn into_parts(self) -> (D, Vec<u8>) {
         (self.stream, self.buffer)
     }
 
     async fn read_some(&mut self) -> io::Result<usize> {
-        loop {
-            self.stream.readable().await?;
-            match self.try_read_some() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read,
-            }
-        }
-    }
-
-    /// Not async: its chunk must not live as long as the wait for the client.
-    fn try_read_some(&mut self) -> io::Result<usize> {
-        let mut chunk = [0; CHUNK];
-        let room = MOST_BYTES.saturating_sub(self.buffer.len()).min(CHUNK);
-        let read = self.stream.try_read(chunk.get_mut(..room).unwrap_or_default())?;
-        self.buffer.extend(chunk.iter().take(read));
-        Ok(read)
+        let (mut source, _) = self.stream.split();
+        poll_fn(|context| poll_read_some(&mut source, context, &mut self.buffer)).await
     }
 
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        timeout(LONGEST_SEND, self.stream.write_all(bytes)).await?
+        let (_, mut sink) = self.stream.split();
+        let mut rest = bytes;
+        let sent = poll_fn(|context| {
+            while !rest.is_empty() {
+                let written = ready!(sink.poll_write(context, rest))?;
+                rest = rest.get(written..).unwrap_or_default();
+            }
+            sink.poll_flush(context)
+        });
+        timeout(LONGEST_SEND, sent).await?
     }
+}
+
+/// Not async: its chunk must not live as long as the wait for the client.
+fn poll_read_some(
+    source: &mut impl Source,
+    context: &mut Context<'_>,
+    buffer: &mut Vec<u8>,
+) -> Poll<io::Result<usize>> {
+    let mut chunk = [0; CHUNK];
+    let room = MOST_BYTES.saturating_sub(buffer.len()).min(CHUNK);
+    let read = ready!(source.poll_read(context, chunk.get_mut(..room).unwrap_or_default()))?;
+    buffer.extend(read);
+    Poll::Ready(Ok(read.len()))
 }
 
 /// The whole refusal. The phrase stands in the body too, for those who print that.

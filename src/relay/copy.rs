@@ -2,11 +2,9 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::tcp::{ReadHalf, WriteHalf};
+use crate::end::{Sink, Source};
 
 /// The most that one copy moves, in bytes.
 pub(super) const MOST: usize = 64 * 1024;
@@ -42,15 +40,20 @@ impl Residue {
         (!bytes.is_empty()).then_some(Self { bytes, written: 0 })
     }
 
+    /// How many there were.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Writes until nothing is left, telling `moved` of every write.
     pub(super) fn poll_write(
         &mut self,
         context: &mut Context<'_>,
-        to: &mut WriteHalf<'_>,
-        moved: impl Fn(usize),
+        to: &mut impl Sink,
+        mut moved: impl FnMut(usize),
     ) -> Poll<io::Result<()>> {
         while let Some(rest) = self.bytes.get(self.written..).filter(|rest| !rest.is_empty()) {
-            let written = ready!(Pin::new(&mut *to).poll_write(context, rest))?;
+            let written = ready!(to.poll_write(context, rest))?;
             self.written += written;
             moved(written);
         }
@@ -59,22 +62,19 @@ impl Residue {
 }
 
 /// Reads at most `most` bytes and writes them at once, as far as the receiver takes them.
-///
-/// It reads with tokio's `poll_read`, which spares the second read(2) that would only say EAGAIN.
 pub(super) fn poll_copy(
     context: &mut Context<'_>,
-    from: &mut ReadHalf<'_>,
-    to: &mut WriteHalf<'_>,
+    from: &mut impl Source,
+    to: &mut impl Sink,
     most: usize,
 ) -> Poll<Result<Copied, Fault>> {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.resize(MOST, 0);
-        let mut buffer = ReadBuf::new(scratch.get_mut(..most.min(MOST)).unwrap_or_default());
-        ready!(Pin::new(from).poll_read(context, &mut buffer)).map_err(Fault::Read)?;
-        let bytes = buffer.filled();
+        let room = scratch.get_mut(..most.min(MOST)).unwrap_or_default();
+        let bytes = ready!(from.poll_read(context, room)).map_err(Fault::Read)?;
         let mut written = 0;
         if !bytes.is_empty()
-            && let Poll::Ready(result) = Pin::new(to).poll_write(context, bytes)
+            && let Poll::Ready(result) = to.poll_write(context, bytes)
         {
             written = result.map_err(Fault::Write)?;
         }

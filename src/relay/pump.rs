@@ -1,13 +1,10 @@
 //! Moves one direction: waits for its limit, fills from the source, writes all of it, until the end of stream.
 
 use std::future::poll_fn;
-use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use std::{io, mem};
 
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
@@ -15,9 +12,9 @@ use super::copy::{self, Residue};
 use super::splice::{self, Pipe};
 use super::{Bounds, Terms};
 use crate::budget::{Budget, Share};
+use crate::end::{Sink, Source};
 use crate::limits::Direction;
 use crate::outcome::Side;
-use crate::socket;
 use crate::throttle::Throttle;
 
 /// What moves the bytes.
@@ -33,10 +30,10 @@ pub enum Engine {
 
 /// One direction of a relay. Every future of it may be dropped at any await and made anew: no byte is lost.
 #[derive(Debug)]
-pub(super) struct Pump<'a> {
+pub(super) struct Pump<'a, F, T> {
     direction: Direction,
-    from: ReadHalf<'a>,
-    to: WriteHalf<'a>,
+    from: F,
+    to: T,
     terms: &'a Terms<'a>,
     throttle: Throttle<'a>,
     shares: [Option<Share<'a>>; 3],
@@ -63,19 +60,19 @@ enum InFlight<'a> {
     Piped(Pipe<'a>),
 }
 
-impl<'a> Pump<'a> {
-    pub(super) fn upload(from: ReadHalf<'a>, to: WriteHalf<'a>, early: Vec<u8>, terms: &'a Terms<'a>) -> Self {
+impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
+    pub(super) fn upload(from: F, to: T, early: Vec<u8>, terms: &'a Terms<'a>) -> Self {
         let mut pump = Self::new(Direction::Upload, from, to, terms);
         pump.throttle.spend(early.len());
         pump.in_flight = Residue::of(early).map_or(InFlight::Nothing, InFlight::Buffered);
         pump
     }
 
-    pub(super) fn download(from: ReadHalf<'a>, to: WriteHalf<'a>, terms: &'a Terms<'a>) -> Self {
+    pub(super) fn download(from: F, to: T, terms: &'a Terms<'a>) -> Self {
         Self::new(Direction::Download, from, to, terms)
     }
 
-    fn new(direction: Direction, from: ReadHalf<'a>, to: WriteHalf<'a>, terms: &'a Terms<'a>) -> Self {
+    fn new(direction: Direction, from: F, to: T, terms: &'a Terms<'a>) -> Self {
         let Bounds { tunnel, shared } = match direction {
             Direction::Upload => terms.upload,
             Direction::Download => terms.download,
@@ -95,9 +92,12 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// The socket that this direction reads from.
-    pub(super) fn source(&self) -> &TcpStream {
-        self.from.as_ref()
+    /// Completes when the source fails, without reading from it.
+    pub(super) async fn source_failed(&mut self) -> Broken {
+        Broken {
+            by: self.sides().0,
+            error: self.from.failed().await,
+        }
     }
 
     /// Whether the source's end of stream has been passed on.
@@ -125,14 +125,14 @@ impl<'a> Pump<'a> {
         }
         self.finished = true;
         // It fails when the receiver has reset meanwhile, which the other direction will find when it reads.
-        self.to.shutdown().await.ok();
+        poll_fn(|context| self.to.poll_shutdown(context)).await.ok();
         Ok(())
     }
 
     /// Before a limit is asked, so that who has nothing to send takes nobody's part of a budget.
-    async fn readable(&self) -> Result<(), Broken> {
+    async fn readable(&mut self) -> Result<(), Broken> {
         let (source, _) = self.sides();
-        let ready = poll_fn(|context| self.source().poll_read_ready(context)).await;
+        let ready = poll_fn(|context| self.from.poll_readable(context)).await;
         ready.map_err(|error| Broken { by: source, error })
     }
 
@@ -165,29 +165,34 @@ impl<'a> Pump<'a> {
 
     /// Writes what is in flight. A source that resets meanwhile ends it: nobody else would notice.
     pub(super) async fn flush(&mut self) -> Result<(), Broken> {
-        if matches!(self.in_flight, InFlight::Nothing) {
+        if matches!(self.in_flight, InFlight::Nothing) && !self.to.holds_back() {
             self.slow = false;
             return Ok(());
         }
         let start = Instant::now();
         let (source, sink) = self.sides();
-        let from = self.from.as_ref();
-        let (to, in_flight) = (&mut self.to, &mut self.in_flight);
+        let (from, to, in_flight) = (&mut self.from, &mut self.to, &mut self.in_flight);
         let (meter, direction) = (self.terms.meter, self.direction);
         let write = poll_fn(|context| {
             let moved = |bytes| meter.moved(direction, bytes);
-            match in_flight {
+            ready!(match in_flight {
                 InFlight::Nothing => Poll::Ready(Ok(())),
                 InFlight::Buffered(residue) => residue.poll_write(context, to, moved),
-                InFlight::Piped(pipe) => pipe.poll_drain(context, to.as_ref(), moved),
-            }
+                InFlight::Piped(pipe) => match to.plain() {
+                    Some(to) => pipe.poll_drain(context, to, moved),
+                    None => Poll::Ready(Ok(())),
+                },
+            })?;
+            to.poll_flush(context)
         });
         tokio::select! {
             biased;
             written = write => written.map_err(|error| Broken { by: sink, error })?,
-            error = socket::failed(from) => return Err(Broken { by: source, error }),
+            error = from.failed() => return Err(Broken { by: source, error }),
         }
-        self.in_flight = InFlight::Nothing;
+        if let InFlight::Buffered(residue) = mem::replace(&mut self.in_flight, InFlight::Nothing) {
+            self.from.passed_on(residue.len());
+        }
         self.slow = start.elapsed() >= SLOW;
         Ok(())
     }
@@ -196,9 +201,12 @@ impl<'a> Pump<'a> {
     fn fill(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Broken> {
         // A pipe is taken only now that there is something to put into it. There may be none to be had.
         let pipe = if self.is_hot() { self.terms.pipes.take() } else { None };
-        match pipe {
-            Some(pipe) => self.fill_pipe(context, pipe, most),
-            None => self.copy(context, most),
+        match (pipe, self.from.plain()) {
+            (Some(mut pipe), Some(from)) => {
+                let filled = pipe.try_fill(from, most);
+                self.judge(context, (pipe, filled), most)
+            }
+            (Some(_), None) | (None, _) => self.copy(context, most),
         }
     }
 
@@ -213,6 +221,7 @@ impl<'a> Pump<'a> {
         })?;
         if copied.written > 0 {
             self.terms.meter.moved(self.direction, copied.written);
+            self.from.passed_on(copied.written);
         }
         self.in_flight = copied.residue.map_or(InFlight::Nothing, InFlight::Buffered);
         Ok(Some(copied.read))
@@ -220,13 +229,13 @@ impl<'a> Pump<'a> {
 
     /// In front of TCP urgent data splice(2) stops for ever, while the socket stays readable: with EAGAIN, or once the
     /// peer has finished with 0, as if nothing stood behind it. read(2) steps over it, and so has the last word.
-    fn fill_pipe(
+    fn judge(
         &mut self,
         context: &mut Context<'_>,
-        mut pipe: Pipe<'a>,
+        (pipe, filled): (Pipe<'a>, io::Result<usize>),
         most: usize,
     ) -> Result<Option<usize>, Broken> {
-        match pipe.try_fill(self.source(), most) {
+        match filled {
             Ok(0) => self.copy(context, most),
             Ok(read) => {
                 self.in_flight = InFlight::Piped(pipe);
@@ -248,7 +257,11 @@ impl<'a> Pump<'a> {
         }
     }
 
+    /// Whether the kernel is to move its bytes, as it can between two sockets.
     fn is_hot(&self) -> bool {
+        if self.from.plain().is_none() || self.to.plain().is_none() {
+            return false;
+        }
         match self.terms.engine {
             Engine::Adaptive => self.heat >= HOT,
             Engine::Copy => false,

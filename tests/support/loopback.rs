@@ -107,7 +107,7 @@ impl Rig {
 pub(crate) struct Wires {
     pub(crate) client: TcpStream,
     pub(crate) target: TcpStream,
-    pub(crate) ends: Ends,
+    pub(crate) ends: Ends<TcpStream>,
 }
 
 impl Wires {

@@ -1,0 +1,150 @@
+//! What a relay has at its two ends: a source and a sink of bytes each, whatever carries them.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+
+use crate::socket;
+
+/// One end of a tunnel: a socket, a TLS session on one, or a stream of an HTTP/2 connection.
+pub trait End: Send {
+    /// Where its bytes are read.
+    type Source<'a>: Source
+    where
+        Self: 'a;
+    /// Where bytes for it are written.
+    type Sink<'a>: Sink
+    where
+        Self: 'a;
+
+    /// Both, for as long as they are used: what must last, such as bytes that were decrypted, stays in the end.
+    fn split(&mut self) -> (Self::Source<'_>, Self::Sink<'_>);
+
+    /// Makes its drop send a reset, and throw away what is not sent yet.
+    fn reset_on_drop(&mut self);
+
+    /// Sends the end of stream behind all that was written, then waits for the peer's, within bounds of time and bytes.
+    ///
+    /// The caller drops the end next.
+    fn close_gently(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// Where one direction of a relay reads. Nothing of it may be lost when a poll of it is not repeated.
+pub trait Source: Send {
+    /// Completes when a read will probably find something: bytes, the end of stream, or a fault.
+    ///
+    /// # Errors
+    /// Why nothing will ever be read.
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Reads at most as many bytes as `room` has, and none at the end of stream, however often it is asked.
+    ///
+    /// They stand in `room`, or, where that spares a copy, in memory of the source's own. From then on they are the
+    /// caller's: the next read finds those behind them.
+    ///
+    /// # Errors
+    /// A reset is `ConnectionReset`, whatever carries it.
+    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>>;
+
+    /// So many bytes that were read have been written to the other end: a peer that waits for that may send as many.
+    fn passed_on(&mut self, _bytes: usize) {}
+
+    /// Completes when the peer resets or is given up, without reading.
+    fn failed(&mut self) -> impl Future<Output = io::Error> + Send;
+
+    /// The socket, if its bytes are the tunnel's as they are: the kernel may move them.
+    fn plain(&self) -> Option<&TcpStream> {
+        None
+    }
+}
+
+/// Where one direction of a relay writes.
+pub trait Sink: Send {
+    /// Takes some of the bytes, at least one. What it holds back of them is bounded, and sent by a flush.
+    ///
+    /// # Errors
+    /// A reset is `ConnectionReset` or `BrokenPipe`, whatever carries it.
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+
+    /// Whether it has taken bytes that only a flush will send.
+    fn holds_back(&self) -> bool {
+        false
+    }
+
+    /// Sends what it holds back, and completes when that is nothing.
+    ///
+    /// # Errors
+    /// As a write.
+    fn poll_flush(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends what it holds back, and the end of stream behind it, once, however often it is asked.
+    ///
+    /// # Errors
+    /// As a write.
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// The socket, if the tunnel's bytes go into it as they are: the kernel may move them.
+    fn plain(&self) -> Option<&TcpStream> {
+        None
+    }
+}
+
+impl End for TcpStream {
+    type Source<'a> = ReadHalf<'a>;
+    type Sink<'a> = WriteHalf<'a>;
+
+    fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        Self::split(self)
+    }
+
+    fn reset_on_drop(&mut self) {
+        socket::reset_on_drop(self);
+    }
+
+    async fn close_gently(&mut self) {
+        socket::close_gently(self).await;
+    }
+}
+
+impl Source for ReadHalf<'_> {
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.as_ref().poll_read_ready(context)
+    }
+
+    /// With tokio's `poll_read`, which spares the second read(2) that would only say EAGAIN.
+    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
+        let mut buffer = ReadBuf::new(room);
+        ready!(AsyncRead::poll_read(Pin::new(self), context, &mut buffer))?;
+        let read = buffer.filled().len();
+        Poll::Ready(Ok(room.get(..read).unwrap_or_default()))
+    }
+
+    async fn failed(&mut self) -> io::Error {
+        socket::failed(self.as_ref()).await
+    }
+
+    fn plain(&self) -> Option<&TcpStream> {
+        Some(self.as_ref())
+    }
+}
+
+impl Sink for WriteHalf<'_> {
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        AsyncWrite::poll_write(Pin::new(self), context, bytes)
+    }
+
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        AsyncWrite::poll_shutdown(Pin::new(self), context)
+    }
+
+    fn plain(&self) -> Option<&TcpStream> {
+        Some(self.as_ref())
+    }
+}
