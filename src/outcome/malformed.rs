@@ -1,0 +1,46 @@
+//! What is wrong with a request head.
+
+use crate::authority::AuthorityError;
+
+/// What is wrong with a request head. Its phrase is the reason phrase of the 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// The request target.
+    Target(AuthorityError),
+    /// The first bytes are a TLS handshake record.
+    Tls,
+    /// The request line is not `method target HTTP/1.x`.
+    RequestLine,
+    /// The version is neither 1.0 nor 1.1.
+    Version,
+    /// A field line breaks RFC 9112 section 5: a space before the colon, a folded line, a bare CR, a control byte.
+    Field,
+    /// HTTP/1.1 without Host (RFC 9112 section 3.2).
+    NoHost,
+    /// More than one Host.
+    SeveralHosts,
+    /// A Host that is not `host[:port]`.
+    BadHost,
+    /// Transfer-Encoding, or a Content-Length other than 0: a CONNECT has no content (RFC 9110 section 9.3.6).
+    Content,
+    /// The client finished in the middle of the head.
+    Truncated,
+}
+
+impl Malformed {
+    /// A short ASCII sentence that names the fault.
+    pub fn phrase(self) -> &'static str {
+        match self {
+            Self::Target(error) => error.phrase(),
+            Self::Tls => "this port does not speak TLS",
+            Self::RequestLine => "the request line is malformed",
+            Self::Version => "the HTTP version must be 1.0 or 1.1",
+            Self::Field => "a header field is malformed",
+            Self::NoHost => "the Host header is missing",
+            Self::SeveralHosts => "there is more than one Host header",
+            Self::BadHost => "the Host header is malformed",
+            Self::Content => "a CONNECT request must not have content",
+            Self::Truncated => "the request head is incomplete",
+        }
+    }
+}

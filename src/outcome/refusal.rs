@@ -1,0 +1,241 @@
+//! Why a connection got no tunnel, and what the client is told of it.
+
+use super::{Malformed, Side};
+
+/// Why a connection got no tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The head breaks RFC 9112, or the target is not an authority.
+    Malformed(Malformed),
+    /// The target is not on the allowlist; whether its name or its port is unknown is not said.
+    NotAllowed,
+    /// Another method than CONNECT.
+    MethodNotAllowed,
+    /// The head was not complete in time.
+    HeadTimeout,
+    /// The head is larger than 16 KiB or has more than 64 fields.
+    HeadTooLarge,
+    /// The target's host answered with a reset.
+    TargetRefused,
+    /// No route to the target's host, or another error of the dial.
+    TargetUnreachable,
+    /// No address answered before the dial deadline.
+    DialTimeout,
+    /// The target has no address to dial.
+    NoEndpoint,
+    /// The target has as many tunnels as it may have.
+    TargetFull,
+    /// The target is unknown, and so is the allowlist: the cluster has not told it yet.
+    AllowlistUnknown,
+    /// The process shuts down.
+    Draining,
+    /// The process is out of descriptors or memory for sockets.
+    Exhausted,
+    /// The client left before it had an answer.
+    ClientLeft,
+    /// The connection closed without a byte: a port probe, not a request.
+    NoRequest,
+    /// A defect of ours.
+    Internal,
+}
+
+impl Refusal {
+    /// Every refusal, with one fault for all that are malformed: for metrics that show zero before the first.
+    pub const ALL: [Self; 16] = [
+        Self::Malformed(Malformed::RequestLine),
+        Self::NotAllowed,
+        Self::MethodNotAllowed,
+        Self::HeadTimeout,
+        Self::HeadTooLarge,
+        Self::TargetRefused,
+        Self::TargetUnreachable,
+        Self::DialTimeout,
+        Self::NoEndpoint,
+        Self::TargetFull,
+        Self::AllowlistUnknown,
+        Self::Draining,
+        Self::Exhausted,
+        Self::ClientLeft,
+        Self::NoRequest,
+        Self::Internal,
+    ];
+
+    /// The status code of the answer. 499 (as nginx has it) is never sent: there was nobody to send it to.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::Malformed(_) => 400,
+            Self::NotAllowed => 403,
+            Self::MethodNotAllowed => 405,
+            Self::HeadTimeout => 408,
+            Self::HeadTooLarge => 431,
+            Self::ClientLeft | Self::NoRequest => 499,
+            Self::Internal => 500,
+            Self::TargetRefused | Self::TargetUnreachable => 502,
+            Self::NoEndpoint | Self::TargetFull | Self::AllowlistUnknown | Self::Draining | Self::Exhausted => 503,
+            Self::DialTimeout => 504,
+        }
+    }
+
+    /// The value of the label `reason`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed",
+            Self::NotAllowed => "not_allowed",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::HeadTimeout => "head_timeout",
+            Self::HeadTooLarge => "head_too_large",
+            Self::TargetRefused => "target_refused",
+            Self::TargetUnreachable => "target_unreachable",
+            Self::DialTimeout => "dial_timeout",
+            Self::NoEndpoint => "no_endpoint",
+            Self::TargetFull => "target_full",
+            Self::AllowlistUnknown => "allowlist_unknown",
+            Self::Draining => "draining",
+            Self::Exhausted => "exhausted",
+            Self::ClientLeft => "client_left",
+            Self::NoRequest => "no_request",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// Who ended it.
+    pub fn by(self) -> Side {
+        match self {
+            Self::ClientLeft | Self::NoRequest => Side::Client,
+            Self::TargetRefused => Side::Target,
+            Self::Malformed(_)
+            | Self::NotAllowed
+            | Self::MethodNotAllowed
+            | Self::HeadTimeout
+            | Self::HeadTooLarge
+            | Self::TargetUnreachable
+            | Self::DialTimeout
+            | Self::NoEndpoint
+            | Self::TargetFull
+            | Self::AllowlistUnknown
+            | Self::Draining
+            | Self::Exhausted
+            | Self::Internal => Side::Proxy,
+        }
+    }
+
+    /// The reason phrase: one ASCII line, since it is all that most clients print.
+    pub fn phrase(self) -> &'static str {
+        match self {
+            Self::Malformed(fault) => fault.phrase(),
+            Self::NotAllowed => "the target is not on the allowlist",
+            Self::MethodNotAllowed => "only CONNECT is served here",
+            Self::HeadTimeout => "the request head did not arrive in time",
+            Self::HeadTooLarge => "the request head is too large",
+            Self::TargetRefused => "the target refused the connection",
+            Self::TargetUnreachable => "the target cannot be reached",
+            Self::DialTimeout => "the target did not answer in time",
+            Self::NoEndpoint => "the target has no ready endpoint",
+            Self::TargetFull => "the target has its most tunnels, try again later",
+            Self::AllowlistUnknown => "the allowlist is not known yet, try again",
+            Self::Draining => "this proxy is shutting down, try again",
+            Self::Exhausted => "this proxy is out of sockets, try again",
+            Self::ClientLeft => "the client left",
+            Self::NoRequest => "no request",
+            Self::Internal => "internal error",
+        }
+    }
+
+    /// The error type for `Proxy-Status` (RFC 9209 section 2.3).
+    pub fn proxy_status(self) -> &'static str {
+        match self {
+            Self::Malformed(_)
+            | Self::MethodNotAllowed
+            | Self::HeadTimeout
+            | Self::HeadTooLarge
+            | Self::ClientLeft
+            | Self::NoRequest => "http_request_error",
+            Self::NotAllowed => "http_request_denied",
+            Self::TargetRefused => "connection_refused",
+            Self::TargetUnreachable => "destination_ip_unroutable",
+            Self::DialTimeout => "connection_timeout",
+            Self::NoEndpoint | Self::AllowlistUnknown => "destination_unavailable",
+            Self::TargetFull | Self::Draining | Self::Exhausted => "connection_limit_reached",
+            Self::Internal => "proxy_internal_error",
+        }
+    }
+
+    /// Whole seconds after which another try makes sense: `Retry-After` (RFC 9110 section 10.2.3).
+    pub fn retry_after(self) -> Option<u32> {
+        match self {
+            Self::NoEndpoint | Self::AllowlistUnknown | Self::Draining | Self::Exhausted => Some(1),
+            // Tunnels last: whoever waits for one to end need not ask every second.
+            Self::TargetFull => Some(30),
+            Self::Malformed(_)
+            | Self::NotAllowed
+            | Self::MethodNotAllowed
+            | Self::HeadTimeout
+            | Self::HeadTooLarge
+            | Self::TargetRefused
+            | Self::TargetUnreachable
+            | Self::DialTimeout
+            | Self::ClientLeft
+            | Self::NoRequest
+            | Self::Internal => None,
+        }
+    }
+
+    /// Whether there is still somebody to answer.
+    pub fn is_answered(self) -> bool {
+        self.status() != 499
+    }
+}
+
+/// A refusal, and what the client is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// Which.
+    pub refusal: Refusal,
+    phrase: Option<Box<str>>,
+}
+
+impl Denial {
+    /// A refusal in words of its own. Bytes that do not belong in a reason phrase become `?`.
+    pub fn told(refusal: Refusal, phrase: &str) -> Self {
+        let printable = |character| match character {
+            ' '..='~' => character,
+            _ => '?',
+        };
+        Self {
+            refusal,
+            phrase: Some(phrase.chars().map(printable).collect()),
+        }
+    }
+
+    /// The reason phrase: one ASCII line.
+    pub fn phrase(&self) -> &str {
+        self.phrase.as_deref().unwrap_or_else(|| self.refusal.phrase())
+    }
+}
+
+/// In the refusal's own words.
+impl From<Refusal> for Denial {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, phrase: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_busy_proxy_says_when_to_come_back() {
+        for refusal in Refusal::ALL {
+            assert_eq!(refusal.retry_after().is_some(), refusal.status() == 503, "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn a_denial_has_the_words_of_its_refusal_or_harmless_ones_of_its_own() {
+        let plain = Denial::from(Refusal::NoEndpoint);
+        assert_eq!(plain.phrase(), Refusal::NoEndpoint.phrase());
+        let told = Denial::told(Refusal::NoEndpoint, "none for a/b\r\nX: y\u{e9}");
+        assert_eq!(told.phrase(), "none for a/b??X: y?");
+    }
+}
