@@ -44,8 +44,9 @@ const EARLY: &[u8] = b"SSH-2.0-OpenSSH_9.2p1\r\n";
 
 async fn ours(stream: TcpStream) -> (TcpStream, usize) {
     let options = connect::Options::default();
+    let late = options.late(Instant::now());
     let answer = async |authority: Authority| Ok(authority);
-    let Established { stream, early, .. } = connect::handshake(stream, Instant::now(), &options, answer)
+    let Established { stream, early, .. } = connect::handshake(stream, late, answer)
         .await
         .expect("the request is a good one");
     (stream, early.len())

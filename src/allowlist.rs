@@ -10,7 +10,7 @@ use tokio::sync::SetOnce;
 pub use self::static_target::{StaticTarget, StaticTargetError};
 pub use self::table::Suffixes;
 use self::table::Table;
-pub use self::target::{Endpoints, Place, Target, TargetId};
+pub use self::target::{Endpoints, Target, TargetId};
 pub use self::writer::{Change, ServiceTarget, Writer};
 use crate::authority::Authority;
 use crate::outcome::Refusal;

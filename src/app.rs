@@ -3,10 +3,10 @@
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
@@ -16,10 +16,13 @@ use crate::allowlist::Writer;
 use crate::budget::Budgets;
 use crate::clients::Clients;
 use crate::config::{Config, LoadError};
+use crate::crowd::Crowd;
+use crate::descriptors::Descriptors;
 use crate::drain::{Conductor, Drained, Tasks};
-use crate::limits::Limits;
+use crate::limits::{Limits, TotalCaps};
 use crate::listener;
 use crate::metrics::{self, Metrics};
+use crate::places::Places;
 use crate::readiness::{Pending, Readiness};
 use crate::record::Ids;
 use crate::relay::PipePool;
@@ -66,6 +69,7 @@ pub enum StartError {
 pub struct App {
     config: Box<Config>,
     source: Source,
+    room: Room,
     writer: Writer,
     world: Arc<World>,
     conductor: Conductor,
@@ -93,7 +97,7 @@ impl App {
     /// A fault of the configuration, or a port that cannot be had.
     pub fn start(source: Source, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
         let config = Box::new(source()?);
-        raise_descriptor_limit();
+        let room = Room::make();
         let metrics = Metrics::new()?;
         let (conductor, drain) = Conductor::new();
         let (mut writer, allowlist) = Writer::new();
@@ -103,12 +107,19 @@ impl App {
         } else {
             synced(&metrics);
         }
+        let caps = room.fitting(config.limits.caps.total, &metrics);
         let world = Arc::new(World {
             allowlist,
             metrics,
             drain,
-            pipes: PipePool::new(MOST_PIPES),
-            clients: Clients::new(config.limits.client, config.limits.tunnel.burst),
+            pipes: PipePool::new(room.pipes),
+            clients: Clients::new(
+                config.limits.client,
+                config.limits.tunnel.burst,
+                config.limits.caps.client,
+            ),
+            unfinished: Crowd::new(caps.unfinished),
+            tunnels: Arc::new(Places::new(caps.tunnels)),
             total: Budgets::new(config.limits.total, config.limits.tunnel.burst),
             ids: Ids::default(),
             connect: config.connect,
@@ -134,6 +145,7 @@ impl App {
         Ok(Self {
             config,
             source,
+            room,
             writer,
             world,
             conductor,
@@ -180,6 +192,7 @@ impl App {
         let mut reload = Reload {
             config: self.config,
             source: self.source,
+            room: self.room,
             writer: self.writer,
             services: self.services,
         };
@@ -215,6 +228,7 @@ async fn accept(listener: TcpListener, world: Arc<World>, tasks: Tasks) {
 struct Reload {
     config: Box<Config>,
     source: Source,
+    room: Room,
     writer: Writer,
     services: Option<Services>,
 }
@@ -230,7 +244,10 @@ impl Reload {
                 }
                 self.writer.publish(&new.targets, &new.limits);
                 let burst = new.limits.tunnel.burst;
-                world.clients.set(new.limits.client, burst);
+                world.clients.set(new.limits.client, burst, new.limits.caps.client);
+                let caps = self.room.fitting(new.limits.caps.total, metrics);
+                world.unfinished.set(caps.unfinished);
+                world.tunnels.set(caps.tunnels);
                 world.total.set(new.limits.total, burst);
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
@@ -305,6 +322,7 @@ fn scrape(world: Arc<World>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn()
     Box::new(move || {
         let metrics = &world.metrics;
         metrics.pipes_in_use.set(as_gauge(world.pipes.in_use()));
+        metrics.connections_unfinished.set(as_gauge(world.unfinished.len()));
         metrics.allowlist_targets.set(as_gauge(world.allowlist.targets()));
         metrics
             .allowlist_name_conflicts
@@ -318,15 +336,38 @@ fn as_gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Every tunnel takes two descriptors, and the usual soft limit is 1,024.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        warn!(%error, "cannot raise the limit of open files");
+/// What the limit of open files leaves room for.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    descriptors: Descriptors,
+    pipes: usize,
+}
+
+impl Room {
+    fn make() -> Self {
+        let descriptors = Descriptors::raise();
+        Self {
+            descriptors,
+            pipes: descriptors.pipes(MOST_PIPES),
+        }
+    }
+
+    /// The caps that can be kept. Says so if they are lower than what is configured.
+    fn fitting(self, wanted: TotalCaps, metrics: &Metrics) -> TotalCaps {
+        let fitting = self.descriptors.fitting(wanted, self.pipes);
+        let number = |cap: Option<NonZeroU32>| cap.map_or(u32::MAX, NonZeroU32::get);
+        metrics.tunnels_limit.set(number(fitting.tunnels).into());
+        let (tunnels, unfinished) = (number(fitting.tunnels), number(fitting.unfinished));
+        if fitting == wanted {
+            info!("room for {tunnels} tunnels");
+        } else {
+            let descriptors = self.descriptors.most().unwrap_or_default();
+            warn!(
+                "room for {tunnels} tunnels and {unfinished} unfinished requests, less than limits.total says: the \
+                 limit of open files is {descriptors}"
+            );
+        }
+        fitting
     }
 }
 

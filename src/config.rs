@@ -2,6 +2,7 @@
 
 mod fault;
 mod kubernetes;
+mod limits;
 mod schema;
 mod section;
 mod tree;
@@ -182,6 +183,7 @@ const LARGEST: u64 = 1 << 20;
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::num::NonZeroU32;
     use std::time::Duration;
 
     use proptest::prelude::*;
@@ -222,6 +224,9 @@ allowlist:
     snapshot_file: /var/lib/switchboard/snapshot
 limits:
   tunnel: {download: 50MiB/s, upload: unlimited, burst: 2MiB, lifetime: 2d}
+  target: {max_tunnels: 20, max_dials: unlimited}
+  client: {max_tunnels: 8, max_unfinished: 4, connects_per_second: 2, connects_burst: 9}
+  total: {max_tunnels: unlimited, max_unfinished: 1000}
   ceiling: {download: 1GiB/s, upload: 80Mbit/s}
 timeouts:
   head: 250ms
@@ -249,7 +254,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
     #[test]
     fn the_documented_file_holds_every_key() {
         let asked = "zzz: 1\nallowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\n\
-                     limits: {zzz: 1, tunnel: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
+                     limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, total: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
         let told = Config::parse(asked).unwrap_err();
         let known: BTreeSet<&str> = told
             .iter()
@@ -277,6 +282,27 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             wait_for_ready: Duration::ZERO,
             keeps_removed: true,
             snapshot_file: Some("/var/lib/switchboard/snapshot".into()),
+        }
+    }
+
+    /// The caps of [`FULL`].
+    fn caps() -> crate::limits::Caps {
+        use crate::limits::{Caps, ClientCaps, TargetCaps, TotalCaps};
+        Caps {
+            total: TotalCaps {
+                tunnels: None,
+                unfinished: NonZeroU32::new(1000),
+            },
+            client: ClientCaps {
+                tunnels: NonZeroU32::new(8),
+                unfinished: NonZeroU32::new(4),
+                connects_per_second: NonZeroU32::new(2),
+                connects_burst: NonZeroU32::new(9).unwrap(),
+            },
+            target: TargetCaps {
+                tunnels: NonZeroU32::new(20),
+                dials: None,
+            },
         }
     }
 
@@ -317,6 +343,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
                     download: Rate::per_second(1 << 30).unwrap(),
                     upload: Rate::per_second(10_000_000).unwrap(),
                 },
+                caps: caps(),
                 ..Limits::default()
             },
             connect: connect::Options {
@@ -561,6 +588,12 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
                 "limits: {tunnel: {lifetime: off}}",
                 "line 1: limits.tunnel.lifetime: expected a duration such as `250ms`, `10s` or `1h30m`, or \
                  `unlimited` (found `off`)",
+            ),
+            (
+                "limits: {target: {max_tunnels: 0}, client: {connects_burst: unlimited}, total: {max_tunnels: 5k}}",
+                "line 1: limits.target.max_tunnels: expected a whole number of at least 1, or `unlimited` (found `0`)\n\
+                 line 1: limits.client.connects_burst: expected a whole number of at least 1 (found `unlimited`)\n\
+                 line 1: limits.total.max_tunnels: expected a whole number of at least 1, or `unlimited` (found `5k`)",
             ),
             (
                 "limits: {roof: {download: unlimited}}",

@@ -1,8 +1,10 @@
 //! Reads one CONNECT and answers it: the 200 or the refusal is written here, and only here.
 
+use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
 use self::http1::Client;
 use crate::authority::Authority;
@@ -24,6 +26,14 @@ impl Default for Options {
         Self {
             head: Duration::from_secs(10),
         }
+    }
+}
+
+impl Options {
+    /// Completes when a head that has been awaited since `accepted` is late.
+    pub async fn late(&self, accepted: Instant) -> Refusal {
+        sleep_until(accepted + self.head).await;
+        Refusal::HeadTimeout
     }
 }
 
@@ -59,19 +69,27 @@ impl<D: End> Refused<D> {
 
 /// Reads a CONNECT, asks `answer` about its target, and tells the client what came of it.
 ///
+/// `late` says when the head has taken too long; it is dropped as soon as the head is complete.
+///
 /// A client that leaves while `answer` is under way ends it: that future is dropped.
 ///
 /// # Errors
 /// The refusal, which the client has been told.
 pub async fn handshake<D: End, T>(
     stream: D,
-    accepted: Instant,
-    options: &Options,
+    late: impl Future<Output = Refusal>,
     answer: impl AsyncFnOnce(Authority) -> Result<T, Denial>,
 ) -> Result<Established<D, T>, Refused<D>> {
     let mut client = Client::new(stream);
-    let head = timeout_at(accepted + options.head, client.read_head()).await;
-    let answered = match head.unwrap_or(Err(Refusal::HeadTimeout)) {
+    let head = {
+        let late = pin!(late);
+        tokio::select! {
+            biased;
+            head = client.read_head() => head,
+            refusal = late => Err(refusal),
+        }
+    };
+    let answered = match head {
         Err(refusal) => Err(refusal.into()),
         Ok(authority) => tokio::select! {
             biased;

@@ -10,11 +10,15 @@ pub mod outcome;
 
 // Machinery: one mechanism each.
 pub mod budget;
+pub mod crowd;
+pub mod descriptors;
 pub mod dial;
 pub mod drain;
 pub mod end;
 pub mod listener;
 pub mod meter;
+pub mod pace;
+pub mod places;
 pub mod readiness;
 pub mod relay;
 pub mod socket;

@@ -1,9 +1,13 @@
 //! How much a tunnel may move and how long it may live: rates and sizes with their units.
 
 use std::fmt;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
+
+pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps};
+
+mod caps;
 
 /// Which way bytes flow, as the user at the client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -226,8 +230,8 @@ pub struct TargetLimits {
     pub tunnel: TunnelLimits,
     /// All of its tunnels together.
     pub shared: SharedLimits,
-    /// How many tunnels it may have at once; `None` is any number.
-    pub most_tunnels: Option<NonZeroU32>,
+    /// How many tunnels and dials it may have at once.
+    pub caps: TargetCaps,
     /// The longest silence of its tunnels, where `Some(None)` is for ever; `None` leaves the default.
     pub idle: Option<Option<Duration>>,
 }
@@ -264,6 +268,8 @@ pub struct Limits {
     pub total: SharedLimits,
     /// What the annotations of a Service may ask for.
     pub ceiling: Ceiling,
+    /// How many there may be.
+    pub caps: Caps,
 }
 
 impl Limits {
@@ -272,6 +278,7 @@ impl Limits {
         TargetLimits {
             tunnel: self.tunnel.overridden(tunnel),
             shared: self.target,
+            caps: self.caps.target,
             ..TargetLimits::default()
         }
     }

@@ -26,6 +26,10 @@ pub struct Metrics {
     pub connections_accepted: IntCounter,
     /// Those that are open.
     pub connections_active: IntGauge,
+    /// Those of them whose request is not complete.
+    pub connections_unfinished: IntGauge,
+    /// How many tunnels there may be.
+    pub tunnels_limit: IntGauge,
     connect_requests: IntCounterVec,
     tunnels_closed: IntCounterVec,
     /// A dial of a target, all its tries together, whether it succeeded or not.
@@ -76,6 +80,16 @@ impl Metrics {
                 "Connections taken from the public ports.",
             )?,
             connections_active: gauge(into, "switchboard_connections_active", "Connections that are open.")?,
+            connections_unfinished: gauge(
+                into,
+                "switchboard_connections_unfinished",
+                "Connections whose request is not complete.",
+            )?,
+            tunnels_limit: gauge(
+                into,
+                "switchboard_tunnels_limit",
+                "How many tunnels there may be: as configured, or as the limit of open files allows.",
+            )?,
             connect_requests: counters(
                 into,
                 "switchboard_connect_requests_total",

@@ -8,17 +8,19 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use crate::allowlist::{Allowlist, Endpoints, Place, Target};
+use crate::allowlist::{Allowlist, Endpoints, Target};
 use crate::authority::Authority;
 use crate::budget::Budgets;
 use crate::clients::{Client, Clients};
-use crate::connect::{self, Established};
+use crate::connect::{self, Established, Refused};
+use crate::crowd::{Crowd, Waiting};
 use crate::dial::{self, Upstream};
 use crate::drain::{Drain, Phase};
 use crate::end::End;
 use crate::limits::Direction;
 use crate::metrics::Metrics;
 use crate::outcome::{Close, Denial, Reason, Refusal, Side};
+use crate::places::{Place, Places};
 use crate::record::{Ids, Record, TunnelRecord};
 use crate::relay::{self, Bounds, Ends, Engine, PipePool, Terms, relay};
 
@@ -35,6 +37,10 @@ pub struct World {
     pub pipes: PipePool,
     /// Who is here, and what they share.
     pub clients: Clients,
+    /// Connections whose request is not complete.
+    pub unfinished: Crowd,
+    /// How many tunnels there may be.
+    pub tunnels: Arc<Places>,
     /// What all of them share.
     pub total: Budgets,
     /// How they are numbered.
@@ -63,7 +69,7 @@ struct Tunnel<'a, D> {
     ends: Ends<D>,
     target: Arc<Target>,
     client: Arc<Client>,
-    _place: Place,
+    _places: [Place; 3],
     record: TunnelRecord<'a>,
 }
 
@@ -71,17 +77,27 @@ struct Tunnel<'a, D> {
 async fn open<D: End>(stream: D, peer: SocketAddr, world: &World) -> Option<Tunnel<'_, D>> {
     let accepted = Instant::now();
     let mut record = Record::open(&world.metrics, world.ids.next(), peer, accepted);
-    let answer = async |authority| reach(authority, world, &mut record).await;
-    match connect::handshake(stream, accepted, &world.connect, answer).await {
+    let client = world.clients.client(peer.ip());
+    let paced = client.connects();
+    let late = late(accepted, &client, world);
+    let answer = async |authority| match paced {
+        Ok(()) => reach(authority, &client, world, &mut record).await,
+        Err(refusal) => Err(refusal.into()),
+    };
+    match connect::handshake(stream, late, answer).await {
         Ok(Established {
             stream,
             early,
-            answer: (target, place, upstream),
+            answer: Reached {
+                target,
+                places,
+                upstream,
+            },
         }) => Some(Tunnel {
             record: record.established(&target),
             target,
-            client: world.clients.client(peer.ip()),
-            _place: place,
+            client,
+            _places: places,
             ends: Ends {
                 downstream: stream,
                 upstream: upstream.stream,
@@ -90,18 +106,46 @@ async fn open<D: End>(stream: D, peer: SocketAddr, world: &World) -> Option<Tunn
         }),
         Err(refused) => {
             record.refused(refused.refusal);
-            refused.close().await;
+            part(refused, &client, world).await;
             None
         }
     }
 }
 
+/// Completes when the client has taken too long for its request, or others have come who want to be heard.
+async fn late(accepted: Instant, client: &Client, world: &World) -> Refusal {
+    let waiting = Waiting::among([&client.unfinished, &world.unfinished]);
+    tokio::select! {
+        refusal = world.connect.late(accepted) => refusal,
+        () = waiting.sent_away() => Refusal::Crowded,
+    }
+}
+
+/// Lets the client read its refusal, as long as there is room for its connection.
+async fn part(refused: Refused<impl End>, client: &Client, world: &World) {
+    if refused.refusal != Refusal::Crowded {
+        let waiting = Waiting::among([&client.unfinished, &world.unfinished]);
+        tokio::select! {
+            () = refused.close() => {}
+            () = waiting.sent_away() => {}
+        }
+    }
+}
+
+/// A target that answers, and the places that the tunnel to it has taken.
+struct Reached {
+    target: Arc<Target>,
+    places: [Place; 3],
+    upstream: Upstream,
+}
+
 /// Looks the target up and dials it.
 async fn reach(
     authority: Authority,
+    client: &Client,
     world: &World,
     record: &mut Record<'_>,
-) -> Result<(Arc<Target>, Place, Upstream), Denial> {
+) -> Result<Reached, Denial> {
     let target = world.allowlist.authorize(&authority);
     record.asked_for(authority);
     let target = target?;
@@ -109,12 +153,18 @@ async fn reach(
     if !matches!(world.drain.phase(), Phase::Serving | Phase::Leaving) {
         return Err(Refusal::Draining.into());
     }
-    let place = target.enter()?;
+    let in_all = world.tunnels.enter().ok_or(Refusal::ProxyFull)?;
+    let places = [in_all, client.enter()?, target.enter()?];
+    let _dial = target.begin_dial()?;
     let endpoints = dialable(&target, world).await?;
     let start = Instant::now();
     let dialled = dial::dial(&endpoints.addresses, target.next_address(), &world.dial).await;
     record.dialled(start.elapsed(), dialled.as_ref());
-    Ok((target, place, dialled?))
+    Ok(Reached {
+        target,
+        places,
+        upstream: dialled?,
+    })
 }
 
 /// Waits for an endpoint, if there is none: a pod that starts is worth a moment.

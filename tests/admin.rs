@@ -22,10 +22,12 @@ use harness::{allow, eventually, request};
 use switchboard::drain::Drained;
 
 /// Every metric of ours: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 22] = [
+const METRICS: [(&str, &str, &[&str]); 24] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
+    ("switchboard_connections_unfinished", "gauge", &[]),
+    ("switchboard_tunnels_limit", "gauge", &[]),
     ("switchboard_connect_requests_total", "counter", &["code", "reason"]),
     (
         "switchboard_tunnels_active",

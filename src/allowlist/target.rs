@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use crate::budget::Budgets;
 use crate::limits::{Direction, TargetLimits};
 use crate::metrics::{Metrics, TargetSeries};
 use crate::outcome::Refusal;
+use crate::places::{Place, Places};
 use crate::throttle::Limit;
 
 /// Who a target is, whatever its addresses and limits are at the moment: also its metric labels.
@@ -69,7 +69,8 @@ pub struct Target {
     download: Limit,
     shared: Budgets,
     limits: ArcSwap<TargetLimits>,
-    tunnels: AtomicU32,
+    tunnels: Arc<Places>,
+    dials: Arc<Places>,
     revoked: CancellationToken,
     series: OnceLock<Arc<TargetSeries>>,
 }
@@ -85,8 +86,9 @@ impl Target {
             upload: Limit::new(tunnel.upload, tunnel.burst),
             download: Limit::new(tunnel.download, tunnel.burst),
             shared: Budgets::new(limits.shared, tunnel.burst),
+            tunnels: Arc::new(Places::new(limits.caps.tunnels)),
+            dials: Arc::new(Places::new(limits.caps.dials)),
             limits: ArcSwap::new(limits),
-            tunnels: AtomicU32::new(0),
             revoked: CancellationToken::new(),
             series: OnceLock::new(),
         }
@@ -148,16 +150,16 @@ impl Target {
     ///
     /// # Errors
     /// [`Refusal::TargetFull`].
-    pub fn enter(self: &Arc<Self>) -> Result<Place, Refusal> {
-        let most = self.limits.load().most_tunnels.map_or(u32::MAX, NonZeroU32::get);
-        self.tunnels
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tunnels| {
-                (tunnels < most).then(|| tunnels + 1)
-            })
-            .map(|_| Place {
-                target: Arc::clone(self),
-            })
-            .map_err(|_| Refusal::TargetFull)
+    pub fn enter(&self) -> Result<Place, Refusal> {
+        self.tunnels.enter().ok_or(Refusal::TargetFull)
+    }
+
+    /// Takes one of the places that it has for dials.
+    ///
+    /// # Errors
+    /// [`Refusal::TargetBusy`].
+    pub fn begin_dial(&self) -> Result<Place, Refusal> {
+        self.dials.enter().ok_or(Refusal::TargetBusy)
     }
 
     /// Completes when it has left the allowlist.
@@ -181,6 +183,8 @@ impl Target {
             self.upload.set(tunnel.upload, tunnel.burst);
             self.download.set(tunnel.download, tunnel.burst);
             self.shared.set(limits.shared, tunnel.burst);
+            self.tunnels.set(limits.caps.tunnels);
+            self.dials.set(limits.caps.dials);
             self.limits.store(limits);
         }
     }
@@ -190,22 +194,11 @@ impl Target {
     }
 }
 
-/// A place for a tunnel, free again when it is dropped.
-#[derive(Debug)]
-#[must_use = "dropping it gives the place away"]
-pub struct Place {
-    target: Arc<Target>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.target.tunnels.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::TargetCaps;
+    use std::num::NonZeroU32;
     use std::time::Duration;
     use tokio::time::timeout;
 
@@ -237,19 +230,22 @@ mod tests {
     }
 
     #[test]
-    fn no_more_tunnels_enter_than_have_a_place() {
-        let limits = TargetLimits {
-            most_tunnels: NonZeroU32::new(2),
+    fn no_more_tunnels_and_dials_enter_than_have_a_place() {
+        let few = TargetLimits {
+            caps: TargetCaps {
+                tunnels: NonZeroU32::new(2),
+                dials: NonZeroU32::new(1),
+            },
             ..TargetLimits::default()
         };
-        let target = target(Endpoints::default(), limits);
-        let first = target.enter().unwrap();
-        let _second = target.enter().unwrap();
+        let target = target(Endpoints::default(), few);
+        let _tunnels = [target.enter().unwrap(), target.enter().unwrap()];
         assert_eq!(target.enter().unwrap_err(), Refusal::TargetFull);
-        drop(first);
-        let _third = target.enter().unwrap();
-        assert_eq!(target.enter().unwrap_err(), Refusal::TargetFull);
+        let _dial = target.begin_dial().unwrap();
+        assert_eq!(target.begin_dial().unwrap_err(), Refusal::TargetBusy);
         target.update(Endpoints::default(), Arc::default());
-        let _more: Vec<_> = (0..10).map(|_| target.enter().unwrap()).collect();
+        let _more: Vec<_> = (0..10)
+            .map(|_| (target.enter().unwrap(), target.begin_dial().unwrap()))
+            .collect();
     }
 }

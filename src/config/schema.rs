@@ -4,15 +4,14 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::str::FromStr;
 use std::time::Duration;
 
 use super::Config;
 use super::kubernetes::kubernetes;
+use super::limits::{limits, tunnel_limits};
 use super::section::{Field, Section};
 use crate::allowlist::StaticTarget;
 use crate::authority::Authority;
-use crate::limits::{Ceiling, Limits, SharedLimits, TunnelLimits, TunnelOverrides};
 use crate::{connect, dial, drain, listener, relay, services};
 
 /// Reads the whole file. What is absent, and what is a fault, has its default.
@@ -132,54 +131,6 @@ fn static_target(section: &mut Section<'_>, lines: &mut HashMap<Authority, u64>)
     })
 }
 
-fn limits(section: &mut Section<'_>) -> Limits {
-    let tunnel = section.field("tunnel").and_then(|field| field.section(tunnel_limits));
-    let mut shared = |name| {
-        section
-            .field(name)
-            .and_then(|field| field.section(shared_limits))
-            .unwrap_or_default()
-    };
-    Limits {
-        tunnel: TunnelLimits::default().overridden(&tunnel.unwrap_or_default()),
-        target: shared("target"),
-        client: shared("client"),
-        total: shared("total"),
-        ceiling: section
-            .field("ceiling")
-            .and_then(|field| field.section(ceiling))
-            .unwrap_or_default(),
-    }
-}
-
-/// `limits.ceiling`.
-fn ceiling(section: &mut Section<'_>) -> Ceiling {
-    let default = Ceiling::default();
-    Ceiling {
-        download: section.value("download", FromStr::from_str).unwrap_or(default.download),
-        upload: section.value("upload", FromStr::from_str).unwrap_or(default.upload),
-    }
-}
-
-/// `limits.target`, `limits.client` and `limits.total`.
-fn shared_limits(section: &mut Section<'_>) -> SharedLimits {
-    let default = SharedLimits::default();
-    SharedLimits {
-        download: section.value("download", FromStr::from_str).unwrap_or(default.download),
-        upload: section.value("upload", FromStr::from_str).unwrap_or(default.upload),
-    }
-}
-
-/// `limits.tunnel`, and the `limits` of a target.
-fn tunnel_limits(section: &mut Section<'_>) -> TunnelOverrides {
-    TunnelOverrides {
-        download: section.value("download", FromStr::from_str),
-        upload: section.value("upload", FromStr::from_str),
-        burst: section.value("burst", FromStr::from_str),
-        lifetime: section.value("lifetime", |text| unless("unlimited", text)),
-    }
-}
-
 #[derive(Default)]
 struct Timeouts {
     connect: connect::Options,
@@ -245,7 +196,7 @@ fn target_name(text: &str) -> Result<Authority, String> {
 }
 
 /// A duration, or `None` for the word that means there is none.
-fn unless(word: &str, text: &str) -> Result<Option<Duration>, String> {
+pub(super) fn unless(word: &str, text: &str) -> Result<Option<Duration>, String> {
     if text == word {
         return Ok(None);
     }

@@ -25,6 +25,16 @@ pub enum Refusal {
     NoEndpoint,
     /// The target has as many tunnels as it may have.
     TargetFull,
+    /// As many clients as may are waiting for the target to answer.
+    TargetBusy,
+    /// The client has as many tunnels as it may have.
+    ClientFull,
+    /// The client connects too often.
+    ConnectRate,
+    /// The process has as many tunnels as it may have.
+    ProxyFull,
+    /// Too many requests are incomplete, of the client or in all, and this one has waited longest.
+    Crowded,
     /// The target is unknown, and so is the allowlist: the cluster has not told it yet.
     AllowlistUnknown,
     /// The process shuts down.
@@ -41,7 +51,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every refusal, with one fault for all that are malformed: for metrics that show zero before the first.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 21] = [
         Self::Malformed(Malformed::RequestLine),
         Self::NotAllowed,
         Self::MethodNotAllowed,
@@ -52,6 +62,11 @@ impl Refusal {
         Self::DialTimeout,
         Self::NoEndpoint,
         Self::TargetFull,
+        Self::TargetBusy,
+        Self::ClientFull,
+        Self::ConnectRate,
+        Self::ProxyFull,
+        Self::Crowded,
         Self::AllowlistUnknown,
         Self::Draining,
         Self::Exhausted,
@@ -67,11 +82,19 @@ impl Refusal {
             Self::NotAllowed => 403,
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout => 408,
+            Self::ClientFull | Self::ConnectRate => 429,
             Self::HeadTooLarge => 431,
             Self::ClientLeft | Self::NoRequest => 499,
             Self::Internal => 500,
             Self::TargetRefused | Self::TargetUnreachable => 502,
-            Self::NoEndpoint | Self::TargetFull | Self::AllowlistUnknown | Self::Draining | Self::Exhausted => 503,
+            Self::NoEndpoint
+            | Self::TargetFull
+            | Self::TargetBusy
+            | Self::ProxyFull
+            | Self::Crowded
+            | Self::AllowlistUnknown
+            | Self::Draining
+            | Self::Exhausted => 503,
             Self::DialTimeout => 504,
         }
     }
@@ -89,6 +112,11 @@ impl Refusal {
             Self::DialTimeout => "dial_timeout",
             Self::NoEndpoint => "no_endpoint",
             Self::TargetFull => "target_full",
+            Self::TargetBusy => "target_busy",
+            Self::ClientFull => "client_full",
+            Self::ConnectRate => "connect_rate",
+            Self::ProxyFull => "proxy_full",
+            Self::Crowded => "crowded",
             Self::AllowlistUnknown => "allowlist_unknown",
             Self::Draining => "draining",
             Self::Exhausted => "exhausted",
@@ -112,6 +140,11 @@ impl Refusal {
             | Self::DialTimeout
             | Self::NoEndpoint
             | Self::TargetFull
+            | Self::TargetBusy
+            | Self::ClientFull
+            | Self::ConnectRate
+            | Self::ProxyFull
+            | Self::Crowded
             | Self::AllowlistUnknown
             | Self::Draining
             | Self::Exhausted
@@ -132,6 +165,11 @@ impl Refusal {
             Self::DialTimeout => "the target did not answer in time",
             Self::NoEndpoint => "the target has no ready endpoint",
             Self::TargetFull => "the target has its most tunnels, try again later",
+            Self::TargetBusy => "too many wait for the target, try again",
+            Self::ClientFull => "this address has its most tunnels, try again later",
+            Self::ConnectRate => "this address connects too often, try again",
+            Self::ProxyFull => "this proxy has its most tunnels, try again later",
+            Self::Crowded => "too many requests are incomplete, try again",
             Self::AllowlistUnknown => "the allowlist is not known yet, try again",
             Self::Draining => "this proxy is shutting down, try again",
             Self::Exhausted => "this proxy is out of sockets, try again",
@@ -155,7 +193,14 @@ impl Refusal {
             Self::TargetUnreachable => "destination_ip_unroutable",
             Self::DialTimeout => "connection_timeout",
             Self::NoEndpoint | Self::AllowlistUnknown => "destination_unavailable",
-            Self::TargetFull | Self::Draining | Self::Exhausted => "connection_limit_reached",
+            Self::TargetFull
+            | Self::TargetBusy
+            | Self::ClientFull
+            | Self::ConnectRate
+            | Self::ProxyFull
+            | Self::Crowded
+            | Self::Draining
+            | Self::Exhausted => "connection_limit_reached",
             Self::Internal => "proxy_internal_error",
         }
     }
@@ -163,9 +208,17 @@ impl Refusal {
     /// Whole seconds after which another try makes sense: `Retry-After` (RFC 9110 section 10.2.3).
     pub fn retry_after(self) -> Option<u32> {
         match self {
-            Self::NoEndpoint | Self::AllowlistUnknown | Self::Draining | Self::Exhausted => Some(1),
+            Self::NoEndpoint
+            | Self::TargetBusy
+            | Self::ConnectRate
+            | Self::Crowded
+            | Self::AllowlistUnknown
+            | Self::Draining
+            | Self::Exhausted => Some(1),
+            // Another replica may have room.
+            Self::ProxyFull => Some(5),
             // Tunnels last: whoever waits for one to end need not ask every second.
-            Self::TargetFull => Some(30),
+            Self::TargetFull | Self::ClientFull => Some(30),
             Self::Malformed(_)
             | Self::NotAllowed
             | Self::MethodNotAllowed
@@ -227,7 +280,8 @@ mod tests {
     #[test]
     fn only_a_busy_proxy_says_when_to_come_back() {
         for refusal in Refusal::ALL {
-            assert_eq!(refusal.retry_after().is_some(), refusal.status() == 503, "{refusal:?}");
+            let busy = matches!(refusal.status(), 429 | 503);
+            assert_eq!(refusal.retry_after().is_some(), busy, "{refusal:?}");
         }
     }
 

@@ -106,7 +106,8 @@ pub(crate) fn grant(asked: &Asked, limits: &Limits) -> TargetLimits {
             lifetime: default.lifetime,
         },
         shared: limits.target,
-        most_tunnels: asked.most_tunnels,
+        // The operator's own number is no default but a bound: a target may ask for fewer.
+        caps: limits.caps.target.lowered(asked.most_tunnels),
         idle: asked.idle.map(|idle| match idle {
             Idle::Off => None,
             Idle::After(idle) => Some(idle),

@@ -1,10 +1,10 @@
 //! One end of a connection, on either side of the proxy, that is driven byte by byte.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::{DEADLINE, eventually};
 
@@ -23,6 +23,14 @@ impl Peer {
     /// Connects, if somebody listens.
     pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Self> {
         TcpStream::connect_timeout(&address, DEADLINE).map(Self::of)
+    }
+
+    /// Connects from another address of this host: all of 127.0.0.0/8 are.
+    pub(crate) fn connect_from(source: Ipv4Addr, address: SocketAddr) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddrV4::new(source, 0).into()).unwrap();
+        socket.connect_timeout(&address.into(), DEADLINE).unwrap();
+        Self::of(socket.into())
     }
 
     /// This connection.

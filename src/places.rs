@@ -1,0 +1,90 @@
+//! Counts who may be somewhere at once: so many places, each free again when it is dropped.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// So many places, of which some are taken. How many there are may change while they are.
+#[derive(Debug)]
+pub struct Places {
+    taken: AtomicU32,
+    most: AtomicU32,
+}
+
+impl Places {
+    /// So many free places; `None` for any number.
+    pub fn new(most: Option<NonZeroU32>) -> Self {
+        Self {
+            taken: AtomicU32::new(0),
+            most: AtomicU32::new(number(most)),
+        }
+    }
+
+    /// Changes how many there are. Those that are taken stay so: with fewer places nobody is thrown out.
+    pub fn set(&self, most: Option<NonZeroU32>) {
+        self.most.store(number(most), Ordering::Relaxed);
+    }
+
+    /// Takes a place, if one is free.
+    pub fn enter(self: &Arc<Self>) -> Option<Place> {
+        let most = self.most.load(Ordering::Relaxed);
+        self.taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+                (taken < most).then(|| taken + 1)
+            })
+            .ok()
+            .map(|_| Place { of: Arc::clone(self) })
+    }
+}
+
+/// A place, free again when it is dropped.
+#[derive(Debug)]
+#[must_use = "dropping it gives the place away"]
+pub struct Place {
+    of: Arc<Places>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.of.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn number(most: Option<NonZeroU32>) -> u32 {
+    most.map_or(u32::MAX, NonZeroU32::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_enter_than_there_are_places() {
+        let places = Arc::new(Places::new(NonZeroU32::new(2)));
+        let first = places.enter().unwrap();
+        let _second = places.enter().unwrap();
+        assert!(places.enter().is_none());
+        drop(first);
+        let third = places.enter().unwrap();
+        assert!(places.enter().is_none());
+        places.set(NonZeroU32::new(1));
+        drop(third);
+        assert!(places.enter().is_none());
+        places.set(None);
+        let _more: Vec<_> = (0..10).map(|_| places.enter().unwrap()).collect();
+    }
+
+    #[test]
+    fn of_many_at_once_exactly_so_many_enter() {
+        let places = Arc::new(Places::new(NonZeroU32::new(100)));
+        let entered: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| (0..1000).filter_map(|_| places.enter()).collect::<Vec<_>>()))
+                .collect();
+            let held: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            held.iter().map(Vec::len).sum()
+        });
+        assert_eq!(entered, 100);
+        assert_eq!(places.taken.load(Ordering::Relaxed), 0);
+    }
+}
