@@ -51,6 +51,7 @@ fn statics(names: usize) -> Vec<StaticTarget> {
             name: format!("{}.svc.cluster.local:22", service.name).parse().unwrap(),
             addresses: service.endpoints.addresses.to_vec(),
             limits: TunnelOverrides::default(),
+            send_proxy_header: None,
         })
         .collect()
 }

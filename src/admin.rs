@@ -47,7 +47,7 @@ impl std::fmt::Debug for Pages {
 /// What socket(2), bind(2), listen(2) or the start of a thread say.
 pub fn start(address: SocketAddr, pages: Pages) -> io::Result<SocketAddr> {
     // Bound before there is a runtime for it: one that is dropped inside another panics.
-    let listener = listener::bind(&listener::Options { address })?.into_std()?;
+    let listener = listener::bind(&address.into())?.into_std()?;
     let address = listener.local_addr()?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let listener = {

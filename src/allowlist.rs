@@ -119,6 +119,7 @@ mod tests {
             name: name.parse().unwrap(),
             addresses: vec![address.parse().unwrap()],
             limits: TunnelOverrides::default(),
+            send_proxy_header: None,
         }
     }
 

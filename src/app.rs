@@ -178,10 +178,11 @@ impl App {
         for address in self.public_addresses() {
             info!("public port {address}");
         }
-        for listener in self.public {
+        for (listener, options) in self.public.into_iter().zip(&self.config.listen) {
+            let port = (listener, Arc::new(options.clone()));
             tasks
                 .acceptors
-                .spawn(accept(listener, Arc::clone(&self.world), tasks.clone()));
+                .spawn(accept(port, Arc::clone(&self.world), tasks.clone()));
         }
         drop(self.starting);
         let (world, unknown) = (Arc::clone(&self.world), self.unknown);
@@ -213,12 +214,12 @@ async fn next(commands: &mut mpsc::Receiver<Command>) -> Command {
     }
 }
 
-async fn accept(listener: TcpListener, world: Arc<World>, tasks: Tasks) {
+async fn accept((listener, options): (TcpListener, Arc<listener::Options>), world: Arc<World>, tasks: Tasks) {
     let serve = |stream, peer| {
-        let world = Arc::clone(&world);
+        let (options, world) = (Arc::clone(&options), Arc::clone(&world));
         tasks
             .tunnels
-            .spawn(async move { tunnel::serve(stream, peer, &world).await });
+            .spawn(async move { tunnel::serve(stream, peer, options, &world).await });
     };
     let paused = || world.metrics.accept_paused.inc();
     listener::accept(listener, world.drain.clone().stopped(), serve, paused).await;

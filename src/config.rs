@@ -3,6 +3,7 @@
 mod fault;
 mod kubernetes;
 mod limits;
+mod listen;
 mod schema;
 mod section;
 mod tree;
@@ -48,9 +49,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            listen: vec![listener::Options {
-                address: (Ipv4Addr::UNSPECIFIED, 8080).into(),
-            }],
+            listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080)).into()],
             admin: (Ipv4Addr::UNSPECIFIED, 9090).into(),
             targets: Vec::new(),
             kubernetes: None,
@@ -96,11 +95,7 @@ impl Config {
     #[must_use]
     pub fn overridden(mut self, by: Overrides) -> Self {
         if !by.listen.is_empty() {
-            self.listen = by
-                .listen
-                .into_iter()
-                .map(|address| listener::Options { address })
-                .collect();
+            self.listen = by.listen.into_iter().map(listener::Options::from).collect();
         }
         self.admin = by.admin.unwrap_or(self.admin);
         let mut places: HashMap<_, _> = self.targets.iter().map(|target| target.name.clone()).zip(0..).collect();
@@ -190,6 +185,7 @@ mod tests {
 
     use super::*;
     use crate::limits::{Rate, Size, TunnelOverrides};
+    use crate::proxy_header;
 
     /// The file that documents every key.
     const DOCUMENTED: &str = include_str!("../config/switchboard.yaml");
@@ -200,6 +196,8 @@ listen:
   - 127.0.0.1:1080
   - {address: "[::1]:0"}
   - address: "[::1]:0"
+    proxy_protocol: required
+    trusted_proxies: [10.0.0.0/8, "fd00::/8"]
 admin: "127.0.0.1:1090"
 allowlist:
   static:
@@ -207,7 +205,7 @@ allowlist:
       addresses: ["127.0.0.1:2222", "[fd00::1]:22"]
       limits: &slow {download: 10MiB/s, upload: 80Mbit/s, burst: 64KiB, lifetime: 12h}
     - {name: "other:22", addresses: [10.0.0.1:22], limits: *slow}
-    - {name: "plain:22", addresses: [10.0.0.2:22], limits: {lifetime: unlimited}}
+    - {name: "plain:22", addresses: [10.0.0.2:22], limits: {lifetime: unlimited}, send_proxy_protocol: v2}
   kubernetes:
     enabled: true
     kubeconfig: /etc/switchboard/kubeconfig
@@ -322,13 +320,16 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
         targets[0].limits = slow;
         targets[1].limits = slow;
         targets[2].limits.lifetime = Some(None);
-        let listeners = ["127.0.0.1:1080", "[::1]:0", "[::1]:0"];
+        targets[2].send_proxy_header = Some(proxy_header::Version::V2);
+        let address = |text: &str| listener::Options::from(text.parse::<SocketAddr>().unwrap());
+        let behind_a_balancer = listener::Options {
+            proxy_header: proxy_header::Policy::Required {
+                trusted: ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap()).into(),
+            },
+            ..address("[::1]:0")
+        };
         let expected = Config {
-            listen: listeners
-                .map(|address| listener::Options {
-                    address: address.parse().unwrap(),
-                })
-                .to_vec(),
+            listen: vec![address("127.0.0.1:1080"), address("[::1]:0"), behind_a_balancer],
             admin: "127.0.0.1:1090".parse().unwrap(),
             targets,
             kubernetes: Some(cluster()),
@@ -489,8 +490,9 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             ),
             ("listen: {}", "line 1: listen: `address` is missing"),
             (
-                "listen: {tls: off}",
-                "line 1: listen: `address` is missing\nline 1: listen.tls: unknown key; known here: address",
+                "listen: {zzz: off}",
+                "line 1: listen: `address` is missing\n\
+                 line 1: listen.zzz: unknown key; known here: address, proxy_protocol, trusted_proxies",
             ),
             (
                 "listen: [localhost:8080]",
@@ -513,6 +515,50 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
                 "line 2: admin: `listen` and `admin` are both 0.0.0.0:8080",
             ),
         ]);
+    }
+
+    #[test]
+    fn a_header_is_taken_from_somebody_or_not_at_all() {
+        for (settings, reason) in [
+            (
+                "proxy_protocol: required",
+                "proxy_protocol: needs `trusted_proxies`: else anyone could claim any address",
+            ),
+            (
+                "proxy_protocol: required, trusted_proxies: []",
+                "proxy_protocol: needs `trusted_proxies`: else anyone could claim any address",
+            ),
+            (
+                "trusted_proxies: [10.0.0.0/8]",
+                "trusted_proxies: of no use without `proxy_protocol: required`",
+            ),
+            (
+                "proxy_protocol: off, trusted_proxies: [10.0.0.0/8]",
+                "trusted_proxies: of no use without `proxy_protocol: required`",
+            ),
+            (
+                "proxy_protocol: optional, trusted_proxies: [10.0.0.0/8]",
+                "proxy_protocol: must be `off` or `required`: if the header may be absent, a client can write it \
+                 (found `optional`)",
+            ),
+            (
+                "proxy_protocol: v1",
+                "proxy_protocol: expected `off` or `required` (found `v1`)",
+            ),
+            (
+                "proxy_protocol: required, trusted_proxies: [10.0.0.1]",
+                "trusted_proxies[0]: expected a network such as `10.0.0.0/8` or `fd00::/8` (found `10.0.0.1`)",
+            ),
+            (
+                "proxy_protocol: required, trusted_proxies: 10.0.0.0/8",
+                "trusted_proxies: expected a list (found a single value)",
+            ),
+        ] {
+            let text = format!("listen: {{address: 1.1.1.1:1, {settings}}}");
+            assert_eq!(faults(&text), format!("line 1: listen.{reason}"));
+        }
+        let off = Config::parse("listen: {address: 1.1.1.1:1, proxy_protocol: off, trusted_proxies: []}").unwrap();
+        assert_eq!(off.listen, ["1.1.1.1:1".parse::<SocketAddr>().unwrap().into()]);
     }
 
     #[test]
@@ -631,7 +677,11 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             ),
             (
                 "name: a:1, addresses: [1.1.1.1:1], rate: 1",
-                ".rate: unknown key; known here: name, addresses, limits",
+                ".rate: unknown key; known here: name, addresses, limits, send_proxy_protocol",
+            ),
+            (
+                "name: a:1, addresses: [1.1.1.1:1], send_proxy_protocol: yes",
+                ".send_proxy_protocol: expected `v1` or `v2`, or `off` (found `yes`)",
             ),
         ] {
             let text = format!("allowlist:\n  static:\n    - {{{target}}}\n");

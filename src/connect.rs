@@ -67,6 +67,14 @@ impl<D: End> Refused<D> {
     }
 }
 
+/// Refuses a client that has not been asked what it wants.
+pub async fn refuse<D: End>(stream: D, refusal: Refusal) -> Refused<D> {
+    Refused {
+        refusal,
+        client: Client::new(stream).refuse(&refusal.into()).await,
+    }
+}
+
 /// Reads a CONNECT, asks `answer` about its target, and tells the client what came of it.
 ///
 /// `late` says when the head has taken too long; it is dropped as soon as the head is complete.

@@ -19,6 +19,7 @@ pub mod listener;
 pub mod meter;
 pub mod pace;
 pub mod places;
+pub mod proxy_header;
 pub mod readiness;
 pub mod relay;
 pub mod socket;

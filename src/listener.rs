@@ -12,13 +12,25 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::socket;
+use crate::{proxy_header, socket};
 
 /// One public port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Where to listen; port 0 lets the kernel choose.
     pub address: SocketAddr,
+    /// Who may say there whose connections they are.
+    pub proxy_header: proxy_header::Policy,
+}
+
+/// A port at that address, with nothing special about it.
+impl From<SocketAddr> for Options {
+    fn from(address: SocketAddr) -> Self {
+        Self {
+            address,
+            proxy_header: proxy_header::Policy::Off,
+        }
+    }
 }
 
 /// Binds the port, with a backlog that a burst of 2,000 clients fits.
@@ -121,6 +133,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 mod tests {
     use super::*;
     use socket2::SockRef;
+    use std::net::Ipv4Addr;
+
+    fn loopback() -> Options {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()
+    }
 
     #[test]
     fn only_errors_of_one_client_are_passed_over() {
@@ -149,10 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_it_accepts_is_prepared() {
-        let options = Options {
-            address: "127.0.0.1:0".parse().unwrap(),
-        };
-        let listener = bind(&options).unwrap();
+        let listener = bind(&loopback()).unwrap();
         let address = listener.local_addr().unwrap();
         let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let accepted = accepted.unwrap().0;
@@ -165,10 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_kernel_accepted_before_the_stop_is_still_served() {
-        let listener = bind(&Options {
-            address: "127.0.0.1:0".parse().unwrap(),
-        })
-        .unwrap();
+        let listener = bind(&loopback()).unwrap();
         let address = listener.local_addr().unwrap();
         let clients: Vec<_> = (0..10)
             .map(|_| std::net::TcpStream::connect(address).unwrap())

@@ -67,6 +67,7 @@ pub struct Record<'a> {
     metrics: &'a Metrics,
     id: Id,
     peer: SocketAddr,
+    client: SocketAddr,
     accepted: Instant,
     authority: Option<Authority>,
     target: Option<Arc<Target>>,
@@ -88,6 +89,7 @@ impl<'a> Record<'a> {
             metrics,
             id,
             peer,
+            client: peer,
             accepted,
             authority: None,
             target: None,
@@ -99,6 +101,11 @@ impl<'a> Record<'a> {
             outcome: None,
             accounted: false,
         }
+    }
+
+    /// It is of that client: whoever connected has said so, and is trusted.
+    pub fn came_from(&mut self, client: SocketAddr) {
+        self.client = client;
     }
 
     /// It asked for that.
@@ -176,8 +183,8 @@ impl<'a> Record<'a> {
                 event!(
                     target: "access",
                     $level,
-                    client.address = %self.peer.ip(),
-                    client.port = self.peer.port(),
+                    client.address = %self.client.ip(),
+                    client.port = self.client.port(),
                     network.peer.address = %self.peer.ip(),
                     server.address = self.authority.as_ref().map_or("", Authority::host),
                     server.port = self.authority.as_ref().map_or(0, Authority::port),

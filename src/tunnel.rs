@@ -1,6 +1,6 @@
 //! The walk of one connection, from its accept to its one line in the log. Read this first: it is the product.
 
-use std::future::pending;
+use std::future::{Future, pending};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,8 +21,10 @@ use crate::limits::Direction;
 use crate::metrics::Metrics;
 use crate::outcome::{Close, Denial, Reason, Refusal, Side};
 use crate::places::{Place, Places};
+use crate::proxy_header::Passage;
 use crate::record::{Ids, Record, TunnelRecord};
 use crate::relay::{self, Bounds, Ends, Engine, PipePool, Terms, relay};
+use crate::{listener, proxy_header};
 
 /// What all tunnels of a process share.
 #[derive(Debug)]
@@ -53,13 +55,21 @@ pub struct World {
     pub relay: relay::Options,
 }
 
-/// Carries one connection to its end.
-pub async fn serve(stream: TcpStream, peer: SocketAddr, world: &World) {
+/// Carries one connection of a public port to its end.
+pub fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    port: Arc<listener::Options>,
+    world: &World,
+) -> impl Future<Output = ()> + Send {
     // Boxed: nothing that belongs to the handshake outlives it.
-    let mut opened = Box::pin(open(stream, peer, world)).await;
-    if let Some(tunnel) = &mut opened {
-        let close = tunnel.carry(world).await;
-        tunnel.record.closed(close);
+    let opening = Box::pin(open(stream, peer, port, world));
+    async move {
+        let mut opened = opening.await;
+        if let Some(tunnel) = &mut opened {
+            let close = tunnel.carry(world).await;
+            tunnel.record.closed(close);
+        }
     }
 }
 
@@ -73,15 +83,60 @@ struct Tunnel<'a, D> {
     record: TunnelRecord<'a>,
 }
 
-/// Reads what the client wants and answers it. `None` when it was refused, which is accounted for.
-async fn open<D: End>(stream: D, peer: SocketAddr, world: &World) -> Option<Tunnel<'_, D>> {
+/// Learns whose connection it is, then what that client wants. `None` when it was refused, which is accounted for.
+async fn open(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    port: Arc<listener::Options>,
+    world: &World,
+) -> Option<Tunnel<'_, TcpStream>> {
     let accepted = Instant::now();
     let mut record = Record::open(&world.metrics, world.ids.next(), peer, accepted);
-    let client = world.clients.client(peer.ip());
-    let paced = client.connects();
-    let late = late(accepted, &client, world);
+    // Before all else that may be spoken on the port: it is about the socket.
+    let header = tokio::select! {
+        biased;
+        header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header) => header,
+        refusal = late(accepted, [&world.unfinished], world) => Err(refusal),
+    };
+    match header {
+        Ok(passage) => {
+            let passage = passage.unwrap_or_else(|| Passage::of(&stream, peer));
+            record.came_from(passage.source);
+            let arrival = Arrival {
+                accepted,
+                passage,
+                client: world.clients.client(passage.source.ip()),
+            };
+            // Boxed: the largest step by far must not make this one as large.
+            Box::pin(ask(stream, arrival, record, world)).await
+        }
+        Err(refusal) => {
+            record.refused(refusal);
+            part(connect::refuse(stream, refusal).await, [&world.unfinished]).await;
+            None
+        }
+    }
+}
+
+/// When a connection came, and whose it is.
+struct Arrival {
+    accepted: Instant,
+    passage: Passage,
+    client: Arc<Client>,
+}
+
+/// Reads what the client wants and answers it.
+async fn ask<'a, D: End>(
+    stream: D,
+    arrival: Arrival,
+    mut record: Record<'a>,
+    world: &'a World,
+) -> Option<Tunnel<'a, D>> {
+    let paced = arrival.client.connects();
+    let unfinished = [&arrival.client.unfinished, &world.unfinished];
+    let late = late(arrival.accepted, unfinished, world);
     let answer = async |authority| match paced {
-        Ok(()) => reach(authority, &client, world, &mut record).await,
+        Ok(()) => reach(authority, &arrival, world, &mut record).await,
         Err(refusal) => Err(refusal.into()),
     };
     match connect::handshake(stream, late, answer).await {
@@ -96,7 +151,7 @@ async fn open<D: End>(stream: D, peer: SocketAddr, world: &World) -> Option<Tunn
         }) => Some(Tunnel {
             record: record.established(&target),
             target,
-            client,
+            client: arrival.client,
             _places: places,
             ends: Ends {
                 downstream: stream,
@@ -106,15 +161,15 @@ async fn open<D: End>(stream: D, peer: SocketAddr, world: &World) -> Option<Tunn
         }),
         Err(refused) => {
             record.refused(refused.refusal);
-            part(refused, &client, world).await;
+            part(refused, unfinished).await;
             None
         }
     }
 }
 
 /// Completes when the client has taken too long for its request, or others have come who want to be heard.
-async fn late(accepted: Instant, client: &Client, world: &World) -> Refusal {
-    let waiting = Waiting::among([&client.unfinished, &world.unfinished]);
+async fn late<const N: usize>(accepted: Instant, unfinished: [&Crowd; N], world: &World) -> Refusal {
+    let waiting = Waiting::among(unfinished);
     tokio::select! {
         refusal = world.connect.late(accepted) => refusal,
         () = waiting.sent_away() => Refusal::Crowded,
@@ -122,9 +177,9 @@ async fn late(accepted: Instant, client: &Client, world: &World) -> Refusal {
 }
 
 /// Lets the client read its refusal, as long as there is room for its connection.
-async fn part(refused: Refused<impl End>, client: &Client, world: &World) {
+async fn part<const N: usize>(refused: Refused<impl End>, unfinished: [&Crowd; N]) {
     if refused.refusal != Refusal::Crowded {
-        let waiting = Waiting::among([&client.unfinished, &world.unfinished]);
+        let waiting = Waiting::among(unfinished);
         tokio::select! {
             () = refused.close() => {}
             () = waiting.sent_away() => {}
@@ -142,7 +197,7 @@ struct Reached {
 /// Looks the target up and dials it.
 async fn reach(
     authority: Authority,
-    client: &Client,
+    Arrival { passage, client, .. }: &Arrival,
     world: &World,
     record: &mut Record<'_>,
 ) -> Result<Reached, Denial> {
@@ -160,10 +215,15 @@ async fn reach(
     let start = Instant::now();
     let dialled = dial::dial(&endpoints.addresses, target.next_address(), &world.dial).await;
     record.dialled(start.elapsed(), dialled.as_ref());
+    let mut upstream = dialled?;
+    if let Some(version) = endpoints.proxy_header {
+        let told = proxy_header::write(&mut upstream.stream, version, passage).await;
+        told.map_err(|_| Refusal::TargetRefused)?;
+    }
     Ok(Reached {
         target,
         places,
-        upstream: dialled?,
+        upstream,
     })
 }
 

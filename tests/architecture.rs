@@ -22,6 +22,7 @@ const LAYERS: [(&str, &[&str]); 4] = [
             "meter",
             "pace",
             "places",
+            "proxy_header",
             "readiness",
             "relay",
             "socket",

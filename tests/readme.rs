@@ -25,6 +25,8 @@ fn every_refusal_has_a_row() {
         Refusal::ProxyFull,
         Refusal::Crowded,
         Refusal::AllowlistUnknown,
+        Refusal::UntrustedProxy,
+        Refusal::BadProxyHeader,
         Refusal::Draining,
         Refusal::Exhausted,
         Refusal::Internal,

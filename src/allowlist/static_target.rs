@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::authority::{Authority, AuthorityError};
 use crate::limits::TunnelOverrides;
+use crate::proxy_header;
 
 /// A target that the configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,9 +16,11 @@ pub struct StaticTarget {
     pub addresses: Vec<SocketAddr>,
     /// Its own limits.
     pub limits: TunnelOverrides,
+    /// What it is told first of whose connection it is, if anything.
+    pub send_proxy_header: Option<proxy_header::Version>,
 }
 
-/// `NAME:PORT=ADDR[,ADDR…]`, such as `devbox.local:22=127.0.0.1:2222`. It sets no limits.
+/// `NAME:PORT=ADDR[,ADDR…]`, such as `devbox.local:22=127.0.0.1:2222`. It sets nothing else.
 impl FromStr for StaticTarget {
     type Err = StaticTargetError;
 
@@ -28,6 +31,7 @@ impl FromStr for StaticTarget {
             name: name.parse().map_err(StaticTargetError::Name)?,
             addresses: addresses?,
             limits: TunnelOverrides::default(),
+            send_proxy_header: None,
         })
     }
 }

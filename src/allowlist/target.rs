@@ -16,6 +16,7 @@ use crate::limits::{Direction, TargetLimits};
 use crate::metrics::{Metrics, TargetSeries};
 use crate::outcome::Refusal;
 use crate::places::{Place, Places};
+use crate::proxy_header;
 use crate::throttle::Limit;
 
 /// Who a target is, whatever its addresses and limits are at the moment: also its metric labels.
@@ -43,6 +44,8 @@ pub struct Endpoints {
     pub ready: u32,
     /// How many there are at all.
     pub total: u32,
+    /// What they are told first of whose connection it is, if anything.
+    pub proxy_header: Option<proxy_header::Version>,
 }
 
 /// Addresses that are always ready.
@@ -53,6 +56,7 @@ impl From<Vec<SocketAddr>> for Endpoints {
             addresses: addresses.into(),
             ready: count,
             total: count,
+            proxy_header: None,
         }
     }
 }

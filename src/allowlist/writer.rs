@@ -86,7 +86,10 @@ impl Writer {
                 service: target.name.to_string().into(),
             };
             let limits = state.shared(limits.of_target(&target.limits));
-            let endpoints = Endpoints::from(target.addresses.clone());
+            let endpoints = Endpoints {
+                proxy_header: target.send_proxy_header,
+                ..Endpoints::from(target.addresses.clone())
+            };
             let shared = match state.statics.remove(&id) {
                 Some(shared) => {
                     shared.update(endpoints, limits);

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ipnet::IpNet;
+
 use super::schema::{at_most_an_hour, truth};
 use super::section::{Field, Section};
 use crate::authority::Authority;
@@ -24,10 +26,7 @@ pub(super) fn kubernetes(section: &mut Section<'_>) -> Option<Options> {
             .unwrap_or(default.cluster_domain),
         public_suffixes: list(section, "public_suffixes", domain),
         alias_port: section.value("alias_port", port).unwrap_or(default.alias_port),
-        allowed_cidrs: list(section, "allowed_cidrs", |text| {
-            text.parse()
-                .map_err(|_| "expected a network such as `10.0.0.0/8` or `fd00::/8`")
-        }),
+        allowed_cidrs: list(section, "allowed_cidrs", network),
         wait_for_ready: section
             .value("wait_for_ready", at_most_an_hour)
             .unwrap_or(default.wait_for_ready),
@@ -43,6 +42,12 @@ fn list<T>(section: &mut Section<'_>, name: &'static str, parse: impl Fn(&str) -
     let items = section.field(name).map(|field| field.items()).unwrap_or_default();
     let item = |item: &Field<'_>| item.parse(&parse);
     items.iter().filter_map(item).collect()
+}
+
+/// An address with the length of its prefix.
+pub(super) fn network(text: &str) -> Result<IpNet, &'static str> {
+    text.parse()
+        .map_err(|_| "expected a network such as `10.0.0.0/8` or `fd00::/8`")
 }
 
 fn path(text: &str) -> Result<PathBuf, &'static str> {

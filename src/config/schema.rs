@@ -9,10 +9,11 @@ use std::time::Duration;
 use super::Config;
 use super::kubernetes::kubernetes;
 use super::limits::{limits, tunnel_limits};
+use super::listen::addresses;
 use super::section::{Field, Section};
 use crate::allowlist::StaticTarget;
 use crate::authority::Authority;
-use crate::{connect, dial, drain, listener, relay, services};
+use crate::{connect, dial, drain, proxy_header, relay, services};
 
 /// Reads the whole file. What is absent, and what is a fault, has its default.
 pub(super) fn config(top: &mut Section<'_>) -> Config {
@@ -38,58 +39,6 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
         relay: timeouts.relay,
         drain: drain.unwrap_or_default(),
     }
-}
-
-/// `listen` and `admin`: no two of them may be one address.
-fn addresses(top: &mut Section<'_>, default: &Config) -> (Vec<listener::Options>, SocketAddr) {
-    let listen_field = top.field("listen");
-    let admin_field = top.field("admin");
-    let listen = listen_field.as_ref().map_or_else(|| default.listen.clone(), listen);
-    let admin = match &admin_field {
-        Some(field) => field.parse(local_address),
-        None => Some(default.admin),
-    };
-    if let Some(admin) = admin
-        && admin.port() != 0
-        && listen.iter().any(|listener| listener.address == admin)
-        && let Some(place) = admin_field.or(listen_field)
-    {
-        place.fault(format!("`listen` and `admin` are both {admin}"));
-    }
-    (listen, admin.unwrap_or(default.admin))
-}
-
-/// One address, or a list of them; each may be a map with the key `address`.
-fn listen(field: &Field<'_>) -> Vec<listener::Options> {
-    let entries = if field.is_list() {
-        field.items()
-    } else {
-        vec![field.clone()]
-    };
-    if entries.is_empty() {
-        field.fault("at least one address is needed");
-    }
-    let mut listeners = Vec::new();
-    let mut lines = HashMap::new();
-    for entry in entries {
-        let place = if entry.is_map() {
-            entry.section(|keys| keys.required("address")).flatten()
-        } else {
-            Some(entry)
-        };
-        let Some(place) = place else { continue };
-        let Some(address) = place.parse(local_address) else {
-            continue;
-        };
-        // Port 0 is another port each time.
-        if address.port() != 0
-            && let Some(line) = lines.insert(address, place.line())
-        {
-            place.fault(format!("{address} is on line {line} too"));
-        }
-        listeners.push(listener::Options { address });
-    }
-    listeners
 }
 
 fn allowlist(section: &mut Section<'_>) -> (Vec<StaticTarget>, Option<services::Options>) {
@@ -124,11 +73,21 @@ fn static_target(section: &mut Section<'_>, lines: &mut HashMap<Authority, u64>)
         items.iter().filter_map(|item| item.parse(target_address)).collect()
     });
     let limits = section.field("limits").and_then(|field| field.section(tunnel_limits));
+    let send_proxy_header = section.value("send_proxy_protocol", version);
     Some(StaticTarget {
         name: name?,
         addresses: addresses?,
         limits: limits.unwrap_or_default(),
+        send_proxy_header: send_proxy_header.flatten(),
     })
+}
+
+/// Of the PROXY protocol, or `None` for `off`.
+fn version(text: &str) -> Result<Option<proxy_header::Version>, String> {
+    match text {
+        "off" => Ok(None),
+        _ => text.parse().map(Some).map_err(|error| format!("{error}, or `off`")),
+    }
 }
 
 #[derive(Default)]
@@ -175,11 +134,6 @@ fn drain(section: &mut Section<'_>) -> drain::Options {
         timeout: section.value("timeout", duration).unwrap_or(default.timeout),
         spread: section.value("spread", duration).unwrap_or(default.spread),
     }
-}
-
-fn local_address(text: &str) -> Result<SocketAddr, &'static str> {
-    text.parse()
-        .map_err(|_| "expected IP:port such as `0.0.0.0:8080` or `[::]:8080`")
 }
 
 fn target_address(text: &str) -> Result<SocketAddr, &'static str> {

@@ -37,6 +37,10 @@ pub enum Refusal {
     Crowded,
     /// The target is unknown, and so is the allowlist: the cluster has not told it yet.
     AllowlistUnknown,
+    /// A header of the PROXY protocol is required, and whoever connected is not trusted to send one.
+    UntrustedProxy,
+    /// The header of the PROXY protocol is missing or malformed.
+    BadProxyHeader,
     /// The process shuts down.
     Draining,
     /// The process is out of descriptors or memory for sockets.
@@ -51,7 +55,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every refusal, with one fault for all that are malformed: for metrics that show zero before the first.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Malformed(Malformed::RequestLine),
         Self::NotAllowed,
         Self::MethodNotAllowed,
@@ -68,6 +72,8 @@ impl Refusal {
         Self::ProxyFull,
         Self::Crowded,
         Self::AllowlistUnknown,
+        Self::UntrustedProxy,
+        Self::BadProxyHeader,
         Self::Draining,
         Self::Exhausted,
         Self::ClientLeft,
@@ -78,8 +84,8 @@ impl Refusal {
     /// The status code of the answer. 499 (as nginx has it) is never sent: there was nobody to send it to.
     pub fn status(self) -> u16 {
         match self {
-            Self::Malformed(_) => 400,
-            Self::NotAllowed => 403,
+            Self::Malformed(_) | Self::BadProxyHeader => 400,
+            Self::NotAllowed | Self::UntrustedProxy => 403,
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout => 408,
             Self::ClientFull | Self::ConnectRate => 429,
@@ -118,6 +124,8 @@ impl Refusal {
             Self::ProxyFull => "proxy_full",
             Self::Crowded => "crowded",
             Self::AllowlistUnknown => "allowlist_unknown",
+            Self::UntrustedProxy => "untrusted_proxy",
+            Self::BadProxyHeader => "bad_proxy_header",
             Self::Draining => "draining",
             Self::Exhausted => "exhausted",
             Self::ClientLeft => "client_left",
@@ -146,6 +154,8 @@ impl Refusal {
             | Self::ProxyFull
             | Self::Crowded
             | Self::AllowlistUnknown
+            | Self::UntrustedProxy
+            | Self::BadProxyHeader
             | Self::Draining
             | Self::Exhausted
             | Self::Internal => Side::Proxy,
@@ -171,6 +181,8 @@ impl Refusal {
             Self::ProxyFull => "this proxy has its most tunnels, try again later",
             Self::Crowded => "too many requests are incomplete, try again",
             Self::AllowlistUnknown => "the allowlist is not known yet, try again",
+            Self::UntrustedProxy => "only a trusted load balancer may connect here",
+            Self::BadProxyHeader => "the PROXY protocol header is missing or malformed",
             Self::Draining => "this proxy is shutting down, try again",
             Self::Exhausted => "this proxy is out of sockets, try again",
             Self::ClientLeft => "the client left",
@@ -186,9 +198,10 @@ impl Refusal {
             | Self::MethodNotAllowed
             | Self::HeadTimeout
             | Self::HeadTooLarge
+            | Self::BadProxyHeader
             | Self::ClientLeft
             | Self::NoRequest => "http_request_error",
-            Self::NotAllowed => "http_request_denied",
+            Self::NotAllowed | Self::UntrustedProxy => "http_request_denied",
             Self::TargetRefused => "connection_refused",
             Self::TargetUnreachable => "destination_ip_unroutable",
             Self::DialTimeout => "connection_timeout",
@@ -227,6 +240,8 @@ impl Refusal {
             | Self::TargetRefused
             | Self::TargetUnreachable
             | Self::DialTimeout
+            | Self::UntrustedProxy
+            | Self::BadProxyHeader
             | Self::ClientLeft
             | Self::NoRequest
             | Self::Internal => None,

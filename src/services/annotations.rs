@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{Ceiling, Limits, Rate, Size, TargetLimits, TunnelLimits};
+use crate::proxy_header::Version;
 
 /// What the annotations of a Service ask for; `None` leaves the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +27,9 @@ pub(crate) struct Asked {
     pub(crate) most_tunnels: Option<NonZeroU32>,
     /// `idle-timeout`.
     pub(crate) idle: Option<Idle>,
+    /// `send-proxy-protocol`: what the pod is told first of whose connection it is.
+    #[serde(with = "as_text", default)]
+    pub(crate) send_proxy_header: Option<Version>,
 }
 
 /// The longest silence of a tunnel.
@@ -78,6 +82,10 @@ pub(crate) fn read(
                 _ => parse(text, most_tunnels, &mut asked.most_tunnels),
             },
             "idle-timeout" => parse(text, idle, &mut asked.idle),
+            "send-proxy-protocol" => match text {
+                "off" => Ok(()),
+                _ => parse(text, version, &mut asked.send_proxy_header),
+            },
             // The label that opts in may stand among the annotations, too.
             "expose" => Ok(()),
             _ => Err(format!("unknown; known are {KNOWN}")),
@@ -173,6 +181,10 @@ fn most_tunnels(text: &str) -> Result<NonZeroU32, &'static str> {
         .map_err(|_| "expected a whole number of at least 1, or `unlimited`")
 }
 
+fn version(text: &str) -> Result<Version, String> {
+    text.parse().map_err(|error| format!("{error}, or `off`"))
+}
+
 fn idle(text: &str) -> Result<Idle, &'static str> {
     if text == "off" {
         return Ok(Idle::Off);
@@ -216,7 +228,7 @@ mod as_text {
     }
 }
 
-const KNOWN: &str = "port, download, upload, burst, max-tunnels and idle-timeout";
+const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout and send-proxy-protocol";
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 const LONGEST_SHOWN: usize = 60;
 
@@ -245,6 +257,7 @@ mod tests {
             ("burst", "64KiB"),
             ("max-tunnels", "3"),
             ("idle-timeout", "30m"),
+            ("send-proxy-protocol", "v2"),
             ("port", "2222"),
             ("expose", "true"),
         ]);
@@ -258,13 +271,22 @@ mod tests {
                 burst: Size::bytes(64 << 10),
                 most_tunnels: NonZeroU32::new(3),
                 idle: Some(Idle::After(Duration::from_secs(1800))),
+                send_proxy_header: Some(Version::V2),
             }
         );
         let json = serde_json::to_string(&asked).unwrap();
         assert_eq!(serde_json::from_str::<Asked>(&json).unwrap(), asked);
-        let (asked, port, _) = read_all(&[("port", "ssh"), ("idle-timeout", "off"), ("max-tunnels", "unlimited")]);
+        let (asked, port, _) = read_all(&[
+            ("port", "ssh"),
+            ("idle-timeout", "off"),
+            ("max-tunnels", "unlimited"),
+            ("send-proxy-protocol", "off"),
+        ]);
         assert_eq!(port, Some(PortAsked::Name("ssh".into())));
-        assert_eq!((asked.idle, asked.most_tunnels), (Some(Idle::Off), None));
+        assert_eq!(
+            (asked.idle, asked.most_tunnels, asked.send_proxy_header),
+            (Some(Idle::Off), None, None)
+        );
     }
 
     #[test]
@@ -278,6 +300,7 @@ mod tests {
             ("max-tunnels", "-1"),
             ("idle-timeout", "0s"),
             ("idle-timeout", "400d"),
+            ("send-proxy-protocol", "yes"),
             ("port", "70000"),
             ("port", "0"),
             ("port", ""),

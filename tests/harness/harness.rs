@@ -1,5 +1,6 @@
 //! What the black-box tests share: a proxy, the peers on both sides of it, and its numbers. Nothing waits for ever.
 
+pub(crate) mod haproxy;
 pub(crate) mod page;
 pub(crate) mod peer;
 pub(crate) mod ports;
@@ -36,6 +37,16 @@ pub(crate) fn allow(targets: &[(&str, SocketAddr)]) -> String {
         section += &format!("    - {{name: \"{name}\", addresses: [\"{address}\"]}}\n");
     }
     section
+}
+
+/// These settings, on ports that the kernel chooses where they name none.
+pub(crate) fn on_free_ports(settings: &str) -> String {
+    let listen = if settings.contains("listen:") {
+        ""
+    } else {
+        "listen: 127.0.0.1:0\n"
+    };
+    format!("{listen}admin: 127.0.0.1:0\n{settings}")
 }
 
 /// A request that every client could have sent.

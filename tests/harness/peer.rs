@@ -104,6 +104,12 @@ impl Peer {
         rest
     }
 
+    /// Everything up to the end of the stream, however that comes.
+    pub(crate) fn try_rest(&mut self) -> io::Result<Vec<u8>> {
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).map(|_| rest)
+    }
+
     /// The same as text.
     #[track_caller]
     pub(crate) fn rest_as_text(&mut self) -> String {

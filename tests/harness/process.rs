@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::ports::{Ports, READY};
-use super::{DEADLINE, eventually};
+use super::{DEADLINE, eventually, on_free_ports};
 
 /// A process that is killed when the test ends.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl Settings {
 
     /// Puts other settings into the file.
     pub(crate) fn change(&self, settings: &str) {
-        self.write(&format!("listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{settings}"));
+        self.write(&on_free_ports(settings));
     }
 
     /// Puts this text, and nothing else, into the file.

@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::DEADLINE;
 use super::ports::{Ports, READY};
+use super::{DEADLINE, on_free_ports};
 
 /// A proxy that runs.
 #[derive(Debug)]
@@ -84,8 +84,7 @@ impl Ports for Proxy {
 }
 
 fn configuration(settings: &str) -> Result<Config, LoadError> {
-    let text = format!("listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{settings}");
-    Config::parse(&text).map_err(|faults| LoadError::Faulty {
+    Config::parse(&on_free_ports(settings)).map_err(|faults| LoadError::Faulty {
         path: PathBuf::from("settings"),
         faults,
     })

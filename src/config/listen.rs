@@ -1,0 +1,111 @@
+//! The settings `listen` and `admin`: which ports there are, and what is spoken on them.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use super::Config;
+use super::kubernetes::network;
+use super::section::{Field, Section};
+use crate::listener;
+use crate::proxy_header::Policy;
+
+/// Reads `listen` and `admin`: no two of them may be one address.
+pub(super) fn addresses(top: &mut Section<'_>, default: &Config) -> (Vec<listener::Options>, SocketAddr) {
+    let listen_field = top.field("listen");
+    let admin_field = top.field("admin");
+    let listen = listen_field.as_ref().map_or_else(|| default.listen.clone(), listen);
+    let admin = match &admin_field {
+        Some(field) => field.parse(local_address),
+        None => Some(default.admin),
+    };
+    if let Some(admin) = admin
+        && admin.port() != 0
+        && listen.iter().any(|listener| listener.address == admin)
+        && let Some(place) = admin_field.or(listen_field)
+    {
+        place.fault(format!("`listen` and `admin` are both {admin}"));
+    }
+    (listen, admin.unwrap_or(default.admin))
+}
+
+/// One port, or a list of them; each is an address, or a map with the key `address`.
+fn listen(field: &Field<'_>) -> Vec<listener::Options> {
+    let entries = if field.is_list() {
+        field.items()
+    } else {
+        vec![field.clone()]
+    };
+    if entries.is_empty() {
+        field.fault("at least one address is needed");
+    }
+    let mut lines = HashMap::new();
+    let read = |entry: Field<'_>| {
+        if entry.is_map() {
+            entry.section(|keys| port(keys, &mut lines)).flatten()
+        } else {
+            address(&entry, &mut lines).map(listener::Options::from)
+        }
+    };
+    entries.into_iter().filter_map(read).collect()
+}
+
+fn port(section: &mut Section<'_>, lines: &mut HashMap<SocketAddr, u64>) -> Option<listener::Options> {
+    let address = section.required("address").and_then(|field| address(&field, lines));
+    let proxy_header = proxy_header(section);
+    Some(listener::Options {
+        proxy_header,
+        ..address?.into()
+    })
+}
+
+/// `lines` says where each address was seen last.
+fn address(place: &Field<'_>, lines: &mut HashMap<SocketAddr, u64>) -> Option<SocketAddr> {
+    let address = place.parse(local_address)?;
+    // Port 0 is another port each time.
+    if address.port() != 0
+        && let Some(line) = lines.insert(address, place.line())
+    {
+        place.fault(format!("{address} is on line {line} too"));
+    }
+    Some(address)
+}
+
+/// `proxy_protocol` and `trusted_proxies`: neither is of use without the other.
+fn proxy_header(section: &mut Section<'_>) -> Policy {
+    let faults = section.faults();
+    let mode = section.field("proxy_protocol");
+    let list = section.field("trusted_proxies");
+    let items = list.as_ref().map(Field::items).unwrap_or_default();
+    let trusted: Box<[_]> = items.iter().filter_map(|item| item.parse(network)).collect();
+    let required = mode.as_ref().and_then(|mode| mode.parse(is_required));
+    if section.faults() > faults {
+        return Policy::Off;
+    }
+    match (mode, list) {
+        (Some(mode), _) if required == Some(true) && trusted.is_empty() => {
+            mode.fault("needs `trusted_proxies`: else anyone could claim any address");
+        }
+        (_, Some(list)) if required != Some(true) && !trusted.is_empty() => {
+            list.fault("of no use without `proxy_protocol: required`");
+        }
+        (None | Some(_), None | Some(_)) => {}
+    }
+    match required {
+        Some(true) => Policy::Required { trusted },
+        Some(false) | None => Policy::Off,
+    }
+}
+
+fn is_required(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "off" => Ok(false),
+        "required" => Ok(true),
+        "optional" => Err("must be `off` or `required`: if the header may be absent, a client can write it"),
+        _ => Err("expected `off` or `required`"),
+    }
+}
+
+fn local_address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse()
+        .map_err(|_| "expected IP:port such as `0.0.0.0:8080` or `[::]:8080`")
+}
