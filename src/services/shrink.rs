@@ -17,6 +17,8 @@ pub(crate) struct Shrink {
 struct Held {
     since: Instant,
     missing: HashSet<Key>,
+    /// When a list missed just these for the first time.
+    missed: Instant,
 }
 
 impl Shrink {
@@ -26,16 +28,15 @@ impl Shrink {
         let missing: HashSet<Key> = known.into_iter().filter(|key| !listed.contains(key)).collect();
         let is_suspicious = missing.len() > FEW && missing.len() * 2 > before;
         let held = self.held.take();
-        let is_confirmed = held
-            .as_ref()
-            .is_some_and(|held| held.missing == missing || now >= held.since + LONGEST_HOLD);
+        let since = held.as_ref().map_or(now, |held| held.since);
+        let missed = held
+            .filter(|held| held.missing == missing)
+            .map_or(now, |held| held.missed);
+        let is_confirmed = now >= missed + CONFIRMING || now >= since + LONGEST_HOLD;
         if !is_suspicious || is_confirmed {
             return missing.into_iter().collect();
         }
-        self.held = Some(Held {
-            since: held.map_or(now, |held| held.since),
-            missing,
-        });
+        self.held = Some(Held { since, missing, missed });
         Vec::new()
     }
 
@@ -62,6 +63,9 @@ impl Shrink {
 
 /// So many may go at once without suspicion.
 const FEW: usize = 10;
+/// A list confirms another one only after so long: a server that comes up empty may be asked twice before its data is
+/// back, and at once when it drops its watches.
+const CONFIRMING: Duration = Duration::from_secs(15);
 const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
@@ -98,6 +102,8 @@ mod tests {
             0,
             "another list confirms nothing"
         );
+        assert_eq!(listed(&mut shrink, &known, &keys(0..2), now), 0, "nor does one at once");
+        let now = now + CONFIRMING;
         assert_eq!(listed(&mut shrink, &known, &keys(0..2), now), 28);
         assert_eq!(shrink.until(), None);
         assert_eq!(listed(&mut shrink, &known, &[], now), 0);
