@@ -81,7 +81,7 @@ impl Allowlist {
         self.conflicts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Completes once all that may be asked for is known.
+    /// Completes once all that may be asked for is known, or was when it was written down.
     pub async fn completed(&self) {
         if !self.table.load().complete {
             self.completed.wait().await;
@@ -302,6 +302,8 @@ mod tests {
         assert!(authorize(&allowlist, "a:22").is_ok());
         assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), Refusal::AllowlistUnknown);
         writer.replace(Vec::new());
+        assert_eq!(authorize(&allowlist, "c.n:22").unwrap_err(), Refusal::AllowlistUnknown);
+        writer.confirm();
         assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), Refusal::NotAllowed);
         assert!(
             pin!(allowlist.completed())

@@ -284,6 +284,7 @@ impl Reload {
                 // It must have ended before the last word about its Services is said.
                 drop(running);
                 self.writer.replace(Vec::new());
+                self.writer.confirm();
                 synced(metrics);
                 Ok(())
             }

@@ -110,7 +110,7 @@ impl Writer {
         }
     }
 
-    /// From now on a name that is not on the allowlist may come with the first [`replace`](Self::replace).
+    /// From now on a name that is not on the allowlist may be so before the list is [confirmed](Self::confirm).
     pub fn await_services(&self) {
         let state = self.state();
         let mut table = self.allowlist.table();
@@ -132,7 +132,8 @@ impl Writer {
         self.store(&state, table);
     }
 
-    /// Puts these Services in the place of all others; the list is complete.
+    /// Puts these Services in the place of all others. They are served, but as long as the list is not
+    /// [confirmed](Self::confirm) a name that is not on it may be on the allowlist all the same.
     pub fn replace(&self, targets: Vec<ServiceTarget>) {
         let mut state = self.state();
         let mut gone: HashMap<_, _> = state.services.keys().map(|id| (Arc::clone(id), ())).collect();
@@ -141,9 +142,14 @@ impl Writer {
         }
         let gone = gone.into_keys().map(|id| Change::Remove((*id).clone()));
         let set = targets.into_iter().map(|target| Change::Set(Box::new(target)));
-        self.change(&mut state, gone.chain(set), true);
+        self.change(&mut state, gone.chain(set), false);
         // A second time there is nobody left to tell.
         self.allowlist.completed.set(()).ok();
+    }
+
+    /// The list is complete: a name that is not on it is not on the allowlist.
+    pub fn confirm(&self) {
+        self.change(&mut self.state(), [], true);
     }
 
     /// Changes some Services.

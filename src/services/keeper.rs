@@ -29,6 +29,8 @@ pub(crate) struct Keeper {
     sources: Vec<Followed>,
     /// Whether the allowlist has been told a complete list.
     complete: bool,
+    /// Whether that is the cluster's, and not a snapshot's.
+    answered: bool,
     snapshot: Option<File>,
     lines: Quota,
 }
@@ -77,6 +79,7 @@ impl Keeper {
             metrics,
             sources: sources.into_iter().map(followed).collect(),
             complete: false,
+            answered: false,
             snapshot: snapshot.map(|path| File {
                 path,
                 settings,
@@ -199,9 +202,11 @@ impl Keeper {
         }
         self.complete = true;
         let settled = self.join.settle();
-        if !is_first && settled.changes.is_empty() && settled.notes.is_empty() {
+        let answers = !self.answered && self.sources.iter().all(|followed| followed.current.is_some());
+        if !is_first && !answers && settled.changes.is_empty() && settled.notes.is_empty() {
             return;
         }
+        self.answered |= answers;
         self.writer.contested(self.join.contested());
         if is_first {
             let set = |change| match change {
@@ -209,10 +214,13 @@ impl Keeper {
                 Change::Remove(_) => None,
             };
             let targets: Vec<_> = settled.changes.into_iter().filter_map(set).collect();
-            info!(targets = targets.len(), "the allowlist has the Services of the cluster");
             self.writer.replace(targets);
         } else {
             self.writer.apply(settled.changes);
+        }
+        if answers {
+            info!("the allowlist has the Services of the cluster");
+            self.writer.confirm();
         }
         for note in &settled.notes {
             self.tell(note, is_first);
@@ -378,6 +386,7 @@ mod tests {
     use crate::services::facts::{Kind, ServiceFacts, ServicePort, SliceFacts};
     use crate::services::failure::Failure;
     use crate::services::{Options, rules_of};
+    use tokio::time::advance;
 
     struct Kept {
         keeper: Keeper,
@@ -468,8 +477,8 @@ mod tests {
         assert_eq!(kept.asked("s0.n:22"), Ok(()));
     }
 
-    #[test]
-    fn a_list_that_shrank_is_held_and_the_next_one_is_wanted_soon() {
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_shrank_is_held_and_the_next_one_is_wanted_soon() {
         let mut kept = kept(None);
         kept.hears(0, services(30));
         kept.hears(1, What::Listed(Vec::new()));
@@ -478,6 +487,9 @@ mod tests {
         assert_eq!(kept.asked("s29.n:22"), Ok(()));
         let is_doubtful = |kept: &Kept| kept.keeper.sources[0].doubt.load(Ordering::Relaxed);
         assert!(is_doubtful(&kept));
+        kept.hears(0, services(1));
+        assert!(is_doubtful(&kept));
+        advance(Duration::from_secs(20)).await;
         kept.hears(0, services(1));
         assert!(kept.shows("switchboard_allowlist_shrink_held 0"));
         assert!(!is_doubtful(&kept));
@@ -518,9 +530,12 @@ mod tests {
         }
         let mut second = kept(Some(file));
         assert_eq!(second.asked("s1.n:22"), Ok(()));
-        assert_eq!(second.asked("s2.n:22"), Err(Refusal::NotAllowed));
+        // It may have come since.
+        assert_eq!(second.asked("s2.n:22"), Err(Refusal::AllowlistUnknown));
         assert_eq!(second.keeper.join.keys(Kind::Slice, None), [key("s0-1")]);
         second.hears(0, services(1));
+        assert_eq!(second.asked("s1.n:22"), Err(Refusal::AllowlistUnknown));
+        second.hears(1, What::Listed(Vec::new()));
         assert_eq!(second.asked("s1.n:22"), Err(Refusal::NotAllowed));
     }
 }
