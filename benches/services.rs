@@ -1,4 +1,5 @@
-//! Follows a cluster of 10,000 Services: the first list, from an event to a routable name, and the memory of a target.
+//! Follows a cluster of 10,000 Services: the first list, from an event to a routable name, the memory of a target, and
+//! what a churn of 2,000 Services does to the tunnels of others.
 //!
 //! `cargo bench --bench services [-- SERVICES]`. It runs the real binary against an API server that only serves what a
 //! file of Services would: lists in pages, and watches. It prints one line for each figure, and fails for none.
@@ -28,11 +29,11 @@ fn main() {
     let count = std::env::args()
         .find_map(|argument| argument.parse().ok())
         .unwrap_or(10_000);
-    let empty = Run::new(0);
+    let empty = Run::new(Cluster { count: 0, pod: None });
     thread::sleep(SETTLE);
     let idle_memory = empty.resident();
     drop(empty);
-    let run = Run::new(count);
+    let run = Run::new(Cluster { count, pod: None });
     println!("first list of {count} Services and their slices: {:.2?}", run.synced);
     thread::sleep(SETTLE);
     let memory = 1024.0 * run.resident().saturating_sub(idle_memory) as f64 / count.max(1) as f64;
@@ -43,6 +44,56 @@ fn main() {
         let index = ((waits.len() - 1) as f64 * share) as usize;
         println!("event to routable {name}: {:.2?}", waits[index]);
     }
+    drop(run);
+    churn();
+}
+
+/// 200 tunnels over 4 Services, while 2,000 others come, change and go.
+fn churn() {
+    let pod = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = pod.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in pod.incoming() {
+            let mut stream = stream.unwrap();
+            let mut reader = stream.try_clone().unwrap();
+            // Its end is of no interest.
+            thread::spawn(move || std::io::copy(&mut reader, &mut stream).ok());
+        }
+    });
+    let run = Run::new(Cluster {
+        count: 4,
+        pod: Some(port),
+    });
+    let mut tunnels: Vec<TcpStream> = (0..200).map(|index| run.tunnel(index % 4)).collect();
+    let name = |index| format!("churn-{index}");
+    let began = Instant::now();
+    for kind in ["ADDED", "MODIFIED", "DELETED"] {
+        for index in 0..CHURN {
+            let object = service(&name(index), "bench", 2_000_000 + index);
+            run.server.tell(&json!({"type": kind, "object": object}));
+        }
+        let expected = if kind == "DELETED" { 403 } else { 503 };
+        let last = format!("{}.bench.ssh.example.com:22", name(CHURN - 1));
+        while status_of(run.public, &last) != expected {
+            assert!(began.elapsed() < Duration::from_secs(60), "{last} is not {kind}");
+        }
+    }
+    let took = began.elapsed();
+    let lost = tunnels
+        .iter_mut()
+        .filter_map(|tunnel| echo(tunnel).is_none().then_some(()));
+    println!(
+        "churn of {CHURN} Services in {took:.2?}: tunnels of others lost: {} of 200",
+        lost.count()
+    );
+}
+
+/// What the server has.
+#[derive(Clone, Copy)]
+struct Cluster {
+    count: u64,
+    /// Where on this host all of its pods are; they cannot be reached otherwise.
+    pod: Option<u16>,
 }
 
 /// A proxy that follows a server of so many Services.
@@ -55,8 +106,8 @@ struct Run {
 }
 
 impl Run {
-    fn new(count: u64) -> Self {
-        let server = Server::start(count);
+    fn new(cluster: Cluster) -> Self {
+        let server = Server::start(cluster);
         let directory = tempfile::tempdir().unwrap();
         let path = |name| directory.path().join(name).display().to_string();
         let (public, admin) = (free_address(), free_address());
@@ -72,6 +123,7 @@ impl Run {
             "allowlist": {"kubernetes": {
                 "enabled": true, "kubeconfig": path("kubeconfig"), "wait_for_ready": "0s",
                 "public_suffixes": ["ssh.example.com"],
+                "allowed_cidrs": cluster.pod.map_or(json!([]), |_| json!(["127.0.0.0/8"])),
             }},
         });
         fs::write(path("config"), config.to_string()).unwrap();
@@ -100,6 +152,21 @@ impl Run {
         let status = fs::read_to_string(format!("/proc/{}/status", self.proxy.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// A tunnel that has carried a line.
+    fn tunnel(&self, index: u64) -> TcpStream {
+        let mut stream = TcpStream::connect(self.public).unwrap();
+        let authority = format!("svc-{index}.team-{index}.ssh.example.com:22");
+        write!(stream, "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        echo(&mut stream).unwrap();
+        stream
     }
 
     /// Creates a Service without endpoints: 503 says that it is known, and 403 that it is not yet.
@@ -140,14 +207,14 @@ struct State {
 }
 
 impl Server {
-    fn start(count: u64) -> Self {
+    fn start(Cluster { count, pod }: Cluster) -> Self {
         let name = |index: u64| (format!("svc-{index}"), format!("team-{}", index % 100));
         let state = Arc::new(State {
             services: (0..count)
                 .map(|index| service(&name(index).0, &name(index).1, index).to_string())
                 .collect(),
             slices: (0..count)
-                .map(|index| slice(&name(index).0, &name(index).1, index).to_string())
+                .map(|index| slice(&name(index).0, &name(index).1, index, pod).to_string())
                 .collect(),
             watchers: Mutex::default(),
             asked: Mutex::default(),
@@ -256,8 +323,9 @@ fn service(name: &str, namespace: &str, index: u64) -> Value {
     })
 }
 
-fn slice(name: &str, namespace: &str, index: u64) -> Value {
-    let address = format!("10.{}.{}.{}", index >> 16 & 255, index >> 8 & 255, index & 255);
+fn slice(name: &str, namespace: &str, index: u64, pod: Option<u16>) -> Value {
+    let remote = format!("10.{}.{}.{}", index >> 16 & 255, index >> 8 & 255, index & 255);
+    let address = pod.map_or(remote, |_| "127.0.0.1".to_owned());
     json!({
         "metadata": {
             "name": format!("{name}-abcde"), "namespace": namespace, "resourceVersion": index.to_string(),
@@ -269,8 +337,16 @@ fn slice(name: &str, namespace: &str, index: u64) -> Value {
             "addresses": [address], "conditions": {"ready": true, "serving": true, "terminating": false},
             "targetRef": {"kind": "Pod", "name": format!("{name}-0"), "namespace": namespace}, "nodeName": "node",
         }],
-        "ports": [{"name": "ssh", "port": 2222, "protocol": "TCP"}],
+        "ports": [{"name": "ssh", "port": pod.unwrap_or(2222), "protocol": "TCP"}],
     })
+}
+
+fn echo(tunnel: &mut TcpStream) -> Option<()> {
+    let line = b"SSH-2.0-bench\r\n";
+    tunnel.write_all(line).ok()?;
+    let mut came = [0; 15];
+    tunnel.read_exact(&mut came).ok()?;
+    (came == *line).then_some(())
 }
 
 fn status_of(proxy: SocketAddr, authority: &str) -> u16 {
@@ -299,5 +375,6 @@ fn free_address() -> SocketAddr {
 }
 
 const EVENTS: u64 = 1000;
+const CHURN: u64 = 2000;
 /// For what was needed only while it was read to be given back.
 const SETTLE: Duration = Duration::from_secs(3);

@@ -68,6 +68,44 @@ fn a_service_that_leaves_ends_its_tunnels_and_no_others() {
 }
 
 #[test]
+fn a_churn_of_2000_services_loses_no_other_tunnel() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        let mut tunnels = two_hundred(&stage).await;
+        let listed = async |expected: f64| {
+            let is_so = async || stage.proxy.metric("switchboard_allowlist_targets", "").await == Some(expected);
+            within(Duration::from_secs(60), &format!("{expected} targets"), is_so).await
+        };
+        let names: Vec<_> = (0..2000).map(|index| format!("churn-{index}")).collect();
+        for name in &names {
+            stage.api.put(slice("team-b", name, &["10.9.1.5"]));
+            stage.api.put(service("team-b", name));
+        }
+        let came = listed(2004.0).await;
+        for name in &names {
+            stage.api.put(slice("team-b", name, &["10.9.1.6", "10.9.1.7"]));
+            stage
+                .api
+                .put(annotated(service("team-b", name), &[("download", "1MiB/s")]));
+        }
+        let last = names.last().unwrap();
+        stage.proxy.reaches(&format!("{last}.team-b:22"), "10.9.1.7:22").await;
+        for name in &names {
+            stage.api.delete(&slice("team-b", name, &[]));
+            stage.api.delete(&service("team-b", name));
+        }
+        let went = listed(4.0).await;
+        eprintln!("figure: 2,000 Services came within {came:?} and went within {went:?}");
+        for (_, tunnel) in &mut tunnels {
+            tunnel.echo().await.unwrap();
+        }
+        let mut ended = stage.proxy.access();
+        ended.retain(|line| line["target.namespace"] == "team-a" && line["reason"] == "revoked");
+        assert!(ended.is_empty(), "{ended:?}");
+    });
+}
+
+#[test]
 fn with_keep_the_tunnels_of_a_service_that_leaves_run_on() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[("on_removal", json!("keep"))]).await;
