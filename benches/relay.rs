@@ -195,7 +195,7 @@ fn relay_all(engine: Engine, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
             let mut ends: Ends<tokio::net::TcpStream> = Ends {
                 downstream: downstream.try_into().unwrap(),
                 upstream: upstream.try_into().unwrap(),
-                early: Vec::new(),
+                early: Box::default(),
             };
             let (pipes, limit) = (Arc::clone(&pipes), Arc::clone(&limit));
             tunnels.spawn(async move {

@@ -130,7 +130,7 @@ async fn relayed(rate: &str) -> Accuracy {
     let mut ends = Ends {
         downstream,
         upstream,
-        early: Vec::new(),
+        early: Box::default(),
     };
     let peers = std::thread::spawn(move || runtime().block_on(flood(client, target)));
     let accuracy = {

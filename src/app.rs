@@ -124,6 +124,7 @@ impl App {
             ids: Ids::default(),
             connect: config.connect,
             dial: config.dial,
+            identification: config.identification,
             relay: config.relay,
         });
         let readiness = Readiness::default();
@@ -136,12 +137,7 @@ impl App {
         };
         let address = config.admin;
         let admin = admin::start(address, pages).map_err(|source| StartError::Bind { address, source })?;
-        let services = config
-            .kubernetes
-            .as_ref()
-            .map(|options| Services::start(options.clone(), &config.limits, writer.clone(), world.metrics.clone()))
-            .transpose()
-            .map_err(StartError::Services)?;
+        let services = follow(&config, &writer, &world.metrics)?;
         Ok(Self {
             config,
             source,
@@ -205,6 +201,13 @@ impl App {
         let told_again = async { while next(&mut commands).await != Command::Stop {} };
         self.conductor.run(&reload.config.drain, &tasks, told_again).await
     }
+}
+
+fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<Services>, StartError> {
+    let start =
+        |options: &services::Options| Services::start(options.clone(), &config.limits, writer.clone(), metrics.clone());
+    let services = config.kubernetes.as_ref().map(start).transpose();
+    services.map_err(StartError::Services)
 }
 
 async fn next(commands: &mut mpsc::Receiver<Command>) -> Command {

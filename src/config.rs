@@ -18,7 +18,7 @@ pub use fault::{Fault, Faults, LoadError};
 
 use crate::allowlist::StaticTarget;
 use crate::limits::Limits;
-use crate::{connect, dial, drain, listener, relay, services};
+use crate::{connect, dial, drain, identification, listener, relay, services};
 use fault::Gathered;
 use section::Field;
 
@@ -39,6 +39,8 @@ pub struct Config {
     pub connect: connect::Options,
     /// How long a dial may take.
     pub dial: dial::Options,
+    /// How long both sides may take to say that they speak SSH.
+    pub identification: identification::Options,
     /// How long a tunnel may be silent.
     pub relay: relay::Options,
     /// How a shutdown goes.
@@ -56,6 +58,7 @@ impl Default for Config {
             limits: Limits::default(),
             connect: connect::Options::default(),
             dial: dial::Options::default(),
+            identification: identification::Options::default(),
             relay: relay::Options::default(),
             drain: drain::Options::default(),
         }
@@ -121,6 +124,7 @@ impl Config {
             limits: _,
             connect,
             dial,
+            identification,
             relay,
             drain,
         } = self;
@@ -129,7 +133,10 @@ impl Config {
             ("admin", *admin != new.admin),
             (
                 "timeouts",
-                *connect != new.connect || *dial != new.dial || *relay != new.relay,
+                *connect != new.connect
+                    || *dial != new.dial
+                    || *identification != new.identification
+                    || *relay != new.relay,
             ),
             ("drain", *drain != new.drain),
         ]
@@ -205,7 +212,11 @@ allowlist:
       addresses: ["127.0.0.1:2222", "[fd00::1]:22"]
       limits: &slow {download: 10MiB/s, upload: 80Mbit/s, burst: 64KiB, lifetime: 12h}
     - {name: "other:22", addresses: [10.0.0.1:22], limits: *slow}
-    - {name: "plain:22", addresses: [10.0.0.2:22], limits: {lifetime: unlimited}, send_proxy_protocol: v2}
+    - name: "plain:22"
+      addresses: [10.0.0.2:22]
+      limits: {lifetime: unlimited}
+      send_proxy_protocol: v2
+      ssh_only: true
   kubernetes:
     enabled: true
     kubeconfig: /etc/switchboard/kubeconfig
@@ -225,11 +236,13 @@ limits:
   target: {max_tunnels: 20, max_dials: unlimited}
   client: {max_tunnels: 8, max_unfinished: 4, connects_per_second: 2, connects_burst: 9}
   total: {max_tunnels: unlimited, max_unfinished: 1000}
-  ceiling: {download: 1GiB/s, upload: 80Mbit/s}
+  ceiling: {download: 1GiB/s, upload: 80Mbit/s, ssh_only: true}
+ssh_only: false
 timeouts:
   head: 250ms
   dial_try: 1s
   dial: 1m30s
+  identification: 2s
   idle: 1h30m
   half_closed: 10s
 drain: {delay: 0s, timeout: 0s, spread: 0s}
@@ -304,6 +317,26 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
         }
     }
 
+    /// The limits of [`FULL`].
+    fn limits() -> Limits {
+        Limits {
+            tunnel: crate::limits::TunnelLimits {
+                download: Rate::per_second(50 << 20).unwrap(),
+                upload: Rate::UNLIMITED,
+                burst: Size::bytes(2 << 20).unwrap(),
+                lifetime: Some(Duration::from_secs(2 * 24 * 3600)),
+            },
+            ceiling: crate::limits::Ceiling {
+                download: Rate::per_second(1 << 30).unwrap(),
+                upload: Rate::per_second(10_000_000).unwrap(),
+                ssh_only: true,
+            },
+            caps: caps(),
+            any_protocol: true,
+            ..Limits::default()
+        }
+    }
+
     #[test]
     fn every_key_is_read() {
         let slow = TunnelOverrides {
@@ -311,6 +344,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             upload: Rate::per_second(10_000_000),
             burst: Size::bytes(64 << 10),
             lifetime: Some(Some(Duration::from_secs(12 * 3600))),
+            any_protocol: None,
         };
         let mut targets = vec![
             target("devbox.local:22", "127.0.0.1:2222,[fd00::1]:22"),
@@ -320,6 +354,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
         targets[0].limits = slow;
         targets[1].limits = slow;
         targets[2].limits.lifetime = Some(None);
+        targets[2].limits.any_protocol = Some(false);
         targets[2].send_proxy_header = Some(proxy_header::Version::V2);
         let address = |text: &str| listener::Options::from(text.parse::<SocketAddr>().unwrap());
         let behind_a_balancer = listener::Options {
@@ -333,26 +368,16 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             admin: "127.0.0.1:1090".parse().unwrap(),
             targets,
             kubernetes: Some(cluster()),
-            limits: Limits {
-                tunnel: crate::limits::TunnelLimits {
-                    download: Rate::per_second(50 << 20).unwrap(),
-                    upload: Rate::UNLIMITED,
-                    burst: Size::bytes(2 << 20).unwrap(),
-                    lifetime: Some(Duration::from_secs(2 * 24 * 3600)),
-                },
-                ceiling: crate::limits::Ceiling {
-                    download: Rate::per_second(1 << 30).unwrap(),
-                    upload: Rate::per_second(10_000_000).unwrap(),
-                },
-                caps: caps(),
-                ..Limits::default()
-            },
+            limits: limits(),
             connect: connect::Options {
                 head: Duration::from_millis(250),
             },
             dial: dial::Options {
                 dial_try: Duration::from_secs(1),
                 dial: Duration::from_secs(90),
+            },
+            identification: identification::Options {
+                identification: Duration::from_secs(2),
             },
             relay: relay::Options {
                 idle: Some(Duration::from_secs(5400)),
@@ -418,7 +443,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             ),
             (
                 "tls: {}\n",
-                "line 1: tls: unknown key; known here: listen, admin, allowlist, limits, timeouts, drain",
+                "line 1: tls: unknown key; known here: listen, admin, allowlist, limits, ssh_only, timeouts, drain",
             ),
             (
                 "allowlist: {<<: {}}",
@@ -426,7 +451,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             ),
             (
                 "\n\"\\e[1m\": 1",
-                "line 2: \\u{1b}[1m: unknown key; known here: listen, admin, allowlist, limits, timeouts, drain",
+                "line 2: \\u{1b}[1m: unknown key; known here: listen, admin, allowlist, limits, ssh_only, timeouts, drain",
             ),
             (
                 "drain:\n  delay: 1s\n  delay: 1s\n",
@@ -677,7 +702,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             ),
             (
                 "name: a:1, addresses: [1.1.1.1:1], rate: 1",
-                ".rate: unknown key; known here: name, addresses, limits, send_proxy_protocol",
+                ".rate: unknown key; known here: name, addresses, limits, ssh_only, send_proxy_protocol",
             ),
             (
                 "name: a:1, addresses: [1.1.1.1:1], send_proxy_protocol: yes",
@@ -804,6 +829,10 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             },
             Config {
                 dial: full.dial,
+                ..default.clone()
+            },
+            Config {
+                identification: full.identification,
                 ..default.clone()
             },
             Config {

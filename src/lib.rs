@@ -15,6 +15,7 @@ pub mod descriptors;
 pub mod dial;
 pub mod drain;
 pub mod end;
+pub mod identification;
 pub mod listener;
 pub mod meter;
 pub mod pace;

@@ -202,6 +202,8 @@ pub struct TunnelOverrides {
     pub burst: Option<Size>,
     /// See [`TunnelLimits::lifetime`].
     pub lifetime: Option<Option<Duration>>,
+    /// See [`TargetLimits::any_protocol`].
+    pub any_protocol: Option<bool>,
 }
 
 /// Rates that many tunnels share: those of a target, of a client, or of the process.
@@ -234,15 +236,19 @@ pub struct TargetLimits {
     pub caps: TargetCaps,
     /// The longest silence of its tunnels, where `Some(None)` is for ever; `None` leaves the default.
     pub idle: Option<Option<Duration>>,
+    /// Whether its tunnels may begin otherwise than SSH does.
+    pub any_protocol: bool,
 }
 
-/// The highest rates that a target may set for its own tunnels, where it is not the operator who sets them.
+/// The most that a target may set for its own tunnels, where it is not the operator who sets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceiling {
     /// Target to client.
     pub download: Rate,
     /// Client to target.
     pub upload: Rate,
+    /// Whether it may not have tunnels that begin otherwise than SSH does.
+    pub ssh_only: bool,
 }
 
 /// Unlimited.
@@ -251,6 +257,7 @@ impl Default for Ceiling {
         Self {
             download: Rate::UNLIMITED,
             upload: Rate::UNLIMITED,
+            ssh_only: false,
         }
     }
 }
@@ -270,6 +277,8 @@ pub struct Limits {
     pub ceiling: Ceiling,
     /// How many there may be.
     pub caps: Caps,
+    /// Whether a target that does not say may have tunnels that begin otherwise than SSH does.
+    pub any_protocol: bool,
 }
 
 impl Limits {
@@ -279,6 +288,7 @@ impl Limits {
             tunnel: self.tunnel.overridden(tunnel),
             shared: self.target,
             caps: self.caps.target,
+            any_protocol: tunnel.any_protocol.unwrap_or(self.any_protocol),
             ..TargetLimits::default()
         }
     }

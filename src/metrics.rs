@@ -4,19 +4,21 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{
-    CounterVec, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    CounterVec, Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 /// Why the metrics cannot be declared or written.
 pub use prometheus::Error;
 
+use self::declare::{counter, counters, gauge, histogram, registered};
+use crate::identification::Family;
 use crate::limits::Direction;
 use crate::meter::Totals;
 use crate::outcome::{Outcome, Reason, Refusal, Side};
+
+mod declare;
 
 /// The metrics of one process; a clone is another handle on them. Labels come from our enums or the allowlist, never from what a client sent.
 #[derive(Clone, Debug)]
@@ -32,6 +34,7 @@ pub struct Metrics {
     pub tunnels_limit: IntGauge,
     connect_requests: IntCounterVec,
     tunnels_closed: IntCounterVec,
+    identifications: IntCounterVec,
     /// A dial of a target, all its tries together, whether it succeeded or not.
     pub dial_duration: Histogram,
     /// From the accept to the answer.
@@ -101,6 +104,12 @@ impl Metrics {
                 "switchboard_tunnels_closed_total",
                 "Tunnels that ended, by reason and by who ended them.",
                 &["reason", "by"],
+            )?,
+            identifications: counters(
+                into,
+                "switchboard_identifications_total",
+                "SSH software that has identified itself, by family.",
+                &["side", "family"],
             )?,
             dial_duration: histogram(
                 into,
@@ -194,6 +203,11 @@ impl Metrics {
                 self.tunnels_closed.with_label_values(&[reason.label(), by.label()]);
             }
         }
+        for side in [Side::Client, Side::Target] {
+            for family in Family::ALL {
+                self.identifications.with_label_values(&[side.label(), family.label()]);
+            }
+        }
     }
 
     /// Counts a failed list or watch; `kind` says what went wrong, and is never what a peer sent.
@@ -215,6 +229,13 @@ impl Metrics {
     fn requests(&self, code: u16, reason: &str) -> IntCounter {
         self.connect_requests
             .with_label_values(&[code.to_string().as_str(), reason])
+    }
+
+    /// Counts what a side says that it is.
+    pub fn identified(&self, side: Side, family: Family) {
+        self.identifications
+            .with_label_values(&[side.label(), family.label()])
+            .inc();
     }
 
     /// Counts the end of a tunnel.
@@ -364,30 +385,6 @@ fn process_and_build(into: &Registry) -> prometheus::Result<()> {
     let info = registered(into, IntGaugeVec::new(info, &["version"])?)?;
     info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     Ok(())
-}
-
-fn counter(into: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-    registered(into, IntCounter::new(name, help)?)
-}
-
-fn gauge(into: &Registry, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-    registered(into, IntGauge::new(name, help)?)
-}
-
-fn counters(into: &Registry, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
-    registered(into, IntCounterVec::new(Opts::new(name, help), labels)?)
-}
-
-fn histogram(into: &Registry, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Histogram> {
-    registered(
-        into,
-        Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?,
-    )
-}
-
-fn registered<C: Collector + Clone + 'static>(into: &Registry, collector: C) -> prometheus::Result<C> {
-    into.register(Box::new(collector.clone()))?;
-    Ok(collector)
 }
 
 /// Seconds: a dial in the cluster takes a millisecond, its deadline is ten seconds.

@@ -92,6 +92,8 @@ pub enum Reason {
     Drained,
     /// The target left the allowlist.
     Revoked,
+    /// A side did not begin as SSH does, or not in time: nothing of it was passed on.
+    NotSsh,
     /// Any other error of a socket, such as a peer that vanished (ETIMEDOUT).
     Io,
     /// A defect of ours: the tunnel's task panicked or was dropped.
@@ -100,13 +102,14 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for metrics that show zero before the first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Eof,
         Self::Idle,
         Self::Reset,
         Self::Lifetime,
         Self::Drained,
         Self::Revoked,
+        Self::NotSsh,
         Self::Io,
         Self::Panic,
     ];
@@ -120,6 +123,7 @@ impl Reason {
             Self::Lifetime => "lifetime",
             Self::Drained => "drained",
             Self::Revoked => "revoked",
+            Self::NotSsh => "not_ssh",
             Self::Io => "io",
             Self::Panic => "panic",
         }

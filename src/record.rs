@@ -4,8 +4,8 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -14,6 +14,7 @@ use tracing::{Level, event};
 use crate::allowlist::Target;
 use crate::authority::Authority;
 use crate::dial::Upstream;
+use crate::identification::Software;
 use crate::limits::Direction;
 use crate::meter::Meter;
 use crate::metrics::{Metrics, TargetSeries};
@@ -73,6 +74,8 @@ pub struct Record<'a> {
     target: Option<Arc<Target>>,
     upstream: Option<SocketAddr>,
     dial: Option<Duration>,
+    /// The client's and the target's. Boxed: few tunnels are looked at, and all of them are held.
+    software: Box<[OnceLock<Software>; 2]>,
     established: Option<Instant>,
     sent: u64,
     received: u64,
@@ -95,6 +98,7 @@ impl<'a> Record<'a> {
             target: None,
             upstream: None,
             dial: None,
+            software: Box::default(),
             established: None,
             sent: 0,
             received: 0,
@@ -178,6 +182,7 @@ impl<'a> Record<'a> {
 
     /// The access line: every field every time, so that a log pipeline needs no cases. Their names are an interface.
     fn write_line(&self, outcome: Outcome) {
+        let [client_software, target_software] = &*self.software;
         macro_rules! line {
             ($level:expr) => {
                 event!(
@@ -188,7 +193,9 @@ impl<'a> Record<'a> {
                     network.peer.address = %self.peer.ip(),
                     server.address = self.authority.as_ref().map_or("", Authority::host),
                     server.port = self.authority.as_ref().map_or(0, Authority::port),
+                    client.software = %OrEmpty(client_software.get()),
                     upstream.address = %OrEmpty(self.upstream),
+                    upstream.software = %OrEmpty(target_software.get()),
                     target.namespace = self.target.as_ref().map_or("", |target| &target.id().namespace),
                     target.service = self.target.as_ref().map_or("", |target| &target.id().service),
                     status = outcome.status(),
@@ -231,6 +238,18 @@ impl TunnelRecord<'_> {
     /// It ended like that.
     pub fn closed(&mut self, close: Close) {
         self.connection.outcome = Some(Outcome::Closed(close));
+    }
+
+    /// One of its sides has said what it is.
+    pub fn identified(&self, side: Side, software: Software) {
+        self.connection.metrics.identified(side, software.family());
+        let [client, target] = &*self.connection.software;
+        let said = match side {
+            Side::Client => client,
+            Side::Target | Side::Proxy => target,
+        };
+        // Each side says it once.
+        said.set(software).ok();
     }
 
     /// Its number.

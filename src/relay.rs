@@ -2,14 +2,15 @@
 
 use std::future::{Future, pending};
 use std::io;
+use std::mem::take;
 use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
-pub use self::pump::Engine;
-use self::pump::{Broken, Pump};
+use self::pump::Pump;
+pub use self::pump::{Broken, Engine};
 pub use self::splice::PipePool;
 use crate::budget::Budget;
 use crate::end::{End, Sink, Source};
@@ -46,8 +47,17 @@ pub struct Ends<D> {
     pub downstream: D,
     /// The target's, which speaks nothing but the tunnel's bytes.
     pub upstream: TcpStream,
-    /// What the client sent behind its request head: the first bytes of the upload.
-    pub early: Vec<u8>,
+    /// What was read of them already. Boxed: it is gone when the relay has begun.
+    pub early: Box<Early>,
+}
+
+/// The first bytes of both directions.
+#[derive(Debug, Default)]
+pub struct Early {
+    /// From the client, such as those behind its request head.
+    pub upload: Vec<u8>,
+    /// From the target.
+    pub download: Vec<u8>,
 }
 
 /// What bounds one direction.
@@ -98,6 +108,12 @@ pub async fn relay<D: End>(
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Close {
     let (close, has_finished) = move_bytes(ends, terms, ending).await;
+    let_go(ends, close, has_finished).await;
+    close
+}
+
+/// Lets both ends know how a tunnel ended, whose side that ended it `has_finished` before or not.
+pub async fn let_go<D: End>(ends: &mut Ends<D>, close: Close, has_finished: bool) {
     let Ends {
         downstream, upstream, ..
     } = ends;
@@ -107,12 +123,11 @@ pub async fn relay<D: End>(
             Side::Client => pass_on_break(downstream, has_finished, upstream).await,
             Side::Target | Side::Proxy => pass_on_break(upstream, has_finished, downstream).await,
         },
-        Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked => {
+        Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked | Reason::NotSsh => {
             // Boxed: an open tunnel need not hold the room for it.
             Box::pin(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
         }
     }
-    close
 }
 
 /// Relays until something ends it, and says what, and whether the side that ended it had finished before.
@@ -121,11 +136,10 @@ async fn move_bytes<D: End>(
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> (Close, bool) {
-    let early = std::mem::take(&mut ends.early);
     let (from_client, to_client) = ends.downstream.split();
     let (from_target, to_target) = End::split(&mut ends.upstream);
-    let mut upload = Pump::upload(from_client, to_target, early, terms);
-    let mut download = Pump::download(from_target, to_client, terms);
+    let mut upload = Pump::upload(from_client, to_target, take(&mut ends.early.upload), terms);
+    let mut download = Pump::download(from_target, to_client, take(&mut ends.early.download), terms);
     let close = tokio::select! {
         biased;
         close = until_both_end(&mut upload, &mut download, terms) => close,
@@ -177,7 +191,7 @@ async fn until_both_end(
         close = silence(terms.meter, terms.options.idle, Instant::now()) => return close,
     };
     if let Err(broken) = finished {
-        return close_of(&broken);
+        return broken.into();
     }
     match first {
         Side::Client => half_closed(download, upload, first, terms).await,
@@ -198,21 +212,23 @@ async fn half_closed(
         biased;
         finished = running.run() => match finished {
             Ok(()) => Close { by: first, reason: Reason::Eof },
-            Err(broken) => close_of(&broken),
+            Err(broken) => broken.into(),
         },
-        broken = ended.source_failed() => close_of(&broken),
+        broken = ended.source_failed() => broken.into(),
         close = silence(terms.meter, Some(longest), Instant::now()) => close,
     }
 }
 
-fn close_of(broken: &Broken) -> Close {
-    let reset = matches!(
-        broken.error.kind(),
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted
-    );
-    Close {
-        by: broken.by,
-        reason: if reset { Reason::Reset } else { Reason::Io },
+impl From<Broken> for Close {
+    fn from(Broken { by, error }: Broken) -> Self {
+        let reset = matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted
+        );
+        Self {
+            by,
+            reason: if reset { Reason::Reset } else { Reason::Io },
+        }
     }
 }
 

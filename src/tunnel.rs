@@ -2,7 +2,7 @@
 
 use std::future::{Future, pending};
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
@@ -17,13 +17,14 @@ use crate::crowd::{Crowd, Waiting};
 use crate::dial::{self, Upstream};
 use crate::drain::{Drain, Phase};
 use crate::end::End;
+use crate::identification;
 use crate::limits::Direction;
 use crate::metrics::Metrics;
 use crate::outcome::{Close, Denial, Reason, Refusal, Side};
 use crate::places::{Place, Places};
 use crate::proxy_header::Passage;
 use crate::record::{Ids, Record, TunnelRecord};
-use crate::relay::{self, Bounds, Ends, Engine, PipePool, Terms, relay};
+use crate::relay::{self, Bounds, Early, Ends, Engine, PipePool, Terms, relay};
 use crate::{listener, proxy_header};
 
 /// What all tunnels of a process share.
@@ -51,6 +52,8 @@ pub struct World {
     pub connect: connect::Options,
     /// How long a dial may take.
     pub dial: dial::Options,
+    /// How long both sides may take to say that they speak SSH.
+    pub identification: identification::Options,
     /// How long a relay may be silent.
     pub relay: relay::Options,
 }
@@ -79,7 +82,7 @@ struct Tunnel<'a, D> {
     ends: Ends<D>,
     target: Arc<Target>,
     client: Arc<Client>,
-    _places: [Place; 3],
+    _places: Box<[Place; 3]>,
     record: TunnelRecord<'a>,
 }
 
@@ -156,7 +159,10 @@ async fn ask<'a, D: End>(
             ends: Ends {
                 downstream: stream,
                 upstream: upstream.stream,
-                early,
+                early: Box::new(Early {
+                    upload: early,
+                    ..Early::default()
+                }),
             },
         }),
         Err(refused) => {
@@ -190,7 +196,7 @@ async fn part<const N: usize>(refused: Refused<impl End>, unfinished: [&Crowd; N
 /// A target that answers, and the places that the tunnel to it has taken.
 struct Reached {
     target: Arc<Target>,
-    places: [Place; 3],
+    places: Box<[Place; 3]>,
     upstream: Upstream,
 }
 
@@ -209,7 +215,7 @@ async fn reach(
         return Err(Refusal::Draining.into());
     }
     let in_all = world.tunnels.enter().ok_or(Refusal::ProxyFull)?;
-    let places = [in_all, client.enter()?, target.enter()?];
+    let places = Box::new([in_all, client.enter()?, target.enter()?]);
     let _dial = target.begin_dial()?;
     let endpoints = dialable(&target, world).await?;
     let start = Instant::now();
@@ -266,9 +272,35 @@ impl<D: End> Tunnel<'_, D> {
             engine: Engine::Adaptive,
             options: &options,
         };
-        let ending = ending(target, record, world);
-        relay(ends, &terms, pin!(ending)).await
+        let mut ending = pin!(ending(target, record, world));
+        if !target.any_protocol() {
+            // Boxed: it is over in a moment.
+            let begun = Box::pin(begin(ends, record, world, ending.as_mut())).await;
+            if let Err(close) = begun {
+                return close;
+            }
+        }
+        relay(ends, &terms, ending).await
     }
+}
+
+/// Has both sides say that they speak SSH.
+async fn begin<D: End>(
+    ends: &mut Ends<D>,
+    record: &TunnelRecord<'_>,
+    world: &World,
+    ending: Pin<&mut impl Future<Output = Close>>,
+) -> Result<(), Close> {
+    let identified = |side, software| record.identified(side, software);
+    let begun = tokio::select! {
+        biased;
+        begun = identification::exchange(ends, &record.meter, &world.identification, identified) => begun,
+        close = ending => Err(close),
+    };
+    if let Err(close) = begun {
+        relay::let_go(ends, close, false).await;
+    }
+    begun
 }
 
 /// Completes when the tunnel has to end, whatever its two sides want.

@@ -22,7 +22,7 @@ use harness::{allow, eventually, request};
 use switchboard::drain::Drained;
 
 /// Every metric of ours: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 24] = [
+const METRICS: [(&str, &str, &[&str]); 25] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -35,6 +35,7 @@ const METRICS: [(&str, &str, &[&str]); 24] = [
         &["target_namespace", "target_service"],
     ),
     ("switchboard_tunnels_closed_total", "counter", &["by", "reason"]),
+    ("switchboard_identifications_total", "counter", &["family", "side"]),
     (
         "switchboard_tunnel_bytes_total",
         "counter",
@@ -106,7 +107,9 @@ fn every_metric_has_its_type_and_its_labels() {
 fn each_ending_of_a_tunnel_shows_zero_before_its_first() {
     let proxy = Proxy::start("");
     let page = proxy.scrape();
-    for reason in ["eof", "idle", "reset", "lifetime", "drained", "revoked", "io", "panic"] {
+    for reason in [
+        "eof", "idle", "reset", "lifetime", "drained", "revoked", "not_ssh", "io", "panic",
+    ] {
         for by in ["client", "target", "proxy"] {
             let series = format!("switchboard_tunnels_closed_total{{by=\"{by}\",reason=\"{reason}\"}}");
             assert_eq!(page.values.get(&series), Some(&0.0), "{series}");

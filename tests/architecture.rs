@@ -18,6 +18,7 @@ const LAYERS: [(&str, &[&str]); 4] = [
             "dial",
             "drain",
             "end",
+            "identification",
             "listener",
             "meter",
             "pace",

@@ -349,6 +349,8 @@ fn assert_tunnel(line: &str) {
         r#""status":200"#,
         r#""server.address":"svc-a.ns.svc.cluster.local""#,
         r#""server.port":80"#,
+        r#""client.software":"OpenSSH_"#,
+        r#""upstream.software":"OpenSSH_"#,
     ] {
         assert!(line.contains(field), "{field} is not in {line}");
     }

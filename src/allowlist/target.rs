@@ -150,6 +150,11 @@ impl Target {
         self.limits.load().idle.unwrap_or(default)
     }
 
+    /// Whether a tunnel that begins now may begin otherwise than SSH does.
+    pub fn any_protocol(&self) -> bool {
+        self.limits.load().any_protocol
+    }
+
     /// Takes one of the places that it has for tunnels.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-use super::schema::unless;
+use super::schema::{truth, unless};
 use super::section::Section;
 use crate::limits::{
     Caps, Ceiling, ClientCaps, Limits, SharedLimits, TargetCaps, TotalCaps, TunnelLimits, TunnelOverrides,
@@ -30,6 +30,7 @@ pub(super) fn limits(section: &mut Section<'_>) -> Limits {
             client: of_client,
             target: of_target,
         },
+        any_protocol: false,
     }
 }
 
@@ -40,6 +41,7 @@ pub(super) fn tunnel_limits(section: &mut Section<'_>) -> TunnelOverrides {
         upload: section.value("upload", FromStr::from_str),
         burst: section.value("burst", FromStr::from_str),
         lifetime: section.value("lifetime", |text| unless("unlimited", text)),
+        any_protocol: None,
     }
 }
 
@@ -93,6 +95,7 @@ fn ceiling(section: &mut Section<'_>) -> Ceiling {
     Ceiling {
         download: section.value("download", FromStr::from_str).unwrap_or(default.download),
         upload: section.value("upload", FromStr::from_str).unwrap_or(default.upload),
+        ssh_only: section.value("ssh_only", truth).unwrap_or(default.ssh_only),
     }
 }
 

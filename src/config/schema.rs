@@ -13,7 +13,8 @@ use super::listen::addresses;
 use super::section::{Field, Section};
 use crate::allowlist::StaticTarget;
 use crate::authority::Authority;
-use crate::{connect, dial, drain, proxy_header, relay, services};
+use crate::limits::{Limits, TunnelOverrides};
+use crate::{connect, dial, drain, identification, proxy_header, relay, services};
 
 /// Reads the whole file. What is absent, and what is a fault, has its default.
 pub(super) fn config(top: &mut Section<'_>) -> Config {
@@ -21,10 +22,8 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     let (listen, admin) = addresses(top, &default);
     let allowlist = top.field("allowlist").and_then(|field| field.section(allowlist));
     let (targets, kubernetes) = allowlist.unwrap_or_default();
-    let limits = top
-        .field("limits")
-        .and_then(|field| field.section(limits))
-        .unwrap_or_default();
+    let limits = top.field("limits").and_then(|field| field.section(limits));
+    let ssh_only = top.value("ssh_only", truth).unwrap_or(true);
     let timeouts = top.field("timeouts").and_then(|field| field.section(timeouts));
     let timeouts = timeouts.unwrap_or_default();
     let drain = top.field("drain").and_then(|field| field.section(drain));
@@ -33,8 +32,12 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
         admin,
         targets,
         kubernetes,
-        limits,
+        limits: Limits {
+            any_protocol: !ssh_only,
+            ..limits.unwrap_or_default()
+        },
         connect: timeouts.connect,
+        identification: timeouts.identification,
         dial: timeouts.dial,
         relay: timeouts.relay,
         drain: drain.unwrap_or_default(),
@@ -73,11 +76,15 @@ fn static_target(section: &mut Section<'_>, lines: &mut HashMap<Authority, u64>)
         items.iter().filter_map(|item| item.parse(target_address)).collect()
     });
     let limits = section.field("limits").and_then(|field| field.section(tunnel_limits));
+    let ssh_only = section.value("ssh_only", truth);
     let send_proxy_header = section.value("send_proxy_protocol", version);
     Some(StaticTarget {
         name: name?,
         addresses: addresses?,
-        limits: limits.unwrap_or_default(),
+        limits: TunnelOverrides {
+            any_protocol: ssh_only.map(|ssh_only| !ssh_only),
+            ..limits.unwrap_or_default()
+        },
         send_proxy_header: send_proxy_header.flatten(),
     })
 }
@@ -94,6 +101,7 @@ fn version(text: &str) -> Result<Option<proxy_header::Version>, String> {
 struct Timeouts {
     connect: connect::Options,
     dial: dial::Options,
+    identification: identification::Options,
     relay: relay::Options,
 }
 
@@ -102,6 +110,8 @@ fn timeouts(section: &mut Section<'_>) -> Timeouts {
     let head = section.value("head", brief);
     read.connect.head = head.unwrap_or(read.connect.head);
     dial(section, &mut read.dial);
+    let identification = section.value("identification", brief);
+    read.identification.identification = identification.unwrap_or(read.identification.identification);
     let idle = section.value("idle", |text| unless("off", text));
     read.relay.idle = idle.unwrap_or(read.relay.idle);
     let half_closed = section.value("half_closed", timeout);

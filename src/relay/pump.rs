@@ -47,9 +47,11 @@ pub(super) struct Pump<'a, F, T> {
 
 /// Which side broke a direction, and how.
 #[derive(Debug)]
-pub(super) struct Broken {
-    pub(super) by: Side,
-    pub(super) error: io::Error,
+pub struct Broken {
+    /// Whose socket failed.
+    pub by: Side,
+    /// How.
+    pub error: io::Error,
 }
 
 /// What was read and is not written yet. Nothing is read while there is any.
@@ -62,14 +64,17 @@ enum InFlight<'a> {
 
 impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
     pub(super) fn upload(from: F, to: T, early: Vec<u8>, terms: &'a Terms<'a>) -> Self {
-        let mut pump = Self::new(Direction::Upload, from, to, terms);
-        pump.throttle.spend(early.len());
-        pump.in_flight = Residue::of(early).map_or(InFlight::Nothing, InFlight::Buffered);
-        pump
+        Self::new(Direction::Upload, from, to, terms).beginning_with(early)
     }
 
-    pub(super) fn download(from: F, to: T, terms: &'a Terms<'a>) -> Self {
-        Self::new(Direction::Download, from, to, terms)
+    pub(super) fn download(from: F, to: T, early: Vec<u8>, terms: &'a Terms<'a>) -> Self {
+        Self::new(Direction::Download, from, to, terms).beginning_with(early)
+    }
+
+    fn beginning_with(mut self, early: Vec<u8>) -> Self {
+        self.throttle.spend(early.len());
+        self.in_flight = Residue::of(early).map_or(InFlight::Nothing, InFlight::Buffered);
+        self
     }
 
     fn new(direction: Direction, from: F, to: T, terms: &'a Terms<'a>) -> Self {

@@ -30,6 +30,9 @@ pub(crate) struct Asked {
     /// `send-proxy-protocol`: what the pod is told first of whose connection it is.
     #[serde(with = "as_text", default)]
     pub(crate) send_proxy_header: Option<Version>,
+    /// `ssh-only`.
+    #[serde(default)]
+    pub(crate) ssh_only: Option<bool>,
 }
 
 /// The longest silence of a tunnel.
@@ -86,6 +89,7 @@ pub(crate) fn read(
                 "off" => Ok(()),
                 _ => parse(text, version, &mut asked.send_proxy_header),
             },
+            "ssh-only" => parse(text, truth, &mut asked.ssh_only),
             // The label that opts in may stand among the annotations, too.
             "expose" => Ok(()),
             _ => Err(format!("unknown; known are {KNOWN}")),
@@ -120,6 +124,10 @@ pub(crate) fn grant(asked: &Asked, limits: &Limits) -> TargetLimits {
             Idle::Off => None,
             Idle::After(idle) => Some(idle),
         }),
+        any_protocol: match asked.ssh_only {
+            Some(ssh_only) => !ssh_only && (limits.any_protocol || !ceiling.ssh_only),
+            None => limits.any_protocol,
+        },
     }
 }
 
@@ -129,7 +137,11 @@ pub(crate) fn exceeded(asked: &Asked, limits: &Limits) -> Vec<Fault> {
         key: key.into(),
         reason: format!("above the operator's ceiling: {ceiling} applies").into(),
     };
-    let Ceiling { download, upload } = limits.ceiling;
+    let Ceiling {
+        download,
+        upload,
+        ssh_only,
+    } = limits.ceiling;
     let burst = most_burst(limits);
     let is_over = |asked: Option<Rate>, ceiling| asked.is_some_and(|rate| rate > ceiling);
     [
@@ -139,6 +151,7 @@ pub(crate) fn exceeded(asked: &Asked, limits: &Limits) -> Vec<Fault> {
             .burst
             .filter(|asked| *asked > burst)
             .map(|_| over("burst", &burst)),
+        (asked.ssh_only == Some(false) && ssh_only && !limits.any_protocol).then(|| over("ssh-only", &"true")),
     ]
     .into_iter()
     .flatten()
@@ -185,6 +198,10 @@ fn version(text: &str) -> Result<Version, String> {
     text.parse().map_err(|error| format!("{error}, or `off`"))
 }
 
+fn truth(text: &str) -> Result<bool, &'static str> {
+    text.parse().map_err(|_| "expected `true` or `false`")
+}
+
 fn idle(text: &str) -> Result<Idle, &'static str> {
     if text == "off" {
         return Ok(Idle::Off);
@@ -228,7 +245,7 @@ mod as_text {
     }
 }
 
-const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout and send-proxy-protocol";
+const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only and send-proxy-protocol";
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 const LONGEST_SHOWN: usize = 60;
 
@@ -258,6 +275,7 @@ mod tests {
             ("max-tunnels", "3"),
             ("idle-timeout", "30m"),
             ("send-proxy-protocol", "v2"),
+            ("ssh-only", "false"),
             ("port", "2222"),
             ("expose", "true"),
         ]);
@@ -272,6 +290,7 @@ mod tests {
                 most_tunnels: NonZeroU32::new(3),
                 idle: Some(Idle::After(Duration::from_secs(1800))),
                 send_proxy_header: Some(Version::V2),
+                ssh_only: Some(false),
             }
         );
         let json = serde_json::to_string(&asked).unwrap();
@@ -301,6 +320,7 @@ mod tests {
             ("idle-timeout", "0s"),
             ("idle-timeout", "400d"),
             ("send-proxy-protocol", "yes"),
+            ("ssh-only", "off"),
             ("port", "70000"),
             ("port", "0"),
             ("port", ""),
@@ -321,6 +341,7 @@ mod tests {
             ceiling: Ceiling {
                 download: "10MiB/s".parse().unwrap(),
                 upload: "5MiB/s".parse().unwrap(),
+                ssh_only: true,
             },
             tunnel: TunnelLimits {
                 download: "50MiB/s".parse().unwrap(),
@@ -338,5 +359,27 @@ mod tests {
         assert_eq!(keys, ["download", "burst"]);
         assert_eq!(grant(&Asked::default(), &limits).tunnel, limits.tunnel);
         assert_eq!(exceeded(&greedy, &Limits::default()), []);
+    }
+
+    #[test]
+    fn whether_a_service_may_be_no_ssh_server_is_its_own_affair_unless_the_operator_says_otherwise() {
+        let limits = |any_protocol, ssh_only| Limits {
+            ceiling: Ceiling {
+                ssh_only,
+                ..Ceiling::default()
+            },
+            any_protocol,
+            ..Limits::default()
+        };
+        for (limits, unsaid, no, told) in [
+            (limits(false, false), false, true, 0),
+            (limits(false, true), false, false, 1),
+            (limits(true, true), true, true, 0),
+        ] {
+            let any = |value: &[(&str, &str)]| grant(&read_all(value).0, &limits).any_protocol;
+            assert_eq!((any(&[]), any(&[("ssh-only", "false")])), (unsaid, no), "{limits:?}");
+            assert!(!any(&[("ssh-only", "true")]));
+            assert_eq!(exceeded(&read_all(&[("ssh-only", "false")]).0, &limits).len(), told);
+        }
     }
 }

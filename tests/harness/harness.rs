@@ -39,14 +39,13 @@ pub(crate) fn allow(targets: &[(&str, SocketAddr)]) -> String {
     section
 }
 
-/// These settings, on ports that the kernel chooses where they name none.
+/// These settings, on ports that the kernel chooses where they name none. Most peers of the tests speak no SSH: unless
+/// the settings say otherwise, they need not.
 pub(crate) fn on_free_ports(settings: &str) -> String {
-    let listen = if settings.contains("listen:") {
-        ""
-    } else {
-        "listen: 127.0.0.1:0\n"
-    };
-    format!("{listen}admin: 127.0.0.1:0\n{settings}")
+    let unless = |named: &str, line: &'static str| if settings.contains(named) { "" } else { line };
+    let listen = unless("listen:", "listen: 127.0.0.1:0\n");
+    let protocol = unless("ssh_only:", "ssh_only: false\n");
+    format!("{listen}admin: 127.0.0.1:0\n{settings}{protocol}")
 }
 
 /// A request that every client could have sent.

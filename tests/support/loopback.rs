@@ -12,7 +12,7 @@ use socket2::SockRef;
 use switchboard::limits::{Direction, Rate, Size};
 use switchboard::meter::{Meter, Totals};
 use switchboard::outcome::Close;
-use switchboard::relay::{Ends, Engine, Options, PipePool, Terms, relay};
+use switchboard::relay::{Early, Ends, Engine, Options, PipePool, Terms, relay};
 use switchboard::throttle::Limit;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -122,7 +122,10 @@ impl Wires {
         let ends = Ends {
             downstream,
             upstream,
-            early,
+            early: Box::new(Early {
+                upload: early,
+                ..Early::default()
+            }),
         };
         Self { client, target, ends }
     }

@@ -1,0 +1,145 @@
+//! What a side says that it is.
+
+use std::fmt;
+
+/// The software of one side, as it names itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Software(Box<str>);
+
+impl Software {
+    /// What stands behind `SSH-2.0-`. Whatever is not printable ASCII is a `?`: it goes into a log.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let printable = |&byte: &u8| match byte {
+            b' '..=b'~' => char::from(byte),
+            _ => '?',
+        };
+        Self(bytes.iter().map(printable).collect())
+    }
+
+    /// Which family it belongs to.
+    pub fn family(&self) -> Family {
+        let known = |(prefix, _): &&(&str, Family)| {
+            let start = self.0.get(..prefix.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+        };
+        PREFIXES.iter().find(known).map_or(Family::Other, |&(_, family)| family)
+    }
+}
+
+impl fmt::Display for Software {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Software whose versions are one label: what a peer sends must not become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// OpenSSH, that of Windows included.
+    OpenSsh,
+    /// PuTTY, plink and pscp.
+    Putty,
+    /// libssh.
+    Libssh,
+    /// libssh2, which is another library: curl, git GUIs.
+    Libssh2,
+    /// Dropbear.
+    Dropbear,
+    /// JSch and its successors.
+    Jsch,
+    /// Apache MINA SSHD: Gerrit, Eclipse.
+    Mina,
+    /// Paramiko: Ansible, Fabric.
+    Paramiko,
+    /// AsyncSSH.
+    AsyncSsh,
+    /// golang.org/x/crypto/ssh.
+    Go,
+    /// ssh2 of Node.js.
+    Ssh2Js,
+    /// Anything else.
+    Other,
+}
+
+impl Family {
+    /// Every family, for metrics that show zero before the first.
+    pub const ALL: [Self; 12] = [
+        Self::OpenSsh,
+        Self::Putty,
+        Self::Libssh,
+        Self::Libssh2,
+        Self::Dropbear,
+        Self::Jsch,
+        Self::Mina,
+        Self::Paramiko,
+        Self::AsyncSsh,
+        Self::Go,
+        Self::Ssh2Js,
+        Self::Other,
+    ];
+
+    /// The value of the label `family`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::OpenSsh => "openssh",
+            Self::Putty => "putty",
+            Self::Libssh => "libssh",
+            Self::Libssh2 => "libssh2",
+            Self::Dropbear => "dropbear",
+            Self::Jsch => "jsch",
+            Self::Mina => "mina",
+            Self::Paramiko => "paramiko",
+            Self::AsyncSsh => "asyncssh",
+            Self::Go => "go",
+            Self::Ssh2Js => "ssh2js",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// How the software of each family begins, the longer first where one begins like another.
+const PREFIXES: [(&str, Family); 13] = [
+    ("OpenSSH", Family::OpenSsh),
+    ("PuTTY", Family::Putty),
+    ("libssh2", Family::Libssh2),
+    ("libssh", Family::Libssh),
+    ("dropbear", Family::Dropbear),
+    ("JSCH", Family::Jsch),
+    ("APACHE-SSHD", Family::Mina),
+    ("SSHD-", Family::Mina),
+    ("GerritCodeReview", Family::Mina),
+    ("paramiko", Family::Paramiko),
+    ("AsyncSSH", Family::AsyncSsh),
+    ("ssh2js", Family::Ssh2Js),
+    ("Go", Family::Go),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn software_has_its_family_and_strangers_are_others() {
+        for (software, family) in [
+            ("OpenSSH_9.2p1 Debian-2+deb12u7", "openssh"),
+            ("OpenSSH_for_Windows_9.5", "openssh"),
+            ("PuTTY_Release_0.78", "putty"),
+            ("libssh_0.10.5", "libssh"),
+            ("libssh2_1.11.0", "libssh2"),
+            ("dropbear_2022.83", "dropbear"),
+            ("JSCH-0.1.54", "jsch"),
+            ("JSCH_0.2.16", "jsch"),
+            ("APACHE-SSHD-2.12.0", "mina"),
+            ("paramiko_3.4.0", "paramiko"),
+            ("AsyncSSH_2.14.2", "asyncssh"),
+            ("Go", "go"),
+            ("ssh2js1.15.0", "ssh2js"),
+            ("Cisco-1.25", "other"),
+            ("", "other"),
+            ("\u{e9}", "other"),
+        ] {
+            assert_eq!(Software::of(software.as_bytes()).family().label(), family, "{software}");
+        }
+        assert_eq!(Software::of(b"a\x1b[31m\xffb\t").to_string(), "a?[31m?b?");
+    }
+}
