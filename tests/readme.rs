@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use switchboard::config::Config;
 use switchboard::metrics::Metrics;
 use switchboard::outcome::{Reason, Refusal};
 
@@ -62,6 +63,64 @@ fn every_metric_has_a_row_and_no_other() {
     there.sort_unstable();
     told.sort_unstable();
     assert_eq!(there, told);
+}
+
+/// The rows of the table of limits in SECURITY.md: a setting and its default.
+fn limits() -> Vec<(&'static str, &'static str)> {
+    let rows = include_str!("../SECURITY.md").lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| `")?.split("` | `");
+        let (setting, rest) = (cells.next()?, cells.next()?);
+        Some((setting, rest.split('`').next()?))
+    });
+    rows.collect()
+}
+
+#[test]
+fn every_limit_that_is_told_has_the_default_that_is_told() {
+    let limits = limits();
+    assert!(limits.len() > 10, "{limits:?}");
+    for (setting, default) in &limits {
+        let keys: Vec<_> = setting.split('.').collect();
+        let text = |value: &str| {
+            let open: String = keys.iter().map(|key| format!("{{{key}: ")).collect();
+            format!("{open}{value}{}", "}".repeat(keys.len()))
+        };
+        assert_eq!(
+            Config::parse(&text(default)),
+            Ok(Config::default()),
+            "{setting}: {default}"
+        );
+        // It is this setting that has it, and not one that anything would do for.
+        let others = ["1", "false", "2s", "20s"].map(|other| Config::parse(&text(other)));
+        assert!(
+            others.into_iter().flatten().any(|config| config != Config::default()),
+            "{setting}"
+        );
+    }
+}
+
+#[test]
+fn every_cap_and_timeout_is_told() {
+    let mut section = ["", ""];
+    let mut seen = 0;
+    for line in include_str!("../config/switchboard.yaml").lines() {
+        let key = line.trim_start();
+        let Some((key, value)) = key.split_once(':').filter(|_| !key.starts_with(['#', '-'])) else {
+            continue;
+        };
+        match line.len() - line.trim_start().len() {
+            0 => section = [key, ""],
+            2 if value.trim().is_empty() => section[1] = key,
+            _ => {}
+        }
+        let path = [section[0], section[1], key].join(".").replace("..", ".");
+        if path.starts_with("timeouts.") && value.len() > 1 || key.starts_with("max_") || key.starts_with("connects_") {
+            seen += 1;
+            let told = limits().iter().any(|(setting, _)| *setting == path);
+            assert!(told, "{path} is not in SECURITY.md");
+        }
+    }
+    assert!(seen > 10, "{seen}");
 }
 
 #[test]

@@ -64,6 +64,23 @@ impl Peer {
         self.stream.write_all(bytes.as_ref())
     }
 
+    /// Writes what the kernel takes within a moment, and says how much that was.
+    pub(crate) fn send_what_fits(&mut self, bytes: &[u8]) -> usize {
+        self.stream.set_write_timeout(Some(A_MOMENT)).unwrap();
+        let written = self.stream.write(bytes).unwrap_or_default();
+        self.stream.set_write_timeout(Some(DEADLINE)).unwrap();
+        written
+    }
+
+    /// The other end has gone, one way or another, whatever it sent before.
+    pub(crate) fn ends(&mut self) {
+        let error = self.stream.read_to_end(&mut Vec::new()).err().map(|error| error.kind());
+        assert!(
+            matches!(error, None | Some(io::ErrorKind::ConnectionReset)),
+            "{error:?}"
+        );
+    }
+
     /// Reads as many bytes as expected, which they have to be.
     #[track_caller]
     pub(crate) fn expect(&mut self, expected: impl AsRef<[u8]>) {
@@ -153,3 +170,5 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
     let more = if start.len() < bytes.len() { "…" } else { "" };
     format!("\"{}\"{more}", start.escape_ascii())
 }
+
+const A_MOMENT: Duration = Duration::from_millis(50);

@@ -1,0 +1,249 @@
+//! What a peer or a defect does to one tunnel is that tunnel's affair: memory, panics, and what targets see.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may fail anywhere"
+)]
+
+#[path = "harness/harness.rs"]
+#[expect(dead_code, reason = "each file of tests uses a part of it")]
+mod harness;
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness::page::Page;
+use harness::peer::Peer;
+use harness::ports::Ports;
+use harness::process::{Process, Server, Settings};
+use harness::proxy::Proxy;
+use harness::target::Target;
+use harness::{CONFIRMATION, DEADLINE, allow, eventually, request};
+use rustix::process::Signal;
+use switchboard::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
+use switchboard::budget::Budgets;
+use switchboard::clients::Clients;
+use switchboard::crowd::Crowd;
+use switchboard::drain::Conductor;
+use switchboard::limits::{Limits, TargetCaps, TargetLimits};
+use switchboard::metrics::Metrics;
+use switchboard::places::Places;
+use switchboard::record::Ids;
+use switchboard::relay::PipePool;
+use switchboard::tunnel::{self, World};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// What a tunnel may hold when neither side reads: a buffer of 64 KiB each way, and what keeps it open.
+const MOST_A_TUNNEL: f64 = (2 * 64 + 16) as f64 * 1024.0;
+
+#[test]
+fn two_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
+    const TUNNELS: u16 = 200;
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let server = Server::with(&Settings::new(&format!(
+        "{list}limits: {{client: {{connects_per_second: unlimited}}}}\n"
+    )));
+    let resident = |server: &Server| server.scrape().values["process_resident_memory_bytes"];
+    // What the first tunnels make once is not the others'.
+    for _ in 0..4 {
+        let (mut client, mut service) = server.tunnel("devbox:22", &target);
+        client.send(vec![b'x'; 1 << 17]);
+        service.expect(vec![b'x'; 1 << 17]);
+    }
+    let before = resident(&server);
+    // Each end sends until nobody takes any more, and reads nothing.
+    let fill = |mut peer: Peer, chunk: &[u8]| {
+        while peer.send_what_fits(chunk) > 0 {}
+        peer
+    };
+    let open: Vec<_> = (0..TUNNELS)
+        .flat_map(|_| <[Peer; 2]>::from(server.tunnel("devbox:22", &target)))
+        .collect();
+    let filling: Vec<_> = open
+        .into_iter()
+        .map(|peer| {
+            let chunk = vec![b'x'; 64 * 1024];
+            std::thread::spawn(move || fill(peer, &chunk))
+        })
+        .collect();
+    let stalled: Vec<_> = filling.into_iter().map(|peer| peer.join().unwrap()).collect();
+    let moved = |server: &Server| -> f64 {
+        let bytes = server.scrape().counted("tunnel_bytes_total");
+        bytes.iter().map(|(_, bytes)| bytes).sum()
+    };
+    let mut last = 0.0;
+    eventually("nothing moves", || {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = moved(&server);
+        (std::mem::replace(&mut last, now) == now).then_some(())
+    });
+    let each = (resident(&server) - before) / f64::from(TUNNELS);
+    println!("{each:.0} bytes for each of {TUNNELS} stalled tunnels");
+    assert!(each < MOST_A_TUNNEL, "{each}");
+    // The others are none the worse.
+    let (mut client, mut service) = server.tunnel("devbox:22", &target);
+    client.send("hello");
+    service.expect("hello");
+    drop(stalled);
+    server.settles("connections_active", 1.0);
+}
+
+/// A tunnel whose relay cannot work out when it would be idle: a fault that no configuration can have.
+fn faulty(address: SocketAddr) -> ServiceTarget {
+    service("faulty", address, Some(Duration::MAX))
+}
+
+fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTarget {
+    ServiceTarget {
+        id: TargetId {
+            namespace: "test".into(),
+            service: name.into(),
+        },
+        name: format!("{name}.test").into(),
+        ports: [22, 22],
+        endpoints: Endpoints::from(vec![address]),
+        limits: TargetLimits {
+            caps: TargetCaps {
+                tunnels: NonZeroU32::new(1),
+                ..TargetCaps::default()
+            },
+            idle: Some(idle),
+            any_protocol: true,
+            ..TargetLimits::default()
+        },
+    }
+}
+
+fn world(targets: Vec<ServiceTarget>) -> Arc<World> {
+    let limits = Limits::default();
+    let (writer, allowlist) = Writer::new();
+    writer.replace(targets);
+    let burst = limits.tunnel.burst;
+    Arc::new(World {
+        allowlist,
+        metrics: Metrics::new().unwrap(),
+        drain: Conductor::new().1,
+        pipes: PipePool::new(4),
+        clients: Clients::new(limits.client, burst, limits.caps.client),
+        unfinished: Crowd::new(NonZeroU32::new(8)),
+        // The one that runs, and the one that panics.
+        tunnels: Arc::new(Places::new(NonZeroU32::new(2))),
+        total: Budgets::new(limits.total, burst),
+        ids: Ids::default(),
+        connect: switchboard::connect::Options::default(),
+        dial: switchboard::dial::Options::default(),
+        identification: switchboard::identification::Options::default(),
+        relay: switchboard::relay::Options::default(),
+    })
+}
+
+/// A client that asked for that name, its answer, and the task that serves it.
+async fn ask(world: &Arc<World>, name: &str) -> (TcpStream, String, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+    let (mut client, (stream, peer)) = (client.unwrap(), accepted.unwrap());
+    let port = Arc::new(switchboard::listener::Options::from(address));
+    let world = Arc::clone(world);
+    let serving = tokio::spawn(async move { tunnel::serve(stream, peer, port, &world).await });
+    client.write_all(request(name).as_bytes()).await.unwrap();
+    let mut answer = vec![0; CONFIRMATION.len()];
+    client.read_exact(&mut answer).await.unwrap();
+    (client, String::from_utf8(answer).unwrap(), serving)
+}
+
+#[tokio::test]
+async fn a_tunnel_that_panics_ends_alone_is_counted_and_gives_its_places_back() {
+    let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = target.local_addr().unwrap();
+    let world = world(vec![faulty(address), service("sound", address, None)]);
+    let (mut client, answer, serving) = ask(&world, "sound.test:22").await;
+    assert_eq!(answer, CONFIRMATION);
+    let mut sound = target.accept().await.unwrap().0;
+    // More often than there are places, in all or of the target.
+    for count in 1..=5 {
+        let (_client, answer, faulty) = ask(&world, "faulty.test:22").await;
+        assert_eq!(answer, CONFIRMATION, "{count}");
+        let mut lost = target.accept().await.unwrap().0;
+        let error = timeout(DEADLINE, faulty).await.unwrap().unwrap_err();
+        assert!(error.is_panic(), "{error}");
+        // It takes its connection to the target with it.
+        let end = timeout(DEADLINE, lost.read(&mut [0])).await.unwrap();
+        assert!(!matches!(end, Ok(1..)), "{end:?}");
+        let page = Page::parse(&world.metrics.encode().unwrap());
+        assert_eq!(
+            page.value(r#"tunnels_closed_total{by="proxy",reason="panic"}"#),
+            f64::from(count)
+        );
+        assert_eq!(page.value("connections_active"), 1.0);
+        client.write_all(b"still here").await.unwrap();
+        let mut heard = [0; 10];
+        timeout(DEADLINE, sound.read_exact(&mut heard)).await.unwrap().unwrap();
+        assert_eq!(&heard, b"still here");
+    }
+    drop((client, sound));
+    timeout(DEADLINE, serving).await.unwrap().unwrap();
+}
+
+#[test]
+fn a_target_sees_the_connections_of_clients_and_no_other() {
+    let targets = [Target::listen(), Target::listen()];
+    let list = allow(&[("one:22", targets[0].address()), ("two:22", targets[1].address())]);
+    let server = Server::with(&Settings::new(&list));
+    for half in [
+        "",
+        "CONNECT one:22 HTTP/1.1\r\n",
+        "GET / HTTP/1.1\r\nHost: one:22\r\n\r\n",
+    ] {
+        server.client(half).finish();
+    }
+    assert!(server.answer("one:23").starts_with("HTTP/1.1 403 "));
+    server.ask_admin("GET", "/readyz");
+    for _ in 0..3 {
+        let (client, mut service) = server.tunnel("one:22", &targets[0]);
+        drop(client);
+        service.expect_end();
+    }
+    server.process.signal(Signal::HUP);
+    server.settles(r#"tunnels_closed_total{by="client",reason="eof"}"#, 3.0);
+    server.settles("connections_active", 0.0);
+    for target in &targets {
+        target.expect_nobody();
+    }
+}
+
+#[test]
+fn no_connection_to_a_target_outlives_its_client_even_one_that_is_killed() {
+    let target = Target::listen();
+    let proxy = Proxy::start(&allow(&[("devbox:22", target.address())]));
+    let (host, port) = (proxy.public().ip(), proxy.public().port());
+    let script =
+        format!("exec 3<>/dev/tcp/{host}/{port}; printf 'CONNECT devbox:22 HTTP/1.0\\r\\n\\r\\n' >&3; exec sleep 1000");
+    let mut services = Vec::new();
+    let clients: Vec<Process> = (0..5)
+        .map(|_| {
+            let mut command = Command::new("bash");
+            command.args(["-c", &script]);
+            let client = Process::spawn(command);
+            services.push(target.accept());
+            client
+        })
+        .collect();
+    for client in &clients {
+        client.signal(Signal::KILL);
+    }
+    for mut service in services {
+        service.send_what_fits(b"x");
+        service.ends();
+    }
+    proxy.settles("connections_active", 0.0);
+}
