@@ -149,9 +149,9 @@ impl<'a> Throttle<'a> {
     }
 }
 
-/// Below this a wake-up costs more than the bytes are worth; slow rates make do with a quantum.
+/// Below this a wake-up costs more than the bytes are worth; slow rates make do with less.
 fn worth_moving(rate: Rate) -> u64 {
-    (rate.get() / QUANTA_PER_SECOND).clamp(1, SMALLEST_MOVE)
+    (rate.get() / MOVES_PER_SECOND).clamp(1, SMALLEST_MOVE)
 }
 
 fn in_credit(bytes: u64) -> u128 {
@@ -167,10 +167,14 @@ pub const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 /// Credit is counted in bytes times this.
 pub(crate) const NANOS_PER_SECOND: u128 = 1_000_000_000;
-/// How much time's worth of bytes a sleep is for: 50 wake-ups a second, whatever the rate.
-const QUANTUM: Duration = Duration::from_millis(20);
-const QUANTA_PER_SECOND: u64 = 50;
-const SMALLEST_MOVE: u64 = 4096;
+/// How much time's worth of bytes a sleep is for: 20 wake-ups a second, whatever the rate.
+///
+/// A flow that sleeps finds caches and processor cold, which costs more than the bytes do. Any longer, and a second
+/// would no longer be within 10 % of the rate.
+const QUANTUM: Duration = Duration::from_millis(50);
+/// A quarter of a quantum is worth moving.
+const MOVES_PER_SECOND: u64 = 80;
+const SMALLEST_MOVE: u64 = 64 * 1024;
 /// A flow that was away longer than this had nothing to send, or nobody to take it.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 /// How late a flow may be woken without losing by it.
