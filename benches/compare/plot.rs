@@ -6,7 +6,7 @@ use crate::growth::{Curve, Growth, grouped};
 use crate::report::{ENVOY, Results, Verdict};
 use crate::rows::{Goal, ROWS, Row};
 
-/// The cost of each row as a part of Envoy's: bars, with the goals as ticks.
+/// The cost of each row as a part of Envoy's: bars, with the goals as ticks and the figures at the right.
 ///
 /// Where more is better the inverse is drawn, so that a shorter bar is better everywhere.
 pub(crate) fn ratios(results: &Results) -> String {
@@ -76,16 +76,11 @@ fn draw_row(svg: &mut String, results: &Results, row: &Row, top: f64) {
         .unwrap();
         if number == 0 {
             let class = if results.verdict(row, program) == Verdict::Missed {
-                "missed"
+                "end missed"
             } else {
-                "small"
+                "end"
             };
-            text(
-                svg,
-                (place(cost).max(place(0.0)) + 6.0, top + 12.0),
-                class,
-                &format!("{cost:.2}"),
-            );
+            text(svg, (WIDTH - 16.0, top + 14.0), class, &format!("{cost:.2}"));
         }
     }
     if let Goal::OfEnvoy(goal) = row.goal {
@@ -115,12 +110,11 @@ fn legend(svg: &mut String, results: &Results) {
 
 /// One panel for each curve.
 pub(crate) fn growth(growth: &Growth) -> String {
-    let columns = 3;
-    let lines = growth.curves.len().div_ceil(columns);
+    let lines = growth.curves.len().div_ceil(COLUMNS);
     let mut svg = head(WIDTH, lines as f64 * PANEL + 16.0);
     for (number, curve) in growth.curves.iter().enumerate() {
-        let left = (number % columns) as f64 * (WIDTH / columns as f64);
-        panel(&mut svg, curve, left, (number / columns) as f64 * PANEL);
+        let left = (number % COLUMNS) as f64 * (WIDTH / COLUMNS as f64);
+        panel(&mut svg, curve, left, (number / COLUMNS) as f64 * PANEL);
     }
     svg.push_str("</svg>\n");
     svg
@@ -131,7 +125,7 @@ fn panel(svg: &mut String, curve: &Curve, left: f64, top: f64) {
     let most = nice(points().map(|(_, figure)| *figure).fold(0.0, f64::max));
     let (first, last) = (points().map(|point| point.0).min(), points().map(|point| point.0).max());
     let (first, last) = (magnitude(first.unwrap_or(1)), magnitude(last.unwrap_or(10)));
-    let (width, height, axis) = (WIDTH / 3.0 - 72.0, PANEL - 100.0, top + PANEL - 50.0);
+    let (width, height, axis) = (WIDTH / COLUMNS as f64 - 72.0, PANEL - 100.0, top + PANEL - 50.0);
     let x = |count| left + 46.0 + (magnitude(count) - first) / (last - first) * width;
     let y = |figure: f64| axis - figure / most * height;
     text(svg, (left + 16.0, top + 24.0), "panel", curve.title);
@@ -176,7 +170,8 @@ fn panel(svg: &mut String, curve: &Curve, left: f64, top: f64) {
     for (count, _) in curve.lines.first().map(|line| &line.points).into_iter().flatten() {
         text(svg, (x(*count), axis + 16.0), "middle", &grouped(*count));
     }
-    text(svg, (left + 46.0 + width / 2.0, axis + 34.0), "middle", curve.over);
+    let over = format!("{}, logarithmic", curve.over);
+    text(svg, (left + 46.0 + width / 2.0, axis + 34.0), "middle", &over);
 }
 
 /// The next of 1, 2, 4, 6, 8 times a power of ten.
@@ -200,7 +195,7 @@ fn magnitude(count: usize) -> f64 {
 
 /// Where that part of Envoy's cost is; what is beyond the edge is drawn at the edge.
 fn place(part: f64) -> f64 {
-    LEFT + part.min(MOST_PART) / MOST_PART * (WIDTH - LEFT - 50.0)
+    LEFT + part.min(MOST_PART) / MOST_PART * (WIDTH - LEFT - 90.0)
 }
 
 fn colour(column: usize) -> &'static str {
@@ -237,7 +232,8 @@ const WIDTH: f64 = 960.0;
 const LEFT: f64 = 300.0;
 const TOP: f64 = 84.0;
 const ROW: f64 = 22.0;
-const PANEL: f64 = 280.0;
+const PANEL: f64 = 250.0;
+const COLUMNS: usize = 2;
 const MOST_PART: f64 = 1.5;
 const STYLE: &str = "text{font:12px sans-serif;fill:#222}.title{font:bold 16px sans-serif}.panel{font:bold 12px \
                      sans-serif}.small{font-size:11px;fill:#555}.missed{font:bold 11px sans-serif;fill:#b3261e}\

@@ -98,15 +98,14 @@ impl Program {
     }
 
     fn command(&self, file: &Path, threads: &str, processor: Option<usize>) -> Command {
-        let mut command = match processor {
-            // It executes the program in its own place: the process is the same.
-            Some(processor) => {
-                let mut command = Command::new("taskset");
-                command.args(["-c", &processor.to_string()]).arg(&self.path);
-                command
-            }
-            None => Command::new(&self.path),
-        };
+        // Both execute the program in their own place: the process is the same.
+        let mut command = Command::new("setpriv");
+        // A load tool that is killed cannot stop what it started.
+        command.args(["--pdeathsig", "KILL"]);
+        if let Some(processor) = processor {
+            command.args(["taskset", "-c", &processor.to_string()]);
+        }
+        command.arg(&self.path);
         match self.kind {
             Kind::Switchboard => command.args(["serve", "--log", "warn", "--config"]).arg(file),
             Kind::Envoy => command
