@@ -4,6 +4,7 @@ use std::future::{Future, pending};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::thread;
 
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
@@ -78,12 +79,22 @@ pub fn serve(
 
 /// A client and a target that can talk. Dropped in this order: who reads the log line may rely on closed sockets.
 #[derive(Debug)]
-struct Tunnel<'a, D> {
+struct Tunnel<'a, D: End> {
     ends: Ends<D>,
     target: Arc<Target>,
     client: Arc<Client>,
     _places: Box<[Place; 3]>,
     record: TunnelRecord<'a>,
+}
+
+/// After a panic nobody knows what was passed on: a clean end would make it look complete.
+impl<D: End> Drop for Tunnel<'_, D> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.ends.downstream.reset_on_drop();
+            self.ends.upstream.reset_on_drop();
+        }
+    }
 }
 
 /// Learns whose connection it is, then what that client wants. `None` when it was refused, which is accounted for.
