@@ -38,6 +38,7 @@ fn services(names: usize) -> Vec<ServiceTarget> {
                 ports: [22, 2222],
                 endpoints: Endpoints::from(vec!["10.0.0.1:22".parse().unwrap()]),
                 limits: TargetLimits::default(),
+                allowed_clients: None,
             }
         })
         .collect()
@@ -52,6 +53,7 @@ fn statics(names: usize) -> Vec<StaticTarget> {
             addresses: service.endpoints.addresses.to_vec(),
             limits: TunnelOverrides::default(),
             send_proxy_header: None,
+            allowed_clients: None,
         })
         .collect()
 }

@@ -10,7 +10,7 @@ use tokio::sync::SetOnce;
 pub use self::static_target::{StaticTarget, StaticTargetError};
 pub use self::table::Suffixes;
 use self::table::Table;
-pub use self::target::{Endpoints, Target, TargetId};
+pub use self::target::{ClientNames, Endpoints, Target, TargetId};
 pub use self::writer::{Change, ServiceTarget, Writer};
 use crate::authority::Authority;
 use crate::outcome::Refusal;
@@ -120,6 +120,7 @@ mod tests {
             addresses: vec![address.parse().unwrap()],
             limits: TunnelOverrides::default(),
             send_proxy_header: None,
+            allowed_clients: None,
         }
     }
 
@@ -212,6 +213,7 @@ mod tests {
             ports: [2222, 22],
             endpoints: Endpoints::from(vec![address.parse().unwrap()]),
             limits: TargetLimits::default(),
+            allowed_clients: None,
         }
     }
 

@@ -26,7 +26,9 @@ use crate::places::Places;
 use crate::readiness::{Pending, Readiness};
 use crate::record::Ids;
 use crate::relay::PipePool;
+use crate::renewal;
 use crate::services::{self, Services};
+use crate::tls::{self, Tls};
 use crate::tunnel::{self, World};
 
 /// What a running process may be told.
@@ -57,6 +59,9 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// The certificates have become faulty since the configuration was checked.
+    #[error("cannot speak TLS: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Tls(Vec<tls::Fault>),
     /// The cluster cannot be followed for want of a thread.
     #[error("cannot follow the cluster")]
     Services(#[source] io::Error),
@@ -99,6 +104,8 @@ impl App {
         let config = Box::new(source()?);
         let room = Room::make();
         let metrics = Metrics::new()?;
+        let tls = Tls::new(config.tls.clone(), config.handshake).map_err(StartError::Tls)?;
+        metrics.tls_expiries(&tls.expiries());
         let (conductor, drain) = Conductor::new();
         let (mut writer, allowlist) = Writer::new();
         writer.publish(&config.targets, &config.limits);
@@ -122,6 +129,7 @@ impl App {
             tunnels: Arc::new(Places::new(caps.tunnels)),
             total: Budgets::new(config.limits.total, config.limits.tunnel.burst),
             ids: Ids::default(),
+            tls,
             connect: config.connect,
             dial: config.dial,
             identification: config.identification,
@@ -186,6 +194,7 @@ impl App {
             world.allowlist.completed().await;
             drop(unknown);
         });
+        tokio::spawn(renewal::follow(Arc::clone(&self.world)));
         let mut reload = Reload {
             config: self.config,
             source: self.source,
@@ -228,7 +237,7 @@ async fn accept((listener, options): (TcpListener, Arc<listener::Options>), worl
     listener::accept(listener, world.drain.clone().stopped(), serve, paused).await;
 }
 
-/// What a reload changes: the static targets and the limits. Everything else needs a restart.
+/// What a reload changes: static targets, limits, certificates and the cluster. Everything else needs a restart.
 struct Reload {
     config: Box<Config>,
     source: Source,
@@ -253,10 +262,12 @@ impl Reload {
                 world.unfinished.set(caps.unfinished);
                 world.tunnels.set(caps.tunnels);
                 world.total.set(new.limits.total, burst);
+                renewal::tell(&world.tls.configure(new.tls.clone()), world);
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;
                 self.config.kubernetes = new.kubernetes;
+                self.config.tls = new.tls;
                 metrics.config_last_reload_successful.set(1);
                 info!(targets = self.config.targets.len(), "configuration reloaded");
             }

@@ -6,6 +6,7 @@ mod limits;
 mod listen;
 mod schema;
 mod section;
+mod tls;
 mod tree;
 
 use std::collections::HashMap;
@@ -35,6 +36,10 @@ pub struct Config {
     pub kubernetes: Option<services::Options>,
     /// What bounds tunnels, each and together.
     pub limits: Limits,
+    /// What is shown to clients who speak TLS, and wanted of them.
+    pub tls: crate::tls::Settings,
+    /// How long a TLS handshake may take.
+    pub handshake: crate::tls::Options,
     /// How long a request head may take.
     pub connect: connect::Options,
     /// How long a dial may take.
@@ -56,6 +61,8 @@ impl Default for Config {
             targets: Vec::new(),
             kubernetes: None,
             limits: Limits::default(),
+            tls: crate::tls::Settings::default(),
+            handshake: crate::tls::Options::default(),
             connect: connect::Options::default(),
             dial: dial::Options::default(),
             identification: identification::Options::default(),
@@ -113,7 +120,7 @@ impl Config {
         self
     }
 
-    /// The sections in which `new` differs and that a running process can not change; targets and limits it can.
+    /// The sections in which `new` differs and that a running process can not change; targets, limits and TLS it can.
     pub fn changes_needing_restart(&self, new: &Self) -> Vec<&'static str> {
         // By name, so that a new field must be sorted into one of the two.
         let Self {
@@ -122,6 +129,8 @@ impl Config {
             targets: _,
             kubernetes: _,
             limits: _,
+            tls: _,
+            handshake,
             connect,
             dial,
             identification,
@@ -133,7 +142,8 @@ impl Config {
             ("admin", *admin != new.admin),
             (
                 "timeouts",
-                *connect != new.connect
+                *handshake != new.handshake
+                    || *connect != new.connect
                     || *dial != new.dial
                     || *identification != new.identification
                     || *relay != new.relay,
@@ -217,6 +227,7 @@ allowlist:
       limits: {lifetime: unlimited}
       send_proxy_protocol: v2
       ssh_only: true
+      allowed_clients: [alice, b@x]
   kubernetes:
     enabled: true
     kubeconfig: /etc/switchboard/kubeconfig
@@ -240,6 +251,7 @@ limits:
 ssh_only: false
 timeouts:
   head: 250ms
+  tls_handshake: 2s
   dial_try: 1s
   dial: 1m30s
   identification: 2s
@@ -264,7 +276,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
     /// Asks every section for what it knows, by a key that none knows, and looks for it in the documentation.
     #[test]
     fn the_documented_file_holds_every_key() {
-        let asked = "zzz: 1\nallowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\n\
+        let asked = "zzz: 1\nallowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
                      limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, total: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
         let told = Config::parse(asked).unwrap_err();
         let known: BTreeSet<&str> = told
@@ -337,8 +349,8 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
         }
     }
 
-    #[test]
-    fn every_key_is_read() {
+    /// The targets of [`FULL`].
+    fn targets() -> Vec<StaticTarget> {
         let slow = TunnelOverrides {
             download: Rate::per_second(10 << 20),
             upload: Rate::per_second(10_000_000),
@@ -355,7 +367,13 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
         targets[1].limits = slow;
         targets[2].limits.lifetime = Some(None);
         targets[2].limits.any_protocol = Some(false);
+        targets[2].allowed_clients = Some(["alice", "b@x"].map(Into::into).into());
         targets[2].send_proxy_header = Some(proxy_header::Version::V2);
+        targets
+    }
+
+    #[test]
+    fn every_key_is_read() {
         let address = |text: &str| listener::Options::from(text.parse::<SocketAddr>().unwrap());
         let behind_a_balancer = listener::Options {
             proxy_header: proxy_header::Policy::Required {
@@ -366,9 +384,13 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
         let expected = Config {
             listen: vec![address("127.0.0.1:1080"), address("[::1]:0"), behind_a_balancer],
             admin: "127.0.0.1:1090".parse().unwrap(),
-            targets,
+            targets: targets(),
             kubernetes: Some(cluster()),
             limits: limits(),
+            tls: crate::tls::Settings::default(),
+            handshake: crate::tls::Options {
+                handshake: Duration::from_secs(2),
+            },
             connect: connect::Options {
                 head: Duration::from_millis(250),
             },
@@ -442,8 +464,8 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
                 "line 3: drain.dealy: unknown key; known here: delay, timeout, spread",
             ),
             (
-                "tls: {}\n",
-                "line 1: tls: unknown key; known here: listen, admin, allowlist, limits, ssh_only, timeouts, drain",
+                "tsl: {}\n",
+                "line 1: tsl: unknown key; known here: tls, listen, admin, allowlist, limits, ssh_only, timeouts, drain",
             ),
             (
                 "allowlist: {<<: {}}",
@@ -451,7 +473,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             ),
             (
                 "\n\"\\e[1m\": 1",
-                "line 2: \\u{1b}[1m: unknown key; known here: listen, admin, allowlist, limits, ssh_only, timeouts, drain",
+                "line 2: \\u{1b}[1m: unknown key; known here: tls, listen, admin, allowlist, limits, ssh_only, timeouts, drain",
             ),
             (
                 "drain:\n  delay: 1s\n  delay: 1s\n",
@@ -517,7 +539,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             (
                 "listen: {zzz: off}",
                 "line 1: listen: `address` is missing\n\
-                 line 1: listen.zzz: unknown key; known here: address, proxy_protocol, trusted_proxies",
+                 line 1: listen.zzz: unknown key; known here: address, tls, proxy_protocol, trusted_proxies",
             ),
             (
                 "listen: [localhost:8080]",
@@ -702,7 +724,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             ),
             (
                 "name: a:1, addresses: [1.1.1.1:1], rate: 1",
-                ".rate: unknown key; known here: name, addresses, limits, ssh_only, send_proxy_protocol",
+                ".rate: unknown key; known here: name, addresses, limits, ssh_only, send_proxy_protocol, allowed_clients",
             ),
             (
                 "name: a:1, addresses: [1.1.1.1:1], send_proxy_protocol: yes",
@@ -729,7 +751,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
 
     #[test]
     fn all_faults_come_at_once_in_the_order_of_their_lines() {
-        let text = "timeouts:\n  head: soon\n  tls_handshake: 5s\ndrain:\n  delay: 1s\n  delay: 2s\n\
+        let text = "timeouts:\n  head: soon\n  hear: 5s\ndrain:\n  delay: 1s\n  delay: 2s\n\
                     limits: {tunnel: {upload: 1}}\nadmin: here\nlisten: [a, 1.1.1.1:1]\nextra: !x 1\n";
         let told = Config::parse(text).unwrap_err();
         let places: Vec<String> = told
@@ -740,7 +762,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             places,
             [
                 "2 timeouts.head",
-                "3 timeouts.tls_handshake",
+                "3 timeouts.hear",
                 "6 drain.delay",
                 "7 limits.tunnel.upload",
                 "8 admin",

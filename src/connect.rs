@@ -13,6 +13,7 @@ use crate::outcome::{Denial, Refusal};
 
 mod head;
 mod http1;
+mod ssh;
 
 /// How long a request head may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +31,14 @@ impl Default for Options {
 }
 
 impl Options {
+    /// When a head that has been awaited since `accepted` is late.
+    pub fn deadline(&self, accepted: Instant) -> Instant {
+        accepted + self.head
+    }
+
     /// Completes when a head that has been awaited since `accepted` is late.
     pub async fn late(&self, accepted: Instant) -> Refusal {
-        sleep_until(accepted + self.head).await;
+        sleep_until(self.deadline(accepted)).await;
         Refusal::HeadTimeout
     }
 }
@@ -71,11 +77,12 @@ impl<D: End> Refused<D> {
 pub async fn refuse<D: End>(stream: D, refusal: Refusal) -> Refused<D> {
     Refused {
         refusal,
-        client: Client::new(stream).refuse(&refusal.into()).await,
+        client: Client::new(stream, Vec::new()).refuse(&refusal.into()).await,
     }
 }
 
-/// Reads a CONNECT, asks `answer` about its target, and tells the client what came of it.
+/// Reads a CONNECT, asks `answer` about its target, and tells the client what came of it. `read` was taken from the
+/// stream already.
 ///
 /// `late` says when the head has taken too long; it is dropped as soon as the head is complete.
 ///
@@ -84,11 +91,11 @@ pub async fn refuse<D: End>(stream: D, refusal: Refusal) -> Refused<D> {
 /// # Errors
 /// The refusal, which the client has been told.
 pub async fn handshake<D: End, T>(
-    stream: D,
+    (stream, read): (D, Vec<u8>),
     late: impl Future<Output = Refusal>,
     answer: impl AsyncFnOnce(Authority) -> Result<T, Denial>,
 ) -> Result<Established<D, T>, Refused<D>> {
-    let mut client = Client::new(stream);
+    let mut client = Client::new(stream, read);
     let head = {
         let late = pin!(late);
         tokio::select! {

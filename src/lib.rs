@@ -25,11 +25,13 @@ pub mod readiness;
 pub mod relay;
 pub mod socket;
 pub mod throttle;
+pub mod tls;
 
 // Tunnel: what happens to one connection.
 pub mod allowlist;
 pub mod clients;
 pub mod connect;
+pub mod door;
 pub mod metrics;
 pub mod record;
 pub mod tunnel;
@@ -40,4 +42,5 @@ pub mod app;
 pub mod client;
 pub mod config;
 pub mod logging;
+pub mod renewal;
 pub mod services;

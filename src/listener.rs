@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::{proxy_header, socket};
+use crate::{proxy_header, socket, tls};
 
 /// One public port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Options {
     pub address: SocketAddr,
     /// Who may say there whose connections they are.
     pub proxy_header: proxy_header::Policy,
+    /// Whether it speaks TLS.
+    pub tls: tls::Mode,
 }
 
 /// A port at that address, with nothing special about it.
@@ -29,6 +31,7 @@ impl From<SocketAddr> for Options {
         Self {
             address,
             proxy_header: proxy_header::Policy::Off,
+            tls: tls::Mode::Off,
         }
     }
 }

@@ -1,24 +1,22 @@
 //! Every metric that operators see: declared here and nowhere else.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{
-    CounterVec, Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 /// Why the metrics cannot be declared or written.
 pub use prometheus::Error;
 
 use self::declare::{counter, counters, gauge, histogram, registered};
+use self::targets::TargetMetrics;
+pub use self::targets::TargetSeries;
 use crate::identification::Family;
-use crate::limits::Direction;
-use crate::meter::Totals;
 use crate::outcome::{Outcome, Reason, Refusal, Side};
+use crate::tls;
 
 mod declare;
+mod targets;
 
 /// The metrics of one process; a clone is another handle on them. Labels come from our enums or the allowlist, never from what a client sent.
 #[derive(Clone, Debug)]
@@ -58,6 +56,11 @@ pub struct Metrics {
     pub allowlist_last_sync_timestamp: Gauge,
     /// 1 from the first signal on.
     pub draining: IntGauge,
+    tls_handshakes: IntCounterVec,
+    tls_handshake_failures: IntCounterVec,
+    tls_certificate_expiry: IntGaugeVec,
+    /// Looks at changed TLS files that found faults in them.
+    pub tls_reload_failures: IntCounter,
     /// Whether the last reload of the configuration was applied.
     pub config_last_reload_successful: IntGauge,
     /// Reloads that were refused because of faults.
@@ -169,6 +172,33 @@ impl Metrics {
                 )?,
             )?,
             draining: gauge(into, "switchboard_draining", "1 from the first signal on.")?,
+            tls_handshakes: counters(
+                into,
+                "switchboard_tls_handshakes_total",
+                "TLS handshakes that succeeded, by version, and whether they resumed an earlier session.",
+                &["version", "resumed"],
+            )?,
+            tls_handshake_failures: counters(
+                into,
+                "switchboard_tls_handshake_failures_total",
+                "TLS handshakes that failed, by cause.",
+                &["cause"],
+            )?,
+            tls_certificate_expiry: registered(
+                into,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "switchboard_tls_certificate_expiry_timestamp_seconds",
+                        "When the first certificate of a file's chain expires, since 1970.",
+                    ),
+                    &["certificate"],
+                )?,
+            )?,
+            tls_reload_failures: counter(
+                into,
+                "switchboard_tls_reload_failures_total",
+                "Looks at changed TLS files that found faults in them: the old ones serve on.",
+            )?,
             config_last_reload_successful: gauge(
                 into,
                 "switchboard_config_last_reload_successful",
@@ -198,6 +228,14 @@ impl Metrics {
         for refusal in Refusal::ALL {
             self.requests(refusal.status(), refusal.label());
         }
+        for version in ["1.2", "1.3"] {
+            for resumed in ["false", "true"] {
+                self.tls_handshakes.with_label_values(&[version, resumed]);
+            }
+        }
+        for cause in tls::Cause::ALL {
+            self.tls_handshake_failures.with_label_values(&[cause.label()]);
+        }
         for reason in Reason::ALL {
             for by in Side::ALL {
                 self.tunnels_closed.with_label_values(&[reason.label(), by.label()]);
@@ -218,6 +256,29 @@ impl Metrics {
     /// Shows a failure of that kind at zero.
     pub fn watch_may_fail(&self, kind: &'static str) {
         self.watch_errors.with_label_values(&[kind]);
+    }
+
+    /// Counts a TLS handshake.
+    pub fn tls_accepted(&self, accepted: &tls::Accepted) {
+        let resumed = if accepted.resumed { "true" } else { "false" };
+        self.tls_handshakes
+            .with_label_values(&[accepted.peer.version, resumed])
+            .inc();
+    }
+
+    /// Counts one that failed.
+    pub fn tls_failed(&self, cause: tls::Cause) {
+        self.tls_handshake_failures.with_label_values(&[cause.label()]).inc();
+    }
+
+    /// Shows until when certificates are good: those, and no others.
+    pub fn tls_expiries(&self, expiries: &[tls::Expiry]) {
+        self.tls_certificate_expiry.reset();
+        for tls::Expiry { certificate, timestamp } in expiries {
+            self.tls_certificate_expiry
+                .with_label_values(&[certificate.as_str()])
+                .set(*timestamp);
+        }
     }
 
     /// Counts an answer: `None` is the 200.
@@ -262,122 +323,6 @@ impl Metrics {
 
 /// The media type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
-
-/// The metrics of one target.
-#[derive(Debug)]
-pub struct TargetSeries {
-    labels: [Box<str>; 2],
-    /// Open tunnels.
-    pub tunnels_active: IntGauge,
-    /// What its tunnels move.
-    pub totals: Arc<Totals>,
-    bytes: [IntCounter; 2],
-    /// What of `totals` has been added to the process's throttled time.
-    throttled: Mutex<[Duration; 2]>,
-    of: Weak<TargetMetrics>,
-}
-
-impl TargetSeries {
-    fn fold(&self, throttled_seconds: &CounterVec) {
-        let mut seen = self.throttled.lock().unwrap_or_else(PoisonError::into_inner);
-        for ((direction, counter), seen) in Direction::ALL.into_iter().zip(&self.bytes).zip(seen.iter_mut()) {
-            counter.inc_by(self.totals.bytes(direction).saturating_sub(counter.get()));
-            let throttled = self.totals.throttled(direction);
-            let since = throttled.saturating_sub(*seen);
-            throttled_seconds
-                .with_label_values(&[direction.label()])
-                .inc_by(since.as_secs_f64());
-            *seen = throttled;
-        }
-    }
-}
-
-impl Drop for TargetSeries {
-    fn drop(&mut self) {
-        if let Some(targets) = self.of.upgrade() {
-            targets.forget(self);
-        }
-    }
-}
-
-#[derive(Debug)]
-struct TargetMetrics {
-    tunnels_active: IntGaugeVec,
-    bytes: IntCounterVec,
-    throttled_seconds: CounterVec,
-    series: Mutex<HashMap<[Box<str>; 2], Weak<TargetSeries>>>,
-}
-
-impl TargetMetrics {
-    fn new(into: &Registry) -> prometheus::Result<Self> {
-        let active = Opts::new("switchboard_tunnels_active", "Open tunnels.");
-        let throttled = Opts::new(
-            "switchboard_throttled_seconds_total",
-            "How long directions waited for their limits.",
-        );
-        let metrics = Self {
-            tunnels_active: registered(into, IntGaugeVec::new(active, &["target_namespace", "target_service"])?)?,
-            bytes: counters(
-                into,
-                "switchboard_tunnel_bytes_total",
-                "Bytes relayed, counted while the tunnel runs.",
-                &["direction", "target_namespace", "target_service"],
-            )?,
-            throttled_seconds: registered(into, CounterVec::new(throttled, &["direction"])?)?,
-            series: Mutex::default(),
-        };
-        for direction in Direction::ALL {
-            metrics.throttled_seconds.with_label_values(&[direction.label()]);
-        }
-        Ok(metrics)
-    }
-
-    fn series(self: &Arc<Self>, namespace: &str, service: &str) -> Arc<TargetSeries> {
-        let labels = [namespace.into(), service.into()];
-        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = series.get(&labels).and_then(Weak::upgrade) {
-            return known;
-        }
-        let made = Arc::new(TargetSeries {
-            tunnels_active: self.tunnels_active.with_label_values(&[namespace, service]),
-            totals: Arc::default(),
-            bytes: Direction::ALL.map(|way| self.bytes.with_label_values(&[way.label(), namespace, service])),
-            throttled: Mutex::default(),
-            of: Arc::downgrade(self),
-            labels: labels.clone(),
-        });
-        series.insert(labels, Arc::downgrade(&made));
-        made
-    }
-
-    fn fold(&self) {
-        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        let held: Vec<_> = series.values().filter_map(Weak::upgrade).collect();
-        // The last holder may be this one, and its drop locks the map.
-        drop(series);
-        for series in &held {
-            series.fold(&self.throttled_seconds);
-        }
-    }
-
-    fn forget(&self, gone: &TargetSeries) {
-        gone.fold(&self.throttled_seconds);
-        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        // The same target may have come back meanwhile, with series of its own.
-        if series.get(&gone.labels).is_none_or(|known| known.strong_count() > 0) {
-            return;
-        }
-        series.remove(&gone.labels);
-        let [namespace, service] = &gone.labels;
-        // They were made together with `gone`, and nobody else removes them.
-        self.tunnels_active.remove_label_values(&[namespace, service]).ok();
-        for direction in Direction::ALL {
-            self.bytes
-                .remove_label_values(&[direction.label(), namespace, service])
-                .ok();
-        }
-    }
-}
 
 fn process_and_build(into: &Registry) -> prometheus::Result<()> {
     into.register(Box::new(ProcessCollector::for_self()))?;

@@ -19,6 +19,7 @@ use crate::limits::Direction;
 use crate::meter::Meter;
 use crate::metrics::{Metrics, TargetSeries};
 use crate::outcome::{Close, Outcome, Reason, Refusal, Side};
+use crate::tls::{self, Identity, Peer};
 
 /// Numbers connections, so that lines of one connection can be found in the logs of all replicas.
 #[derive(Debug)]
@@ -73,9 +74,11 @@ pub struct Record<'a> {
     authority: Option<Authority>,
     target: Option<Arc<Target>>,
     upstream: Option<SocketAddr>,
-    dial: Option<Duration>,
+    /// 0 when nothing was dialled.
+    dial_ms: f64,
     /// The client's and the target's. Boxed: few tunnels are looked at, and all of them are held.
     software: Box<[OnceLock<Software>; 2]>,
+    tls: Option<Arc<Peer>>,
     established: Option<Instant>,
     sent: u64,
     received: u64,
@@ -97,8 +100,9 @@ impl<'a> Record<'a> {
             authority: None,
             target: None,
             upstream: None,
-            dial: None,
+            dial_ms: 0.0,
             software: Box::default(),
+            tls: None,
             established: None,
             sent: 0,
             received: 0,
@@ -110,6 +114,17 @@ impl<'a> Record<'a> {
     /// It is of that client: whoever connected has said so, and is trusted.
     pub fn came_from(&mut self, client: SocketAddr) {
         self.client = client;
+    }
+
+    /// It speaks TLS, and may have shown who it is.
+    pub fn secured(&mut self, accepted: &tls::Accepted) {
+        self.metrics.tls_accepted(accepted);
+        self.tls = Some(Arc::clone(&accepted.peer));
+    }
+
+    /// Who it has shown to be.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.tls.as_ref()?.identity.as_ref()
     }
 
     /// It asked for that.
@@ -125,7 +140,7 @@ impl<'a> Record<'a> {
     /// The target was dialled for that long.
     pub fn dialled(&mut self, took: Duration, result: Result<&Upstream, &Refusal>) {
         self.metrics.dial_duration.observe(took.as_secs_f64());
-        self.dial = Some(took);
+        self.dial_ms = millis(took);
         self.upstream = result.ok().map(|upstream| upstream.address);
     }
 
@@ -148,7 +163,7 @@ impl<'a> Record<'a> {
         TunnelRecord {
             meter: Meter::new(Arc::clone(&series.totals)),
             series,
-            connection: self,
+            connection: Box::new(self),
         }
     }
 
@@ -191,6 +206,9 @@ impl<'a> Record<'a> {
                     client.address = %self.client.ip(),
                     client.port = self.client.port(),
                     network.peer.address = %self.peer.ip(),
+                    tls.version = self.tls.as_ref().map_or("", |peer| peer.version),
+                    tls.client.subject = self.identity().map_or("", |identity| &identity.subject),
+                    tls.client.names = self.identity().map(|identity| identity.alternative_names.join(",")).unwrap_or_default(),
                     server.address = self.authority.as_ref().map_or("", Authority::host),
                     server.port = self.authority.as_ref().map_or(0, Authority::port),
                     client.software = %OrEmpty(client_software.get()),
@@ -204,7 +222,7 @@ impl<'a> Record<'a> {
                     bytes_sent = self.sent,
                     bytes_received = self.received,
                     duration_ms = millis(self.accepted.elapsed()),
-                    dial_ms = self.dial.map_or(0.0, millis),
+                    dial_ms = self.dial_ms,
                     tunnel_id = %self.id,
                 )
             };
@@ -231,7 +249,8 @@ pub struct TunnelRecord<'a> {
     /// Counts its bytes.
     pub meter: Meter,
     series: Arc<TargetSeries>,
-    connection: Record<'a>,
+    /// Boxed: nobody looks at it before the end.
+    connection: Box<Record<'a>>,
 }
 
 impl TunnelRecord<'_> {

@@ -16,6 +16,7 @@ use crate::clients::{Client, Clients};
 use crate::connect::{self, Established, Refused};
 use crate::crowd::{Crowd, Waiting};
 use crate::dial::{self, Upstream};
+use crate::door::{self, Entered, TurnedAway};
 use crate::drain::{Drain, Phase};
 use crate::end::End;
 use crate::identification;
@@ -26,6 +27,7 @@ use crate::places::{Place, Places};
 use crate::proxy_header::Passage;
 use crate::record::{Ids, Record, TunnelRecord};
 use crate::relay::{self, Bounds, Early, Ends, Engine, PipePool, Terms, relay};
+use crate::tls::{self, Session, Tls};
 use crate::{listener, proxy_header};
 
 /// What all tunnels of a process share.
@@ -49,6 +51,8 @@ pub struct World {
     pub total: Budgets,
     /// How they are numbered.
     pub ids: Ids,
+    /// What is shown to clients who speak TLS, and wanted of them.
+    pub tls: Tls,
     /// How long a head may take.
     pub connect: connect::Options,
     /// How long a dial may take.
@@ -69,12 +73,19 @@ pub fn serve(
     // Boxed: nothing that belongs to the handshake outlives it.
     let opening = Box::pin(open(stream, peer, port, world));
     async move {
-        let mut opened = opening.await;
-        if let Some(tunnel) = &mut opened {
-            let close = tunnel.carry(world).await;
-            tunnel.record.closed(close);
+        // By reference: moved, it would be held twice.
+        match &mut opening.await {
+            Some(Opened::Plain(tunnel)) => tunnel.run(world).await,
+            Some(Opened::Tls(tunnel)) => tunnel.run(world).await,
+            None => {}
         }
     }
+}
+
+/// A tunnel, by what the client speaks.
+enum Opened<'a> {
+    Plain(Tunnel<'a, TcpStream>),
+    Tls(Tunnel<'a, Session>),
 }
 
 /// A client and a target that can talk. Dropped in this order: who reads the log line may rely on closed sockets.
@@ -103,7 +114,7 @@ async fn open(
     peer: SocketAddr,
     port: Arc<listener::Options>,
     world: &World,
-) -> Option<Tunnel<'_, TcpStream>> {
+) -> Option<Opened<'_>> {
     let accepted = Instant::now();
     let mut record = Record::open(&world.metrics, world.ids.next(), peer, accepted);
     // Before all else that may be spoken on the port: it is about the socket.
@@ -116,17 +127,61 @@ async fn open(
         Ok(passage) => {
             let passage = passage.unwrap_or_else(|| Passage::of(&stream, peer));
             record.came_from(passage.source);
+            let client = world.clients.client(passage.source.ip());
             let arrival = Arrival {
                 accepted,
                 passage,
-                client: world.clients.client(passage.source.ip()),
+                paced: client.connects(),
+                client,
             };
-            // Boxed: the largest step by far must not make this one as large.
-            Box::pin(ask(stream, arrival, record, world)).await
+            Box::pin(enter(stream, port.tls, arrival, (record, world))).await
         }
         Err(refusal) => {
             record.refused(refusal);
             part(connect::refuse(stream, refusal).await, [&world.unfinished]).await;
+            None
+        }
+    }
+}
+
+/// Takes the client in by its door, then asks what it wants. Boxed: that is the largest step by far.
+async fn enter<'a>(
+    stream: TcpStream,
+    tls: tls::Mode,
+    arrival: Arrival,
+    (mut record, world): (Record<'a>, &'a World),
+) -> Option<Opened<'a>> {
+    let unfinished = [&arrival.client.unfinished, &world.unfinished];
+    let terms = door::Terms {
+        mode: tls,
+        tls: &world.tls,
+        deadline: world.connect.deadline(arrival.accepted),
+        paced: arrival.paced,
+    };
+    let late = late(arrival.accepted, unfinished, world);
+    match door::enter(stream, &terms, late).await {
+        Ok(Entered::Plain(stream, read)) => {
+            let tunnel = Box::pin(ask((stream, read), arrival, record, world));
+            tunnel.await.map(Opened::Plain)
+        }
+        Ok(Entered::Tls(accepted)) => {
+            record.secured(&accepted);
+            let tunnel = Box::pin(ask((accepted.session, Vec::new()), arrival, record, world));
+            tunnel.await.map(Opened::Tls)
+        }
+        Err(TurnedAway::Refused(refused)) => {
+            record.refused(refused.refusal);
+            part(refused, unfinished).await;
+            None
+        }
+        Err(TurnedAway::Handshake(failed)) => {
+            world.metrics.tls_failed(failed.cause);
+            record.refused(Refusal::TlsHandshake);
+            failed.close().await;
+            None
+        }
+        Err(TurnedAway::Silently(refusal)) => {
+            record.refused(refusal);
             None
         }
     }
@@ -137,23 +192,24 @@ struct Arrival {
     accepted: Instant,
     passage: Passage,
     client: Arc<Client>,
+    /// Whether it comes as seldom as it has to.
+    paced: Result<(), Refusal>,
 }
 
 /// Reads what the client wants and answers it.
 async fn ask<'a, D: End>(
-    stream: D,
+    client: (D, Vec<u8>),
     arrival: Arrival,
     mut record: Record<'a>,
     world: &'a World,
 ) -> Option<Tunnel<'a, D>> {
-    let paced = arrival.client.connects();
     let unfinished = [&arrival.client.unfinished, &world.unfinished];
     let late = late(arrival.accepted, unfinished, world);
-    let answer = async |authority| match paced {
+    let answer = async |authority| match arrival.paced {
         Ok(()) => reach(authority, &arrival, world, &mut record).await,
         Err(refusal) => Err(refusal.into()),
     };
-    match connect::handshake(stream, late, answer).await {
+    match connect::handshake(client, late, answer).await {
         Ok(Established {
             stream,
             early,
@@ -222,6 +278,7 @@ async fn reach(
     record.asked_for(authority);
     let target = target?;
     record.allowed(Arc::clone(&target));
+    target.admits(record.identity())?;
     if !matches!(world.drain.phase(), Phase::Serving | Phase::Leaving) {
         return Err(Refusal::Draining.into());
     }
@@ -259,6 +316,11 @@ async fn dialable(target: &Target, world: &World) -> Result<Arc<Endpoints>, Deni
 }
 
 impl<D: End> Tunnel<'_, D> {
+    async fn run(&mut self, world: &World) {
+        let close = self.carry(world).await;
+        self.record.closed(close);
+    }
+
     async fn carry(&mut self, world: &World) -> Close {
         let Self {
             ends,

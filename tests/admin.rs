@@ -22,7 +22,7 @@ use harness::{allow, eventually, request};
 use switchboard::drain::Drained;
 
 /// Every metric of ours: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 25] = [
+const METRICS: [(&str, &str, &[&str]); 28] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -53,6 +53,9 @@ const METRICS: [(&str, &str, &[&str]); 25] = [
     ("switchboard_allowlist_shrink_held", "gauge", &[]),
     ("switchboard_annotation_errors_total", "counter", &[]),
     ("switchboard_draining", "gauge", &[]),
+    ("switchboard_tls_handshakes_total", "counter", &["resumed", "version"]),
+    ("switchboard_tls_handshake_failures_total", "counter", &["cause"]),
+    ("switchboard_tls_reload_failures_total", "counter", &[]),
     ("switchboard_config_last_reload_successful", "gauge", &[]),
     ("switchboard_config_reload_failures_total", "counter", &[]),
     ("switchboard_log_lines_dropped", "gauge", &[]),

@@ -58,7 +58,7 @@ fn check_says_ok_or_every_fault() {
     for told in [
         "is not a configuration",
         "line 1: listen[0]: expected IP:port",
-        "line 3: timeout: unknown key; known here: listen, admin, allowlist, limits, ssh_only, timeouts, drain",
+        "line 3: timeout: unknown key; known here: tls, listen, admin, allowlist, limits, ssh_only, timeouts, drain",
         "line 6: allowlist.static[0].name: expected the host:port",
         "line 6: allowlist.static[0]: `addresses` is missing",
     ] {

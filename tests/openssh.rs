@@ -76,6 +76,7 @@ macro_rules! each_client {
 each_client! {
     switchboard_connect: SWITCHBOARD,
     proxytunnel: PROXYTUNNEL,
+    proxytunnel_by_tls: PROXYTUNNEL_TLS,
     netcat: NC,
     ncat: NCAT,
     corkscrew: CORKSCREW,

@@ -5,6 +5,7 @@ use std::fs;
 use switchboard::config::Config;
 use switchboard::metrics::Metrics;
 use switchboard::outcome::{Reason, Refusal};
+use switchboard::tls::Expiry;
 
 const README: &str = include_str!("../README.md");
 
@@ -12,6 +13,8 @@ const README: &str = include_str!("../README.md");
 fn every_refusal_has_a_row() {
     for refusal in [
         Refusal::NotAllowed,
+        Refusal::ClientNotAllowed,
+        Refusal::TlsRequired,
         Refusal::MethodNotAllowed,
         Refusal::HeadTimeout,
         Refusal::HeadTooLarge,
@@ -50,6 +53,10 @@ fn every_metric_has_a_row_and_no_other() {
     let target = metrics.target("namespace", "service");
     metrics.answered(None);
     metrics.watch_may_fail("kind");
+    metrics.tls_expiries(&[Expiry {
+        certificate: "tls.crt".to_owned(),
+        timestamp: 1,
+    }]);
     let page = metrics.encode().unwrap();
     drop(target);
     let mut there: Vec<_> = page

@@ -36,6 +36,7 @@ use switchboard::metrics::Metrics;
 use switchboard::places::Places;
 use switchboard::record::Ids;
 use switchboard::relay::PipePool;
+use switchboard::tls::{self, Tls};
 use switchboard::tunnel::{self, World};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -111,6 +112,7 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
         },
         name: format!("{name}.test").into(),
         ports: [22, 22],
+        allowed_clients: None,
         endpoints: Endpoints::from(vec![address]),
         limits: TargetLimits {
             caps: TargetCaps {
@@ -140,6 +142,7 @@ fn world(targets: Vec<ServiceTarget>) -> Arc<World> {
         tunnels: Arc::new(Places::new(NonZeroU32::new(2))),
         total: Budgets::new(limits.total, burst),
         ids: Ids::default(),
+        tls: Tls::new(tls::Settings::default(), tls::Options::default()).unwrap(),
         connect: switchboard::connect::Options::default(),
         dial: switchboard::dial::Options::default(),
         identification: switchboard::identification::Options::default(),

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use super::target::ClientNames;
 use crate::authority::{Authority, AuthorityError};
 use crate::limits::TunnelOverrides;
 use crate::proxy_header;
@@ -18,6 +19,8 @@ pub struct StaticTarget {
     pub limits: TunnelOverrides,
     /// What it is told first of whose connection it is, if anything.
     pub send_proxy_header: Option<proxy_header::Version>,
+    /// Who may have tunnels to it, by a name in the client's certificate; `None` is everybody.
+    pub allowed_clients: Option<ClientNames>,
 }
 
 /// `NAME:PORT=ADDR[,ADDR…]`, such as `devbox.local:22=127.0.0.1:2222`. It sets nothing else.
@@ -32,6 +35,7 @@ impl FromStr for StaticTarget {
             addresses: addresses?,
             limits: TunnelOverrides::default(),
             send_proxy_header: None,
+            allowed_clients: None,
         })
     }
 }

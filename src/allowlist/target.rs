@@ -7,17 +7,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use crate::budget::Budgets;
 use crate::limits::{Direction, TargetLimits};
 use crate::metrics::{Metrics, TargetSeries};
-use crate::outcome::Refusal;
+use crate::outcome::{Denial, Refusal};
 use crate::places::{Place, Places};
 use crate::proxy_header;
 use crate::throttle::Limit;
+use crate::tls::Identity;
 
 /// Who a target is, whatever its addresses and limits are at the moment: also its metric labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,6 +62,9 @@ impl From<Vec<SocketAddr>> for Endpoints {
     }
 }
 
+/// Names of client certificates, one of which is demanded.
+pub type ClientNames = Box<[Box<str>]>;
+
 /// One SSH server that may be reached. Tunnels keep it while they run, so what changes here reaches them.
 #[derive(Debug)]
 pub struct Target {
@@ -75,6 +79,8 @@ pub struct Target {
     limits: ArcSwap<TargetLimits>,
     tunnels: Arc<Places>,
     dials: Arc<Places>,
+    /// Who may have tunnels to it; `None` is everybody.
+    clients: ArcSwapOption<ClientNames>,
     revoked: CancellationToken,
     series: OnceLock<Arc<TargetSeries>>,
 }
@@ -93,6 +99,7 @@ impl Target {
             tunnels: Arc::new(Places::new(limits.caps.tunnels)),
             dials: Arc::new(Places::new(limits.caps.dials)),
             limits: ArcSwap::new(limits),
+            clients: ArcSwapOption::empty(),
             revoked: CancellationToken::new(),
             series: OnceLock::new(),
         }
@@ -169,6 +176,30 @@ impl Target {
     /// [`Refusal::TargetBusy`].
     pub fn begin_dial(&self) -> Result<Place, Refusal> {
         self.dials.enter().ok_or(Refusal::TargetBusy)
+    }
+
+    /// Whether a client may have a tunnel to it that has shown to be that.
+    ///
+    /// # Errors
+    /// [`Refusal::ClientNotAllowed`].
+    pub fn admits(&self, identity: Option<&Identity>) -> Result<(), Denial> {
+        let clients = self.clients.load();
+        match (&*clients, identity) {
+            (None, _) => Ok(()),
+            (Some(clients), Some(identity)) if clients.iter().any(|name| identity.is(name)) => Ok(()),
+            (Some(_), Some(_)) => Err(Refusal::ClientNotAllowed.into()),
+            (Some(_), None) => {
+                let phrase = "the target wants a client certificate";
+                Err(Denial::told(Refusal::ClientNotAllowed, phrase))
+            }
+        }
+    }
+
+    /// Changes who may have tunnels that begin now.
+    pub(super) fn admit(&self, clients: Option<&ClientNames>) {
+        if self.clients.load().as_deref() != clients {
+            self.clients.store(clients.cloned().map(Arc::new));
+        }
     }
 
     /// Completes when it has left the allowlist.

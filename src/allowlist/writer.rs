@@ -7,7 +7,7 @@ use tracing::warn;
 
 use super::static_target::StaticTarget;
 use super::table::{Route, Shard, Statics, Table, shard_of};
-use super::target::{Endpoints, Target, TargetId};
+use super::target::{ClientNames, Endpoints, Target, TargetId};
 use super::{Allowlist, Options};
 use crate::authority::Authority;
 use crate::limits::Limits;
@@ -26,6 +26,8 @@ pub struct ServiceTarget {
     pub endpoints: Endpoints,
     /// What bounds it.
     pub limits: TargetLimits,
+    /// Who may have tunnels to it, by a name in the client's certificate; `None` is everybody.
+    pub allowed_clients: Option<ClientNames>,
 }
 
 /// What has become of a Service.
@@ -97,6 +99,7 @@ impl Writer {
                 }
                 None => Arc::new(Target::new(Arc::new(id.clone()), endpoints, limits)),
             };
+            shared.admit(target.allowed_clients.as_ref());
             statics.insert(target.name.clone(), Arc::clone(&shared));
             known.insert(id, shared);
         }
@@ -225,6 +228,7 @@ impl State {
                 target
             }
         };
+        target.admit(wanted.allowed_clients.as_ref());
         edit.set(
             name,
             Route {

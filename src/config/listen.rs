@@ -6,14 +6,22 @@ use std::net::SocketAddr;
 use super::Config;
 use super::kubernetes::network;
 use super::section::{Field, Section};
-use crate::listener;
 use crate::proxy_header::Policy;
+use crate::{listener, tls};
 
 /// Reads `listen` and `admin`: no two of them may be one address.
-pub(super) fn addresses(top: &mut Section<'_>, default: &Config) -> (Vec<listener::Options>, SocketAddr) {
+///
+/// A port that speaks TLS needs a certificate to show.
+pub(super) fn addresses(
+    top: &mut Section<'_>,
+    default: &Config,
+    has_certificates: bool,
+) -> (Vec<listener::Options>, SocketAddr) {
     let listen_field = top.field("listen");
     let admin_field = top.field("admin");
-    let listen = listen_field.as_ref().map_or_else(|| default.listen.clone(), listen);
+    let listen = listen_field
+        .as_ref()
+        .map_or_else(|| default.listen.clone(), |field| listen(field, has_certificates));
     let admin = match &admin_field {
         Some(field) => field.parse(local_address),
         None => Some(default.admin),
@@ -29,7 +37,7 @@ pub(super) fn addresses(top: &mut Section<'_>, default: &Config) -> (Vec<listene
 }
 
 /// One port, or a list of them; each is an address, or a map with the key `address`.
-fn listen(field: &Field<'_>) -> Vec<listener::Options> {
+fn listen(field: &Field<'_>, has_certificates: bool) -> Vec<listener::Options> {
     let entries = if field.is_list() {
         field.items()
     } else {
@@ -41,7 +49,7 @@ fn listen(field: &Field<'_>) -> Vec<listener::Options> {
     let mut lines = HashMap::new();
     let read = |entry: Field<'_>| {
         if entry.is_map() {
-            entry.section(|keys| port(keys, &mut lines)).flatten()
+            entry.section(|keys| port(keys, &mut lines, has_certificates)).flatten()
         } else {
             address(&entry, &mut lines).map(listener::Options::from)
         }
@@ -49,11 +57,24 @@ fn listen(field: &Field<'_>) -> Vec<listener::Options> {
     entries.into_iter().filter_map(read).collect()
 }
 
-fn port(section: &mut Section<'_>, lines: &mut HashMap<SocketAddr, u64>) -> Option<listener::Options> {
+fn port(
+    section: &mut Section<'_>,
+    lines: &mut HashMap<SocketAddr, u64>,
+    has_certificates: bool,
+) -> Option<listener::Options> {
     let address = section.required("address").and_then(|field| address(&field, lines));
+    let tls = section.field("tls");
+    let mode = tls.as_ref().and_then(|field| field.parse(tls_mode)).unwrap_or_default();
+    if let Some(place) = tls
+        && mode != tls::Mode::Off
+        && !has_certificates
+    {
+        place.fault("needs `tls.certificates`");
+    }
     let proxy_header = proxy_header(section);
     Some(listener::Options {
         proxy_header,
+        tls: mode,
         ..address?.into()
     })
 }
@@ -93,6 +114,15 @@ fn proxy_header(section: &mut Section<'_>) -> Policy {
     match required {
         Some(true) => Policy::Required { trusted },
         Some(false) | None => Policy::Off,
+    }
+}
+
+fn tls_mode(text: &str) -> Result<tls::Mode, &'static str> {
+    match text {
+        "off" => Ok(tls::Mode::Off),
+        "optional" => Ok(tls::Mode::Optional),
+        "required" => Ok(tls::Mode::Required),
+        _ => Err("expected `off`, `optional` or `required`"),
     }
 }
 

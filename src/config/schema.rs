@@ -11,15 +11,20 @@ use super::kubernetes::kubernetes;
 use super::limits::{limits, tunnel_limits};
 use super::listen::addresses;
 use super::section::{Field, Section};
+use super::tls::tls;
 use crate::allowlist::StaticTarget;
 use crate::authority::Authority;
 use crate::limits::{Limits, TunnelOverrides};
-use crate::{connect, dial, drain, identification, proxy_header, relay, services};
+use crate::{connect, dial, drain, identification, proxy_header, relay, services, tls};
 
 /// Reads the whole file. What is absent, and what is a fault, has its default.
 pub(super) fn config(top: &mut Section<'_>) -> Config {
     let default = Config::default();
-    let (listen, admin) = addresses(top, &default);
+    let tls = top
+        .field("tls")
+        .and_then(|field| field.section(tls))
+        .unwrap_or_default();
+    let (listen, admin) = addresses(top, &default, !tls.certificates.is_empty());
     let allowlist = top.field("allowlist").and_then(|field| field.section(allowlist));
     let (targets, kubernetes) = allowlist.unwrap_or_default();
     let limits = top.field("limits").and_then(|field| field.section(limits));
@@ -36,6 +41,8 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
             any_protocol: !ssh_only,
             ..limits.unwrap_or_default()
         },
+        tls,
+        handshake: timeouts.handshake,
         connect: timeouts.connect,
         identification: timeouts.identification,
         dial: timeouts.dial,
@@ -78,6 +85,13 @@ fn static_target(section: &mut Section<'_>, lines: &mut HashMap<Authority, u64>)
     let limits = section.field("limits").and_then(|field| field.section(tunnel_limits));
     let ssh_only = section.value("ssh_only", truth);
     let send_proxy_header = section.value("send_proxy_protocol", version);
+    let allowed_clients = section.field("allowed_clients").map(|field| {
+        let items = field.items();
+        if field.is_list() && items.is_empty() {
+            field.fault("at least one name is needed; without the key everybody may come");
+        }
+        items.iter().filter_map(|item| item.parse(client_name)).collect()
+    });
     Some(StaticTarget {
         name: name?,
         addresses: addresses?,
@@ -86,7 +100,16 @@ fn static_target(section: &mut Section<'_>, lines: &mut HashMap<Authority, u64>)
             ..limits.unwrap_or_default()
         },
         send_proxy_header: send_proxy_header.flatten(),
+        allowed_clients,
     })
+}
+
+/// As it stands in a certificate.
+fn client_name(text: &str) -> Result<Box<str>, &'static str> {
+    match text {
+        "" => Err("expected a name of a client certificate"),
+        _ => Ok(text.into()),
+    }
 }
 
 /// Of the PROXY protocol, or `None` for `off`.
@@ -99,6 +122,7 @@ fn version(text: &str) -> Result<Option<proxy_header::Version>, String> {
 
 #[derive(Default)]
 struct Timeouts {
+    handshake: tls::Options,
     connect: connect::Options,
     dial: dial::Options,
     identification: identification::Options,
@@ -109,6 +133,8 @@ fn timeouts(section: &mut Section<'_>) -> Timeouts {
     let mut read = Timeouts::default();
     let head = section.value("head", brief);
     read.connect.head = head.unwrap_or(read.connect.head);
+    let handshake = section.value("tls_handshake", brief);
+    read.handshake.handshake = handshake.unwrap_or(read.handshake.handshake);
     dial(section, &mut read.dial);
     let identification = section.value("identification", brief);
     read.identification.identification = identification.unwrap_or(read.identification.identification);

@@ -131,6 +131,11 @@ impl<'a> Section<'a> {
         self.field(name)?.parse(parse)
     }
 
+    /// Reports a fault of the map as a whole.
+    pub(super) fn fault(&self, reason: impl Into<String>) {
+        self.place.fault(reason);
+    }
+
     /// How many faults the file has so far, to check values against one another only if they are sound.
     pub(super) fn faults(&self) -> usize {
         self.place.faults.count()

@@ -26,6 +26,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
     let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     match bytes.get(blank) {
         Some(&TLS_HANDSHAKE) => return Err(malformed(Malformed::Tls)),
+        _ if bytes.starts_with(b"SSH-") => return Err(malformed(Malformed::Ssh)),
         _ if blank > MOST_BLANK_BYTES => return Err(malformed(Malformed::RequestLine)),
         _ => {}
     }
@@ -145,7 +146,8 @@ mod tests {
         use Malformed::*;
         for (head, fault) in [
             ("\x16\x03\x01\x02", Tls),
-            ("SSH-2.0-OpenSSH_9.2\r\n", RequestLine),
+            ("SSH-2.0-OpenSSH_9.2\r\n", Ssh),
+            ("SSH-", Ssh),
             ("CONNECT a:1\r\n\r\n", RequestLine),
             ("CONNECT  a:1 HTTP/1.1\r\n", RequestLine),
             ("\0", RequestLine),

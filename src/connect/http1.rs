@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::head::{self, MOST_BYTES};
+use super::ssh;
 use crate::authority::Authority;
 use crate::end::{End, Sink, Source};
 use crate::outcome::{Denial, Malformed, Refusal};
@@ -22,23 +23,23 @@ pub(super) struct Client<D> {
 }
 
 impl<D: End> Client<D> {
-    pub(super) fn new(stream: D) -> Self {
-        Self {
-            stream,
-            buffer: Vec::new(),
-        }
+    /// `read` was taken from the stream already.
+    pub(super) fn new(stream: D, read: Vec<u8>) -> Self {
+        Self { stream, buffer: read }
     }
 
     /// Reads until the head is complete or refused, however it is chopped.
     pub(super) async fn read_head(&mut self) -> Result<Authority, Refusal> {
+        let mut known = 0;
         loop {
-            let known = self.buffer.len();
-            match self.read_some().await {
-                Ok(0) if known == 0 => return Err(Refusal::NoRequest),
-                Ok(0) => return Err(Refusal::Malformed(Malformed::Truncated)),
-                Ok(_) => {}
-                Err(_) if known == 0 => return Err(Refusal::NoRequest),
-                Err(_) => return Err(Refusal::ClientLeft),
+            if self.buffer.len() == known {
+                match self.read_some().await {
+                    Ok(0) if known == 0 => return Err(Refusal::NoRequest),
+                    Ok(0) => return Err(Refusal::Malformed(Malformed::Truncated)),
+                    Ok(_) => {}
+                    Err(_) if known == 0 => return Err(Refusal::NoRequest),
+                    Err(_) => return Err(Refusal::ClientLeft),
+                }
             }
             let came = self.buffer.get(known..).unwrap_or_default();
             // Only a line's end can complete the head, and only the first bytes can be no request at all: parsing
@@ -48,6 +49,7 @@ impl<D: End> Client<D> {
                 self.buffer.drain(..head.length);
                 return Ok(head.target);
             }
+            known = self.buffer.len();
         }
     }
 
@@ -76,7 +78,7 @@ impl<D: End> Client<D> {
 
     /// Sends the refusal, and gives the connection back if there was somebody to send it to.
     pub(super) async fn refuse(mut self, denial: &Denial) -> Option<D> {
-        let told = denial.refusal.is_answered() && self.send(answer(denial).as_bytes()).await.is_ok();
+        let told = denial.refusal.is_answered() && self.send(&answer(denial)).await.is_ok();
         told.then_some(self.stream)
     }
 
@@ -116,8 +118,16 @@ fn poll_read_some(
     Poll::Ready(Ok(read.len()))
 }
 
-/// The whole refusal. The phrase stands in the body too, for those who print that.
-fn answer(denial: &Denial) -> String {
+/// The whole refusal, in the client's language.
+fn answer(denial: &Denial) -> Vec<u8> {
+    if denial.refusal == Refusal::Malformed(Malformed::Ssh) {
+        return ssh::disconnect(denial.phrase());
+    }
+    response(denial).into_bytes()
+}
+
+/// The phrase stands in the body too, for those who print that.
+fn response(denial: &Denial) -> String {
     let (refusal, phrase) = (denial.refusal, denial.phrase());
     let status = refusal.status();
     let mut answer = format!(
@@ -157,11 +167,11 @@ mod tests {
     #[test]
     fn a_refusal_is_a_whole_response_that_closes() {
         assert_eq!(
-            answer(&Refusal::MethodNotAllowed.into()),
+            response(&Refusal::MethodNotAllowed.into()),
             "HTTP/1.1 405 only CONNECT is served here\r\nConnection: close\r\nContent-Type: text/plain\r\n\
              Content-Length: 28\r\nProxy-Status: switchboard; error=http_request_error\r\nAllow: CONNECT\r\n\r\n\
              only CONNECT is served here\n"
         );
-        assert!(answer(&Refusal::Draining.into()).contains("\r\nRetry-After: 1\r\n"));
+        assert!(response(&Refusal::Draining.into()).contains("\r\nRetry-After: 1\r\n"));
     }
 }

@@ -9,6 +9,8 @@ pub enum Malformed {
     Target(AuthorityError),
     /// The first bytes are a TLS handshake record.
     Tls,
+    /// The first bytes are an SSH identification: the client has no ProxyCommand.
+    Ssh,
     /// The request line is not `method target HTTP/1.x`.
     RequestLine,
     /// The version is neither 1.0 nor 1.1.
@@ -33,6 +35,7 @@ impl Malformed {
         match self {
             Self::Target(error) => error.phrase(),
             Self::Tls => "this port does not speak TLS",
+            Self::Ssh => "this is an HTTP CONNECT proxy: set a ProxyCommand",
             Self::RequestLine => "the request line is malformed",
             Self::Version => "the HTTP version must be 1.0 or 1.1",
             Self::Field => "a header field is malformed",

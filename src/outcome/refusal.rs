@@ -9,6 +9,12 @@ pub enum Refusal {
     Malformed(Malformed),
     /// The target is not on the allowlist; whether its name or its port is unknown is not said.
     NotAllowed,
+    /// The target is for other clients, who show a certificate.
+    ClientNotAllowed,
+    /// The port wants TLS, and the client has begun without.
+    TlsRequired,
+    /// The TLS handshake failed.
+    TlsHandshake,
     /// Another method than CONNECT.
     MethodNotAllowed,
     /// The head was not complete in time.
@@ -55,9 +61,12 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every refusal, with one fault for all that are malformed: for metrics that show zero before the first.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 26] = [
         Self::Malformed(Malformed::RequestLine),
         Self::NotAllowed,
+        Self::ClientNotAllowed,
+        Self::TlsRequired,
+        Self::TlsHandshake,
         Self::MethodNotAllowed,
         Self::HeadTimeout,
         Self::HeadTooLarge,
@@ -84,13 +93,13 @@ impl Refusal {
     /// The status code of the answer. 499 (as nginx has it) is never sent: there was nobody to send it to.
     pub fn status(self) -> u16 {
         match self {
-            Self::Malformed(_) | Self::BadProxyHeader => 400,
-            Self::NotAllowed | Self::UntrustedProxy => 403,
+            Self::Malformed(_) | Self::BadProxyHeader | Self::TlsRequired => 400,
+            Self::NotAllowed | Self::ClientNotAllowed | Self::UntrustedProxy => 403,
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout => 408,
             Self::ClientFull | Self::ConnectRate => 429,
             Self::HeadTooLarge => 431,
-            Self::ClientLeft | Self::NoRequest => 499,
+            Self::ClientLeft | Self::NoRequest | Self::TlsHandshake => 499,
             Self::Internal => 500,
             Self::TargetRefused | Self::TargetUnreachable => 502,
             Self::NoEndpoint
@@ -110,6 +119,9 @@ impl Refusal {
         match self {
             Self::Malformed(_) => "malformed",
             Self::NotAllowed => "not_allowed",
+            Self::ClientNotAllowed => "client_not_allowed",
+            Self::TlsRequired => "tls_required",
+            Self::TlsHandshake => "tls_handshake",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::HeadTimeout => "head_timeout",
             Self::HeadTooLarge => "head_too_large",
@@ -137,10 +149,12 @@ impl Refusal {
     /// Who ended it.
     pub fn by(self) -> Side {
         match self {
-            Self::ClientLeft | Self::NoRequest => Side::Client,
+            Self::ClientLeft | Self::NoRequest | Self::TlsHandshake => Side::Client,
             Self::TargetRefused => Side::Target,
             Self::Malformed(_)
             | Self::NotAllowed
+            | Self::ClientNotAllowed
+            | Self::TlsRequired
             | Self::MethodNotAllowed
             | Self::HeadTimeout
             | Self::HeadTooLarge
@@ -167,6 +181,9 @@ impl Refusal {
         match self {
             Self::Malformed(fault) => fault.phrase(),
             Self::NotAllowed => "the target is not on the allowlist",
+            Self::ClientNotAllowed => "the target wants a client certificate of another name",
+            Self::TlsRequired => "this port wants TLS: use an https:// proxy",
+            Self::TlsHandshake => "the TLS handshake failed",
             Self::MethodNotAllowed => "only CONNECT is served here",
             Self::HeadTimeout => "the request head did not arrive in time",
             Self::HeadTooLarge => "the request head is too large",
@@ -195,13 +212,15 @@ impl Refusal {
     pub fn proxy_status(self) -> &'static str {
         match self {
             Self::Malformed(_)
+            | Self::TlsRequired
             | Self::MethodNotAllowed
             | Self::HeadTimeout
             | Self::HeadTooLarge
             | Self::BadProxyHeader
             | Self::ClientLeft
             | Self::NoRequest => "http_request_error",
-            Self::NotAllowed | Self::UntrustedProxy => "http_request_denied",
+            Self::TlsHandshake => "tls_protocol_error",
+            Self::NotAllowed | Self::ClientNotAllowed | Self::UntrustedProxy => "http_request_denied",
             Self::TargetRefused => "connection_refused",
             Self::TargetUnreachable => "destination_ip_unroutable",
             Self::DialTimeout => "connection_timeout",
@@ -234,6 +253,9 @@ impl Refusal {
             Self::TargetFull | Self::ClientFull => Some(30),
             Self::Malformed(_)
             | Self::NotAllowed
+            | Self::ClientNotAllowed
+            | Self::TlsRequired
+            | Self::TlsHandshake
             | Self::MethodNotAllowed
             | Self::HeadTimeout
             | Self::HeadTooLarge

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::allowlist::ClientNames;
 use crate::limits::{Ceiling, Limits, Rate, Size, TargetLimits, TunnelLimits};
 use crate::proxy_header::Version;
 
 /// What the annotations of a Service ask for; `None` leaves the default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Asked {
     /// `download`: from the pod to the client, each tunnel.
     #[serde(with = "as_text", default)]
@@ -27,6 +28,9 @@ pub(crate) struct Asked {
     pub(crate) most_tunnels: Option<NonZeroU32>,
     /// `idle-timeout`.
     pub(crate) idle: Option<Idle>,
+    /// `allowed-clients`.
+    #[serde(default)]
+    pub(crate) allowed_clients: Option<ClientNames>,
     /// `send-proxy-protocol`: what the pod is told first of whose connection it is.
     #[serde(with = "as_text", default)]
     pub(crate) send_proxy_header: Option<Version>,
@@ -84,6 +88,10 @@ pub(crate) fn read(
                 "unlimited" => Ok(()),
                 _ => parse(text, most_tunnels, &mut asked.most_tunnels),
             },
+            "allowed-clients" => {
+                asked.allowed_clients = Some(names(text));
+                Ok(())
+            }
             "idle-timeout" => parse(text, idle, &mut asked.idle),
             "send-proxy-protocol" => match text {
                 "off" => Ok(()),
@@ -189,6 +197,12 @@ fn port_asked(text: &str) -> Result<PortAsked, &'static str> {
     Ok(PortAsked::Name(text.into()))
 }
 
+/// Without a name in it nobody may come: who has written the annotation means to keep clients out.
+fn names(text: &str) -> ClientNames {
+    let names = text.split(',').map(str::trim);
+    names.filter(|name| !name.is_empty()).map(Into::into).collect()
+}
+
 fn most_tunnels(text: &str) -> Result<NonZeroU32, &'static str> {
     text.parse()
         .map_err(|_| "expected a whole number of at least 1, or `unlimited`")
@@ -245,7 +259,8 @@ mod as_text {
     }
 }
 
-const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only and send-proxy-protocol";
+const KNOWN: &str =
+    "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients and send-proxy-protocol";
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 const LONGEST_SHOWN: usize = 60;
 
@@ -276,6 +291,7 @@ mod tests {
             ("idle-timeout", "30m"),
             ("send-proxy-protocol", "v2"),
             ("ssh-only", "false"),
+            ("allowed-clients", " alice,, spiffe://x/bob ,"),
             ("port", "2222"),
             ("expose", "true"),
         ]);
@@ -291,6 +307,7 @@ mod tests {
                 idle: Some(Idle::After(Duration::from_secs(1800))),
                 send_proxy_header: Some(Version::V2),
                 ssh_only: Some(false),
+                allowed_clients: Some(["alice", "spiffe://x/bob"].map(Into::into).into()),
             }
         );
         let json = serde_json::to_string(&asked).unwrap();
@@ -300,7 +317,9 @@ mod tests {
             ("idle-timeout", "off"),
             ("max-tunnels", "unlimited"),
             ("send-proxy-protocol", "off"),
+            ("allowed-clients", ""),
         ]);
+        assert_eq!(asked.allowed_clients, Some(Box::default()), "nobody, and not everybody");
         assert_eq!(port, Some(PortAsked::Name("ssh".into())));
         assert_eq!(
             (asked.idle, asked.most_tunnels, asked.send_proxy_header),

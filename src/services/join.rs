@@ -365,6 +365,7 @@ impl Join {
             ports: [port.number, self.rules.alias_port],
             endpoints,
             limits: grant(&facts.asked, &self.rules.limits),
+            allowed_clients: facts.asked.allowed_clients.clone(),
         })
     }
 }

@@ -30,6 +30,14 @@ pub(crate) const PROXYTUNNEL: Client = Client {
     refusal: "403 the target is not on the allowlist",
 };
 
+/// The certificate is of a throwaway authority, which `-z` lets pass: it is TLS that is tested, and not proxytunnel.
+pub(crate) const PROXYTUNNEL_TLS: Client = Client {
+    program: "proxytunnel",
+    package: "proxytunnel",
+    proxy_command: "proxytunnel -E -z -p proxy.example.com:8080 -d %h:%p",
+    refusal: "403 the target is not on the allowlist",
+};
+
 pub(crate) const NC: Client = Client {
     program: "nc",
     package: "netcat-openbsd",

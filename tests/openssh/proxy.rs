@@ -18,11 +18,17 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts it with one name on the allowlist, and a drain that does not wait for load balancers.
+    /// Starts it with one name on the allowlist, one port for plain and TLS clients, and a drain that does not wait for
+    /// load balancers.
     pub(crate) fn start(directory: &Path, name: &str, target: SocketAddr) -> Self {
         let configuration = directory.join("switchboard.yaml");
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        fs::write(directory.join("tls.crt"), made.cert.pem()).unwrap();
+        fs::write(directory.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
+        let [certificate, key] = ["tls.crt", "tls.key"].map(|name| directory.join(name).display().to_string());
         let text = format!(
-            "listen: [\"127.0.0.1:0\"]\n\
+            "listen: {{address: \"127.0.0.1:0\", tls: optional}}\n\
+             tls: {{certificates: [{{cert: \"{certificate}\", key: \"{key}\"}}]}}\n\
              admin: \"127.0.0.1:0\"\n\
              allowlist:\n  static:\n    - {{name: \"{name}\", addresses: [\"{target}\"]}}\n\
              drain: {{delay: 0s, timeout: 30s, spread: 0s}}\n"

@@ -1,0 +1,261 @@
+//! Speaks TLS with clients: certificates that are read anew when they change, and one deadline for each handshake.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+
+use rustls::server::{ProducesTickets, ServerSessionMemoryCache, StoresServerSessions};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use self::files::{Contents, Material};
+pub use self::files::{Fault, Part};
+pub use self::handshake::{Accepted, Cause, Failed, Peer};
+pub use self::identity::Identity;
+pub use self::session::Session;
+
+mod certificates;
+mod files;
+mod handshake;
+mod identity;
+mod session;
+
+/// Whether a public port speaks TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It does not.
+    #[default]
+    Off,
+    /// If the client does: its first byte tells.
+    Optional,
+    /// Only that.
+    Required,
+}
+
+/// Whether clients show certificates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// They are not asked.
+    #[default]
+    Off,
+    /// Those that have one; it must be good.
+    Optional,
+    /// All of them.
+    Required,
+}
+
+/// A certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// PEM, the certificate first and what leads to its authority behind it.
+    pub cert: PathBuf,
+    /// PEM, not encrypted.
+    pub key: PathBuf,
+}
+
+/// What the process shows to clients, and wants to see of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Chosen by the name that the client asks for; the first one is for all other names.
+    pub certificates: Vec<Pair>,
+    /// Whether clients show theirs.
+    pub client_auth: ClientAuth,
+    /// PEM: who may have issued a client's.
+    pub client_ca: Option<PathBuf>,
+    /// PEM: which of them are revoked.
+    pub crl: Option<PathBuf>,
+    /// How often the files are looked at.
+    pub poll: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            certificates: Vec::new(),
+            client_auth: ClientAuth::Off,
+            client_ca: None,
+            crl: None,
+            poll: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Settings {
+    /// What is wrong with the files.
+    pub fn faults(&self) -> Vec<Fault> {
+        Material::of(self, &Contents::read(self)).err().unwrap_or_default()
+    }
+}
+
+/// How long a handshake may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// From its first byte to its last.
+    pub handshake: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The TLS of a process. Handshakes that run keep what they began with, and sessions need none of it.
+#[derive(Debug)]
+pub struct Tls {
+    /// `None` without certificates.
+    serving: RwLock<Option<Arc<ServerConfig>>>,
+    known: Mutex<Known>,
+    options: Options,
+}
+
+/// What came of a look at the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// They are as they were at the last one.
+    Unchanged,
+    /// They are other ones, and serve from now on.
+    Loaded,
+    /// They are faulty: what was read before serves on.
+    Faulty(Vec<Fault>),
+}
+
+/// Until when a certificate is good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    /// The file that it is in, as the configuration has it.
+    pub certificate: String,
+    /// Seconds since 1970.
+    pub timestamp: i64,
+}
+
+#[derive(Debug)]
+struct Known {
+    settings: Settings,
+    /// Of the contents that were looked at last.
+    fingerprint: Option<u64>,
+    /// Of what clients are judged by.
+    trust: u64,
+    resumption: Resumption,
+    expiries: Vec<Expiry>,
+}
+
+impl Tls {
+    /// Reads the files for the first time.
+    ///
+    /// # Errors
+    /// Every fault of them.
+    pub fn new(settings: Settings, options: Options) -> Result<Self, Vec<Fault>> {
+        let tls = Self {
+            serving: RwLock::default(),
+            known: Mutex::new(Known {
+                settings,
+                fingerprint: None,
+                trust: 0,
+                resumption: Resumption::new().map_err(|reason| vec![Fault::of_the_system(&reason)])?,
+                expiries: Vec::new(),
+            }),
+            options,
+        };
+        match tls.look() {
+            Look::Faulty(faults) => Err(faults),
+            Look::Unchanged | Look::Loaded => Ok(tls),
+        }
+    }
+
+    /// Looks at other files from now on, or at the same ones again.
+    pub fn configure(&self, settings: Settings) -> Look {
+        {
+            let mut known = self.known();
+            if known.settings != settings {
+                known.settings = settings;
+                known.fingerprint = None;
+            }
+        }
+        self.look()
+    }
+
+    /// Reads the files, and serves by what they say if that has changed.
+    ///
+    /// Contents are compared, not times: Kubernetes changes a mounted Secret by swapping a symbolic link.
+    pub fn look(&self) -> Look {
+        let mut known = self.known();
+        let contents = Contents::read(&known.settings);
+        let fingerprint = Some(contents.fingerprint());
+        if std::mem::replace(&mut known.fingerprint, fingerprint) == fingerprint {
+            return Look::Unchanged;
+        }
+        match Material::of(&known.settings, &contents).and_then(|material| known.serve(&contents, material)) {
+            Ok(config) => {
+                *self.serving.write().unwrap_or_else(PoisonError::into_inner) = config;
+                Look::Loaded
+            }
+            Err(faults) => Look::Faulty(faults),
+        }
+    }
+
+    /// How often to [`look`](Self::look).
+    pub fn poll(&self) -> Duration {
+        self.known().settings.poll
+    }
+
+    /// Until when each certificate that serves is good.
+    pub fn expiries(&self) -> Vec<Expiry> {
+        self.known().expiries.clone()
+    }
+
+    /// Does the handshake with a client, of which `read` was taken from the socket already, before `deadline`.
+    ///
+    /// # Errors
+    /// Why it failed; the client has been told by an alert where it can be.
+    pub async fn accept(&self, stream: TcpStream, read: Vec<u8>, deadline: Instant) -> Result<Accepted, Failed> {
+        let config = self.serving.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let deadline = deadline.min(Instant::now() + self.options.handshake);
+        handshake::accept(stream, read, config, deadline).await
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn serve(&mut self, contents: &Contents, material: Material) -> Result<Option<Arc<ServerConfig>>, Vec<Fault>> {
+        self.expiries = material.expiries();
+        let trust = contents.trust();
+        if std::mem::replace(&mut self.trust, trust) != trust {
+            // A session that is resumed shows no certificate again: who was revoked must not come in by an old ticket.
+            self.resumption = Resumption::new().map_err(|reason| vec![Fault::of_the_system(&reason)])?;
+        }
+        let Some(mut config) = material.into_config() else {
+            return Ok(None);
+        };
+        config.ticketer = Arc::clone(&self.resumption.ticketer);
+        config.session_storage = Arc::clone(&self.resumption.sessions) as Arc<dyn StoresServerSessions>;
+        Ok(Some(Arc::new(config)))
+    }
+}
+
+/// What lets a client come back without a full handshake. It outlives the certificates.
+#[derive(Debug)]
+struct Resumption {
+    /// Its keys change every six hours, and the last ones are good for as long again.
+    ticketer: Arc<dyn ProducesTickets>,
+    /// For clients of TLS 1.2 that take no tickets.
+    sessions: Arc<ServerSessionMemoryCache>,
+}
+
+impl Resumption {
+    fn new() -> Result<Self, rustls::Error> {
+        Ok(Self {
+            ticketer: rustls::crypto::aws_lc_rs::Ticketer::new()?,
+            sessions: ServerSessionMemoryCache::new(MOST_SESSIONS),
+        })
+    }
+}
+
+const MOST_SESSIONS: usize = 1024;

@@ -1,0 +1,117 @@
+//! Who a client certificate that was verified says its owner is.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The names in a verified client certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The subject, such as `CN=alice, O=team-a`.
+    pub subject: Box<str>,
+    /// The subject alternative names: DNS names in lower case, mail addresses, URIs and IP addresses.
+    pub alternative_names: Vec<Box<str>>,
+    common_name: Option<Box<str>>,
+}
+
+impl Identity {
+    /// Reads them out of a certificate in DER. `None` if it is none, which nobody can have verified.
+    pub(super) fn of(certificate: &[u8]) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        let subject = certificate.subject();
+        let names = certificate.subject_alternative_name().ok().flatten();
+        let names = names.iter().flat_map(|extension| &extension.value.general_names);
+        let common_name = subject.iter_common_name().next();
+        Some(Self {
+            subject: subject.to_string().into(),
+            alternative_names: names.filter_map(text).collect(),
+            common_name: common_name.and_then(|name| name.as_str().ok()).map(Into::into),
+        })
+    }
+
+    /// Whether it may go by that name: one of its alternative names, or the common name where it has none of those.
+    ///
+    /// As browsers do since RFC 6125 section 6.4.4: a certificate authority that lets people choose their common name
+    /// need not let them choose another's identity.
+    pub fn is(&self, name: &str) -> bool {
+        if self.alternative_names.is_empty() {
+            return self.common_name.as_deref() == Some(name);
+        }
+        self.alternative_names.iter().any(|own| **own == *name)
+    }
+}
+
+fn text(name: &GeneralName<'_>) -> Option<Box<str>> {
+    match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase().into()),
+        GeneralName::RFC822Name(name) | GeneralName::URI(name) => Some((*name).into()),
+        GeneralName::IPAddress(bytes) => match <[u8; 4]>::try_from(*bytes) {
+            Ok(address) => Some(Ipv4Addr::from(address).to_string().into()),
+            Err(_) => {
+                let address = <[u8; 16]>::try_from(*bytes).ok()?;
+                Some(Ipv6Addr::from(address).to_string().into())
+            }
+        },
+        GeneralName::OtherName(..)
+        | GeneralName::X400Address(_)
+        | GeneralName::DirectoryName(_)
+        | GeneralName::EDIPartyName(_)
+        | GeneralName::RegisteredID(_)
+        | GeneralName::Invalid(..) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+
+    fn identity(common_name: &str, names: &[SanType]) -> Identity {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.subject_alt_names = names.to_vec();
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        Identity::of(certificate.der()).unwrap()
+    }
+
+    #[test]
+    fn a_certificate_goes_by_its_alternative_names() {
+        let names = [
+            SanType::DnsName("Laptop.Example.com".try_into().unwrap()),
+            SanType::Rfc822Name("alice@example.com".try_into().unwrap()),
+            SanType::URI("spiffe://example.com/alice".try_into().unwrap()),
+            SanType::IpAddress("192.0.2.7".parse().unwrap()),
+            SanType::IpAddress("2001:db8::7".parse().unwrap()),
+        ];
+        let identity = identity("bob", &names);
+        assert_eq!(&*identity.subject, "CN=bob");
+        let expected = [
+            "laptop.example.com",
+            "alice@example.com",
+            "spiffe://example.com/alice",
+            "192.0.2.7",
+            "2001:db8::7",
+        ];
+        assert!(identity.alternative_names.iter().map(|name| &**name).eq(expected));
+        assert!(expected.iter().all(|name| identity.is(name)));
+        assert!(
+            !identity.is("bob"),
+            "its common name counts only where it has nothing else"
+        );
+        assert!(!identity.is("example.com"));
+    }
+
+    #[test]
+    fn without_alternative_names_it_goes_by_its_common_name() {
+        let identity = identity("alice", &[]);
+        assert!(identity.is("alice"));
+        assert!(!identity.is("Alice") && !identity.is("") && !identity.is("CN=alice"));
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_nobody() {
+        assert_eq!(Identity::of(b""), None);
+        assert_eq!(Identity::of(&[0x30, 0x03, 1, 2, 3]), None);
+    }
+}
