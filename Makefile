@@ -1,10 +1,10 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-kubernetes lint bench bench-compare clean
+.PHONY: help build demo test test-kubernetes fuzz lint bench bench-compare clean
 
 CARGO ?= cargo
-SCRIPTS := .ci/run benches/compare/run deploy/check tests/demo/run tests/install-clients
+SCRIPTS := .ci/run benches/compare/run deploy/check tests/demo/run tests/fuzz/run tests/install-clients
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -23,6 +23,9 @@ test-kubernetes: ## Run the tests that need no faults against a real API server:
 	@test -n "$(KUBECONFIG)" || { echo 'say which cluster: make test-kubernetes KUBECONFIG=FILE' >&2; exit 2; }
 	tests/install-clients iproute2 util-linux
 	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test kubernetes -- shapes:: changes::
+
+fuzz: ## Look for inputs that break a property, for SECONDS=60 a target; it installs cargo-fuzz
+	tests/fuzz/run $(or $(SECONDS),60)
 
 lint: ## Check format, lints, licences and sources; what is optional runs where it is installed
 	$(CARGO) fmt --check

@@ -11,7 +11,7 @@ use crate::authority::Authority;
 use crate::end::End;
 use crate::outcome::{Denial, Refusal};
 
-mod head;
+pub mod head;
 mod http1;
 mod ssh;
 

@@ -73,16 +73,32 @@ pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Resu
 /// # Errors
 /// What write(2) says.
 pub async fn write(stream: &mut TcpStream, version: Version, passage: &Passage) -> io::Result<()> {
-    let header = match version {
+    stream.write_all(&encode(version, passage)).await
+}
+
+/// A header that says whose connection it is.
+pub fn encode(version: Version, passage: &Passage) -> Vec<u8> {
+    match version {
         Version::V1 => v1::encode(passage),
         Version::V2 => v2::encode(passage),
+    }
+}
+
+/// The length of the header that these bytes begin with, and what it says. `None` means that more bytes are needed.
+///
+/// # Errors
+/// They begin with no header of either version.
+pub fn decode(bytes: &[u8]) -> Result<Option<(usize, Option<Passage>)>, Malformed> {
+    let Extent::Exactly(length) = extent(bytes)? else {
+        return Ok(None);
     };
-    stream.write_all(&header).await
+    let header = bytes.get(..length).map(parse).transpose()?;
+    Ok(header.map(|passage| (length, passage)))
 }
 
 /// Not a header of either version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Malformed;
+pub struct Malformed;
 
 /// How long the header is that begins like that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,22 +6,25 @@ use crate::authority::Authority;
 use crate::outcome::{Malformed, Refusal};
 
 /// The most bytes that a request head may have.
-pub(super) const MOST_BYTES: usize = 16 * 1024;
+pub const MOST_BYTES: usize = 16 * 1024;
 
 /// A whole head.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub struct Head {
     /// What it asks for.
-    pub(super) target: Authority,
+    pub target: Authority,
     /// Its length in bytes, with the empty line that ends it.
-    pub(super) length: usize,
+    pub length: usize,
 }
 
 /// Parses a CONNECT request head (RFC 9112 section 3). `None` means that more bytes are needed.
 ///
+/// # Errors
+/// The refusal that no further byte could turn into a target.
+///
 /// httparse is the parser that hyper uses. Here it runs on our own buffer, as hyper keeps neither the raw request
 /// target nor the fault, and answers a fault by itself.
-pub(super) fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
+pub fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
     // "A server SHOULD ignore at least one empty line" before a request line: RFC 9112 section 2.2.
     let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     match bytes.get(blank) {
