@@ -215,6 +215,10 @@ pub fn read(bytes: &[u8], from: Side) -> Result<Option<Line<'_>>, NotSsh> {
     let mut length = 0;
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
         length += line.len();
+        // However many bytes a read has brought.
+        if length > MOST_BYTES {
+            return Err(NotSsh);
+        }
         if from == Side::Client || begins(line, b"SSH-") {
             return identification(line).map(|software| software.map(|software| Line { length, software }));
         }
