@@ -40,3 +40,5 @@ mod stage;
 mod trust;
 #[path = "kubernetes/uplink.rs"]
 mod uplink;
+#[path = "kubernetes/vanished.rs"]
+mod vanished;

@@ -1,0 +1,37 @@
+//! Peers that vanish: no FIN, no reset, no packet at all.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::lab;
+use crate::proxy::within;
+use crate::stage::Stage;
+
+/// TCP_USER_TIMEOUT and keepalive come to 120 s, and a keepalive probe is sent every 15.
+const GIVEN_UP: Duration = Duration::from_secs(140);
+
+#[test]
+fn tunnels_whose_peers_vanish_are_given_up_whether_they_are_idle_or_busy() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let mut idle = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
+        idle.echo().await.unwrap();
+        let mut busy = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
+        busy.flood().await;
+        let started = Instant::now();
+        // Every packet of clients and pods is lost from now on, and nobody is told.
+        let down = Command::new("ip").args(["link", "set", "pods", "down"]).status();
+        assert!(down.unwrap().success());
+        for count in 1..=2 {
+            let is_given_up = |line: &Value| line["status"] == 200 && line["reason"] == "io";
+            let given_up = async || stage.proxy.access().iter().filter(|line| is_given_up(line)).count() == count;
+            let left = GIVEN_UP.saturating_sub(started.elapsed());
+            within(left, &format!("{count} tunnels given up"), given_up).await;
+            eprintln!("figure: {count} of 2 vanished after {:?}", started.elapsed());
+        }
+        drop((idle, busy));
+    });
+}
