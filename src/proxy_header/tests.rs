@@ -372,13 +372,14 @@ proptest! {
                 header[at] = *byte;
             }
             let read = framed(&header).and_then(|length| parse(&header[..length]));
-            // It takes a `+` before a port, and looks at the family of a LOCAL; else the two agree on what they take.
+            // It takes a `+` before a port and a space for a CR, and looks at the family of a LOCAL; else the two agree.
             if let (Ok(read), Some(theirs)) = (read, oracle(&header)) {
                 prop_assert_eq!(read, theirs, "{}", header.escape_ascii());
             }
             if read.is_err() {
                 let theirs = oracle(&header);
-                prop_assert!(theirs.is_none() || header.contains(&b'+'), "{}", header.escape_ascii());
+                let lax = header.contains(&b'+') || header.ends_with(b" \n");
+                prop_assert!(theirs.is_none() || lax, "{}", header.escape_ascii());
             }
         }
     }
