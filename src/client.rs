@@ -19,7 +19,7 @@ mod tls;
 mod url;
 mod wire;
 
-pub use self::tls::CaFault;
+pub use self::tls::{CaFault, Identity, IdentityFault, Trust};
 pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 
 /// Where to go, through what, and how long that may take.
@@ -27,8 +27,8 @@ pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 pub struct Options {
     /// The proxy, with its credentials if it wants any.
     pub proxy: ProxyUrl,
-    /// A PEM file with the certificates to trust for an `https://` proxy; `None` is the system's list.
-    pub ca: Option<PathBuf>,
+    /// Whom to believe, and who to be, with an `https://` proxy.
+    pub trust: Trust,
     /// The `host:port` to ask for. It is checked as an [`Authority`] and then sent as typed, as another proxy may tell
     /// spellings apart that ours does not.
     pub target: String,
@@ -102,7 +102,7 @@ where
         }
         Scheme::Https => {
             // Before the first packet: a wrong file is told at once, whatever the network does.
-            let tls = tls::Connector::new(options.proxy.host(), options.ca.as_deref())?;
+            let tls = tls::Connector::new(options.proxy.host(), &options.trust)?;
             let stream = wire::connect(&options.proxy, deadline).await?;
             let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
             Box::pin(tunnel(stream, options, deadline, local)).await
@@ -140,9 +140,17 @@ where
     let request = head::request(&options.target, options.proxy.authorization());
     let answer = deadline.bound(Step::Answer, async {
         // One write: some proxies read the request once and take what they got for all of it.
-        stream.write_all(&request).await.map_err(ClientError::Lost)?;
-        stream.flush().await.map_err(ClientError::Lost)?;
-        head::read_answer(&mut stream).await
+        let sent = async {
+            stream.write_all(&request).await?;
+            stream.flush().await
+        };
+        let sent = sent.await;
+        // A proxy that has hung up may have said why before.
+        match (head::read_answer(&mut stream).await, sent) {
+            (Err(ClientError::Lost(told)), Ok(()) | Err(_)) => Err(tls::named(told, ClientError::Lost)),
+            (Err(ClientError::NoAnswer), Err(error)) => Err(ClientError::Lost(error)),
+            (answer, Ok(()) | Err(_)) => answer,
+        }
     });
     let answer = answer.await?;
     if !answer.opens_tunnel() {
@@ -171,12 +179,27 @@ pub enum ClientError {
         #[source]
         fault: CaFault,
     },
+    /// The files of `--cert` and `--key` cannot be used.
+    #[error("cannot use the client certificate")]
+    Identity(#[source] IdentityFault),
+    /// The proxy wants a client certificate, and there is none.
+    #[error("the proxy wants a client certificate: give --cert and --key")]
+    CertificateWanted(#[source] io::Error),
+    /// The proxy does not take the client certificate.
+    #[error("the proxy refused the client certificate")]
+    CertificateRefused(#[source] io::Error),
     /// The system has no list of trusted certificates where anyone would look.
     #[error("the system has no trusted certificates: give the proxy's with --ca")]
     NoSystemRoots(#[source] Option<rustls_native_certs::Error>),
-    /// The proxy's host cannot be the name in a certificate.
-    #[error("the host of the proxy URL cannot stand in a certificate")]
-    TlsName(#[source] rustls::pki_types::InvalidDnsNameError),
+    /// The proxy's host, or the name in its place, cannot be the name in a certificate.
+    #[error("{name} cannot stand in a certificate as the proxy's name")]
+    TlsName {
+        /// The name.
+        name: String,
+        /// Why.
+        #[source]
+        source: rustls::pki_types::InvalidDnsNameError,
+    },
     /// rustls refused the configuration.
     #[error("cannot set TLS up")]
     TlsSetup(#[source] rustls::Error),

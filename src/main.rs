@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use switchboard::allowlist::StaticTarget;
 use switchboard::app::{App, Command, Source, StartError};
-use switchboard::client::{self, ProxyUrl};
+use switchboard::client::{self, Identity, ProxyUrl, Trust};
 use switchboard::config::{Config, LoadError, Overrides};
 use switchboard::drain::Drained;
 use switchboard::logging::{self, ParseError};
@@ -39,17 +39,45 @@ enum Task {
     },
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
-    Connect {
-        /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it wants credentials
-        #[arg(long, env = "SWITCHBOARD_PROXY", value_name = "URL", hide_env_values = true)]
-        proxy: ProxyUrl,
-        /// Trust the certificates of this PEM file instead of the system's for an https:// proxy
-        #[arg(long, env = "SWITCHBOARD_CA", value_name = "FILE")]
-        ca: Option<PathBuf>,
-        /// Where to go
-        #[arg(value_name = "HOST:PORT")]
-        target: String,
-    },
+    Connect(Connect),
+}
+
+#[derive(Args)]
+struct Connect {
+    /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it wants credentials
+    #[arg(long, env = "SWITCHBOARD_PROXY", value_name = "URL", hide_env_values = true)]
+    proxy: ProxyUrl,
+    /// Trust the certificates of this PEM file instead of the system's for an https:// proxy
+    #[arg(long, env = "SWITCHBOARD_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Show this client certificate (PEM, with what leads to its authority) to an https:// proxy that asks
+    #[arg(long, env = "SWITCHBOARD_CERT", value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// The private key of --cert (PEM, not encrypted)
+    #[arg(long, env = "SWITCHBOARD_KEY", value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// Expect this name in the proxy's certificate, and ask for it, instead of the host of the URL
+    #[arg(long, env = "SWITCHBOARD_SERVER_NAME", value_name = "NAME")]
+    server_name: Option<String>,
+    /// Where to go
+    #[arg(value_name = "HOST:PORT")]
+    target: String,
+}
+
+impl From<Connect> for client::Options {
+    fn from(options: Connect) -> Self {
+        let identity = options.cert.zip(options.key);
+        Self {
+            proxy: options.proxy,
+            trust: Trust {
+                ca: options.ca,
+                server_name: options.server_name,
+                identity: identity.map(|(certificate, key)| Identity { certificate, key }),
+            },
+            target: options.target,
+            timeout: client::DEFAULT_TIMEOUT,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -80,12 +108,7 @@ fn main() -> ExitCode {
     let done = match CommandLine::parse().task {
         Task::Serve(options) => serve(options),
         Task::Check { config } => check(&config),
-        Task::Connect { proxy, ca, target } => Ok(client::command(&client::Options {
-            proxy,
-            ca,
-            target,
-            timeout: client::DEFAULT_TIMEOUT,
-        })),
+        Task::Connect(options) => Ok(client::command(&options.into())),
     };
     done.unwrap_or_else(|error| {
         eprintln!("switchboard: {error:#}");

@@ -3,14 +3,16 @@
 use super::*;
 use std::sync::Arc;
 
-use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
+use rustls::server::WantsServerCert;
+use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
 use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+mod client_auth;
 mod endings;
 mod tls;
 
@@ -66,7 +68,7 @@ impl Proxy {
         let port = self.listener.local_addr().unwrap().port();
         Options {
             proxy: format!("{scheme}://{userinfo}127.0.0.1:{port}").parse().unwrap(),
-            ca: None,
+            trust: Trust::default(),
             target: TARGET.to_owned(),
             timeout: Duration::from_secs(20),
         }
@@ -92,17 +94,26 @@ impl Proxy {
 }
 
 /// A self-signed certificate, as a file for `--ca` and as a TLS server.
-struct Identity {
+struct Server {
     ca: tempfile::NamedTempFile,
     acceptor: TlsAcceptor,
 }
 
-impl Identity {
+impl Server {
     fn of(name: &str) -> Self {
         Self::issued_by("test authority", name)
     }
 
     fn issued_by(issuer: &str, name: &str) -> Self {
+        Self::asking(issuer, name, |config| config.with_no_client_auth())
+    }
+
+    /// One that may ask for a client certificate.
+    fn asking(
+        issuer: &str,
+        name: &str,
+        ask: impl FnOnce(ConfigBuilder<ServerConfig, WantsVerifier>) -> ConfigBuilder<ServerConfig, WantsServerCert>,
+    ) -> Self {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut parameters = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
         parameters.distinguished_name.push(rcgen::DnType::CommonName, issuer);
@@ -110,10 +121,9 @@ impl Identity {
         let ca = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(ca.path(), certificate.pem()).unwrap();
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider);
+        let mut config = ask(config.with_safe_default_protocol_versions().unwrap())
             .with_single_cert(vec![certificate.der().clone()], key)
             .unwrap();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -123,7 +133,10 @@ impl Identity {
 
     fn options(&self, proxy: &Proxy) -> Options {
         Options {
-            ca: Some(self.ca.path().to_owned()),
+            trust: Trust {
+                ca: Some(self.ca.path().to_owned()),
+                ..Trust::default()
+            },
             ..proxy.options("https", "")
         }
     }
@@ -300,7 +313,7 @@ async fn what_is_no_answer_has_a_name() {
 #[tokio::test]
 async fn a_silent_proxy_meets_the_deadline_of_its_step() {
     let proxy = Proxy::bind().await;
-    let identity = Identity::of("127.0.0.1");
+    let identity = Server::of("127.0.0.1");
     for (options, step) in [(proxy.http(), Step::Answer), (identity.options(&proxy), Step::Tls)] {
         let session = Session::start(Options {
             timeout: Duration::from_millis(50),

@@ -1,16 +1,37 @@
 //! TLS to the proxy: whom to trust, and the handshake.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{AlertDescription, ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::ClientError;
+
+/// Whom the client believes, and who it says it is.
+#[derive(Clone, Debug, Default)]
+pub struct Trust {
+    /// A PEM file with the certificates to trust; `None` is the system's list.
+    pub ca: Option<PathBuf>,
+    /// The name that the proxy's certificate must have, which is also the SNI; `None` is the host of the URL.
+    pub server_name: Option<String>,
+    /// What the client shows a proxy that asks for a certificate.
+    pub identity: Option<Identity>,
+}
+
+/// A client certificate.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// A PEM file with the certificate, and those that lead from it to one that the proxy knows.
+    pub certificate: PathBuf,
+    /// A PEM file with its private key, not encrypted.
+    pub key: PathBuf,
+}
 
 /// Everything that a handshake with one proxy needs.
 pub(super) struct Connector {
@@ -21,22 +42,34 @@ pub(super) struct Connector {
 impl Connector {
     /// Loads the certificates to trust: those of `ca`, or the system's. Never both, so that a private proxy's
     /// certificate cannot be had from a public authority.
-    pub(super) fn new(host: &str, ca: Option<&Path>) -> Result<Self, ClientError> {
-        let name = ServerName::try_from(host.to_owned()).map_err(ClientError::TlsName)?;
-        let roots = match ca {
+    pub(super) fn new(host: &str, trust: &Trust) -> Result<Self, ClientError> {
+        let name = trust.server_name.as_deref().unwrap_or(host);
+        let name = ServerName::try_from(name.to_owned()).map_err(|source| ClientError::TlsName {
+            name: name.to_owned(),
+            source,
+        })?;
+        let roots = match &trust.ca {
             Some(path) => roots_of(path).map_err(|fault| ClientError::Ca {
-                path: path.to_owned(),
+                path: path.clone(),
                 fault,
             })?,
             None => system_roots()?,
         };
         // The provider is named: nothing in the process may depend on which one was installed first.
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
+        let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(ClientError::TlsSetup)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let mut config = match &trust.identity {
+            None => config.with_no_client_auth(),
+            Some(identity) => {
+                let (chain, key) = identity.load().map_err(ClientError::Identity)?;
+                config
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|fault| ClientError::Identity(IdentityFault::Unusable(fault)))?
+            }
+        };
         // CONNECT is written in HTTP/1.1 only; a proxy that prefers HTTP/2 must not choose it.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self {
@@ -47,8 +80,80 @@ impl Connector {
 
     /// Runs the client's half of the handshake.
     pub(super) async fn handshake(self, stream: TcpStream) -> Result<TlsStream<TcpStream>, ClientError> {
-        self.tls.connect(self.name, stream).await.map_err(ClientError::Tls)
+        let shaken = self.tls.connect(self.name, stream).await;
+        shaken.map_err(|error| named(error, ClientError::Tls))
     }
+}
+
+/// Says so if a failure is about the client's certificate. In TLS 1.3 it comes after the handshake, for an answer.
+pub(super) fn named(told: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
+    match alert(&told) {
+        Some(AlertDescription::CertificateRequired) => ClientError::CertificateWanted(told),
+        Some(alert) if REFUSALS.contains(&alert) => ClientError::CertificateRefused(told),
+        Some(_) | None => otherwise(told),
+    }
+}
+
+fn alert(error: &io::Error) -> Option<AlertDescription> {
+    if let rustls::Error::AlertReceived(alert) = error.get_ref()?.downcast_ref()? {
+        Some(*alert)
+    } else {
+        None
+    }
+}
+
+/// What a server says that does not take a certificate.
+const REFUSALS: [AlertDescription; 7] = [
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+];
+
+impl Identity {
+    fn load(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), IdentityFault> {
+        let Self { certificate, key } = self;
+        let of = |path: &Path, fault| IdentityFault::Pem {
+            path: path.to_owned(),
+            fault,
+        };
+        let chain: Result<Vec<_>, _> =
+            CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<_, _>>);
+        let chain = chain.map_err(|fault| of(certificate, fault))?;
+        if chain.is_empty() {
+            return Err(IdentityFault::NoCertificate(certificate.clone()));
+        }
+        match PrivateKeyDer::from_pem_file(key) {
+            Ok(key) => Ok((chain, key)),
+            Err(pem::Error::NoItemsFound) => Err(IdentityFault::NoKey(key.clone())),
+            Err(fault) => Err(of(key, fault)),
+        }
+    }
+}
+
+/// What is wrong with the files of `--cert` and `--key`.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityFault {
+    /// One cannot be read, or is no PEM.
+    #[error("{}: {fault}", path.display())]
+    Pem {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        fault: pem::Error,
+    },
+    /// The first is readable and holds no `CERTIFICATE` section.
+    #[error("{} holds no PEM certificate", .0.display())]
+    NoCertificate(PathBuf),
+    /// The second is readable and holds no key.
+    #[error("{} holds no PEM private key (an encrypted one cannot be used)", .0.display())]
+    NoKey(PathBuf),
+    /// The key is not that of the certificate, or of a kind that nobody knows.
+    #[error("the certificate and the key do not go together")]
+    Unusable(#[source] rustls::Error),
 }
 
 /// What is wrong with the file of `--ca`.
@@ -103,7 +208,11 @@ mod tests {
     fn fault(content: &str) -> String {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(content.as_bytes()).unwrap();
-        let Err(error) = Connector::new("proxy", Some(file.path())) else {
+        let trust = Trust {
+            ca: Some(file.path().to_owned()),
+            ..Trust::default()
+        };
+        let Err(error) = Connector::new("proxy", &trust) else {
             panic!("accepted {content:?}");
         };
         let line = super::super::chain(&error);
@@ -136,7 +245,11 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named() {
-        let Err(error) = Connector::new("proxy", Some(Path::new("/nonexistent/ca.pem"))) else {
+        let trust = Trust {
+            ca: Some("/nonexistent/ca.pem".into()),
+            ..Trust::default()
+        };
+        let Err(error) = Connector::new("proxy", &trust) else {
             panic!("accepted a missing file");
         };
         let line = super::super::chain(&error);

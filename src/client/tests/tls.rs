@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test]
 async fn eight_mebibytes_both_ways_at_once_are_exact_under_tls() {
     let proxy = Proxy::bind().await;
-    let identity = Identity::of("127.0.0.1");
+    let identity = Server::of("127.0.0.1");
     let session = Session::start(identity.options(&proxy));
     exchange(session, identity.answer(&proxy, ACCEPT).await).await;
 }
@@ -13,7 +13,7 @@ async fn eight_mebibytes_both_ways_at_once_are_exact_under_tls() {
 #[tokio::test]
 async fn a_certificate_for_a_name_is_held_against_the_host_of_the_url() {
     let proxy = Proxy::bind().await;
-    let identity = Identity::of("localhost");
+    let identity = Server::of("localhost");
     let mut options = identity.options(&proxy);
     options.proxy = format!("https://localhost:{}", options.proxy.port()).parse().unwrap();
     let mut session = Session::start(options);
@@ -24,11 +24,11 @@ async fn a_certificate_for_a_name_is_held_against_the_host_of_the_url() {
 #[tokio::test]
 async fn a_stranger_or_a_wrong_name_gets_no_request() {
     let proxy = Proxy::bind().await;
-    let own = Identity::of("127.0.0.1");
-    let misnamed = Identity::of("other.example");
+    let own = Server::of("127.0.0.1");
+    let misnamed = Server::of("other.example");
     for (server, trusted, expected) in [
-        (&Identity::issued_by("stranger", "127.0.0.1"), &own, "UnknownIssuer"),
-        (&Identity::of("127.0.0.1"), &own, "BadSignature"),
+        (&Server::issued_by("stranger", "127.0.0.1"), &own, "UnknownIssuer"),
+        (&Server::of("127.0.0.1"), &own, "BadSignature"),
         (&misnamed, &misnamed, "not valid for name"),
     ] {
         let options = trusted.options(&proxy);
@@ -46,7 +46,7 @@ async fn a_stranger_or_a_wrong_name_gets_no_request() {
 #[tokio::test]
 async fn tls_spoken_on_one_side_only_is_named() {
     let proxy = Proxy::bind().await;
-    let identity = Identity::of("127.0.0.1");
+    let identity = Server::of("127.0.0.1");
     let session = Session::start(proxy.http());
     assert!(within(identity.acceptor.accept(proxy.accept().await)).await.is_err());
     assert_eq!(
@@ -64,7 +64,7 @@ async fn tls_spoken_on_one_side_only_is_named() {
 #[tokio::test]
 async fn a_proxy_that_leaves_without_close_notify_has_ended_in_order() {
     let proxy = Proxy::bind().await;
-    let identity = Identity::of("127.0.0.1");
+    let identity = Server::of("127.0.0.1");
     let Session {
         stdin,
         mut stdout,
@@ -80,7 +80,7 @@ async fn a_proxy_that_leaves_without_close_notify_has_ended_in_order() {
 #[tokio::test]
 async fn under_tls_the_end_of_stdin_is_a_close_notify_and_the_answer_still_arrives() {
     let proxy = Proxy::bind().await;
-    let identity = Identity::of("127.0.0.1");
+    let identity = Server::of("127.0.0.1");
     let Session {
         mut stdin,
         mut stdout,

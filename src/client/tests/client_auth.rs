@@ -1,0 +1,193 @@
+//! Client certificates and the name of the proxy: what is shown, what is expected, and how a failure is told.
+
+use super::*;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::server::WebPkiClientVerifier;
+
+/// An authority, and what it issues as files.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+}
+
+impl Authority {
+    fn named(name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut parameters = CertificateParams::new([]).unwrap();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        parameters.distinguished_name.push(DnType::CommonName, name);
+        let certificate = parameters.self_signed(&key).unwrap().der().clone();
+        Self {
+            issuer: Issuer::new(parameters, key),
+            certificate,
+        }
+    }
+
+    fn issue(&self, name: &str) -> Files {
+        let key = KeyPair::generate().unwrap();
+        let parameters = CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = parameters.signed_by(&key, &self.issuer).unwrap();
+        Files::of(&certificate.pem(), &key.serialize_pem())
+    }
+}
+
+/// The files of `--cert` and `--key`.
+struct Files {
+    directory: tempfile::TempDir,
+}
+
+impl Files {
+    fn of(certificate: &str, key: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("certificate"), certificate).unwrap();
+        std::fs::write(directory.path().join("key"), key).unwrap();
+        Self { directory }
+    }
+
+    fn identity(&self) -> Identity {
+        Identity {
+            certificate: self.directory.path().join("certificate"),
+            key: self.directory.path().join("key"),
+        }
+    }
+}
+
+/// A server that lets nobody in without a certificate of that authority.
+fn guarded_by(authority: &Authority) -> Server {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.certificate.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let verifier = verifier.build().unwrap();
+    Server::asking("test authority", "127.0.0.1", |config| {
+        config.with_client_cert_verifier(verifier)
+    })
+}
+
+fn showing(identity: Option<Identity>, options: Options) -> Options {
+    let trust = Trust {
+        identity,
+        ..options.trust
+    };
+    Options { trust, ..options }
+}
+
+#[tokio::test]
+async fn the_certificate_is_shown_to_a_proxy_that_asks() {
+    let authority = Authority::named("clients");
+    let server = guarded_by(&authority);
+    let files = authority.issue("alice");
+    let proxy = Proxy::bind().await;
+    let mut session = Session::start(showing(Some(files.identity()), server.options(&proxy)));
+    let stream = server.answer(&proxy, &[ACCEPT, b"hello"].concat()).await;
+    let shown = stream.get_ref().1.peer_certificates().unwrap();
+    assert_eq!(shown.len(), 1);
+    assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");
+}
+
+#[tokio::test]
+async fn a_proxy_that_does_not_ask_does_not_mind() {
+    let files = Authority::named("clients").issue("alice");
+    let (proxy, server) = (Proxy::bind().await, Server::of("127.0.0.1"));
+    let session = Session::start(showing(Some(files.identity()), server.options(&proxy)));
+    exchange(session, server.answer(&proxy, ACCEPT).await).await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_does_not_let_the_client_in_says_why() {
+    let authority = Authority::named("clients");
+    let server = guarded_by(&authority);
+    let stranger = Authority::named("strangers").issue("alice");
+    for (identity, expected) in [
+        (None, "the proxy wants a client certificate: give --cert and --key"),
+        (Some(stranger.identity()), "the proxy refused the client certificate"),
+    ] {
+        let proxy = Proxy::bind().await;
+        let session = Session::start(showing(identity, server.options(&proxy)));
+        let stream = proxy.accept().await;
+        assert!(within(server.acceptor.accept(stream)).await.is_err());
+        let line = session.failure().await;
+        assert!(line.starts_with(expected), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_are_named_before_any_connection() {
+    let authority = Authority::named("clients");
+    let good = authority.issue("alice");
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+    let certificate = read(good.identity().certificate);
+    let key = read(good.identity().key);
+    let other = read(authority.issue("bob").identity().key);
+    let encrypted = key.replace("PRIVATE", "ENCRYPTED PRIVATE");
+    for (certificate, key, expected) in [
+        ("", key.as_str(), "certificate holds no PEM certificate"),
+        (
+            &certificate,
+            "",
+            "key holds no PEM private key (an encrypted one cannot be used)",
+        ),
+        (
+            &certificate,
+            &encrypted,
+            "key holds no PEM private key (an encrypted one cannot be used)",
+        ),
+        (&certificate, &key.replace("-----END", ""), "key: "),
+        (&certificate, &other, "the certificate and the key do not go together: "),
+        (&key, &key, "certificate holds no PEM certificate"),
+    ] {
+        let files = Files::of(certificate, key);
+        let (proxy, server) = (Proxy::bind().await, Server::of("127.0.0.1"));
+        let line = Session::start(showing(Some(files.identity()), server.options(&proxy)))
+            .failure()
+            .await;
+        assert!(
+            line.starts_with("cannot use the client certificate: ") && line.contains(expected),
+            "{line}"
+        );
+    }
+    let missing = Identity {
+        certificate: "/nonexistent/tls.crt".into(),
+        key: "/nonexistent/tls.key".into(),
+    };
+    let (proxy, server) = (Proxy::bind().await, Server::of("127.0.0.1"));
+    let line = Session::start(showing(Some(missing), server.options(&proxy)))
+        .failure()
+        .await;
+    assert!(
+        line.contains("/nonexistent/tls.crt: ") && line.contains("No such file"),
+        "{line}"
+    );
+}
+
+#[tokio::test]
+async fn another_name_can_be_expected_of_the_proxy() {
+    let server = Server::of("ssh.example.com");
+    let named = |proxy: &Proxy, name: &str| {
+        let options = server.options(proxy);
+        let trust = Trust {
+            server_name: Some(name.to_owned()),
+            ..options.trust
+        };
+        Options { trust, ..options }
+    };
+    let proxy = Proxy::bind().await;
+    let mut session = Session::start(named(&proxy, "ssh.example.com"));
+    let stream = server.answer(&proxy, &[ACCEPT, b"hello"].concat()).await;
+    assert_eq!(stream.get_ref().1.server_name(), Some("ssh.example.com"));
+    assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");
+
+    let session = Session::start(named(&proxy, "other.example.com"));
+    let stream = proxy.accept().await;
+    assert!(within(server.acceptor.accept(stream)).await.is_err());
+    assert!(session.failure().await.contains("not valid for name"));
+
+    let line = Session::start(named(&proxy, "no name")).failure().await;
+    assert!(
+        line.starts_with("no name cannot stand in a certificate as the proxy's name"),
+        "{line}"
+    );
+}
