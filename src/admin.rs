@@ -1,4 +1,5 @@
-//! Serves `/metrics`, `/livez` and `/readyz` on a port and a thread of its own: a loaded data plane still answers.
+//! Serves `/metrics`, `/livez`, `/readyz` and `/drain` on a port and a thread of its own: a loaded data plane still
+//! answers.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -16,10 +17,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::listener;
 use crate::metrics;
@@ -31,6 +34,21 @@ pub struct Pages {
     pub readiness: Readiness,
     /// Writes the page `/metrics`.
     pub scrape: Box<dyn Fn() -> String + Send + Sync>,
+    /// Behind `/drain`.
+    pub progress: Box<dyn Fn() -> Progress + Send + Sync>,
+    /// Cancelled by a POST to `/drain`.
+    pub begin_drain: CancellationToken,
+}
+
+/// How far a drain is: what `/drain` answers, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// `serving`, `leaving`, `parting`, `stopped`, `closing` or `ended`: see [`Phase`](crate::drain::Phase).
+    pub phase: String,
+    /// Tunnels that are open, or whose target is being dialled.
+    pub tunnels: u32,
+    /// Connections of clients.
+    pub connections: u32,
 }
 
 impl std::fmt::Debug for Pages {
@@ -56,13 +74,13 @@ pub fn start(address: SocketAddr, pages: Pages) -> io::Result<SocketAddr> {
     };
     let pages = Arc::new(pages);
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-    let serve = move |stream, _| {
+    let serve = move |stream, peer: SocketAddr| {
         // Above the bound connections are closed at once: Prometheus and the kubelet come back.
         if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
             let pages = Arc::clone(&pages);
             tokio::spawn(async move {
                 // A peer that goes or stalls is no concern of ours.
-                timeout(LONGEST_CONNECTION, converse(stream, &pages)).await.ok();
+                timeout(LONGEST_CONNECTION, converse(stream, peer, &pages)).await.ok();
                 drop(place);
             });
         }
@@ -74,27 +92,24 @@ pub fn start(address: SocketAddr, pages: Pages) -> io::Result<SocketAddr> {
     Ok(address)
 }
 
-async fn converse(stream: TcpStream, pages: &Pages) -> hyper::Result<()> {
+async fn converse(stream: TcpStream, peer: SocketAddr, pages: &Pages) -> hyper::Result<()> {
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(LONGEST_HEAD)
         .serve_connection(
             TokioIo::new(stream),
-            service_fn(async |request| Ok::<_, Infallible>(answer(&request, pages))),
+            service_fn(async |request| Ok::<_, Infallible>(answer(&request, peer, pages))),
         )
         .await
 }
 
-fn answer<B>(request: &Request<B>, pages: &Pages) -> Response<Full<Bytes>> {
+fn answer<B>(request: &Request<B>, peer: SocketAddr, pages: &Pages) -> Response<Full<Bytes>> {
     let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
     match request.uri().path() {
-        "/metrics" | "/livez" | "/readyz" if !is_read => {
-            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".to_owned());
-            response
-                .headers_mut()
-                .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            response
-        }
+        "/drain" if request.method() == Method::POST => begin_drain(peer, pages),
+        "/drain" if is_read => progress(StatusCode::OK, pages),
+        "/drain" => only("GET, HEAD, POST"),
+        "/metrics" | "/livez" | "/readyz" if !is_read => only("GET, HEAD"),
         "/metrics" => {
             let mut response = text(StatusCode::OK, (pages.scrape)());
             response
@@ -106,9 +121,35 @@ fn answer<B>(request: &Request<B>, pages: &Pages) -> Response<Full<Bytes>> {
         "/readyz" => readyz(&pages.readiness, request.uri().query() == Some("verbose")),
         _ => text(
             StatusCode::NOT_FOUND,
-            "here are /metrics, /livez and /readyz\n".to_owned(),
+            "here are /metrics, /livez, /readyz and /drain\n".to_owned(),
         ),
     }
+}
+
+/// Whoever can reach the port may look; only who is on this host may act.
+fn begin_drain(peer: SocketAddr, pages: &Pages) -> Response<Full<Bytes>> {
+    if !peer.ip().is_loopback() {
+        return text(StatusCode::FORBIDDEN, "only from loopback\n".to_owned());
+    }
+    pages.begin_drain.cancel();
+    progress(StatusCode::ACCEPTED, pages)
+}
+
+fn progress(status: StatusCode, pages: &Pages) -> Response<Full<Bytes>> {
+    // A map of words and numbers can be written.
+    let mut page = serde_json::to_string(&(pages.progress)()).unwrap_or_default();
+    page.push('\n');
+    let mut response = text(status, page);
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn only(methods: &'static str) -> Response<Full<Bytes>> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, format!("only {methods}\n"));
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    response
 }
 
 fn readyz(readiness: &Readiness, verbose: bool) -> Response<Full<Bytes>> {
@@ -149,13 +190,26 @@ const LONGEST_CONNECTION: Duration = Duration::from_secs(600);
 mod tests {
     use super::*;
 
-    fn ask(method: Method, path: &str, readiness: &Readiness) -> (u16, String) {
-        let pages = Pages {
+    fn pages(readiness: &Readiness) -> Pages {
+        Pages {
             readiness: readiness.clone(),
             scrape: Box::new(|| "a_metric 1\n".to_owned()),
-        };
+            progress: Box::new(|| Progress {
+                phase: "serving".to_owned(),
+                tunnels: 1,
+                connections: 2,
+            }),
+            begin_drain: CancellationToken::new(),
+        }
+    }
+
+    fn answer_to(method: Method, path: &str, peer: &str, pages: &Pages) -> Response<Full<Bytes>> {
         let request = Request::builder().method(method).uri(path).body(()).unwrap();
-        let response = answer(&request, &pages);
+        answer(&request, peer.parse().unwrap(), pages)
+    }
+
+    fn ask(method: Method, path: &str, readiness: &Readiness) -> (u16, String) {
+        let response = answer_to(method, path, "192.0.2.1:1", &pages(readiness));
         let kind = response.headers()[CONTENT_TYPE].to_str().unwrap();
         (response.status().as_u16(), kind.to_owned())
     }
@@ -173,11 +227,30 @@ mod tests {
             (Method::HEAD, "/livez?x", 200),
             (Method::POST, "/metrics", 405),
             (Method::GET, "/", 404),
+            (Method::GET, "/drain", 200),
+            (Method::PUT, "/drain", 405),
+            (Method::POST, "/drain", 403),
             (Method::GET, "/readyz", 503),
         ] {
             assert_eq!(ask(method.clone(), path, &readiness).0, status, "{method} {path}");
         }
         drop(pending);
         assert_eq!(ask(Method::GET, "/readyz?verbose", &readiness).0, 200);
+    }
+
+    #[test]
+    fn a_drain_begins_on_this_host_only() {
+        let pages = pages(&Readiness::default());
+        for (method, peer, status, begun) in [
+            (Method::POST, "192.0.2.1:1", 403, false),
+            (Method::POST, "[2001:db8::1]:1", 403, false),
+            (Method::GET, "127.0.0.1:1", 200, false),
+            (Method::POST, "127.0.0.1:1", 202, true),
+            (Method::POST, "[::1]:1", 202, true),
+        ] {
+            let response = answer_to(method, "/drain", peer, &pages);
+            assert_eq!(response.status().as_u16(), status, "{peer}");
+            assert_eq!(pages.begin_drain.is_cancelled(), begun, "{peer}");
+        }
     }
 }

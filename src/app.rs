@@ -9,9 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, Pages};
+use crate::admin;
 use crate::allowlist::Writer;
 use crate::budget::Budgets;
 use crate::clients::Clients;
@@ -30,6 +31,8 @@ use crate::renewal;
 use crate::services::{self, Services};
 use crate::tls::{self, Tls};
 use crate::tunnel::{self, World};
+
+mod pages;
 
 /// What a running process may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +81,7 @@ pub struct App {
     writer: Writer,
     world: Arc<World>,
     conductor: Conductor,
+    drain_asked: CancellationToken,
     readiness: Readiness,
     starting: Pending,
     unknown: Pending,
@@ -135,14 +139,12 @@ impl App {
             identification: config.identification,
             relay: config.relay,
         });
+        let drain_asked = CancellationToken::new();
         let readiness = Readiness::default();
         let starting = readiness.await_for("listener");
         let unknown = readiness.await_for("allowlist");
         let public = config.listen.iter().map(bind_public).collect::<Result<_, _>>()?;
-        let pages = Pages {
-            readiness: readiness.clone(),
-            scrape: scrape(Arc::clone(&world), log_lines_dropped),
-        };
+        let pages = pages::of(&world, &readiness, &drain_asked, log_lines_dropped);
         let address = config.admin;
         let admin = admin::start(address, pages).map_err(|source| StartError::Bind { address, source })?;
         let services = follow(&config, &writer, &world.metrics)?;
@@ -153,6 +155,7 @@ impl App {
             writer,
             world,
             conductor,
+            drain_asked,
             readiness,
             starting,
             unknown,
@@ -175,7 +178,8 @@ impl App {
         self.admin
     }
 
-    /// Serves until it is told to stop, then drains. The end of `commands` is no command.
+    /// Serves until it is told to stop, by a command or on the admin port, then drains. The end of `commands` is no
+    /// command.
     pub async fn run(self, mut commands: mpsc::Receiver<Command>) -> Drained {
         info!("admin port {}", self.admin);
         let tasks = Tasks::default();
@@ -202,12 +206,24 @@ impl App {
             writer: self.writer,
             services: self.services,
         };
-        while let Command::Reload = next(&mut commands).await {
-            reload.run(&self.world);
-        }
+        let told = loop {
+            tokio::select! {
+                command = next(&mut commands) => match command {
+                    Command::Reload => reload.run(&self.world),
+                    Command::Stop => break true,
+                },
+                () = self.drain_asked.cancelled() => break false,
+            }
+        };
         self.readiness.withdraw("shutdown");
         self.world.metrics.draining.set(1);
-        let told_again = async { while next(&mut commands).await != Command::Stop {} };
+        let told_again = async {
+            // Kubernetes sends its signal when the hook that has asked for the drain is through: that is no hurry.
+            if !told {
+                stop(&mut commands).await;
+            }
+            stop(&mut commands).await;
+        };
         self.conductor.run(&reload.config.drain, &tasks, told_again).await
     }
 }
@@ -226,6 +242,10 @@ async fn next(commands: &mut mpsc::Receiver<Command>) -> Command {
     }
 }
 
+async fn stop(commands: &mut mpsc::Receiver<Command>) {
+    while next(commands).await != Command::Stop {}
+}
+
 async fn accept((listener, options): (TcpListener, Arc<listener::Options>), world: Arc<World>, tasks: Tasks) {
     let serve = |stream, peer| {
         let (options, world) = (Arc::clone(&options), Arc::clone(&world));
@@ -234,7 +254,7 @@ async fn accept((listener, options): (TcpListener, Arc<listener::Options>), worl
             .spawn(async move { tunnel::serve(stream, peer, options, &world).await });
     };
     let paused = || world.metrics.accept_paused.inc();
-    listener::accept(listener, world.drain.clone().stopped(), serve, paused).await;
+    listener::accept(listener, world.drain.clone().parting(), serve, paused).await;
 }
 
 /// What a reload changes: static targets, limits, certificates and the cluster. Everything else needs a restart.
@@ -331,25 +351,6 @@ fn bind_public(options: &listener::Options) -> Result<TcpListener, StartError> {
         address: options.address,
         source,
     })
-}
-
-/// The page `/metrics`: what nobody counts as it happens is looked up now.
-fn scrape(world: Arc<World>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn() -> String + Send + Sync> {
-    Box::new(move || {
-        let metrics = &world.metrics;
-        metrics.pipes_in_use.set(as_gauge(world.pipes.in_use()));
-        metrics.connections_unfinished.set(as_gauge(world.unfinished.len()));
-        metrics.allowlist_targets.set(as_gauge(world.allowlist.targets()));
-        metrics
-            .allowlist_name_conflicts
-            .set(as_gauge(world.allowlist.conflicts()));
-        metrics.log_lines_dropped.set(as_gauge(log_lines_dropped()));
-        metrics.encode().unwrap_or_else(|error| format!("# {error}\n"))
-    })
-}
-
-fn as_gauge(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// What the limit of open files leaves room for.

@@ -37,6 +37,8 @@ pub enum Phase {
     Serving,
     /// Told to go: not ready, but still accepting.
     Leaving,
+    /// The ports are closing; whoever has come is still served.
+    Parting,
     /// No new tunnels; those that run may end by themselves.
     Stopped,
     /// The deadline has passed: tunnels are closed from `since` on, over `spread`.
@@ -48,6 +50,28 @@ pub enum Phase {
     },
     /// Every tunnel ends at once.
     Ended,
+}
+
+impl Phase {
+    /// Whether new tunnels may begin.
+    pub fn takes_tunnels(self) -> bool {
+        match self {
+            Self::Serving | Self::Leaving | Self::Parting => true,
+            Self::Stopped | Self::Closing { .. } | Self::Ended => false,
+        }
+    }
+
+    /// What an operator is told.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Serving => "serving",
+            Self::Leaving => "leaving",
+            Self::Parting => "parting",
+            Self::Stopped => "stopped",
+            Self::Closing { .. } => "closing",
+            Self::Ended => "ended",
+        }
+    }
 }
 
 /// How a drain went.
@@ -73,10 +97,15 @@ impl Drain {
         *self.phase.borrow()
     }
 
-    /// Waits until no new tunnel may begin.
-    pub async fn stopped(mut self) {
+    /// Waits until the ports have to close.
+    pub async fn parting(mut self) {
         self.reaches(|phase| !matches!(phase, Phase::Serving | Phase::Leaving))
             .await;
+    }
+
+    /// Waits until no new tunnel may begin.
+    pub async fn stopped(mut self) {
+        self.reaches(|phase| !phase.takes_tunnels()).await;
     }
 
     /// Waits until the tunnel number `id` is to close, which was last active at what `last_moved` says then.
@@ -154,10 +183,12 @@ impl Conductor {
         info!(tunnels = tunnels.len(), delay = ?options.delay, "draining: not ready, still accepting");
         self.phase.send_replace(Phase::Leaving);
         sleep(options.delay).await;
+        info!(tunnels = tunnels.len(), "draining: closing the ports");
+        self.phase.send_replace(Phase::Parting);
+        // They hand over what the kernel has accepted, which takes no waiting; only shared ports take a moment.
+        acceptors.wait().await;
         info!(tunnels = tunnels.len(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
         self.phase.send_replace(Phase::Stopped);
-        // They hand over what the kernel has accepted, which takes no waiting.
-        acceptors.wait().await;
         if timeout(options.timeout, tunnels.wait()).await.is_ok() {
             info!("drained: every tunnel has ended");
             return Drained::Clean;

@@ -41,6 +41,7 @@ pub mod admin;
 pub mod app;
 pub mod client;
 pub mod config;
+pub mod drain_request;
 pub mod logging;
 pub mod renewal;
 pub mod services;

@@ -1,18 +1,21 @@
-//! The command line: `serve`, `check` and `connect`.
+//! The command line: `serve`, `check`, `connect` and `drain`.
 
 use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
+use switchboard::admin::Progress;
 use switchboard::allowlist::StaticTarget;
 use switchboard::app::{App, Command, Source, StartError};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
 use switchboard::config::{Config, LoadError, Overrides};
 use switchboard::drain::Drained;
+use switchboard::drain_request::{self, Answer, Wait};
 use switchboard::logging::{self, ParseError};
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,6 +43,30 @@ enum Task {
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
     Connect(Connect),
+    /// Have the process of this host drain, as SIGTERM does: a preStop hook where there is no shell
+    #[command(after_help = DRAIN_EXITS)]
+    Drain(Drain),
+}
+
+#[derive(Args)]
+struct Drain {
+    /// Its admin port
+    #[arg(
+        long,
+        env = "SWITCHBOARD_ADMIN",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:9090"
+    )]
+    admin: SocketAddr,
+    /// Return when its tunnels have ended
+    #[arg(long)]
+    wait: bool,
+    /// Return when no more than N tunnels are left
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "wait")]
+    at_most: u32,
+    /// Wait no longer than this, such as 50m
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, requires = "wait")]
+    timeout: Option<Duration>,
 }
 
 #[derive(Args)]
@@ -108,6 +135,7 @@ fn main() -> ExitCode {
     let done = match CommandLine::parse().task {
         Task::Serve(options) => serve(options),
         Task::Check { config } => check(&config),
+        Task::Drain(options) => drain(&options),
         Task::Connect(options) => Ok(client::command(&options.into())),
     };
     done.unwrap_or_else(|error| {
@@ -183,6 +211,33 @@ fn check(file: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn drain(options: &Drain) -> anyhow::Result<ExitCode> {
+    let wait = options.wait.then_some(Wait {
+        at_most: options.at_most,
+        timeout: options.timeout,
+    });
+    let admin = options.admin;
+    let (told, code) = match drain_request::drain(&drain_request::Options { admin, wait })? {
+        Answer::Drains(progress) => (told(&progress), ExitCode::SUCCESS),
+        Answer::Ended => ("ended".to_owned(), ExitCode::SUCCESS),
+        Answer::Late(progress) => (told(&progress), ExitCode::from(DRAIN_CUT)),
+    };
+    writeln!(std::io::stdout(), "{told}")?;
+    Ok(code)
+}
+
+fn told(progress: &Progress) -> String {
+    let Progress {
+        phase,
+        tunnels,
+        connections,
+    } = progress;
+    format!("{phase}: {tunnels} tunnels, {connections} connections")
+}
+
+const DRAIN_EXITS: &str = "\
+Exit status: 0 it drains, with --wait no more than N tunnels are left or it has ended, 1 it cannot be asked, 2 usage, \
+3 more were left after --timeout";
 const SERVE_EXITS: &str = "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut";
 const CONNECT_EXAMPLE: &str = "\
 In ~/.ssh/config:

@@ -25,6 +25,11 @@ impl Places {
         self.most.store(number(most), Ordering::Relaxed);
     }
 
+    /// How many are taken.
+    pub fn taken(&self) -> u32 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
     /// Takes a place, if one is free.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let most = self.most.load(Ordering::Relaxed);

@@ -17,7 +17,7 @@ use crate::connect::{self, Established, Refused};
 use crate::crowd::{Crowd, Waiting};
 use crate::dial::{self, Upstream};
 use crate::door::{self, Entered, TurnedAway};
-use crate::drain::{Drain, Phase};
+use crate::drain::Drain;
 use crate::end::End;
 use crate::identification;
 use crate::limits::Direction;
@@ -279,7 +279,7 @@ async fn reach(
     let target = target?;
     record.allowed(Arc::clone(&target));
     target.admits(record.identity())?;
-    if !matches!(world.drain.phase(), Phase::Serving | Phase::Leaving) {
+    if !world.drain.phase().takes_tunnels() {
         return Err(Refusal::Draining.into());
     }
     let in_all = world.tunnels.enter().ok_or(Refusal::ProxyFull)?;

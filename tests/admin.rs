@@ -244,10 +244,15 @@ fn each_path_and_method_has_its_answer() {
         ("GET", "/readyz?verbose", 200, "[+]allowlist ok\n[+]listener ok\nok\n"),
         ("HEAD", "/readyz", 200, ""),
         ("HEAD", "/metrics", 200, ""),
-        ("POST", "/metrics", 405, "only GET and HEAD\n"),
-        ("DELETE", "/readyz", 405, "only GET and HEAD\n"),
-        ("GET", "/", 404, "here are /metrics, /livez and /readyz\n"),
-        ("GET", "/metrics/", 404, "here are /metrics, /livez and /readyz\n"),
+        ("POST", "/metrics", 405, "only GET, HEAD\n"),
+        ("DELETE", "/readyz", 405, "only GET, HEAD\n"),
+        ("GET", "/", 404, "here are /metrics, /livez, /readyz and /drain\n"),
+        (
+            "GET",
+            "/metrics/",
+            404,
+            "here are /metrics, /livez, /readyz and /drain\n",
+        ),
     ] {
         let response = proxy.ask_admin(method, path);
         assert_eq!(

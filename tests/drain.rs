@@ -11,9 +11,11 @@
 #[expect(dead_code, reason = "each file of tests uses a part of it")]
 mod harness;
 
+use std::net::TcpListener;
+
 use harness::allow;
 use harness::ports::Ports;
-use harness::process::{Server, Settings};
+use harness::process::{Process, Server, Settings, switchboard};
 use harness::target::Target;
 use rustix::process::Signal;
 
@@ -134,6 +136,97 @@ fn a_silent_client_does_not_hold_the_process_longer_than_its_head_may_take() {
     server.settles("connections_active", 1.0);
     server.process.signal(Signal::TERM);
     assert_eq!(server.process.exit_status(), 0);
+}
+
+#[test]
+fn asked_on_the_admin_port_it_drains_like_after_a_signal() {
+    let target = Target::listen();
+    let mut server = server_to(&target, "{delay: 0s, timeout: 1h}");
+    let (mut client, mut service) = server.tunnel("devbox:22", &target);
+    let idle = server.ask_admin("GET", "/drain");
+    assert_eq!(idle.body, "{\"phase\":\"serving\",\"tunnels\":1,\"connections\":1}\n");
+    assert!(idle.head.contains("content-type: application/json"), "{}", idle.head);
+    for _ in 0..2 {
+        assert_eq!(server.ask_admin("POST", "/drain").status, 202);
+    }
+    server.becomes(NOT_READY);
+    server.stops_accepting();
+    assert_eq!(server.scrape().value("draining"), 1.0);
+    // Kubernetes signals when the hook is through, which is the first signal and no second.
+    server.process.signal(Signal::TERM);
+    server.process.stderr.find("waiting for tunnels to end");
+    client.send("up");
+    service.expect("up");
+    let far = server.ask_admin("GET", "/drain").body;
+    assert_eq!(far, "{\"phase\":\"stopped\",\"tunnels\":1,\"connections\":1}\n");
+    drop((client, service));
+    assert_eq!(server.process.exit_status(), 0);
+}
+
+#[test]
+fn after_it_was_asked_the_second_signal_ends_it_at_once() {
+    let target = Target::listen();
+    let mut server = server_to(&target, "{delay: 1h}");
+    let _tunnel = server.tunnel("devbox:22", &target);
+    assert_eq!(server.ask_admin("POST", "/drain").status, 202);
+    server.becomes(NOT_READY);
+    server.process.signal(Signal::TERM);
+    server.process.signal(Signal::INT);
+    assert_eq!(server.process.exit_status(), 3);
+}
+
+/// `switchboard drain` for that process.
+fn drain(server: &Server, arguments: &[&str]) -> Process {
+    let admin = server.admin().to_string();
+    Process::spawn(switchboard(&[&["drain", "--admin", &admin], arguments].concat()))
+}
+
+#[test]
+fn the_command_waits_until_few_enough_tunnels_are_left() {
+    let target = Target::listen();
+    let mut server = server_to(&target, "{delay: 0s, timeout: 1h}");
+    let (first, second) = (server.tunnel("devbox:22", &target), server.tunnel("devbox:22", &target));
+    let mut asking = drain(&server, &[]);
+    assert_eq!(asking.exit_status(), 0);
+    assert!(asking.stdout.next().unwrap().ends_with(": 2 tunnels, 2 connections"));
+
+    let mut to_one = drain(&server, &["--wait", "--at-most", "1", "--timeout", "1h"]);
+    let mut to_none = drain(&server, &["--wait"]);
+    server.stops_accepting();
+    let mut impatient = drain(&server, &["--wait", "--at-most", "1", "--timeout", "10ms"]);
+    assert_eq!(impatient.exit_status(), 3);
+    assert_eq!(impatient.stdout.next().unwrap(), "stopped: 2 tunnels, 2 connections");
+    assert!(to_one.is_running());
+    drop(first);
+    assert_eq!(to_one.exit_status(), 0);
+    assert_eq!(to_one.stdout.next().unwrap(), "stopped: 1 tunnels, 1 connections");
+    assert!(to_none.is_running());
+    drop(second);
+    assert_eq!(server.process.exit_status(), 0);
+    assert_eq!(to_none.exit_status(), 0);
+}
+
+#[test]
+fn the_command_says_when_nobody_can_be_asked() {
+    let target = Target::listen();
+    let server = server_to(&target, "{delay: 0s}");
+    let public = server.public().to_string();
+    let refused = format!("switchboard: {public} does not drain: HTTP/1.1 405 only CONNECT is served here");
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let unreachable = format!("switchboard: cannot ask {closed} to drain: Connection refused");
+    for (admin, expected) in [(&public, refused), (&closed, unreachable)] {
+        let mut asking = Process::spawn(switchboard(&["drain", "--wait", "--admin", admin]));
+        assert_eq!(asking.exit_status(), 1);
+        let told = asking.stderr.rest().join("\n");
+        assert!(told.starts_with(&expected), "{told}");
+    }
+    for usage in [["--at-most", "1"], ["--timeout", "1s"], ["--wait", "--timeout=soon"]] {
+        assert_eq!(drain(&server, &usage).exit_status(), 2, "{usage:?}");
+    }
 }
 
 const NOT_READY: u16 = 503;

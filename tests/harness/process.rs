@@ -45,6 +45,11 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Whether it has not ended.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     /// Waits for its end, and gives its exit status.
     #[track_caller]
     pub(crate) fn exit_status(&mut self) -> i32 {

@@ -73,6 +73,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $sum -}}
 {{- end -}}
 
+{{- /* How long the preStop hook waits: until tunnels are closed that did not end by themselves. */ -}}
+{{- define "switchboard.drainWait" -}}
+{{- $drain := default dict .Values.config.drain -}}
+{{- $spread := include "switchboard.seconds" (dict "key" "config.drain.spread" "value" (default "5m" $drain.spread)) -}}
+{{- sub (include "switchboard.drainSeconds" . | int64) (int64 $spread) -}}s
+{{- end -}}
+
 {{- define "switchboard.gracePeriod" -}}
 {{- $drain := include "switchboard.drainSeconds" . | int64 -}}
 {{- $asked := .Values.deployment.terminationGracePeriodSeconds -}}
