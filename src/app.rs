@@ -5,10 +5,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -255,6 +256,10 @@ async fn accept((listener, options): (TcpListener, Arc<listener::Options>), worl
     };
     let paused = || world.metrics.accept_paused.inc();
     listener::accept(listener, world.drain.clone().parting(), serve, paused).await;
+    if options.reuse_port {
+        // Another process has the port, so that nobody may notice: whoever came last still has to be heard.
+        sleep(LAST_REQUESTS).await;
+    }
 }
 
 /// What a reload changes: static targets, limits, certificates and the cluster. Everything else needs a restart.
@@ -388,5 +393,7 @@ impl Room {
     }
 }
 
+/// How long a request takes that comes as soon as it can.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// 56 MiB of pipes at their full size, 32 of them large: an unprivileged user may have 64.
 const MOST_PIPES: usize = 128;

@@ -215,6 +215,7 @@ listen:
   - address: "[::1]:0"
     proxy_protocol: required
     trusted_proxies: [10.0.0.0/8, "fd00::/8"]
+    reuse_port: true
 admin: "127.0.0.1:1090"
 allowlist:
   static:
@@ -379,6 +380,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             proxy_header: proxy_header::Policy::Required {
                 trusted: ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap()).into(),
             },
+            reuse_port: true,
             ..address("[::1]:0")
         };
         let expected = Config {
@@ -539,7 +541,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             (
                 "listen: {zzz: off}",
                 "line 1: listen: `address` is missing\n\
-                 line 1: listen.zzz: unknown key; known here: address, tls, proxy_protocol, trusted_proxies",
+                 line 1: listen.zzz: unknown key; known here: address, tls, proxy_protocol, trusted_proxies, reuse_port",
             ),
             (
                 "listen: [localhost:8080]",

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 use tracing::warn;
@@ -23,6 +23,9 @@ pub struct Options {
     pub proxy_header: proxy_header::Policy,
     /// Whether it speaks TLS.
     pub tls: tls::Mode,
+    /// Whether other processes of the same user may have the port too (SO_REUSEPORT): the kernel spreads clients over
+    /// all of them, so that one can take over from another.
+    pub reuse_port: bool,
 }
 
 /// A port at that address, with nothing special about it.
@@ -32,6 +35,7 @@ impl From<SocketAddr> for Options {
             address,
             proxy_header: proxy_header::Policy::Off,
             tls: tls::Mode::Off,
+            reuse_port: false,
         }
     }
 }
@@ -43,6 +47,9 @@ impl From<SocketAddr> for Options {
 pub fn bind(options: &Options) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
+    if options.reuse_port {
+        socket.set_reuse_port(true)?;
+    }
     socket.set_nonblocking(true)?;
     // Here once, and not at every accept: six system calls less for each connection.
     socket::prepare(&socket)?;
@@ -54,36 +61,61 @@ pub fn bind(options: &Options) -> io::Result<TcpListener> {
 /// Hands every connection to `serve`, which must not block, until `stop` completes.
 ///
 /// At the descriptor limit it pauses instead of spinning, and calls `paused` once for each pause. When stopped it
-/// still hands over what the kernel has accepted already: closing the listener would reset those clients.
+/// still hands over what the kernel has accepted already: closing the listener would reset those clients. A port that
+/// is shared is left gently, which takes a moment.
 pub async fn accept(
     listener: TcpListener,
     stop: impl Future<Output = ()>,
     mut serve: impl FnMut(TcpStream, SocketAddr),
     mut paused: impl FnMut(),
 ) {
+    accept_until(stop, &listener, &mut serve, &mut paused).await;
+    if SockRef::from(&listener).reuse_port().unwrap_or_default() {
+        taper(&listener);
+        accept_until(sleep(TAPER), &listener, &mut serve, &mut paused).await;
+    }
+    if let Ok(listener) = listener.into_std() {
+        hand_over_the_queue(&listener, serve);
+    }
+}
+
+/// Makes the kernel keep nothing about handshakes that begin from now on.
+///
+/// A close resets the handshakes that the kernel still has for this listener, even if another process listens there
+/// (unless net.ipv4.tcp_migrate_req is on). With a backlog of 0 it answers a SYN with a cookie instead: whoever
+/// listens when the client confirms it has the connection. Without cookies (net.ipv4.tcp_syncookies) it drops the SYN,
+/// and the client sends it again a second later.
+fn taper(listener: &TcpListener) {
+    if let Err(error) = rustix::net::listen(listener, 0) {
+        warn!(%error, "cannot leave the shared port gently");
+    }
+}
+
+async fn accept_until(
+    stop: impl Future<Output = ()>,
+    listener: &TcpListener,
+    serve: &mut impl FnMut(TcpStream, SocketAddr),
+    paused: &mut impl FnMut(),
+) {
     let mut stop = pin!(stop);
     loop {
         let accepted = tokio::select! {
             biased;
-            () = &mut stop => break,
+            () = &mut stop => return,
             accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, peer)) => serve(stream, canonical(peer)),
             Err(error) if concerns_one_client(&error) => {}
             Err(error) => {
-                let address = listener.local_addr().ok().map(tracing::field::display);
-                warn!(%error, address, "cannot accept, pausing");
+                warn!(%error, "cannot accept, pausing");
                 paused();
                 tokio::select! {
-                    () = &mut stop => break,
+                    () = &mut stop => return,
                     () = sleep(PAUSE) => {}
                 }
             }
         }
-    }
-    if let Ok(listener) = listener.into_std() {
-        hand_over_the_queue(&listener, serve);
     }
 }
 
@@ -131,11 +163,12 @@ fn concerns_one_client(error: &io::Error) -> bool {
 /// tokio's default is 1,024: of 2,000 clients at once half wait a second for their second SYN.
 const BACKLOG: i32 = 4096;
 const PAUSE: Duration = Duration::from_millis(100);
+/// By then the handshakes that had begun are over: a confirmation that was lost is sent again after a second.
+const TAPER: Duration = Duration::from_millis(1500);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use socket2::SockRef;
     use std::net::Ipv4Addr;
 
     fn loopback() -> Options {
@@ -191,5 +224,64 @@ mod tests {
         accept(listener, std::future::ready(()), |_, _| served += 1, || ()).await;
         assert_eq!(served, clients.len());
         std::net::TcpStream::connect(address).unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn a_port_is_shared_only_by_those_who_say_so() {
+        let shared = Options {
+            reuse_port: true,
+            ..loopback()
+        };
+        let first = bind(&shared).unwrap();
+        let there = Options {
+            address: first.local_addr().unwrap(),
+            ..shared
+        };
+        let alone = Options {
+            reuse_port: false,
+            ..there.clone()
+        };
+        assert_eq!(bind(&alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let second = bind(&there).unwrap();
+        assert_eq!(second.local_addr().unwrap(), there.address);
+    }
+
+    /// Clients come all the time while listeners of a shared port come and go.
+    #[tokio::test]
+    async fn nobody_is_lost_when_a_listener_of_a_shared_port_leaves() {
+        let mut options = Options {
+            reuse_port: true,
+            ..loopback()
+        };
+        let first = bind(&options).unwrap();
+        options.address = first.local_addr().unwrap();
+        let second = bind(&options).unwrap();
+        let served = std::cell::Cell::new(0);
+        let serve = |stream: TcpStream, _| {
+            // Each gets its byte: a client that is reset gets none.
+            assert_eq!(SockRef::from(&stream).send(b"x").unwrap(), 1);
+            served.set(served.get() + 1);
+        };
+        let address = options.address;
+        let clients = async {
+            let leaves = tokio::time::Instant::now() + TAPER + Duration::from_millis(500);
+            let mut came = 0;
+            while tokio::time::Instant::now() < leaves {
+                let mut client = TcpStream::connect(address).await.unwrap();
+                tokio::io::AsyncReadExt::read_exact(&mut client, &mut [0])
+                    .await
+                    .unwrap();
+                came += 1;
+            }
+            came
+        };
+        let leaving = accept(first, sleep(Duration::from_millis(100)), serve, || ());
+        let staying = accept(second, std::future::pending(), serve, || ());
+        let ((), came) = tokio::select! {
+            both = async { tokio::join!(leaving, clients) } => both,
+            () = staying => unreachable!("it has not been told to stop"),
+        };
+        assert_eq!(served.get(), came);
+        assert!(came > 1, "{came}");
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use super::Config;
 use super::kubernetes::network;
+use super::schema::truth;
 use super::section::{Field, Section};
 use crate::proxy_header::Policy;
 use crate::{listener, tls};
@@ -71,11 +72,11 @@ fn port(
     {
         place.fault("needs `tls.certificates`");
     }
-    let proxy_header = proxy_header(section);
     Some(listener::Options {
-        proxy_header,
+        proxy_header: proxy_header(section),
         tls: mode,
-        ..address?.into()
+        reuse_port: section.value("reuse_port", truth).unwrap_or_default(),
+        address: address?,
     })
 }
 

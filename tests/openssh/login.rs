@@ -91,7 +91,8 @@ pub(crate) fn noise(size: usize) -> Vec<u8> {
     bytes
 }
 
-fn options(directory: &Path, user: &str, proxy_command: &str) -> Vec<OsString> {
+/// The arguments of ssh for that user and ProxyCommand, with the keys in `directory`.
+pub(crate) fn options(directory: &Path, user: &str, proxy_command: &str) -> Vec<OsString> {
     // A strict and exact entry: a session that reached any other server would not begin.
     let host_key = fs::read_to_string(directory.join("host_key.pub")).unwrap();
     let known_hosts = directory.join("known_hosts");
