@@ -46,7 +46,7 @@ async fn ours(stream: TcpStream) -> (TcpStream, usize) {
     let options = connect::Options::default();
     let late = options.late(Instant::now());
     let answer = async |authority: Authority| Ok(authority);
-    let Established { stream, early, .. } = connect::handshake((stream, Vec::new()), late, answer)
+    let Established { stream, early, .. } = connect::handshake(connect::http1(stream, Vec::new()), late, answer)
         .await
         .expect("the request is a good one");
     (stream, early.len())

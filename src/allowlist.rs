@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::SetOnce;
+use tokio::time::sleep;
 
 pub use self::static_target::{StaticTarget, StaticTargetError};
 pub use self::table::Suffixes;
@@ -13,7 +14,7 @@ use self::table::Table;
 pub use self::target::{ClientNames, Endpoints, Target, TargetId};
 pub use self::writer::{Change, ServiceTarget, Writer};
 use crate::authority::Authority;
-use crate::outcome::Refusal;
+use crate::outcome::{Denial, Refusal};
 
 mod static_target;
 mod table;
@@ -65,9 +66,22 @@ impl Allowlist {
         }
     }
 
-    /// How long a client waits for an endpoint of a target that has none.
-    pub fn wait_for_ready(&self) -> Duration {
-        self.table.load().options.wait_for_ready
+    /// Waits for an endpoint of a target, if there is none: a pod that starts is worth a moment.
+    ///
+    /// # Errors
+    /// There was none in time, or the target has left the allowlist.
+    pub async fn dialable(&self, target: &Target) -> Result<Arc<Endpoints>, Denial> {
+        let longest = self.table.load().options.wait_for_ready;
+        tokio::select! {
+            biased;
+            endpoints = target.dialable() => Ok(endpoints),
+            () = target.revoked() => Err(Refusal::NotAllowed.into()),
+            () = sleep(longest) => {
+                let Endpoints { ready, total, .. } = *target.endpoints();
+                let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
+                Err(Denial::told(Refusal::NoEndpoint, &phrase))
+            }
+        }
     }
 
     /// How many targets there are, under however many names.

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use self::http1::Client;
 use crate::authority::Authority;
 use crate::end::End;
 use crate::outcome::{Denial, Refusal};
 
 pub mod head;
 mod http1;
+pub mod http2;
 mod ssh;
 
 /// How long a request head may take.
@@ -64,6 +64,11 @@ pub struct Refused<D> {
 }
 
 impl<D: End> Refused<D> {
+    /// Whether there is a connection to close.
+    pub fn lingers(&self) -> bool {
+        self.client.is_some()
+    }
+
     /// Closes the connection without a look at what came behind the head: with keep-alive those bytes would be taken
     /// for another request (RFC 9931 section 6).
     pub async fn close(self) {
@@ -73,11 +78,34 @@ impl<D: End> Refused<D> {
     }
 }
 
+/// Somebody who asks for one tunnel, whatever is spoken.
+pub trait Client: Sized + Send {
+    /// What it is once it has its 200.
+    type End: End;
+
+    /// Reads until it is known what it asks for, or why it is refused.
+    fn read_head(&mut self) -> impl Future<Output = Result<Authority, Refusal>> + Send;
+
+    /// Completes when it has left, before it was answered.
+    fn leaves(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Sends the 200. Beside the client's end it gives the bytes that were read of the tunnel already.
+    fn confirm(self) -> impl Future<Output = Result<(Self::End, Vec<u8>), Refusal>> + Send;
+
+    /// Sends the refusal. What it gives back has to be closed gently.
+    fn refuse(self, denial: &Denial) -> impl Future<Output = Option<Self::End>> + Send;
+}
+
+/// A client that speaks HTTP/1; `read` was taken from its end already.
+pub fn http1<D: End>(end: D, read: Vec<u8>) -> impl Client<End = D> {
+    http1::Client::new(end, read)
+}
+
 /// Refuses a client that has not been asked what it wants.
-pub async fn refuse<D: End>(stream: D, refusal: Refusal) -> Refused<D> {
+pub async fn refuse<D: End>(end: D, refusal: Refusal) -> Refused<D> {
     Refused {
         refusal,
-        client: Client::new(stream, Vec::new()).refuse(&refusal.into()).await,
+        client: http1(end, Vec::new()).refuse(&refusal.into()).await,
     }
 }
 
@@ -90,12 +118,11 @@ pub async fn refuse<D: End>(stream: D, refusal: Refusal) -> Refused<D> {
 ///
 /// # Errors
 /// The refusal, which the client has been told.
-pub async fn handshake<D: End, T>(
-    (stream, read): (D, Vec<u8>),
+pub async fn handshake<C: Client, T>(
+    mut client: C,
     late: impl Future<Output = Refusal>,
     answer: impl AsyncFnOnce(Authority) -> Result<T, Denial>,
-) -> Result<Established<D, T>, Refused<D>> {
-    let mut client = Client::new(stream, read);
+) -> Result<Established<C::End, T>, Refused<C::End>> {
     let head = {
         let late = pin!(late);
         tokio::select! {
@@ -112,15 +139,11 @@ pub async fn handshake<D: End, T>(
             () = client.leaves() => Err(Refusal::ClientLeft.into()),
         },
     };
-    let confirmed = match answered {
-        Ok(answer) => client.confirm().await.map(|()| answer).map_err(Denial::from),
-        Err(denial) => Err(denial),
-    };
-    match confirmed {
-        Ok(answer) => {
-            let (stream, early) = client.into_parts();
-            Ok(Established { stream, early, answer })
-        }
+    match answered {
+        Ok(answer) => match client.confirm().await {
+            Ok((stream, early)) => Ok(Established { stream, early, answer }),
+            Err(refusal) => Err(Refused { refusal, client: None }),
+        },
         Err(denial) => Err(Refused {
             refusal: denial.refusal,
             client: client.refuse(&denial).await,

@@ -31,6 +31,8 @@ pub struct Terms<'a> {
 pub enum Entered {
     /// As it came, with what was read of it.
     Plain(TcpStream, Vec<u8>),
+    /// The same, when what was read begins HTTP/2.
+    Http2(TcpStream, Vec<u8>),
     /// By TLS.
     Tls(Accepted),
 }
@@ -55,9 +57,6 @@ pub async fn enter(
     terms: &Terms<'_>,
     late: impl Future<Output = Refusal>,
 ) -> Result<Entered, TurnedAway> {
-    if terms.mode == Mode::Off {
-        return Ok(Entered::Plain(stream, Vec::new()));
-    }
     let mut late = pin!(late);
     let looked = tokio::select! {
         biased;
@@ -65,6 +64,9 @@ pub async fn enter(
         refusal = late.as_mut() => Err(refusal),
     };
     let refusal = match looked {
+        Ok((Protocol::Tls | Protocol::Ssh | Protocol::Http1, read)) if terms.mode == Mode::Off => {
+            return Ok(Entered::Plain(stream, read));
+        }
         Ok((Protocol::Tls, read)) => {
             // Here already: a handshake is the dearest part of a connection.
             terms.paced.map_err(TurnedAway::Silently)?;
@@ -80,7 +82,8 @@ pub async fn enter(
         // A port probe.
         Ok((Protocol::Http1, read)) if read.is_empty() => Refusal::NoRequest,
         Ok((Protocol::Http1 | Protocol::Http2, _)) if terms.mode == Mode::Required => Refusal::TlsRequired,
-        Ok((Protocol::Http1 | Protocol::Http2, read)) => return Ok(Entered::Plain(stream, read)),
+        Ok((Protocol::Http1, read)) => return Ok(Entered::Plain(stream, read)),
+        Ok((Protocol::Http2, read)) => return Ok(Entered::Http2(stream, read)),
         Err(refusal) => refusal,
     };
     Err(TurnedAway::Refused(refuse(stream, refusal).await))

@@ -29,6 +29,7 @@ pub mod tls;
 
 // Tunnel: what happens to one connection.
 pub mod allowlist;
+pub mod arrival;
 pub mod clients;
 pub mod connect;
 pub mod door;

@@ -63,7 +63,28 @@ impl fmt::Display for Id {
     }
 }
 
-/// A connection from its accept on. Whatever becomes of it, even a panic, its drop accounts for it.
+/// A connection while it is open, whatever is asked for on it.
+#[derive(Debug)]
+struct Connection<'a> {
+    metrics: &'a Metrics,
+}
+
+impl<'a> Connection<'a> {
+    fn open(metrics: &'a Metrics) -> Self {
+        metrics.connections_accepted.inc();
+        metrics.connections_active.inc();
+        Self { metrics }
+    }
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.metrics.connections_active.dec();
+    }
+}
+
+/// What may become a tunnel: a connection from its accept on, or a request on one that has many. Whatever becomes of it,
+/// even a panic, its drop accounts for it.
 #[derive(Debug)]
 pub struct Record<'a> {
     metrics: &'a Metrics,
@@ -84,13 +105,27 @@ pub struct Record<'a> {
     received: u64,
     outcome: Option<Outcome>,
     accounted: bool,
+    /// `None` for a request on a connection that has a record of its own.
+    connection: Option<Connection<'a>>,
 }
 
 impl<'a> Record<'a> {
     /// A connection that was accepted at that moment.
     pub fn open(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Self {
-        metrics.connections_accepted.inc();
-        metrics.connections_active.inc();
+        let mut record = Self::begin(metrics, id, peer, accepted);
+        record.connection = Some(Connection::open(metrics));
+        record
+    }
+
+    /// One of many requests on this connection, which begins now.
+    pub fn request(&self, id: Id) -> Self {
+        let mut request = Self::begin(self.metrics, id, self.peer, Instant::now());
+        request.client = self.client;
+        request.tls.clone_from(&self.tls);
+        request
+    }
+
+    fn begin(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Self {
         Self {
             metrics,
             id,
@@ -108,7 +143,13 @@ impl<'a> Record<'a> {
             received: 0,
             outcome: None,
             accounted: false,
+            connection: None,
         }
+    }
+
+    /// Its requests have said all that there is to be said of this connection.
+    pub fn said_by_its_requests(&mut self) {
+        self.accounted = true;
     }
 
     /// It is of that client: whoever connected has said so, and is trusted.
@@ -239,7 +280,6 @@ impl<'a> Record<'a> {
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         self.account();
-        self.metrics.connections_active.dec();
     }
 }
 

@@ -9,12 +9,13 @@ use std::thread;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use crate::allowlist::{Allowlist, Endpoints, Target};
+use crate::allowlist::{Allowlist, Target};
+use crate::arrival::{Arrival, late, part};
 use crate::authority::Authority;
 use crate::budget::Budgets;
 use crate::clients::{Client, Clients};
-use crate::connect::{self, Established, Refused};
-use crate::crowd::{Crowd, Waiting};
+use crate::connect::{self, Established, http2};
+use crate::crowd::Crowd;
 use crate::dial::{self, Upstream};
 use crate::door::{self, Entered, TurnedAway};
 use crate::drain::Drain;
@@ -77,15 +78,18 @@ pub fn serve(
         match &mut opening.await {
             Some(Opened::Plain(tunnel)) => tunnel.run(world).await,
             Some(Opened::Tls(tunnel)) => tunnel.run(world).await,
+            Some(Opened::Many(tunnels)) => tunnels.await,
             None => {}
         }
     }
 }
 
-/// A tunnel, by what the client speaks.
+/// What became of a connection, by what the client speaks.
 enum Opened<'a> {
     Plain(Tunnel<'a, TcpStream>),
     Tls(Tunnel<'a, Session>),
+    /// HTTP/2: whatever is asked for on the connection.
+    Many(Pin<Box<dyn Future<Output = ()> + Send + 'a>>),
 }
 
 /// A client and a target that can talk. Dropped in this order: who reads the log line may rely on closed sockets.
@@ -121,7 +125,7 @@ async fn open(
     let header = tokio::select! {
         biased;
         header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header) => header,
-        refusal = late(accepted, [&world.unfinished], world) => Err(refusal),
+        refusal = late(accepted, [&world.unfinished], &world.connect) => Err(refusal),
     };
     match header {
         Ok(passage) => {
@@ -158,15 +162,28 @@ async fn enter<'a>(
         deadline: world.connect.deadline(arrival.accepted),
         paced: arrival.paced,
     };
-    let late = late(arrival.accepted, unfinished, world);
+    let late = late(arrival.accepted, unfinished, &world.connect);
     match door::enter(stream, &terms, late).await {
         Ok(Entered::Plain(stream, read)) => {
-            let tunnel = Box::pin(ask((stream, read), arrival, record, world));
+            let tunnel = Box::pin(ask(connect::http1(stream, read), arrival, record, world));
             tunnel.await.map(Opened::Plain)
+        }
+        Ok(Entered::Http2(stream, read)) => {
+            let tunnels = many(http2::Wire::new(stream, read), arrival, record, world);
+            Some(Opened::Many(Box::pin(tunnels)))
         }
         Ok(Entered::Tls(accepted)) => {
             record.secured(&accepted);
-            let tunnel = Box::pin(ask((accepted.session, Vec::new()), arrival, record, world));
+            if accepted.http2 {
+                let tunnels = many(http2::Wire::new(accepted.session, Vec::new()), arrival, record, world);
+                return Some(Opened::Many(Box::pin(tunnels)));
+            }
+            let tunnel = Box::pin(ask(
+                connect::http1(accepted.session, Vec::new()),
+                arrival,
+                record,
+                world,
+            ));
             tunnel.await.map(Opened::Tls)
         }
         Err(TurnedAway::Refused(refused)) => {
@@ -187,29 +204,40 @@ async fn enter<'a>(
     }
 }
 
-/// When a connection came, and whose it is.
-struct Arrival {
-    accepted: Instant,
-    passage: Passage,
-    client: Arc<Client>,
-    /// Whether it comes as seldom as it has to.
-    paced: Result<(), Refusal>,
+/// Carries all that is asked for on an HTTP/2 connection to its end.
+async fn many<D: End>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record<'_>, world: &World) {
+    let unfinished = [&arrival.client.unfinished, &world.unfinished];
+    let late = |since: Option<Instant>| late(since.unwrap_or(arrival.accepted), unfinished, &world.connect);
+    let tunnel = |request| {
+        let (arrival, record) = (arrival.again(), record.request(world.ids.next()));
+        async move {
+            // Boxed, as for one: the tunnel does without it.
+            if let Some(mut tunnel) = Box::pin(ask(request, arrival, record, world)).await {
+                tunnel.run(world).await;
+            }
+        }
+    };
+    let leaving = world.drain.clone().stopped();
+    match Box::pin(http2::serve(wire, late, leaving, tunnel)).await {
+        Ok(()) => record.said_by_its_requests(),
+        Err(refusal) => record.refused(refusal),
+    }
 }
 
 /// Reads what the client wants and answers it.
-async fn ask<'a, D: End>(
-    client: (D, Vec<u8>),
+async fn ask<'a, C: connect::Client>(
+    asking: C,
     arrival: Arrival,
     mut record: Record<'a>,
     world: &'a World,
-) -> Option<Tunnel<'a, D>> {
+) -> Option<Tunnel<'a, C::End>> {
     let unfinished = [&arrival.client.unfinished, &world.unfinished];
-    let late = late(arrival.accepted, unfinished, world);
+    let late = late(arrival.accepted, unfinished, &world.connect);
     let answer = async |authority| match arrival.paced {
         Ok(()) => reach(authority, &arrival, world, &mut record).await,
         Err(refusal) => Err(refusal.into()),
     };
-    match connect::handshake(client, late, answer).await {
+    match connect::handshake(asking, late, answer).await {
         Ok(Established {
             stream,
             early,
@@ -240,26 +268,6 @@ async fn ask<'a, D: End>(
     }
 }
 
-/// Completes when the client has taken too long for its request, or others have come who want to be heard.
-async fn late<const N: usize>(accepted: Instant, unfinished: [&Crowd; N], world: &World) -> Refusal {
-    let waiting = Waiting::among(unfinished);
-    tokio::select! {
-        refusal = world.connect.late(accepted) => refusal,
-        () = waiting.sent_away() => Refusal::Crowded,
-    }
-}
-
-/// Lets the client read its refusal, as long as there is room for its connection.
-async fn part<const N: usize>(refused: Refused<impl End>, unfinished: [&Crowd; N]) {
-    if refused.refusal != Refusal::Crowded {
-        let waiting = Waiting::among(unfinished);
-        tokio::select! {
-            () = refused.close() => {}
-            () = waiting.sent_away() => {}
-        }
-    }
-}
-
 /// A target that answers, and the places that the tunnel to it has taken.
 struct Reached {
     target: Arc<Target>,
@@ -285,7 +293,7 @@ async fn reach(
     let in_all = world.tunnels.enter().ok_or(Refusal::ProxyFull)?;
     let places = Box::new([in_all, client.enter()?, target.enter()?]);
     let _dial = target.begin_dial()?;
-    let endpoints = dialable(&target, world).await?;
+    let endpoints = world.allowlist.dialable(&target).await?;
     let start = Instant::now();
     let dialled = dial::dial(&endpoints.addresses, target.next_address(), &world.dial).await;
     record.dialled(start.elapsed(), dialled.as_ref());
@@ -299,20 +307,6 @@ async fn reach(
         places,
         upstream,
     })
-}
-
-/// Waits for an endpoint, if there is none: a pod that starts is worth a moment.
-async fn dialable(target: &Target, world: &World) -> Result<Arc<Endpoints>, Denial> {
-    tokio::select! {
-        biased;
-        endpoints = target.dialable() => Ok(endpoints),
-        () = target.revoked() => Err(Refusal::NotAllowed.into()),
-        () = sleep(world.allowlist.wait_for_ready()) => {
-            let Endpoints { ready, total, .. } = *target.endpoints();
-            let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
-            Err(Denial::told(Refusal::NoEndpoint, &phrase))
-        }
-    }
 }
 
 impl<D: End> Tunnel<'_, D> {

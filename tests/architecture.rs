@@ -33,7 +33,16 @@ const LAYERS: [(&str, &[&str]); 4] = [
     ),
     (
         "tunnel",
-        &["allowlist", "clients", "connect", "door", "metrics", "record", "tunnel"],
+        &[
+            "allowlist",
+            "arrival",
+            "clients",
+            "connect",
+            "door",
+            "metrics",
+            "record",
+            "tunnel",
+        ],
     ),
     (
         "around",
@@ -52,11 +61,13 @@ const LAYERS: [(&str, &[&str]); 4] = [
 ];
 
 /// Which modules may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 21] = [
+const OWNERS: [(&str, &[&str]); 23] = [
     ("anyhow", &["main"]),
     ("arc_swap", &["allowlist"]),
     ("clap", &["main"]),
+    ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),
+    ("h2", &["client", "connect"]),
     ("http_body_util", &["admin", "services"]),
     ("httparse", &["client", "connect"]),
     ("humantime", &["config", "main", "services"]),

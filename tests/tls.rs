@@ -206,7 +206,7 @@ fn openssl_speaks_both_versions_and_resumes_both() {
     let said = run("openssl", &old, "");
     assert!(said.contains("SSL alert number"), "{said}");
     fails(&proxy, "incompatible");
-    // It asks for HTTP/2 first, and gets what there is.
+    // It asks for what nobody has first, and gets what there is.
     let alpn = ["s_client", "-connect", &address, "-alpn", "x,http/1.1", "-ign_eof"];
     let said = run("openssl", &alpn, &asked);
     assert!(said.contains("ALPN protocol: http/1.1"), "{said}");

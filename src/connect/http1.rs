@@ -23,67 +23,9 @@ pub(super) struct Client<D> {
 }
 
 impl<D: End> Client<D> {
-    /// `read` was taken from the stream already.
+    /// A client of which that much was read.
     pub(super) fn new(stream: D, read: Vec<u8>) -> Self {
         Self { stream, buffer: read }
-    }
-
-    /// Reads until the head is complete or refused, however it is chopped.
-    pub(super) async fn read_head(&mut self) -> Result<Authority, Refusal> {
-        let mut known = 0;
-        loop {
-            if self.buffer.len() == known {
-                match self.read_some().await {
-                    Ok(0) if known == 0 => return Err(Refusal::NoRequest),
-                    Ok(0) => return Err(Refusal::Malformed(Malformed::Truncated)),
-                    Ok(_) => {}
-                    Err(_) if known == 0 => return Err(Refusal::NoRequest),
-                    Err(_) => return Err(Refusal::ClientLeft),
-                }
-            }
-            let came = self.buffer.get(known..).unwrap_or_default();
-            // Only a line's end can complete the head, and only the first bytes can be no request at all: parsing
-            // after every byte of a slow client would cost the square of its head.
-            let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MOST_BYTES;
-            if decides && let Some(head) = head::parse(&self.buffer)? {
-                self.buffer.drain(..head.length);
-                return Ok(head.target);
-            }
-            known = self.buffer.len();
-        }
-    }
-
-    /// Completes when the client has left: with a reset, or by finishing before it sent a byte to its target.
-    ///
-    /// One that finishes after early bytes is half-closed; they still have to reach the target.
-    pub(super) async fn leaves(&mut self) {
-        loop {
-            if self.buffer.len() >= MOST_BYTES {
-                break;
-            }
-            match self.read_some().await {
-                Ok(0) if self.buffer.is_empty() => return,
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(_) => return,
-            }
-        }
-        self.stream.split().0.failed().await;
-    }
-
-    /// Sends the 200, in one write: corkscrew reads once.
-    pub(super) async fn confirm(&mut self) -> Result<(), Refusal> {
-        self.send(CONFIRMATION).await.map_err(|_| Refusal::ClientLeft)
-    }
-
-    /// Sends the refusal, and gives the connection back if there was somebody to send it to.
-    pub(super) async fn refuse(mut self, denial: &Denial) -> Option<D> {
-        let told = denial.refusal.is_answered() && self.send(&answer(denial)).await.is_ok();
-        told.then_some(self.stream)
-    }
-
-    pub(super) fn into_parts(self) -> (D, Vec<u8>) {
-        (self.stream, self.buffer)
     }
 
     async fn read_some(&mut self) -> io::Result<usize> {
@@ -102,6 +44,66 @@ impl<D: End> Client<D> {
             sink.poll_flush(context)
         });
         timeout(LONGEST_SEND, sent).await?
+    }
+}
+
+impl<D: End> super::Client for Client<D> {
+    type End = D;
+
+    /// Reads until the head is complete or refused, however it is chopped.
+    async fn read_head(&mut self) -> Result<Authority, Refusal> {
+        let mut known = 0;
+        loop {
+            let came = self.buffer.get(known..).unwrap_or_default();
+            // Only a line's end can complete the head, and only the first bytes can be no request at all: parsing
+            // after every byte of a slow client would cost the square of its head.
+            let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MOST_BYTES;
+            if decides
+                && !came.is_empty()
+                && let Some(head) = head::parse(&self.buffer)?
+            {
+                self.buffer.drain(..head.length);
+                return Ok(head.target);
+            }
+            known = self.buffer.len();
+            match self.read_some().await {
+                Ok(0) if known == 0 => return Err(Refusal::NoRequest),
+                Ok(0) => return Err(Refusal::Malformed(Malformed::Truncated)),
+                Ok(_) => {}
+                Err(_) if known == 0 => return Err(Refusal::NoRequest),
+                Err(_) => return Err(Refusal::ClientLeft),
+            }
+        }
+    }
+
+    /// Completes when the client has left: with a reset, or by finishing before it sent a byte to its target.
+    ///
+    /// One that finishes after early bytes is half-closed; they still have to reach the target.
+    async fn leaves(&mut self) {
+        loop {
+            if self.buffer.len() >= MOST_BYTES {
+                break;
+            }
+            match self.read_some().await {
+                Ok(0) if self.buffer.is_empty() => return,
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+        self.stream.split().0.failed().await;
+    }
+
+    /// In one write: corkscrew reads once.
+    async fn confirm(mut self) -> Result<(D, Vec<u8>), Refusal> {
+        self.send(CONFIRMATION).await.map_err(|_| Refusal::ClientLeft)?;
+        Ok((self.stream, self.buffer))
+    }
+
+    /// Gives the connection back if there was somebody to send it to.
+    async fn refuse(mut self, denial: &Denial) -> Option<D> {
+        let told = denial.refusal.is_answered() && self.send(&answer(denial)).await.is_ok();
+        told.then_some(self.stream)
     }
 }
 

@@ -27,6 +27,10 @@ pub enum Malformed {
     Content,
     /// The client finished in the middle of the head.
     Truncated,
+    /// A CONNECT over HTTP/2 without `:authority` (RFC 9113 section 8.5).
+    NoAuthority,
+    /// The connection breaks RFC 9113.
+    Frame,
 }
 
 impl Malformed {
@@ -44,6 +48,8 @@ impl Malformed {
             Self::BadHost => "the Host header is malformed",
             Self::Content => "a CONNECT request must not have content",
             Self::Truncated => "the request head is incomplete",
+            Self::NoAuthority => "the :authority is missing",
+            Self::Frame => "the HTTP/2 connection is malformed",
         }
     }
 }

@@ -55,13 +55,15 @@ pub enum Refusal {
     ClientLeft,
     /// The connection closed without a byte: a port probe, not a request.
     NoRequest,
+    /// An HTTP/2 connection sent so many frames that move nothing that it was ended (RFC 9113 section 10.5).
+    Flood,
     /// A defect of ours.
     Internal,
 }
 
 impl Refusal {
     /// Every refusal, with one fault for all that are malformed: for metrics that show zero before the first.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Malformed(Malformed::RequestLine),
         Self::NotAllowed,
         Self::ClientNotAllowed,
@@ -87,13 +89,14 @@ impl Refusal {
         Self::Exhausted,
         Self::ClientLeft,
         Self::NoRequest,
+        Self::Flood,
         Self::Internal,
     ];
 
     /// The status code of the answer. 499 (as nginx has it) is never sent: there was nobody to send it to.
     pub fn status(self) -> u16 {
         match self {
-            Self::Malformed(_) | Self::BadProxyHeader | Self::TlsRequired => 400,
+            Self::Malformed(_) | Self::BadProxyHeader | Self::TlsRequired | Self::Flood => 400,
             Self::NotAllowed | Self::ClientNotAllowed | Self::UntrustedProxy => 403,
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout => 408,
@@ -142,6 +145,7 @@ impl Refusal {
             Self::Exhausted => "exhausted",
             Self::ClientLeft => "client_left",
             Self::NoRequest => "no_request",
+            Self::Flood => "flood",
             Self::Internal => "internal",
         }
     }
@@ -172,6 +176,7 @@ impl Refusal {
             | Self::BadProxyHeader
             | Self::Draining
             | Self::Exhausted
+            | Self::Flood
             | Self::Internal => Side::Proxy,
         }
     }
@@ -204,6 +209,7 @@ impl Refusal {
             Self::Exhausted => "this proxy is out of sockets, try again",
             Self::ClientLeft => "the client left",
             Self::NoRequest => "no request",
+            Self::Flood => "too many HTTP/2 frames",
             Self::Internal => "internal error",
         }
     }
@@ -218,7 +224,8 @@ impl Refusal {
             | Self::HeadTooLarge
             | Self::BadProxyHeader
             | Self::ClientLeft
-            | Self::NoRequest => "http_request_error",
+            | Self::NoRequest
+            | Self::Flood => "http_request_error",
             Self::TlsHandshake => "tls_protocol_error",
             Self::NotAllowed | Self::ClientNotAllowed | Self::UntrustedProxy => "http_request_denied",
             Self::TargetRefused => "connection_refused",
@@ -266,6 +273,7 @@ impl Refusal {
             | Self::BadProxyHeader
             | Self::ClientLeft
             | Self::NoRequest
+            | Self::Flood
             | Self::Internal => None,
         }
     }

@@ -323,6 +323,6 @@ fn items<T: PemObject>(bytes: &Bytes, kind: &str) -> Result<Vec<T>, String> {
 }
 
 /// What clients may choose from, the best first.
-const ALPN: [&[u8]; 1] = [b"http/1.1"];
+const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// A revocation list may be long.
 const LARGEST: u64 = 16 << 20;

@@ -23,6 +23,8 @@ pub struct Accepted {
     pub peer: Arc<Peer>,
     /// Whether it was known from an earlier session.
     pub resumed: bool,
+    /// Whether HTTP/2 was agreed on (ALPN); otherwise it is HTTP/1.
+    pub http2: bool,
 }
 
 /// What a client's session says of it.
@@ -180,6 +182,7 @@ fn accepted(mut session: Session) -> Accepted {
     Accepted {
         peer: Arc::new(peer),
         resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+        http2: connection.alpn_protocol() == Some(b"h2"),
         session,
     }
 }

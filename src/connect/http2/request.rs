@@ -1,0 +1,151 @@
+//! One request of an HTTP/2 connection: what it asks for, and its one answer.
+
+use std::future::poll_fn;
+
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::{HeaderValue, Method, Response, StatusCode, header, request};
+
+use super::chunk::Chunk;
+use super::frames::Earned;
+use super::stream::Stream;
+use crate::authority::Authority;
+use crate::connect::Client;
+use crate::outcome::{Denial, Malformed, Refusal};
+
+/// A client that has asked on a stream of its own, and has no answer yet.
+#[derive(Debug)]
+pub struct Request {
+    head: request::Parts,
+    receive: RecvStream,
+    respond: SendResponse<Chunk>,
+    earned: Earned,
+}
+
+impl Request {
+    pub(super) fn new(request: http::Request<RecvStream>, respond: SendResponse<Chunk>, earned: Earned) -> Self {
+        let (head, receive) = request.into_parts();
+        Self {
+            head,
+            receive,
+            respond,
+            earned,
+        }
+    }
+}
+
+impl Client for Request {
+    type End = Stream;
+
+    /// The rest h2 has found: a CONNECT with `:scheme`, `:path` or `:protocol`, connection fields, names in upper case
+    /// are stream errors already.
+    async fn read_head(&mut self) -> Result<Authority, Refusal> {
+        if self.head.method != Method::CONNECT {
+            return Err(Refusal::MethodNotAllowed);
+        }
+        let authority = self.head.uri.authority().ok_or(Malformed::NoAuthority);
+        let target = authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target));
+        let target = target.map_err(Refusal::Malformed)?;
+        if self.head.headers.len() > MOST_FIELDS {
+            return Err(Refusal::HeadTooLarge);
+        }
+        let lengths = self.head.headers.get_all(header::CONTENT_LENGTH);
+        if lengths.iter().any(|length| length != "0") {
+            return Err(Refusal::Malformed(Malformed::Content));
+        }
+        Ok(target)
+    }
+
+    /// Only a reset is leaving: END_STREAM is an end of stream and nothing else, with no close(2) behind it.
+    async fn leaves(&mut self) {
+        // An error is the end of the connection.
+        poll_fn(|context| self.respond.poll_reset(context)).await.ok();
+    }
+
+    async fn confirm(mut self) -> Result<(Stream, Vec<u8>), Refusal> {
+        // No field at all (RFC 9110 section 9.3.6). What the client has sent already waits in the stream.
+        let send = self.respond.send_response(Response::new(()), false);
+        let send = send.map_err(|_| Refusal::ClientLeft)?;
+        Ok((Stream::new(self.receive, send, self.earned), Vec::new()))
+    }
+
+    async fn refuse(mut self, denial: &Denial) -> Option<Stream> {
+        if denial.refusal == Refusal::Malformed(Malformed::NoAuthority) {
+            // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
+            self.respond.send_reset(Reason::PROTOCOL_ERROR);
+        } else if denial.refusal.is_answered()
+            && let Ok(mut send) = self.respond.send_response(answer(denial), false)
+        {
+            // It fails for a stream that has been reset. Dropped, the stream is reset with NO_ERROR behind its answer.
+            send.send_data(Chunk::unearned(body(denial)), true).ok();
+        }
+        None
+    }
+}
+
+/// The head of a refusal. HTTP/2 has no reason phrase: it stands in `Proxy-Status`, and in the body.
+fn answer(denial: &Denial) -> Response<()> {
+    let refusal = denial.refusal;
+    let mut answer = Response::new(());
+    *answer.status_mut() = StatusCode::from_u16(refusal.status()).unwrap_or_default();
+    let fields = answer.headers_mut();
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    fields.insert(header::CONTENT_LENGTH, HeaderValue::from(body(denial).len()));
+    let details = format!(
+        "switchboard; error={}; details=\"{}\"",
+        refusal.proxy_status(),
+        denial.phrase().replace('\\', "").replace('"', "'")
+    );
+    if let Ok(details) = HeaderValue::from_str(&details) {
+        fields.insert("proxy-status", details);
+    }
+    if refusal == Refusal::MethodNotAllowed {
+        fields.insert(header::ALLOW, HeaderValue::from_static("CONNECT"));
+    }
+    if let Some(seconds) = refusal.retry_after() {
+        fields.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    answer
+}
+
+fn body(denial: &Denial) -> Vec<u8> {
+    format!("{}\n", denial.phrase()).into_bytes()
+}
+
+/// As many as over HTTP/1.
+const MOST_FIELDS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_all_that_one_over_http_1_says() {
+        let answer = answer(&Refusal::MethodNotAllowed.into());
+        assert_eq!(answer.status(), 405);
+        let fields: Vec<_> = answer
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
+        assert_eq!(
+            fields,
+            [
+                ("content-type", "text/plain"),
+                ("content-length", "28"),
+                (
+                    "proxy-status",
+                    "switchboard; error=http_request_error; details=\"only CONNECT is served here\""
+                ),
+                ("allow", "CONNECT"),
+            ]
+        );
+        let told = Denial::told(Refusal::NoEndpoint, "none for \"a\\b\"");
+        let answer = super::answer(&told);
+        assert_eq!(answer.headers()["retry-after"], "1");
+        assert_eq!(
+            answer.headers()["proxy-status"],
+            "switchboard; error=destination_unavailable; details=\"none for 'ab'\""
+        );
+    }
+}

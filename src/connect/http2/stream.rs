@@ -1,0 +1,257 @@
+//! One stream of an HTTP/2 connection as the client's end of a tunnel (RFC 9113 section 8.5).
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use h2::{Reason, RecvStream, SendStream};
+
+use super::chunk::Chunk;
+use super::frames::Earned;
+use crate::end::{End, Sink, Source};
+
+/// A stream whose client has its 200.
+#[derive(Debug)]
+pub struct Stream {
+    receive: Receive,
+    /// Behind a lock, as both directions need it: to send, and to learn of a reset. They run in one task.
+    send: Mutex<Send>,
+    earned: Earned,
+    reset: bool,
+}
+
+impl Stream {
+    pub(super) fn new(receive: RecvStream, send: SendStream<Chunk>, earned: Earned) -> Self {
+        Self {
+            receive: Receive {
+                stream: receive,
+                ahead: VecDeque::new(),
+                small: BytesMut::new(),
+                current: Bytes::new(),
+                ended: false,
+            },
+            send: Mutex::new(Send {
+                stream: send,
+                ended: false,
+            }),
+            earned,
+            reset: false,
+        }
+    }
+}
+
+impl End for Stream {
+    type Source<'a> = From<'a>;
+    type Sink<'a> = To<'a>;
+
+    fn split(&mut self) -> (From<'_>, To<'_>) {
+        let source = From {
+            receive: &mut self.receive,
+            send: &self.send,
+        };
+        let sink = To {
+            send: &self.send,
+            earned: &self.earned,
+        };
+        (source, sink)
+    }
+
+    fn reset_on_drop(&mut self) {
+        self.reset = true;
+    }
+
+    /// There is nothing to wait for: what is queued is sent by the connection, which outlives the stream.
+    async fn close_gently(&mut self) {
+        lock(&self.send).end();
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.reset {
+            // "A proxy treats any error in the TCP connection [...] as a stream error of type CONNECT_ERROR."
+            lock(&self.send).stream.send_reset(Reason::CONNECT_ERROR);
+        }
+    }
+}
+
+/// The half that receives.
+#[derive(Debug)]
+struct Receive {
+    stream: RecvStream,
+    /// What came while nothing of it could be passed on.
+    ahead: VecDeque<Bytes>,
+    /// Behind that, the payload of small frames in one piece: alone each would keep a whole buffer of h2's.
+    small: BytesMut,
+    /// What was read last.
+    current: Bytes,
+    ended: bool,
+}
+
+impl Receive {
+    /// Takes the next frame, if there is one: `None` at the end of stream.
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<()>>> {
+        if self.ended {
+            return Poll::Ready(Ok(None));
+        }
+        match ready!(self.stream.poll_data(context)) {
+            Some(Ok(bytes)) => {
+                self.keep(bytes);
+                Poll::Ready(Ok(Some(())))
+            }
+            Some(Err(error)) => Poll::Ready(Err(broken(error))),
+            None => {
+                let trailers = ready!(self.stream.poll_trailers(context)).map_err(broken)?;
+                if trailers.is_some() {
+                    // No frame but DATA may follow on a connected stream (RFC 9113 section 8.5).
+                    return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+                }
+                self.ended = true;
+                Poll::Ready(Ok(None))
+            }
+        }
+    }
+
+    fn keep(&mut self, bytes: Bytes) {
+        if bytes.len() < SMALL && self.has_some() {
+            self.small.extend_from_slice(&bytes);
+        } else if !bytes.is_empty() {
+            self.settle();
+            self.ahead.push_back(bytes);
+        }
+    }
+
+    fn has_some(&self) -> bool {
+        !self.ahead.is_empty() || !self.small.is_empty()
+    }
+
+    fn settle(&mut self) {
+        if !self.small.is_empty() {
+            self.ahead.push_back(std::mem::take(&mut self.small).freeze());
+        }
+    }
+
+    fn take(&mut self, most: usize) -> &[u8] {
+        if self.ahead.is_empty() {
+            self.settle();
+        }
+        self.current = match self.ahead.front_mut() {
+            Some(first) if first.len() > most => first.split_to(most),
+            Some(_) => self.ahead.pop_front().unwrap_or_default(),
+            None => Bytes::new(),
+        };
+        &self.current
+    }
+}
+
+/// The half that sends.
+#[derive(Debug)]
+struct Send {
+    stream: SendStream<Chunk>,
+    ended: bool,
+}
+
+impl Send {
+    fn end(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            // It fails for a stream that has been reset, which whoever reads learns.
+            self.stream.send_data(Chunk::unearned(Vec::new()), true).ok();
+        }
+    }
+}
+
+/// Where the upload is read.
+#[derive(Debug)]
+pub struct From<'a> {
+    receive: &'a mut Receive,
+    send: &'a Mutex<Send>,
+}
+
+impl Source for From<'_> {
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.receive.has_some() {
+            if ready!(self.receive.poll_frame(context))?.is_none() {
+                break;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
+        ready!(self.poll_readable(context))?;
+        Poll::Ready(Ok(self.receive.take(room.len())))
+    }
+
+    fn passed_on(&mut self, bytes: usize) {
+        self.receive.current = Bytes::new();
+        // It fails for a stream that is gone, whose window does not matter any more.
+        self.receive.stream.flow_control().release_capacity(bytes).ok();
+    }
+
+    /// Frames that come meanwhile are kept: the window bounds them, as none of them is passed on.
+    async fn failed(&mut self) -> io::Error {
+        poll_fn(|context| {
+            loop {
+                match self.receive.poll_frame(context) {
+                    Poll::Ready(Ok(Some(()))) => {}
+                    Poll::Ready(Err(error)) => return Poll::Ready(error),
+                    Poll::Ready(Ok(None)) | Poll::Pending => break,
+                }
+            }
+            lock(self.send).stream.poll_reset(context).map(|reset| match reset {
+                Ok(_) => io::ErrorKind::ConnectionReset.into(),
+                Err(error) => broken(error),
+            })
+        })
+        .await
+    }
+}
+
+/// Where the download is written.
+#[derive(Debug)]
+pub struct To<'a> {
+    send: &'a Mutex<Send>,
+    earned: &'a Earned,
+}
+
+impl Sink for To<'_> {
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let stream = &mut lock(self.send).stream;
+        stream.reserve_capacity(bytes.len());
+        while stream.capacity() == 0 {
+            match ready!(stream.poll_capacity(context)) {
+                Some(capacity) => _ = capacity.map_err(broken)?,
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            }
+        }
+        let now = bytes.get(..stream.capacity()).unwrap_or(bytes);
+        stream.send_data(Chunk::of(now, self.earned), false).map_err(broken)?;
+        // What is reserved and not used would be kept from the others: the connection has one window for all.
+        stream.reserve_capacity(0);
+        Poll::Ready(Ok(now.len()))
+    }
+
+    fn poll_shutdown(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        lock(self.send).end();
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn lock(send: &Mutex<Send>) -> MutexGuard<'_, Send> {
+    send.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stream's error as a socket would have it.
+fn broken(error: h2::Error) -> io::Error {
+    if error.is_io() {
+        error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
+    } else {
+        io::ErrorKind::ConnectionReset.into()
+    }
+}
+
+/// Smaller frames than this are copied together when they have to wait.
+const SMALL: usize = 4096;

@@ -1,0 +1,178 @@
+//! The bytes under an HTTP/2 connection: gathers what is sent, and watches the frames that come.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::frames::{Earned, Frames};
+use crate::end::{End, Sink, Source};
+
+/// What the h2 crate reads and writes, shared with who drives it.
+///
+/// h2 writes and flushes every frame of 16 KiB by itself: four system calls for each read of a target, or four times
+/// two TLS records, as 16 KiB and nine bytes are one and a bit. So a flush of h2's does nothing, and its driver
+/// [sends](Self::poll_send) when there is nothing more to gather: a third less CPU for each GiB.
+#[derive(Debug)]
+pub struct Wire<D>(Arc<Mutex<State<D>>>);
+
+#[derive(Debug)]
+struct State<D> {
+    end: D,
+    /// What was read before HTTP/2 was known to be spoken.
+    early: Vec<u8>,
+    frames: Frames,
+    unsent: Vec<u8>,
+    sent: usize,
+    /// How much of what comes behind the end is still thrown away.
+    lingering: usize,
+}
+
+impl<D> Clone for Wire<D> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<D: End> Wire<D> {
+    /// On a connection of which that much was read.
+    pub fn new(end: D, early: Vec<u8>) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            end,
+            early,
+            frames: Frames::new(Earned::default()),
+            unsent: Vec::new(),
+            sent: 0,
+            lingering: LINGER_BYTES,
+        })))
+    }
+
+    /// Sends what was gathered.
+    pub(super) fn poll_send(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.lock().poll_send(context)
+    }
+
+    /// Where it is counted what the client is sent.
+    pub(super) fn earned(&self) -> Earned {
+        self.lock().frames.earned()
+    }
+
+    /// Whether the client sent so many frames that the connection has to end.
+    pub(super) fn flooded(&self) -> bool {
+        self.lock().frames.too_many()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<D>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D: End> State<D> {
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        if self.early.is_empty() {
+            let room = buffer.initialize_unfilled();
+            let start = room.as_ptr();
+            let (mut source, _) = self.end.split();
+            let bytes = ready!(source.poll_read(context, room))?;
+            let length = bytes.len();
+            // In the room that it was given, or elsewhere: then it must be copied there.
+            let elsewhere = (!std::ptr::eq(bytes.as_ptr(), start)).then(|| bytes.to_vec());
+            match elsewhere {
+                Some(bytes) => buffer.put_slice(&bytes),
+                None => buffer.advance(length),
+            }
+        } else {
+            let length = self.early.len().min(buffer.remaining());
+            buffer.put_slice(self.early.drain(..length).as_slice());
+        }
+        if self.frames.came(buffer.filled().get(before..).unwrap_or_default()) {
+            return Poll::Ready(Ok(()));
+        }
+        // Its driver asks next, and ends the connection: h2 need not see them.
+        buffer.set_filled(before);
+        Poll::Pending
+    }
+
+    fn poll_gather(&mut self, context: &mut Context<'_>, pieces: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if self.unsent.len() - self.sent >= MOST_GATHERED {
+            ready!(self.poll_send(context))?;
+        }
+        for piece in pieces {
+            self.unsent.extend_from_slice(piece);
+        }
+        Poll::Ready(Ok(pieces.iter().map(|piece| piece.len()).sum()))
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (_, mut sink) = self.end.split();
+        while let Some(rest) = self.unsent.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            self.sent += ready!(sink.poll_write(context, rest))?;
+        }
+        // A connection that has become quiet need not hold the room for bulk.
+        if self.unsent.capacity() > 4 * self.unsent.len() {
+            self.unsent = Vec::new();
+        }
+        self.unsent.clear();
+        self.sent = 0;
+        if sink.holds_back() {
+            sink.poll_flush(context)
+        } else {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Sends the end behind what was gathered, then waits for the client's: a close with unread input would make the
+    /// kernel send a reset, and the client's throw away the GOAWAY that it has not read.
+    fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send(context))?;
+        let (mut source, mut sink) = self.end.split();
+        ready!(sink.poll_shutdown(context))?;
+        while self.lingering > 0 {
+            let mut scratch = [0; 4096];
+            match ready!(source.poll_read(context, &mut scratch))?.len() {
+                0 => break,
+                read => self.lingering = self.lingering.saturating_sub(read),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<D: End> AsyncRead for Wire<D> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.lock().poll_read(context, buffer)
+    }
+}
+
+impl<D: End> AsyncWrite for Wire<D> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.lock().poll_gather(context, &[io::IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.lock().poll_gather(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.lock().poll_close(context)
+    }
+}
+
+/// What is sent at once: enough for the system call, or the TLS records, to be used well.
+const MOST_GATHERED: usize = 128 * 1024;
+const LINGER_BYTES: usize = 64 * 1024;

@@ -1,0 +1,123 @@
+//! Frames byte by byte, for what no implementation would send.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::harness::DEADLINE;
+
+/// A connection on which HTTP/2 was begun.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    stream: TcpStream,
+}
+
+impl Raw {
+    /// Sends the preface, and SETTINGS that change nothing.
+    pub(crate) fn connect(proxy: SocketAddr) -> Self {
+        let stream = TcpStream::connect(proxy).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.set_write_timeout(Some(DEADLINE)).unwrap();
+        let mut raw = Self { stream };
+        raw.stream.write_all(PREFACE).unwrap();
+        raw.send(&frame(SETTINGS, 0, 0, b""));
+        raw
+    }
+
+    /// Writes all of it.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Sends this for as long as the proxy takes it, for at most that many bytes, reading what it answers or not.
+    /// Returns how many were sent, when the proxy has ended the connection.
+    #[track_caller]
+    pub(crate) fn flood(mut self, mut next: impl FnMut() -> Vec<u8>, most: usize, reads: bool) -> usize {
+        let mut answers = self.stream.try_clone().unwrap();
+        let reading = thread::spawn(move || {
+            let mut sink = [0; 65536];
+            if reads {
+                while let Ok(1..) = answers.read(&mut sink) {}
+            }
+        });
+        let mut sent = 0;
+        let ended = loop {
+            let burst = next();
+            match self.stream.write(&burst) {
+                Ok(written) if written == burst.len() => sent += written,
+                Ok(_) | Err(_) => break true,
+            }
+            if sent > most {
+                break false;
+            }
+        };
+        assert!(ended, "{sent} bytes were taken");
+        self.stream.shutdown(std::net::Shutdown::Both).ok();
+        reading.join().unwrap();
+        sent
+    }
+
+    /// Reads to the end, however the connection ends, and gives the code of the GOAWAY in it.
+    #[track_caller]
+    pub(crate) fn goaway(mut self) -> Option<u32> {
+        let mut came = Vec::new();
+        let mut chunk = [0; 65536];
+        let start = Instant::now();
+        while let Ok(read @ 1..) = self.stream.read(&mut chunk) {
+            came.extend_from_slice(&chunk[..read]);
+        }
+        assert!(start.elapsed() < DEADLINE - Duration::from_secs(1), "it was not ended");
+        let mut rest = came.as_slice();
+        let mut code = None;
+        while rest.len() >= 9 {
+            let length = usize::from(rest[0]) << 16 | usize::from(rest[1]) << 8 | usize::from(rest[2]);
+            if rest[3] == GOAWAY {
+                code = Some(u32::from_be_bytes(rest[13..17].try_into().unwrap()));
+            }
+            rest = rest.get(9 + length..).unwrap_or_default();
+        }
+        code
+    }
+}
+
+/// One frame.
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// A CONNECT as a header block: literals without indexing (RFC 7541 section 6.2.2).
+pub(crate) fn connect(target: &str) -> Vec<u8> {
+    let mut block = field(":method", "CONNECT");
+    block.extend(field(":authority", target));
+    block
+}
+
+/// One literal field.
+pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
+    let mut field = vec![0];
+    for text in [name, value] {
+        assert!(text.len() < 127);
+        field.push(u8::try_from(text.len()).unwrap());
+        field.extend(text.as_bytes());
+    }
+    field
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const END_HEADERS: u8 = 4;
+pub(crate) const PADDED: u8 = 8;
