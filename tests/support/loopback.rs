@@ -64,14 +64,7 @@ impl Rig {
         script: impl AsyncFnOnce(TcpStream, TcpStream) -> T,
     ) -> (Close, T) {
         let mut ends = wires.ends;
-        let terms = Terms {
-            upload: (&self.upload).into(),
-            download: (&self.download).into(),
-            meter: &self.meter,
-            pipes: &self.pipes,
-            engine: self.engine,
-            options: &self.options,
-        };
+        let terms = self.terms();
         let relayed = async move {
             let close = relay(&mut ends, &terms, pin!(ending)).await;
             drop(ends);
@@ -80,6 +73,18 @@ impl Rig {
         let both = async { tokio::join!(relayed, script(wires.client, wires.target)) };
         let over = tokio::time::timeout(DEADLINE, both).await;
         over.expect("relay and script end before the deadline")
+    }
+
+    /// What a relay of this rig runs under.
+    pub(crate) fn terms(&self) -> Terms<'_> {
+        Terms {
+            upload: (&self.upload).into(),
+            download: (&self.download).into(),
+            meter: &self.meter,
+            pipes: &self.pipes,
+            engine: self.engine,
+            options: &self.options,
+        }
     }
 
     /// Waits until so many bytes were counted one way.

@@ -1,0 +1,168 @@
+//! The relay against a small reference of one tunnel: random schedules on both sides, real connections between them.
+//!
+//! `SWITCHBOARD_MODEL_CASES=5000` tries more schedules than usual. One that fails is shrunk and printed: its steps can be
+//! put into `KNOWN` as they are.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a failed assumption fails the test"
+)]
+#![expect(clippy::large_futures, reason = "schedules live as long as their test")]
+
+#[path = "support/loopback.rs"]
+#[expect(dead_code, reason = "shared with tests that need more of it")]
+mod loopback;
+#[path = "model/peer.rs"]
+mod peer;
+#[path = "model/reference.rs"]
+mod reference;
+#[path = "model/schedule.rs"]
+mod schedule;
+#[path = "model/stage.rs"]
+mod stage;
+
+use std::env;
+
+use loopback::{Rig, SETUPS};
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use schedule::{Schedule, Step, Who, schedule};
+use stage::{Disagreement, pair, perform};
+use switchboard::outcome::{Close, Reason, Side};
+use tokio::runtime::Builder;
+
+use Step::{Finish, Pass, Reset, Resume, Send, Settle, Stall};
+use Who::{Client, Target};
+
+/// What carries the client's end of the tunnel.
+#[derive(Clone, Copy, Debug)]
+enum Downstream {
+    Plain,
+}
+
+const DOWNSTREAMS: [Downstream; 1] = [Downstream::Plain];
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: cases(),
+        max_shrink_time: LONGEST_SHRINK,
+        // What fails is printed, and belongs into `KNOWN`.
+        failure_persistence: None,
+        rng_seed: seed(),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn the_relay_does_what_the_reference_says(schedule in schedule()) {
+        for downstream in DOWNSTREAMS {
+            for setup in SETUPS {
+                let done = performed(&schedule, downstream, &Rig::new(setup));
+                prop_assert!(done.is_ok(), "{downstream:?} {setup:?}: {done:#?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn known_schedules_end_as_they_should() {
+    for (steps, by, reason) in KNOWN {
+        for (downstream, tight) in DOWNSTREAMS.into_iter().flat_map(|all| [(all, false), (all, true)]) {
+            let (early, steps) = (0, steps.to_vec());
+            let schedule = Schedule { early, tight, steps };
+            for setup in SETUPS {
+                let done = performed(&schedule, downstream, &Rig::new(setup));
+                let close = done.unwrap_or_else(|wrong| panic!("{schedule:?} {downstream:?} {setup:?}: {wrong:#?}"));
+                assert_eq!(
+                    (close.by, close.reason),
+                    (*by, *reason),
+                    "{schedule:?} {downstream:?} {setup:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Between real connections, on a thread of its own.
+fn performed(schedule: &Schedule, downstream: Downstream, rig: &Rig) -> Result<Close, Box<Disagreement>> {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, ours) = pair(schedule.tight).await;
+        let target = pair(schedule.tight).await;
+        match downstream {
+            Downstream::Plain => perform(schedule, rig, (client, ours), target).await,
+        }
+    })
+}
+
+fn cases() -> u32 {
+    match env::var("SWITCHBOARD_MODEL_CASES") {
+        Ok(cases) => cases.parse().expect("SWITCHBOARD_MODEL_CASES is a number"),
+        Err(_) => USUAL,
+    }
+}
+
+/// The usual schedules are the same every time; who asks for more gets others.
+fn seed() -> RngSeed {
+    match env::var_os("SWITCHBOARD_MODEL_CASES") {
+        Some(_) => RngSeed::Random,
+        None => RngSeed::Fixed(6),
+    }
+}
+
+/// Schedules that leave nothing to chance, and how they have to end.
+const KNOWN: &[(&[Step], Side, Reason)] = &[
+    (&[Send(Client, 5), Send(Target, 300_000)], Side::Client, Reason::Eof),
+    (&[Finish(Target), Settle, Send(Client, 9)], Side::Target, Reason::Eof),
+    // Somebody who stalls loses nothing, and hides no reset of the other.
+    (
+        &[Stall(Target), Send(Client, 500_000), Pass(9), Resume(Target)],
+        Side::Client,
+        Reason::Eof,
+    ),
+    (
+        &[Stall(Target), Send(Client, 500_000), Settle, Reset(Client)],
+        Side::Client,
+        Reason::Reset,
+    ),
+    (
+        &[Stall(Client), Send(Target, 500_000), Settle, Reset(Client)],
+        Side::Client,
+        Reason::Reset,
+    ),
+    (
+        &[Send(Target, 9_000), Settle, Reset(Target)],
+        Side::Target,
+        Reason::Reset,
+    ),
+    // Half of a tunnel can be reset as well, and who has finished takes nothing back by it.
+    (&[Finish(Client), Settle, Reset(Target)], Side::Target, Reason::Reset),
+    (
+        &[Send(Target, 200_000), Finish(Target), Settle, Reset(Target)],
+        Side::Target,
+        Reason::Reset,
+    ),
+    (
+        &[Send(Client, 9), Finish(Client), Settle, Send(Target, 9), Reset(Client)],
+        Side::Client,
+        Reason::Reset,
+    ),
+    // Silence is counted from the last byte; half a tunnel has less time.
+    (
+        &[Pass(29), Send(Client, 1), Pass(29), Pass(29)],
+        Side::Client,
+        Reason::Eof,
+    ),
+    (&[Pass(29), Pass(29), Pass(29)], Side::Proxy, Reason::Idle),
+    (&[Pass(29), Finish(Target), Pass(19)], Side::Target, Reason::Eof),
+    (
+        &[Pass(29), Finish(Target), Pass(10), Send(Client, 1), Pass(19), Pass(1)],
+        Side::Proxy,
+        Reason::Idle,
+    ),
+];
+/// Milliseconds: what does not happen is waited for in vain.
+const LONGEST_SHRINK: u32 = 60_000;
+/// How many schedules, each over every downstream and engine.
+const USUAL: u32 = 600;
