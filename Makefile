@@ -1,7 +1,7 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-kubernetes fuzz lint bench bench-compare clean
+.PHONY: help build demo test test-kubernetes fuzz soak lint bench bench-compare clean
 
 CARGO ?= cargo
 SCRIPTS := .ci/run benches/compare/run deploy/check tests/demo/run tests/fuzz/run tests/install-clients
@@ -26,6 +26,10 @@ test-kubernetes: ## Run the tests that need no faults against a real API server:
 
 fuzz: ## Look for inputs that break a property, for SECONDS=60 a target; it installs cargo-fuzz
 	tests/fuzz/run $(or $(SECONDS),60)
+
+soak: ## Run everything at once for a while and compare every number, exactly, for MINUTES=20
+	tests/install-clients iproute2 util-linux
+	$(CARGO) test --locked --bench soak -- $(or $(MINUTES),20)
 
 lint: ## Check format, lints, licences and sources; what is optional runs where it is installed
 	$(CARGO) fmt --check

@@ -45,10 +45,27 @@ pub(crate) fn run<F: AsyncFnOnce(Lab)>(scenario: F) {
 
 /// The same for a test whose name is known.
 pub(crate) fn run_as(test: &str, scenario: impl AsyncFnOnce(Lab)) {
+    let program = Program {
+        arguments: &[test, "--exact", "--nocapture", "--test-threads=1"],
+        longest: LONGEST,
+    };
+    run_program(program, scenario);
+}
+
+/// The same for any program that comes here again when it is run with these arguments.
+pub(crate) fn run_program(program: Program<'_>, scenario: impl AsyncFnOnce(Lab)) {
     match env::var_os(INSIDE) {
-        Some(directory) => inside(Path::new(&directory), scenario),
-        None => outside(test),
+        Some(directory) => inside(Path::new(&directory), program.longest, scenario),
+        None => outside(program),
     }
+}
+
+/// What runs itself again inside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Program<'a> {
+    pub(crate) arguments: &'a [&'a str],
+    /// How long its scenario may take.
+    pub(crate) longest: Duration,
 }
 
 /// The test function that a closure was written in.
@@ -57,7 +74,7 @@ pub(crate) fn test_name(closure: &'static str) -> &'static str {
     path.split("::{{closure}}").next().unwrap()
 }
 
-fn outside(test: &str) {
+fn outside(this: Program<'_>) {
     let directory = tempfile::tempdir().unwrap();
     let [program, arguments @ ..] = namespace() else {
         panic!("{NO_NAMESPACE}");
@@ -68,7 +85,7 @@ fn outside(test: &str) {
     let mut running = Command::new(program)
         .args(arguments)
         .arg(env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .args(this.arguments)
         .env(INSIDE, directory.path())
         .stdin(Stdio::null())
         .stdout(output.try_clone().unwrap())
@@ -76,21 +93,22 @@ fn outside(test: &str) {
         .process_group(0)
         .spawn()
         .unwrap();
-    let status = ended(&mut running);
+    let status = ended(&mut running, this.longest);
     eprintln!("{}", fs::read_to_string(&log).unwrap());
-    assert!(status.success(), "{test} failed in its network: {status}");
+    let name = this.arguments.first();
+    assert!(status.success(), "{name:?} failed in its network: {status}");
     // A name that picks no test ends well too.
-    assert!(directory.path().join(DONE).exists(), "{test} did not run");
+    assert!(directory.path().join(DONE).exists(), "{name:?} did not run");
 }
 
 /// How it ends. One that is stuck is ended, with the proxy that it started.
-fn ended(running: &mut Child) -> ExitStatus {
+fn ended(running: &mut Child, longest: Duration) -> ExitStatus {
     let started = Instant::now();
     loop {
         if let Some(status) = running.try_wait().unwrap() {
             return status;
         }
-        if started.elapsed() > LONGEST + Duration::from_secs(15) {
+        if started.elapsed() > longest + Duration::from_secs(15) {
             kill_process_group(Pid::from_child(running), Signal::KILL).unwrap();
             return running.wait().unwrap();
         }
@@ -116,7 +134,7 @@ fn namespace() -> &'static [&'static str] {
     })
 }
 
-fn inside(directory: &Path, scenario: impl AsyncFnOnce(Lab)) {
+fn inside(directory: &Path, longest: Duration, scenario: impl AsyncFnOnce(Lab)) {
     let lab = Lab::new(directory);
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -126,8 +144,8 @@ fn inside(directory: &Path, scenario: impl AsyncFnOnce(Lab)) {
     runtime.block_on(async {
         let scenario = Box::pin(scenario(lab));
         assert!(
-            timeout(LONGEST, scenario).await.is_ok(),
-            "it took longer than {LONGEST:?}"
+            timeout(longest, scenario).await.is_ok(),
+            "it took longer than {longest:?}"
         );
     });
     runtime.shutdown_timeout(Duration::from_secs(1));

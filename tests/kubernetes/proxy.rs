@@ -73,6 +73,11 @@ impl Proxy {
         child.wait().unwrap();
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.lock().unwrap().id()
+    }
+
     /// What it said so far.
     pub(crate) fn messages(&self) -> String {
         self.messages.lock().unwrap().clone()
@@ -101,8 +106,8 @@ impl Proxy {
         series.reduce(|sum, value| sum + value)
     }
 
-    /// One page of the admin port.
-    async fn page(&self, path: &str) -> Option<(u16, String)> {
+    /// One page of the admin port, with its head.
+    pub(crate) async fn page(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect((PROXY, ADMIN_PORT)).await.ok()?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: switchboard\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
@@ -146,7 +151,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.kill();
         if thread::panicking() {
-            eprintln!("--- the proxy said:\n{}\n---", self.messages());
+            eprintln!("--- the proxy, process {}, said:\n{}\n---", self.id(), self.messages());
         }
     }
 }
