@@ -18,6 +18,7 @@ demo: ## Log in with a real ssh through the proxy to a throwaway sshd, and show 
 test: ## Install what the tests need (Debian, Ubuntu), then run them all
 	tests/install-clients
 	$(CARGO) test --locked
+	SWITCHBOARD="$${CARGO_TARGET_DIR:-target}/debug/switchboard" deploy/check
 
 test-kubernetes: ## Run the tests that need no faults against a real API server: KUBECONFIG=FILE
 	@test -n "$(KUBECONFIG)" || { echo 'say which cluster: make test-kubernetes KUBECONFIG=FILE' >&2; exit 2; }
