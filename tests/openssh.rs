@@ -82,6 +82,8 @@ each_client! {
     corkscrew: CORKSCREW,
     connect_proxy: CONNECT_PROXY,
     socat: SOCAT,
+    http2: HTTP2,
+    http2_by_tls: HTTP2_TLS,
 }
 
 fn runs_a_command(client: &Client) {

@@ -1,6 +1,7 @@
 //! The programs that people put into ProxyCommand, as one table.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use super::process::{program, quiet, run};
 
@@ -74,24 +75,51 @@ pub(crate) const SOCAT: Client = Client {
     refusal: "the target is not on the allowlist",
 };
 
+/// An HTTP/2 that is not ours, with prior knowledge.
+pub(crate) const HTTP2: Client = Client {
+    program: "stdio.py",
+    package: PYTHON,
+    proxy_command: "stdio.py proxy.example.com 8080 %h:%p",
+    refusal: "the target is not on the allowlist",
+};
+
+/// The same by TLS, whoever the certificate is of.
+pub(crate) const HTTP2_TLS: Client = Client {
+    program: "stdio.py",
+    package: PYTHON,
+    proxy_command: "stdio.py proxy.example.com 8080 %h:%p tls",
+    refusal: "the target is not on the allowlist",
+};
+
+/// In place of a package: a script of ours, for the Python that `tests/install-clients` makes.
+const PYTHON: &str = "PyPI";
+
 impl Client {
     /// The ProxyCommand for a proxy at this address, with the program's full path.
     pub(crate) fn command(&self, proxy: SocketAddr) -> String {
         let (name, arguments) = self.proxy_command.split_once(' ').unwrap();
-        let file = if self.package.is_empty() {
-            env!("CARGO_BIN_EXE_switchboard").into()
-        } else {
-            program(name, self.package)
+        let program = match self.package {
+            "" => env!("CARGO_BIN_EXE_switchboard").to_owned(),
+            PYTHON => script(name),
+            package => program(name, package).display().to_string(),
         };
         let arguments = arguments
             .replace("proxy.example.com", &proxy.ip().to_string())
             .replace("8080", &proxy.port().to_string());
-        format!("{} {arguments}", file.display())
+        format!("{program} {arguments}")
     }
 }
 
+/// A script of tests/http2, and what runs it.
+fn script(name: &str) -> String {
+    let python = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python/bin/python");
+    assert!(python.exists(), "no {}: run tests/install-clients", python.display());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/http2");
+    format!("{} {}", python.display(), folder.join(name).display())
+}
+
 /// Several programs are called nc; only OpenBSD's has `-X`.
-pub(crate) fn assert_nc_is_the_right_one(directory: &std::path::Path) {
+pub(crate) fn assert_nc_is_the_right_one(directory: &Path) {
     let help = run(
         quiet(program(NC.program, NC.package)).arg("-h"),
         &[],
