@@ -223,7 +223,9 @@ pub(crate) fn settings(kubernetes: &[(&str, Value)]) -> Value {
         "listen": [format!("{PROXY}:{PORT}")],
         "admin": format!("0.0.0.0:{ADMIN_PORT}"),
         "allowlist": {"kubernetes": {"enabled": true, "wait_for_ready": "300ms"}},
-        "limits": {"client": {"max_tunnels": "unlimited", "connects_per_second": "unlimited"}},
+        "limits": {"client": {
+            "max_tunnels": "unlimited", "connects_per_second": "unlimited", "max_unfinished": "unlimited",
+        }},
         "ssh_only": "false",
     });
     for (key, value) in kubernetes {
