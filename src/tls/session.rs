@@ -33,6 +33,7 @@ impl Session {
             unread: read,
             peer_has_ended: false,
             sent_end: false,
+            has_failed: false,
         };
         Self {
             stream,
@@ -78,6 +79,8 @@ struct State {
     /// It has sent its close_notify or its FIN.
     peer_has_ended: bool,
     sent_end: bool,
+    /// A write has failed, and has taken the socket's error with it: a read finds no more than an end.
+    has_failed: bool,
 }
 
 impl State {
@@ -165,6 +168,9 @@ impl SessionSource<'_> {
             scratch.resize(MOST_READ, 0);
             let mut buffer = ReadBuf::new(scratch);
             match ready!(AsyncRead::poll_read(Pin::new(&mut self.source), context, &mut buffer)) {
+                Ok(()) if buffer.filled().is_empty() && state.has_failed => {
+                    Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+                }
                 Ok(()) if buffer.filled().is_empty() => {
                     // Without close_notify, as curl ends and whoever is killed: SSH knows by itself what is missing.
                     state.peer_has_ended = true;
@@ -227,7 +233,10 @@ impl SessionSink<'_> {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
-                Err(error) => return Poll::Ready(Err(error)),
+                Err(error) => {
+                    state.has_failed = true;
+                    return Poll::Ready(Err(error));
+                }
             }
         }
         Poll::Ready(Ok(()))
