@@ -80,7 +80,7 @@ fn cluster(services: Vec<ServiceTarget>) -> (Writer, Arc<Allowlist>) {
         suffixes: Arc::new(Suffixes::new("cluster.local", ["ssh.example.com"])),
         ..Options::default()
     });
-    writer.replace(services);
+    writer.replace(services, true);
     (writer, allowlist)
 }
 
@@ -125,7 +125,11 @@ fn publications(criterion: &mut Criterion<ThreadTime>) {
         });
         let (writer, _allowlist) = cluster(services(names));
         group.bench_function(BenchmarkId::new("all_services", names), |bencher| {
-            bencher.iter_batched(|| services(names), |all| writer.replace(all), BatchSize::LargeInput);
+            bencher.iter_batched(
+                || services(names),
+                |all| writer.replace(all, true),
+                BatchSize::LargeInput,
+            );
         });
         let one = Box::new(services(1).remove(0));
         group.bench_function(BenchmarkId::new("one_service", names), |bencher| {

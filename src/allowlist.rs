@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn a_service_answers_to_all_its_names_at_both_ports() {
         let (writer, allowlist) = configured(false);
-        writer.replace(vec![service("team-a", "svc-a", "10.0.0.1:22")]);
+        writer.replace(vec![service("team-a", "svc-a", "10.0.0.1:22")], true);
         assert_eq!(allowlist.targets(), 1);
         for name in [
             "svc-a.team-a:22",
@@ -272,7 +272,10 @@ mod tests {
     #[test]
     fn a_service_keeps_its_target_while_it_changes() {
         let (writer, allowlist) = configured(false);
-        writer.replace(vec![service("a", "x", "10.0.0.1:22"), service("a", "y", "10.0.0.2:22")]);
+        writer.replace(
+            vec![service("a", "x", "10.0.0.1:22"), service("a", "y", "10.0.0.2:22")],
+            true,
+        );
         let (stays, goes) = (
             authorize(&allowlist, "x.a:22").unwrap(),
             authorize(&allowlist, "y.a:22").unwrap(),
@@ -293,7 +296,7 @@ mod tests {
             heir.name = "one.name".into();
             let mut late = service("a", first, "10.0.0.2:22");
             late.name = "one.name".into();
-            writer.replace(vec![late.clone()]);
+            writer.replace(vec![late.clone()], true);
             writer.apply([set(heir), Change::Remove(late.id)]);
             let target = authorize(&allowlist, "one.name:22").unwrap();
             assert_eq!(&*target.id().service, second);
@@ -303,9 +306,9 @@ mod tests {
     #[test]
     fn removed_services_may_keep_their_tunnels() {
         let (writer, allowlist) = configured(true);
-        writer.replace(vec![service("a", "x", "10.0.0.1:22")]);
+        writer.replace(vec![service("a", "x", "10.0.0.1:22")], true);
         let target = authorize(&allowlist, "x.a:22").unwrap();
-        writer.replace(Vec::new());
+        writer.replace(Vec::new(), true);
         assert!(authorize(&allowlist, "x.a:22").is_err());
         assert!(!is_revoked(&target));
     }
@@ -317,7 +320,7 @@ mod tests {
         writer.publish(&[target("a:22", "127.0.0.1:1")], &Limits::default());
         assert!(authorize(&allowlist, "a:22").is_ok());
         assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), Refusal::AllowlistUnknown);
-        writer.replace(Vec::new());
+        writer.replace(Vec::new(), false);
         assert_eq!(authorize(&allowlist, "c.n:22").unwrap_err(), Refusal::AllowlistUnknown);
         writer.confirm();
         assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), Refusal::NotAllowed);
@@ -331,7 +334,7 @@ mod tests {
     #[test]
     fn the_configuration_goes_before_the_cluster() {
         let (mut writer, allowlist) = configured(false);
-        writer.replace(vec![service("a", "x", "10.0.0.1:22")]);
+        writer.replace(vec![service("a", "x", "10.0.0.1:22")], true);
         writer.publish(&[target("x.a:22", "127.0.0.1:1")], &Limits::default());
         assert_eq!(&*authorize(&allowlist, "x.a:22").unwrap().id().namespace, "static");
         assert_eq!(&*authorize(&allowlist, "x.a.svc:22").unwrap().id().namespace, "a");

@@ -322,8 +322,7 @@ impl Reload {
             (None, running) => {
                 // It must have ended before the last word about its Services is said.
                 drop(running);
-                self.writer.replace(Vec::new());
-                self.writer.confirm();
+                self.writer.replace(Vec::new(), true);
                 synced(metrics);
                 Ok(())
             }

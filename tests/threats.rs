@@ -129,7 +129,7 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
 fn world(targets: Vec<ServiceTarget>) -> Arc<World> {
     let limits = Limits::default();
     let (writer, allowlist) = Writer::new();
-    writer.replace(targets);
+    writer.replace(targets, true);
     let burst = limits.tunnel.burst;
     Arc::new(World {
         allowlist,

@@ -113,7 +113,7 @@ impl Writer {
         }
     }
 
-    /// From now on a name that is not on the allowlist may be so before the list is [confirmed](Self::confirm).
+    /// From now on a name that is not on the allowlist may be so before the list is complete.
     pub fn await_services(&self) {
         let state = self.state();
         let mut table = self.allowlist.table();
@@ -135,9 +135,9 @@ impl Writer {
         self.store(&state, table);
     }
 
-    /// Puts these Services in the place of all others. They are served, but as long as the list is not
-    /// [confirmed](Self::confirm) a name that is not on it may be on the allowlist all the same.
-    pub fn replace(&self, targets: Vec<ServiceTarget>) {
+    /// Puts these Services in the place of all others. They are served from now on; as long as the list is not complete,
+    /// or [confirmed](Self::confirm) to be, a name that is not on it may be on the allowlist all the same.
+    pub fn replace(&self, targets: Vec<ServiceTarget>, is_complete: bool) {
         let mut state = self.state();
         let mut gone: HashMap<_, _> = state.services.keys().map(|id| (Arc::clone(id), ())).collect();
         for target in &targets {
@@ -145,7 +145,7 @@ impl Writer {
         }
         let gone = gone.into_keys().map(|id| Change::Remove((*id).clone()));
         let set = targets.into_iter().map(|target| Change::Set(Box::new(target)));
-        self.change(&mut state, gone.chain(set), false);
+        self.change(&mut state, gone.chain(set), is_complete);
         // A second time there is nobody left to tell.
         self.allowlist.completed.set(()).ok();
     }

@@ -214,7 +214,7 @@ impl Keeper {
                 Change::Remove(_) => None,
             };
             let targets: Vec<_> = settled.changes.into_iter().filter_map(set).collect();
-            self.writer.replace(targets);
+            self.writer.replace(targets, answers);
         } else {
             self.writer.apply(settled.changes);
         }
