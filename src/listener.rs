@@ -108,7 +108,8 @@ async fn accept_until(
             Ok((stream, peer)) => serve(stream, canonical(peer)),
             Err(error) if concerns_one_client(&error) => {}
             Err(error) => {
-                warn!(%error, "cannot accept, pausing");
+                let address = listener.local_addr().ok().map(tracing::field::display);
+                warn!(%error, address, "cannot accept, pausing");
                 paused();
                 tokio::select! {
                     () = &mut stop => return,

@@ -104,7 +104,11 @@ struct Declared {
 
 impl Declared {
     fn read() -> Self {
-        Self::of(&read("src/metrics.rs"))
+        let mut all = Self::of(&read("src/metrics.rs"));
+        let targets = Self::of(&read("src/metrics/targets.rs"));
+        all.plain.extend(targets.plain);
+        all.histograms.extend(targets.histograms);
+        all
     }
 
     fn of(source: &str) -> Self {

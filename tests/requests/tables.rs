@@ -123,7 +123,7 @@ const HOST_BYTE: &str = "the host name holds a forbidden character";
 const TLS: &str = "this port does not speak TLS";
 
 /// Whole heads that are malformed, and what the 400 says.
-pub(crate) const MALFORMED: [(&[u8], &str); 40] = [
+pub(crate) const MALFORMED: [(&[u8], &str); 39] = [
     (b"CONNECT svc-a.ns.svc.cluster.local:80\r\n\r\n", REQUEST_LINE),
     (
         b"CONNECT  svc-a.ns.svc.cluster.local:80 HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -168,7 +168,6 @@ pub(crate) const MALFORMED: [(&[u8], &str); 40] = [
         b"CONNECT svc-a.ns.svc.cluster.local:80 http/1.1\r\nHost: a\r\n\r\n",
         VERSION,
     ),
-    (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", VERSION),
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", TLS),
     (
         b"CONNECT svc-a.ns.svc.cluster.local:80 HTTP/1.1\r\nHost: a\r\nX: y\r\n folded\r\n\r\n",
