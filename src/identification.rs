@@ -40,8 +40,8 @@ impl Default for Options {
 
 /// Passes on the first line of each side, and tells `identified` what it says. Either may come first.
 ///
-/// What comes behind a line stays in `ends`. A side that finishes before its line has sent nothing: that is not our
-/// affair but the relay's.
+/// What comes behind a line stays in `ends`. A side that finishes before its line ends the tunnel: it is no SSH, and so
+/// the other side's bytes are not for it.
 ///
 /// # Errors
 /// How the tunnel ends: [`Reason::NotSsh`], or as a relay would.
@@ -153,10 +153,10 @@ impl<F: Source, T: Sink> Opening<F, T> {
             }
             let more = poll_fn(|context| poll_more(context, &mut self.from, &mut self.held)).await;
             if more.map_err(|error| Broken { by: source, error })? == 0 {
-                self.held.clear();
-                // It fails when the other side has reset meanwhile, which its own direction will find.
-                poll_fn(|context| self.to.poll_shutdown(context)).await.ok();
-                return Ok(());
+                return Err(Close {
+                    by: source,
+                    reason: Reason::Eof,
+                });
             }
         };
         let rest = self.held.split_off(length);
@@ -240,7 +240,7 @@ fn identification(line: &[u8]) -> Result<Option<&[u8]>, NotSsh> {
     };
     let whole = whole.strip_suffix(b"\r").unwrap_or(whole);
     let software = whole.strip_prefix(version).unwrap_or_default();
-    if line.len() > LONGEST || software.is_empty() || software.contains(&0) {
+    if line.len() > LONGEST || software.is_empty() || software.iter().any(|byte| matches!(byte, 0 | b'\r')) {
         return Err(NotSsh);
     }
     Ok(Some(software))

@@ -103,6 +103,7 @@ fn of_a_client_that_speaks_something_else_its_target_hears_nothing() {
         "\r\n",
         "SSH-1.5-x\r\n",
         "SSH-2.0-\0\r\n",
+        "SSH-2.0-x\rFLUSHALL\r\n",
         "s",
     ];
     for (count, bytes) in (1_u32..).zip(wrong) {
@@ -191,6 +192,14 @@ fn ends_and_resets_before_the_first_line_are_what_they_are() {
     client.expect_end();
     drop((client, server));
     proxy.settles(&closed("target", "eof"), 1.0);
+    // A target that finishes without a line is no SSH server, though it may read on.
+    let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
+    server.finish();
+    client.expect_end();
+    client.send(format!("{CLIENT}GET / HTTP/1.0\r\n\r\n"));
+    server.expect_end();
+    drop((client, server));
+    proxy.settles(&closed("target", "eof"), 2.0);
     proxy.settles("connections_active", 0.0);
 }
 
