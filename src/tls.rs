@@ -35,7 +35,7 @@ pub enum Mode {
 }
 
 /// Whether clients show certificates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ClientAuth {
     /// They are not asked.
     #[default]

@@ -367,6 +367,25 @@ fn client_certificates_are_asked_for_checked_and_revoked() {
 }
 
 #[test]
+fn who_has_shown_no_certificate_is_not_resumed_once_all_have_to() {
+    let authority = Authority::new();
+    let server = authority.server("server", &[]);
+    let settings = |auth: &str| {
+        let more = format!(", client_auth: {auth}, client_ca: \"{}\"", authority.ca().display());
+        settings("required", &[&server], &more)
+    };
+    let proxy = Proxy::start(&settings("optional"));
+    let nameless = config(&authority, None);
+    let come = || {
+        let client = connect(proxy.public(), &nameless, "127.0.0.1");
+        client.map_or_else(|_| String::new(), |mut client| answer(&mut client, "nobody:22"))
+    };
+    assert!(come().starts_with("HTTP/1.1 403"));
+    proxy.reload(&settings("required"));
+    eventually("all have to", || (!come().contains("HTTP")).then_some(()));
+}
+
+#[test]
 fn a_handshake_ends_at_its_deadline_and_garbage_at_once() {
     let authority = Authority::new();
     let server = authority.server("server", &[]);

@@ -77,6 +77,7 @@ impl fmt::Display for Fault {
 pub(super) struct Contents {
     /// Certificate and key.
     pairs: Vec<(Bytes, Bytes)>,
+    client_auth: ClientAuth,
     client_ca: Option<Bytes>,
     crl: Option<Bytes>,
 }
@@ -89,6 +90,7 @@ impl Contents {
         let pair = |Pair { cert, key }: &Pair| (read(cert), read(key));
         Self {
             pairs: settings.certificates.iter().map(pair).collect(),
+            client_auth: settings.client_auth,
             client_ca: settings.client_ca.as_deref().map(read),
             crl: settings.crl.as_deref().map(read),
         }
@@ -101,7 +103,7 @@ impl Contents {
 
     /// The fingerprint of what clients are judged by.
     pub(super) fn trust(&self) -> u64 {
-        fingerprint((&self.client_ca, &self.crl))
+        fingerprint((self.client_auth, &self.client_ca, &self.crl))
     }
 }
 

@@ -10,7 +10,7 @@ use rustls::{
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::identity::Identity;
+use super::identity::{self, Identity};
 use super::session::Session;
 use crate::socket;
 
@@ -161,12 +161,19 @@ pub(super) async fn accept(
         io::Result::Ok(())
     };
     let cause = match timeout_at(deadline, all).await {
+        Ok(Ok(())) if shows_what_has_expired(&mut session) => Cause::ClientCertificateExpired,
         Ok(Ok(())) => return Ok(accepted(session)),
         Ok(Err(error)) => Cause::of(&error),
         Err(_) => Cause::Timeout,
     };
     let stream = session.into_stream();
     Err(Failed { cause, stream })
+}
+
+/// A session that is resumed carries the certificate of the first one, however long ago that was.
+fn shows_what_has_expired(session: &mut Session) -> bool {
+    let certificate = session.connection().peer_certificates().and_then(<[_]>::first);
+    certificate.is_some_and(|certificate| !identity::is_current(certificate))
 }
 
 fn accepted(mut session: Session) -> Accepted {

@@ -5,6 +5,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+/// Whether a certificate in DER is good now: who resumes a session is not asked for it again.
+pub(super) fn is_current(certificate: &[u8]) -> bool {
+    X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.validity().is_valid())
+}
+
 /// The names in a verified client certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
@@ -73,6 +78,17 @@ mod tests {
         params.subject_alt_names = names.to_vec();
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
         Identity::of(certificate.der()).unwrap()
+    }
+
+    #[test]
+    fn a_certificate_is_current_between_its_two_dates() {
+        for (from, to, expected) in [(2020, 2100, true), (2020, 2021, false), (2099, 2100, false)] {
+            let mut params = CertificateParams::default();
+            params.not_before = rcgen::date_time_ymd(from, 1, 1);
+            params.not_after = rcgen::date_time_ymd(to, 1, 1);
+            let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            assert_eq!(is_current(certificate.der()), expected, "{from} to {to}");
+        }
     }
 
     #[test]
