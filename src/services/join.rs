@@ -82,9 +82,12 @@ struct Entry {
     facts: Option<Box<ServiceFacts>>,
     slices: Vec<(Box<str>, Box<SliceFacts>)>,
     is_listed: bool,
-    /// What has been told of it: only news are told.
-    told: Vec<Note>,
+    /// What has been told of it: only news are told. Of most there is nothing to tell.
+    told: Option<Box<Told>>,
 }
+
+#[derive(Debug)]
+struct Told(Vec<Note>);
 
 impl Join {
     /// Nothing known.
@@ -321,10 +324,12 @@ impl Join {
             }
             None => {}
         }
-        settled
-            .notes
-            .extend(told.iter().filter(|note| !entry.told.contains(note)).cloned());
-        entry.told = told;
+        settled.notes.extend(
+            told.iter()
+                .filter(|note| !entry.told.as_ref().is_some_and(|known| known.0.contains(note)))
+                .cloned(),
+        );
+        entry.told = (!told.is_empty()).then(|| Box::new(Told(told)));
         if entry.facts.is_none() && entry.slices.is_empty() {
             self.services.remove(key);
         }
