@@ -25,5 +25,7 @@ mod peer;
 mod raw;
 #[path = "http2/siblings.rs"]
 mod siblings;
+#[path = "http2/unread.rs"]
+mod unread;
 #[path = "http2/way_down.rs"]
 mod way_down;

@@ -30,6 +30,22 @@ impl Raw {
         self.stream.write_all(bytes).unwrap();
     }
 
+    /// The next frame that is about a stream, and is no WINDOW_UPDATE.
+    #[track_caller]
+    pub(crate) fn next(&mut self) -> Frame {
+        loop {
+            let mut head = [0; 9];
+            self.stream.read_exact(&mut head).unwrap();
+            let [a, b, c, kind, _, stream @ ..] = head;
+            let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
+            self.stream.read_exact(&mut payload).unwrap();
+            let stream = u32::from_be_bytes(stream);
+            if stream > 0 && kind != WINDOW_UPDATE {
+                return Frame { kind, stream, payload };
+            }
+        }
+    }
+
     /// Sends this for as long as the proxy takes it, for at most that many bytes, reading what it answers or not.
     /// Returns how many were sent, when the proxy has ended the connection.
     #[track_caller]
@@ -79,6 +95,14 @@ impl Raw {
         }
         code
     }
+}
+
+/// A frame that came.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// One frame.

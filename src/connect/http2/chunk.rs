@@ -1,6 +1,9 @@
 //! The payload of DATA frames on its way out.
 
+use std::convert::Infallible;
+
 use bytes::Buf;
+use tokio::sync::oneshot;
 
 use super::frames::Earned;
 
@@ -10,6 +13,8 @@ pub(super) struct Chunk {
     bytes: Vec<u8>,
     sent: usize,
     earned: Option<Earned>,
+    /// Nothing is sent by it: it is dropped, and that says so.
+    _leaves: Option<oneshot::Sender<Infallible>>,
 }
 
 impl Chunk {
@@ -19,16 +24,21 @@ impl Chunk {
             bytes: bytes.to_vec(),
             sent: 0,
             earned: Some(earned.clone()),
+            _leaves: None,
         }
     }
 
-    /// The text of a refusal, or nothing: the end of stream.
-    pub(super) fn unearned(bytes: Vec<u8>) -> Self {
-        Self {
+    /// The last of a stream: the text of a refusal, or nothing. What comes with it completes when it has left, and all
+    /// that was before it, or when it never will.
+    pub(super) fn last(bytes: Vec<u8>) -> (Self, oneshot::Receiver<Infallible>) {
+        let (leaves, left) = oneshot::channel();
+        let last = Self {
             bytes,
             sent: 0,
             earned: None,
-        }
+            _leaves: Some(leaves),
+        };
+        (last, left)
     }
 }
 

@@ -74,10 +74,10 @@ impl Client for Request {
             // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
             self.respond.send_reset(Reason::PROTOCOL_ERROR);
         } else if denial.refusal.is_answered()
-            && let Ok(mut send) = self.respond.send_response(answer(denial), false)
+            && let Ok(send) = self.respond.send_response(answer(denial), false)
         {
-            // It fails for a stream that has been reset. Dropped, the stream is reset with NO_ERROR behind its answer.
-            send.send_data(Chunk::unearned(body(denial)), true).ok();
+            // It fails for a stream that has been reset.
+            return Some(Stream::ending(self.receive, send, body(denial)));
         }
         None
     }

@@ -1,19 +1,23 @@
 //! One stream of an HTTP/2 connection as the client's end of a tunnel (RFC 9113 section 8.5).
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use h2::{Reason, RecvStream, SendStream};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::chunk::Chunk;
 use super::frames::Earned;
 use crate::end::{End, Sink, Source};
 
-/// A stream whose client has its 200.
+/// A stream whose client has its answer.
 #[derive(Debug)]
 pub struct Stream {
     receive: Receive,
@@ -35,11 +39,18 @@ impl Stream {
             },
             send: Mutex::new(Send {
                 stream: send,
-                ended: false,
+                left: None,
             }),
             earned,
             reset: false,
         }
+    }
+
+    /// A stream that has nothing to say but this.
+    pub(super) fn ending(receive: RecvStream, send: SendStream<Chunk>, last: Vec<u8>) -> Self {
+        let stream = Self::new(receive, send, Earned::default());
+        lock(&stream.send).end(last);
+        stream
     }
 }
 
@@ -63,17 +74,26 @@ impl End for Stream {
         self.reset = true;
     }
 
-    /// There is nothing to wait for: what is queued is sent by the connection, which outlives the stream.
+    /// Waits until the client has taken the rest, within a bound. It need not finish: the drop tells it not to go on.
     async fn close_gently(&mut self) {
-        lock(&self.send).end();
+        let send = self.send.get_mut().unwrap_or_else(PoisonError::into_inner);
+        send.end(Vec::new());
+        if let Some(left) = &mut send.left {
+            timeout(LINGER, left).await.ok();
+        }
     }
 }
 
 impl Drop for Stream {
+    /// What is queued behind a stream that both sides have ended is still sent. Any other is reset, and not left to h2:
+    /// that would keep it, and its place among the streams, for as long as its client takes nothing.
     fn drop(&mut self) {
+        let send = &mut lock(&self.send).stream;
         if self.reset {
             // "A proxy treats any error in the TCP connection [...] as a stream error of type CONNECT_ERROR."
-            lock(&self.send).stream.send_reset(Reason::CONNECT_ERROR);
+            send.send_reset(Reason::CONNECT_ERROR);
+        } else if !self.receive.ended {
+            send.send_reset(Reason::NO_ERROR);
         }
     }
 }
@@ -151,14 +171,17 @@ impl Receive {
 #[derive(Debug)]
 struct Send {
     stream: SendStream<Chunk>,
-    ended: bool,
+    /// `None` until it has ended; then this completes when all of it has left.
+    left: Option<oneshot::Receiver<Infallible>>,
 }
 
 impl Send {
-    fn end(&mut self) {
-        if !std::mem::replace(&mut self.ended, true) {
+    fn end(&mut self, last: Vec<u8>) {
+        if self.left.is_none() {
+            let (last, left) = Chunk::last(last);
+            self.left = Some(left);
             // It fails for a stream that has been reset, which whoever reads learns.
-            self.stream.send_data(Chunk::unearned(Vec::new()), true).ok();
+            self.stream.send_data(last, true).ok();
         }
     }
 }
@@ -235,7 +258,7 @@ impl Sink for To<'_> {
     }
 
     fn poll_shutdown(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        lock(self.send).end();
+        lock(self.send).end(Vec::new());
         Poll::Ready(Ok(()))
     }
 }
@@ -255,3 +278,5 @@ fn broken(error: h2::Error) -> io::Error {
 
 /// Smaller frames than this are copied together when they have to wait.
 const SMALL: usize = 4096;
+/// How long a client may take for what it is sent last.
+const LINGER: Duration = Duration::from_secs(1);

@@ -1,0 +1,59 @@
+//! Clients that do not read what they are sent, and targets that do not: what of it is kept, and for how long.
+
+use rustix::process::Signal;
+
+use crate::harness::allow;
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Server, Settings};
+use crate::harness::target::Target;
+use crate::peer::code;
+use crate::raw::{DATA, END_HEADERS, HEADERS, RST_STREAM, Raw, connect, frame};
+
+/// A connection on which stream 1 was sent so much that nobody may be sent any more.
+fn without_window(server: &Server, target: &Target) -> (Raw, Peer) {
+    let mut raw = Raw::connect(server.public());
+    raw.send(&frame(HEADERS, END_HEADERS, 1, &connect("box:22")));
+    let mut source = target.accept();
+    source.send([0; WINDOW]);
+    assert_eq!(raw.next().kind, HEADERS);
+    let mut came = 0;
+    while came < WINDOW {
+        let next = raw.next();
+        assert_eq!((next.kind, next.stream), (DATA, 1));
+        came += next.payload.len();
+    }
+    (raw, source)
+}
+
+/// The text of the refusal has to wait for a window that never comes.
+#[test]
+fn a_refusal_that_nobody_takes_is_given_up_after_a_while() {
+    let target = Target::listen();
+    let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
+    let (mut raw, _source) = without_window(&server, &target);
+    raw.send(&frame(HEADERS, END_HEADERS, 3, &connect("other:22")));
+    let answer = raw.next();
+    assert_eq!((answer.kind, answer.stream), (HEADERS, 3));
+    let reset = raw.next();
+    assert_eq!((reset.kind, reset.stream), (RST_STREAM, 3));
+    assert_eq!(reset.payload, u32::try_from(code::NO_ERROR).unwrap().to_be_bytes());
+}
+
+#[test]
+fn a_client_may_leave_while_a_refusal_waits_for_it() {
+    let target = Target::listen();
+    let settings = allow(&[("box:22", target.address())]) + "drain: {delay: 0s}\n";
+    let mut server = Server::with(&Settings::new(&settings));
+    let (mut raw, _source) = without_window(&server, &target);
+    raw.send(&frame(HEADERS, END_HEADERS, 3, &connect("other:22")));
+    assert_eq!(raw.next().stream, 3);
+    drop(raw);
+    server.settles("connections_active", 0.0);
+    server.process.signal(Signal::TERM);
+    let said = server.process.stderr.rest();
+    assert!(!said.iter().any(|line| line.contains("panicked")), "{said:#?}");
+}
+
+/// The window of a stream and of a connection before anybody says otherwise (RFC 9113 section 6.9.2).
+const WINDOW: usize = 65_535;
