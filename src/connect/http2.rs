@@ -20,6 +20,7 @@ use self::chunk::Chunk;
 pub use self::request::Request;
 pub use self::stream::Stream;
 use self::turn::Turn;
+use self::windows::Windows;
 pub use self::wire::Wire;
 use crate::end::End;
 use crate::outcome::{Malformed, Refusal};
@@ -29,6 +30,7 @@ mod frames;
 mod request;
 mod stream;
 mod turn;
+mod windows;
 mod wire;
 
 /// Serves a connection to its end: every request becomes a future that `tunnel` makes, and that is run here.
@@ -56,6 +58,7 @@ pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
         connection,
         wire,
         streams: FuturesUnordered::new(),
+        windows: Windows::new(),
         requests: 0,
         bound: Bound::Late(late_first),
     };
@@ -64,9 +67,9 @@ pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
 
 async fn handshake<D: End>(wire: &Wire<D>) -> Result<Connection<Wire<D>, Chunk>, Refusal> {
     let mut handshake = Builder::new()
-        .initial_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW * MOST_STREAMS)
-        .max_concurrent_streams(MOST_STREAMS)
+        .initial_window_size(windows::SMALLEST)
+        .initial_connection_window_size(windows::ALL)
+        .max_concurrent_streams(windows::MOST_STREAMS)
         .max_header_list_size(MOST_HEAD)
         .max_send_buffer_size(MOST_UNSENT)
         .max_local_error_reset_streams(Some(MOST_STREAM_ERRORS))
@@ -100,6 +103,7 @@ struct Serving<D: End, F, L> {
     wire: Wire<D>,
     /// A panic ends its stream and nothing else: its record accounts for it.
     streams: FuturesUnordered<CatchUnwind<AssertUnwindSafe<F>>>,
+    windows: Windows,
     requests: u64,
     bound: Bound<L>,
 }
@@ -178,6 +182,8 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
         if let Poll::Ready(Some(_)) = self.streams.poll_next_unpin(context) {
             return Poll::Ready(Event::Ended);
         }
+        let received = self.wire.received();
+        self.windows.adjust(&mut self.connection, self.streams.len(), received);
         match self.connection.poll_accept(context) {
             Poll::Ready(Some(Ok((request, respond)))) => {
                 let request = Request::new(request, respond, self.wire.earned());
@@ -206,6 +212,7 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
 
     fn asked(&mut self) {
         self.requests += 1;
+        self.windows.asked(self.wire.received());
         if matches!(self.bound, Bound::Late(_)) {
             self.bound = Bound::Busy;
         }
@@ -238,12 +245,6 @@ fn linger() -> Pin<Box<Sleep>> {
     Box::pin(sleep(LINGER))
 }
 
-/// How much of an upload waits here for its target: at a round trip of 50 ms it bounds a tunnel to 10 MiB/s.
-const WINDOW: u32 = 512 * 1024;
-/// As many as RFC 9113 section 6.5.2 recommends at least. The limits of a client count streams as tunnels.
-///
-/// The connection's window is the sum of theirs: whatever tunnels are stuck, the others have all of their own.
-const MOST_STREAMS: u32 = 100;
 /// As over HTTP/1.
 const MOST_HEAD: u32 = 16 * 1024;
 /// How much of a download waits here for its client: two reads, so that one is sent while the other is read.

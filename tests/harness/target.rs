@@ -25,6 +25,13 @@ impl Target {
         Self { listener }
     }
 
+    /// The same, whose kernel keeps little of what its connections are sent.
+    pub(crate) fn that_reads_little() -> Self {
+        let target = Self::listen();
+        SockRef::from(&target.listener).set_recv_buffer_size(4096).unwrap();
+        target
+    }
+
     /// Where it is.
     pub(crate) fn address(&self) -> SocketAddr {
         self.listener.local_addr().unwrap()

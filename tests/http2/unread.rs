@@ -6,9 +6,10 @@ use crate::harness::allow;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
-use crate::harness::target::Target;
-use crate::peer::code;
+use crate::harness::target::{Echo, Target};
+use crate::peer::{self, code};
 use crate::raw::{DATA, END_HEADERS, HEADERS, RST_STREAM, Raw, connect, frame};
+use crate::siblings::resident;
 
 /// A connection on which stream 1 was sent so much that nobody may be sent any more.
 fn without_window(server: &Server, target: &Target) -> (Raw, Peer) {
@@ -53,6 +54,34 @@ fn a_client_may_leave_while_a_refusal_waits_for_it() {
     server.process.signal(Signal::TERM);
     let said = server.process.stderr.rest();
     assert!(!said.iter().any(|line| line.contains("panicked")), "{said:#?}");
+}
+
+/// 99 targets that read nothing leave the last one its window, and the proxy holds what SECURITY.md says.
+#[test]
+fn uploads_that_stall_leave_the_others_their_windows_and_memory_is_bounded() {
+    let (stalled, lively) = (Target::that_reads_little(), Echo::listen());
+    let targets = [("stalled:22", stalled.address()), ("box:22", lively.address())];
+    let server = Server::with(&Settings::new(&allow(&targets)));
+    let mut peer = peer::Peer::connect(server.public());
+    peer.open(1, "box:22");
+    peer.tell(&format!("bulk 1 {}", 1 << 20));
+    while peer.event("data", 1)["total"] != 1 << 20 {}
+    let before = resident(&server);
+    let mut stuck = Vec::new();
+    for stream in (3..=199).step_by(2) {
+        peer.open(stream, "stalled:22");
+        stuck.push(stalled.accept());
+        // More than a window and the sockets' buffers.
+        peer.tell(&format!("bulk {stream} {}", 8 << 20));
+    }
+    // What was sent before came before.
+    for _ in 0..100 {
+        peer.tell(&format!("bulk 1 {}", 64 << 10));
+    }
+    while peer.any(1)["total"].as_u64() < Some((1 << 20) + 100 * (64 << 10)) {}
+    let grown = resident(&server).saturating_sub(before);
+    println!("{grown} KiB for 99 uploads that stall");
+    assert!(grown < 12 * 1024, "{grown} KiB for 99 uploads that stall");
 }
 
 /// The window of a stream and of a connection before anybody says otherwise (RFC 9113 section 6.9.2).

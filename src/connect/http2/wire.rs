@@ -23,6 +23,8 @@ struct State<D> {
     end: D,
     /// What was read before HTTP/2 was known to be spoken.
     early: Vec<u8>,
+    /// Bytes that have come.
+    received: u64,
     frames: Frames,
     unsent: Vec<u8>,
     sent: usize,
@@ -42,6 +44,7 @@ impl<D: End> Wire<D> {
         Self(Arc::new(Mutex::new(State {
             end,
             early,
+            received: 0,
             frames: Frames::new(Earned::default()),
             unsent: Vec::new(),
             sent: 0,
@@ -57,6 +60,11 @@ impl<D: End> Wire<D> {
     /// Where it is counted what the client is sent.
     pub(super) fn earned(&self) -> Earned {
         self.lock().frames.earned()
+    }
+
+    /// How many bytes have come.
+    pub(super) fn received(&self) -> u64 {
+        self.lock().received
     }
 
     /// Whether the client sent so many frames that the connection has to end.
@@ -88,7 +96,9 @@ impl<D: End> State<D> {
             let length = self.early.len().min(buffer.remaining());
             buffer.put_slice(self.early.drain(..length).as_slice());
         }
-        if self.frames.came(buffer.filled().get(before..).unwrap_or_default()) {
+        let came = buffer.filled().get(before..).unwrap_or_default();
+        self.received += came.len() as u64;
+        if self.frames.came(came) {
             return Poll::Ready(Ok(()));
         }
         // Its driver asks next, and ends the connection: h2 need not see them.
