@@ -96,8 +96,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "switchboard.listener" -}}
 {{- $address := printf "%s:%d" .port.address (int .port.port) -}}
 {{- $listener := dict "address" $address -}}
-{{- if .tls -}}
-{{- $_ := set $listener "tls" "required" -}}
+{{- if ne .tls "off" -}}
+{{- $_ := set $listener "tls" .tls -}}
 {{- end -}}
 {{- if ne .port.proxyProtocol.mode "off" -}}
 {{- if not .port.proxyProtocol.trustedIPs -}}
@@ -109,16 +109,60 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toYaml $listener -}}
 {{- end -}}
 
-{{- /* The configuration file: what `ports` says, then `config` over it. */ -}}
+{{- /* The Secrets of `tls`, each once: the authorities may be in that of a certificate. */ -}}
+{{- define "switchboard.tlsSecrets" -}}
+{{- with .Values.tls -}}
+{{- concat .certificates (list .clientCA.secretName .crl.secretName) | compact | uniq | toYaml -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The section `tls` of the configuration file. */ -}}
+{{- define "switchboard.tls" -}}
+{{- $tls := dict -}}
+{{- with .Values.tls -}}
+{{- $certificates := list -}}
+{{- range .certificates -}}
+{{- $certificates = append $certificates (dict "cert" (printf "/tls/%s/tls.crt" .) "key" (printf "/tls/%s/tls.key" .)) -}}
+{{- end -}}
+{{- if $certificates -}}
+{{- $_ := set $tls "certificates" $certificates -}}
+{{- end -}}
+{{- if ne .clientAuth "off" -}}
+{{- $_ := set $tls "client_auth" .clientAuth -}}
+{{- end -}}
+{{- with .clientCA.secretName -}}
+{{- $_ := set $tls "client_ca" (printf "/tls/%s/%s" . $.Values.tls.clientCA.key) -}}
+{{- end -}}
+{{- with .crl.secretName -}}
+{{- $_ := set $tls "crl" (printf "/tls/%s/%s" . $.Values.tls.crl.key) -}}
+{{- end -}}
+{{- end -}}
+{{- $tls = mergeOverwrite $tls (deepCopy (default dict .Values.config.tls)) -}}
+{{- if and (ne (default "off" $tls.client_auth) "off") (not $tls.client_ca) -}}
+{{- fail "tls.clientAuth needs tls.clientCA.secretName: nobody could be known by a certificate" -}}
+{{- end -}}
+{{- toYaml $tls -}}
+{{- end -}}
+
+{{- /* The configuration file: what `ports` and `tls` say, then `config` over it. */ -}}
 {{- define "switchboard.config" -}}
-{{- $listen := list (include "switchboard.listener" (dict "name" "web" "port" .Values.ports.web "tls" false) | fromYaml) -}}
-{{- if .Values.ports.websecure.expose.default -}}
-{{- if not (dig "tls" "certificates" list .Values.config) -}}
-{{- fail "ports.websecure.expose.default needs config.tls.certificates, and the Secret that holds them in volumes" -}}
+{{- $tls := include "switchboard.tls" . | fromYaml -}}
+{{- $ports := .Values.ports -}}
+{{- if not $tls.certificates -}}
+{{- if ne $ports.web.tls "off" -}}
+{{- fail (printf "ports.web.tls is %s: it needs tls.certificates" $ports.web.tls) -}}
+{{- else if $ports.websecure.expose.default -}}
+{{- fail "ports.websecure.expose.default needs tls.certificates" -}}
 {{- end -}}
-{{- $listen = append $listen (include "switchboard.listener" (dict "name" "websecure" "port" .Values.ports.websecure "tls" true) | fromYaml) -}}
 {{- end -}}
-{{- $derived := dict "listen" $listen "admin" (printf "%s:%d" .Values.ports.web.address (int .Values.ports.metrics.port)) -}}
+{{- $listen := list (include "switchboard.listener" (dict "name" "web" "port" $ports.web "tls" $ports.web.tls) | fromYaml) -}}
+{{- if $ports.websecure.expose.default -}}
+{{- $listen = append $listen (include "switchboard.listener" (dict "name" "websecure" "port" $ports.websecure "tls" "required") | fromYaml) -}}
+{{- end -}}
+{{- $derived := dict "listen" $listen "admin" (printf "%s:%d" $ports.web.address (int $ports.metrics.port)) -}}
+{{- if $tls -}}
+{{- $_ := set $derived "tls" $tls -}}
+{{- end -}}
 {{- toYaml (mergeOverwrite $derived (deepCopy .Values.config)) -}}
 {{- end -}}
 
