@@ -251,7 +251,7 @@ async fn accept((listener, options): (TcpListener, Arc<listener::Options>), worl
     let serve = |stream, peer| {
         let (options, world) = (Arc::clone(&options), Arc::clone(&world));
         tasks
-            .tunnels
+            .connections
             .spawn(async move { tunnel::serve(stream, peer, options, &world).await });
     };
     let paused = || world.metrics.accept_paused.inc();

@@ -1,5 +1,6 @@
 //! Somebody who has come and has not said what they want: who they are, and how long they may wait.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -7,6 +8,7 @@ use tokio::time::Instant;
 use crate::clients::Client;
 use crate::connect::{Options, Refused};
 use crate::crowd::{Crowd, Waiting};
+use crate::drain::Drain;
 use crate::end::End;
 use crate::outcome::Refusal;
 use crate::proxy_header::Passage;
@@ -34,24 +36,54 @@ impl Arrival {
             client: Arc::clone(&self.client),
         }
     }
-}
 
-/// Completes when the client has taken too long for its request, or others have come who want to be heard.
-pub async fn late<const N: usize>(accepted: Instant, unfinished: [&Crowd; N], options: &Options) -> Refusal {
-    let waiting = Waiting::among(unfinished);
-    tokio::select! {
-        refusal = options.late(accepted) => refusal,
-        () = waiting.sent_away() => Refusal::Crowded,
+    /// Where it waits, with those of its client and with `all`.
+    pub fn waits<'a>(&'a self, all: &'a Crowd, options: &'a Options, drain: &'a Drain) -> WaitingRoom<'a, 2> {
+        WaitingRoom::new([&self.client.unfinished, all], options, drain)
     }
 }
 
-/// Lets the client read its refusal, as long as there is room for its connection.
-pub async fn part<const N: usize>(refused: Refused<impl End>, unfinished: [&Crowd; N]) {
-    if refused.lingers() && refused.refusal != Refusal::Crowded {
-        let waiting = Waiting::among(unfinished);
+/// Where those wait who have not said what they want, and those who have yet to read why they may not have it.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitingRoom<'a, const N: usize> {
+    crowds: [&'a Crowd; N],
+    options: &'a Options,
+    drain: &'a Drain,
+}
+
+impl<'a, const N: usize> WaitingRoom<'a, N> {
+    /// One that is shared with these crowds, until nobody is heard any more.
+    pub fn new(crowds: [&'a Crowd; N], options: &'a Options, drain: &'a Drain) -> Self {
+        Self { crowds, options, drain }
+    }
+
+    /// Completes when a client that came at `accepted` has taken too long for its request, or others have come who want
+    /// to be heard, or it could have no tunnel any more.
+    pub async fn late(self, accepted: Instant) -> Refusal {
+        let waiting = Waiting::among(self.crowds);
         tokio::select! {
-            () = refused.close() => {}
+            refusal = self.options.late(accepted) => refusal,
+            () = waiting.sent_away() => Refusal::Crowded,
+            () = self.drain.clone().stopped() => Refusal::Draining,
+        }
+    }
+
+    /// Lets the client read its refusal, as long as there is room for its connection.
+    pub async fn part(self, refused: Refused<impl End>) {
+        if refused.lingers() && refused.refusal != Refusal::Crowded {
+            self.leave(refused.close()).await;
+        }
+    }
+
+    /// Lets the client take note of a close, as long as there is room for its connection.
+    pub async fn leave(self, close: impl Future<Output = ()>) {
+        let waiting = Waiting::among(self.crowds);
+        tokio::select! {
+            // First: it says that this is the end.
+            biased;
+            () = close => {}
             () = waiting.sent_away() => {}
+            () = self.drain.clone().ended() => {}
         }
     }
 }

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{info, warn};
 
 /// How long each step of a drain takes. All of it together is at most `delay + timeout + spread`.
@@ -39,7 +40,7 @@ pub enum Phase {
     Leaving,
     /// The ports are closing; whoever has come is still served.
     Parting,
-    /// No new tunnels; those that run may end by themselves.
+    /// No new tunnels, and nobody is waited for who has not asked for one; those that run may end by themselves.
     Stopped,
     /// The deadline has passed: tunnels are closed from `since` on, over `spread`.
     Closing {
@@ -89,9 +90,20 @@ pub struct Drain {
     phase: watch::Receiver<Phase>,
     /// Cancelled when tunnels are to close: all that an open tunnel waits for, in half the room of a watch.
     closing: CancellationToken,
+    open: TaskTracker,
 }
 
+/// A tunnel that is open for as long as this is held.
+#[derive(Debug)]
+#[must_use = "dropping it says that the tunnel has ended"]
+pub struct Open(#[expect(dead_code, reason = "it counts by being there")] TaskTrackerToken);
+
 impl Drain {
+    /// A tunnel is open from now on. Who has not got this far is not waited for at the end, and not mourned.
+    pub fn opened(&self) -> Open {
+        Open(self.open.token())
+    }
+
     /// How far it is.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
@@ -108,6 +120,11 @@ impl Drain {
         self.reaches(|phase| !phase.takes_tunnels()).await;
     }
 
+    /// Waits until who has no tunnel by then gets none: the deadline has passed.
+    pub async fn deadline(&self) {
+        self.closing.cancelled().await;
+    }
+
     /// Waits until the tunnel number `id` is to close, which was last active at what `last_moved` says then.
     ///
     /// Idle tunnels come in the first tenth of the spread, the others in the rest of it.
@@ -121,7 +138,8 @@ impl Drain {
         }
     }
 
-    async fn ended(mut self) {
+    /// Waits until nobody is to be waited for any more.
+    pub async fn ended(mut self) {
         self.reaches(|phase| *phase == Phase::Ended).await;
     }
 
@@ -136,8 +154,8 @@ impl Drain {
 pub struct Tasks {
     /// One for each public port.
     pub acceptors: TaskTracker,
-    /// One for each connection.
-    pub tunnels: TaskTracker,
+    /// One for each connection, tunnel or not.
+    pub connections: TaskTracker,
 }
 
 /// What begins a drain and leads it through its phases.
@@ -145,74 +163,81 @@ pub struct Tasks {
 pub struct Conductor {
     phase: watch::Sender<Phase>,
     closing: CancellationToken,
+    open: TaskTracker,
 }
 
 impl Conductor {
     /// A drain that has not begun, and the handle for those that take part.
     pub fn new() -> (Self, Drain) {
         let (sender, receiver) = watch::channel(Phase::Serving);
-        let closing = CancellationToken::new();
+        let (closing, open) = (CancellationToken::new(), TaskTracker::new());
         let conductor = Self {
             phase: sender,
             closing: closing.clone(),
+            open: open.clone(),
         };
         let drain = Drain {
             phase: receiver,
             closing,
+            open,
         };
         (conductor, drain)
     }
 
     /// Leads every tunnel to its end; when `now` completes, at once.
     pub async fn run(self, options: &Options, tasks: &Tasks, now: impl Future<Output = ()>) -> Drained {
-        let Tasks { acceptors, tunnels } = tasks;
+        let Tasks { acceptors, connections } = tasks;
         acceptors.close();
-        tunnels.close();
+        connections.close();
         tokio::select! {
             biased;
             () = now => {}
             drained = self.lead(options, tasks) => return drained,
         }
-        let left = tunnels.len();
+        let left = self.open.len();
         warn!(tunnels = left, "told again: ending at once");
-        self.end(tunnels).await;
+        self.end(connections).await;
         if left == 0 { Drained::Clean } else { Drained::Cut }
     }
 
-    async fn lead(&self, options: &Options, Tasks { acceptors, tunnels }: &Tasks) -> Drained {
-        info!(tunnels = tunnels.len(), delay = ?options.delay, "draining: not ready, still accepting");
+    async fn lead(&self, options: &Options, Tasks { acceptors, connections }: &Tasks) -> Drained {
+        info!(tunnels = self.open.len(), delay = ?options.delay, "draining: not ready, still accepting");
         self.phase.send_replace(Phase::Leaving);
         sleep(options.delay).await;
-        info!(tunnels = tunnels.len(), "draining: closing the ports");
+        info!(tunnels = self.open.len(), "draining: closing the ports");
         self.phase.send_replace(Phase::Parting);
         // They hand over what the kernel has accepted, which takes no waiting; only shared ports take a moment.
         acceptors.wait().await;
-        info!(tunnels = tunnels.len(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
+        info!(tunnels = self.open.len(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
         self.phase.send_replace(Phase::Stopped);
-        if timeout(options.timeout, tunnels.wait()).await.is_ok() {
+        if timeout(options.timeout, connections.wait()).await.is_ok() {
             info!("drained: every tunnel has ended");
             return Drained::Clean;
         }
+        let (drained, spread) = match self.open.len() {
+            // Whose target is being dialled, and who has not read a refusal yet: they need no more than a moment.
+            0 => (Drained::Clean, LAST_WAIT),
+            tunnels => {
+                let spread = options.spread;
+                warn!(tunnels, ?spread, "drain deadline passed: closing tunnels");
+                (Drained::Cut, spread)
+            }
+        };
         let since = Instant::now();
-        let spread = options.spread;
-        warn!(
-            tunnels = tunnels.len(),
-            ?spread,
-            "drain deadline passed: closing tunnels"
-        );
         self.phase.send_replace(Phase::Closing { since, spread });
         self.closing.cancel();
-        if timeout(spread, tunnels.wait()).await.is_err() {
-            self.end(tunnels).await;
+        if timeout(spread, connections.wait()).await.is_err() {
+            self.end(connections).await;
         }
-        Drained::Cut
+        drained
     }
 
-    async fn end(&self, tunnels: &TaskTracker) {
+    async fn end(&self, connections: &TaskTracker) {
         self.phase.send_replace(Phase::Ended);
         self.closing.cancel();
-        if timeout(LAST_WAIT, tunnels.wait()).await.is_err() {
-            warn!(tunnels = tunnels.len(), "tunnels did not end in time");
+        if timeout(LAST_WAIT, connections.wait()).await.is_err() {
+            let (tunnels, connections) = (self.open.len(), connections.len());
+            warn!(tunnels, connections, "not all of them ended in time");
         }
     }
 }
@@ -253,11 +278,19 @@ mod tests {
         }
     }
 
+    /// A connection that is a tunnel until that completes.
+    async fn tunnel(open: Open, ends: impl Future<Output = ()>) {
+        ends.await;
+        drop(open);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn it_is_clean_when_tunnels_end_by_themselves() {
         let (conductor, drain) = Conductor::new();
         let tasks = Tasks::default();
-        tasks.tunnels.spawn(sleep(Duration::from_secs(60)));
+        tasks
+            .connections
+            .spawn(tunnel(drain.opened(), sleep(Duration::from_secs(60))));
         let start = Instant::now();
         let stopped = drain.clone();
         let stopped = tokio::spawn(async move {
@@ -277,8 +310,10 @@ mod tests {
         let closes: Vec<_> = (0..40)
             .map(|id| {
                 let (drain, idle) = (drain.clone(), id % 2 == 0);
-                tasks.tunnels.spawn(async move {
+                let open = drain.opened();
+                tasks.connections.spawn(async move {
                     drain.closes(id, || if idle { start } else { Instant::now() }).await;
+                    drop(open);
                     (idle, start.elapsed())
                 })
             })
@@ -311,8 +346,9 @@ mod tests {
             let (conductor, drain) = Conductor::new();
             let tasks = Tasks::default();
             for id in 0..tunnels_open {
-                let drain = drain.clone();
-                tasks.tunnels.spawn(async move { drain.closes(id, Instant::now).await });
+                let closes = drain.clone();
+                let closes = async move { closes.closes(id, Instant::now).await };
+                tasks.connections.spawn(tunnel(drain.opened(), closes));
             }
             let start = Instant::now();
             let now = sleep(Duration::from_secs(2));
@@ -328,11 +364,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_tunnel_that_does_not_listen_does_not_hold_the_process() {
-        let (conductor, _drain) = Conductor::new();
+        let (conductor, drain) = Conductor::new();
         let tasks = Tasks::default();
-        tasks.tunnels.spawn(pending::<()>());
+        tasks.connections.spawn(tunnel(drain.opened(), pending()));
         let start = Instant::now();
         assert_eq!(conductor.run(&options(1, 1, 1), &tasks, pending()).await, Drained::Cut);
         assert_eq!(start.elapsed(), Duration::from_secs(3) + LAST_WAIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_no_tunnel_is_waited_for_only_until_the_ports_are_closed() {
+        let (conductor, drain) = Conductor::new();
+        let tasks = Tasks::default();
+        tasks.connections.spawn(drain.clone().stopped());
+        let start = Instant::now();
+        let drained = conductor.run(&options(5, 3600, 300), &tasks, pending()).await;
+        assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dial_at_the_deadline_is_no_tunnel_that_was_cut() {
+        let (conductor, drain) = Conductor::new();
+        let tasks = Tasks::default();
+        tasks.connections.spawn(async move { drain.deadline().await });
+        let start = Instant::now();
+        let drained = conductor.run(&options(5, 100, 300), &tasks, pending()).await;
+        assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 105));
     }
 }

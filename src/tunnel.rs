@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use crate::allowlist::{Allowlist, Target};
-use crate::arrival::{Arrival, late, part};
+use crate::arrival::{Arrival, WaitingRoom};
 use crate::authority::Authority;
 use crate::budget::Budgets;
 use crate::clients::{Client, Clients};
@@ -18,7 +18,7 @@ use crate::connect::{self, Established, http2};
 use crate::crowd::Crowd;
 use crate::dial::{self, Upstream};
 use crate::door::{self, Entered, TurnedAway};
-use crate::drain::Drain;
+use crate::drain::{Drain, Open};
 use crate::end::End;
 use crate::identification;
 use crate::limits::Direction;
@@ -100,6 +100,7 @@ struct Tunnel<'a, D: End> {
     client: Arc<Client>,
     _places: Box<[Place; 3]>,
     record: TunnelRecord<'a>,
+    _open: Open,
 }
 
 /// After a panic nobody knows what was passed on: a clean end would make it look complete.
@@ -120,12 +121,13 @@ async fn open(
     world: &World,
 ) -> Option<Opened<'_>> {
     let accepted = Instant::now();
+    let room = WaitingRoom::new([&world.unfinished], &world.connect, &world.drain);
     let mut record = Record::open(&world.metrics, world.ids.next(), peer, accepted);
     // Before all else that may be spoken on the port: it is about the socket.
     let header = tokio::select! {
         biased;
         header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header) => header,
-        refusal = late(accepted, [&world.unfinished], &world.connect) => Err(refusal),
+        refusal = room.late(accepted) => Err(refusal),
     };
     match header {
         Ok(passage) => {
@@ -142,7 +144,7 @@ async fn open(
         }
         Err(refusal) => {
             record.refused(refusal);
-            part(connect::refuse(stream, refusal).await, [&world.unfinished]).await;
+            room.part(connect::refuse(stream, refusal).await).await;
             None
         }
     }
@@ -155,15 +157,14 @@ async fn enter<'a>(
     arrival: Arrival,
     (mut record, world): (Record<'a>, &'a World),
 ) -> Option<Opened<'a>> {
-    let unfinished = [&arrival.client.unfinished, &world.unfinished];
+    let room = arrival.waits(&world.unfinished, &world.connect, &world.drain);
     let terms = door::Terms {
         mode: tls,
         tls: &world.tls,
         deadline: world.connect.deadline(arrival.accepted),
         paced: arrival.paced,
     };
-    let late = late(arrival.accepted, unfinished, &world.connect);
-    match door::enter(stream, &terms, late).await {
+    match door::enter(stream, &terms, room.late(arrival.accepted)).await {
         Ok(Entered::Plain(stream, read)) => {
             let tunnel = Box::pin(ask(connect::http1(stream, read), arrival, record, world));
             tunnel.await.map(Opened::Plain)
@@ -188,13 +189,13 @@ async fn enter<'a>(
         }
         Err(TurnedAway::Refused(refused)) => {
             record.refused(refused.refusal);
-            part(refused, unfinished).await;
+            room.part(refused).await;
             None
         }
         Err(TurnedAway::Handshake(failed)) => {
             world.metrics.tls_failed(failed.cause);
             record.refused(Refusal::TlsHandshake);
-            failed.close().await;
+            room.leave(failed.close()).await;
             None
         }
         Err(TurnedAway::Silently(refusal)) => {
@@ -206,8 +207,8 @@ async fn enter<'a>(
 
 /// Carries all that is asked for on an HTTP/2 connection to its end.
 async fn many<D: End>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record<'_>, world: &World) {
-    let unfinished = [&arrival.client.unfinished, &world.unfinished];
-    let late = |since: Option<Instant>| late(since.unwrap_or(arrival.accepted), unfinished, &world.connect);
+    let room = arrival.waits(&world.unfinished, &world.connect, &world.drain);
+    let late = |since: Option<Instant>| room.late(since.unwrap_or(arrival.accepted));
     let tunnel = |request| {
         let (arrival, record) = (arrival.again(), record.request(world.ids.next()));
         async move {
@@ -217,8 +218,7 @@ async fn many<D: End>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record
             }
         }
     };
-    let leaving = world.drain.clone().stopped();
-    match Box::pin(http2::serve(wire, late, leaving, tunnel)).await {
+    match Box::pin(http2::serve(wire, late, &world.drain, tunnel)).await {
         Ok(()) => record.said_by_its_requests(),
         Err(refusal) => record.refused(refusal),
     }
@@ -231,13 +231,16 @@ async fn ask<'a, C: connect::Client>(
     mut record: Record<'a>,
     world: &'a World,
 ) -> Option<Tunnel<'a, C::End>> {
-    let unfinished = [&arrival.client.unfinished, &world.unfinished];
-    let late = late(arrival.accepted, unfinished, &world.connect);
+    let room = arrival.waits(&world.unfinished, &world.connect, &world.drain);
     let answer = async |authority| match arrival.paced {
-        Ok(()) => reach(authority, &arrival, world, &mut record).await,
+        Ok(()) => tokio::select! {
+            biased;
+            reached = reach(authority, &arrival, world, &mut record) => reached,
+            () = world.drain.deadline() => Err(Refusal::Draining.into()),
+        },
         Err(refusal) => Err(refusal.into()),
     };
-    match connect::handshake(asking, late, answer).await {
+    match connect::handshake(asking, room.late(arrival.accepted), answer).await {
         Ok(Established {
             stream,
             early,
@@ -251,6 +254,7 @@ async fn ask<'a, C: connect::Client>(
             target,
             client: arrival.client,
             _places: places,
+            _open: world.drain.opened(),
             ends: Ends {
                 downstream: stream,
                 upstream: upstream.stream,
@@ -262,7 +266,7 @@ async fn ask<'a, C: connect::Client>(
         }),
         Err(refused) => {
             record.refused(refused.refusal);
-            part(refused, unfinished).await;
+            room.part(refused).await;
             None
         }
     }

@@ -7,16 +7,21 @@
     reason = "a test may fail anywhere"
 )]
 
+#[path = "tls/authority.rs"]
+#[expect(dead_code, reason = "each file of tests uses a part of it")]
+mod authority;
 #[path = "harness/harness.rs"]
 #[expect(dead_code, reason = "each file of tests uses a part of it")]
 mod harness;
 
 use std::net::TcpListener;
 
-use harness::allow;
+use authority::Authority;
+use harness::peer::Peer;
 use harness::ports::Ports;
 use harness::process::{Process, Server, Settings, switchboard};
-use harness::target::Target;
+use harness::target::{Blackhole, Target};
+use harness::{allow, refusal, request};
 use rustix::process::Signal;
 
 /// A process with one target, `devbox:22`.
@@ -128,14 +133,83 @@ fn a_second_signal_ends_it_at_once() {
     }
 }
 
+/// A port for TLS and for HTTP/2, and no target that answers.
+fn server_for_nobody(authority: &Authority, target: &Blackhole, drain: &str) -> Server {
+    let certificate = authority.server("server", &[]).setting();
+    let list = allow(&[("devbox:22", target.address())]);
+    Server::with(&Settings::new(&format!(
+        "listen: {{address: \"127.0.0.1:0\", tls: optional}}\ntls: {{certificates: [{certificate}]}}\n{list}\
+         timeouts: {{head: 1h, tls_handshake: 1h, dial: 1h, dial_try: 1h}}\ndrain: {drain}\n"
+    )))
+}
+
+/// Clients that have come and have no tunnel: silent ones, and others in the middle of a head, of a TLS handshake, of
+/// the start of HTTP/2, and without a request on it.
+fn those_without_a_request(server: &Server) -> Vec<Peer> {
+    let clients: Vec<_> = WITHOUT_A_REQUEST.map(|said| server.client(said)).into();
+    server.settles("connections_unfinished", WITHOUT_A_REQUEST.len() as f64);
+    clients
+}
+
 #[test]
-fn a_silent_client_does_not_hold_the_process_longer_than_its_head_may_take() {
-    let list = "timeouts: {head: 300ms}\ndrain: {delay: 0s, timeout: 1h}\n";
-    let mut server = Server::with(&Settings::new(list));
-    let _silent = server.client("");
-    server.settles("connections_active", 1.0);
+fn who_has_not_asked_for_a_tunnel_is_let_go_when_there_is_none_to_be_had() {
+    let (authority, target) = (Authority::new(), Blackhole::open());
+    let mut server = server_for_nobody(&authority, &target, "{delay: 0s, timeout: 1h}");
+    let mut clients = those_without_a_request(&server);
     server.process.signal(Signal::TERM);
     assert_eq!(server.process.exit_status(), 0);
+    let told = refusal(
+        503,
+        "this proxy is shutting down, try again",
+        "connection_limit_reached",
+        "Retry-After: 1\r\n",
+    );
+    assert_eq!(clients[0].rest_as_text(), told);
+    assert_eq!(clients[1].rest_as_text(), told);
+    are_refused_for_the_drain(&mut server, WITHOUT_A_REQUEST.len());
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_who_has_not_asked_for_a_tunnel() {
+    let (authority, target) = (Authority::new(), Blackhole::open());
+    let mut server = server_for_nobody(&authority, &target, "{delay: 1h}");
+    let _clients = those_without_a_request(&server);
+    let _dialling = server.client(request("devbox:22"));
+    target.expect_dials(1);
+    server.process.signal(Signal::TERM);
+    server.becomes(NOT_READY);
+    server.process.signal(Signal::TERM);
+    assert_eq!(server.process.exit_status(), 0);
+    are_refused_for_the_drain(&mut server, WITHOUT_A_REQUEST.len() + 1);
+}
+
+#[test]
+fn who_waits_for_a_target_at_the_deadline_is_refused_and_no_tunnel_that_was_cut() {
+    let (authority, target) = (Authority::new(), Blackhole::open());
+    let mut server = server_for_nobody(&authority, &target, "{delay: 0s, timeout: 100ms, spread: 1h}");
+    let mut dialling = server.client(request("devbox:22"));
+    target.expect_dials(1);
+    server.process.signal(Signal::TERM);
+    assert!(
+        dialling
+            .rest_as_text()
+            .starts_with("HTTP/1.1 503 this proxy is shutting down")
+    );
+    drop(dialling);
+    assert_eq!(server.process.exit_status(), 0);
+    are_refused_for_the_drain(&mut server, 1);
+}
+
+/// Each of them has its line, and nobody had to be given up.
+#[track_caller]
+fn are_refused_for_the_drain(server: &mut Server, clients: usize) {
+    let lines = server.process.stdout.rest();
+    let refused = r#""status":503,"reason":"draining","closed_by":"proxy""#;
+    assert!(lines.iter().all(|line| line.contains(refused)), "{lines:#?}");
+    assert_eq!(lines.len(), clients, "{lines:#?}");
+    let messages = server.process.stderr.rest();
+    let given_up = messages.iter().any(|message| message.contains("not all of them ended"));
+    assert!(!given_up, "{messages:#?}");
 }
 
 #[test]
@@ -230,3 +304,11 @@ fn the_command_says_when_nobody_can_be_asked() {
 }
 
 const NOT_READY: u16 = 503;
+const WITHOUT_A_REQUEST: [&[u8]; 6] = [
+    b"",
+    b"CONNECT devbox:22 HTTP/1.1\r\nHost: devb",
+    b"\x16",
+    b"\x16\x03\x01\x02\x00\x01",
+    b"PRI * HTTP/2.0\r\n\r\nS",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+];

@@ -14,7 +14,7 @@ use futures_util::future::{CatchUnwind, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::Reason;
 use h2::server::{Builder, Connection};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, timeout};
 
 use self::chunk::Chunk;
 pub use self::request::Request;
@@ -22,6 +22,7 @@ pub use self::stream::Stream;
 use self::turn::Turn;
 use self::windows::Windows;
 pub use self::wire::Wire;
+use crate::drain::Drain;
 use crate::end::End;
 use crate::outcome::{Malformed, Refusal};
 
@@ -36,8 +37,8 @@ mod wire;
 /// Serves a connection to its end: every request becomes a future that `tunnel` makes, and that is run here.
 ///
 /// `late` says when the first request takes too long, and given a moment, when the connection has been without a tunnel
-/// for too long since then. From `leaving` on the client is told to ask elsewhere (GOAWAY), and the connection ends with
-/// its last tunnel.
+/// for too long since then. When the drain has stopped new tunnels the client is told to ask elsewhere (GOAWAY), and the
+/// connection ends with its last tunnel.
 ///
 /// # Errors
 /// Why the connection was refused as a whole: it never asked for anything, or sent too many frames. The requests on it
@@ -45,7 +46,7 @@ mod wire;
 pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
     wire: Wire<D>,
     late: impl Fn(Option<Instant>) -> L,
-    leaving: impl Future<Output = ()>,
+    drain: &Drain,
     tunnel: impl Fn(Request) -> F,
 ) -> Result<(), Refusal> {
     let mut late_first = Box::pin(late(None));
@@ -62,7 +63,7 @@ pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
         requests: 0,
         bound: Bound::Late(late_first),
     };
-    serving.run(late, pin!(leaving), tunnel).await
+    serving.run(late, drain, tunnel).await
 }
 
 async fn handshake<D: End>(wire: &Wire<D>) -> Result<Connection<Wire<D>, Chunk>, Refusal> {
@@ -115,10 +116,12 @@ enum Bound<L> {
     /// Without one, until then.
     Late(Pin<Box<L>>),
     /// As long as it has requests, and for a moment more: the client has been told to ask elsewhere.
-    Leaving(Pin<Box<Sleep>>),
+    Leaving(Linger),
     /// Until the client closes it too, or then.
-    Closing(Pin<Box<Sleep>>),
+    Closing(Linger),
 }
+
+type Linger = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 enum Event {
     Asked(Box<Request>),
@@ -134,10 +137,11 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
     async fn run(
         mut self,
         late: impl Fn(Option<Instant>) -> L,
-        mut leaving: Pin<&mut impl Future<Output = ()>>,
+        drain: &Drain,
         tunnel: impl Fn(Request) -> F,
     ) -> Result<(), Refusal> {
         let mut verdict = Ok(());
+        let mut leaving = pin!(drain.clone().stopped());
         let turn = Turn::new();
         loop {
             let event = poll_fn(|context| turn.poll(context, |context| self.poll_next(context, leaving.as_mut())));
@@ -146,21 +150,21 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
                     self.asked();
                     self.streams.push(AssertUnwindSafe(tunnel(*request)).catch_unwind());
                 }
-                Event::Ended => self.ended(&late),
+                Event::Ended => self.ended(&late, drain),
                 Event::Leaving => {
                     self.connection.graceful_shutdown();
-                    self.bound = Bound::Leaving(linger());
+                    self.bound = Bound::Leaving(linger(drain));
                 }
                 Event::Unclosed => break,
                 Event::Overdue(refusal) => {
                     if self.requests == 0 {
                         verdict = Err(refusal);
                     }
-                    self.close(Reason::NO_ERROR);
+                    self.close(Reason::NO_ERROR, drain);
                 }
                 Event::Flooded => {
                     verdict = Err(Refusal::Flood);
-                    self.close(Reason::ENHANCE_YOUR_CALM);
+                    self.close(Reason::ENHANCE_YOUR_CALM, drain);
                 }
                 Event::Closed(error) => {
                     verdict = verdict.and(self.verdict(error.as_ref()));
@@ -202,10 +206,9 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
         match &mut self.bound {
             Bound::Late(late) => late.as_mut().poll(context).map(Event::Overdue),
             Bound::Closing(bound) => bound.as_mut().poll(context).map(|()| Event::Unclosed),
-            Bound::Leaving(bound) if self.streams.is_empty() => bound
-                .as_mut()
-                .poll(context)
-                .map(|()| Event::Overdue(Refusal::NoRequest)),
+            Bound::Leaving(bound) if self.streams.is_empty() => {
+                bound.as_mut().poll(context).map(|()| Event::Overdue(Refusal::Draining))
+            }
             Bound::Leaving(_) | Bound::Busy => Poll::Pending,
         }
     }
@@ -218,17 +221,17 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
         }
     }
 
-    fn ended(&mut self, late: &impl Fn(Option<Instant>) -> L) {
+    fn ended(&mut self, late: &impl Fn(Option<Instant>) -> L, drain: &Drain) {
         match self.bound {
             Bound::Busy if self.streams.is_empty() => self.bound = Bound::Late(Box::pin(late(Some(Instant::now())))),
-            Bound::Leaving(_) => self.bound = Bound::Leaving(linger()),
+            Bound::Leaving(_) => self.bound = Bound::Leaving(linger(drain)),
             Bound::Busy | Bound::Late(_) | Bound::Closing(_) => {}
         }
     }
 
-    fn close(&mut self, reason: Reason) {
+    fn close(&mut self, reason: Reason, drain: &Drain) {
         self.connection.abrupt_shutdown(reason);
-        self.bound = Bound::Closing(linger());
+        self.bound = Bound::Closing(linger(drain));
     }
 
     /// What is to be said of a connection that has closed. That it did after its requests is nothing.
@@ -241,8 +244,12 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
     }
 }
 
-fn linger() -> Pin<Box<Sleep>> {
-    Box::pin(sleep(LINGER))
+/// A moment, if there is one.
+fn linger(drain: &Drain) -> Linger {
+    let ended = drain.clone().ended();
+    Box::pin(async move {
+        timeout(LINGER, ended).await.ok();
+    })
 }
 
 /// As over HTTP/1.
