@@ -5,14 +5,15 @@ use std::convert::Infallible;
 use std::fmt::Write;
 use std::future::pending;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN};
+use hyper::http::uri::Authority as HostAndPort;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -106,7 +107,10 @@ async fn converse(stream: TcpStream, peer: SocketAddr, pages: &Pages) -> hyper::
 fn answer<B>(request: &Request<B>, peer: SocketAddr, pages: &Pages) -> Response<Full<Bytes>> {
     let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
     match request.uri().path() {
-        "/drain" if request.method() == Method::POST => begin_drain(peer, pages),
+        "/drain" if request.method() == Method::POST => match may_act(peer, request.headers()) {
+            Ok(()) => begin_drain(pages),
+            Err(reason) => text(StatusCode::FORBIDDEN, format!("{reason}\n")),
+        },
         "/drain" if is_read => progress(StatusCode::OK, pages),
         "/drain" => only("GET, HEAD, POST"),
         "/metrics" | "/livez" | "/readyz" if !is_read => only("GET, HEAD"),
@@ -127,10 +131,35 @@ fn answer<B>(request: &Request<B>, peer: SocketAddr, pages: &Pages) -> Response<
 }
 
 /// Whoever can reach the port may look; only who is on this host may act.
-fn begin_drain(peer: SocketAddr, pages: &Pages) -> Response<Full<Bytes>> {
+///
+/// A page in a browser of this host may not: anybody may have written it. Behind `kubectl port-forward` every browser is
+/// on this host. It says of a POST where it comes from (Fetch section 3.2, and Fetch Metadata), and a name that was made
+/// to lead here is still in Host.
+fn may_act(peer: SocketAddr, fields: &HeaderMap) -> Result<(), &'static str> {
     if !peer.ip().is_loopback() {
-        return text(StatusCode::FORBIDDEN, "only from loopback\n".to_owned());
+        return Err("only from loopback");
     }
+    let by_user = |site: &HeaderValue| site.as_bytes() == b"none";
+    if fields.contains_key(ORIGIN) || !fields.get_all(SEC_FETCH_SITE).iter().all(by_user) {
+        return Err("not from a page in a browser");
+    }
+    if fields.get_all(HOST).iter().all(is_loopback) {
+        Ok(())
+    } else {
+        Err("only as localhost or by a loopback address")
+    }
+}
+
+/// Whether a Host is this host's own: `localhost`, or a loopback address.
+fn is_loopback(host: &HeaderValue) -> bool {
+    let host = host.to_str().ok().and_then(|host| host.parse::<HostAndPort>().ok());
+    let host = host.as_ref().map_or("", HostAndPort::host);
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let address = address.unwrap_or(host).parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+fn begin_drain(pages: &Pages) -> Response<Full<Bytes>> {
     pages.begin_drain.cancel();
     progress(StatusCode::ACCEPTED, pages)
 }
@@ -180,6 +209,8 @@ fn text(status: StatusCode, page: String) -> Response<Full<Bytes>> {
     response
 }
 
+/// `none` is a user who typed the address: no page can say so.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
 /// Slow ones may hold a place for as long as a head may take, and the kubelet must find one.
 const MOST_CONNECTIONS: usize = 512;
 const LONGEST_HEAD: Duration = Duration::from_secs(5);
@@ -236,6 +267,43 @@ mod tests {
         }
         drop(pending);
         assert_eq!(ask(Method::GET, "/readyz?verbose", &readiness).0, 200);
+    }
+
+    #[test]
+    fn a_page_in_a_browser_of_this_host_begins_no_drain() {
+        for (fields, status) in [
+            (
+                &[("origin", "http://localhost:9090"), ("host", "localhost:9090")][..],
+                403,
+            ),
+            (&[("origin", "null"), ("host", "127.0.0.1:9090")], 403),
+            (&[("sec-fetch-site", "same-origin"), ("host", "localhost:9090")], 403),
+            (&[("sec-fetch-site", "cross-site"), ("host", "localhost:9090")], 403),
+            (&[("sec-fetch-site", "none"), ("sec-fetch-site", "same-site")], 403),
+            (&[("host", "rebound.example.com:9090")], 403),
+            (&[("host", "localhost.example.com")], 403),
+            (&[("host", "127.0.0.1.example.com")], 403),
+            (&[("host", "localhost"), ("host", "example.com")], 403),
+            (&[("host", "192.0.2.1:9090")], 403),
+            (&[("host", "")], 403),
+            (&[("host", "\u{e9}")], 403),
+            (&[("sec-fetch-site", "none"), ("host", "localhost:9090")], 202),
+            (&[("host", "LocalHost")], 202),
+            (&[("host", "127.9.9.9:1")], 202),
+            (&[("host", "[::1]:9090")], 202),
+            (&[("host", "[::1]")], 202),
+            // Of HTTP/1.0: every browser sends one.
+            (&[], 202),
+        ] {
+            let pages = pages(&Readiness::default());
+            let mut request = Request::post("/drain");
+            for (name, value) in fields {
+                request = request.header(*name, value.as_bytes());
+            }
+            let response = answer(&request.body(()).unwrap(), "127.0.0.1:1".parse().unwrap(), &pages);
+            assert_eq!(response.status().as_u16(), status, "{fields:?}");
+            assert_eq!(pages.begin_drain.is_cancelled(), status == 202, "{fields:?}");
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@
     reason = "a helper of a test fails the test"
 )]
 
+#[path = "kubernetes/afar.rs"]
+mod afar;
 #[path = "kubernetes/api.rs"]
 mod api;
 #[path = "kubernetes/changes.rs"]

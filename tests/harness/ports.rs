@@ -46,7 +46,7 @@ pub(crate) trait Ports {
     fn ask_admin(&self, method: &str, path: &str) -> Response {
         let mut client = Peer::connect(self.admin());
         client.send(format!(
-            "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         ));
         Response::parse(&client.rest_as_text())
     }

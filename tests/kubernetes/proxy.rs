@@ -108,8 +108,13 @@ impl Proxy {
 
     /// One page of the admin port, with its head.
     pub(crate) async fn page(&self, path: &str) -> Option<(u16, String)> {
+        self.ask_admin("GET", path).await
+    }
+
+    /// What the admin port answers, with its head.
+    pub(crate) async fn ask_admin(&self, method: &str, path: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect((PROXY, ADMIN_PORT)).await.ok()?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: switchboard\r\nConnection: close\r\n\r\n");
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
         let mut text = String::new();
         timeout(PATIENCE, stream.read_to_string(&mut text))
