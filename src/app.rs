@@ -276,6 +276,7 @@ impl Reload {
         let metrics = &world.metrics;
         match (self.source)() {
             Ok(new) => {
+                let removed = self.config.targets_lost_in(&new);
                 let untouched = self.config.changes_needing_restart(&new);
                 if !untouched.is_empty() {
                     warn!("changed, but needs a restart: {}", untouched.join(", "));
@@ -294,7 +295,7 @@ impl Reload {
                 self.config.kubernetes = new.kubernetes;
                 self.config.tls = new.tls;
                 metrics.config_last_reload_successful.set(1);
-                info!(targets = self.config.targets.len(), "configuration reloaded");
+                info!(targets = self.config.targets.len(), removed, "configuration reloaded");
             }
             Err(error) => {
                 metrics.config_last_reload_successful.set(0);

@@ -9,7 +9,7 @@ mod section;
 mod tls;
 mod tree;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -52,7 +52,7 @@ pub struct Config {
     pub drain: drain::Options,
 }
 
-/// What an empty file says: `0.0.0.0:8080` for clients, `0.0.0.0:9090` for the operator, and no targets.
+/// What the file `{}` says: `0.0.0.0:8080` for clients, `0.0.0.0:9090` for the operator, and no targets.
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -153,6 +153,15 @@ impl Config {
         .into_iter()
         .filter_map(|(section, changed)| changed.then_some(section))
         .collect()
+    }
+
+    /// How many of its static targets `new` has not.
+    pub fn targets_lost_in(&self, new: &Self) -> usize {
+        let stay: HashSet<_> = new.targets.iter().map(|target| &target.name).collect();
+        self.targets
+            .iter()
+            .filter(|target| !stay.contains(&target.name))
+            .count()
     }
 
     fn parse_bytes(bytes: &[u8]) -> Result<Self, Faults> {
@@ -420,7 +429,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
     fn what_is_absent_or_null_has_its_default() {
         let nulls = "listen: ~\nadmin:\nallowlist: {static: null}\nlimits: {tunnel: {burst: null}}\n\
                      timeouts:\n  idle: null\ndrain:\n";
-        for text in ["", "\n# nothing\n", "---\n", "~\n", "{}", nulls] {
+        for text in ["{}", "---\n{}\n", nulls] {
             assert_eq!(Config::parse(text), Ok(Config::default()), "{text:?}");
         }
         let scalar = Config::parse("listen: \"[::]:8081\"").unwrap();
@@ -787,7 +796,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
                 Err(error @ LoadError::Unreadable { .. }) => panic!("{error}"),
             }
         };
-        assert_eq!(loaded(b""), Ok(Config::default()));
+        assert_eq!(loaded(b"{}"), Ok(Config::default()));
         assert_eq!(loaded(FULL.as_bytes()), Ok(Config::parse(FULL).unwrap()));
         assert_eq!(
             loaded(b"admin: 1.1.1.1:1\n\n# \xff"),

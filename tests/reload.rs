@@ -150,6 +150,34 @@ fn a_file_with_faults_changes_nothing_and_every_fault_is_told() {
 }
 
 #[test]
+fn a_file_that_is_only_being_written_takes_nobody_away() {
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let settings = Settings::new(&list);
+    let mut server = Server::with(&settings);
+    let (mut client, mut service) = server.tunnel("devbox:22", &target);
+    for half_written in ["", "\n", "# The targets of the site.\n\n", "---\n"] {
+        settings.write(half_written);
+        server.process.signal(Signal::HUP);
+        server.process.stderr.find("the settings stay as they were");
+        server
+            .process
+            .stderr
+            .find("nothing is set in it, as in a file that is being written");
+    }
+    server.settles("config_reload_failures_total", 4.0);
+    client.send("up");
+    service.expect("up");
+    server.tunnel("devbox:22", &target);
+    // Who means it can say so.
+    settings.change("allowlist: {static: []}\n");
+    server.process.signal(Signal::HUP);
+    let reloaded = server.process.stderr.find("configuration reloaded");
+    assert!(reloaded.contains("targets=0 removed=1"), "{reloaded}");
+    client.expect_end();
+}
+
+#[test]
 fn what_flags_say_holds_across_reloads_and_what_needs_a_restart_is_told() {
     let (flag, file) = (Target::listen(), Target::listen());
     let settings = Settings::new(&allow(&[("flag:22", file.address()), ("file:22", file.address())]));

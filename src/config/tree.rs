@@ -54,9 +54,12 @@ pub(super) struct Entry {
     pub(super) value: Value,
 }
 
-/// The tree of the one document in `text`; an empty file is an empty map.
+/// The tree of the one document in `text`.
 ///
 /// What it refuses goes to `faults`. `None` when the rest can not be read either, as after a syntax error.
+///
+/// A file in which nothing is set is refused: it is what most programs leave for a moment while they write a file, and a
+/// reload would take every target away.
 pub(super) fn read(text: &str, faults: &Gathered) -> Option<Node> {
     let mut builder = Builder::new(faults);
     for event in Parser::new_from_str_with_options(text, parser_options()) {
@@ -74,13 +77,11 @@ pub(super) fn read(text: &str, faults: &Gathered) -> Option<Node> {
             Step::GiveUp => return None,
         }
     }
-    Some(match builder.root {
-        None | Some(Node { value: Value::Null, .. }) => Node {
-            line: 1,
-            value: Value::Map(Vec::new()),
-        },
-        Some(root) => root,
-    })
+    let root = builder.root.filter(|root| root.value != Value::Null);
+    if root.is_none() {
+        faults.push(None, "", NOTHING);
+    }
+    root
 }
 
 fn parser_options() -> Options {
@@ -288,6 +289,8 @@ fn weight(value: &Value) -> usize {
         }
 }
 
+const NOTHING: &str = "nothing is set in it, as in a file that is being written; `{}` means every default";
+
 /// YAML 1.2.2 section 10.3.2, and no value at all.
 const NULLS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
@@ -336,10 +339,7 @@ mod tests {
     #[test]
     fn scalars_stay_text_and_everything_knows_its_line() {
         for (text, tree) in [
-            ("", "{}"),
-            ("# only a comment\n", "{}"),
-            ("---\n", "{}"),
-            ("~", "{}"),
+            ("{}\n", "{}"),
             ("\u{feff}a: 1\r\nb: 2\r\n", "{a@1: \"1\", b@2: \"2\"}"),
             (
                 "a: 010\nb: off\nc: 'null'\nd: null\ne:\n",
@@ -351,6 +351,13 @@ mod tests {
             ("a: &x {y: 1}\nb: *x\n", "{a@1: {y@1: \"1\"}, b@2: {y@1: \"1\"}}"),
         ] {
             assert_eq!(outcome(text), tree, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_in_which_nothing_is_set_is_refused() {
+        for text in ["", "\n \n", "# only a comment\n", "---\n", "~", "null\n", "\u{feff}"] {
+            assert_eq!(outcome(text), format!(" ! {NOTHING}"), "{text:?}");
         }
     }
 
