@@ -48,7 +48,7 @@ pub trait Source: Send {
     /// caller's: the next read finds those behind them.
     ///
     /// # Errors
-    /// A reset is `ConnectionReset`, whatever carries it.
+    /// A reset is `ConnectionReset`, whatever carries it, and an end where there cannot be one is `UnexpectedEof`.
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>>;
 
     /// So many bytes that were read have been written to the other end: a peer that waits for that may send as many.

@@ -86,6 +86,8 @@ pub enum Reason {
     Idle,
     /// A side reset its connection; the reset was passed on.
     Reset,
+    /// A side's connection ended in the middle of a TLS record: that is no end, and the other side was reset.
+    Truncated,
     /// The longest lifetime was reached.
     Lifetime,
     /// The drain deadline passed, or a second signal came.
@@ -102,10 +104,11 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for metrics that show zero before the first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Eof,
         Self::Idle,
         Self::Reset,
+        Self::Truncated,
         Self::Lifetime,
         Self::Drained,
         Self::Revoked,
@@ -120,6 +123,7 @@ impl Reason {
             Self::Eof => "eof",
             Self::Idle => "idle",
             Self::Reset => "reset",
+            Self::Truncated => "truncated",
             Self::Lifetime => "lifetime",
             Self::Drained => "drained",
             Self::Revoked => "revoked",

@@ -119,7 +119,7 @@ pub async fn let_go<D: End>(ends: &mut Ends<D>, close: Close, has_finished: bool
     } = ends;
     match close.reason {
         Reason::Eof => {}
-        Reason::Reset | Reason::Io | Reason::Panic => match close.by {
+        Reason::Reset | Reason::Truncated | Reason::Io | Reason::Panic => match close.by {
             Side::Client => pass_on_break(downstream, has_finished, upstream).await,
             Side::Target | Side::Proxy => pass_on_break(upstream, has_finished, downstream).await,
         },
@@ -220,15 +220,19 @@ async fn half_closed(
 }
 
 impl From<Broken> for Close {
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the enum is the standard library's, and grows"
+    )]
     fn from(Broken { by, error }: Broken) -> Self {
-        let reset = matches!(
-            error.kind(),
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted
-        );
-        Self {
-            by,
-            reason: if reset { Reason::Reset } else { Reason::Io },
-        }
+        let reason = match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
+                Reason::Reset
+            }
+            io::ErrorKind::UnexpectedEof => Reason::Truncated,
+            _ => Reason::Io,
+        };
+        Self { by, reason }
     }
 }
 

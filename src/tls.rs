@@ -20,6 +20,7 @@ mod certificates;
 mod files;
 mod handshake;
 mod identity;
+mod records;
 mod session;
 
 /// Whether a public port speaks TLS.

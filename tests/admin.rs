@@ -111,7 +111,16 @@ fn each_ending_of_a_tunnel_shows_zero_before_its_first() {
     let proxy = Proxy::start("");
     let page = proxy.scrape();
     for reason in [
-        "eof", "idle", "reset", "lifetime", "drained", "revoked", "not_ssh", "io", "panic",
+        "eof",
+        "idle",
+        "reset",
+        "truncated",
+        "lifetime",
+        "drained",
+        "revoked",
+        "not_ssh",
+        "io",
+        "panic",
     ] {
         for by in ["client", "target", "proxy"] {
             let series = format!("switchboard_tunnels_closed_total{{by=\"{by}\",reason=\"{reason}\"}}");

@@ -165,6 +165,38 @@ fn an_end_without_close_notify_is_an_end_and_a_reset_is_a_reset() {
     service.expect_reset();
 }
 
+/// Whoever is in between can cut a connection, and sends a FIN to both sides.
+#[test]
+fn an_end_in_the_middle_of_a_record_is_no_end() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let server = authority.server("server", &[]);
+    let proxy = Proxy::start(&(settings("optional", &[&server], "") + &allow(&[("devbox:22", target.address())])));
+    let mut cut = 0.0;
+    for (size, missing) in [(0, 1), (100, 1), (100, 50), (16_384, 16_384)] {
+        let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
+        open(&mut client, "devbox:22");
+        let mut service = target.accept();
+        client.write_all(b"whole").unwrap();
+        service.expect("whole");
+        client.conn.writer().write_all(&vec![b'x'; size]).unwrap();
+        if size == 0 {
+            client.conn.send_close_notify();
+        }
+        let mut records = Vec::new();
+        client.conn.write_tls(&mut records).unwrap();
+        records.truncate(records.len() - missing);
+        client.sock.write_all(&records).unwrap();
+        client.sock.shutdown(Shutdown::Write).unwrap();
+        service.expect_reset();
+        // The client has lost its tunnel, too.
+        let error = client.sock.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        cut += 1.0;
+        proxy.settles("tunnels_closed_total{by=\"client\",reason=\"truncated\"}", cut);
+    }
+    assert_eq!(proxy.scrape().counted("tunnels_closed_total").len(), 1);
+}
+
 #[test]
 fn openssl_speaks_both_versions_and_resumes_both() {
     let authority = Authority::new();

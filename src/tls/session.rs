@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
+use super::records::Records;
 use crate::end::{End, Sink, Source};
 use crate::socket;
 
@@ -27,8 +28,11 @@ pub struct Session {
 impl Session {
     /// A session that has not begun; `read` was taken from the socket already.
     pub(super) fn new(stream: TcpStream, connection: ServerConnection, read: Vec<u8>) -> Self {
+        let mut records = Records::default();
+        records.came(&read);
         let state = State {
             connection,
+            records,
             plaintext: 0,
             unread: read,
             peer_has_ended: false,
@@ -72,6 +76,8 @@ impl Session {
 #[derive(Debug)]
 struct State {
     connection: ServerConnection,
+    /// How far what was read from the socket goes.
+    records: Records,
     /// Bytes that the connection has decrypted and that nobody has read.
     plaintext: usize,
     /// What was read from the socket and found no room in the connection. Empty as a rule.
@@ -171,12 +177,19 @@ impl SessionSource<'_> {
                 Ok(()) if buffer.filled().is_empty() && state.has_failed => {
                     Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
                 }
+                // Nobody ends so: it was cut, by whoever.
+                Ok(()) if buffer.filled().is_empty() && state.records.is_inside() => {
+                    Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()))
+                }
                 Ok(()) if buffer.filled().is_empty() => {
                     // Without close_notify, as curl ends and whoever is killed: SSH knows by itself what is missing.
                     state.peer_has_ended = true;
                     Poll::Ready(Ok(0))
                 }
-                Ok(()) => Poll::Ready(state.decrypt(buffer.filled(), room)),
+                Ok(()) => {
+                    state.records.came(buffer.filled());
+                    Poll::Ready(state.decrypt(buffer.filled(), room))
+                }
                 Err(error) => Poll::Ready(Err(error)),
             }
         })

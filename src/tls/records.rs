@@ -1,0 +1,72 @@
+//! Follows the records of TLS in what a peer sends (RFC 8446 section 5.1): an end in the middle of one is no end.
+
+/// How far the record has come that is coming.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Records {
+    /// Bytes of its header, while that is not whole.
+    header: u8,
+    /// Its length, as far as the header says it already.
+    length: u16,
+    /// Bytes of its body that have yet to come.
+    left: u16,
+}
+
+impl Records {
+    /// These bytes have come.
+    pub(super) fn came(&mut self, mut bytes: &[u8]) {
+        while let [byte, rest @ ..] = bytes {
+            if self.left > 0 {
+                let body = bytes.len().min(self.left.into());
+                self.left -= u16::try_from(body).unwrap_or(self.left);
+                bytes = bytes.get(body..).unwrap_or_default();
+                continue;
+            }
+            bytes = rest;
+            self.header = (self.header + 1) % HEADER;
+            // Only its last two bytes are still there when it is whole.
+            self.length = self.length << 8 | u16::from(*byte);
+            if self.header == 0 {
+                self.left = self.length;
+            }
+        }
+    }
+
+    /// Whether a record has begun and is not whole.
+    pub(super) fn is_inside(self) -> bool {
+        self.header > 0 || self.left > 0
+    }
+}
+
+/// A type, a version of two bytes, and a length of two.
+const HEADER: u8 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_between_records_is_outside_however_they_are_chopped() {
+        let sizes = [0_u16, 1, 2, 255, 256, 16_384, u16::MAX];
+        let mut stream = Vec::new();
+        let mut ends = vec![0];
+        for size in sizes {
+            stream.extend([23, 3, 3]);
+            stream.extend(size.to_be_bytes());
+            stream.extend(vec![0xff; size.into()]);
+            ends.push(stream.len());
+        }
+        for piece in [1, 2, 3, 5, 6, 7, 1_000, 16_389, 100_000] {
+            let (mut records, mut came) = (Records::default(), 0);
+            assert!(!records.is_inside());
+            for bytes in stream.chunks(piece) {
+                records.came(bytes);
+                came += bytes.len();
+                assert_eq!(
+                    records.is_inside(),
+                    !ends.contains(&came),
+                    "{came} in pieces of {piece}"
+                );
+            }
+        }
+    }
+}
