@@ -237,7 +237,6 @@ allowlist:
       limits: {lifetime: unlimited}
       send_proxy_protocol: v2
       ssh_only: true
-      allowed_clients: [alice, b@x]
   kubernetes:
     enabled: true
     kubeconfig: /etc/switchboard/kubeconfig
@@ -315,6 +314,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             wait_for_ready: Duration::ZERO,
             keeps_removed: true,
             snapshot_file: Some("/var/lib/switchboard/snapshot".into()),
+            knows_clients: false,
         }
     }
 
@@ -377,7 +377,6 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
         targets[1].limits = slow;
         targets[2].limits.lifetime = Some(None);
         targets[2].limits.any_protocol = Some(false);
-        targets[2].allowed_clients = Some(["alice", "b@x"].map(Into::into).into());
         targets[2].send_proxy_header = Some(proxy_header::Version::V2);
         targets
     }
@@ -704,6 +703,26 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
                 "line 1: limits.roof: unknown key; known here: tunnel, target, client, total, ceiling",
             ),
         ]);
+    }
+
+    #[test]
+    fn names_that_nobody_can_show_are_told_with_all_other_faults() {
+        let named = "allowlist:\n  static:\n    - name: a:1\n      addresses: [1.1.1.1:1]\n      allowed_clients: [x]\n    \
+                     - name: b:1\n      addresses: [b]\n      allowed_clients: []\n";
+        let nobody = "nobody can show a certificate: it needs `tls.client_auth`, and a port with `tls`";
+        assert_eq!(
+            faults(named),
+            format!(
+                "line 5: allowlist.static[0].allowed_clients: {nobody}\n\
+                 line 7: allowlist.static[1].addresses[0]: names are not resolved: give IP:port (found `b`)\n\
+                 line 8: allowlist.static[1].allowed_clients: {nobody}\n\
+                 line 8: allowlist.static[1].allowed_clients: at least one name is needed; without the key everybody may \
+                 come"
+            )
+        );
+        // What `tls` is to say is not known.
+        let unsure = format!("tls: {{client_auth: maybe}}\n{named}");
+        assert!(!faults(&unsure).contains(nobody));
     }
 
     #[test]

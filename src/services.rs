@@ -68,6 +68,8 @@ pub struct Options {
     pub keeps_removed: bool,
     /// Where the last known list is kept for a restart.
     pub snapshot_file: Option<PathBuf>,
+    /// Whether clients can show certificates: a Service may ask for some that have a certain name.
+    pub knows_clients: bool,
 }
 
 impl Default for Options {
@@ -85,6 +87,7 @@ impl Default for Options {
             wait_for_ready: Duration::from_secs(10),
             keeps_removed: false,
             snapshot_file: None,
+            knows_clients: false,
         }
     }
 }
@@ -243,6 +246,7 @@ fn rules_of(options: &Options, limits: &Limits) -> Rules {
         guards: Guards::new(&options.allowed_cidrs),
         limits: *limits,
         gated: options.namespace_selector.is_some(),
+        knows_clients: options.knows_clients,
     }
 }
 

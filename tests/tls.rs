@@ -648,6 +648,31 @@ fn settings_that_contradict_each_other_are_found_too() {
     ] {
         assert_eq!(faults(&good.cert, &good.key, more), expected);
     }
+    let names = |listen: &str, auth: &str| {
+        let text = format!(
+            "listen: {{address: \"127.0.0.1:0\", tls: {listen}}}\n\
+             tls: {{certificates: [{}], client_auth: {auth}}}\n\
+             allowlist:\n  static:\n    - {{name: \"a:1\", addresses: [\"127.0.0.1:1\"], allowed_clients: [x]}}\n",
+            good.setting(),
+        );
+        Config::parse(&text).map(drop).map_err(|faults| faults.to_string())
+    };
+    let ca = authority.ca();
+    for (listen, auth, met) in [
+        ("optional", "optional", true),
+        ("required", "required", true),
+        ("optional", "off", false),
+        ("off", "optional", false),
+    ] {
+        let issued_by = match auth {
+            "off" => auth.to_owned(),
+            _ => format!("{auth}, client_ca: \"{}\"", ca.display()),
+        };
+        let nobody = "line 5: allowlist.static[0].allowed_clients: nobody can show a certificate: it needs \
+                      `tls.client_auth`, and a port with `tls`";
+        let expected = if met { Ok(()) } else { Err(nobody.to_owned()) };
+        assert_eq!(names(listen, &issued_by), expected, "{listen}, {auth}");
+    }
     let bare = Config::parse("listen: {address: \"127.0.0.1:0\", tls: required}\n").unwrap_err();
     assert_eq!(bare.to_string(), "line 1: listen.tls: needs `tls.certificates`");
 }

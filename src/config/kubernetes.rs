@@ -10,7 +10,9 @@ use crate::authority::Authority;
 use crate::services::Options;
 
 /// Reads the section; `None` unless it is enabled. Its other keys are checked in any case.
-pub(super) fn kubernetes(section: &mut Section<'_>) -> Option<Options> {
+///
+/// `knows_clients`: whether any of them can show a certificate.
+pub(super) fn kubernetes(section: &mut Section<'_>, knows_clients: bool) -> Option<Options> {
     let default = Options::default();
     let enabled = section.value("enabled", truth).unwrap_or_default();
     let options = Options {
@@ -34,6 +36,7 @@ pub(super) fn kubernetes(section: &mut Section<'_>) -> Option<Options> {
             .value("on_removal", keeps_removed)
             .unwrap_or(default.keeps_removed),
         snapshot_file: section.value("snapshot_file", path),
+        knows_clients,
     };
     enabled.then_some(options)
 }

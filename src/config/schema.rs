@@ -20,12 +20,18 @@ use crate::{connect, dial, drain, identification, proxy_header, relay, services,
 /// Reads the whole file. What is absent, and what is a fault, has its default.
 pub(super) fn config(top: &mut Section<'_>) -> Config {
     let default = Config::default();
+    let faults = top.faults();
     let tls = top
         .field("tls")
         .and_then(|field| field.section(tls))
         .unwrap_or_default();
     let (listen, admin) = addresses(top, &default, !tls.certificates.is_empty());
-    let allowlist = top.field("allowlist").and_then(|field| field.section(allowlist));
+    // After a fault nobody knows what was meant.
+    let knows_clients = top.faults() > faults
+        || tls.client_auth != tls::ClientAuth::Off && listen.iter().any(|port| port.tls != tls::Mode::Off);
+    let allowlist = top
+        .field("allowlist")
+        .and_then(|field| field.section(|keys| allowlist(keys, knows_clients)));
     let (targets, kubernetes) = allowlist.unwrap_or_default();
     let limits = top.field("limits").and_then(|field| field.section(limits));
     let ssh_only = top.value("ssh_only", truth).unwrap_or(true);
@@ -51,23 +57,33 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     }
 }
 
-fn allowlist(section: &mut Section<'_>) -> (Vec<StaticTarget>, Option<services::Options>) {
-    let targets = static_targets(section);
-    let kubernetes = section.field("kubernetes").and_then(|field| field.section(kubernetes));
+/// `knows_clients`: whether any of them can show a certificate.
+fn allowlist(section: &mut Section<'_>, knows_clients: bool) -> (Vec<StaticTarget>, Option<services::Options>) {
+    let targets = static_targets(section, knows_clients);
+    let kubernetes = section
+        .field("kubernetes")
+        .and_then(|field| field.section(|keys| kubernetes(keys, knows_clients)));
     (targets, kubernetes.flatten())
 }
 
-fn static_targets(section: &mut Section<'_>) -> Vec<StaticTarget> {
+fn static_targets(section: &mut Section<'_>, knows_clients: bool) -> Vec<StaticTarget> {
     let entries = section.field("static").map(|field| field.items()).unwrap_or_default();
     let mut lines = HashMap::new();
     entries
         .iter()
-        .filter_map(|entry| entry.section(|keys| static_target(keys, &mut lines)).flatten())
+        .filter_map(|entry| {
+            let target = entry.section(|keys| static_target(keys, &mut lines, knows_clients));
+            target.flatten()
+        })
         .collect()
 }
 
 /// `lines` says where each name was seen last: a name that leads to two places would lead to either.
-fn static_target(section: &mut Section<'_>, lines: &mut HashMap<Authority, u64>) -> Option<StaticTarget> {
+fn static_target(
+    section: &mut Section<'_>,
+    lines: &mut HashMap<Authority, u64>,
+    knows_clients: bool,
+) -> Option<StaticTarget> {
     let name = section.required("name").and_then(|field| {
         let name = field.parse(target_name)?;
         if let Some(line) = lines.insert(name.clone(), field.line()) {
@@ -86,6 +102,9 @@ fn static_target(section: &mut Section<'_>, lines: &mut HashMap<Authority, u64>)
     let ssh_only = section.value("ssh_only", truth);
     let send_proxy_header = section.value("send_proxy_protocol", version);
     let allowed_clients = section.field("allowed_clients").map(|field| {
+        if !knows_clients {
+            field.fault("nobody can show a certificate: it needs `tls.client_auth`, and a port with `tls`");
+        }
         let items = field.items();
         if field.is_list() && items.is_empty() {
             field.fault("at least one name is needed; without the key everybody may come");

@@ -166,6 +166,14 @@ pub(crate) fn exceeded(asked: &Asked, limits: &Limits) -> Vec<Fault> {
     .collect()
 }
 
+/// What is asked for that nobody can do: such a Service keeps everybody out.
+pub(crate) fn unmet(asked: &Asked, knows_clients: bool) -> Option<Fault> {
+    (asked.allowed_clients.is_some() && !knows_clients).then(|| Fault {
+        key: "allowed-clients".into(),
+        reason: "nobody can show a certificate to this proxy, so nobody may come".into(),
+    })
+}
+
 /// A burst has no rate: one of hours would be a way round the ceiling. It may be what the ceiling moves in a second.
 fn most_burst(limits: &Limits) -> Size {
     let default = limits.tunnel.burst;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::annotations::{Fault, exceeded, grant};
+use super::annotations::{Fault, exceeded, grant, unmet};
 use super::endpoints::dialable;
 use super::facts::{Key, Kind, Object, ServiceFacts, ServicePort, SliceFacts};
 use super::guards::{Class, Guards};
@@ -27,6 +27,8 @@ pub(crate) struct Rules {
     pub(crate) limits: Limits,
     /// Whether only the Services of known Namespaces count.
     pub(crate) gated: bool,
+    /// Whether clients can show certificates.
+    pub(crate) knows_clients: bool,
 }
 
 /// What settling has come to.
@@ -340,19 +342,14 @@ impl Join {
         if let Some(facts) = &entry.facts {
             let note = |fault| Note::Annotation(key.clone(), fault);
             let exceeded = exceeded(&facts.asked, &self.rules.limits);
-            told.extend(facts.faults.iter().cloned().chain(exceeded).map(note));
+            let unmet = unmet(&facts.asked, self.rules.knows_clients);
+            told.extend(facts.faults.iter().cloned().chain(exceeded).chain(unmet).map(note));
             told.extend(facts.external.then(|| Note::External(key.clone())));
         }
         let (facts, port) = self.eligible(key)?;
         let name = self.name(key);
-        let contest = |name| {
-            if self.claims.is_empty() {
-                None
-            } else {
-                self.winner(name)
-            }
-        };
-        if let Some(winner) = contest(&name).filter(|winner| *winner != key) {
+        let winner = (!self.claims.is_empty()).then(|| self.winner(&name)).flatten();
+        if let Some(winner) = winner.filter(|winner| *winner != key) {
             told.push(Note::Outdone {
                 loser: key.clone(),
                 winner: winner.clone(),

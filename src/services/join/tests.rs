@@ -12,6 +12,7 @@ fn rules() -> Rules {
         guards: Guards::default(),
         limits: Limits::default(),
         gated: false,
+        knows_clients: false,
     }
 }
 
@@ -98,6 +99,29 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     join.remove(Kind::Slice, &key("n", "a-1"));
     join.settle();
     assert!(join.services.is_empty() && join.owners.is_empty() && join.claims.is_empty());
+}
+
+#[test]
+fn a_service_that_wants_certificates_where_nobody_can_show_one_is_told_and_stays_closed() {
+    let mut join = Join::new(rules());
+    let mut facts = service(22);
+    let names: crate::allowlist::ClientNames = [Box::from("alice")].into();
+    facts.asked.allowed_clients = Some(names.clone());
+    put_service(&mut join, "n", "a", facts);
+    let told = |settled: &Settled| {
+        let is_told = |note: &Note| matches!(note, Note::Annotation(_, fault) if *fault.key == *"allowed-clients");
+        settled.notes.iter().any(is_told)
+    };
+    let settled = join.settle();
+    assert!(told(&settled), "{:?}", settled.notes);
+    assert_eq!(set(&settled).allowed_clients.as_ref(), Some(&names));
+    for (knows_clients, again) in [(true, false), (false, true)] {
+        join.configure(Rules {
+            knows_clients,
+            ..rules()
+        });
+        assert_eq!(told(&join.settle()), again);
+    }
 }
 
 #[test]
