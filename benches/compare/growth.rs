@@ -4,8 +4,9 @@ use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
 
-use crate::load::{Route, open_many, round_trips, set_ups};
+use crate::load::{open_many, round_trips, set_ups};
 use crate::proxies::{Kind, Machine, Program, Proxy, allow_long_command_lines};
+use crate::route::{Route, Tunnel};
 use crate::scenarios::{Effort, WARM_UP, micros, settle};
 
 /// One measure over one growing number.
@@ -75,7 +76,7 @@ fn over_tunnels(program: &Program, target: SocketAddr, effort: Effort) -> io::Re
     Ok(points)
 }
 
-fn trip_cost(proxy: &Proxy, tunnels: &mut [std::net::TcpStream], effort: Effort) -> io::Result<f64> {
+fn trip_cost(proxy: &Proxy, tunnels: &mut [Tunnel], effort: Effort) -> io::Result<f64> {
     round_trips(tunnels, WARM_UP)?;
     let before = proxy.processor_time();
     let trips = round_trips(tunnels, effort.period)?.len();

@@ -10,119 +10,55 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime;
 use tokio::time::{sleep_until, timeout};
 
-use crate::proxies::{Kind, Proxy};
-use crate::target::{ANSWER, CHUNK, Role};
-
-/// The way to the target.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Route<'a> {
-    proxy: SocketAddr,
-    /// What to ask for; `None` where nobody asks.
-    name: Option<&'a str>,
-}
-
-impl Route<'static> {
-    /// Through that proxy, under the name that all of them know.
-    pub(crate) fn through(proxy: &Proxy) -> Self {
-        Route {
-            proxy: proxy.address,
-            name: (proxy.kind != Kind::HaProxy).then_some("target.bench:22"),
-        }
-    }
-}
-
-impl<'a> Route<'a> {
-    /// The same way under another name.
-    pub(crate) fn named(self, name: &'a str) -> Self {
-        Self {
-            name: Some(name),
-            ..self
-        }
-    }
-
-    /// A tunnel that has its 200. Without CONNECT only the target's first line proves that there is one.
-    pub(crate) fn set_up(self) -> io::Result<TcpStream> {
-        let Some(name) = self.name else {
-            return self.open(Role::Echo);
-        };
-        let mut stream = TcpStream::connect(self.proxy)?;
-        stream.set_nodelay(true)?;
-        stream.write_all(head(name).as_bytes())?;
-        let answer = read_until(&mut stream, b"\r\n\r\n")?;
-        check_confirmed(&answer)?;
-        Ok(stream)
-    }
-
-    /// A tunnel through which both sides have said their first line.
-    pub(crate) fn open(self, role: Role) -> io::Result<TcpStream> {
-        let mut stream = match self.name {
-            Some(_) => self.set_up()?,
-            None => TcpStream::connect(self.proxy)?,
-        };
-        stream.set_nodelay(true)?;
-        stream.write_all(role.line().as_bytes())?;
-        stream.read_exact(&mut [0; ANSWER.len()])?;
-        Ok(stream)
-    }
-}
-
-fn head(name: &str) -> String {
-    format!("CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n")
-}
-
-fn read_until(stream: &mut TcpStream, end: &[u8]) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let mut chunk = [0; 512];
-    while !bytes.ends_with(end) {
-        let read = stream.read(&mut chunk)?;
-        if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        bytes.extend_from_slice(chunk.get(..read).unwrap_or_default());
-    }
-    Ok(bytes)
-}
-
-fn check_confirmed(answer: &[u8]) -> io::Result<()> {
-    if answer.starts_with(b"HTTP/1.1 200 ") {
-        return Ok(());
-    }
-    let line = String::from_utf8_lossy(answer);
-    Err(io::Error::other(format!(
-        "refused: {}",
-        line.lines().next().unwrap_or_default()
-    )))
-}
+use crate::http2::Connection;
+use crate::route::{Route, Tunnel, check_confirmed, head};
+use crate::target::{CHUNK, Role};
 
 /// Tunnels that carry bulk. Dropped, they end.
 pub(crate) struct Bulk {
     moved: &'static AtomicU64,
-    tunnels: Vec<TcpStream>,
+    connections: Vec<TcpStream>,
     workers: Vec<thread::JoinHandle<io::Result<()>>>,
 }
 
 impl Bulk {
-    /// Opens that many tunnels, and moves as much as it can through each.
-    pub(crate) fn start(route: Route<'_>, role: Role, tunnels: usize) -> io::Result<Self> {
-        let mut bulk = Self {
+    fn new() -> Self {
+        Self {
             // One counter of eight bytes for each measurement: the threads may outlive everything else.
             moved: Box::leak(Box::default()),
-            tunnels: Vec::new(),
+            connections: Vec::new(),
             workers: Vec::new(),
-        };
+        }
+    }
+
+    /// Opens that many tunnels, and moves as much as it can through each.
+    pub(crate) fn start(route: Route<'_>, role: Role, tunnels: usize) -> io::Result<Self> {
+        let mut bulk = Self::new();
         for _ in 0..tunnels {
             let tunnel = route.open(role)?;
-            bulk.tunnels.push(tunnel.try_clone()?);
-            if matches!(role, Role::Upload | Role::Both) {
-                let (tunnel, moved) = (tunnel.try_clone()?, bulk.moved);
-                bulk.workers.push(thread::spawn(move || write_all(tunnel, moved)));
+            bulk.connections.push(tunnel.socket()?);
+            if let Role::Both = role {
+                bulk.work(write_all, tunnel.try_clone()?);
             }
-            if !matches!(role, Role::Upload) {
-                let moved = bulk.moved;
-                bulk.workers.push(thread::spawn(move || read_all(tunnel, moved)));
-            }
+            bulk.work(if let Role::Upload = role { write_all } else { read_all }, tunnel);
         }
         Ok(bulk)
+    }
+
+    /// The same over HTTP/2, with so many tunnels on each of so many connections.
+    pub(crate) fn over_http2(route: Route<'_>, role: Role, [connections, tunnels]: [usize; 2]) -> io::Result<Self> {
+        let mut bulk = Self::new();
+        for _ in 0..connections {
+            let Connection { socket, worker } = Connection::open(route, role, tunnels, bulk.moved)?;
+            bulk.connections.push(socket);
+            bulk.workers.push(worker);
+        }
+        Ok(bulk)
+    }
+
+    fn work(&mut self, work: fn(Tunnel, &AtomicU64) -> io::Result<()>, tunnel: Tunnel) {
+        let moved = self.moved;
+        self.workers.push(thread::spawn(move || work(tunnel, moved)));
     }
 
     /// Bytes so far, of all tunnels and both directions.
@@ -133,17 +69,17 @@ impl Bulk {
 
 impl Drop for Bulk {
     fn drop(&mut self) {
-        for tunnel in &self.tunnels {
-            tunnel.shutdown(Shutdown::Both).ok();
+        for connection in &self.connections {
+            connection.shutdown(Shutdown::Both).ok();
         }
         for worker in self.workers.drain(..) {
-            // It ends with an error as soon as its tunnel is shut.
+            // It ends with an error as soon as its connection is shut.
             drop(worker.join());
         }
     }
 }
 
-fn write_all(mut tunnel: TcpStream, moved: &AtomicU64) -> io::Result<()> {
+fn write_all(mut tunnel: Tunnel, moved: &AtomicU64) -> io::Result<()> {
     let chunk = vec![b'x'; CHUNK];
     loop {
         let written = tunnel.write(&chunk)?;
@@ -151,7 +87,7 @@ fn write_all(mut tunnel: TcpStream, moved: &AtomicU64) -> io::Result<()> {
     }
 }
 
-fn read_all(mut tunnel: TcpStream, moved: &AtomicU64) -> io::Result<()> {
+fn read_all(mut tunnel: Tunnel, moved: &AtomicU64) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     loop {
         match tunnel.read(&mut chunk)? {
@@ -162,7 +98,7 @@ fn read_all(mut tunnel: TcpStream, moved: &AtomicU64) -> io::Result<()> {
 }
 
 /// Sends 64 bytes and waits for them, again and again, through each tunnel in turn.
-pub(crate) fn round_trips(tunnels: &mut [TcpStream], period: Duration) -> io::Result<Vec<Duration>> {
+pub(crate) fn round_trips(tunnels: &mut [Tunnel], period: Duration) -> io::Result<Vec<Duration>> {
     let end = Instant::now() + period;
     let mut times = Vec::new();
     loop {
@@ -219,7 +155,7 @@ pub(crate) fn due_set_ups(route: Route<'_>, rate: u32, period: Duration) -> io::
         for number in 0..count {
             let due = start + Duration::from_secs(1) * number / rate;
             sleep_until(due).await;
-            let (head, proxy) = (head.clone(), route.proxy);
+            let (head, proxy) = (head.clone(), route.address());
             clients.push(tokio::spawn(async move {
                 // One that gets no answer counts as the longest.
                 match timeout(LONGEST_SET_UP, set_up(proxy, &head)).await {
@@ -249,7 +185,7 @@ async fn set_up(proxy: SocketAddr, head: &str) -> io::Result<()> {
 }
 
 /// Opens that many tunnels, several at a time.
-pub(crate) fn open_many(route: Route<'_>, count: usize) -> io::Result<Vec<TcpStream>> {
+pub(crate) fn open_many(route: Route<'_>, count: usize) -> io::Result<Vec<Tunnel>> {
     thread::scope(|scope| {
         let openers: Vec<_> = (0..OPENERS)
             .map(|opener| {

@@ -19,15 +19,19 @@ use std::time::Duration;
 
 use self::proxies::{Kind, Machine, Program, Proxy};
 use self::report::{ENVOY, Results};
-use self::scenarios::{Effort, Figure, SCENARIOS};
+use self::scenarios::{Effort, Figure};
 
+mod doors;
 mod growth;
+mod http2;
 mod load;
 mod plot;
 mod proxies;
 mod report;
+mod route;
 mod rows;
 mod scenarios;
+mod secure;
 mod target;
 
 /// What the command line asks for.
@@ -112,9 +116,10 @@ fn measure(wanted: &Wanted, programs: &[Program], target: SocketAddr, results: &
         .iter()
         .map(|program| Ok((program, program.start(target, &Machine::default())?)))
         .collect::<io::Result<_>>()?;
-    for scenario in SCENARIOS.iter().filter(|scenario| wanted.wants(scenario.name)) {
+    let scenarios = scenarios::SCENARIOS.iter().chain(&doors::SCENARIOS);
+    for scenario in scenarios.filter(|scenario| wanted.wants(scenario.name)) {
         for (program, proxy) in &running {
-            if proxy.kind == Kind::Switchboard || !scenario.ours_only {
+            if scenario.kinds.contains(&proxy.kind) {
                 let figures = (scenario.run)(proxy, wanted.effort).map_err(named(&program.name, scenario.name))?;
                 results.add(&program.name, figures);
             }
@@ -159,7 +164,12 @@ fn programs(wanted: &Wanted) -> io::Result<Vec<Program>> {
 }
 
 /// Scenarios that start a process of their own.
-const ALONE: [(&str, RunAlone); 2] = [("idle", scenarios::idle), ("pinned", scenarios::pinned)];
+const ALONE: [(&str, RunAlone); 4] = [
+    ("idle", scenarios::idle),
+    ("tls-idle", doors::idle_tls),
+    ("h2-idle", doors::idle_http2),
+    ("pinned", scenarios::pinned),
+];
 type RunAlone = fn(&Program, SocketAddr, Effort) -> io::Result<Vec<Figure>>;
 const FULL: Effort = Effort {
     rounds: 3,

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tempfile::TempDir;
 
+use crate::secure::write_certificate;
+
 /// A program that can be measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -42,6 +44,7 @@ pub(crate) struct Machine {
 pub(crate) struct Proxy {
     pub(crate) kind: Kind,
     pub(crate) address: SocketAddr,
+    pub(crate) tls_address: SocketAddr,
     /// From its start to its first accept.
     pub(crate) started_in: Duration,
     child: Child,
@@ -61,7 +64,8 @@ impl Program {
     /// Starts it in front of `target` and waits until it accepts.
     pub(crate) fn start(&self, target: SocketAddr, machine: &Machine) -> io::Result<Proxy> {
         let directory = tempfile::tempdir()?;
-        let (address, admin) = (free_address()?, free_address()?);
+        write_certificate(directory.path())?;
+        let (address, tls_address, admin) = (free_address()?, free_address()?, free_address()?);
         let threads = machine.processor.map_or(PROCESSORS, |_| "1");
         let template = match self.kind {
             Kind::Switchboard => include_str!("switchboard.yaml"),
@@ -71,6 +75,9 @@ impl Program {
         let settings = template
             .replace("@LISTEN@", &address.to_string())
             .replace("@PORT@", &address.port().to_string())
+            .replace("@TLS_LISTEN@", &tls_address.to_string())
+            .replace("@TLS_PORT@", &tls_address.port().to_string())
+            .replace("@DIRECTORY@", &directory.path().display().to_string())
             .replace("@ADMIN@", &admin.to_string())
             .replace("@TARGET@", &target.to_string())
             .replace("@TARGET_PORT@", &target.port().to_string())
@@ -88,6 +95,7 @@ impl Program {
         let mut proxy = Proxy {
             kind: self.kind,
             address,
+            tls_address,
             started_in: Duration::ZERO,
             child,
             _directory: directory,

@@ -48,7 +48,7 @@ const fn more(id: &'static str, label: &'static str, digits: usize, goal: Goal) 
 }
 
 /// All of them, in the order of the table.
-pub(crate) const ROWS: [Row; 27] = [
+pub(crate) const ROWS: [Row; 54] = [
     less(
         "down8.cpu",
         "download, 8 tunnels: CPU-s per GiB",
@@ -110,5 +110,97 @@ pub(crate) const ROWS: [Row; 27] = [
         "one core, 3,500 set-ups/s: p99 ms",
         2,
         Goal::Absolute(10.0),
+    ),
+    less(
+        "tls-down8.cpu",
+        "TLS download, 8 tunnels: CPU-s per GiB",
+        3,
+        Goal::OfEnvoy(0.9),
+    ),
+    more("tls-down8.rate", "TLS download, 8 tunnels: GiB/s", 2, Goal::None),
+    less(
+        "tls-down1.cpu",
+        "TLS download, 1 tunnel: CPU-s per GiB",
+        3,
+        Goal::OfEnvoy(0.9),
+    ),
+    more("tls-down1.rate", "TLS download, 1 tunnel: GiB/s", 2, Goal::None),
+    less(
+        "tls-up8.cpu",
+        "TLS upload, 8 tunnels: CPU-s per GiB",
+        3,
+        Goal::OfEnvoy(0.9),
+    ),
+    more("tls-up8.rate", "TLS upload, 8 tunnels: GiB/s", 2, Goal::None),
+    less(
+        "tls-up1.cpu",
+        "TLS upload, 1 tunnel: CPU-s per GiB",
+        3,
+        Goal::OfEnvoy(0.9),
+    ),
+    more("tls-up1.rate", "TLS upload, 1 tunnel: GiB/s", 2, Goal::None),
+    more("tls-full.rate", "TLS set-up, full: tunnels/s", 0, Goal::None),
+    less(
+        "tls-full.cpu",
+        "TLS set-up, full: CPU µs per tunnel",
+        1,
+        Goal::OfEnvoy(0.8),
+    ),
+    less("tls-full.p99", "TLS set-up, full: p99 ms", 2, Goal::None),
+    more("tls-resumed.rate", "TLS set-up, resumed: tunnels/s", 0, Goal::None),
+    less(
+        "tls-resumed.cpu",
+        "TLS set-up, resumed: CPU µs per tunnel",
+        1,
+        Goal::OfEnvoy(0.8),
+    ),
+    less("tls-resumed.p99", "TLS set-up, resumed: p99 ms", 2, Goal::None),
+    less("tls-idle.memory", "idle TLS tunnel: KiB", 1, Goal::Absolute(20.0)),
+    less(
+        "h2-down50.cpu",
+        "h2 download, 50 streams: CPU-s per GiB",
+        3,
+        Goal::OfEnvoy(1.0),
+    ),
+    more("h2-down50.rate", "h2 download, 50 streams: GiB/s", 2, Goal::None),
+    less(
+        "h2-down1.cpu",
+        "h2 download, 1 stream: CPU-s per GiB",
+        3,
+        Goal::OfEnvoy(1.0),
+    ),
+    more("h2-down1.rate", "h2 download, 1 stream: GiB/s", 2, Goal::None),
+    less(
+        "h2-up50.cpu",
+        "h2 upload, 50 streams: CPU-s per GiB",
+        3,
+        Goal::OfEnvoy(1.0),
+    ),
+    more("h2-up50.rate", "h2 upload, 50 streams: GiB/s", 2, Goal::None),
+    less(
+        "h2-up1.cpu",
+        "h2 upload, 1 stream: CPU-s per GiB",
+        3,
+        Goal::OfEnvoy(1.0),
+    ),
+    more("h2-up1.rate", "h2 upload, 1 stream: GiB/s", 2, Goal::None),
+    less(
+        "h2c-down8.cpu",
+        "h2c download, 8 connections: CPU-s per GiB",
+        3,
+        Goal::None,
+    ),
+    more("h2c-down8.rate", "h2c download, 8 connections: GiB/s", 2, Goal::None),
+    less(
+        "h2-idle.memory",
+        "idle h2 tunnel, 50 on a connection: KiB",
+        1,
+        Goal::Absolute(12.0),
+    ),
+    less(
+        "h2-idle-alone.memory",
+        "idle h2 tunnel, alone on its own: KiB",
+        1,
+        Goal::None,
     ),
 ];

@@ -6,8 +6,9 @@ use std::process::{self, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::load::{Bulk, Route, due_set_ups, open_many, round_trips, set_ups};
+use crate::load::{Bulk, due_set_ups, open_many, round_trips, set_ups};
 use crate::proxies::{Kind, Machine, Program, Proxy};
+use crate::route::Route;
 use crate::target::Role;
 
 /// The row of a figure, and the figure.
@@ -25,19 +26,29 @@ pub(crate) struct Effort {
 /// A load for a proxy that runs already.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    pub(crate) run: fn(&Proxy, Effort) -> io::Result<Vec<Figure>>,
-    /// Only switchboard has what it needs.
-    pub(crate) ours_only: bool,
+    pub(crate) run: Load,
+    /// Who has what it needs.
+    pub(crate) kinds: &'static [Kind],
 }
 
-const fn common(name: &'static str, run: fn(&Proxy, Effort) -> io::Result<Vec<Figure>>) -> Scenario {
-    let ours_only = false;
-    Scenario { name, run, ours_only }
+/// A load that one proxy has to bear.
+pub(crate) type Load = fn(&Proxy, Effort) -> io::Result<Vec<Figure>>;
+
+/// For all of them.
+pub(crate) const fn common(name: &'static str, run: Load) -> Scenario {
+    let kinds = &[Kind::Switchboard, Kind::Envoy, Kind::HaProxy];
+    Scenario { name, run, kinds }
 }
 
-const fn ours(name: &'static str, run: fn(&Proxy, Effort) -> io::Result<Vec<Figure>>) -> Scenario {
-    let ours_only = true;
-    Scenario { name, run, ours_only }
+/// For those that speak HTTP.
+pub(crate) const fn http(name: &'static str, run: Load) -> Scenario {
+    let kinds = &[Kind::Switchboard, Kind::Envoy];
+    Scenario { name, run, kinds }
+}
+
+const fn ours(name: &'static str, run: Load) -> Scenario {
+    let kinds = &[Kind::Switchboard];
+    Scenario { name, run, kinds }
 }
 
 /// In the order of a round.
@@ -68,12 +79,8 @@ pub(crate) const SCENARIOS: [Scenario; 11] = [
 ];
 
 fn bulk(proxy: &Proxy, effort: Effort, role: Role, tunnels: usize, rows: [&'static str; 2]) -> io::Result<Vec<Figure>> {
-    let used = carry(proxy, Route::through(proxy), role, tunnels, WARM_UP, effort.period)?;
-    let [cpu, rate] = rows;
-    Ok(vec![
-        (cpu, used.seconds_per_gibibyte()),
-        (rate, used.gibibytes_per_second()),
-    ])
+    let bulk = Bulk::start(Route::through(proxy), role, tunnels)?;
+    Ok(carry(proxy, &bulk, effort.period).figures(rows))
 }
 
 fn trip(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
@@ -102,31 +109,41 @@ fn beside(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
 }
 
 fn set_up(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
-    let route = [Route::through(proxy)];
-    set_ups(&route, 8, WARM_UP)?;
+    let route = Route::through(proxy);
+    set_ups(&[route], CLIENTS, WARM_UP)?;
+    counted_set_ups(proxy, route, effort, ["setup.rate", "setup.cpu", "setup.p99"])
+}
+
+/// What set-ups by several clients cost, once they have begun to.
+pub(crate) fn counted_set_ups(
+    proxy: &Proxy,
+    route: Route<'_>,
+    effort: Effort,
+    [rate, cpu, p99]: [&'static str; 3],
+) -> io::Result<Vec<Figure>> {
     settle(proxy);
     let before = proxy.processor_time();
     let start = Instant::now();
-    let times = set_ups(&route, 8, effort.period)?;
+    let times = set_ups(&[route], CLIENTS, effort.period)?;
     let took = start.elapsed();
     settle(proxy);
     let used = proxy.processor_time() - before;
     Ok(vec![
-        ("setup.rate", times.len() as f64 / took.as_secs_f64()),
-        ("setup.cpu", micros(used) / times.len() as f64),
-        ("setup.p99", micros(percentile(&times, 0.99)) / 1e3),
+        (rate, times.len() as f64 / took.as_secs_f64()),
+        (cpu, micros(used) / times.len() as f64),
+        (p99, micros(percentile(&times, 0.99)) / 1e3),
     ])
 }
 
 fn limited(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
-    let route = Route::through(proxy).named("ten.bench:22");
-    let used = carry(proxy, route, Role::Download, 1, WARM_UP, effort.period)?;
+    let bulk = Bulk::start(Route::through(proxy).named("ten.bench:22"), Role::Download, 1)?;
+    let used = carry(proxy, &bulk, effort.period);
     Ok(vec![("limited.cpu", used.seconds_per_gibibyte())])
 }
 
 fn fifty(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
-    let route = Route::through(proxy).named("one.bench:22");
-    let used = carry(proxy, route, Role::Download, 50, WARM_UP, effort.period)?;
+    let bulk = Bulk::start(Route::through(proxy).named("one.bench:22"), Role::Download, 50)?;
+    let used = carry(proxy, &bulk, effort.period);
     Ok(vec![(
         "fifty.cpu",
         used.processor.as_secs_f64() / used.period.as_secs_f64(),
@@ -136,22 +153,33 @@ fn fifty(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
 /// Idle tunnels, in a process that has carried nothing before.
 pub(crate) fn idle(program: &Program, target: SocketAddr, effort: Effort) -> io::Result<Vec<Figure>> {
     let proxy = program.start(target, &Machine::default())?;
+    let descriptors = proxy.descriptors();
     let route = Route::through(&proxy);
-    // The first tunnels pay for what all share.
-    drop(open_many(route, 50)?);
-    settle(&proxy);
-    let (memory, descriptors) = (proxy.resident(), proxy.descriptors());
-    let tunnels = open_many(route, effort.idle_tunnels)?;
-    settle(&proxy);
-    let count = tunnels.len() as f64;
+    let (memory, tunnels) = memory_of_idle(&proxy, effort.idle_tunnels, |count| open_many(route, count))?;
     let before = proxy.processor_time();
     sleep(effort.period);
     let used = proxy.processor_time() - before;
+    let descriptors = (proxy.descriptors() - descriptors) as f64;
     Ok(vec![
-        ("idle.memory", (proxy.resident() - memory) / count),
-        ("idle.descriptors", (proxy.descriptors() - descriptors) as f64 / count),
+        ("idle.memory", memory),
+        ("idle.descriptors", descriptors / tunnels.len() as f64),
         ("idle.cpu", used.as_secs_f64() * 1e3 / effort.period.as_secs_f64()),
     ])
+}
+
+/// Resident memory for each of so many idle tunnels, in KiB, and the tunnels.
+pub(crate) fn memory_of_idle<T>(
+    proxy: &Proxy,
+    count: usize,
+    open: impl Fn(usize) -> io::Result<T>,
+) -> io::Result<(f64, T)> {
+    // The first tunnels pay for what all share.
+    drop(open(50)?);
+    settle(proxy);
+    let before = proxy.resident();
+    let tunnels = open(count)?;
+    settle(proxy);
+    Ok(((proxy.resident() - before) / count as f64, tunnels))
 }
 
 /// The proxy on one processor, everything else on another.
@@ -194,18 +222,22 @@ fn hold_this_process_to(processors: &str) -> io::Result<()> {
 
 /// What a bulk load moved, and what it took.
 pub(crate) struct Used {
-    pub(crate) bytes: u64,
-    pub(crate) processor: Duration,
-    pub(crate) period: Duration,
+    bytes: u64,
+    processor: Duration,
+    period: Duration,
 }
 
 impl Used {
-    pub(crate) fn seconds_per_gibibyte(&self) -> f64 {
-        self.processor.as_secs_f64() / self.gibibytes()
+    /// The cost in that row, and the speed in the next.
+    pub(crate) fn figures(&self, [cpu, rate]: [&'static str; 2]) -> Vec<Figure> {
+        vec![
+            (cpu, self.seconds_per_gibibyte()),
+            (rate, self.gibibytes() / self.period.as_secs_f64()),
+        ]
     }
 
-    fn gibibytes_per_second(&self) -> f64 {
-        self.gibibytes() / self.period.as_secs_f64()
+    fn seconds_per_gibibyte(&self) -> f64 {
+        self.processor.as_secs_f64() / self.gibibytes()
     }
 
     fn gibibytes(&self) -> f64 {
@@ -213,23 +245,16 @@ impl Used {
     }
 }
 
-fn carry(
-    proxy: &Proxy,
-    route: Route<'_>,
-    role: Role,
-    tunnels: usize,
-    warm_up: Duration,
-    period: Duration,
-) -> io::Result<Used> {
-    let bulk = Bulk::start(route, role, tunnels)?;
-    sleep(warm_up);
+/// Measures a load that has just begun.
+pub(crate) fn carry(proxy: &Proxy, bulk: &Bulk, period: Duration) -> Used {
+    sleep(WARM_UP);
     let (before, moved, start) = (proxy.processor_time(), bulk.moved(), Instant::now());
     sleep(period);
-    Ok(Used {
+    Used {
         processor: proxy.processor_time() - before,
         bytes: bulk.moved() - moved,
         period: start.elapsed(),
-    })
+    }
 }
 
 /// Waits until the proxy has done what is left to do: closing, logging, freeing.
@@ -260,3 +285,5 @@ pub(crate) fn percentile(times: &[Duration], part: f64) -> Duration {
 
 /// Before a load is measured it runs for that long.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(400);
+/// Who set up tunnels at once.
+pub(crate) const CLIENTS: usize = 8;
