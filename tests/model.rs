@@ -11,6 +11,8 @@
 )]
 #![expect(clippy::large_futures, reason = "schedules live as long as their test")]
 
+#[path = "model/http2.rs"]
+mod http2;
 #[path = "support/loopback.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod loopback;
@@ -22,15 +24,25 @@ mod reference;
 mod schedule;
 #[path = "model/stage.rs"]
 mod stage;
+#[path = "support/stream.rs"]
+#[expect(dead_code, reason = "shared with what needs more of it")]
+mod stream;
+#[path = "model/tls.rs"]
+mod tls;
 
 use std::env;
+use std::time::Duration;
 
-use loopback::{Rig, SETUPS};
+use http2::Resets;
+use loopback::{Rig, SETUPS, Setup};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use schedule::{Schedule, Step, Who, schedule};
-use stage::{Disagreement, pair, perform};
+use socket2::SockRef;
+use stage::{Direct, Disagreement, pair, perform};
 use switchboard::outcome::{Close, Reason, Side};
+use switchboard::relay::Engine;
+use tls::Protocol;
 use tokio::runtime::Builder;
 
 use Step::{Finish, Pass, Reset, Resume, Send, Settle, Stall};
@@ -40,9 +52,29 @@ use Who::{Client, Target};
 #[derive(Clone, Copy, Debug)]
 enum Downstream {
     Plain,
+    Tls,
+    Http2(Resets),
+    Http2OverTls,
 }
 
-const DOWNSTREAMS: [Downstream; 1] = [Downstream::Plain];
+impl Downstream {
+    const ALL: [Self; 5] = [
+        Self::Plain,
+        Self::Tls,
+        Self::Http2(Resets::Stream),
+        Self::Http2(Resets::Connection),
+        Self::Http2OverTls,
+    ];
+
+    /// The kernel cannot move what is encrypted or framed: who asks it to has to do without.
+    fn setups(self) -> &'static [Setup] {
+        match self {
+            Self::Plain => &SETUPS,
+            Self::Tls | Self::Http2(Resets::Stream) => &[(Engine::Adaptive, 4), (Engine::Splice, 4)],
+            Self::Http2(Resets::Connection) | Self::Http2OverTls => &[(Engine::Adaptive, 4)],
+        }
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -56,8 +88,8 @@ proptest! {
 
     #[test]
     fn the_relay_does_what_the_reference_says(schedule in schedule()) {
-        for downstream in DOWNSTREAMS {
-            for setup in SETUPS {
+        for downstream in Downstream::ALL {
+            for &setup in downstream.setups() {
                 let done = performed(&schedule, downstream, &Rig::new(setup));
                 prop_assert!(done.is_ok(), "{downstream:?} {setup:?}: {done:#?}");
             }
@@ -68,10 +100,10 @@ proptest! {
 #[test]
 fn known_schedules_end_as_they_should() {
     for (steps, by, reason) in KNOWN {
-        for (downstream, tight) in DOWNSTREAMS.into_iter().flat_map(|all| [(all, false), (all, true)]) {
+        for (downstream, tight) in Downstream::ALL.into_iter().flat_map(|all| [(all, false), (all, true)]) {
             let (early, steps) = (0, steps.to_vec());
             let schedule = Schedule { early, tight, steps };
-            for setup in SETUPS {
+            for &setup in downstream.setups() {
                 let done = performed(&schedule, downstream, &Rig::new(setup));
                 let close = done.unwrap_or_else(|wrong| panic!("{schedule:?} {downstream:?} {setup:?}: {wrong:#?}"));
                 assert_eq!(
@@ -88,10 +120,27 @@ fn known_schedules_end_as_they_should() {
 fn performed(schedule: &Schedule, downstream: Downstream, rig: &Rig) -> Result<Close, Box<Disagreement>> {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (client, ours) = pair(schedule.tight).await;
-        let target = pair(schedule.tight).await;
+        let (wires, target) = (pair(schedule.tight).await, pair(schedule.tight).await);
         match downstream {
-            Downstream::Plain => perform(schedule, rig, (client, ours), target).await,
+            Downstream::Plain => {
+                let (client, ours) = wires;
+                perform(schedule, rig, (client, Direct(ours, schedule.early)), target).await
+            }
+            Downstream::Tls => {
+                let (client, session) = tls::over(wires, Protocol::Http1).await;
+                perform(schedule, rig, (client, Direct(session, schedule.early)), target).await
+            }
+            Downstream::Http2(resets) => {
+                let linger = (resets == Resets::Connection).then_some(Duration::ZERO);
+                SockRef::from(&wires.0).set_linger(linger).unwrap();
+                let ends = http2::over(wires, schedule, resets).await;
+                perform(schedule, rig, ends, target).await
+            }
+            Downstream::Http2OverTls => {
+                let sessions = tls::over(wires, Protocol::Http2).await;
+                let ends = http2::over(sessions, schedule, Resets::Stream).await;
+                perform(schedule, rig, ends, target).await
+            }
         }
     })
 }
@@ -118,6 +167,18 @@ const KNOWN: &[(&[Step], Side, Reason)] = &[
     // Somebody who stalls loses nothing, and hides no reset of the other.
     (
         &[Stall(Target), Send(Client, 500_000), Pass(9), Resume(Target)],
+        Side::Client,
+        Reason::Eof,
+    ),
+    (
+        &[
+            Stall(Target),
+            Send(Client, 500_000),
+            Settle,
+            Send(Client, 9),
+            Settle,
+            Resume(Target),
+        ],
         Side::Client,
         Reason::Eof,
     ),

@@ -13,15 +13,15 @@ use tokio::sync::watch;
 use crate::reference::End;
 use crate::schedule::Who;
 
-/// A connection to the proxy.
+/// A side's end of its connection to the proxy.
 pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin {
-    /// What carries it.
-    fn socket(&self) -> &TcpStream;
+    /// Lets go of it as a process does that is killed: nothing more is sent, and the other end knows that it was cut.
+    fn reset(self);
 }
 
 impl Wire for TcpStream {
-    fn socket(&self) -> &TcpStream {
-        self
+    fn reset(self) {
+        SockRef::from(&self).set_linger(Some(Duration::ZERO)).unwrap();
     }
 }
 
@@ -73,7 +73,7 @@ impl Peer {
             told = &mut is_told => told.unwrap(),
             _ = both => is_told.await.unwrap(),
         }
-        SockRef::from(wire.socket()).set_linger(Some(Duration::ZERO)).unwrap();
+        wire.reset();
     }
 
     async fn write(&self, mut to: impl AsyncWrite + Unpin, mut sent: usize) {
@@ -81,12 +81,10 @@ impl Peer {
         loop {
             let now = orders.wait_for(|orders| orders.send > sent || orders.finish).await;
             let Orders { send, .. } = *now.unwrap();
-            if send == sent {
-                // Nobody may be there any more.
-                to.shutdown().await.ok();
-                return;
-            }
             let written = async {
+                if send == sent {
+                    return to.shutdown().await;
+                }
                 to.write_all(&stream(self.who)[sent..send]).await?;
                 to.flush().await
             };
@@ -95,6 +93,9 @@ impl Peer {
                 if error.kind() == io::ErrorKind::ConnectionReset && self.end.get().is_none() {
                     self.end.set(Some(End::Reset));
                 }
+                return;
+            }
+            if send == sent {
                 return;
             }
             sent = send;

@@ -11,6 +11,7 @@ use switchboard::limits::Direction;
 use switchboard::outcome::{Close, Reason};
 use switchboard::relay::{Early, Ends, Options, Terms, relay};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::{advance, pause};
 
@@ -37,8 +38,28 @@ struct Scene<'a> {
     close: &'a Cell<Option<Close>>,
 }
 
+/// What stands between a client and the relay.
+pub(crate) trait Downstream {
+    /// What the relay has of the client.
+    type End: End;
+
+    /// Has a tunnel relayed, of whose client these bytes were read already, and does all that goes on beside it.
+    async fn carry(self, relayed: impl AsyncFnOnce(Self::End, Vec<u8>));
+}
+
+/// Nothing: the relay has the end of a client of which so many bytes were read.
+pub(crate) struct Direct<D>(pub(crate) D, pub(crate) usize);
+
+impl<D: End> Downstream for Direct<D> {
+    type End = D;
+
+    async fn carry(self, relayed: impl AsyncFnOnce(D, Vec<u8>)) {
+        relayed(self.0, stream(Who::Client)[..self.1].to_vec()).await;
+    }
+}
+
 /// Performs a schedule between a client and a target, of which the relay has the other ends.
-pub(crate) async fn perform<D: End>(
+pub(crate) async fn perform<D: Downstream>(
     schedule: &Schedule,
     rig: &Rig,
     (client, downstream): (impl Wire, D),
@@ -49,14 +70,6 @@ pub(crate) async fn perform<D: End>(
     let (until_here, is_over) = mpsc::channel::<()>();
     let busy = spawn_blocking(move || is_over.recv().unwrap_err());
     let early = schedule.early;
-    let mut ends = Ends {
-        downstream,
-        upstream,
-        early: Box::new(Early {
-            upload: stream(Who::Client)[..early].to_vec(),
-            ..Early::default()
-        }),
-    };
     let options = Options {
         idle: Some(IDLE),
         half_closed: HALF_CLOSED,
@@ -65,9 +78,18 @@ pub(crate) async fn perform<D: End>(
         options: &options,
         ..rig.terms()
     };
-    let close = Cell::new(None);
+    let (begun, close) = (Notify::new(), Cell::new(None));
     let peers = [Peer::new(Who::Client, early), Peer::new(Who::Target, 0)];
-    let relayed = async {
+    let relayed = async |downstream, upload| {
+        begun.notify_one();
+        let mut ends = Ends {
+            downstream,
+            upstream,
+            early: Box::new(Early {
+                upload,
+                ..Early::default()
+            }),
+        };
         let returned = relay(&mut ends, &terms, pin!(pending())).await;
         drop(ends);
         close.set(Some(returned));
@@ -78,9 +100,14 @@ pub(crate) async fn perform<D: End>(
         peers: &peers,
         close: &close,
     };
+    let directed = async {
+        begun.notified().await;
+        scene.direct(schedule).await
+    };
+    let carried = downstream.carry(relayed);
     let done = tokio::select! {
-        done = scene.direct(schedule) => done,
-        _ = async { tokio::join!(relayed, at_client.live(client, early), at_target.live(target, 0), pending::<()>()) } => {
+        done = directed => done,
+        _ = async { tokio::join!(carried, at_client.live(client, early), at_target.live(target, 0), pending::<()>()) } => {
             unreachable!("one of them never ends")
         }
     };
