@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::page::Page;
 use crate::processes::{Descriptors, processor_seconds, resident};
@@ -17,6 +17,8 @@ pub(crate) struct Audit<'a> {
     targets: &'a Targets,
     traffic: &'a Traffic,
     started: Instant,
+    /// Minutes: buffers, pools and caches have the size that they keep.
+    warm_up: f64,
     /// After the first check. What a process opens once is no leak.
     first: Option<Descriptors>,
     last: Descriptors,
@@ -29,12 +31,13 @@ pub(crate) struct Audit<'a> {
 }
 
 impl<'a> Audit<'a> {
-    pub(crate) fn new(proxy: &'a Proxy, targets: &'a Targets, traffic: &'a Traffic) -> Self {
+    pub(crate) fn new((proxy, targets): (&'a Proxy, &'a Targets), traffic: &'a Traffic, longest: Duration) -> Self {
         Self {
             proxy,
             targets,
             traffic,
             started: Instant::now(),
+            warm_up: longest.as_secs_f64() / 60.0 * WARM_UP,
             first: None,
             last: Descriptors::default(),
             most_pipes: 0,
@@ -66,10 +69,10 @@ impl<'a> Audit<'a> {
         self.must("pipes in use", number(page.value("pipes_in_use")), 0);
         self.must("log lines dropped", number(page.value("log_lines_dropped")), 0);
         self.most_pipes = self.most_pipes.max(now.pipes);
-        if minutes > WARM_UP {
-            let all = now.downstream + now.upstream + now.own + now.listeners + now.pipes + now.others;
+        if minutes > self.warm_up {
             // Tunnels come and go: what is left without theirs must not grow.
-            self.descriptors.push((minutes, float(all - 2 * open)));
+            let others = now.own + now.listeners + now.strange + now.pipes + now.others;
+            self.descriptors.push((minutes, float(others)));
             self.memory.push((minutes, resident(self.proxy.id())));
         }
         self.last = now;
@@ -82,9 +85,10 @@ impl<'a> Audit<'a> {
         let page = self.page().await;
         let gauge: f64 = page.counted("tunnels_active").iter().map(|(_, value)| value).sum();
         let now = Descriptors::of(self.proxy.id());
+        let sockets = self.traffic.doors.sockets();
         number(gauge) == open
-            && number(page.value("connections_active")) == open
-            && now.downstream == open
+            && number(page.value("connections_active")) == sockets
+            && now.downstream == sockets
             && now.upstream == open
     }
 
@@ -137,7 +141,7 @@ impl<'a> Audit<'a> {
         self.check().await;
         let page = self.page().await;
         let mut report = Report::default();
-        let accepted = self.traffic.connections.load(Ordering::Relaxed);
+        let accepted = self.traffic.doors.connections.load(Ordering::Relaxed);
         let minutes = self.started.elapsed().as_secs_f64() / 60.0;
         let used = processor_seconds(self.proxy.id()) / (minutes * 60.0) * 100.0;
         report.tell("minutes", format!("{minutes:.1}"));
@@ -153,7 +157,7 @@ impl<'a> Audit<'a> {
             accepted,
         );
         self.report_answers(&mut report, &page);
-        self.report_lines(&mut report, accepted);
+        self.report_lines(&mut report);
         report.tell("checks of bytes, gauges, sockets and descriptors", self.checks);
         report.hold(
             "violations of these",
@@ -195,17 +199,16 @@ impl<'a> Audit<'a> {
         report.equal("answers by status", format!("{counted:?}"), format!("{expected:?}"));
     }
 
-    fn report_lines(&self, report: &mut Report, accepted: u64) {
+    fn report_lines(&self, report: &mut Report) {
         let lines = self.proxy.access();
-        let probes = self
-            .traffic
-            .answers
-            .lock()
-            .unwrap()
-            .get(&499)
-            .copied()
-            .unwrap_or_default();
-        report.equal("access lines", lines.len() as u64, accepted - probes);
+        let requests = self.traffic.doors.requests.each_ref();
+        let requests = requests.map(|requests| requests.load(Ordering::Relaxed));
+        let [plain, tls, http2, http2_over_tls] = requests;
+        report.tell(
+            "requests over HTTP/1, that by TLS, HTTP/2, that by TLS",
+            format!("{plain}, {tls}, {http2}, {http2_over_tls}"),
+        );
+        report.equal("access lines, one a request", lines.len() as u64, requests.iter().sum());
         let sum = |field: &str| {
             let of_all = lines
                 .iter()
@@ -245,9 +248,11 @@ impl<'a> Audit<'a> {
             format!("≤ {bound}"),
             self.most_pipes <= bound,
         );
-        report.tell(
+        report.hold(
             "descriptors but those of tunnels, slope",
             format!("{per_hour:+.1} an hour"),
+            format!("≤ {MOST_DRIFT} in {window:.1} min"),
+            (per_hour / 60.0 * window).abs() <= MOST_DRIFT,
         );
         let last = self.memory.last().map_or(0.0, |last| last.1 / 1024.0);
         report.tell("resident memory at the end", format!("{last:.1} MiB"));
@@ -280,8 +285,10 @@ fn float(count: usize) -> f64 {
     count as f64
 }
 
-/// Minutes: buffers, pools and caches have the size that they keep.
-const WARM_UP: f64 = 0.5;
+/// A part of all the time.
+const WARM_UP: f64 = 0.15;
+/// Descriptors: those of the pipes come and go.
+const MOST_DRIFT: f64 = 4.0;
 /// KiB that memory may seem to grow by, as it goes up and down.
 const MOST_GROWTH: f64 = 4096.0;
 /// Standard output and error.

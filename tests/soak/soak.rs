@@ -17,6 +17,7 @@
 #[expect(dead_code, unused_imports, reason = "shared with tests that need more of it")]
 mod api;
 mod audit;
+mod doors;
 #[path = "../kubernetes/lab.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod lab;
@@ -34,6 +35,8 @@ mod processes;
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod proxy;
 mod report;
+#[path = "../support/stream.rs"]
+mod stream;
 mod targets;
 mod traffic;
 #[path = "../kubernetes/uplink.rs"]
@@ -51,7 +54,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::api::{Api, Cut};
 use crate::audit::Audit;
-use crate::lab::{API, Lab, Program};
+use crate::doors::Doors;
+use crate::lab::{API, Lab, PROXY, Program};
 use crate::objects::{service, slice, with};
 use crate::proxy::{Proxy, eventually, settings};
 use crate::targets::{Service, Targets};
@@ -83,13 +87,17 @@ async fn soak(lab: &Lab, longest: Duration) {
         "/allowlist/kubernetes/kubeconfig",
         api.kubeconfig().to_str().into(),
     );
+    let (doors, tls) = Doors::new(lab.directory());
     let settings = with(settings, "/ssh_only", json!(true));
+    let settings = with(settings, "/tls", tls);
+    let listen = json!([{"address": format!("{PROXY}:8080"), "tls": "optional"}]);
+    let settings = with(settings, "/listen", listen);
     let targets = Arc::new(Targets::start());
     let proxy = Arc::new(Proxy::start(lab, &settings).await);
     eventually("the proxy is ready", async || proxy.is_ready().await).await;
-    let traffic = Arc::new(Traffic::default());
+    let traffic = Arc::new(Traffic::new(doors));
     traffic.knows_all().await;
-    let mut audit = Audit::new(&proxy, &targets, &traffic);
+    let mut audit = Audit::new((&proxy, &targets), &traffic, longest);
     let clients = traffic.start();
     let failing = async { tokio::join!(outages(&api, &traffic), restarts(&proxy, &targets, &traffic)) };
     tokio::select! {

@@ -2,30 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as Lock};
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{Mutex, RwLock, RwLockWriteGuard};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::lab::PROXY;
+use crate::doors::{Answered, Asked, Door, Doors};
 use crate::proxy::PATIENCE;
 use crate::targets::{ANSWER, Bytes, Service};
 
 /// What clients share, and what they have done.
-#[derive(Debug, Default)]
 pub(crate) struct Traffic {
+    pub(crate) doors: Doors,
     /// Read-locked by whoever has something under way.
     under_way: RwLock<()>,
     is_over: AtomicBool,
     bytes: [Bytes; Service::ALL.len()],
-    /// Connections made, whatever came of them.
-    pub(crate) connections: AtomicU64,
     /// Held while clients may have tunnels that are dead, and nobody has told them yet.
     pub(crate) upheaval: Mutex<()>,
     open: [AtomicUsize; Service::ALL.len()],
@@ -38,10 +34,25 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
+    pub(crate) fn new(doors: Doors) -> Self {
+        Self {
+            doors,
+            under_way: RwLock::default(),
+            is_over: AtomicBool::new(false),
+            bytes: Default::default(),
+            upheaval: Mutex::default(),
+            open: Default::default(),
+            answers: Lock::default(),
+            faults: Lock::default(),
+            outages: Lock::default(),
+        }
+    }
+
     /// Starts all of it.
     pub(crate) fn start(self: &Arc<Self>) -> JoinSet<()> {
         let mut clients = JoinSet::new();
         for number in 0..TYPISTS {
+            // As many of both come in by each door: four and five have no divisor in common.
             let service = if number.is_multiple_of(5) {
                 Service::Restarting
             } else {
@@ -58,7 +69,7 @@ impl Traffic {
     /// Asks for a name that nobody has, until the proxy is sure that nobody has it: it may be ready a moment before.
     pub(crate) async fn knows_all(&self) {
         while !self.answers.lock().unwrap().contains_key(&403) {
-            self.open(Service::News, "nobody", "echo\n").await.err();
+            self.open(Door::Plain, Service::News, "nobody", "echo\n").await.err();
         }
     }
 
@@ -73,6 +84,7 @@ impl Traffic {
         while let Some(ended) = clients.join_next().await {
             ended.unwrap();
         }
+        self.doors.close().await;
     }
 
     pub(crate) fn bytes(&self, service: Service) -> &Bytes {
@@ -92,7 +104,7 @@ impl Traffic {
     pub(crate) async fn reaches(&self, name: &str) {
         for _ in 0..MOST_TRIES {
             let under_way = self.under_way.read().await;
-            if let Ok(tunnel) = self.open(Service::News, name, "echo\n").await {
+            if let Ok(tunnel) = self.open(Door::Plain, Service::News, name, "echo\n").await {
                 self.judge("news", tunnel.leave().await);
                 return;
             }
@@ -103,16 +115,19 @@ impl Traffic {
     }
 
     /// One user, who types now and then, and logs in again when the pod is gone.
-    async fn types(self: Arc<Self>, service: Service, number: u64) {
+    async fn types(self: Arc<Self>, service: Service, number: usize) {
         let mut tunnel = None;
-        sleep(Duration::from_millis(number * 37)).await;
+        sleep(STAGGER * u32::try_from(number).unwrap()).await;
         while !self.is_over.load(Ordering::Relaxed) {
             let under_way = self.under_way.read().await;
             if tunnel.is_none() {
-                tunnel = self.open(service, service.name(), "echo\n").await.ok();
+                tunnel = self
+                    .open(Door::turn(number), service, service.name(), "echo\n")
+                    .await
+                    .ok();
             }
             if let Some(typing) = &mut tunnel
-                && let Err(error) = typing.exchange(1 + usize::try_from(number * 13 % 200).unwrap()).await
+                && let Err(error) = typing.exchange(1 + number * 13 % 200).await
             {
                 if service != Service::Restarting {
                     self.judge(service.name(), Err(error));
@@ -138,7 +153,8 @@ impl Traffic {
             let done = match act {
                 Act::Copy => self.copies(number).await,
                 Act::Pass => self.passes(number).await,
-                Act::Cut => self.cuts().await,
+                Act::Cut => self.cuts(number).await,
+                Act::Vanish => self.vanishes().await,
                 Act::Refused => self.is_refused(number).await,
             };
             self.judge(&format!("{act:?}"), done);
@@ -149,9 +165,10 @@ impl Traffic {
 
     async fn copies(&self, number: usize) -> io::Result<()> {
         let command = if number.is_multiple_of(2) { "send" } else { "take" };
-        let mut tunnel = self
-            .open(Service::Copying, "copying", &format!("{command} {COPY}\n"))
-            .await?;
+        // Both by one door, then both by the next.
+        let door = Door::turn(number / 2);
+        let command = format!("{command} {COPY}\n");
+        let mut tunnel = self.open(door, Service::Copying, "copying", &command).await?;
         if number.is_multiple_of(2) {
             tunnel.receive(COPY).await?;
         } else {
@@ -163,7 +180,8 @@ impl Traffic {
 
     /// Every third leaves with a reset, when nothing is on its way.
     async fn passes(&self, number: usize) -> io::Result<()> {
-        let mut tunnel = self.open(Service::Passing, "passing", "echo\n").await?;
+        let door = Door::turn(number);
+        let mut tunnel = self.open(door, Service::Passing, "passing", "echo\n").await?;
         tunnel.exchange(64).await?;
         if number.is_multiple_of(3) {
             tunnel.reset();
@@ -172,24 +190,46 @@ impl Traffic {
         tunnel.leave().await
     }
 
-    async fn cuts(&self) -> io::Result<()> {
-        let mut tunnel = self.open(Service::Cut, "cut", "send 50000000\n").await?;
+    async fn cuts(&self, number: usize) -> io::Result<()> {
+        let door = Door::turn(number);
+        let mut tunnel = self.open(door, Service::Cut, "cut", "send 50000000\n").await?;
         tunnel.receive(200_000).await?;
         tunnel.reset();
         Ok(())
     }
 
-    async fn is_refused(&self, number: usize) -> io::Result<()> {
-        let (request, expected) = REFUSED[number % REFUSED.len()];
-        let mut stream = self.connect().await?;
-        if request.is_empty() {
-            self.answered(expected);
-            return Ok(());
+    /// A connection with many tunnels is cut, when nothing is on its way.
+    async fn vanishes(&self) -> io::Result<()> {
+        let first = first("echo\n");
+        let asked = Asked {
+            method: "CONNECT",
+            target: "passing.soak:22",
+            early: &first,
+        };
+        let (answered, connection) = self.doors.ask_for_many(asked, TOGETHER).await?;
+        let mut tunnels = Vec::new();
+        for answered in answered {
+            let mut tunnel = self.opened(Service::Passing, answered, first.len()).await?;
+            tunnel.exchange(64).await?;
+            tunnels.push(tunnel);
         }
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = Vec::new();
-        timeout(PATIENCE, stream.read_to_end(&mut answer)).await??;
-        let status = status_of(&answer)?;
+        connection.cut().await;
+        Ok(())
+    }
+
+    async fn is_refused(&self, number: usize) -> io::Result<()> {
+        let Some((method, target, expected)) = REFUSED[number % REFUSED.len()] else {
+            self.doors.probe().await?;
+            self.answered(PROBED);
+            return Ok(());
+        };
+        let early = "";
+        let asked = Asked { method, target, early };
+        let door = Door::turn(number / REFUSED.len());
+        let Answered {
+            status, mut carrier, ..
+        } = self.doors.ask(door, asked).await?;
+        timeout(PATIENCE, carrier.read_to_end(&mut Vec::new())).await??;
         self.answered(status);
         if status == expected {
             return Ok(());
@@ -197,35 +237,30 @@ impl Traffic {
         Err(io::Error::other(format!("{status} instead of {expected}")))
     }
 
-    async fn connect(&self) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect((PROXY, PUBLIC)).await?;
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        stream.set_nodelay(true)?;
-        Ok(stream)
+    /// A tunnel in which both sides have said that they speak SSH, and the pod has been told what to do.
+    async fn open(&self, door: Door, service: Service, name: &str, command: &str) -> io::Result<Tunnel<'_>> {
+        let first = first(command);
+        let asked = Asked {
+            method: "CONNECT",
+            target: &format!("{name}.soak:22"),
+            early: &first,
+        };
+        let answered = self.doors.ask(door, asked).await?;
+        self.opened(service, answered, first.len()).await
     }
 
-    /// A tunnel in which both sides have said that they speak SSH, and the pod has been told what to do.
-    async fn open(&self, service: Service, name: &str, command: &str) -> io::Result<Tunnel<'_>> {
-        let mut stream = self.connect().await?;
-        let first = format!("SSH-2.0-soak\r\n{command}");
-        let head = format!("CONNECT {name}.soak:22 HTTP/1.1\r\nHost: {name}\r\n\r\n{first}");
-        stream.write_all(head.as_bytes()).await?;
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\n") {
-            let read = timeout(PATIENCE, stream.read_u8()).await?;
-            answer.push(read?);
-        }
-        let status = status_of(&answer)?;
+    async fn opened(&self, service: Service, mut answered: Answered, sent: usize) -> io::Result<Tunnel<'_>> {
+        let status = answered.status;
         self.answered(status);
         if status != 200 {
             // It is closed when the answer has been read: a reset would make the proxy's wait for us shorter.
-            timeout(PATIENCE, stream.read_to_end(&mut answer)).await??;
+            timeout(PATIENCE, answered.carrier.read_to_end(&mut Vec::new())).await??;
             return Err(io::Error::other(format!("refused with {status}")));
         }
-        self.bytes(service).sent(first.len());
+        self.bytes(service).sent(sent);
         self.open[service as usize].fetch_add(1, Ordering::Relaxed);
         let mut tunnel = Tunnel {
-            stream,
+            answered,
             service,
             traffic: self,
         };
@@ -253,19 +288,25 @@ enum Act {
     Copy,
     Pass,
     Cut,
+    Vanish,
     Refused,
 }
 
 /// One tunnel, as its client has it.
 struct Tunnel<'a> {
-    stream: TcpStream,
+    answered: Answered,
     service: Service,
     traffic: &'a Traffic,
 }
 
 impl Tunnel<'_> {
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        timeout(PATIENCE, self.stream.write_all(bytes)).await??;
+        let carrier = &mut self.answered.carrier;
+        timeout(PATIENCE, async {
+            carrier.write_all(bytes).await?;
+            carrier.flush().await
+        })
+        .await??;
         self.traffic.bytes(self.service).sent(bytes.len());
         Ok(())
     }
@@ -275,7 +316,7 @@ impl Tunnel<'_> {
         let mut left = size;
         while left > 0 {
             let most = left.min(room.len());
-            let read = timeout(PATIENCE, self.stream.read(&mut room[..most])).await??;
+            let read = timeout(PATIENCE, self.answered.carrier.read(&mut room[..most])).await??;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -292,17 +333,18 @@ impl Tunnel<'_> {
 
     /// Finishes, and waits for the pod to do the same.
     async fn leave(mut self) -> io::Result<()> {
-        self.stream.shutdown().await?;
+        let carrier = &mut self.answered.carrier;
+        carrier.shutdown().await?;
         let mut rest = Vec::new();
-        timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await??;
+        timeout(PATIENCE, carrier.read_to_end(&mut rest)).await??;
         if rest.is_empty() {
             return Ok(());
         }
         Err(io::Error::other("more than was asked for"))
     }
 
-    fn reset(self) {
-        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    fn reset(mut self) {
+        self.answered.carrier.reset();
     }
 }
 
@@ -312,27 +354,31 @@ impl Drop for Tunnel<'_> {
     }
 }
 
-fn status_of(answer: &[u8]) -> io::Result<u16> {
-    let text = String::from_utf8_lossy(answer);
-    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
-    status.ok_or_else(|| io::Error::other(format!("no answer but {text:?}")))
+/// What a client sends first.
+fn first(command: &str) -> String {
+    format!("SSH-2.0-soak\r\n{command}")
 }
 
-const PUBLIC: u16 = 8080;
-const TYPISTS: u64 = 50;
-const ACTS: [(Act, Duration); 4] = [
+const TYPISTS: usize = 60;
+const STAGGER: Duration = Duration::from_millis(37);
+const ACTS: [(Act, Duration); 5] = [
     (Act::Copy, Duration::from_millis(700)),
     (Act::Pass, Duration::from_millis(100)),
     (Act::Cut, Duration::from_millis(900)),
+    (Act::Vanish, Duration::from_millis(1_500)),
     (Act::Refused, Duration::from_millis(300)),
 ];
-/// What is refused, and with which status. Nobody is told the last: it is a probe, which sends nothing.
-const REFUSED: [(&str, u16); 4] = [
-    ("CONNECT nobody.soak:22 HTTP/1.1\r\nHost: a\r\n\r\n", 403),
-    ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 405),
-    ("CONNECT typing.soak HTTP/1.1\r\nHost: a\r\n\r\n", 400),
-    ("", 499),
+/// What is refused, and with which status. Nothing at all is a probe, which sends nothing and is told nothing.
+const REFUSED: [Option<(&str, &str, u16)>; 4] = [
+    Some(("CONNECT", "nobody.soak:22", 403)),
+    Some(("GET", "http://a/", 405)),
+    Some(("CONNECT", "typing.soak", 400)),
+    None,
 ];
+/// How silence is counted.
+pub(crate) const PROBED: u16 = 499;
+/// Tunnels on a connection that is cut.
+const TOGETHER: usize = 4;
 const COPY: usize = 4 << 20;
 const MOST_TRIES: usize = 500;
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
