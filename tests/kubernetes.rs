@@ -38,6 +38,8 @@ mod proxy;
 mod shapes;
 #[path = "kubernetes/stage.rs"]
 mod stage;
+#[path = "kubernetes/told.rs"]
+mod told;
 #[path = "kubernetes/trust.rs"]
 mod trust;
 #[path = "kubernetes/uplink.rs"]

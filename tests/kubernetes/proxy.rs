@@ -162,6 +162,11 @@ impl Drop for Proxy {
 }
 
 impl Tunnel {
+    /// The client's end of it.
+    pub(crate) fn client(&self) -> SocketAddr {
+        self.stream.get_ref().local_addr().unwrap()
+    }
+
     /// Sends a line and waits for it to come back; answers with how long that took.
     pub(crate) async fn echo(&mut self) -> std::io::Result<Duration> {
         let started = Instant::now();
@@ -289,4 +294,5 @@ fn collected(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The admin port, on every address of the proxy's host: what a guard must keep tenants from.
 pub(crate) const ADMIN_PORT: u16 = 9090;
-const PORT: u16 = 8080;
+/// The public port.
+pub(crate) const PORT: u16 = 8080;
