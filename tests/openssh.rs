@@ -333,6 +333,30 @@ fn a_session_outlives_sigterm() {
     assert_tunnel(&login.proxy.access_lines(1)[0]);
 }
 
+/// sshd 9.8 and later punishes addresses that connect and do not log in, and everybody has the proxy's.
+#[test]
+fn sshd_sees_the_logins_and_no_other_connection() {
+    let mut login = Login::through(&clients::NC);
+    let idles = || {
+        for _ in 0..3 {
+            for path in ["/readyz", "/livez", "/metrics", "/drain"] {
+                assert!(login.proxy.page(path).starts_with("HTTP/1.1 200 "), "{path}");
+            }
+            login.proxy.reload();
+        }
+    };
+    idles();
+    assert_eq!(login.sshd.connections(), 0, "{}", login.sshd.log());
+    for logins in 1..=2 {
+        login.run(login.command("ssh").args([HOST, "true"]), b"");
+        idles();
+        assert_eq!(login.sshd.connections(), logins, "{}", login.sshd.log());
+    }
+    login.proxy.terminate();
+    assert_eq!(login.proxy.wait().code(), Some(0), "{}", login.proxy.log());
+    assert_eq!(login.sshd.connections(), 2, "{}", login.sshd.log());
+}
+
 /// The README may only name what is tested here, to the letter.
 #[test]
 fn the_readme_gives_these_commands() {

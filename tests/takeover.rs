@@ -24,6 +24,7 @@ mod process;
 #[expect(dead_code, reason = "each file of tests uses a part of it")]
 mod proxy;
 #[path = "openssh/sshd.rs"]
+#[expect(dead_code, reason = "each file of tests uses a part of it")]
 mod sshd;
 
 use std::fs::File;

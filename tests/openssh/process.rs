@@ -49,10 +49,10 @@ impl Process {
         &mut self.child
     }
 
-    /// Sends SIGTERM to the child alone.
-    pub(crate) fn terminate(&self) {
+    /// Sends a signal to the child alone.
+    pub(crate) fn signal(&self, signal: Signal) {
         assert!(self.status.is_none(), "{} has ended already", self.name);
-        kill_process(self.id, Signal::TERM).unwrap();
+        kill_process(self.id, signal).unwrap();
     }
 
     /// Whether the child has ended. Does not reap it.

@@ -1,10 +1,13 @@
 //! The switchboard binary on ports of its own, with everything it says kept for the test.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
+
+use rustix::process::Signal;
 
 use super::lines::Lines;
 use super::process::{Process, quiet};
@@ -12,6 +15,7 @@ use super::process::{Process, quiet};
 /// A running `switchboard serve`.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
+    admin: SocketAddr,
     stdout: Lines,
     stderr: Lines,
     process: Process,
@@ -44,13 +48,13 @@ impl Proxy {
         let mut process = Process::start_server(&mut command);
         let stdout = Lines::of(process.child().stdout.take().unwrap());
         let stderr = Lines::of(process.child().stderr.take().unwrap());
-        let address = stderr
-            .wait(SOON, |lines| {
-                lines.iter().find_map(|line| address_after(line, "public port "))
-            })
-            .unwrap_or_else(|said| panic!("switchboard does not listen: {said}"));
+        let port = |which| {
+            let said = stderr.wait(SOON, |lines| lines.iter().find_map(|line| address_after(line, which)));
+            said.unwrap_or_else(|said| panic!("switchboard does not listen: {said}"))
+        };
         Self {
-            address,
+            address: port("public port "),
+            admin: port("admin port "),
             stdout,
             stderr,
             process,
@@ -66,7 +70,35 @@ impl Proxy {
 
     /// Asks it to stop, as Kubernetes does.
     pub(crate) fn terminate(&self) {
-        self.process.terminate();
+        self.process.signal(Signal::TERM);
+    }
+
+    /// Has it read its configuration again, and waits until it has.
+    pub(crate) fn reload(&self) {
+        let reloads = |lines: &[String]| {
+            lines
+                .iter()
+                .filter(|line| line.contains("configuration reloaded"))
+                .count()
+        };
+        let before = reloads(&self.stderr.all());
+        self.process.signal(Signal::HUP);
+        let reloaded = self.stderr.wait(SOON, |lines| (reloads(lines) > before).then_some(()));
+        reloaded.unwrap_or_else(|said| panic!("it does not reload: {said}"));
+    }
+
+    /// What a page of the admin port answers, head and all.
+    pub(crate) fn page(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
     }
 
     /// Waits for its end.

@@ -45,6 +45,15 @@ impl Sshd {
         panic!("no port for sshd after {TRIES} tries");
     }
 
+    /// How many connections it has accepted.
+    pub(crate) fn connections(&self) -> usize {
+        self.log
+            .all()
+            .iter()
+            .filter(|line| line.starts_with("Connection from "))
+            .count()
+    }
+
     /// What it has logged, for the message of a failing test.
     pub(crate) fn log(&self) -> String {
         self.log.all().join("\n")
