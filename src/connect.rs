@@ -83,6 +83,9 @@ pub trait Client: Sized + Send {
     /// What it is once it has its 200.
     type End: End;
 
+    /// Which HTTP it speaks: `1` or `2`.
+    const HTTP: &'static str;
+
     /// Reads until it is known what it asks for, or why it is refused.
     fn read_head(&mut self) -> impl Future<Output = Result<Authority, Refusal>> + Send;
 

@@ -100,6 +100,7 @@ pub struct Record<'a> {
     /// The client's and the target's. Boxed: few tunnels are looked at, and all of them are held.
     software: Box<[OnceLock<Software>; 2]>,
     tls: Option<Arc<Peer>>,
+    http: &'static str,
     established: Option<Instant>,
     sent: u64,
     received: u64,
@@ -138,6 +139,7 @@ impl<'a> Record<'a> {
             dial_ms: 0.0,
             software: Box::default(),
             tls: None,
+            http: "",
             established: None,
             sent: 0,
             received: 0,
@@ -155,6 +157,11 @@ impl<'a> Record<'a> {
     /// It is of that client: whoever connected has said so, and is trusted.
     pub fn came_from(&mut self, client: SocketAddr) {
         self.client = client;
+    }
+
+    /// It speaks that HTTP.
+    pub fn speaks(&mut self, http: &'static str) {
+        self.http = http;
     }
 
     /// It speaks TLS, and may have shown who it is.
@@ -250,6 +257,7 @@ impl<'a> Record<'a> {
                     tls.version = self.tls.as_ref().map_or("", |peer| peer.version),
                     tls.client.subject = self.identity().map_or("", |identity| &identity.subject),
                     tls.client.names = self.identity().map(|identity| identity.alternative_names.join(",")).unwrap_or_default(),
+                    http.version = self.http,
                     server.address = self.authority.as_ref().map_or("", Authority::host),
                     server.port = self.authority.as_ref().map_or(0, Authority::port),
                     client.software = %OrEmpty(client_software.get()),

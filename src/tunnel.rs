@@ -207,6 +207,7 @@ async fn enter<'a>(
 
 /// Carries all that is asked for on an HTTP/2 connection to its end.
 async fn many<D: End>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record<'_>, world: &World) {
+    record.speaks(<http2::Request as connect::Client>::HTTP);
     let room = arrival.waits(&world.unfinished, &world.connect, &world.drain);
     let late = |since: Option<Instant>| room.late(since.unwrap_or(arrival.accepted));
     let tunnel = |request| {
@@ -231,6 +232,7 @@ async fn ask<'a, C: connect::Client>(
     mut record: Record<'a>,
     world: &'a World,
 ) -> Option<Tunnel<'a, C::End>> {
+    record.speaks(C::HTTP);
     let room = arrival.waits(&world.unfinished, &world.connect, &world.drain);
     let answer = async |authority| match arrival.paced {
         Ok(()) => tokio::select! {

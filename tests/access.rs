@@ -32,6 +32,7 @@ fn fields(client: Value) -> Value {
         "tls.version": "",
         "tls.client.subject": "",
         "tls.client.names": "",
+        "http.version": "1",
         "server.address": "",
         "server.port": 0,
         "client.software": "",

@@ -50,6 +50,8 @@ impl<D: End> Client<D> {
 impl<D: End> super::Client for Client<D> {
     type End = D;
 
+    const HTTP: &'static str = "1";
+
     /// Reads until the head is complete or refused, however it is chopped.
     async fn read_head(&mut self) -> Result<Authority, Refusal> {
         let mut known = 0;

@@ -37,6 +37,8 @@ impl Request {
 impl Client for Request {
     type End = Stream;
 
+    const HTTP: &'static str = "2";
+
     /// The rest h2 has found: a CONNECT with `:scheme`, `:path` or `:protocol`, connection fields, names in upper case
     /// are stream errors already.
     async fn read_head(&mut self) -> Result<Authority, Refusal> {
