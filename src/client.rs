@@ -7,12 +7,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use crate::authority::{Authority, AuthorityError};
 
 mod head;
+mod http1;
+mod http2;
 mod relay;
 mod stdio;
 mod tls;
@@ -29,6 +31,8 @@ pub struct Options {
     pub proxy: ProxyUrl,
     /// Whom to believe, and who to be, with an `https://` proxy.
     pub trust: Trust,
+    /// Whether HTTP/2 is offered to an `https://` proxy, which then chooses. Else it is HTTP/1.1, as always without TLS.
+    pub http2: bool,
     /// The `host:port` to ask for. It is checked as an [`Authority`] and then sent as typed, as another proxy may tell
     /// spellings apart that ours does not.
     pub target: String,
@@ -98,14 +102,18 @@ where
     match options.proxy.scheme() {
         Scheme::Http => {
             let stream = wire::connect(&options.proxy, deadline).await?;
-            Box::pin(tunnel(stream, options, deadline, local)).await
+            Box::pin(http1::tunnel(stream, options, deadline, local)).await
         }
         Scheme::Https => {
             // Before the first packet: a wrong file is told at once, whatever the network does.
-            let tls = tls::Connector::new(options.proxy.host(), &options.trust)?;
+            let tls = tls::Connector::new(options.proxy.host(), &options.trust, options.http2)?;
             let stream = wire::connect(&options.proxy, deadline).await?;
             let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
-            Box::pin(tunnel(stream, options, deadline, local)).await
+            if tls::chose_http2(&stream) {
+                Box::pin(http2::tunnel(stream, options, deadline, local)).await
+            } else {
+                Box::pin(http1::tunnel(stream, options, deadline, local)).await
+            }
         }
     }
 }
@@ -123,43 +131,6 @@ where
     // Dropping the runtime would wait for a read of stdin that may never return.
     runtime.shutdown_background();
     ended
-}
-
-/// Asks for the target over an open connection and, if the proxy agrees, relays.
-async fn tunnel<S, R, W>(
-    mut stream: S,
-    options: &Options,
-    deadline: Deadline,
-    local: &mut Local<R, W>,
-) -> Result<(), ClientError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
-{
-    let request = head::request(&options.target, options.proxy.authorization());
-    let answer = deadline.bound(Step::Answer, async {
-        // One write: some proxies read the request once and take what they got for all of it.
-        let sent = async {
-            stream.write_all(&request).await?;
-            stream.flush().await
-        };
-        let sent = sent.await;
-        // A proxy that has hung up may have said why before.
-        match (head::read_answer(&mut stream).await, sent) {
-            (Err(ClientError::Lost(told)), Ok(()) | Err(_)) => Err(tls::named(told, ClientError::Lost)),
-            (Err(ClientError::NoAnswer), Err(error)) => Err(ClientError::Lost(error)),
-            (answer, Ok(()) | Err(_)) => answer,
-        }
-    });
-    let answer = answer.await?;
-    if !answer.opens_tunnel() {
-        return Err(ClientError::Refused {
-            status: answer.status(),
-            reason: answer.into_reason(&mut stream).await,
-        });
-    }
-    relay::relay(stream, answer.into_early_data(), local).await
 }
 
 /// Why a tunnel did not open, or did not end in order.
@@ -206,6 +177,9 @@ pub enum ClientError {
     /// The event loop could not be started.
     #[error("cannot start the event loop")]
     Runtime(#[source] io::Error),
+    /// The request cannot be written as one of HTTP/2.
+    #[error("cannot ask for the target over HTTP/2")]
+    Request(#[source] http::Error),
     /// The proxy's name has no address.
     #[error("cannot look up {proxy}")]
     Lookup {
@@ -261,6 +235,12 @@ pub enum ClientError {
     /// The connection to the proxy was reset, or timed out. Bytes may be missing.
     #[error("the connection to the proxy was lost")]
     Lost(#[source] io::Error),
+    /// The proxy reset the tunnel's stream, or the HTTP/2 connection under it. Bytes may be missing.
+    #[error("the proxy broke the tunnel off ({})", code(.0))]
+    BrokenOff(#[source] h2::Error),
+    /// What the proxy sends as HTTP/2 is faulty.
+    #[error("the proxy's HTTP/2 is faulty ({}; --http1.1 does without it)", code(.0))]
+    NotHttp2(#[source] h2::Error),
     /// stdin cannot be read.
     #[error("cannot read stdin")]
     Input(#[source] io::Error),
@@ -274,6 +254,11 @@ impl ClientError {
     pub fn exit_code(&self) -> u8 {
         if matches!(self, Self::Target(_)) { 2 } else { 1 }
     }
+}
+
+/// The name that RFC 9113 section 7 gives an error.
+fn code(error: &h2::Error) -> String {
+    error.reason().map_or_else(String::new, |reason| format!("{reason:?}"))
 }
 
 /// What the client waits for before the tunnel is open.

@@ -86,6 +86,9 @@ struct Connect {
     /// Expect this name in the proxy's certificate, and ask for it, instead of the host of the URL
     #[arg(long, env = "SWITCHBOARD_SERVER_NAME", value_name = "NAME")]
     server_name: Option<String>,
+    /// Speak HTTP/1.1 to an https:// proxy that would rather have HTTP/2
+    #[arg(long = "http1.1")]
+    http1: bool,
     /// Where to go
     #[arg(value_name = "HOST:PORT")]
     target: String,
@@ -101,6 +104,7 @@ impl From<Connect> for client::Options {
                 server_name: options.server_name,
                 identity: identity.map(|(certificate, key)| Identity { certificate, key }),
             },
+            http2: !options.http1,
             target: options.target,
             timeout: client::DEFAULT_TIMEOUT,
         }

@@ -75,6 +75,8 @@ macro_rules! each_client {
 
 each_client! {
     switchboard_connect: SWITCHBOARD,
+    switchboard_connect_by_tls: SWITCHBOARD_TLS,
+    switchboard_connect_by_tls_http1: SWITCHBOARD_TLS_HTTP1,
     proxytunnel: PROXYTUNNEL,
     proxytunnel_by_tls: PROXYTUNNEL_TLS,
     netcat: NC,
@@ -98,7 +100,7 @@ fn runs_a_command(client: &Client) {
     assert_eq!(login.attempt(ssh.arg(HOST).arg("exit 7"), &[]).status.code(), Some(7));
 
     for line in login.proxy.access_lines(2) {
-        assert_tunnel(&line);
+        assert_tunnel(client, &line);
     }
 }
 
@@ -115,6 +117,7 @@ fn copies_64_mib_up(client: &Client) {
         &[],
     );
     assert!(fs::read(there).unwrap() == content, "the copy is another one");
+    assert_tunnel(client, &login.proxy.access_lines(1)[0]);
 }
 
 fn copies_64_mib_down(client: &Client) {
@@ -130,6 +133,7 @@ fn copies_64_mib_down(client: &Client) {
         &[],
     );
     assert!(fs::read(here).unwrap() == content, "the copy is another one");
+    assert_tunnel(client, &login.proxy.access_lines(1)[0]);
 }
 
 fn puts_and_gets_files(client: &Client) {
@@ -164,6 +168,7 @@ fn puts_and_gets_files(client: &Client) {
             "{name} was not got whole"
         );
     }
+    assert_tunnel(client, &login.proxy.access_lines(1)[0]);
 }
 
 /// VS Code keeps one `ssh -T -D PORT host` with a shell on its stdin, and opens all else through that port.
@@ -189,7 +194,7 @@ fn forwards_like_vs_code(client: &Client) {
 
     drop(session.child().stdin.take());
     assert!(session.wait(SOON).success());
-    assert_tunnel(&login.proxy.access_lines(1)[0]);
+    assert_tunnel(client, &login.proxy.access_lines(1)[0]);
 }
 
 /// Starts the session on a port that was free a moment ago, and again when somebody else was faster.
@@ -248,6 +253,7 @@ fn shows_a_refusal(client: &Client) {
         lines[0].contains(r#""status":403"#) && lines[0].contains(r#""reason":"not_allowed""#),
         "{lines:?}"
     );
+    assert_spoken(client, &lines[0]);
 }
 
 #[test]
@@ -330,7 +336,7 @@ fn a_session_outlives_sigterm() {
     drop(shell);
     assert!(session.wait(SOON).success());
     assert_eq!(login.proxy.wait().code(), Some(0), "{}", login.proxy.log());
-    assert_tunnel(&login.proxy.access_lines(1)[0]);
+    assert_tunnel(&clients::SWITCHBOARD, &login.proxy.access_lines(1)[0]);
 }
 
 /// sshd 9.8 and later punishes addresses that connect and do not log in, and everybody has the proxy's.
@@ -357,12 +363,20 @@ fn sshd_sees_the_logins_and_no_other_connection() {
     assert_eq!(login.sshd.connections(), 2, "{}", login.sshd.log());
 }
 
-/// The README may only name what is tested here, to the letter.
+/// The README may only name what is tested here, to the letter but for the throwaway certificate.
 #[test]
 fn the_readme_gives_these_commands() {
     let readme = include_str!("../README.md");
-    for client in [clients::SWITCHBOARD, clients::PROXYTUNNEL, clients::NC] {
-        let line = format!("ProxyCommand {}", client.proxy_command);
+    for client in [
+        clients::SWITCHBOARD,
+        clients::PROXYTUNNEL,
+        clients::NC,
+        clients::SWITCHBOARD_TLS,
+        clients::PROXYTUNNEL_TLS,
+    ] {
+        // A proxy for everybody has a certificate that everybody trusts.
+        let command = client.proxy_command.replace(" --ca tls.crt", "").replace(" -z", "");
+        let line = format!("ProxyCommand {command}");
         assert!(
             readme.lines().any(|there| there.trim() == line),
             "not in README.md: {line}"
@@ -371,7 +385,8 @@ fn the_readme_gives_these_commands() {
 }
 
 /// A tunnel that ended as sessions do. Whether the client's own end comes as a FIN or as a reset is the client's way.
-fn assert_tunnel(line: &str) {
+fn assert_tunnel(client: &Client, line: &str) {
+    assert_spoken(client, line);
     for field in [
         r#""status":200"#,
         r#""server.address":"svc-a.ns.svc.cluster.local""#,
@@ -385,6 +400,17 @@ fn assert_tunnel(line: &str) {
         .iter()
         .any(|reason| line.contains(&format!(r#""reason":"{reason}""#)));
     assert!(ended, "{line}");
+}
+
+/// The client has come by the door that it is tested for.
+fn assert_spoken(client: &Client, line: &str) {
+    let [tls, http] = client.spoken;
+    for field in [
+        format!(r#""tls.version":"{tls}""#),
+        format!(r#""http.version":"{http}""#),
+    ] {
+        assert!(line.contains(&field), "{field} is not in {line}");
+    }
 }
 
 const SOON: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! Writes the CONNECT request and reads the head of its answer.
+//! Writes the CONNECT request of HTTP/1.1 and reads the head of its answer; what an answer says, whatever carries it.
 
 use std::time::Duration;
 
@@ -55,8 +55,14 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn status(&self) -> u16 {
-        self.status
+    /// That of HTTP/2, which has no phrase; the body is read elsewhere.
+    pub(super) fn of(head: &http::response::Parts) -> Self {
+        Self {
+            status: head.status.as_u16(),
+            phrase: String::new(),
+            text_length: text_length(|name| Some(head.headers.get(name)?.as_bytes())),
+            rest: Vec::new(),
+        }
     }
 
     /// Any 2xx: RFC 9110 section 9.3.6, whatever length fields it carries.
@@ -69,8 +75,16 @@ impl Answer {
         self.rest
     }
 
+    /// The refusal that it is, with the text that `stream` has behind it.
+    pub(super) async fn into_refusal(self, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
+        ClientError::Refused {
+            status: self.status,
+            reason: self.into_reason(stream).await,
+        }
+    }
+
     /// Why the proxy refuses: its phrase, or the first line of its text. Empty if it gives neither.
-    pub(super) async fn into_reason(mut self, stream: &mut (impl AsyncRead + Unpin)) -> String {
+    async fn into_reason(mut self, stream: &mut (impl AsyncRead + Unpin)) -> String {
         if !self.phrase.trim().is_empty() {
             return printable(&self.phrase);
         }
@@ -120,7 +134,13 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
             let answer = Answer {
                 status: response.code.ok_or(ClientError::NotHttp)?,
                 phrase: response.reason.unwrap_or_default().to_owned(),
-                text_length: text_length(response.headers),
+                text_length: text_length(|name| {
+                    let header = response
+                        .headers
+                        .iter()
+                        .find(|header| header.name.eq_ignore_ascii_case(name))?;
+                    Some(header.value)
+                }),
                 rest: Vec::new(),
             };
             Ok(Some((answer, length)))
@@ -132,11 +152,8 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
 }
 
 /// HTML and chunks have no first line that a person would want to read.
-fn text_length(headers: &[httparse::Header<'_>]) -> usize {
-    let field = |name: &str| {
-        let header = headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
-        std::str::from_utf8(header.value).ok()
-    };
+fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
+    let field = |name| std::str::from_utf8(field(name)?).ok();
     let is_text = field("content-type").is_none_or(|kind| kind.to_ascii_lowercase().starts_with("text/plain"));
     if !is_text || field("transfer-encoding").is_some() {
         return 0;
@@ -145,7 +162,7 @@ fn text_length(headers: &[httparse::Header<'_>]) -> usize {
     announced.unwrap_or(MAX_BODY).min(MAX_BODY)
 }
 
-const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
+pub(super) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
 const MAX_HEAD: usize = 16 * 1024;
 const MAX_HEADERS: usize = 128;
 const MAX_BODY: usize = 1024;
@@ -215,7 +232,7 @@ mod tests {
         ] {
             let answer = read(bytes.as_bytes()).await.unwrap();
             assert!(!answer.opens_tunnel(), "{bytes:?}");
-            assert_eq!(answer.status(), status, "{bytes:?}");
+            assert_eq!(answer.status, status, "{bytes:?}");
             assert_eq!(answer.into_reason(&mut tokio::io::empty()).await, reason, "{bytes:?}");
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WantsServerCert;
 use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
-use tokio::io::{AsyncReadExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
@@ -14,6 +14,7 @@ use tokio_rustls::server::TlsStream;
 
 mod client_auth;
 mod endings;
+mod http2;
 mod tls;
 
 const TARGET: &str = "svc-a.ns:22";
@@ -69,6 +70,7 @@ impl Proxy {
         Options {
             proxy: format!("{scheme}://{userinfo}127.0.0.1:{port}").parse().unwrap(),
             trust: Trust::default(),
+            http2: true,
             target: TARGET.to_owned(),
             timeout: Duration::from_secs(20),
         }
@@ -131,12 +133,14 @@ impl Server {
         Self { ca, acceptor }
     }
 
+    /// It would rather speak HTTP/2, which is not offered here.
     fn options(&self, proxy: &Proxy) -> Options {
         Options {
             trust: Trust {
                 ca: Some(self.ca.path().to_owned()),
                 ..Trust::default()
             },
+            http2: false,
             ..proxy.options("https", "")
         }
     }

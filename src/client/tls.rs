@@ -42,7 +42,9 @@ pub(super) struct Connector {
 impl Connector {
     /// Loads the certificates to trust: those of `ca`, or the system's. Never both, so that a private proxy's
     /// certificate cannot be had from a public authority.
-    pub(super) fn new(host: &str, trust: &Trust) -> Result<Self, ClientError> {
+    ///
+    /// `http2` is whether the proxy may choose that.
+    pub(super) fn new(host: &str, trust: &Trust, http2: bool) -> Result<Self, ClientError> {
         let name = trust.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned()).map_err(|source| ClientError::TlsName {
             name: name.to_owned(),
@@ -70,8 +72,8 @@ impl Connector {
                     .map_err(|fault| ClientError::Identity(IdentityFault::Unusable(fault)))?
             }
         };
-        // CONNECT is written in HTTP/1.1 only; a proxy that prefers HTTP/2 must not choose it.
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let offered: &[&[u8]] = if http2 { &[HTTP2, HTTP1] } else { &[HTTP1] };
+        config.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(Self {
             tls: TlsConnector::from(Arc::new(config)),
             name,
@@ -83,6 +85,12 @@ impl Connector {
         let shaken = self.tls.connect(self.name, stream).await;
         shaken.map_err(|error| named(error, ClientError::Tls))
     }
+}
+
+/// Whether the proxy wants to speak HTTP/2. One that has no ALPN speaks HTTP/1.1.
+pub(super) fn chose_http2(stream: &TlsStream<TcpStream>) -> bool {
+    let (_, connection) = stream.get_ref();
+    connection.alpn_protocol() == Some(HTTP2)
 }
 
 /// Says so if a failure is about the client's certificate. In TLS 1.3 it comes after the handshake, for an answer.
@@ -101,6 +109,10 @@ fn alert(error: &io::Error) -> Option<AlertDescription> {
         None
     }
 }
+
+// Their names in ALPN (RFC 7301 section 6, RFC 9113 section 3.2).
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
 
 /// What a server says that does not take a certificate.
 const REFUSALS: [AlertDescription; 7] = [
@@ -212,7 +224,7 @@ mod tests {
             ca: Some(file.path().to_owned()),
             ..Trust::default()
         };
-        let Err(error) = Connector::new("proxy", &trust) else {
+        let Err(error) = Connector::new("proxy", &trust, true) else {
             panic!("accepted {content:?}");
         };
         let line = super::super::chain(&error);
@@ -249,7 +261,7 @@ mod tests {
             ca: Some("/nonexistent/ca.pem".into()),
             ..Trust::default()
         };
-        let Err(error) = Connector::new("proxy", &trust) else {
+        let Err(error) = Connector::new("proxy", &trust, true) else {
             panic!("accepted a missing file");
         };
         let line = super::super::chain(&error);

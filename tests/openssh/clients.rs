@@ -15,6 +15,8 @@ pub(crate) struct Client {
     pub(crate) proxy_command: &'static str,
     /// What a user sees of a refused name.
     pub(crate) refusal: &'static str,
+    /// What the proxy says that it was spoken to by: the version of TLS, and that of HTTP.
+    pub(crate) spoken: [&'static str; 2],
 }
 
 pub(crate) const SWITCHBOARD: Client = Client {
@@ -22,6 +24,25 @@ pub(crate) const SWITCHBOARD: Client = Client {
     package: "",
     proxy_command: "switchboard connect --proxy http://proxy.example.com:8080 %h:%p",
     refusal: "the target is not on the allowlist",
+    spoken: ["", "1"],
+};
+
+/// By TLS, as the proxy would have it: over HTTP/2. ssh runs it where the proxy's certificate is.
+pub(crate) const SWITCHBOARD_TLS: Client = Client {
+    program: "switchboard",
+    package: "",
+    proxy_command: "switchboard connect --proxy https://proxy.example.com:8080 --ca tls.crt %h:%p",
+    refusal: "the proxy answered 403: the target is not on the allowlist",
+    spoken: ["1.3", "2"],
+};
+
+/// By TLS, over HTTP/1.1.
+pub(crate) const SWITCHBOARD_TLS_HTTP1: Client = Client {
+    program: "switchboard",
+    package: "",
+    proxy_command: "switchboard connect --http1.1 --proxy https://proxy.example.com:8080 --ca tls.crt %h:%p",
+    refusal: "the proxy answered 403: the target is not on the allowlist",
+    spoken: ["1.3", "1"],
 };
 
 pub(crate) const PROXYTUNNEL: Client = Client {
@@ -29,6 +50,7 @@ pub(crate) const PROXYTUNNEL: Client = Client {
     package: "proxytunnel",
     proxy_command: "proxytunnel -p proxy.example.com:8080 -d %h:%p",
     refusal: "403 the target is not on the allowlist",
+    spoken: ["", "1"],
 };
 
 /// The certificate is of a throwaway authority, which `-z` lets pass: it is TLS that is tested, and not proxytunnel.
@@ -37,6 +59,7 @@ pub(crate) const PROXYTUNNEL_TLS: Client = Client {
     package: "proxytunnel",
     proxy_command: "proxytunnel -E -z -p proxy.example.com:8080 -d %h:%p",
     refusal: "403 the target is not on the allowlist",
+    spoken: ["1.3", "1"],
 };
 
 pub(crate) const NC: Client = Client {
@@ -44,6 +67,7 @@ pub(crate) const NC: Client = Client {
     package: "netcat-openbsd",
     proxy_command: "nc -X connect -x proxy.example.com:8080 %h %p",
     refusal: "403 the target is not on the allowlist",
+    spoken: ["", "1"],
 };
 
 pub(crate) const NCAT: Client = Client {
@@ -51,6 +75,7 @@ pub(crate) const NCAT: Client = Client {
     package: "ncat",
     proxy_command: "ncat --proxy proxy.example.com:8080 --proxy-type http %h %p",
     refusal: "403",
+    spoken: ["", "1"],
 };
 
 pub(crate) const CORKSCREW: Client = Client {
@@ -58,6 +83,7 @@ pub(crate) const CORKSCREW: Client = Client {
     package: "corkscrew",
     proxy_command: "corkscrew proxy.example.com 8080 %h %p",
     refusal: "the target is not on the allowlist",
+    spoken: ["", "1"],
 };
 
 /// It says nothing of its own about a refusal; what remains is what ssh says.
@@ -66,6 +92,7 @@ pub(crate) const CONNECT_PROXY: Client = Client {
     package: "connect-proxy",
     proxy_command: "connect-proxy -H proxy.example.com:8080 %h %p",
     refusal: "Connection closed by UNKNOWN port 65535",
+    spoken: ["", "1"],
 };
 
 pub(crate) const SOCAT: Client = Client {
@@ -73,6 +100,7 @@ pub(crate) const SOCAT: Client = Client {
     package: "socat",
     proxy_command: "socat - PROXY:proxy.example.com:%h:%p,proxyport=8080",
     refusal: "the target is not on the allowlist",
+    spoken: ["", "1"],
 };
 
 /// An HTTP/2 that is not ours, with prior knowledge.
@@ -81,6 +109,7 @@ pub(crate) const HTTP2: Client = Client {
     package: PYTHON,
     proxy_command: "stdio.py proxy.example.com 8080 %h:%p",
     refusal: "the target is not on the allowlist",
+    spoken: ["", "2"],
 };
 
 /// The same by TLS, whoever the certificate is of.
@@ -89,6 +118,7 @@ pub(crate) const HTTP2_TLS: Client = Client {
     package: PYTHON,
     proxy_command: "stdio.py proxy.example.com 8080 %h:%p tls",
     refusal: "the target is not on the allowlist",
+    spoken: ["1.3", "2"],
 };
 
 /// In place of a package: a script of ours, for the Python that `tests/install-clients` makes.

@@ -101,12 +101,22 @@ async fn a_proxy_that_does_not_let_the_client_in_says_why() {
     let authority = Authority::named("clients");
     let server = guarded_by(&authority);
     let stranger = Authority::named("strangers").issue("alice");
-    for (identity, expected) in [
-        (None, "the proxy wants a client certificate: give --cert and --key"),
-        (Some(stranger.identity()), "the proxy refused the client certificate"),
+    let (wanted, refused) = (
+        "the proxy wants a client certificate: give --cert and --key",
+        "the proxy refused the client certificate",
+    );
+    for (identity, http2, expected) in [
+        (None, false, wanted),
+        (None, true, wanted),
+        (Some(stranger.identity()), false, refused),
+        (Some(stranger.identity()), true, refused),
     ] {
         let proxy = Proxy::bind().await;
-        let session = Session::start(showing(identity, server.options(&proxy)));
+        let options = Options {
+            http2,
+            ..server.options(&proxy)
+        };
+        let session = Session::start(showing(identity, options));
         let stream = proxy.accept().await;
         assert!(within(server.acceptor.accept(stream)).await.is_err());
         let line = session.failure().await;

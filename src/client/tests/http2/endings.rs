@@ -1,0 +1,209 @@
+//! How each side's end reaches the other over HTTP/2, and what a broken tunnel is called.
+
+use super::*;
+
+#[tokio::test]
+async fn each_end_is_an_end_stream_and_leaves_the_other_direction_alone() {
+    for client_first in [true, false] {
+        let proxy = Http2Proxy::bind().await;
+        let Session {
+            mut stdin,
+            mut stdout,
+            ended,
+        } = proxy.start();
+        let mut tunnel = proxy.tunnel().await;
+        if client_first {
+            stdin.write_all(b"question").await.unwrap();
+            drop(stdin);
+            assert_eq!(all(&mut tunnel.receive).await, b"question");
+            send_all(&mut tunnel.send, b"answer").await;
+            tunnel.send.send_data(Bytes::new(), true).unwrap();
+            assert_eq!(read_all(&mut stdout).await, b"answer");
+        } else {
+            send_all(&mut tunnel.send, b"last words").await;
+            tunnel.send.send_data(Bytes::new(), true).unwrap();
+            assert_eq!(read_all(&mut stdout).await, b"last words");
+            stdin.write_all(b"still heard").await.unwrap();
+            drop(stdin);
+            assert_eq!(all(&mut tunnel.receive).await, b"still heard");
+        }
+        within(ended).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_stdin_said_last_arrives_although_the_proxy_is_slow_and_has_finished() {
+    let proxy = Http2Proxy::bind().await;
+    let Session {
+        mut stdin,
+        mut stdout,
+        ended,
+    } = proxy.start();
+    let mut tunnel = proxy.asked_with(Builder::new().initial_window_size(1000)).await.opens();
+    tunnel.send.send_data(Bytes::new(), true).unwrap();
+    assert_eq!(read_all(&mut stdout).await, b"");
+    let late = pattern(7, 60_000);
+    stdin.write_all(&late).await.unwrap();
+    drop(stdin);
+    assert!(all(&mut tunnel.receive).await == late);
+    within(ended).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_reset_is_an_error_after_the_bytes_before_it_and_has_its_name() {
+    let proxy = Http2Proxy::bind().await;
+    let mut session = proxy.start();
+    let mut tunnel = proxy.tunnel().await;
+    send_all(&mut tunnel.send, b"before").await;
+    assert_eq!(&read_exactly::<6>(&mut session.stdout).await, b"before");
+    tunnel.send.send_reset(Reason::CONNECT_ERROR);
+    let error = session.end().await.unwrap_err();
+    assert_eq!(error.exit_code(), 1);
+    let line = chain(&error);
+    assert!(
+        line.starts_with("the proxy broke the tunnel off (CONNECT_ERROR): "),
+        "{line}"
+    );
+}
+
+#[tokio::test]
+async fn a_stream_that_is_never_answered_but_reset_has_its_reason() {
+    let proxy = Http2Proxy::bind().await;
+    let session = proxy.start();
+    let mut asked = proxy.asked().await;
+    asked.respond.send_reset(Reason::REFUSED_STREAM);
+    let _connection = driven(asked.connection);
+    let line = session.failure().await;
+    assert!(
+        line.starts_with("the proxy broke the tunnel off (REFUSED_STREAM): "),
+        "{line}"
+    );
+}
+
+#[tokio::test]
+async fn a_goaway_lets_the_tunnel_finish() {
+    let proxy = Http2Proxy::bind().await;
+    let Session {
+        stdin,
+        mut stdout,
+        ended,
+    } = proxy.start();
+    let mut asked = proxy.asked().await;
+    let mut send = asked.respond.send_response(Response::new(()), false).unwrap();
+    asked.connection.graceful_shutdown();
+    let _connection = driven(asked.connection);
+    send_all(&mut send, b"still here").await;
+    assert_eq!(&read_exactly::<10>(&mut stdout).await, b"still here");
+    send.send_data(Bytes::new(), true).unwrap();
+    drop(stdin);
+    within(ended).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_goaway_that_is_an_error_is_what_ended_the_tunnel() {
+    let proxy = Http2Proxy::bind().await;
+    // Error 11; with a last stream of 0 it is about the tunnel, with 1 about whatever comes behind it.
+    for last_stream in [0, 1] {
+        let mut session = proxy.start();
+        let mut stream = proxy.accept().await;
+        stream
+            .write_all(&[SETTINGS, ANSWER, b"\0\0\x03\0\0\0\0\0\x01bye"].concat())
+            .await
+            .unwrap();
+        stream.flush().await.unwrap();
+        assert_eq!(&read_exactly::<3>(&mut session.stdout).await, b"bye");
+        let goaway = [b"\0\0\x0c\x07\0\0\0\0\0\0\0\0", &[last_stream][..], b"\0\0\0\x0bwhy?"].concat();
+        stream.write_all(&goaway).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let line = session.failure().await;
+        assert!(
+            line.starts_with("the proxy broke the tunnel off (ENHANCE_YOUR_CALM): "),
+            "{line}"
+        );
+        assert!(line.ends_with("(b\"why?\")"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_without_the_streams_end_is_lost() {
+    let proxy = Http2Proxy::bind().await;
+    for told in [true, false] {
+        let mut session = proxy.start();
+        let mut stream = proxy.accept().await;
+        stream
+            .write_all(&[SETTINGS, ANSWER, b"\0\0\x03\0\0\0\0\0\x01bye"].concat())
+            .await
+            .unwrap();
+        stream.flush().await.unwrap();
+        assert_eq!(&read_exactly::<3>(&mut session.stdout).await, b"bye");
+        if told {
+            stream.shutdown().await.unwrap();
+        } else {
+            stream.get_mut().0.shutdown().await.unwrap();
+        }
+        assert_eq!(
+            session.failure().await,
+            "the connection to the proxy was lost: the proxy closed it before the tunnel's end"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_answer_has_a_name_over_http_2() {
+    let proxy = Http2Proxy::bind().await;
+    for (bytes, expected) in [
+        (&b""[..], "the proxy closed the connection without an answer"),
+        (SETTINGS, "the proxy closed the connection without an answer"),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "the proxy's HTTP/2 is faulty (FRAME_SIZE_ERROR; --http1.1 does without it): ",
+        ),
+        (
+            // A response to a request that was never made.
+            b"\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x04\0\0\0\x03\x88",
+            "the proxy's HTTP/2 is faulty (PROTOCOL_ERROR; --http1.1 does without it): ",
+        ),
+    ] {
+        let session = proxy.start();
+        let mut stream = proxy.accept().await;
+        stream.write_all(bytes).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let line = session.failure().await;
+        assert!(line.starts_with(expected), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_reset_connection_is_told_in_the_systems_words() {
+    let proxy = Http2Proxy::bind().await;
+    let session = proxy.start();
+    let stream = proxy.accept().await;
+    reset(stream.into_inner().0);
+    let line = session.failure().await;
+    assert!(
+        line.starts_with("the connection to the proxy was lost: Connection reset"),
+        "{line}"
+    );
+}
+
+#[tokio::test]
+async fn a_stdout_whose_reader_left_ends_the_client_quietly_and_its_stream() {
+    let proxy = Http2Proxy::bind().await;
+    let Session {
+        stdin: _stdin,
+        stdout,
+        ended,
+    } = proxy.start();
+    let mut tunnel = proxy.tunnel().await;
+    drop(stdout);
+    send_all(&mut tunnel.send, b"to nobody").await;
+    within(ended).await.unwrap().unwrap();
+    let reset = next(&mut tunnel.receive).await.unwrap().unwrap_err();
+    assert_eq!(reset.reason(), Some(Reason::CANCEL));
+    within(tunnel.connection).await.unwrap();
+}
+
+/// An empty SETTINGS frame.
+const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+/// HEADERS of stream 1 with `:status: 200`, which is 8 in HPACK's static table.
+const ANSWER: &[u8] = b"\0\0\x01\x01\x04\0\0\0\x01\x88";
