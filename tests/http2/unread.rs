@@ -72,7 +72,7 @@ fn uploads_that_stall_leave_the_others_their_windows_and_memory_is_bounded() {
         peer.open(stream, "stalled:22");
         stuck.push(stalled.accept());
         // More than a window and the sockets' buffers.
-        peer.tell(&format!("bulk {stream} {}", 8 << 20));
+        peer.tell(&format!("bulk {stream} {}", 4 << 20));
     }
     // What was sent before came before.
     for _ in 0..100 {
