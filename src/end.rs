@@ -1,7 +1,7 @@
 //! What a relay has at its two ends: a source and a sink of bytes each, whatever carries them.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -71,6 +71,42 @@ pub trait Sink: Send {
     /// A reset is `ConnectionReset` or `BrokenPipe`, whatever carries it.
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
+    /// Takes some of the bytes of these pieces, as of one.
+    ///
+    /// # Errors
+    /// As a write.
+    fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let first = pieces.iter().find(|piece| !piece.is_empty());
+        self.poll_write(context, first.map_or(&[], |piece| piece))
+    }
+
+    /// Completes when it may be asked to [lend](Self::lend), which has to happen at once.
+    ///
+    /// # Errors
+    /// As a write.
+    fn poll_room(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// The most that it lends; 0 if it has no memory of its own.
+    fn most_lent(&self) -> usize {
+        0
+    }
+
+    /// Memory of its own for at most so many bytes, to be read into: what stands there need not be copied to be sent.
+    /// `None` if it has none, and takes bytes by a write.
+    fn lend(&mut self, _most: usize) -> Option<&mut [u8]> {
+        None
+    }
+
+    /// Takes the first bytes of what it has lent, and the rest of it back.
+    ///
+    /// # Errors
+    /// As a write.
+    fn keep(&mut self, _bytes: usize) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Whether it has taken bytes that only a flush will send.
     fn holds_back(&self) -> bool {
         false
@@ -138,6 +174,10 @@ impl Source for ReadHalf<'_> {
 impl Sink for WriteHalf<'_> {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         AsyncWrite::poll_write(Pin::new(self), context, bytes)
+    }
+
+    fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        AsyncWrite::poll_write_vectored(Pin::new(self), context, pieces)
     }
 
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -28,7 +28,9 @@ use crate::outcome::{Malformed, Refusal};
 
 mod chunk;
 mod frames;
+mod gathered;
 mod request;
+mod room;
 mod stream;
 mod turn;
 mod windows;
@@ -190,7 +192,7 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
         self.windows.adjust(&mut self.connection, self.streams.len(), received);
         match self.connection.poll_accept(context) {
             Poll::Ready(Some(Ok((request, respond)))) => {
-                let request = Request::new(request, respond, self.wire.earned());
+                let request = Request::new(request, respond, (self.wire.outbox(), self.wire.earned()));
                 return Poll::Ready(Event::Asked(Box::new(request)));
             }
             Poll::Ready(Some(Err(error))) => return Poll::Ready(Event::Closed(Some(error))),
@@ -254,8 +256,8 @@ fn linger(drain: &Drain) -> Linger {
 
 /// As over HTTP/1.
 const MOST_HEAD: u32 = 16 * 1024;
-/// How much of a download waits here for its client: two reads, so that one is sent while the other is read.
-const MOST_UNSENT: usize = 128 * 1024;
+/// How much of a download waits here for its client: all that a connection has room for, if it is alone.
+const MOST_UNSENT: usize = 512 * 1024;
 /// Streams that h2 had to reset: a client that is mistaken so often is not mistaken.
 const MOST_STREAM_ERRORS: usize = 100;
 /// What frames of less than 256 bytes may lack of that together while they wait: 8,000 keystrokes.

@@ -68,6 +68,37 @@ pub(super) fn poll_copy(
     to: &mut impl Sink,
     most: usize,
 ) -> Poll<Result<Copied, Fault>> {
+    let Some(room) = to.lend(most) else {
+        return poll_through_scratch(context, from, to, most);
+    };
+    let start = room.as_ptr();
+    let read = from.poll_read(context, room).map_ok(|bytes| {
+        let elsewhere = (!std::ptr::eq(bytes.as_ptr(), start)).then(|| bytes.to_vec());
+        (bytes.len(), elsewhere)
+    });
+    let (read, elsewhere) = match read {
+        Poll::Ready(Ok(read)) => read,
+        Poll::Ready(Err(error)) => return Poll::Ready(Err(Fault::Read(error))),
+        Poll::Pending => {
+            to.keep(0).map_err(Fault::Write)?;
+            return Poll::Pending;
+        }
+    };
+    let written = if elsewhere.is_some() { 0 } else { read };
+    to.keep(written).map_err(Fault::Write)?;
+    Poll::Ready(Ok(Copied {
+        read,
+        written,
+        residue: elsewhere.and_then(Residue::of),
+    }))
+}
+
+fn poll_through_scratch(
+    context: &mut Context<'_>,
+    from: &mut impl Source,
+    to: &mut impl Sink,
+    most: usize,
+) -> Poll<Result<Copied, Fault>> {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.resize(MOST, 0);
         let room = scratch.get_mut(..most.min(MOST)).unwrap_or_default();

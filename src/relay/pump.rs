@@ -116,6 +116,7 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
         loop {
             self.readable().await?;
             let admitted = self.admit().await;
+            self.room().await?;
             let read = poll_fn(|context| Poll::Ready(self.fill(context, admitted))).await?;
             self.settle(admitted, read.unwrap_or_default());
             match read {
@@ -139,6 +140,17 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
         let (source, _) = self.sides();
         let ready = poll_fn(|context| self.from.poll_readable(context)).await;
         ready.map_err(|error| Broken { by: source, error })
+    }
+
+    /// Waits until the sink can take something. A source that resets meanwhile ends it: nobody else would notice.
+    async fn room(&mut self) -> Result<(), Broken> {
+        let (source, sink) = self.sides();
+        let (from, to) = (&mut self.from, &mut self.to);
+        tokio::select! {
+            biased;
+            room = poll_fn(|context| to.poll_room(context)) => room.map_err(|error| Broken { by: sink, error }),
+            error = from.failed() => Err(Broken { by: source, error }),
+        }
     }
 
     /// Waits until it may move bytes, and says how many: no more than every limit lets through.
@@ -256,7 +268,7 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
 
     fn most(&self) -> usize {
         match (self.is_hot(), self.slow) {
-            (false, _) => copy::MOST,
+            (false, _) => copy::MOST.max(self.to.most_lent()),
             (true, true) => splice::MOST_IF_SLOW,
             (true, false) => splice::MOST,
         }

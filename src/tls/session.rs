@@ -257,11 +257,15 @@ impl SessionSink<'_> {
 }
 
 impl Sink for SessionSink<'_> {
-    /// What is taken is encrypted at once, and is at most 64 KiB: rustls holds no more back.
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    /// What is taken is encrypted at once, and is at most 64 KiB: rustls holds no more back.
+    fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let mut state = lock(self.state);
         ready!(self.poll_send(context, &mut state))?;
-        let written = state.connection.writer().write(bytes)?;
+        let written = state.connection.writer().write_vectored(pieces)?;
         match self.poll_send(context, &mut state) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(written)),

@@ -1,5 +1,8 @@
 //! Clients that do not read what they are sent, and targets that do not: what of it is kept, and for how long.
 
+use std::thread;
+use std::time::Duration;
+
 use rustix::process::Signal;
 
 use crate::harness::allow;
@@ -8,7 +11,7 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::{Echo, Target};
 use crate::peer::{self, code};
-use crate::raw::{DATA, END_HEADERS, HEADERS, RST_STREAM, Raw, connect, frame};
+use crate::raw::{DATA, END_HEADERS, HEADERS, RST_STREAM, Raw, SETTINGS, WINDOW_UPDATE, connect, frame};
 use crate::siblings::resident;
 
 /// A connection on which stream 1 was sent so much that nobody may be sent any more.
@@ -82,6 +85,30 @@ fn uploads_that_stall_leave_the_others_their_windows_and_memory_is_bounded() {
     let grown = resident(&server).saturating_sub(before);
     println!("{grown} KiB for 99 uploads that stall");
     assert!(grown < 12 * 1024, "{grown} KiB for 99 uploads that stall");
+}
+
+/// Fifty tunnels may be sent as much as their targets have, and nobody reads it.
+#[test]
+fn downloads_that_nobody_takes_are_bounded_for_all_streams_together() {
+    let target = Target::listen();
+    let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
+    let mut raw = Raw::connect(server.public());
+    let window = (1_u32 << 30).to_be_bytes();
+    raw.send(&frame(SETTINGS, 0, 0, &[&[0, 4][..], &window].concat()));
+    raw.send(&frame(WINDOW_UPDATE, 0, 0, &window));
+    let before = resident(&server);
+    for stream in (1..100).step_by(2) {
+        raw.send(&frame(HEADERS, END_HEADERS, stream, &connect("box:22")));
+        let mut source = target.accept();
+        thread::spawn(move || while source.try_send([0; 65536]).is_ok() {});
+    }
+    let mut most = 0;
+    for _ in 0..20 {
+        thread::sleep(Duration::from_millis(50));
+        most = most.max(resident(&server).saturating_sub(before));
+    }
+    println!("{most} KiB for 50 downloads that nobody takes");
+    assert!(most < 4096, "{most} KiB for 50 downloads that nobody takes");
 }
 
 /// The window of a stream and of a connection before anybody says otherwise (RFC 9113 section 6.9.2).

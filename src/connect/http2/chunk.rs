@@ -3,25 +3,50 @@
 use std::convert::Infallible;
 
 use bytes::Buf;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::frames::Earned;
+use super::room::{Outbox, Slice};
 
 /// Bytes that the connection still has to send. When they have left, the connection has earned by it.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     sent: usize,
     earned: Option<Earned>,
     /// Nothing is sent by it: it is dropped, and that says so.
     _leaves: Option<oneshot::Sender<Infallible>>,
 }
 
+#[derive(Debug)]
+enum Bytes {
+    Copied {
+        bytes: Vec<u8>,
+        start: usize,
+        _units: Option<OwnedSemaphorePermit>,
+    },
+    Read(Slice, Outbox),
+}
+
 impl Chunk {
     /// Bytes of a tunnel.
-    pub(super) fn of(bytes: &[u8], earned: &Earned) -> Self {
+    pub(super) fn of(bytes: Vec<u8>, units: Option<OwnedSemaphorePermit>, earned: &Earned) -> Self {
         Self {
-            bytes: bytes.to_vec(),
+            bytes: Bytes::Copied {
+                bytes,
+                start: 0,
+                _units: units,
+            },
+            sent: 0,
+            earned: Some(earned.clone()),
+            _leaves: None,
+        }
+    }
+
+    /// Bytes of a tunnel that stand where they were read.
+    pub(super) fn read(slice: Slice, outbox: &Outbox, earned: &Earned) -> Self {
+        Self {
+            bytes: Bytes::Read(slice, outbox.clone()),
             sent: 0,
             earned: Some(earned.clone()),
             _leaves: None,
@@ -33,7 +58,11 @@ impl Chunk {
     pub(super) fn last(bytes: Vec<u8>) -> (Self, oneshot::Receiver<Infallible>) {
         let (leaves, left) = oneshot::channel();
         let last = Self {
-            bytes,
+            bytes: Bytes::Copied {
+                bytes,
+                start: 0,
+                _units: None,
+            },
             sent: 0,
             earned: None,
             _leaves: Some(leaves),
@@ -44,15 +73,28 @@ impl Chunk {
 
 impl Buf for Chunk {
     fn remaining(&self) -> usize {
-        self.bytes.len() - self.sent
+        match &self.bytes {
+            Bytes::Copied { bytes, start, .. } => bytes.len() - start,
+            Bytes::Read(slice, _) => slice.len(),
+        }
     }
 
     fn chunk(&self) -> &[u8] {
-        self.bytes.get(self.sent..).unwrap_or_default()
+        match &self.bytes {
+            Bytes::Copied { bytes, start, .. } => bytes.get(*start..).unwrap_or_default(),
+            Bytes::Read(slice, outbox) => {
+                outbox.show(slice);
+                slice.bytes()
+            }
+        }
     }
 
     fn advance(&mut self, count: usize) {
-        self.sent = self.bytes.len().min(self.sent + count);
+        self.sent += count;
+        match &mut self.bytes {
+            Bytes::Copied { bytes, start, .. } => *start = bytes.len().min(*start + count),
+            Bytes::Read(slice, _) => slice.advance(count),
+        }
     }
 }
 

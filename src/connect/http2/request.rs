@@ -8,6 +8,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header, request};
 
 use super::chunk::Chunk;
 use super::frames::Earned;
+use super::room::Outbox;
 use super::stream::Stream;
 use crate::authority::Authority;
 use crate::connect::Client;
@@ -19,17 +20,21 @@ pub struct Request {
     head: request::Parts,
     receive: RecvStream,
     respond: SendResponse<Chunk>,
-    earned: Earned,
+    outgoing: (Outbox, Earned),
 }
 
 impl Request {
-    pub(super) fn new(request: http::Request<RecvStream>, respond: SendResponse<Chunk>, earned: Earned) -> Self {
+    pub(super) fn new(
+        request: http::Request<RecvStream>,
+        respond: SendResponse<Chunk>,
+        outgoing: (Outbox, Earned),
+    ) -> Self {
         let (head, receive) = request.into_parts();
         Self {
             head,
             receive,
             respond,
-            earned,
+            outgoing,
         }
     }
 }
@@ -68,7 +73,7 @@ impl Client for Request {
         // No field at all (RFC 9110 section 9.3.6). What the client has sent already waits in the stream.
         let send = self.respond.send_response(Response::new(()), false);
         let send = send.map_err(|_| Refusal::ClientLeft)?;
-        Ok((Stream::new(self.receive, send, self.earned), Vec::new()))
+        Ok((Stream::new(self.receive, send, self.outgoing), Vec::new()))
     }
 
     async fn refuse(mut self, denial: &Denial) -> Option<Stream> {
@@ -79,7 +84,8 @@ impl Client for Request {
             && let Ok(send) = self.respond.send_response(answer(denial), false)
         {
             // It fails for a stream that has been reset.
-            return Some(Stream::ending(self.receive, send, body(denial)));
+            let stream = Stream::new(self.receive, send, self.outgoing);
+            return Some(stream.ending_with(body(denial)));
         }
         None
     }

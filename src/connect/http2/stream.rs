@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use h2::{Reason, RecvStream, SendStream};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
+use tokio_util::sync::PollSemaphore;
 
 use super::chunk::Chunk;
 use super::frames::Earned;
+use super::room::{Outbox, ROOM, Room, UNITS};
 use crate::end::{End, Sink, Source};
 
 /// A stream whose client has its answer.
@@ -23,12 +25,12 @@ pub struct Stream {
     receive: Receive,
     /// Behind a lock, as both directions need it: to send, and to learn of a reset. They run in one task.
     send: Mutex<Send>,
-    earned: Earned,
+    outgoing: (Outbox, Earned),
     reset: bool,
 }
 
 impl Stream {
-    pub(super) fn new(receive: RecvStream, send: SendStream<Chunk>, earned: Earned) -> Self {
+    pub(super) fn new(receive: RecvStream, send: SendStream<Chunk>, outgoing: (Outbox, Earned)) -> Self {
         Self {
             receive: Receive {
                 stream: receive,
@@ -41,16 +43,15 @@ impl Stream {
                 stream: send,
                 left: None,
             }),
-            earned,
+            outgoing,
             reset: false,
         }
     }
 
-    /// A stream that has nothing to say but this.
-    pub(super) fn ending(receive: RecvStream, send: SendStream<Chunk>, last: Vec<u8>) -> Self {
-        let stream = Self::new(receive, send, Earned::default());
-        lock(&stream.send).end(last);
-        stream
+    /// The same, when it has nothing to say but this.
+    pub(super) fn ending_with(self, last: Vec<u8>) -> Self {
+        lock(&self.send).end(last);
+        self
     }
 }
 
@@ -63,9 +64,14 @@ impl End for Stream {
             receive: &mut self.receive,
             send: &self.send,
         };
+        let (outbox, earned) = &self.outgoing;
         let sink = To {
             send: &self.send,
-            earned: &self.earned,
+            turns: outbox.turns(),
+            units: None,
+            room: None,
+            outbox,
+            earned,
         };
         (source, sink)
     }
@@ -176,6 +182,24 @@ struct Send {
 }
 
 impl Send {
+    /// Completes when the windows let some bytes through, at most so many, which are reserved then.
+    fn poll_capacity(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<()>> {
+        let stream = &mut self.stream;
+        stream.reserve_capacity(most);
+        while stream.capacity() == 0 {
+            match ready!(stream.poll_capacity(context)) {
+                Some(capacity) => _ = capacity.map_err(broken)?,
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// What is reserved and not used would be kept from the others: the connection has one window for all.
+    fn give_back(&mut self) {
+        self.stream.reserve_capacity(0);
+    }
+
     fn end(&mut self, last: Vec<u8>) {
         if self.left.is_none() {
             let (last, left) = Chunk::last(last);
@@ -237,24 +261,68 @@ impl Source for From<'_> {
 #[derive(Debug)]
 pub struct To<'a> {
     send: &'a Mutex<Send>,
+    turns: PollSemaphore,
+    /// It has its turn.
+    units: Option<OwnedSemaphorePermit>,
+    /// It is being read into.
+    room: Option<Room>,
+    outbox: &'a Outbox,
     earned: &'a Earned,
 }
 
 impl Sink for To<'_> {
-    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let stream = &mut lock(self.send).stream;
-        stream.reserve_capacity(bytes.len());
-        while stream.capacity() == 0 {
-            match ready!(stream.poll_capacity(context)) {
-                Some(capacity) => _ = capacity.map_err(broken)?,
-                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            }
+    /// The window before the turn: whoever has a turn can send.
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(lock(self.send).poll_capacity(context, ROOM))?;
+        if self.units.is_none() {
+            self.units = ready!(self.turns.poll_acquire_many(context, UNITS));
         }
-        let now = bytes.get(..stream.capacity()).unwrap_or(bytes);
-        stream.send_data(Chunk::of(now, self.earned), false).map_err(broken)?;
-        // What is reserved and not used would be kept from the others: the connection has one window for all.
-        stream.reserve_capacity(0);
-        Poll::Ready(Ok(now.len()))
+        Poll::Ready(Ok(()))
+    }
+
+    fn most_lent(&self) -> usize {
+        ROOM
+    }
+
+    fn lend(&mut self, most: usize) -> Option<&mut [u8]> {
+        let units = self.units.take()?;
+        let most = most.min(lock(self.send).stream.capacity());
+        // Nothing can be read into nothing: that would look like an end.
+        if most == 0 {
+            return None;
+        }
+        self.room.insert(Room::new(units)).memory().get_mut(..most)
+    }
+
+    fn keep(&mut self, bytes: usize) -> io::Result<()> {
+        let Some(room) = self.room.take() else {
+            return Ok(());
+        };
+        let mut send = lock(self.send);
+        let sent = if bytes == 0 {
+            Ok(())
+        } else {
+            let chunk = if bytes < FEW {
+                let (bytes, units) = room.copy(bytes);
+                Chunk::of(bytes, units, self.earned)
+            } else {
+                Chunk::read(room.slice(bytes), self.outbox, self.earned)
+            };
+            send.stream.send_data(chunk, false).map_err(broken)
+        };
+        send.give_back();
+        sent
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut send = lock(self.send);
+        ready!(send.poll_capacity(context, bytes.len()))?;
+        let now = bytes.get(..send.stream.capacity()).unwrap_or(bytes).to_vec();
+        let length = now.len();
+        let chunk = Chunk::of(now, None, self.earned);
+        let sent = send.stream.send_data(chunk, false).map_err(broken);
+        send.give_back();
+        Poll::Ready(sent.map(|()| length))
     }
 
     fn poll_shutdown(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -278,5 +346,7 @@ fn broken(error: h2::Error) -> io::Error {
 
 /// Smaller frames than this are copied together when they have to wait.
 const SMALL: usize = 4096;
+/// A read of less is copied: it need not hold all the room that it might have filled.
+const FEW: usize = 32 * 1024;
 /// How long a client may take for what it is sent last.
 const LINGER: Duration = Duration::from_secs(1);

@@ -8,6 +8,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::{Earned, Frames};
+use super::gathered::Gathered;
+use super::room::Outbox;
 use crate::end::{End, Sink, Source};
 
 /// What the h2 crate reads and writes, shared with who drives it.
@@ -26,8 +28,8 @@ struct State<D> {
     /// Bytes that have come.
     received: u64,
     frames: Frames,
-    unsent: Vec<u8>,
-    sent: usize,
+    outbox: Outbox,
+    unsent: Gathered,
     /// How much of what comes behind the end is still thrown away.
     lingering: usize,
 }
@@ -46,8 +48,8 @@ impl<D: End> Wire<D> {
             early,
             received: 0,
             frames: Frames::new(Earned::default()),
-            unsent: Vec::new(),
-            sent: 0,
+            outbox: Outbox::new(),
+            unsent: Gathered::default(),
             lingering: LINGER_BYTES,
         })))
     }
@@ -60,6 +62,11 @@ impl<D: End> Wire<D> {
     /// Where it is counted what the client is sent.
     pub(super) fn earned(&self) -> Earned {
         self.lock().frames.earned()
+    }
+
+    /// What its streams send by.
+    pub(super) fn outbox(&self) -> Outbox {
+        self.lock().outbox.clone()
     }
 
     /// How many bytes have come.
@@ -81,9 +88,11 @@ impl<D: End> State<D> {
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         if self.early.is_empty() {
+            let (mut source, _) = self.end.split();
+            // Before the room for it is filled with zeros, which a read that finds nothing would waste.
+            ready!(source.poll_readable(context))?;
             let room = buffer.initialize_unfilled();
             let start = room.as_ptr();
-            let (mut source, _) = self.end.split();
             let bytes = ready!(source.poll_read(context, room))?;
             let length = bytes.len();
             // In the room that it was given, or elsewhere: then it must be copied there.
@@ -107,26 +116,21 @@ impl<D: End> State<D> {
     }
 
     fn poll_gather(&mut self, context: &mut Context<'_>, pieces: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        if self.unsent.len() - self.sent >= MOST_GATHERED {
+        if self.unsent.len() >= MOST_GATHERED {
             ready!(self.poll_send(context))?;
         }
         for piece in pieces {
-            self.unsent.extend_from_slice(piece);
+            match self.outbox.shown(piece) {
+                Some(slice) => self.unsent.share(slice),
+                None => self.unsent.copy(piece),
+            }
         }
         Poll::Ready(Ok(pieces.iter().map(|piece| piece.len()).sum()))
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (_, mut sink) = self.end.split();
-        while let Some(rest) = self.unsent.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            self.sent += ready!(sink.poll_write(context, rest))?;
-        }
-        // A connection that has become quiet need not hold the room for bulk.
-        if self.unsent.capacity() > 4 * self.unsent.len() {
-            self.unsent = Vec::new();
-        }
-        self.unsent.clear();
-        self.sent = 0;
+        ready!(self.unsent.poll_write(context, &mut sink))?;
         if sink.holds_back() {
             sink.poll_flush(context)
         } else {
@@ -183,6 +187,6 @@ impl<D: End> AsyncWrite for Wire<D> {
     }
 }
 
-/// What is sent at once: enough for the system call, or the TLS records, to be used well.
-const MOST_GATHERED: usize = 128 * 1024;
+/// What is sent at once, if there is as much: enough for the system call, or the TLS records, to be used well.
+const MOST_GATHERED: usize = 256 * 1024;
 const LINGER_BYTES: usize = 64 * 1024;

@@ -1,0 +1,181 @@
+//! Memory that a connection's downloads are read into, and that the socket sends them from: nothing is copied between.
+
+use std::cell::RefCell;
+use std::mem::take;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::PollSemaphore;
+
+/// What the streams of a connection and the connection itself share of what is still to be sent.
+#[derive(Clone, Debug)]
+pub(super) struct Outbox(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Of a connection's downloads so much may be on its way. The streams that want to send more take turns.
+    units: Arc<Semaphore>,
+    /// What h2 was shown last of a chunk, and is about to write.
+    shown: Mutex<Option<Slice>>,
+}
+
+/// A part of a room that does not change any more.
+#[derive(Clone, Debug)]
+pub(super) struct Slice {
+    room: Arc<Room>,
+    start: usize,
+    end: usize,
+}
+
+/// Room for one read. Its memory goes back to the worker thread, which has some at hand.
+#[derive(Debug)]
+pub(super) struct Room {
+    memory: Vec<u8>,
+    units: OwnedSemaphorePermit,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Shared {
+            units: Arc::new(Semaphore::new(MOST_UNITS)),
+            shown: Mutex::default(),
+        }))
+    }
+
+    /// Where a stream waits for its turn.
+    pub(super) fn turns(&self) -> PollSemaphore {
+        PollSemaphore::new(Arc::clone(&self.0.units))
+    }
+
+    /// These bytes are what h2 writes next: the wire is given nothing but their address.
+    pub(super) fn show(&self, slice: &Slice) {
+        *self.0.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(slice.clone());
+    }
+
+    /// The bytes with their room, if they are those that were shown.
+    pub(super) fn shown(&self, bytes: &[u8]) -> Option<Slice> {
+        let mut shown = self.0.shown.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let known = shown.bytes();
+        if !std::ptr::eq(known.as_ptr(), bytes.as_ptr()) || bytes.len() > known.len() {
+            return None;
+        }
+        shown.end = shown.start + bytes.len();
+        Some(shown)
+    }
+}
+
+impl Room {
+    pub(super) fn new(units: OwnedSemaphorePermit) -> Self {
+        let mut memory = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+        memory.resize(ROOM, 0);
+        Self { memory, units }
+    }
+
+    pub(super) fn memory(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+
+    /// The first bytes of it.
+    pub(super) fn slice(self, length: usize) -> Slice {
+        Slice {
+            end: length.min(self.memory.len()),
+            start: 0,
+            room: Arc::new(self),
+        }
+    }
+
+    /// A few bytes of it, without the rest of it.
+    pub(super) fn copy(mut self, length: usize) -> (Vec<u8>, Option<OwnedSemaphorePermit>) {
+        let units = self.units.split(length.div_ceil(UNIT));
+        (self.memory.get(..length).unwrap_or_default().to_vec(), units)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        SPARE.with_borrow_mut(|spare| {
+            if spare.len() < MOST_SPARE {
+                spare.push(take(&mut self.memory));
+            }
+        });
+    }
+}
+
+impl Slice {
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.room.memory.get(self.start..self.end).unwrap_or_default()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Leaves the first bytes out.
+    pub(super) fn advance(&mut self, count: usize) {
+        self.start = self.end.min(self.start + count);
+    }
+}
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The most that one read gives: the fewer and larger they are, the fewer times target and client are woken.
+pub(super) const ROOM: usize = 256 * 1024;
+/// As it is counted; a read of less takes less of what there may be.
+const UNIT: usize = 4096;
+/// Of each room.
+#[expect(clippy::cast_possible_truncation, reason = "it is 64")]
+pub(super) const UNITS: u32 = (ROOM / UNIT) as u32;
+/// Two rooms: more of them would not stay in the cache.
+const MOST_UNITS: usize = 2 * ROOM / UNIT;
+/// What a thread keeps.
+const MOST_SPARE: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::{Context, Poll, Waker};
+
+    fn turn(outbox: &Outbox) -> Option<Room> {
+        let mut context = Context::from_waker(Waker::noop());
+        match outbox.turns().poll_acquire_many(&mut context, UNITS) {
+            Poll::Ready(units) => units.map(Room::new),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn two_reads_may_be_on_their_way_and_a_small_one_leaves_its_place() {
+        let outbox = Outbox::new();
+        let mut slices: Vec<Slice> = std::iter::from_fn(|| turn(&outbox))
+            .map(|room| room.slice(ROOM))
+            .collect();
+        assert_eq!(slices.len(), 2);
+        slices.pop();
+        let (bytes, units) = turn(&outbox).unwrap().copy(100);
+        assert_eq!((bytes.len(), units.unwrap().num_permits()), (100, 1));
+        assert!(turn(&outbox).is_some());
+    }
+
+    #[test]
+    fn bytes_are_shared_only_where_they_stand() {
+        let outbox = Outbox::new();
+        let mut slice = turn(&outbox).unwrap().slice(1000);
+        slice.advance(100);
+        outbox.show(&slice);
+        let shared = outbox.shown(&slice.bytes()[..500]).unwrap();
+        assert!(std::ptr::eq(shared.bytes(), &raw const slice.bytes()[..500]));
+        // Once, and no other bytes, nor more than were shown.
+        assert!(outbox.shown(slice.bytes()).is_none());
+        outbox.show(&slice);
+        assert!(outbox.shown(&[0; 500]).is_none());
+        let short = {
+            let mut short = slice.clone();
+            short.end -= 1;
+            short
+        };
+        outbox.show(&short);
+        assert!(outbox.shown(slice.bytes()).is_none());
+    }
+}
