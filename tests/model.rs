@@ -170,18 +170,7 @@ const KNOWN: &[(&[Step], Side, Reason)] = &[
         Side::Client,
         Reason::Eof,
     ),
-    (
-        &[
-            Stall(Target),
-            Send(Client, 500_000),
-            Settle,
-            Send(Client, 9),
-            Settle,
-            Resume(Target),
-        ],
-        Side::Client,
-        Reason::Eof,
-    ),
+    (&TYPED_AHEAD, Side::Client, Reason::Eof),
     (
         &[Stall(Target), Send(Client, 500_000), Settle, Reset(Client)],
         Side::Client,
@@ -223,6 +212,18 @@ const KNOWN: &[(&[Step], Side, Reason)] = &[
         Reason::Idle,
     ),
 ];
+/// More keystrokes than a target takes that reads nothing, one by one: over HTTP/2 each is a frame that has to wait.
+const TYPED_AHEAD: [Step; 82] = {
+    let mut steps = [Pass(1); 82];
+    steps[0] = Stall(Target);
+    let mut step = 1;
+    while step < 81 {
+        steps[step] = Send(Client, 4_000);
+        step += 2;
+    }
+    steps[81] = Resume(Target);
+    steps
+};
 /// Milliseconds: what does not happen is waited for in vain.
 const LONGEST_SHRINK: u32 = 60_000;
 /// How many schedules, each over every downstream and engine.
