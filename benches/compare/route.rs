@@ -145,6 +145,8 @@ fn read_until(tunnel: &mut Tunnel, end: &[u8]) -> io::Result<Vec<u8>> {
     while !bytes.ends_with(end) {
         let read = tunnel.read(&mut chunk)?;
         if read == 0 {
+            // A refusal has a text behind its head.
+            check_confirmed(&bytes)?;
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         bytes.extend_from_slice(chunk.get(..read).unwrap_or_default());
