@@ -10,7 +10,7 @@ use crate::proxy::within;
 use crate::stage::Stage;
 
 /// TCP_USER_TIMEOUT and keepalive come to 120 s, and a keepalive probe is sent every 15.
-const GIVEN_UP: Duration = Duration::from_secs(140);
+const GIVEN_UP: Duration = Duration::from_secs(170);
 
 #[test]
 fn tunnels_whose_peers_vanish_are_given_up_whether_they_are_idle_or_busy() {
