@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::mem::take;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::PollSemaphore;
@@ -49,18 +49,27 @@ impl Outbox {
 
     /// These bytes are what h2 writes next: the wire is given nothing but their address.
     pub(super) fn show(&self, slice: &Slice) {
-        *self.0.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(slice.clone());
+        *self.last_shown() = Some(slice.clone());
     }
 
-    /// The bytes with their room, if they are those that were shown.
+    /// The bytes with their room, if they are those that were shown. h2 writes the head of their frame before them.
     pub(super) fn shown(&self, bytes: &[u8]) -> Option<Slice> {
-        let mut shown = self.0.shown.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let known = shown.bytes();
-        if !std::ptr::eq(known.as_ptr(), bytes.as_ptr()) || bytes.len() > known.len() {
-            return None;
-        }
+        let stands_there = |known: &mut Slice| {
+            let known = known.bytes();
+            std::ptr::eq(known.as_ptr(), bytes.as_ptr()) && bytes.len() <= known.len()
+        };
+        let mut shown = self.last_shown().take_if(stands_there)?;
         shown.end = shown.start + bytes.len();
         Some(shown)
+    }
+
+    /// Everything that was shown is written: what was copied, as a small frame is, holds no room any more.
+    pub(super) fn written(&self) {
+        drop(self.last_shown().take());
+    }
+
+    fn last_shown(&self) -> MutexGuard<'_, Option<Slice>> {
+        self.0.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -166,10 +175,12 @@ mod tests {
         outbox.show(&slice);
         let shared = outbox.shown(&slice.bytes()[..500]).unwrap();
         assert!(std::ptr::eq(shared.bytes(), &raw const slice.bytes()[..500]));
-        // Once, and no other bytes, nor more than were shown.
+        // Once, and no other bytes, nor more than were shown, nor any that are written.
         assert!(outbox.shown(slice.bytes()).is_none());
         outbox.show(&slice);
         assert!(outbox.shown(&[0; 500]).is_none());
+        outbox.written();
+        assert!(outbox.shown(slice.bytes()).is_none());
         let short = {
             let mut short = slice.clone();
             short.end -= 1;

@@ -125,6 +125,7 @@ impl<D: End> State<D> {
                 None => self.unsent.copy(piece),
             }
         }
+        self.outbox.written();
         Poll::Ready(Ok(pieces.iter().map(|piece| piece.len()).sum()))
     }
 
@@ -190,3 +191,58 @@ impl<D: End> AsyncWrite for Wire<D> {
 /// What is sent at once, if there is as much: enough for the system call, or the TLS records, to be used well.
 const MOST_GATHERED: usize = 256 * 1024;
 const LINGER_BYTES: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use bytes::Buf;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_util::io::poll_write_buf;
+
+    use super::super::chunk::Chunk;
+    use super::super::room::{ROOM, Room, UNITS};
+    use super::*;
+
+    fn turns(outbox: &Outbox) -> usize {
+        let mut turns = outbox.turns();
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let taken: Vec<_> = std::iter::from_fn(|| match turns.poll_acquire_many(&mut context, UNITS) {
+            Poll::Ready(units) => units,
+            Poll::Pending => None,
+        })
+        .collect();
+        taken.len()
+    }
+
+    #[tokio::test]
+    async fn a_frame_is_sent_from_the_room_that_it_was_read_into_and_a_small_one_is_copied_out_of_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let end = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let wire = Wire::new(end, Vec::new());
+        let (outbox, earned) = (wire.outbox(), wire.earned());
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        for (shown_by_h2, free) in [(true, 1), (false, 2)] {
+            let units = outbox.turns().poll_acquire_many(&mut context, UNITS);
+            let Poll::Ready(Some(units)) = units else {
+                panic!("no turn")
+            };
+            let mut chunk = Chunk::read(Room::new(units).slice(ROOM), &outbox, &earned);
+            // As h2 writes a frame, and one that is so small that it has copied it behind its head.
+            let mut head = &[7; 265][..];
+            let written = if shown_by_h2 {
+                poll_write_buf(
+                    Pin::new(&mut wire.clone()),
+                    &mut context,
+                    &mut (&mut head).chain((&mut chunk).take(16_384)),
+                )
+            } else {
+                chunk.chunk();
+                poll_write_buf(Pin::new(&mut wire.clone()), &mut context, &mut head)
+            };
+            assert!(written.is_ready());
+            drop(chunk);
+            assert_eq!(turns(&outbox), free);
+            assert!(wire.poll_send(&mut context).is_ready());
+            assert_eq!(turns(&outbox), 2);
+        }
+    }
+}
