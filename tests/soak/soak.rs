@@ -150,17 +150,16 @@ async fn restarts(proxy: &Proxy, targets: &Targets, traffic: &Traffic) -> ! {
     loop {
         sleep(BETWEEN_RESTARTS).await;
         // With bytes on their way nobody could say how many were lost.
-        let upheaval = traffic.upheaval.lock().await;
         let quiet = traffic.quiet().await;
         targets.kill(Service::Restarting).await;
         eventually("its tunnels end", async || {
             proxy.metric("switchboard_tunnels_active", "\"restarting\"").await == Some(0.0)
         })
         .await;
+        // Until a client is told, over HTTP/2 it can still write, and nobody would ever get that.
+        eventually("its clients know", async || traffic.open_to(Service::Restarting) == 0).await;
         drop(quiet);
         sleep(AWAY).await;
-        eventually("its clients know", async || traffic.open_to(Service::Restarting) == 0).await;
-        drop(upheaval);
         targets.revive(Service::Restarting);
     }
 }

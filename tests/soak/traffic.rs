@@ -1,13 +1,14 @@
 //! The clients: each kind of traffic in tasks of its own, which count every byte and can all be made to pause.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as Lock};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{Mutex, RwLock, RwLockWriteGuard};
+use tokio::sync::{RwLock, RwLockWriteGuard};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -22,8 +23,6 @@ pub(crate) struct Traffic {
     under_way: RwLock<()>,
     is_over: AtomicBool,
     bytes: [Bytes; Service::ALL.len()],
-    /// Held while clients may have tunnels that are dead, and nobody has told them yet.
-    pub(crate) upheaval: Mutex<()>,
     open: [AtomicUsize; Service::ALL.len()],
     /// How often there was which answer.
     pub(crate) answers: Lock<BTreeMap<u16, u64>>,
@@ -40,7 +39,6 @@ impl Traffic {
             under_way: RwLock::default(),
             is_over: AtomicBool::new(false),
             bytes: Default::default(),
-            upheaval: Mutex::default(),
             open: Default::default(),
             answers: Lock::default(),
             faults: Lock::default(),
@@ -111,35 +109,37 @@ impl Traffic {
             drop(under_way);
             sleep(BETWEEN_TRIES).await;
         }
-        self.judge("news", Err(io::ErrorKind::TimedOut.into()));
+        self.judge("news", Err::<(), _>(io::ErrorKind::TimedOut.into()));
     }
 
     /// One user, who types now and then, and logs in again when the pod is gone.
     async fn types(self: Arc<Self>, service: Service, number: usize) {
         let mut tunnel = None;
         sleep(STAGGER * u32::try_from(number).unwrap()).await;
+        let mut under_way = self.under_way.read().await;
         while !self.is_over.load(Ordering::Relaxed) {
-            let under_way = self.under_way.read().await;
             if tunnel.is_none() {
-                tunnel = self
-                    .open(Door::turn(number), service, service.name(), "echo\n")
-                    .await
-                    .ok();
+                let opened = self.open(Door::turn(number), service, service.name(), "echo\n");
+                tunnel = self.judge_unless_killed(service, opened.await);
             }
-            if let Some(typing) = &mut tunnel
-                && let Err(error) = typing.exchange(1 + number * 13 % 200).await
-            {
-                if service != Service::Restarting {
-                    self.judge(service.name(), Err(error));
-                }
-                tunnel = None;
+            if let Some(typing) = &mut tunnel {
+                self.judge(service.name(), typing.exchange(1 + number * 13 % 200).await);
             }
             drop(under_way);
-            sleep(Duration::from_millis(800)).await;
+            let pause = async {
+                sleep(PAUSE).await;
+                self.under_way.read().await
+            };
+            under_way = tokio::select! {
+                under_way = pause => under_way,
+                error = is_ended(&mut tunnel) => {
+                    tunnel = None;
+                    self.judge_unless_killed(service, Err::<(), _>(error));
+                    self.under_way.read().await
+                }
+            };
         }
-        let _under_way = self.under_way.read().await;
-        // Whose pod was killed is told of it here.
-        if let Some(tunnel) = tunnel.filter(|_| service != Service::Restarting) {
+        if let Some(tunnel) = tunnel {
             self.judge(service.name(), tunnel.leave().await);
         }
     }
@@ -255,7 +255,10 @@ impl Traffic {
         if status != 200 {
             // It is closed when the answer has been read: a reset would make the proxy's wait for us shorter.
             timeout(PATIENCE, answered.carrier.read_to_end(&mut Vec::new())).await??;
-            return Err(io::Error::other(format!("refused with {status}")));
+            return Err(match status {
+                502 => io::ErrorKind::ConnectionRefused.into(),
+                _ => io::Error::other(format!("refused with {status}")),
+            });
         }
         self.bytes(service).sent(sent);
         self.open[service as usize].fetch_add(1, Ordering::Relaxed);
@@ -272,12 +275,21 @@ impl Traffic {
         *self.answers.lock().unwrap().entry(status).or_default() += 1;
     }
 
-    fn judge(&self, what: &str, done: io::Result<()>) {
+    fn judge<T>(&self, what: &str, done: io::Result<T>) -> Option<T> {
         let mut faults = self.faults.lock().unwrap();
-        if let Err(error) = done
-            && faults.len() < MOST_FAULTS
-        {
-            faults.push(format!("{what}: {error}"));
+        done.inspect_err(|error| {
+            if faults.len() < MOST_FAULTS {
+                faults.push(format!("{what}: {error}"));
+            }
+        })
+        .ok()
+    }
+
+    /// The same, but for what comes of a pod that was killed.
+    fn judge_unless_killed<T>(&self, service: Service, done: io::Result<T>) -> Option<T> {
+        match done {
+            Err(error) if service == Service::Restarting && KILLED.contains(&error.kind()) => None,
+            done => self.judge(service.name(), done),
         }
     }
 }
@@ -354,12 +366,27 @@ impl Drop for Tunnel<'_> {
     }
 }
 
+/// How a tunnel ended that nobody uses just now.
+async fn is_ended(tunnel: &mut Option<Tunnel<'_>>) -> io::Error {
+    let Some(tunnel) = tunnel else {
+        return pending().await;
+    };
+    match tunnel.answered.carrier.read(&mut [0]).await {
+        Ok(0) => io::ErrorKind::UnexpectedEof.into(),
+        Ok(_) => io::Error::other("more than was asked for"),
+        Err(error) => error,
+    }
+}
+
 /// What a client sends first.
 fn first(command: &str) -> String {
     format!("SSH-2.0-soak\r\n{command}")
 }
 
 const TYPISTS: usize = 60;
+const PAUSE: Duration = Duration::from_millis(800);
+/// Its tunnels are reset, and until there is another nobody is at its address.
+const KILLED: [io::ErrorKind; 2] = [io::ErrorKind::ConnectionReset, io::ErrorKind::ConnectionRefused];
 const STAGGER: Duration = Duration::from_millis(37);
 const ACTS: [(Act, Duration); 5] = [
     (Act::Copy, Duration::from_millis(700)),
