@@ -49,6 +49,7 @@ class Peer:
         self.lines = b""
         self.out = bytearray()
         self.sending = False
+        self.received = False
         # hyper-h2 takes a GOAWAY for the end of the connection, whatever it says.
         self.h2._frame_dispatch_table[GoAwayFrame] = self.receive_goaway
         self.h2.initiate_connection()
@@ -70,7 +71,10 @@ class Peer:
                     self.obey(line.decode().split(" ", 2))
             if (pending or self.socket in readable) and not self.receive():
                 return
-            self.pump()
+            self.received = True
+            while self.received:  # what comes while it sends may be a window for a stream that had none
+                self.received = False
+                self.pump()
 
     def obey(self, words):
         verb, rest = words[0], words[1:]
@@ -134,6 +138,7 @@ class Peer:
             self.flush()
 
     def receive(self):
+        self.received = True
         try:
             came = self.socket.recv(1 << 18)
         except (ssl.SSLWantReadError, BlockingIOError):
