@@ -29,3 +29,5 @@ mod siblings;
 mod unread;
 #[path = "http2/way_down.rs"]
 mod way_down;
+#[path = "http2/windows.rs"]
+mod windows;

@@ -20,7 +20,6 @@ use self::chunk::Chunk;
 pub use self::request::Request;
 pub use self::stream::Stream;
 use self::turn::Turn;
-use self::windows::Windows;
 pub use self::wire::Wire;
 use crate::drain::Drain;
 use crate::end::End;
@@ -33,7 +32,6 @@ mod request;
 mod room;
 mod stream;
 mod turn;
-mod windows;
 mod wire;
 
 /// Serves a connection to its end: every request becomes a future that `tunnel` makes, and that is run here.
@@ -61,7 +59,6 @@ pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
         connection,
         wire,
         streams: FuturesUnordered::new(),
-        windows: Windows::new(),
         requests: 0,
         bound: Bound::Late(late_first),
     };
@@ -70,9 +67,9 @@ pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
 
 async fn handshake<D: End>(wire: &Wire<D>) -> Result<Connection<Wire<D>, Chunk>, Refusal> {
     let mut handshake = Builder::new()
-        .initial_window_size(windows::SMALLEST)
-        .initial_connection_window_size(windows::ALL)
-        .max_concurrent_streams(windows::MOST_STREAMS)
+        .initial_window_size(WINDOW)
+        .initial_connection_window_size(MOST_STREAMS * WINDOW)
+        .max_concurrent_streams(MOST_STREAMS)
         .max_header_list_size(MOST_HEAD)
         .max_send_buffer_size(MOST_UNSENT)
         .max_local_error_reset_streams(Some(MOST_STREAM_ERRORS))
@@ -106,7 +103,6 @@ struct Serving<D: End, F, L> {
     wire: Wire<D>,
     /// A panic ends its stream and nothing else: its record accounts for it.
     streams: FuturesUnordered<CatchUnwind<AssertUnwindSafe<F>>>,
-    windows: Windows,
     requests: u64,
     bound: Bound<L>,
 }
@@ -188,8 +184,6 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
         if let Poll::Ready(Some(_)) = self.streams.poll_next_unpin(context) {
             return Poll::Ready(Event::Ended);
         }
-        let received = self.wire.received();
-        self.windows.adjust(&mut self.connection, self.streams.len(), received);
         match self.connection.poll_accept(context) {
             Poll::Ready(Some(Ok((request, respond)))) => {
                 let request = Request::new(request, respond, (self.wire.outbox(), self.wire.earned()));
@@ -217,7 +211,6 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
 
     fn asked(&mut self) {
         self.requests += 1;
-        self.windows.asked(self.wire.received());
         if matches!(self.bound, Bound::Late(_)) {
             self.bound = Bound::Busy;
         }
@@ -254,6 +247,15 @@ fn linger(drain: &Drain) -> Linger {
     })
 }
 
+/// As many as RFC 9113 section 6.5.2 recommends at least. The limits of a client count streams as tunnels.
+const MOST_STREAMS: u32 = 100;
+/// What a client may send on a stream ahead of its target: at a round trip of 50 ms it bounds an upload to 5 MiB/s.
+///
+/// The connection has that for every stream, as tunnels that are stuck would stop the others otherwise, so they hold
+/// 25 MiB at most. It is one size for as long as a connection lasts. Made smaller when streams are many, it leaves those
+/// that are there already without any: h2 tells a client that it may send again when that is half of what it has, and
+/// does not look again when SETTINGS have taken what was left.
+const WINDOW: u32 = 256 * 1024;
 /// As over HTTP/1.
 const MOST_HEAD: u32 = 16 * 1024;
 /// How much of a download waits here for its client: all that a connection has room for, if it is alone.

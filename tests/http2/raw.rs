@@ -30,18 +30,29 @@ impl Raw {
         self.stream.write_all(bytes).unwrap();
     }
 
+    /// The next frame.
+    #[track_caller]
+    pub(crate) fn any(&mut self) -> Frame {
+        let mut head = [0; 9];
+        self.stream.read_exact(&mut head).unwrap();
+        let [a, b, c, kind, flags, stream @ ..] = head;
+        let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
+        self.stream.read_exact(&mut payload).unwrap();
+        Frame {
+            kind,
+            flags,
+            stream: u32::from_be_bytes(stream),
+            payload,
+        }
+    }
+
     /// The next frame that is about a stream, and is no WINDOW_UPDATE.
     #[track_caller]
     pub(crate) fn next(&mut self) -> Frame {
         loop {
-            let mut head = [0; 9];
-            self.stream.read_exact(&mut head).unwrap();
-            let [a, b, c, kind, _, stream @ ..] = head;
-            let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
-            self.stream.read_exact(&mut payload).unwrap();
-            let stream = u32::from_be_bytes(stream);
-            if stream > 0 && kind != WINDOW_UPDATE {
-                return Frame { kind, stream, payload };
+            let frame = self.any();
+            if frame.stream > 0 && frame.kind != WINDOW_UPDATE {
+                return frame;
             }
         }
     }
@@ -101,6 +112,7 @@ impl Raw {
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: u8,
+    pub(crate) flags: u8,
     pub(crate) stream: u32,
     pub(crate) payload: Vec<u8>,
 }

@@ -25,8 +25,6 @@ struct State<D> {
     end: D,
     /// What was read before HTTP/2 was known to be spoken.
     early: Vec<u8>,
-    /// Bytes that have come.
-    received: u64,
     frames: Frames,
     outbox: Outbox,
     unsent: Gathered,
@@ -46,7 +44,6 @@ impl<D: End> Wire<D> {
         Self(Arc::new(Mutex::new(State {
             end,
             early,
-            received: 0,
             frames: Frames::new(Earned::default()),
             outbox: Outbox::new(),
             unsent: Gathered::default(),
@@ -67,11 +64,6 @@ impl<D: End> Wire<D> {
     /// What its streams send by.
     pub(super) fn outbox(&self) -> Outbox {
         self.lock().outbox.clone()
-    }
-
-    /// How many bytes have come.
-    pub(super) fn received(&self) -> u64 {
-        self.lock().received
     }
 
     /// Whether the client sent so many frames that the connection has to end.
@@ -106,7 +98,6 @@ impl<D: End> State<D> {
             buffer.put_slice(self.early.drain(..length).as_slice());
         }
         let came = buffer.filled().get(before..).unwrap_or_default();
-        self.received += came.len() as u64;
         if self.frames.came(came) {
             return Poll::Ready(Ok(()));
         }
