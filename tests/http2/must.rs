@@ -7,6 +7,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::target::{Echo, Target};
 use crate::harness::{allow, eventually};
 use crate::peer::{Peer, code};
+use crate::raw::{DATA, END_HEADERS, HEADERS, RST_STREAM, Raw, connect, field, frame};
 
 const ASK: (&str, &str) = (":method", "CONNECT");
 const FOR: (&str, &str) = (":authority", "box:22");
@@ -50,6 +51,48 @@ fn a_connect_with_scheme_path_protocol_or_no_authority_is_a_stream_error_and_not
         peer.expect_reset(stream, code::PROTOCOL_ERROR);
         peer.expect_echo(1);
     }
+}
+
+/// What is malformed otherwise (sections 8.2 and 8.3) is a stream error too: it hurts nobody else. Of what cannot be a
+/// field at all, h2 makes an error of the connection, as an endpoint may (section 5.4.1).
+#[test]
+fn what_is_malformed_ends_its_stream_and_what_is_no_field_the_connection() {
+    let target = Echo::listen();
+    let proxy = Proxy::start(&allow(&[("box:22", target.address())]));
+    let last = |name, value| [connect("box:22"), field(name, value)].concat();
+    for (block, ends_all) in [
+        (last(":method", "CONNECT"), false),
+        (last(":authority", "box:22"), false),
+        ([field("x", "y"), connect("box:22")].concat(), false),
+        (last(":status", "200"), false),
+        (last("te", "gzip"), false),
+        (last("upgrade", "ssh"), false),
+        (last("content-length", "many"), false),
+        (connect("[::1"), false),
+        (connect(""), false),
+        (last("X-Upper", "y"), true),
+        (last(":unknown", "y"), true),
+        (last("two words", "y"), true),
+        (last("", "y"), true),
+        (last("x", "a\0b"), true),
+        (last("x", "a\r\nb"), true),
+    ] {
+        let mut raw = Raw::connect(proxy.public());
+        raw.send(&frame(HEADERS, END_HEADERS, 1, &connect("box:22")));
+        assert_eq!(raw.next().kind, HEADERS);
+        raw.send(&frame(HEADERS, END_HEADERS, 3, &block));
+        if ends_all {
+            assert_eq!(raw.goaway().map(u64::from), Some(code::PROTOCOL_ERROR), "{block:?}");
+            continue;
+        }
+        let reset = raw.next();
+        assert_eq!((reset.kind, reset.stream), (RST_STREAM, 3), "{block:?}");
+        assert_eq!(reset.payload, [0, 0, 0, 1], "{block:?}");
+        raw.send(&frame(DATA, 0, 1, b"still here"));
+        assert_eq!(raw.next().payload, b"still here");
+    }
+    // Both tunnels and refusals of h2's are over: each was closed as a reset of the client's, and nothing is left.
+    proxy.settles("connections_active", 0.0);
 }
 
 /// "A server MUST reject a CONNECT request that targets an empty or invalid port number, typically by responding with a

@@ -44,8 +44,8 @@ impl Client for Request {
 
     const HTTP: &'static str = "2";
 
-    /// The rest h2 has found: a CONNECT with `:scheme`, `:path` or `:protocol`, connection fields, names in upper case
-    /// are stream errors already.
+    /// The rest h2 has found: a CONNECT with `:scheme`, `:path` or `:protocol` and connection fields are stream errors
+    /// already, and names in upper case an error of the connection.
     async fn read_head(&mut self) -> Result<Authority, Refusal> {
         if self.head.method != Method::CONNECT {
             return Err(Refusal::MethodNotAllowed);
