@@ -25,6 +25,7 @@ use crate::drain::Drain;
 use crate::end::End;
 use crate::outcome::{Malformed, Refusal};
 
+mod ahead;
 mod chunk;
 mod frames;
 mod gathered;

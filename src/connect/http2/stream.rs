@@ -141,6 +141,17 @@ impl Receive {
         }
     }
 
+    /// Takes all frames that there are: the window bounds them.
+    fn take_in(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        loop {
+            match self.poll_frame(context) {
+                Poll::Ready(Ok(Some(()))) => {}
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Ok(None)) | Poll::Pending => return Ok(()),
+            }
+        }
+    }
+
     fn keep(&mut self, bytes: Bytes) {
         if bytes.len() < SMALL && self.has_some() {
             self.small.extend_from_slice(&bytes);
@@ -160,16 +171,31 @@ impl Receive {
         }
     }
 
-    fn take(&mut self, most: usize) -> &[u8] {
-        if self.ahead.is_empty() {
-            self.settle();
+    /// One frame as it stands, or as many as there is room for: a write for each would cost more than to copy them.
+    fn take<'a>(&'a mut self, room: &'a mut [u8]) -> &'a [u8] {
+        self.settle();
+        if self.ahead.len() == 1 || self.ahead.front().is_some_and(|first| first.len() >= room.len()) {
+            self.current = self.next(room.len());
+            return &self.current;
         }
-        self.current = match self.ahead.front_mut() {
+        let mut length = 0;
+        while let Some(rest) = room.get_mut(length..).filter(|rest| !rest.is_empty()) {
+            let next = self.next(rest.len());
+            if next.is_empty() {
+                break;
+            }
+            rest.get_mut(..next.len()).unwrap_or_default().copy_from_slice(&next);
+            length += next.len();
+        }
+        room.get(..length).unwrap_or_default()
+    }
+
+    fn next(&mut self, most: usize) -> Bytes {
+        match self.ahead.front_mut() {
             Some(first) if first.len() > most => first.split_to(most),
             Some(_) => self.ahead.pop_front().unwrap_or_default(),
             None => Bytes::new(),
-        };
-        &self.current
+        }
     }
 }
 
@@ -229,7 +255,8 @@ impl Source for From<'_> {
 
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
         ready!(self.poll_readable(context))?;
-        Poll::Ready(Ok(self.receive.take(room.len())))
+        self.receive.take_in(context)?;
+        Poll::Ready(Ok(self.receive.take(room)))
     }
 
     fn passed_on(&mut self, bytes: usize) {
@@ -241,12 +268,8 @@ impl Source for From<'_> {
     /// Frames that come meanwhile are kept: the window bounds them, as none of them is passed on.
     async fn failed(&mut self) -> io::Error {
         poll_fn(|context| {
-            loop {
-                match self.receive.poll_frame(context) {
-                    Poll::Ready(Ok(Some(()))) => {}
-                    Poll::Ready(Err(error)) => return Poll::Ready(error),
-                    Poll::Ready(Ok(None)) | Poll::Pending => break,
-                }
+            if let Err(error) = self.receive.take_in(context) {
+                return Poll::Ready(error);
             }
             lock(self.send).stream.poll_reset(context).map(|reset| match reset {
                 Ok(_) => io::ErrorKind::ConnectionReset.into(),

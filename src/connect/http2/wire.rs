@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::ahead::Ahead;
 use super::frames::{Earned, Frames};
 use super::gathered::Gathered;
 use super::room::Outbox;
@@ -23,8 +24,8 @@ pub struct Wire<D>(Arc<Mutex<State<D>>>);
 #[derive(Debug)]
 struct State<D> {
     end: D,
-    /// What was read before HTTP/2 was known to be spoken.
-    early: Vec<u8>,
+    /// Begins with what was read before HTTP/2 was known to be spoken.
+    ahead: Ahead,
     frames: Frames,
     outbox: Outbox,
     unsent: Gathered,
@@ -43,7 +44,7 @@ impl<D: End> Wire<D> {
     pub fn new(end: D, early: Vec<u8>) -> Self {
         Self(Arc::new(Mutex::new(State {
             end,
-            early,
+            ahead: Ahead::of(early),
             frames: Frames::new(Earned::default()),
             outbox: Outbox::new(),
             unsent: Gathered::default(),
@@ -78,32 +79,17 @@ impl<D: End> Wire<D> {
 
 impl<D: End> State<D> {
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        if self.early.is_empty() {
-            let (mut source, _) = self.end.split();
-            // Before the room for it is filled with zeros, which a read that finds nothing would waste.
-            ready!(source.poll_readable(context))?;
-            let room = buffer.initialize_unfilled();
-            let start = room.as_ptr();
-            let bytes = ready!(source.poll_read(context, room))?;
-            let length = bytes.len();
-            // In the room that it was given, or elsewhere: then it must be copied there.
-            let elsewhere = (!std::ptr::eq(bytes.as_ptr(), start)).then(|| bytes.to_vec());
-            match elsewhere {
-                Some(bytes) => buffer.put_slice(&bytes),
-                None => buffer.advance(length),
-            }
-        } else {
-            let length = self.early.len().min(buffer.remaining());
-            buffer.put_slice(self.early.drain(..length).as_slice());
+        let (mut source, _) = self.end.split();
+        ready!(self.ahead.poll_fill(context, &mut source))?;
+        let next = self.ahead.next(buffer.remaining());
+        if !self.frames.came(next) {
+            // Its driver asks next, and ends the connection: h2 need not see them.
+            return Poll::Pending;
         }
-        let came = buffer.filled().get(before..).unwrap_or_default();
-        if self.frames.came(came) {
-            return Poll::Ready(Ok(()));
-        }
-        // Its driver asks next, and ends the connection: h2 need not see them.
-        buffer.set_filled(before);
-        Poll::Pending
+        buffer.put_slice(next);
+        let taken = next.len();
+        self.ahead.take(taken);
+        Poll::Ready(Ok(()))
     }
 
     fn poll_gather(&mut self, context: &mut Context<'_>, pieces: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
