@@ -14,6 +14,7 @@ use self::files::{Contents, Material};
 pub use self::files::{Fault, Part};
 pub use self::handshake::{Accepted, Cause, Failed, Peer};
 pub use self::identity::Identity;
+pub(crate) use self::records::Records;
 pub use self::session::Session;
 
 mod certificates;

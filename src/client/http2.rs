@@ -6,15 +6,18 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use h2::SendStream;
 use h2::client::{Builder, Connection, SendRequest};
 use http::{HeaderValue, Request, header};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::inbox::Inbox;
 use self::stream::{Stream, broken};
 use self::wire::{Fault, Wire};
 use super::head::{Answer, USER_AGENT};
 use super::{ClientError, Deadline, Local, Options, Step, relay, tls};
 
+mod inbox;
 mod stream;
 mod wire;
 
@@ -34,7 +37,10 @@ where
     let opened = deadline.bound(Step::Answer, async {
         let (requests, mut connection) = Driven::begin(stream).await?;
         match connection.during(ask(requests, request)).await {
-            Ok((answer, stream)) => Ok((connection, answer, stream)),
+            Ok((answer, inbox, send)) => {
+                connection.inbox = Some(inbox.clone());
+                Ok((connection, answer, Stream::new(inbox, send)))
+            }
             Err(error) if error.is_io() => Err(connection.named(ClientError::NoAnswer)),
             Err(error) => Err(connection.named(ClientError::Lost(broken(error)))),
         }
@@ -52,10 +58,13 @@ where
 }
 
 /// Sends the request and awaits its answer. From then on the stream is all that holds the connection.
-async fn ask(requests: SendRequest<Bytes>, request: Request<()>) -> Result<(Answer, Stream), h2::Error> {
+async fn ask(
+    requests: SendRequest<Bytes>,
+    request: Request<()>,
+) -> Result<(Answer, Inbox, SendStream<Bytes>), h2::Error> {
     let (answer, send) = requests.ready().await?.send_request(request, false)?;
     let (head, receive) = answer.await?.into_parts();
-    Ok((Answer::of(&head), Stream::new(receive, send)))
+    Ok((Answer::of(&head), Inbox::of(receive), send))
 }
 
 /// No `:scheme`, no `:path`: of a CONNECT they are omitted.
@@ -78,6 +87,8 @@ fn request(options: &Options) -> Result<Request<()>, ClientError> {
 /// A connection, which does nothing by itself.
 struct Driven<S> {
     connection: Connection<Wire<S>, Bytes>,
+    /// Where what comes on its stream goes.
+    inbox: Option<Inbox>,
     /// How it ended, if it has.
     ended: Option<Result<(), h2::Error>>,
     /// What went wrong below it.
@@ -94,6 +105,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driven<S> {
             .max_frame_size(MOST_FRAME)
             .max_header_list_size(MOST_HEAD)
             .max_send_buffer_size(MOST_UNSENT)
+            .data_frame_budget(MOST_OVERHEAD)
             .handshake(wire)
             .await;
         match begun {
@@ -101,6 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driven<S> {
                 requests,
                 Self {
                     connection,
+                    inbox: None,
                     ended: None,
                     fault,
                 },
@@ -121,6 +134,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driven<S> {
 
     /// Sends what is left and closes. Nothing bounds it but the socket: the proxy may still be taking the upload in.
     async fn finish(mut self) {
+        // With its last handle the stream ends, and with that the connection.
+        self.inbox = None;
         poll_fn(|context| {
             self.poll(context);
             if self.ended.is_some() {
@@ -137,6 +152,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driven<S> {
             && let Poll::Ready(ended) = Pin::new(&mut self.connection).poll(context)
         {
             self.ended = Some(ended);
+        }
+        if let Some(inbox) = &self.inbox {
+            inbox.fill(context);
         }
     }
 
@@ -168,10 +186,10 @@ fn named(error: ClientError, connection: Option<h2::Error>, fault: Option<io::Er
 }
 
 fn said(error: h2::Error) -> ClientError {
-    if error.is_library() {
-        ClientError::NotHttp2(error)
-    } else {
+    if error.is_remote() {
         ClientError::BrokenOff(error)
+    } else {
+        ClientError::NotHttp2(error)
     }
 }
 
@@ -183,3 +201,5 @@ const MOST_FRAME: u32 = 64 * 1024;
 const MOST_HEAD: u32 = 16 * 1024;
 /// How much of an upload waits here for the proxy: two reads.
 const MOST_UNSENT: usize = 256 * 1024;
+/// Small frames that come at once, before the inbox can take them in: 256 each, less their length. A socket holds fewer.
+const MOST_OVERHEAD: usize = 32 * 1024 * 1024;

@@ -11,7 +11,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use self::uncut::Uncut;
 use super::ClientError;
+
+mod uncut;
 
 /// Whom the client believes, and who it says it is.
 #[derive(Clone, Debug, Default)]
@@ -81,14 +84,14 @@ impl Connector {
     }
 
     /// Runs the client's half of the handshake.
-    pub(super) async fn handshake(self, stream: TcpStream) -> Result<TlsStream<TcpStream>, ClientError> {
-        let shaken = self.tls.connect(self.name, stream).await;
+    pub(super) async fn handshake(self, stream: TcpStream) -> Result<TlsStream<Uncut>, ClientError> {
+        let shaken = self.tls.connect(self.name, Uncut::from(stream)).await;
         shaken.map_err(|error| named(error, ClientError::Tls))
     }
 }
 
 /// Whether the proxy wants to speak HTTP/2. One that has no ALPN speaks HTTP/1.1.
-pub(super) fn chose_http2(stream: &TlsStream<TcpStream>) -> bool {
+pub(super) fn chose_http2(stream: &TlsStream<Uncut>) -> bool {
     let (_, connection) = stream.get_ref();
     connection.alpn_protocol() == Some(HTTP2)
 }

@@ -2,7 +2,7 @@
 
 /// How far the record has come that is coming.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Records {
+pub(crate) struct Records {
     /// Bytes of its header, while that is not whole.
     header: u8,
     /// Its length, as far as the header says it already.
@@ -13,7 +13,7 @@ pub(super) struct Records {
 
 impl Records {
     /// These bytes have come.
-    pub(super) fn came(&mut self, mut bytes: &[u8]) {
+    pub(crate) fn came(&mut self, mut bytes: &[u8]) {
         while let [byte, rest @ ..] = bytes {
             if self.left > 0 {
                 let body = bytes.len().min(self.left.into());
@@ -32,7 +32,7 @@ impl Records {
     }
 
     /// Whether a record has begun and is not whole.
-    pub(super) fn is_inside(self) -> bool {
+    pub(crate) fn is_inside(self) -> bool {
         self.header > 0 || self.left > 0
     }
 }

@@ -5,64 +5,26 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::{RecvStream, SendStream};
+use h2::SendStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::inbox::Inbox;
 
 /// A stream whose answer has come. Its connection has to be driven by somebody else.
 pub(super) struct Stream {
-    receive: RecvStream,
+    inbox: Inbox,
     send: SendStream<Bytes>,
-    /// What is left of the frame that came last.
-    frame: Bytes,
-    /// How much was read that its reader may not have passed on.
-    read: usize,
 }
 
 impl Stream {
-    pub(super) fn new(receive: RecvStream, send: SendStream<Bytes>) -> Self {
-        Self {
-            receive,
-            send,
-            frame: Bytes::new(),
-            read: 0,
-        }
-    }
-
-    /// Finds bytes that were not read yet: `false` at the end of stream.
-    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        while self.frame.is_empty() {
-            match ready!(self.receive.poll_data(context)) {
-                Some(frame) => self.frame = frame.map_err(broken)?,
-                None => return Poll::Ready(Ok(false)),
-            }
-        }
-        Poll::Ready(Ok(true))
+    pub(super) fn new(inbox: Inbox, send: SendStream<Bytes>) -> Self {
+        Self { inbox, send }
     }
 }
 
 impl AsyncRead for Stream {
-    /// Reads as many frames as there are and fit. Who reads again has passed on what was read before: only then may the
-    /// proxy send as much again, so that a stdout which nobody reads stops it.
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        // It fails for a stream that is gone, whose window does not matter any more.
-        this.receive.flow_control().release_capacity(this.read).ok();
-        this.read = 0;
-        while room.remaining() > 0 {
-            match this.poll_frame(context) {
-                Poll::Ready(Ok(true)) => {
-                    let now = this.frame.len().min(room.remaining());
-                    room.put_slice(&this.frame.split_to(now));
-                    this.read += now;
-                }
-                // Whatever it is, it is still so at the next read.
-                _ if this.read > 0 => break,
-                Poll::Ready(Ok(false)) => break,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-        Poll::Ready(Ok(()))
+        self.inbox.poll_read(context, room)
     }
 }
 

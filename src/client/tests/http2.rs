@@ -11,6 +11,7 @@ use http::{Request, Response};
 use proptest::prelude::*;
 
 mod endings;
+mod odd;
 
 /// A proxy that speaks HTTP/2 with whoever offers it.
 struct Http2Proxy {
@@ -315,3 +316,8 @@ proptest! {
         }
     }
 }
+
+/// An empty SETTINGS frame.
+const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+/// HEADERS of stream 1 with `:status: 200`, which is 8 in HPACK's static table.
+const ANSWER: &[u8] = b"\0\0\x01\x01\x04\0\0\0\x01\x88";

@@ -96,3 +96,40 @@ async fn under_tls_the_end_of_stdin_is_a_close_notify_and_the_answer_still_arriv
     assert_eq!(read_all(&mut stdout).await, b"answer");
     within(ended).await.unwrap().unwrap();
 }
+
+/// Whoever is in between can cut a connection, and sends a FIN to both sides.
+#[tokio::test]
+async fn an_end_in_the_middle_of_a_record_is_no_end() {
+    let proxy = Proxy::bind().await;
+    let identity = Server::of("127.0.0.1");
+    for (head, bytes) in [(ACCEPT, &b"bye"[..]), (b"", b""), (b"HTTP/1.1 200 OK\r\n", b"")] {
+        let mut session = Session::start(identity.options(&proxy));
+        let mut stream = identity.answer(&proxy, &[head, bytes].concat()).await;
+        let mut said = vec![0; bytes.len()];
+        within(session.stdout.read_exact(&mut said)).await.unwrap();
+        assert_eq!(said, bytes);
+        stream.flush().await.unwrap();
+        cut_in_a_record(stream, b"more bytes").await;
+        let error = session.end().await.unwrap_err();
+        assert_eq!(
+            (error.exit_code(), chain(&error).as_str()),
+            (
+                1,
+                "the connection to the proxy was lost: it ended in the middle of a TLS record"
+            )
+        );
+    }
+}
+
+/// Sends all of a record with these bytes but its last, and a FIN.
+pub(super) async fn cut_in_a_record(stream: TlsStream<TcpStream>, bytes: &[u8]) {
+    let (mut tcp, mut connection) = stream.into_inner();
+    Write::write_all(&mut connection.writer(), bytes).unwrap();
+    let mut record = Vec::new();
+    connection.write_tls(&mut record).unwrap();
+    record.pop();
+    tcp.write_all(&record).await.unwrap();
+    tcp.shutdown().await.unwrap();
+    // Its own end is read, or what it still sends would be answered with a reset.
+    read_all(&mut tcp).await;
+}

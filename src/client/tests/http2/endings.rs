@@ -202,8 +202,3 @@ async fn a_stdout_whose_reader_left_ends_the_client_quietly_and_its_stream() {
     assert_eq!(reset.reason(), Some(Reason::CANCEL));
     within(tunnel.connection).await.unwrap();
 }
-
-/// An empty SETTINGS frame.
-const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
-/// HEADERS of stream 1 with `:status: 200`, which is 8 in HPACK's static table.
-const ANSWER: &[u8] = b"\0\0\x01\x01\x04\0\0\0\x01\x88";
