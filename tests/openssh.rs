@@ -8,12 +8,17 @@
     reason = "a helper of a test fails the test"
 )]
 
+#[path = "tls/authority.rs"]
+#[expect(dead_code, reason = "each file of tests uses a part of it")]
+mod authority;
 #[path = "openssh/clients.rs"]
 mod clients;
 #[path = "openssh/lines.rs"]
 mod lines;
 #[path = "openssh/login.rs"]
 mod login;
+#[path = "openssh/one_port.rs"]
+mod one_port;
 #[path = "openssh/process.rs"]
 mod process;
 #[path = "openssh/proxy.rs"]
@@ -31,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use clients::Client;
 use lines::Lines;
-use login::{HOST, Login, noise};
+use login::{CLOSED, GUARDED, HOST, Login, noise};
 use process::{Process, program, quiet, run};
 
 /// Each client does each thing under a name of its own.
@@ -66,8 +71,8 @@ macro_rules! each_client {
             }
 
             #[test]
-            fn shows_a_refusal() {
-                super::shows_a_refusal(&CLIENT);
+            fn shows_refusals() {
+                super::shows_refusals(&CLIENT);
             }
         }
     )* };
@@ -238,22 +243,77 @@ fn vs_code_session(login: &Login) -> (std::net::SocketAddr, Process) {
     panic!("no port for the forward");
 }
 
-fn shows_a_refusal(client: &Client) {
+fn shows_refusals(client: &Client) {
     let login = Login::through(client);
-    let started = Instant::now();
-    let refused = login.attempt(
-        login.command("ssh").arg("unknown.ns.svc.cluster.local").arg("true"),
-        &[],
-    );
-    assert_eq!(refused.status.code(), Some(255), "{refused}");
-    assert!(started.elapsed() < SOON, "{refused}");
-    assert!(refused.stderr.contains(client.refusal), "{refused}");
-    let lines = login.proxy.access_lines(1);
-    assert!(
-        lines[0].contains(r#""status":403"#) && lines[0].contains(r#""reason":"not_allowed""#),
-        "{lines:?}"
-    );
-    assert_spoken(client, &lines[0]);
+    for (number, (name, status, phrase, reason)) in [
+        (
+            "unknown.ns.svc.cluster.local",
+            403,
+            "the target is not on the allowlist",
+            "not_allowed",
+        ),
+        (
+            GUARDED,
+            403,
+            "the target wants a client certificate",
+            "client_not_allowed",
+        ),
+        (CLOSED, 502, "the target refused the connection", "target_refused"),
+        (
+            HOST,
+            503,
+            "the target has its most tunnels, try again later",
+            "target_full",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let _only_one = (status == 503).then(|| {
+            login.proxy.set("limits: {target: {max_tunnels: 1}}\n");
+            shell(&login)
+        });
+        let started = Instant::now();
+        let refused = login.attempt(login.command("ssh").arg(name).arg("true"), &[]);
+        assert_eq!(refused.status.code(), Some(255), "{refused}");
+        assert!(started.elapsed() < SOON, "{refused}");
+        assert!(refused.stderr.contains(&client.shows(status, phrase)), "{refused}");
+        let line = &login.proxy.access_lines(number + 1)[number];
+        for field in [format!(r#""status":{status}"#), format!(r#""reason":"{reason}""#)] {
+            assert!(line.contains(&field), "{field} is not in {line}");
+        }
+        assert_spoken(client, line);
+    }
+}
+
+#[test]
+fn a_certificate_opens_what_demands_it_by_the_name_that_the_proxy_has() {
+    let login = Login::through(&clients::SWITCHBOARD_TLS);
+    for (number, client) in [
+        &clients::SWITCHBOARD_CERTIFICATE,
+        &clients::SWITCHBOARD_CERTIFICATE_HTTP1,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let proxy_command = client.command(login.proxy.address);
+        let finished = login.run(
+            login.command_by(&proxy_command, "ssh").args([GUARDED, "cat"]),
+            b"let in\n",
+        );
+        assert_eq!(finished.stdout, "let in\n");
+        let line = &login.proxy.access_lines(2 * number + 1)[2 * number];
+        assert_spoken(client, line);
+        assert!(line.contains(r#""tls.client.subject":"CN=alice""#), "{line}");
+        // The proxy has a certificate of that name, and none of this: it shows its first.
+        let wrong = proxy_command.replace("ssh.example.com", "other.example.com");
+        let refused = login.attempt(login.command_by(&wrong, "ssh").args([GUARDED, "true"]), &[]);
+        assert_eq!(refused.status.code(), Some(255), "{refused}");
+        let expected =
+            "the TLS handshake with the proxy failed: invalid peer certificate: certificate not valid for name";
+        assert!(refused.stderr.contains(expected), "{refused}");
+        login.proxy.access_lines(2 * number + 2);
+    }
 }
 
 #[test]
@@ -317,6 +377,18 @@ fn switchboard_connect_says_why_before_it_hangs_up() {
 #[test]
 fn a_session_outlives_sigterm() {
     let mut login = Login::through(&clients::SWITCHBOARD);
+    let (mut session, stdout) = shell(&login);
+    login.proxy.terminate();
+    login.proxy.says("drain");
+    echo(&mut session, &stdout, "after");
+    drop(session.child().stdin.take());
+    assert!(session.wait(SOON).success());
+    assert_eq!(login.proxy.wait().code(), Some(0), "{}", login.proxy.log());
+    assert_tunnel(&clients::SWITCHBOARD, &login.proxy.access_lines(1)[0]);
+}
+
+/// A session with a shell, which has answered.
+fn shell(login: &Login) -> (Process, Lines) {
     let mut command = login.command("ssh");
     command
         .args(["-T", HOST, "sh"])
@@ -324,19 +396,16 @@ fn a_session_outlives_sigterm() {
         .stdout(Stdio::piped());
     let mut session = Process::start(&mut command);
     let stdout = Lines::of(session.child().stdout.take().unwrap());
-    let mut shell = session.child().stdin.take().unwrap();
-    let hears = |text: &str| stdout.wait(SOON, |lines| lines.contains(&text.to_owned()).then_some(()));
+    echo(&mut session, &stdout, "before");
+    (session, stdout)
+}
 
-    shell.write_all(b"echo before\n").unwrap();
-    hears("before").unwrap();
-    login.proxy.terminate();
-    login.proxy.says("drain");
-    shell.write_all(b"echo after\n").unwrap();
-    hears("after").unwrap();
-    drop(shell);
-    assert!(session.wait(SOON).success());
-    assert_eq!(login.proxy.wait().code(), Some(0), "{}", login.proxy.log());
-    assert_tunnel(&clients::SWITCHBOARD, &login.proxy.access_lines(1)[0]);
+fn echo(session: &mut Process, stdout: &Lines, text: &str) {
+    let stdin = session.child().stdin.as_mut().unwrap();
+    writeln!(stdin, "echo {text}").unwrap();
+    stdout
+        .wait(SOON, |lines| lines.contains(&text.to_owned()).then_some(()))
+        .unwrap();
 }
 
 /// sshd 9.8 and later punishes addresses that connect and do not log in, and everybody has the proxy's.
@@ -375,7 +444,7 @@ fn the_readme_gives_these_commands() {
         clients::PROXYTUNNEL_TLS,
     ] {
         // A proxy for everybody has a certificate that everybody trusts.
-        let command = client.proxy_command.replace(" --ca tls.crt", "").replace(" -z", "");
+        let command = client.proxy_command.replace(" --ca ca.crt", "").replace(" -z", "");
         let line = format!("ProxyCommand {command}");
         assert!(
             readme.lines().any(|there| there.trim() == line),

@@ -7,6 +7,9 @@
     reason = "a test may fail anywhere"
 )]
 
+#[path = "tls/authority.rs"]
+#[expect(dead_code, reason = "each file of tests uses a part of it")]
+mod authority;
 #[path = "openssh/clients.rs"]
 #[expect(dead_code, reason = "each file of tests uses a part of it")]
 mod clients;

@@ -13,7 +13,7 @@ pub(crate) struct Client {
     pub(crate) package: &'static str,
     /// The ProxyCommand for a proxy at `proxy.example.com:8080`, as in the README.
     pub(crate) proxy_command: &'static str,
-    /// What a user sees of a refused name.
+    /// What a user sees of a refusal: `@STATUS` is its number, `@PHRASE` its reason.
     pub(crate) refusal: &'static str,
     /// What the proxy says that it was spoken to by: the version of TLS, and that of HTTP.
     pub(crate) spoken: [&'static str; 2],
@@ -23,50 +23,58 @@ pub(crate) const SWITCHBOARD: Client = Client {
     program: "switchboard",
     package: "",
     proxy_command: "switchboard connect --proxy http://proxy.example.com:8080 %h:%p",
-    refusal: "the target is not on the allowlist",
+    refusal: "the proxy answered @STATUS: @PHRASE",
     spoken: ["", "1"],
 };
 
 /// By TLS, as the proxy would have it: over HTTP/2. ssh runs it where the proxy's certificate is.
 pub(crate) const SWITCHBOARD_TLS: Client = Client {
-    program: "switchboard",
-    package: "",
-    proxy_command: "switchboard connect --proxy https://proxy.example.com:8080 --ca tls.crt %h:%p",
-    refusal: "the proxy answered 403: the target is not on the allowlist",
+    proxy_command: "switchboard connect --proxy https://proxy.example.com:8080 --ca ca.crt %h:%p",
     spoken: ["1.3", "2"],
+    ..SWITCHBOARD
 };
 
 /// By TLS, over HTTP/1.1.
 pub(crate) const SWITCHBOARD_TLS_HTTP1: Client = Client {
-    program: "switchboard",
-    package: "",
-    proxy_command: "switchboard connect --http1.1 --proxy https://proxy.example.com:8080 --ca tls.crt %h:%p",
-    refusal: "the proxy answered 403: the target is not on the allowlist",
+    proxy_command: "switchboard connect --http1.1 --proxy https://proxy.example.com:8080 --ca ca.crt %h:%p",
     spoken: ["1.3", "1"],
+    ..SWITCHBOARD
+};
+
+/// With a certificate of the user's, and the proxy's by another name than its address: it has one for each.
+pub(crate) const SWITCHBOARD_CERTIFICATE: Client = Client {
+    proxy_command: "switchboard connect --proxy https://proxy.example.com:8080 --ca ca.crt \
+                    --server-name ssh.example.com --cert alice.crt --key alice.key %h:%p",
+    ..SWITCHBOARD_TLS
+};
+
+/// The same over HTTP/1.1.
+pub(crate) const SWITCHBOARD_CERTIFICATE_HTTP1: Client = Client {
+    proxy_command: "switchboard connect --http1.1 --proxy https://proxy.example.com:8080 --ca ca.crt \
+                    --server-name ssh.example.com --cert alice.crt --key alice.key %h:%p",
+    ..SWITCHBOARD_TLS_HTTP1
 };
 
 pub(crate) const PROXYTUNNEL: Client = Client {
     program: "proxytunnel",
     package: "proxytunnel",
     proxy_command: "proxytunnel -p proxy.example.com:8080 -d %h:%p",
-    refusal: "403 the target is not on the allowlist",
+    refusal: "@STATUS @PHRASE",
     spoken: ["", "1"],
 };
 
 /// The certificate is of a throwaway authority, which `-z` lets pass: it is TLS that is tested, and not proxytunnel.
 pub(crate) const PROXYTUNNEL_TLS: Client = Client {
-    program: "proxytunnel",
-    package: "proxytunnel",
     proxy_command: "proxytunnel -E -z -p proxy.example.com:8080 -d %h:%p",
-    refusal: "403 the target is not on the allowlist",
     spoken: ["1.3", "1"],
+    ..PROXYTUNNEL
 };
 
 pub(crate) const NC: Client = Client {
     program: "nc",
     package: "netcat-openbsd",
     proxy_command: "nc -X connect -x proxy.example.com:8080 %h %p",
-    refusal: "403 the target is not on the allowlist",
+    refusal: "@STATUS @PHRASE",
     spoken: ["", "1"],
 };
 
@@ -74,7 +82,7 @@ pub(crate) const NCAT: Client = Client {
     program: "ncat",
     package: "ncat",
     proxy_command: "ncat --proxy proxy.example.com:8080 --proxy-type http %h %p",
-    refusal: "403",
+    refusal: "@STATUS",
     spoken: ["", "1"],
 };
 
@@ -82,7 +90,7 @@ pub(crate) const CORKSCREW: Client = Client {
     program: "corkscrew",
     package: "corkscrew",
     proxy_command: "corkscrew proxy.example.com 8080 %h %p",
-    refusal: "the target is not on the allowlist",
+    refusal: "@PHRASE",
     spoken: ["", "1"],
 };
 
@@ -99,7 +107,7 @@ pub(crate) const SOCAT: Client = Client {
     program: "socat",
     package: "socat",
     proxy_command: "socat - PROXY:proxy.example.com:%h:%p,proxyport=8080",
-    refusal: "the target is not on the allowlist",
+    refusal: "@PHRASE",
     spoken: ["", "1"],
 };
 
@@ -108,23 +116,28 @@ pub(crate) const HTTP2: Client = Client {
     program: "stdio.py",
     package: PYTHON,
     proxy_command: "stdio.py proxy.example.com 8080 %h:%p",
-    refusal: "the target is not on the allowlist",
+    refusal: "@PHRASE",
     spoken: ["", "2"],
 };
 
 /// The same by TLS, whoever the certificate is of.
 pub(crate) const HTTP2_TLS: Client = Client {
-    program: "stdio.py",
-    package: PYTHON,
     proxy_command: "stdio.py proxy.example.com 8080 %h:%p tls",
-    refusal: "the target is not on the allowlist",
     spoken: ["1.3", "2"],
+    ..HTTP2
 };
 
 /// In place of a package: a script of ours, for the Python that `tests/install-clients` makes.
 const PYTHON: &str = "PyPI";
 
 impl Client {
+    /// What a user sees of that refusal.
+    pub(crate) fn shows(&self, status: u16, phrase: &str) -> String {
+        self.refusal
+            .replace("@STATUS", &status.to_string())
+            .replace("@PHRASE", phrase)
+    }
+
     /// The ProxyCommand for a proxy at this address, with the program's full path.
     pub(crate) fn command(&self, proxy: SocketAddr) -> String {
         let (name, arguments) = self.proxy_command.split_once(' ').unwrap();

@@ -27,7 +27,7 @@ impl Login {
     pub(crate) fn through(client: &Client) -> Self {
         let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
         let sshd = Sshd::start(directory.path());
-        let proxy = Proxy::start(directory.path(), &format!("{HOST}:{PORT}"), sshd.address);
+        let proxy = Proxy::start(directory.path(), sshd.address);
         let options = options(directory.path(), &sshd.user, &client.command(proxy.address));
         Self {
             proxy,
@@ -39,8 +39,17 @@ impl Login {
 
     /// `ssh`, `scp` or `sftp`, ready for its own arguments.
     pub(crate) fn command(&self, name: &str) -> Command {
+        self.command_with(name, &self.options)
+    }
+
+    /// The same by another way through the proxy.
+    pub(crate) fn command_by(&self, proxy_command: &str, name: &str) -> Command {
+        self.command_with(name, &options(self.directory.path(), &self.sshd.user, proxy_command))
+    }
+
+    fn command_with(&self, name: &str, options: &[OsString]) -> Command {
         let mut command = quiet(program(name, "openssh-client"));
-        command.args(&self.options).current_dir(self.directory.path());
+        command.args(options).current_dir(self.directory.path());
         command
     }
 
@@ -73,7 +82,13 @@ impl Login {
 /// The name as a user types it. No resolver knows it: only the proxy does.
 pub(crate) const HOST: &str = "svc-a.ns.svc.cluster.local";
 
-/// The port of the name.
+/// The same sshd, for a user with alice's certificate only.
+pub(crate) const GUARDED: &str = "guarded.ns.svc.cluster.local";
+
+/// Nothing listens there.
+pub(crate) const CLOSED: &str = "closed.ns.svc.cluster.local";
+
+/// The port of the names.
 pub(crate) const PORT: u16 = 80;
 
 /// `size` bytes that repeat nowhere near, so that a lost, doubled or moved block shows.
@@ -96,7 +111,7 @@ pub(crate) fn options(directory: &Path, user: &str, proxy_command: &str) -> Vec<
     // A strict and exact entry: a session that reached any other server would not begin.
     let host_key = fs::read_to_string(directory.join("host_key.pub")).unwrap();
     let known_hosts = directory.join("known_hosts");
-    fs::write(&known_hosts, format!("[{HOST}]:{PORT} {host_key}")).unwrap();
+    fs::write(&known_hosts, format!("[{HOST}]:{PORT},[{GUARDED}]:{PORT} {host_key}")).unwrap();
     let settings = [
         format!("User={user}"),
         format!("Port={PORT}"),
@@ -119,4 +134,4 @@ pub(crate) fn options(directory: &Path, user: &str, proxy_command: &str) -> Vec<
 }
 
 /// Long enough for 64 MiB on a busy machine, short enough to show a hang.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

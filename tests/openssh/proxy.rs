@@ -3,14 +3,17 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use super::authority::Authority;
 use super::lines::Lines;
+use super::login::{CLOSED, GUARDED, HOST, PORT};
 use super::process::{Process, quiet};
+use super::sshd::free_address;
 
 /// A running `switchboard serve`.
 pub(crate) struct Proxy {
@@ -19,24 +22,38 @@ pub(crate) struct Proxy {
     stdout: Lines,
     stderr: Lines,
     process: Process,
+    configuration: PathBuf,
+    _authority: Authority,
 }
 
 impl Proxy {
-    /// Starts it with one name on the allowlist, one port for plain and TLS clients, and a drain that does not wait for
-    /// load balancers.
-    pub(crate) fn start(directory: &Path, name: &str, target: SocketAddr) -> Self {
-        let configuration = directory.join("switchboard.yaml");
-        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-        fs::write(directory.join("tls.crt"), made.cert.pem()).unwrap();
-        fs::write(directory.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
-        let [certificate, key] = ["tls.crt", "tls.key"].map(|name| directory.join(name).display().to_string());
+    /// Starts it with one port for everybody and a drain that does not wait for load balancers. What users need of its
+    /// authority is in `directory`: `ca.crt`, and `alice.crt` with `alice.key`.
+    pub(crate) fn start(directory: &Path, target: SocketAddr) -> Self {
+        let authority = Authority::new();
+        let alice = authority.client("alice", &["alice@example.com"], 7);
+        for (file, name) in [
+            (authority.ca(), "ca.crt"),
+            (alice.cert, "alice.crt"),
+            (alice.key, "alice.key"),
+        ] {
+            fs::copy(file, directory.join(name)).unwrap();
+        }
+        let [by_address, by_name] = [("address", &[][..]), ("name", &["ssh.example.com"])]
+            .map(|(file, names)| authority.server(file, names).setting());
+        let (ca, closed) = (authority.ca(), free_address());
         let text = format!(
             "listen: {{address: \"127.0.0.1:0\", tls: optional}}\n\
-             tls: {{certificates: [{{cert: \"{certificate}\", key: \"{key}\"}}]}}\n\
+             tls: {{certificates: [{by_address}, {by_name}], client_auth: optional, client_ca: \"{}\"}}\n\
              admin: \"127.0.0.1:0\"\n\
-             allowlist:\n  static:\n    - {{name: \"{name}\", addresses: [\"{target}\"]}}\n\
-             drain: {{delay: 0s, timeout: 30s, spread: 0s}}\n"
+             allowlist:\n  static:\n    \
+             - {{name: \"{HOST}:{PORT}\", addresses: [\"{target}\"]}}\n    \
+             - {{name: \"{GUARDED}:{PORT}\", addresses: [\"{target}\"], allowed_clients: [alice@example.com]}}\n    \
+             - {{name: \"{CLOSED}:{PORT}\", addresses: [\"{closed}\"]}}\n\
+             drain: {{delay: 0s, timeout: 30s, spread: 0s}}\n",
+            ca.display(),
         );
+        let configuration = directory.join("switchboard.yaml");
         fs::write(&configuration, text).unwrap();
         let mut command = quiet(env!("CARGO_BIN_EXE_switchboard"));
         command
@@ -58,7 +75,17 @@ impl Proxy {
             stdout,
             stderr,
             process,
+            configuration,
+            _authority: authority,
         }
+    }
+
+    /// Adds a setting to its configuration, and has it read.
+    pub(crate) fn set(&self, more: &str) {
+        let mut text = fs::read_to_string(&self.configuration).unwrap();
+        text += more;
+        fs::write(&self.configuration, text).unwrap();
+        self.reload();
     }
 
     /// Waits until `count` tunnels and refusals are in the access log, and gives their lines.
