@@ -11,8 +11,9 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
+use self::reload::Reload;
 use crate::admin;
 use crate::allowlist::Writer;
 use crate::budget::Budgets;
@@ -21,7 +22,7 @@ use crate::config::{Config, LoadError};
 use crate::crowd::Crowd;
 use crate::descriptors::Descriptors;
 use crate::drain::{Conductor, Drained, Tasks};
-use crate::limits::{Limits, TotalCaps};
+use crate::limits::TotalCaps;
 use crate::listener;
 use crate::metrics::{self, Metrics};
 use crate::places::Places;
@@ -34,6 +35,7 @@ use crate::tls::{self, Tls};
 use crate::tunnel::{self, World};
 
 mod pages;
+mod reload;
 
 /// What a running process may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,90 +261,6 @@ async fn accept((listener, options): (TcpListener, Arc<listener::Options>), worl
     if options.reuse_port {
         // Another process has the port, so that nobody may notice: whoever came last still has to be heard.
         sleep(LAST_REQUESTS).await;
-    }
-}
-
-/// What a reload changes: static targets, limits, certificates and the cluster. Everything else needs a restart.
-struct Reload {
-    config: Box<Config>,
-    source: Source,
-    room: Room,
-    writer: Writer,
-    services: Option<Services>,
-}
-
-impl Reload {
-    fn run(&mut self, world: &World) {
-        let metrics = &world.metrics;
-        match (self.source)() {
-            Ok(new) => {
-                let removed = self.config.targets_lost_in(&new);
-                let untouched = self.config.changes_needing_restart(&new);
-                if !untouched.is_empty() {
-                    warn!("changed, but needs a restart: {}", untouched.join(", "));
-                }
-                self.writer.publish(&new.targets, &new.limits);
-                let burst = new.limits.tunnel.burst;
-                world.clients.set(new.limits.client, burst, new.limits.caps.client);
-                let caps = self.room.fitting(new.limits.caps.total, metrics);
-                world.unfinished.set(caps.unfinished);
-                world.tunnels.set(caps.tunnels);
-                world.total.set(new.limits.total, burst);
-                renewal::tell(&world.tls.configure(new.tls.clone()), world);
-                self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
-                self.config.targets = new.targets;
-                self.config.limits = new.limits;
-                self.config.kubernetes = new.kubernetes;
-                self.config.tls = new.tls;
-                metrics.config_last_reload_successful.set(1);
-                info!(targets = self.config.targets.len(), removed, "configuration reloaded");
-            }
-            Err(error) => {
-                metrics.config_last_reload_successful.set(0);
-                metrics.config_reload_failures.inc();
-                report(&error);
-            }
-        }
-    }
-}
-
-impl Reload {
-    /// Follows a cluster with other settings, or begins to, or ceases.
-    fn follow(&mut self, options: Option<&services::Options>, limits: &Limits, metrics: &Metrics) {
-        let followed = match (options.cloned(), self.services.take()) {
-            (Some(options), Some(mut running)) => {
-                let done = running.configure(options, limits);
-                self.services = Some(running);
-                done
-            }
-            (Some(options), None) => {
-                self.writer.await_services();
-                Services::start(options, limits, self.writer.clone(), metrics.clone())
-                    .map(|started| self.services = Some(started))
-            }
-            (None, running) => {
-                // It must have ended before the last word about its Services is said.
-                drop(running);
-                self.writer.replace(Vec::new(), true);
-                synced(metrics);
-                Ok(())
-            }
-        };
-        if let Err(error) = followed {
-            error!(%error, "cannot follow the cluster");
-        }
-    }
-}
-
-fn report(error: &LoadError) {
-    error!("{error}: the settings stay as they were");
-    match error {
-        LoadError::Unreadable { source, .. } => error!("{source}"),
-        LoadError::Faulty { faults, .. } => {
-            for fault in faults {
-                error!("{fault}");
-            }
-        }
     }
 }
 
