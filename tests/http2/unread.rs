@@ -1,5 +1,6 @@
 //! Clients that do not read what they are sent, and targets that do not: what of it is kept, and for how long.
 
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::{Echo, Target};
 use crate::peer::{self, code};
-use crate::raw::{DATA, END_HEADERS, HEADERS, RST_STREAM, Raw, SETTINGS, WINDOW_UPDATE, connect, frame};
+use crate::raw::{DATA, END_HEADERS, HEADERS, PING, RST_STREAM, Raw, SETTINGS, WINDOW_UPDATE, connect, frame};
 use crate::siblings::resident;
 
 /// A connection on which stream 1 was sent so much that nobody may be sent any more.
@@ -109,6 +110,52 @@ fn downloads_that_nobody_takes_are_bounded_for_all_streams_together() {
     }
     println!("{most} KiB for 50 downloads that nobody takes");
     assert!(most < 4096, "{most} KiB for 50 downloads that nobody takes");
+}
+
+/// A client takes the windows of all streams back, when two reads wait for the socket and the other streams for their
+/// turn, and gives them again, last of all to those that have been sent most: they hold the turn.
+#[test]
+fn downloads_go_on_when_a_client_gives_windows_again_that_it_took_back() {
+    let target = Target::listen();
+    let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
+    let mut raw = Raw::connect(server.public());
+    let window = |stream, more: u32| frame(WINDOW_UPDATE, 0, stream, &more.to_be_bytes());
+    let initial = |size: u32| frame(SETTINGS, 0, 0, &[&[0, 4][..], &size.to_be_bytes()].concat());
+    raw.send(&initial(4 << 20));
+    raw.send(&window(0, 8 << 20));
+    let mut came = BTreeMap::new();
+    for stream in (1..80).step_by(2) {
+        raw.send(&frame(HEADERS, END_HEADERS, stream, &connect("box:22")));
+        let mut source = target.accept();
+        thread::spawn(move || while source.try_send([0; 65536]).is_ok() {});
+        came.insert(stream, 0);
+    }
+    // Until the socket is full.
+    thread::sleep(Duration::from_secs(1));
+    raw.send(&initial(0));
+    raw.send(&frame(PING, 0, 0, b"12345678"));
+    loop {
+        let next = raw.any();
+        match next.kind {
+            DATA => *came.get_mut(&next.stream).unwrap() += u32::try_from(next.payload.len()).unwrap(),
+            PING => break,
+            _ => {}
+        }
+    }
+    let mut by_size: Vec<_> = came.into_iter().map(|(stream, came)| (came, stream)).collect();
+    by_size.sort_unstable();
+    for &(came, stream) in &by_size {
+        raw.send(&window(stream, came + (1 << 20)));
+    }
+    raw.send(&window(0, by_size.iter().map(|&(came, _)| came).sum()));
+    let mut left = by_size.len() << 20;
+    while left > 0 {
+        let next = raw.any();
+        if next.kind == DATA {
+            left -= next.payload.len();
+            raw.send(&window(0, u32::try_from(next.payload.len()).unwrap()));
+        }
+    }
 }
 
 /// The window of a stream and of a connection before anybody says otherwise (RFC 9113 section 6.9.2).

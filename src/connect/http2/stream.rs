@@ -294,11 +294,22 @@ pub struct To<'a> {
 }
 
 impl Sink for To<'_> {
-    /// The window before the turn: whoever has a turn can send.
+    /// The window before the turn: whoever has a turn can send. But nobody waits for one with the other. A client may
+    /// take windows back (RFC 9113 section 6.9.2), of bytes that have had their turn: these need the connection's window
+    /// again, which must not be with those who wait for the turn.
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(lock(self.send).poll_capacity(context, ROOM))?;
+        let mut send = lock(self.send);
+        let Poll::Ready(window) = send.poll_capacity(context, ROOM) else {
+            (self.units, self.turns) = (None, self.outbox.turns());
+            return Poll::Pending;
+        };
+        window?;
         if self.units.is_none() {
-            self.units = ready!(self.turns.poll_acquire_many(context, UNITS));
+            let Poll::Ready(units) = self.turns.poll_acquire_many(context, UNITS) else {
+                send.give_back();
+                return Poll::Pending;
+            };
+            self.units = units;
         }
         Poll::Ready(Ok(()))
     }
