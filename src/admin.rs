@@ -97,6 +97,8 @@ async fn converse(stream: TcpStream, peer: SocketAddr, pages: &Pages) -> hyper::
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(LONGEST_HEAD)
+        // One page each: who asks for hundreds at once, and takes none, would keep the thread and the place.
+        .keep_alive(false)
         .serve_connection(
             TokioIo::new(stream),
             service_fn(async |request| Ok::<_, Infallible>(answer(&request, peer, pages))),
@@ -214,8 +216,8 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 /// Slow ones may hold a place for as long as a head may take, and the kubelet must find one.
 const MOST_CONNECTIONS: usize = 512;
 const LONGEST_HEAD: Duration = Duration::from_secs(5);
-/// A scraper that keeps its connection open has it renewed that often.
-const LONGEST_CONNECTION: Duration = Duration::from_secs(600);
+/// For its one page to be asked for and taken.
+const LONGEST_CONNECTION: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {

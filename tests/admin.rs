@@ -330,3 +330,14 @@ fn slow_clients_of_the_admin_port_block_nobody() {
     }
     drop(slow);
 }
+
+/// Who asks for hundreds of pages at once, and takes none, would keep the others waiting and its place for long.
+#[test]
+fn a_connection_to_the_admin_port_has_one_page() {
+    let proxy = Proxy::start("");
+    let mut peer = Peer::connect(proxy.admin());
+    peer.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2));
+    let said = peer.rest_as_text();
+    assert_eq!(said.matches("HTTP/1.1 200 OK").count(), 1, "{said}");
+    assert!(said.contains("connection: close"), "{said}");
+}
