@@ -220,14 +220,21 @@ impl App {
         };
         self.readiness.withdraw("shutdown");
         self.world.metrics.draining.set(1);
+        let hurry = CancellationToken::new();
         let told_again = async {
             // Kubernetes sends its signal when the hook that has asked for the drain is through: that is no hurry.
             if !told {
                 stop(&mut commands).await;
             }
             stop(&mut commands).await;
+            hurry.cancel();
         };
-        self.conductor.run(&reload.config.drain, &tasks, told_again).await
+        let drained = self.conductor.run(&reload.config.drain, &tasks, told_again).await;
+        if !told && !hurry.is_cancelled() {
+            // With the first process of a container all others end, such as the hook that waits for this.
+            sleep(LAST_LOOKS).await;
+        }
+        drained
     }
 }
 
@@ -311,6 +318,8 @@ impl Room {
     }
 }
 
+/// How long who waits for a drain's end may take to see it: `switchboard drain` looks five times a second.
+const LAST_LOOKS: Duration = Duration::from_secs(2);
 /// How long a request takes that comes as soon as it can.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// 56 MiB of pipes at their full size, 32 of them large: an unprivileged user may have 64.
