@@ -86,7 +86,7 @@ struct Connect {
     /// Expect this name in the proxy's certificate, and ask for it, instead of the host of the URL
     #[arg(long, env = "SWITCHBOARD_SERVER_NAME", value_name = "NAME")]
     server_name: Option<String>,
-    /// Speak HTTP/1.1 to an https:// proxy that would rather have HTTP/2
+    /// Speak HTTP/1.1 to an https:// proxy that would rather have HTTP/2; to an http:// one it is always HTTP/1.1
     #[arg(long = "http1.1")]
     http1: bool,
     /// Where to go
@@ -246,7 +246,9 @@ const SERVE_EXITS: &str = "Exit status: 0 drained, 1 runtime error, 2 usage or c
 const CONNECT_EXAMPLE: &str = "\
 In ~/.ssh/config:
   Host *.svc.cluster.local
-    ProxyCommand switchboard connect --proxy http://ssh.example.com %h:%p";
+    ProxyCommand switchboard connect --proxy http://ssh.example.com %h:%p
+
+Exit status: 0 the tunnel ended in order, 1 it did not open or broke off, 2 usage";
 const USAGE: u8 = 2;
 const DRAIN_CUT: u8 = 3;
 const QUEUED_COMMANDS: usize = 4;
