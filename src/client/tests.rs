@@ -44,6 +44,11 @@ impl Session {
         Self { stdin, stdout, ended }
     }
 
+    /// Each by itself, as they end one after the other.
+    fn parts(self) -> (DuplexStream, DuplexStream, JoinHandle<Result<(), ClientError>>) {
+        (self.stdin, self.stdout, self.ended)
+    }
+
     async fn end(self) -> Result<(), ClientError> {
         within(self.ended).await.unwrap()
     }
@@ -360,11 +365,7 @@ async fn a_closed_port_is_named_with_its_address() {
 async fn exchange<S: AsyncRead + AsyncWrite>(session: Session, stream: S) {
     const LENGTH: usize = 8 << 20;
     let (up, down) = (pattern(5, LENGTH), pattern(6, LENGTH));
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = session;
+    let (mut stdin, mut stdout, ended) = session.parts();
     let (mut from_client, mut to_client) = tokio::io::split(stream);
     let (received_up, received_down, (), ()) = tokio::join!(
         read_all(&mut from_client),

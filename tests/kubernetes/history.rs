@@ -15,10 +15,7 @@ fn a_revision_that_expires_on_any_watch_or_page_forbids_nothing() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         // More than one page of each.
-        for index in 0..1100 {
-            stage.put(&format!("svc-{index}"), "10.9.1.1");
-        }
-        stage.proxy.reaches("svc-1099.team-a:22", "10.9.1.1:22").await;
+        serve_many(&stage, 1100).await;
         let hammer = stage.hammer("svc-777.team-a:22");
         for round in 0..3 {
             let (pages, expired) = (stage.api.seen(Verb::Page), stage.errors("expired").await);
@@ -85,12 +82,7 @@ fn a_list_that_lost_most_is_held_back_until_it_is_confirmed() {
         let mut tunnel = stage.proxy.connect("svc-29.team-a:22").await.unwrap();
         stage.api.lose(|_, name| !name.starts_with("svc-1"));
         stage.api.cut(Cut::Expired);
-        let held =
-            async |expected: f64| stage.proxy.metric("switchboard_allowlist_shrink_held", "").await == Some(expected);
-        within(Duration::from_secs(10), "the list is held back", async || {
-            held(1.0).await
-        })
-        .await;
+        is_held(&stage, 1.0, Duration::from_secs(10)).await;
         stage.is_unmoved("svc-29").await;
         tunnel.echo().await.unwrap();
         // Events are believed meanwhile.
@@ -110,10 +102,7 @@ fn a_list_that_lost_most_is_held_back_until_it_is_confirmed() {
             Some(1.0)
         );
         tunnel.echo().await.unwrap();
-        within(Duration::from_secs(60), "a later list confirms it", async || {
-            held(0.0).await
-        })
-        .await;
+        is_held(&stage, 0.0, Duration::from_secs(60)).await;
         eprintln!("figure: confirmed after {:?}", started.elapsed());
         stage.proxy.refuses("svc-29.team-a:22", 403).await;
         tunnel.ended().await;
@@ -125,27 +114,16 @@ fn a_list_that_lost_most_is_held_back_until_it_is_confirmed() {
 fn a_loss_that_a_later_list_takes_back_never_shows() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
-        for index in 0..30 {
-            stage.put(&format!("svc-{index}"), "10.9.1.1");
-        }
-        stage.proxy.reaches("svc-29.team-a:22", "10.9.1.1:22").await;
+        serve_many(&stage, 30).await;
         let hammer = stage.hammer("svc-7.team-a:22");
         let backup = stage.api.backup();
         stage.api.lose(|_, _| true);
         stage.api.cut(Cut::Expired);
-        let held =
-            async |expected: f64| stage.proxy.metric("switchboard_allowlist_shrink_held", "").await == Some(expected);
-        within(Duration::from_secs(10), "the list is held back", async || {
-            held(1.0).await
-        })
-        .await;
+        is_held(&stage, 1.0, Duration::from_secs(10)).await;
         stage.api.close().await;
         stage.api.restore(backup);
         stage.api.open();
-        within(Duration::from_secs(60), "nothing is held back", async || {
-            held(0.0).await
-        })
-        .await;
+        is_held(&stage, 0.0, Duration::from_secs(60)).await;
         hammer.never_refused().await;
     });
 }
@@ -154,10 +132,7 @@ fn a_loss_that_a_later_list_takes_back_never_shows() {
 fn events_that_delete_most_apply_at_once() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
-        for index in 0..30 {
-            stage.put(&format!("svc-{index}"), "10.9.1.1");
-        }
-        stage.proxy.reaches("svc-29.team-a:22", "10.9.1.1:22").await;
+        serve_many(&stage, 30).await;
         for index in 1..30 {
             stage.api.delete(&service("team-a", &format!("svc-{index}")));
         }
@@ -202,4 +177,21 @@ fn a_name_that_a_static_target_has_is_not_for_a_service() {
             assert_eq!(tunnel.pod, "10.9.7.7:22".parse().unwrap());
         }
     });
+}
+
+/// Services `svc-0` to one less than `count`, all of them at 10.9.1.1.
+async fn serve_many(stage: &Stage, count: u32) {
+    for index in 0..count {
+        stage.put(&format!("svc-{index}"), "10.9.1.1");
+    }
+    let last = format!("svc-{}.team-a:22", count - 1);
+    stage.proxy.reaches(&last, "10.9.1.1:22").await;
+}
+
+/// Waits until a list is held back (1) or none is (0).
+async fn is_held(stage: &Stage, expected: f64, deadline: Duration) {
+    within(deadline, "a list is held back, or none", async || {
+        stage.proxy.metric("switchboard_allowlist_shrink_held", "").await == Some(expected)
+    })
+    .await;
 }

@@ -5,11 +5,7 @@ use super::*;
 #[tokio::test]
 async fn the_end_of_stdin_becomes_a_fin_and_the_answer_still_arrives() {
     let proxy = Proxy::bind().await;
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = Session::start(proxy.http());
+    let (mut stdin, mut stdout, ended) = Session::start(proxy.http()).parts();
     let mut stream = proxy.answer(ACCEPT).await;
     let (question, reply) = (pattern(1, 300_000), pattern(2, 3_000_000));
     let (received, ()) = tokio::join!(read_all(&mut stream), async {
@@ -28,11 +24,7 @@ async fn the_end_of_stdin_becomes_a_fin_and_the_answer_still_arrives() {
 #[tokio::test]
 async fn the_proxys_end_closes_stdout_and_stdin_is_still_carried_to_its_end() {
     let proxy = Proxy::bind().await;
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = Session::start(proxy.http());
+    let (mut stdin, mut stdout, ended) = Session::start(proxy.http()).parts();
     let mut stream = proxy.answer(ACCEPT).await;
     stream.write_all(b"last words").await.unwrap();
     stream.shutdown().await.unwrap();
@@ -76,11 +68,7 @@ async fn a_reset_is_an_error_after_the_bytes_before_it() {
 #[tokio::test]
 async fn bytes_that_a_finished_proxy_no_longer_takes_are_an_error_at_once() {
     let proxy = Proxy::bind().await;
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = Session::start(proxy.http());
+    let (mut stdin, mut stdout, ended) = Session::start(proxy.http()).parts();
     let mut stream = proxy.answer(ACCEPT).await;
     stream.shutdown().await.unwrap();
     assert_eq!(read_all(&mut stdout).await, b"");
@@ -94,11 +82,7 @@ async fn bytes_that_a_finished_proxy_no_longer_takes_are_an_error_at_once() {
 #[tokio::test]
 async fn a_stdout_that_nobody_reads_any_more_ends_the_client_quietly() {
     let proxy = Proxy::bind().await;
-    let Session {
-        stdin: _stdin,
-        stdout,
-        ended,
-    } = Session::start(proxy.http());
+    let (_stdin, stdout, ended) = Session::start(proxy.http()).parts();
     let mut stream = proxy.answer(ACCEPT).await;
     drop(stdout);
     stream.write_all(b"to nobody").await.unwrap();

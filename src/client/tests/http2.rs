@@ -75,6 +75,17 @@ impl Http2Proxy {
         }
     }
 
+    /// A tunnel in bytes, whose first ones have come.
+    async fn says_bye(&self) -> (Session, TlsStream<TcpStream>) {
+        let mut session = self.start();
+        let mut stream = self.accept().await;
+        let bye = [SETTINGS, ANSWER, b"\0\0\x03\0\0\0\0\0\x01bye"].concat();
+        stream.write_all(&bye).await.unwrap();
+        stream.flush().await.unwrap();
+        assert_eq!(&read_exactly::<3>(&mut session.stdout).await, b"bye");
+        (session, stream)
+    }
+
     async fn tunnel(&self) -> Tunnel {
         self.asked().await.opens()
     }
@@ -165,11 +176,7 @@ async fn eight_mebibytes_both_ways_at_once_are_exact_over_http_2() {
     const LENGTH: usize = 8 << 20;
     let (up, down) = (pattern(5, LENGTH), pattern(6, LENGTH));
     let proxy = Http2Proxy::bind().await;
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = proxy.start();
+    let (mut stdin, mut stdout, ended) = proxy.start().parts();
     let mut tunnel = proxy.tunnel().await;
     let (received_up, received_down, (), ()) = tokio::join!(
         all(&mut tunnel.receive),

@@ -65,11 +65,7 @@ async fn tls_spoken_on_one_side_only_is_named() {
 async fn a_proxy_that_leaves_without_close_notify_has_ended_in_order() {
     let proxy = Proxy::bind().await;
     let identity = Server::of("127.0.0.1");
-    let Session {
-        stdin,
-        mut stdout,
-        ended,
-    } = Session::start(identity.options(&proxy));
+    let (stdin, mut stdout, ended) = Session::start(identity.options(&proxy)).parts();
     let (mut tcp, _) = identity.answer(&proxy, &[ACCEPT, b"bye"].concat()).await.into_inner();
     tcp.shutdown().await.unwrap();
     assert_eq!(read_all(&mut stdout).await, b"bye");
@@ -81,11 +77,7 @@ async fn a_proxy_that_leaves_without_close_notify_has_ended_in_order() {
 async fn under_tls_the_end_of_stdin_is_a_close_notify_and_the_answer_still_arrives() {
     let proxy = Proxy::bind().await;
     let identity = Server::of("127.0.0.1");
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = Session::start(identity.options(&proxy));
+    let (mut stdin, mut stdout, ended) = Session::start(identity.options(&proxy)).parts();
     let mut stream = identity.answer(&proxy, ACCEPT).await;
     stdin.write_all(b"question").await.unwrap();
     drop(stdin);

@@ -6,11 +6,7 @@ use super::*;
 async fn each_end_is_an_end_stream_and_leaves_the_other_direction_alone() {
     for client_first in [true, false] {
         let proxy = Http2Proxy::bind().await;
-        let Session {
-            mut stdin,
-            mut stdout,
-            ended,
-        } = proxy.start();
+        let (mut stdin, mut stdout, ended) = proxy.start().parts();
         let mut tunnel = proxy.tunnel().await;
         if client_first {
             stdin.write_all(b"question").await.unwrap();
@@ -34,11 +30,7 @@ async fn each_end_is_an_end_stream_and_leaves_the_other_direction_alone() {
 #[tokio::test]
 async fn what_stdin_said_last_arrives_although_the_proxy_is_slow_and_has_finished() {
     let proxy = Http2Proxy::bind().await;
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = proxy.start();
+    let (mut stdin, mut stdout, ended) = proxy.start().parts();
     let mut tunnel = proxy.asked_with(Builder::new().initial_window_size(1000)).await.opens();
     tunnel.send.send_data(Bytes::new(), true).unwrap();
     assert_eq!(read_all(&mut stdout).await, b"");
@@ -83,11 +75,7 @@ async fn a_stream_that_is_never_answered_but_reset_has_its_reason() {
 #[tokio::test]
 async fn a_goaway_lets_the_tunnel_finish() {
     let proxy = Http2Proxy::bind().await;
-    let Session {
-        stdin,
-        mut stdout,
-        ended,
-    } = proxy.start();
+    let (stdin, mut stdout, ended) = proxy.start().parts();
     let mut asked = proxy.asked().await;
     let mut send = asked.respond.send_response(Response::new(()), false).unwrap();
     asked.connection.graceful_shutdown();
@@ -104,14 +92,7 @@ async fn a_goaway_that_is_an_error_is_what_ended_the_tunnel() {
     let proxy = Http2Proxy::bind().await;
     // Error 11; with a last stream of 0 it is about the tunnel, with 1 about whatever comes behind it.
     for last_stream in [0, 1] {
-        let mut session = proxy.start();
-        let mut stream = proxy.accept().await;
-        stream
-            .write_all(&[SETTINGS, ANSWER, b"\0\0\x03\0\0\0\0\0\x01bye"].concat())
-            .await
-            .unwrap();
-        stream.flush().await.unwrap();
-        assert_eq!(&read_exactly::<3>(&mut session.stdout).await, b"bye");
+        let (session, mut stream) = proxy.says_bye().await;
         let goaway = [b"\0\0\x0c\x07\0\0\0\0\0\0\0\0", &[last_stream][..], b"\0\0\0\x0bwhy?"].concat();
         stream.write_all(&goaway).await.unwrap();
         stream.shutdown().await.unwrap();
@@ -128,14 +109,7 @@ async fn a_goaway_that_is_an_error_is_what_ended_the_tunnel() {
 async fn a_connection_that_ends_without_the_streams_end_is_lost() {
     let proxy = Http2Proxy::bind().await;
     for told in [true, false] {
-        let mut session = proxy.start();
-        let mut stream = proxy.accept().await;
-        stream
-            .write_all(&[SETTINGS, ANSWER, b"\0\0\x03\0\0\0\0\0\x01bye"].concat())
-            .await
-            .unwrap();
-        stream.flush().await.unwrap();
-        assert_eq!(&read_exactly::<3>(&mut session.stdout).await, b"bye");
+        let (session, mut stream) = proxy.says_bye().await;
         if told {
             stream.shutdown().await.unwrap();
         } else {
@@ -189,11 +163,7 @@ async fn a_reset_connection_is_told_in_the_systems_words() {
 #[tokio::test]
 async fn a_stdout_whose_reader_left_ends_the_client_quietly_and_its_stream() {
     let proxy = Http2Proxy::bind().await;
-    let Session {
-        stdin: _stdin,
-        stdout,
-        ended,
-    } = proxy.start();
+    let (_stdin, stdout, ended) = proxy.start().parts();
     let mut tunnel = proxy.tunnel().await;
     drop(stdout);
     send_all(&mut tunnel.send, b"to nobody").await;

@@ -141,11 +141,7 @@ async fn a_proxy_that_says_nothing_at_all_meets_the_deadline() {
 #[tokio::test]
 async fn an_answer_that_ends_its_stream_is_an_end_of_one_direction() {
     let proxy = Http2Proxy::bind().await;
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = proxy.start();
+    let (mut stdin, mut stdout, ended) = proxy.start().parts();
     let mut frames = Frames::accept(&proxy).await;
     frames
         .send(&[SETTINGS, &frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x88")].concat())
@@ -168,11 +164,7 @@ async fn an_answer_that_ends_its_stream_is_an_end_of_one_direction() {
 #[tokio::test]
 async fn a_window_of_nothing_stops_the_upload_alone_and_one_of_a_byte_moves_a_byte() {
     let proxy = Http2Proxy::bind().await;
-    let Session {
-        mut stdin,
-        mut stdout,
-        ended,
-    } = proxy.start();
+    let (mut stdin, mut stdout, ended) = proxy.start().parts();
     let mut frames = Frames::accept(&proxy).await;
     // SETTINGS_INITIAL_WINDOW_SIZE (4) of 0.
     let settings = frame(4, 0, 0, b"\0\x04\0\0\0\0");
