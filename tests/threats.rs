@@ -10,6 +10,9 @@
 #[path = "harness/harness.rs"]
 #[expect(dead_code, reason = "each file of tests uses a part of it")]
 mod harness;
+#[path = "support/stream.rs"]
+#[expect(dead_code, reason = "shared with tests that need more of it")]
+mod stream;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -25,7 +28,10 @@ use harness::process::{Process, Server, Settings};
 use harness::proxy::Proxy;
 use harness::target::Target;
 use harness::{CONFIRMATION, DEADLINE, allow, eventually, request};
+use http::Request;
 use rustix::process::Signal;
+use socket2::{Domain, Socket, Type};
+use stream::Stream;
 use switchboard::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
 use switchboard::budget::Budgets;
 use switchboard::clients::Clients;
@@ -38,9 +44,9 @@ use switchboard::record::Ids;
 use switchboard::relay::PipePool;
 use switchboard::tls::{self, Tls};
 use switchboard::tunnel::{self, World};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::timeout;
 
 /// What a tunnel may hold when neither side reads: a buffer of 64 KiB each way, and what keeps it open.
@@ -126,15 +132,17 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
     }
 }
 
-fn world(targets: Vec<ServiceTarget>) -> Arc<World> {
+/// What its tunnels share, for as long as nobody drains it.
+fn world(targets: Vec<ServiceTarget>) -> (Arc<World>, Conductor) {
     let limits = Limits::default();
     let (writer, allowlist) = Writer::new();
     writer.replace(targets, true);
+    let (conductor, drain) = Conductor::new();
     let burst = limits.tunnel.burst;
-    Arc::new(World {
+    let world = World {
         allowlist,
         metrics: Metrics::new().unwrap(),
-        drain: Conductor::new().1,
+        drain,
         pipes: PipePool::new(4),
         clients: Clients::new(limits.client, burst, limits.caps.client),
         unfinished: Crowd::new(NonZeroU32::new(8)),
@@ -147,57 +155,130 @@ fn world(targets: Vec<ServiceTarget>) -> Arc<World> {
         dial: switchboard::dial::Options::default(),
         identification: switchboard::identification::Options::default(),
         relay: switchboard::relay::Options::default(),
-    })
+    };
+    (Arc::new(world), conductor)
 }
 
-/// A client that asked for that name, its answer, and the task that serves it.
-async fn ask(world: &Arc<World>, name: &str) -> (TcpStream, String, JoinHandle<()>) {
+/// A connection to the proxy, and the task that serves it.
+async fn connect(world: &Arc<World>) -> (TcpStream, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-    let (mut client, (stream, peer)) = (client.unwrap(), accepted.unwrap());
+    let (stream, peer) = accepted.unwrap();
     let port = Arc::new(switchboard::listener::Options::from(address));
     let world = Arc::clone(world);
     let serving = tokio::spawn(async move { tunnel::serve(stream, peer, port, &world).await });
-    client.write_all(request(name).as_bytes()).await.unwrap();
-    let mut answer = vec![0; CONFIRMATION.len()];
-    client.read_exact(&mut answer).await.unwrap();
-    (client, String::from_utf8(answer).unwrap(), serving)
+    (client.unwrap(), serving)
 }
 
-#[tokio::test]
-async fn a_tunnel_that_panics_ends_alone_is_counted_and_gives_its_places_back() {
+/// A tunnel goes on while another panics, more often than there are places in all or of the target.
+async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnMut(&Arc<World>, &str) -> C) {
     let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = target.local_addr().unwrap();
-    let world = world(vec![faulty(address), service("sound", address, None)]);
-    let (mut client, answer, serving) = ask(&world, "sound.test:22").await;
-    assert_eq!(answer, CONFIRMATION);
+    let (world, _conductor) = world(vec![faulty(address), service("sound", address, None)]);
+    let mut client = open(&world, "sound.test:22").await;
     let mut sound = target.accept().await.unwrap().0;
-    // More often than there are places, in all or of the target.
     for count in 1..=5 {
-        let (mut lost_client, answer, faulty) = ask(&world, "faulty.test:22").await;
-        assert_eq!(answer, CONFIRMATION, "{count}");
+        let mut lost_client = open(&world, "faulty.test:22").await;
         let mut lost = target.accept().await.unwrap().0;
-        let error = timeout(DEADLINE, faulty).await.unwrap().unwrap_err();
-        assert!(error.is_panic(), "{error}");
         // It takes both connections with it, and nobody may take that for an orderly end.
-        for peer in [&mut lost, &mut lost_client] {
-            let end = timeout(DEADLINE, peer.read(&mut [0])).await.unwrap().unwrap_err();
-            assert_eq!(end.kind(), ErrorKind::ConnectionReset);
+        let (mut ours, mut theirs) = ([0], [0]);
+        let ends = async { tokio::join!(lost.read(&mut ours), lost_client.read(&mut theirs)) };
+        let ends = timeout(DEADLINE, ends).await.unwrap();
+        for end in <[_; 2]>::from(ends) {
+            assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
         }
-        let page = Page::parse(&world.metrics.encode().unwrap());
-        assert_eq!(
-            page.value(r#"tunnels_closed_total{by="proxy",reason="panic"}"#),
-            f64::from(count)
-        );
-        assert_eq!(page.value("connections_active"), 1.0);
+        let page = || Page::parse(&world.metrics.encode().unwrap());
+        let counted = async {
+            while page().value(r#"tunnels_closed_total{by="proxy",reason="panic"}"#) != f64::from(count) {
+                yield_now().await;
+            }
+        };
+        timeout(DEADLINE, counted).await.unwrap();
+        assert_eq!(page().value("connections_active"), 1.0);
         client.write_all(b"still here").await.unwrap();
         let mut heard = [0; 10];
         timeout(DEADLINE, sound.read_exact(&mut heard)).await.unwrap().unwrap();
         assert_eq!(&heard, b"still here");
     }
-    drop((client, sound));
-    timeout(DEADLINE, serving).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_tunnel_that_panics_ends_alone_is_counted_and_gives_its_places_back() {
+    panics_alone(async |world, name| {
+        let (mut client, _serving) = connect(world).await;
+        client.write_all(request(name).as_bytes()).await.unwrap();
+        let mut answer = vec![0; CONFIRMATION.len()];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(String::from_utf8(answer).unwrap(), CONFIRMATION);
+        client
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_of_http_2_that_panics_ends_alone_too() {
+    let mut connection = None;
+    panics_alone(async |world, name| {
+        if connection.is_none() {
+            let (requests, driver) = h2::client::handshake(connect(world).await.0).await.unwrap();
+            tokio::spawn(driver);
+            connection = Some(requests);
+        }
+        let requests = connection.clone().unwrap();
+        let request = Request::connect(name).body(()).unwrap();
+        // Its answer may be overtaken by its reset.
+        Stream::new(requests.ready().await.unwrap().send_request(request, false).unwrap())
+    })
+    .await;
+}
+
+/// A server that is somebody else's process: it says where it listens, greets everybody, and reads nothing.
+fn server(port: u16) -> Process {
+    let mut command = Command::new("python3");
+    command.args(["-c", SERVER, &port.to_string()]);
+    Process::spawn(command)
+}
+
+const SERVER: &str = "
+import socket, sys
+listener = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+print('listening', flush=True)
+kept = []
+while True:
+    kept.append(listener.accept()[0])
+    kept[-1].sendall(b'ready')
+";
+
+#[test]
+fn a_target_that_is_killed_ends_its_tunnels_and_is_there_again_when_it_is_back() {
+    // Bound, it is nobody else's while the server is away.
+    let place = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    place.set_reuse_address(true).unwrap();
+    place.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = place.local_addr().unwrap().as_socket().unwrap();
+    let proxy = Proxy::start(&allow(&[("devbox:22", address)]));
+    let open = || {
+        let mut client = proxy.client(request("devbox:22"));
+        client.expect(CONFIRMATION);
+        client.expect("ready");
+        client
+    };
+    for round in 1..=3 {
+        let mut killed = server(address.port());
+        killed.stdout.find("listening");
+        let (mut quiet, mut busy) = (open(), open());
+        busy.send("never read");
+        let counted = r#"tunnel_bytes_total{direction="upload",target_namespace="static",target_service="devbox:22"}"#;
+        proxy.settles(counted, f64::from(10 * round));
+        killed.signal(Signal::KILL);
+        // Its kernel closes what it had: in order, or with a reset where something was not read.
+        quiet.expect_end();
+        busy.expect_reset();
+        drop(quiet);
+        proxy.settles("connections_active", 0.0);
+        assert!(proxy.answer("devbox:22").starts_with("HTTP/1.1 502 "));
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use authority::{Authority, Issued};
 use client::{answer, config, connect, open, run, text};
@@ -91,6 +92,53 @@ fn one_port_serves_tls_and_plain_clients() {
     let mut client = connect(proxy.public(), &config(&authority, None), "proxy.example.com").unwrap();
     let expected = refusal(403, "the target is not on the allowlist", "http_request_denied", "");
     assert_eq!(answer(&mut client, "other:22"), expected);
+}
+
+/// What a tunnel may hold when neither side reads: 64 KiB each way, as much that came with it and is still encrypted, and
+/// what keeps both open.
+const MOST_A_TUNNEL: f64 = (3 * 64 + 64) as f64 * 1024.0;
+
+#[test]
+fn a_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
+    const TUNNELS: u8 = 100;
+    let (authority, target) = (Authority::new(), Target::listen());
+    let issued = authority.server("server", &["proxy.example.com"]);
+    let list = allow(&[("devbox:22", target.address())]);
+    let server = Server::with(&Settings::new(&(settings("required", &[&issued], "") + &list)));
+    let config = config(&authority, None);
+    let tunnel = || {
+        let mut client = connect(server.public(), &config, "proxy.example.com").unwrap();
+        open(&mut client, "devbox:22");
+        (client, target.accept())
+    };
+    let resident = || server.scrape().values["process_resident_memory_bytes"];
+    // What the first tunnels make once is not the others'.
+    for _ in 0..4 {
+        let (mut client, mut service) = tunnel();
+        client.write_all(&[b'x'; 1 << 17]).unwrap();
+        service.expect([b'x'; 1 << 17]);
+        service.send([b'x'; 1 << 17]);
+        client.read_exact(&mut [0; 1 << 17]).unwrap();
+    }
+    let before = resident();
+    // Each end sends until nobody takes any more, and reads nothing.
+    let filling: Vec<_> = (0..TUNNELS)
+        .map(|_| {
+            let (mut client, mut service) = tunnel();
+            thread::spawn(move || {
+                while service.send_what_fits(&[b'x'; 1 << 16]) > 0 {}
+                client.sock.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+                while client.write_all(&[b'x'; 1 << 16]).is_ok() {}
+                (client, service)
+            })
+        })
+        .collect();
+    let stalled: Vec<_> = filling.into_iter().map(|filling| filling.join().unwrap()).collect();
+    let each = (resident() - before) / f64::from(TUNNELS);
+    println!("{each:.0} bytes for each of {TUNNELS} stalled tunnels");
+    assert!(each < MOST_A_TUNNEL, "{each}");
+    drop(stalled);
+    server.settles("connections_active", 0.0);
 }
 
 #[test]
