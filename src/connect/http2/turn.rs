@@ -72,7 +72,7 @@ impl Wake for Own {
     }
 }
 
-/// Of 128 KiB each, if a stream is in bulk.
+/// Of at most as much as a connection has room for, if a stream is in bulk.
 const MOST_ROUNDS: usize = 8;
 
 #[cfg(test)]
