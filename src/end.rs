@@ -25,6 +25,9 @@ pub trait End: Send {
     /// Both, for as long as they are used: what must last, such as bytes that were decrypted, stays in the end.
     fn split(&mut self) -> (Self::Source<'_>, Self::Sink<'_>);
 
+    /// Has the kernel take little more than it can send: what is written next leaves soon. It costs processor time.
+    fn keep_unsent_short(&mut self) {}
+
     /// Makes its drop send a reset, and throw away what is not sent yet.
     fn reset_on_drop(&mut self);
 
@@ -138,6 +141,10 @@ impl End for TcpStream {
 
     fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         Self::split(self)
+    }
+
+    fn keep_unsent_short(&mut self) {
+        socket::keep_unsent_short(self);
     }
 
     fn reset_on_drop(&mut self) {

@@ -10,6 +10,8 @@
 #[path = "tls/authority.rs"]
 #[expect(dead_code, reason = "each file of tests uses a part of it")]
 mod authority;
+#[path = "http2/beside_bulk.rs"]
+mod beside_bulk;
 #[path = "http2/floods.rs"]
 mod floods;
 #[path = "harness/harness.rs"]

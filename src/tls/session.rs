@@ -137,6 +137,10 @@ impl End for Session {
         (SessionSource { source, state }, SessionSink { sink, state })
     }
 
+    fn keep_unsent_short(&mut self) {
+        self.stream.keep_unsent_short();
+    }
+
     fn reset_on_drop(&mut self) {
         socket::reset_on_drop(&self.stream);
     }

@@ -109,7 +109,7 @@ const MOST_SLICES: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use super::super::room::{Outbox, Room, UNITS};
+    use super::super::room::{Lane, Outbox, Room};
     use super::*;
     use proptest::prelude::*;
     use std::task::Waker;
@@ -155,7 +155,7 @@ mod tests {
             for (number, &(shared, length)) in pieces.iter().enumerate() {
                 let bytes = vec![u8::try_from(number % 251).unwrap(); length];
                 expected.extend(&bytes);
-                let turn = outbox.turns().poll_acquire_many(&mut context, UNITS);
+                let turn = outbox.turns(Lane::Bulk).poll_acquire_many(&mut context, Lane::Bulk.units());
                 match turn {
                     Poll::Ready(Some(units)) if shared => {
                         let mut room = Room::new(units);

@@ -13,8 +13,10 @@ pub(super) struct Outbox(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Of a connection's downloads so much may be on its way. The streams that want to send more take turns.
-    units: Arc<Semaphore>,
+    /// Of a connection's bulk so much may be on its way. The streams that want to send more take turns.
+    bulk: Arc<Semaphore>,
+    /// Of all that comes in few bytes, so much: it is not queued behind bulk.
+    few: Arc<Semaphore>,
     /// What h2 was shown last of a chunk, and is about to write.
     shown: Mutex<Option<Slice>>,
 }
@@ -27,6 +29,13 @@ pub(super) struct Slice {
     end: usize,
 }
 
+/// Whose turn it is: a stream that had few bytes to send has few again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    Few,
+    Bulk,
+}
+
 /// Room for one read. Its memory goes back to the worker thread, which has some at hand.
 #[derive(Debug)]
 pub(super) struct Room {
@@ -37,14 +46,18 @@ pub(super) struct Room {
 impl Outbox {
     pub(super) fn new() -> Self {
         Self(Arc::new(Shared {
-            units: Arc::new(Semaphore::new(MOST_UNITS)),
+            bulk: Arc::new(Semaphore::new(MOST_BULK)),
+            few: Arc::new(Semaphore::new(MOST_FEW)),
             shown: Mutex::default(),
         }))
     }
 
     /// Where a stream waits for its turn.
-    pub(super) fn turns(&self) -> PollSemaphore {
-        PollSemaphore::new(Arc::clone(&self.0.units))
+    pub(super) fn turns(&self, lane: Lane) -> PollSemaphore {
+        PollSemaphore::new(Arc::clone(match lane {
+            Lane::Few => &self.0.few,
+            Lane::Bulk => &self.0.bulk,
+        }))
     }
 
     /// These bytes are what h2 writes next: the wire is given nothing but their address.
@@ -70,6 +83,29 @@ impl Outbox {
 
     fn last_shown(&self) -> MutexGuard<'_, Option<Slice>> {
         self.0.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lane {
+    /// What one turn takes of what there may be.
+    pub(super) fn units(self) -> u32 {
+        match self {
+            Self::Few => 1,
+            Self::Bulk => UNITS,
+        }
+    }
+
+    /// The most that is read in one turn.
+    pub(super) fn most(self) -> usize {
+        match self {
+            Self::Few => UNIT,
+            Self::Bulk => ROOM,
+        }
+    }
+
+    /// Of the turn after one that gave so many bytes.
+    pub(super) fn after(read: usize) -> Self {
+        if read < UNIT { Self::Few } else { Self::Bulk }
     }
 }
 
@@ -135,9 +171,11 @@ pub(super) const ROOM: usize = 256 * 1024;
 const UNIT: usize = 4096;
 /// Of each room.
 #[expect(clippy::cast_possible_truncation, reason = "it is 64")]
-pub(super) const UNITS: u32 = (ROOM / UNIT) as u32;
+const UNITS: u32 = (ROOM / UNIT) as u32;
 /// Two rooms: more of them would not stay in the cache.
-const MOST_UNITS: usize = 2 * ROOM / UNIT;
+const MOST_BULK: usize = 2 * ROOM / UNIT;
+/// 64 KiB.
+const MOST_FEW: usize = 16;
 /// What a thread keeps.
 const MOST_SPARE: usize = 2;
 
@@ -148,10 +186,31 @@ mod tests {
 
     fn turn(outbox: &Outbox) -> Option<Room> {
         let mut context = Context::from_waker(Waker::noop());
-        match outbox.turns().poll_acquire_many(&mut context, UNITS) {
+        match outbox.turns(Lane::Bulk).poll_acquire_many(&mut context, UNITS) {
             Poll::Ready(units) => units.map(Room::new),
             Poll::Pending => None,
         }
+    }
+
+    #[test]
+    fn few_bytes_are_read_however_much_bulk_waits_and_they_are_bounded_too() {
+        let outbox = Outbox::new();
+        let _bulk: Vec<Room> = std::iter::from_fn(|| turn(&outbox)).collect();
+        let mut few = outbox.turns(Lane::Few);
+        let mut context = Context::from_waker(Waker::noop());
+        let taken: Vec<_> = std::iter::from_fn(|| match few.poll_acquire_many(&mut context, Lane::Few.units()) {
+            Poll::Ready(units) => units,
+            Poll::Pending => None,
+        })
+        .collect();
+        assert_eq!(taken.len() * Lane::Few.most(), 64 * 1024);
+    }
+
+    #[test]
+    fn a_stream_whose_read_was_full_is_in_bulk_until_one_is_short() {
+        assert_eq!(Lane::after(0), Lane::Few);
+        assert_eq!(Lane::after(Lane::Few.most() - 1), Lane::Few);
+        assert_eq!(Lane::after(Lane::Few.most()), Lane::Bulk);
     }
 
     #[test]

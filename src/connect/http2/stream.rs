@@ -16,7 +16,7 @@ use tokio_util::sync::PollSemaphore;
 
 use super::chunk::Chunk;
 use super::frames::Earned;
-use super::room::{Outbox, ROOM, Room, UNITS};
+use super::room::{Lane, Outbox, ROOM, Room};
 use crate::end::{End, Sink, Source};
 
 /// A stream whose client has its answer.
@@ -67,7 +67,8 @@ impl End for Stream {
         let (outbox, earned) = &self.outgoing;
         let sink = To {
             send: &self.send,
-            turns: outbox.turns(),
+            lane: Lane::Few,
+            turns: outbox.turns(Lane::Few),
             units: None,
             room: None,
             outbox,
@@ -284,6 +285,7 @@ impl Source for From<'_> {
 #[derive(Debug)]
 pub struct To<'a> {
     send: &'a Mutex<Send>,
+    lane: Lane,
     turns: PollSemaphore,
     /// It has its turn.
     units: Option<OwnedSemaphorePermit>,
@@ -299,13 +301,13 @@ impl Sink for To<'_> {
     /// again, which must not be with those who wait for the turn.
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut send = lock(self.send);
-        let Poll::Ready(window) = send.poll_capacity(context, ROOM) else {
-            (self.units, self.turns) = (None, self.outbox.turns());
+        let Poll::Ready(window) = send.poll_capacity(context, self.lane.most()) else {
+            (self.units, self.turns) = (None, self.outbox.turns(self.lane));
             return Poll::Pending;
         };
         window?;
         if self.units.is_none() {
-            let Poll::Ready(units) = self.turns.poll_acquire_many(context, UNITS) else {
+            let Poll::Ready(units) = self.turns.poll_acquire_many(context, self.lane.units()) else {
                 send.give_back();
                 return Poll::Pending;
             };
@@ -320,7 +322,7 @@ impl Sink for To<'_> {
 
     fn lend(&mut self, most: usize) -> Option<&mut [u8]> {
         let units = self.units.take()?;
-        let most = most.min(lock(self.send).stream.capacity());
+        let most = most.min(self.lane.most()).min(lock(self.send).stream.capacity());
         // Nothing can be read into nothing: that would look like an end.
         if most == 0 {
             return None;
@@ -345,6 +347,11 @@ impl Sink for To<'_> {
             send.stream.send_data(chunk, false).map_err(broken)
         };
         send.give_back();
+        let lane = Lane::after(bytes);
+        if lane != self.lane {
+            self.lane = lane;
+            self.turns = self.outbox.turns(lane);
+        }
         sent
     }
 

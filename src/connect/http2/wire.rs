@@ -41,7 +41,8 @@ impl<D> Clone for Wire<D> {
 
 impl<D: End> Wire<D> {
     /// On a connection of which that much was read.
-    pub fn new(end: D, early: Vec<u8>) -> Self {
+    pub fn new(mut end: D, early: Vec<u8>) -> Self {
+        end.keep_unsent_short();
         Self(Arc::new(Mutex::new(State {
             end,
             ahead: Ahead::of(early),
@@ -176,13 +177,13 @@ mod tests {
     use tokio_util::io::poll_write_buf;
 
     use super::super::chunk::Chunk;
-    use super::super::room::{ROOM, Room, UNITS};
+    use super::super::room::{Lane, ROOM, Room};
     use super::*;
 
     fn turns(outbox: &Outbox) -> usize {
-        let mut turns = outbox.turns();
+        let mut turns = outbox.turns(Lane::Bulk);
         let mut context = Context::from_waker(std::task::Waker::noop());
-        let taken: Vec<_> = std::iter::from_fn(|| match turns.poll_acquire_many(&mut context, UNITS) {
+        let taken: Vec<_> = std::iter::from_fn(|| match turns.poll_acquire_many(&mut context, Lane::Bulk.units()) {
             Poll::Ready(units) => units,
             Poll::Pending => None,
         })
@@ -198,7 +199,9 @@ mod tests {
         let (outbox, earned) = (wire.outbox(), wire.earned());
         let mut context = Context::from_waker(std::task::Waker::noop());
         for (shown_by_h2, free) in [(true, 1), (false, 2)] {
-            let units = outbox.turns().poll_acquire_many(&mut context, UNITS);
+            let units = outbox
+                .turns(Lane::Bulk)
+                .poll_acquire_many(&mut context, Lane::Bulk.units());
             let Poll::Ready(Some(units)) = units else {
                 panic!("no turn")
             };
