@@ -1,9 +1,9 @@
 //! What a relay has at its two ends: a source and a sink of bytes each, whatever carries them.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{self, Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -30,6 +30,13 @@ pub trait End: Send {
 
     /// Makes its drop send a reset, and throw away what is not sent yet.
     fn reset_on_drop(&mut self);
+
+    /// Completes when the end of stream has left behind all that was written, where it is not for the kernel to send that.
+    ///
+    /// Within a bound of time: as long as the kernel would try.
+    fn sent(&mut self) -> impl Future<Output = ()> + Send {
+        ready(())
+    }
 
     /// Sends the end of stream behind all that was written, then waits for the peer's, within bounds of time and bytes.
     ///
@@ -164,7 +171,7 @@ impl Source for ReadHalf<'_> {
     /// With tokio's `poll_read`, which spares the second read(2) that would only say EAGAIN.
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
         let mut buffer = ReadBuf::new(room);
-        ready!(AsyncRead::poll_read(Pin::new(self), context, &mut buffer))?;
+        task::ready!(AsyncRead::poll_read(Pin::new(self), context, &mut buffer))?;
         let read = buffer.filled().len();
         Poll::Ready(Ok(room.get(..read).unwrap_or_default()))
     }

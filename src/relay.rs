@@ -118,7 +118,8 @@ pub async fn let_go<D: End>(ends: &mut Ends<D>, close: Close, has_finished: bool
         downstream, upstream, ..
     } = ends;
     match close.reason {
-        Reason::Eof => {}
+        // Boxed, as the goodbye below.
+        Reason::Eof => Box::pin(downstream.sent()).await,
         Reason::Reset | Reason::Truncated | Reason::Io | Reason::Panic => match close.by {
             Side::Client => pass_on_break(downstream, has_finished, upstream).await,
             Side::Target | Side::Proxy => pass_on_break(upstream, has_finished, downstream).await,
@@ -167,7 +168,11 @@ async fn pass_on_break(broken: &mut impl End, has_finished: bool, other: &mut im
     broken.reset_on_drop();
     if has_finished {
         // Boxed, as the goodbye.
-        Box::pin(other.close_gently()).await;
+        Box::pin(async {
+            other.sent().await;
+            other.close_gently().await;
+        })
+        .await;
     } else {
         other.reset_on_drop();
     }

@@ -173,6 +173,7 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
         }
         // What is left of its streams learns of the end now.
         drop(self.connection);
+        self.wire.outbox().abandoned();
         while self.streams.next().await.is_some() {}
         verdict
     }

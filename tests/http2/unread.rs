@@ -12,7 +12,9 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::{Echo, Target};
 use crate::peer::{self, code};
-use crate::raw::{DATA, END_HEADERS, HEADERS, PING, RST_STREAM, Raw, SETTINGS, WINDOW_UPDATE, connect, frame};
+use crate::raw::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, Raw, SETTINGS, WINDOW_UPDATE, connect, frame,
+};
 use crate::siblings::resident;
 
 /// A connection on which stream 1 was sent so much that nobody may be sent any more.
@@ -156,6 +158,49 @@ fn downloads_go_on_when_a_client_gives_windows_again_that_it_took_back() {
             raw.send(&window(0, u32::try_from(next.payload.len()).unwrap()));
         }
     }
+}
+
+/// Both sides have finished, and what the target sent last stands in the proxy: its client may take its time.
+///
+/// How much that is depends on the kernel: of so many sizes some are right.
+#[test]
+fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
+    let target = Target::listen();
+    let settings = allow(&[("box:22", target.address())]) + "timeouts: {head: 1s}\ndrain: {delay: 0s}\n";
+    let mut server = Server::with(&Settings::new(&settings));
+    let sizes = (200_000..1_500_000).step_by(100_000);
+    let waiting: Vec<(Raw, usize)> = sizes
+        .map(|size| {
+            let mut raw = Raw::connect(server.public());
+            let window = (1_u32 << 30).to_be_bytes();
+            raw.send(&frame(SETTINGS, 0, 0, &[&[0, 4][..], &window].concat()));
+            raw.send(&frame(WINDOW_UPDATE, 0, 0, &window));
+            raw.send(&frame(HEADERS, END_HEADERS, 1, &connect("box:22")));
+            let mut source = target.accept();
+            raw.send(&frame(DATA, END_STREAM, 1, b""));
+            thread::spawn(move || {
+                source.send(vec![b'.'; size]);
+                source.finish();
+            });
+            (raw, size)
+        })
+        .collect();
+    // Longer than a connection without a tunnel may stay; and a drain does not end before they have it.
+    thread::sleep(Duration::from_secs(2));
+    server.process.signal(Signal::TERM);
+    thread::sleep(Duration::from_secs(2));
+    for (mut raw, size) in waiting {
+        let mut came = 0;
+        loop {
+            let next = raw.next();
+            came += if next.kind == DATA { next.payload.len() } else { 0 };
+            if next.kind == DATA && next.flags & END_STREAM != 0 {
+                break;
+            }
+        }
+        assert_eq!(came, size);
+    }
+    assert_eq!(server.process.exit_status(), 0);
 }
 
 /// The window of a stream and of a connection before anybody says otherwise (RFC 9113 section 6.9.2).

@@ -14,8 +14,8 @@ pub(super) struct Chunk {
     bytes: Bytes,
     sent: usize,
     earned: Option<Earned>,
-    /// Nothing is sent by it: it is dropped, and that says so.
-    _leaves: Option<oneshot::Sender<Infallible>>,
+    /// For the last of a stream: nothing is sent by it. When all that was written has left it is dropped, which says so.
+    leaves: Option<(oneshot::Sender<Infallible>, Outbox)>,
 }
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Chunk {
             },
             sent: 0,
             earned: Some(earned.clone()),
-            _leaves: None,
+            leaves: None,
         }
     }
 
@@ -49,13 +49,13 @@ impl Chunk {
             bytes: Bytes::Read(slice, outbox.clone()),
             sent: 0,
             earned: Some(earned.clone()),
-            _leaves: None,
+            leaves: None,
         }
     }
 
     /// The last of a stream: the text of a refusal, or nothing. What comes with it completes when it has left, and all
     /// that was before it, or when it never will.
-    pub(super) fn last(bytes: Vec<u8>) -> (Self, oneshot::Receiver<Infallible>) {
+    pub(super) fn last(bytes: Vec<u8>, outbox: &Outbox) -> (Self, oneshot::Receiver<Infallible>) {
         let (leaves, left) = oneshot::channel();
         let last = Self {
             bytes: Bytes::Copied {
@@ -65,7 +65,7 @@ impl Chunk {
             },
             sent: 0,
             earned: None,
-            _leaves: Some(leaves),
+            leaves: Some((leaves, outbox.clone())),
         };
         (last, left)
     }
@@ -102,6 +102,9 @@ impl Drop for Chunk {
     fn drop(&mut self) {
         if let Some(earned) = &self.earned {
             earned.sent(self.sent);
+        }
+        if let Some((leaves, outbox)) = self.leaves.take() {
+            outbox.leaves(leaves);
         }
     }
 }

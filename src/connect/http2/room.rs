@@ -1,10 +1,11 @@
 //! Memory that a connection's downloads are read into, and that the socket sends them from: nothing is copied between.
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::PollSemaphore;
 
 /// What the streams of a connection and the connection itself share of what is still to be sent.
@@ -19,6 +20,8 @@ struct Shared {
     few: Arc<Semaphore>,
     /// What h2 was shown last of a chunk, and is about to write.
     shown: Mutex<Option<Slice>>,
+    /// Of streams whose last was written, by which they hear that it has left. `None` when nothing will leave any more.
+    leaving: Mutex<Option<Vec<oneshot::Sender<Infallible>>>>,
 }
 
 /// A part of a room that does not change any more.
@@ -49,6 +52,7 @@ impl Outbox {
             bulk: Arc::new(Semaphore::new(MOST_BULK)),
             few: Arc::new(Semaphore::new(MOST_FEW)),
             shown: Mutex::default(),
+            leaving: Mutex::new(Some(Vec::new())),
         }))
     }
 
@@ -79,6 +83,29 @@ impl Outbox {
     /// Everything that was shown is written: what was copied, as a small frame is, holds no room any more.
     pub(super) fn written(&self) {
         drop(self.last_shown().take());
+    }
+
+    /// The last of a stream is written, or never will be: it waits for what was written before.
+    pub(super) fn leaves(&self, stream: oneshot::Sender<Infallible>) {
+        if let Some(leaving) = self.leaving().as_mut() {
+            leaving.push(stream);
+        }
+    }
+
+    /// All that was written has left.
+    pub(super) fn left(&self) {
+        let left = self.leaving().as_mut().map(take);
+        drop(left);
+    }
+
+    /// Nothing will leave any more.
+    pub(super) fn abandoned(&self) {
+        let left = self.leaving().take();
+        drop(left);
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Option<Vec<oneshot::Sender<Infallible>>>> {
+        self.0.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn last_shown(&self) -> MutexGuard<'_, Option<Slice>> {

@@ -111,10 +111,10 @@ impl<D: End> State<D> {
         let (_, mut sink) = self.end.split();
         ready!(self.unsent.poll_write(context, &mut sink))?;
         if sink.holds_back() {
-            sink.poll_flush(context)
-        } else {
-            Poll::Ready(Ok(()))
+            ready!(sink.poll_flush(context))?;
         }
+        self.outbox.left();
+        Poll::Ready(Ok(()))
     }
 
     /// Sends the end behind what was gathered, then waits for the client's: a close with unread input would make the
