@@ -122,9 +122,9 @@ fn a_file_with_faults_changes_nothing_and_every_fault_is_told() {
     server.process.signal(Signal::HUP);
     server.process.stderr.find("the settings stay as they were");
     for fault in [
-        "ERROR switchboard::app: line 3: allowlist.dynamic: unknown key; known here: static",
-        "ERROR switchboard::app: line 4: timeouts.head: expected a duration",
-        "ERROR switchboard::app: line 5: limits.tunnel.burst: ",
+        ": line 3: allowlist.dynamic: unknown key; known here: static",
+        ": line 4: timeouts.head: expected a duration",
+        ": line 5: limits.tunnel.burst: ",
     ] {
         server.process.stderr.find(fault);
     }
