@@ -258,7 +258,9 @@ impl ClientError {
 
 /// The name that RFC 9113 section 7 gives an error.
 fn code(error: &h2::Error) -> String {
-    error.reason().map_or_else(String::new, |reason| format!("{reason:?}"))
+    error
+        .reason()
+        .map_or_else(|| "no code".to_owned(), |reason| format!("{reason:?}"))
 }
 
 /// What the client waits for before the tunnel is open.
