@@ -113,18 +113,20 @@ pub async fn relay<D: End>(
 }
 
 /// Lets both ends know how a tunnel ended, whose side that ended it `has_finished` before or not.
+///
+/// An end that has not been passed on as one is told to both of them now.
 pub async fn let_go<D: End>(ends: &mut Ends<D>, close: Close, has_finished: bool) {
     let Ends {
         downstream, upstream, ..
     } = ends;
     match close.reason {
         // Boxed, as the goodbye below.
-        Reason::Eof => Box::pin(downstream.sent()).await,
+        Reason::Eof if has_finished => Box::pin(downstream.sent()).await,
         Reason::Reset | Reason::Truncated | Reason::Io | Reason::Panic => match close.by {
             Side::Client => pass_on_break(downstream, has_finished, upstream).await,
             Side::Target | Side::Proxy => pass_on_break(upstream, has_finished, downstream).await,
         },
-        Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked | Reason::NotSsh => {
+        Reason::Eof | Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked | Reason::NotSsh => {
             // Boxed: an open tunnel need not hold the room for it.
             Box::pin(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
         }

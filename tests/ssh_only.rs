@@ -192,6 +192,15 @@ fn ends_and_resets_before_the_first_line_are_what_they_are() {
     client.expect_end();
     drop((client, server));
     proxy.settles(&closed("target", "eof"), 1.0);
+    // Whatever the client has sent behind its line.
+    let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
+    client.send(CLIENT);
+    server.expect(CLIENT);
+    client.send([b'x'; 5000]);
+    server.finish();
+    client.expect_end();
+    drop((client, server));
+    proxy.settles(&closed("target", "eof"), 2.0);
     // A target that finishes without a line is no SSH server, though it may read on.
     let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
     server.finish();
@@ -199,7 +208,7 @@ fn ends_and_resets_before_the_first_line_are_what_they_are() {
     client.send(format!("{CLIENT}GET / HTTP/1.0\r\n\r\n"));
     server.expect_end();
     drop((client, server));
-    proxy.settles(&closed("target", "eof"), 2.0);
+    proxy.settles(&closed("target", "eof"), 3.0);
     proxy.settles("connections_active", 0.0);
 }
 

@@ -213,6 +213,22 @@ fn an_end_without_close_notify_is_an_end_and_a_reset_is_a_reset() {
     service.expect_reset();
 }
 
+/// It ends with a close_notify, as one that had begun does: else the client would take it for a cut.
+#[test]
+fn an_end_of_the_target_before_its_first_line_is_an_end() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let server = authority.server("server", &[]);
+    let settings = settings("optional", &[&server], "") + &allow(&[("devbox:22", target.address())]);
+    let proxy = Proxy::start(&settings.replace("ssh_only: false", "ssh_only: true"));
+    let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
+    open(&mut client, "devbox:22");
+    client.write_all(b"SSH-2.0-client\r\nand more").unwrap();
+    let mut service = target.accept();
+    service.expect("SSH-2.0-client\r\n");
+    service.finish();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+}
+
 /// Whoever is in between can cut a connection, and sends a FIN to both sides.
 #[test]
 fn an_end_in_the_middle_of_a_record_is_no_end() {

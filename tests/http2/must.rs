@@ -214,6 +214,24 @@ fn the_targets_fin_is_an_end_and_leaves_the_other_direction_open() {
     proxy.settles("tunnels_closed_total{by=\"target\",reason=\"eof\"}", 1.0);
 }
 
+/// The same before either side has said that it speaks SSH.
+#[test]
+fn an_end_before_the_first_line_is_an_end() {
+    let target = Target::listen();
+    let proxy = Proxy::start(&(allow(&[("box:22", target.address())]) + "ssh_only: true\n"));
+    let mut peer = Peer::connect(proxy.public());
+    peer.open(1, "box:22");
+    target.accept().finish();
+    peer.expect_end(1);
+    proxy.settles("tunnels_closed_total{by=\"target\",reason=\"eof\"}", 1.0);
+    peer.open(3, "box:22");
+    let mut server = target.accept();
+    peer.tell("end 3");
+    server.expect_end();
+    peer.expect_end(3);
+    proxy.settles("tunnels_closed_total{by=\"client\",reason=\"eof\"}", 1.0);
+}
+
 /// "A proxy treats any error in the TCP connection, which includes receiving a TCP segment with the RST bit set, as a
 /// stream error (Section 5.4.2) of type CONNECT_ERROR."
 #[test]
