@@ -571,7 +571,27 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
                 "\nadmin: 0.0.0.0:8080",
                 "line 2: admin: `listen` and `admin` are both 0.0.0.0:8080",
             ),
+            (
+                "\nadmin: 127.0.0.1:8080",
+                "line 2: admin: 127.0.0.1:8080 cannot be had beside 0.0.0.0:8080 of `listen`",
+            ),
+            (
+                "listen: {address: \"[::1]:1\", reuse_port: true}\nadmin: \"[::]:1\"",
+                "line 2: admin: [::]:1 cannot be had beside [::1]:1 of `listen`",
+            ),
+            (
+                "listen:\n  - 1.1.1.1:1\n  - {address: 0.0.0.0:1, reuse_port: true}\n",
+                "line 3: listen[1].address: 0.0.0.0:1 cannot be had beside 1.1.1.1:1 on line 2",
+            ),
         ]);
+        for sound in [
+            "listen: [1.1.1.1:1, 1.1.1.2:1, 0.0.0.0:2, 0.0.0.0:0, 127.0.0.1:0]\nadmin: 0.0.0.0:3",
+            // On hosts where IPv6 does not stand for both.
+            "listen: [0.0.0.0:1, \"[::]:1\"]",
+            "listen: [{address: 0.0.0.0:1, reuse_port: true}, {address: 127.0.0.1:1, reuse_port: true}]",
+        ] {
+            Config::parse(sound).unwrap();
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The settings `listen` and `admin`: which ports there are, and what is spoken on them.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use super::Config;
@@ -28,11 +27,13 @@ pub(super) fn addresses(
         None => Some(default.admin),
     };
     if let Some(admin) = admin
-        && admin.port() != 0
-        && listen.iter().any(|listener| listener.address == admin)
+        && let Some(port) = listen.iter().find(|port| collide(port.address, admin))
         && let Some(place) = admin_field.or(listen_field)
     {
-        place.fault(format!("`listen` and `admin` are both {admin}"));
+        place.fault(match port.address {
+            same if same == admin => format!("`listen` and `admin` are both {admin}"),
+            other => format!("{admin} cannot be had beside {other} of `listen`"),
+        });
     }
     (listen, admin.unwrap_or(default.admin))
 }
@@ -47,23 +48,19 @@ fn listen(field: &Field<'_>, has_certificates: bool) -> Vec<listener::Options> {
     if entries.is_empty() {
         field.fault("at least one address is needed");
     }
-    let mut lines = HashMap::new();
+    let mut seen = Vec::new();
     let read = |entry: Field<'_>| {
         if entry.is_map() {
-            entry.section(|keys| port(keys, &mut lines, has_certificates)).flatten()
+            entry.section(|keys| port(keys, &mut seen, has_certificates)).flatten()
         } else {
-            address(&entry, &mut lines).map(listener::Options::from)
+            address(&entry, false, &mut seen).map(listener::Options::from)
         }
     };
     entries.into_iter().filter_map(read).collect()
 }
 
-fn port(
-    section: &mut Section<'_>,
-    lines: &mut HashMap<SocketAddr, u64>,
-    has_certificates: bool,
-) -> Option<listener::Options> {
-    let address = section.required("address").and_then(|field| address(&field, lines));
+fn port(section: &mut Section<'_>, seen: &mut Vec<Seen>, has_certificates: bool) -> Option<listener::Options> {
+    let place = section.required("address");
     let tls = section.field("tls");
     let mode = tls.as_ref().and_then(|field| field.parse(tls_mode)).unwrap_or_default();
     if let Some(place) = tls
@@ -72,24 +69,47 @@ fn port(
     {
         place.fault("needs `tls.certificates`");
     }
+    let proxy_header = proxy_header(section);
+    let reuse_port = section.value("reuse_port", truth).unwrap_or_default();
     Some(listener::Options {
-        proxy_header: proxy_header(section),
+        address: address(&place?, reuse_port, seen)?,
+        proxy_header,
         tls: mode,
-        reuse_port: section.value("reuse_port", truth).unwrap_or_default(),
-        address: address?,
+        reuse_port,
     })
 }
 
-/// `lines` says where each address was seen last.
-fn address(place: &Field<'_>, lines: &mut HashMap<SocketAddr, u64>) -> Option<SocketAddr> {
+/// An address that was read before, and where.
+struct Seen {
+    address: SocketAddr,
+    reuse_port: bool,
+    line: u64,
+}
+
+fn address(place: &Field<'_>, reuse_port: bool, seen: &mut Vec<Seen>) -> Option<SocketAddr> {
     let address = place.parse(local_address)?;
-    // Port 0 is another port each time.
-    if address.port() != 0
-        && let Some(line) = lines.insert(address, place.line())
-    {
-        place.fault(format!("{address} is on line {line} too"));
+    for other in seen.iter().filter(|other| collide(other.address, address)) {
+        let (known, line) = (other.address, other.line);
+        if known == address {
+            place.fault(format!("{address} is on line {line} too"));
+        } else if !(reuse_port && other.reuse_port) {
+            place.fault(format!("{address} cannot be had beside {known} on line {line}"));
+        }
     }
+    seen.push(Seen {
+        address,
+        reuse_port,
+        line: place.line(),
+    });
     Some(address)
+}
+
+/// Whether two sockets cannot listen there at once. Port 0 is another port each time.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let (one_ip, other_ip) = (one.ip(), other.ip());
+    // `[::]` may stand for IPv4, too: that is for the host to say.
+    let is_within = one_ip.is_ipv4() == other_ip.is_ipv4() && (one_ip.is_unspecified() || other_ip.is_unspecified());
+    one.port() == other.port() && one.port() != 0 && (one_ip == other_ip || is_within)
 }
 
 /// `proxy_protocol` and `trusted_proxies`: neither is of use without the other.
