@@ -71,6 +71,7 @@ async fn handshake<D: End>(wire: &Wire<D>) -> Result<Connection<Wire<D>, Chunk>,
         .initial_window_size(WINDOW)
         .initial_connection_window_size(MOST_STREAMS * WINDOW)
         .max_concurrent_streams(MOST_STREAMS)
+        .max_pending_accept_reset_streams(MOST_CANCELLED)
         .max_header_list_size(MOST_HEAD)
         .max_send_buffer_size(MOST_UNSENT)
         .max_local_error_reset_streams(Some(MOST_STREAM_ERRORS))
@@ -262,6 +263,9 @@ const WINDOW: u32 = 256 * 1024;
 const MOST_HEAD: u32 = 16 * 1024;
 /// How much of a download waits here for its client: all that a connection has room for, if it is alone.
 const MOST_UNSENT: usize = 512 * 1024;
+/// Streams that were opened and reset before anybody looked: all that can be open at once, as who carries the tunnels of
+/// many may have to give them up together. More of them are too many frames.
+const MOST_CANCELLED: usize = MOST_STREAMS as usize;
 /// Streams that h2 had to reset: a client that is mistaken so often is not mistaken.
 const MOST_STREAM_ERRORS: usize = 100;
 /// What frames of less than 256 bytes may lack of that together while they wait: 8,000 keystrokes.

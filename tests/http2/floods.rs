@@ -154,6 +154,26 @@ fn a_flood_is_told_to_calm_down_and_is_accounted_for() {
     server.settles("connect_requests_total{code=\"400\",reason=\"flood\"}", 1.0);
 }
 
+/// Who carries the tunnels of many may have to give many up at once: that is no flood.
+#[test]
+fn who_gives_up_ninety_requests_at_once_keeps_its_tunnels() {
+    let target = Echo::listen();
+    let server = Server::with(&Settings::new(&(allow(&[("box:22", target.address())]) + OPEN)));
+    let mut raw = Raw::connect(server.public());
+    raw.send(&one_tunnel());
+    assert_eq!(raw.next().kind, HEADERS);
+    let mut given_up = Vec::new();
+    for stream in (3..).step_by(2).take(90) {
+        given_up.extend(frame(HEADERS, END_HEADERS, stream, &connect("box:22")));
+        given_up.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+    }
+    raw.send(&given_up);
+    raw.send(&frame(DATA, 0, 1, b"still here"));
+    let echo = raw.next();
+    assert_eq!((echo.kind, &echo.payload[..]), (DATA, &b"still here"[..]));
+    server.settles("connect_requests_total{code=\"499\",reason=\"client_left\"}", 90.0);
+}
+
 /// 16 KiB of fields decompress to far more: each of them names an entry of the table that is 4 KB long.
 #[test]
 fn fields_that_decompress_to_megabytes_are_refused_without_them() {
