@@ -301,7 +301,8 @@ async fn reach(
     let _dial = target.begin_dial()?;
     let endpoints = world.allowlist.dialable(&target).await?;
     let start = Instant::now();
-    let dialled = dial::dial(&endpoints.addresses, target.next_address(), &world.dial).await;
+    let dial = dial::dial(&endpoints.addresses, target.next_address(), &world.dial);
+    let dialled = target.while_allowed(dial).await;
     record.dialled(start.elapsed(), dialled.as_ref());
     let mut upstream = dialled?;
     if let Some(version) = endpoints.proxy_header {

@@ -15,8 +15,8 @@ use std::fs;
 
 use harness::ports::Ports;
 use harness::process::{Server, Settings, switchboard};
-use harness::target::Target;
-use harness::{allow, refusal};
+use harness::target::{Blackhole, Target};
+use harness::{allow, refusal, request};
 use rustix::process::Signal;
 
 fn reload(server: &mut Server) {
@@ -52,6 +52,20 @@ fn targets_come_and_go_and_only_those_that_go_lose_their_tunnels() {
     server.tunnel("goes:22", &goes);
     service.send("down");
     client.expect("down");
+}
+
+#[test]
+fn a_target_that_goes_while_it_is_dialled_is_not_reached() {
+    let blackhole = Blackhole::open();
+    let patient = "timeouts: {dial: 1h, dial_try: 1h}\n";
+    let settings = Settings::new(&(allow(&[("goes:22", blackhole.address())]) + patient));
+    let mut server = Server::with(&settings);
+    let mut client = server.client(request("goes:22"));
+    blackhole.expect_dials(1);
+    settings.change(&(allow(&[]) + patient));
+    reload(&mut server);
+    assert_eq!(client.rest_as_text(), not_allowed());
+    blackhole.expect_dials(0);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! One target as its tunnels see it: where it is and what bounds it, both of which change under them.
 
 use std::fmt;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -199,6 +200,18 @@ impl Target {
     pub(super) fn admit(&self, clients: Option<&ClientNames>) {
         if self.clients.load().as_deref() != clients {
             self.clients.store(clients.cloned().map(Arc::new));
+        }
+    }
+
+    /// What comes of `work`, unless it leaves the allowlist first.
+    ///
+    /// # Errors
+    /// That of the work, or [`Refusal::NotAllowed`].
+    pub async fn while_allowed<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+        tokio::select! {
+            biased;
+            () = self.revoked() => Err(Refusal::NotAllowed),
+            done = work => done,
         }
     }
 
