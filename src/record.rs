@@ -19,7 +19,7 @@ use crate::limits::Direction;
 use crate::meter::Meter;
 use crate::metrics::{Metrics, TargetSeries};
 use crate::outcome::{Close, Outcome, Reason, Refusal, Side};
-use crate::tls::{self, Identity, Peer};
+use crate::tls::{self, Identity, Peer, Tls};
 
 /// Numbers connections, so that lines of one connection can be found in the logs of all replicas.
 #[derive(Debug)]
@@ -173,6 +173,11 @@ impl<'a> Record<'a> {
     /// Who it has shown to be.
     pub fn identity(&self) -> Option<&Identity> {
         self.tls.as_ref()?.identity.as_ref()
+    }
+
+    /// Whether it could come in again by what it has shown: who asks on an old connection may be unwelcome by now.
+    pub fn is_trusted(&self, tls: &Tls) -> bool {
+        self.tls.as_ref().is_none_or(|peer| tls.trusts(peer))
     }
 
     /// It asked for that.

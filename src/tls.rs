@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 
+use rustls::pki_types::UnixTime;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ProducesTickets, ServerSessionMemoryCache, StoresServerSessions};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -109,10 +111,18 @@ impl Default for Options {
 /// The TLS of a process. Handshakes that run keep what they began with, and sessions need none of it.
 #[derive(Debug)]
 pub struct Tls {
-    /// `None` without certificates.
-    serving: RwLock<Option<Arc<ServerConfig>>>,
+    serving: RwLock<Serving>,
     known: Mutex<Known>,
     options: Options,
+}
+
+/// What handshakes are done by.
+#[derive(Clone, Debug, Default)]
+struct Serving {
+    /// `None` without certificates.
+    config: Option<Arc<ServerConfig>>,
+    /// What judges the clients' certificates; `None` if nobody is asked for one.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 /// What came of a look at the files.
@@ -192,8 +202,8 @@ impl Tls {
             return Look::Unchanged;
         }
         match Material::of(&known.settings, &contents).and_then(|material| known.serve(&contents, material)) {
-            Ok(config) => {
-                *self.serving.write().unwrap_or_else(PoisonError::into_inner) = config;
+            Ok(serving) => {
+                *self.serving.write().unwrap_or_else(PoisonError::into_inner) = serving;
                 Look::Loaded
             }
             Err(faults) => Look::Faulty(faults),
@@ -215,9 +225,26 @@ impl Tls {
     /// # Errors
     /// Why it failed; the client has been told by an alert where it can be.
     pub async fn accept(&self, stream: TcpStream, read: Vec<u8>, deadline: Instant) -> Result<Accepted, Failed> {
-        let config = self.serving.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let config = self.serving().config;
         let deadline = deadline.min(Instant::now() + self.options.handshake);
         handshake::accept(stream, read, config, deadline).await
+    }
+
+    /// Whether a client that has come in could do so again by what it has shown: its certificate may have expired, and
+    /// the authorities, the revocation list and whether one is asked for may be others by now.
+    pub fn trusts(&self, peer: &Peer) -> bool {
+        match (self.serving().verifier, peer.certificates.split_first()) {
+            (None, shown) => shown.is_none(),
+            (Some(verifier), None) => !verifier.client_auth_mandatory(),
+            (Some(verifier), Some((own, others))) => {
+                let verified = verifier.verify_client_cert(own, others, UnixTime::now());
+                verified.is_ok()
+            }
+        }
+    }
+
+    fn serving(&self) -> Serving {
+        self.serving.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -226,19 +253,20 @@ impl Tls {
 }
 
 impl Known {
-    fn serve(&mut self, contents: &Contents, material: Material) -> Result<Option<Arc<ServerConfig>>, Vec<Fault>> {
+    fn serve(&mut self, contents: &Contents, material: Material) -> Result<Serving, Vec<Fault>> {
         self.expiries = material.expiries();
         let trust = contents.trust();
         if std::mem::replace(&mut self.trust, trust) != trust {
             // A session that is resumed shows no certificate again: who was revoked must not come in by an old ticket.
             self.resumption = Resumption::new().map_err(|reason| vec![Fault::of_the_system(&reason)])?;
         }
-        let Some(mut config) = material.into_config() else {
-            return Ok(None);
-        };
-        config.ticketer = Arc::clone(&self.resumption.ticketer);
-        config.session_storage = Arc::clone(&self.resumption.sessions) as Arc<dyn StoresServerSessions>;
-        Ok(Some(Arc::new(config)))
+        let verifier = material.verifier();
+        let config = material.into_config().map(|mut config| {
+            config.ticketer = Arc::clone(&self.resumption.ticketer);
+            config.session_storage = Arc::clone(&self.resumption.sessions) as Arc<dyn StoresServerSessions>;
+            Arc::new(config)
+        });
+        Ok(Serving { config, verifier })
     }
 }
 

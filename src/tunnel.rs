@@ -1,13 +1,14 @@
 //! The walk of one connection, from its accept to its one line in the log. Read this first: it is the product.
 
-use std::future::{Future, pending};
+use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::thread;
 
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::allowlist::{Allowlist, Target};
 use crate::arrival::{Arrival, WaitingRoom};
@@ -210,8 +211,13 @@ async fn many<D: End>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record
     record.speaks(<http2::Request as connect::Client>::HTTP);
     let room = arrival.waits(&world.unfinished, &world.connect, &world.drain);
     let late = |since: Option<Instant>| room.late(since.unwrap_or(arrival.accepted));
+    let lapsed = Notify::new();
     let tunnel = |request| {
-        let (arrival, record) = (arrival.again(), record.request(world.ids.next()));
+        let (mut arrival, record) = (arrival.again(), record.request(world.ids.next()));
+        if !record.is_trusted(&world.tls) {
+            arrival.paced = Err(Refusal::CertificateLapsed);
+            lapsed.notify_one();
+        }
         async move {
             // Boxed, as for one: the tunnel does without it.
             if let Some(mut tunnel) = Box::pin(ask(request, arrival, record, world)).await {
@@ -219,7 +225,7 @@ async fn many<D: End>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record
             }
         }
     };
-    match Box::pin(http2::serve(wire, late, &world.drain, tunnel)).await {
+    match Box::pin(http2::serve(wire, late, (&world.drain, &lapsed), tunnel)).await {
         Ok(()) => record.said_by_its_requests(),
         Err(refusal) => record.refused(refusal),
     }
@@ -379,15 +385,9 @@ async fn begin<D: End>(
 
 /// Completes when the tunnel has to end, whatever its two sides want.
 async fn ending(target: &Target, record: &TunnelRecord<'_>, world: &World) -> Close {
-    let lifetime = async {
-        match target.lifetime() {
-            Some(lifetime) => Box::pin(sleep(lifetime)).await,
-            None => pending().await,
-        }
-    };
     let last_moved = || record.meter.last_moved();
     let reason = tokio::select! {
-        () = lifetime => Reason::Lifetime,
+        () = target.outlived() => Reason::Lifetime,
         () = target.revoked() => Reason::Revoked,
         () = world.drain.closes(record.id().number, last_moved) => Reason::Drained,
     };

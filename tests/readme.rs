@@ -14,6 +14,7 @@ fn every_refusal_has_a_row() {
     for refusal in [
         Refusal::NotAllowed,
         Refusal::ClientNotAllowed,
+        Refusal::CertificateLapsed,
         Refusal::TlsRequired,
         Refusal::MethodNotAllowed,
         Refusal::HeadTimeout,

@@ -1,7 +1,7 @@
 //! One target as its tunnels see it: where it is and what bounds it, both of which change under them.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
+use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use crate::budget::Budgets;
@@ -200,6 +201,15 @@ impl Target {
     pub(super) fn admit(&self, clients: Option<&ClientNames>) {
         if self.clients.load().as_deref() != clients {
             self.clients.store(clients.cloned().map(Arc::new));
+        }
+    }
+
+    /// Completes when a tunnel that begins now has lived for as long as it may.
+    pub async fn outlived(&self) {
+        match self.lifetime() {
+            // Boxed: most tunnels run without.
+            Some(lifetime) => Box::pin(sleep(lifetime)).await,
+            None => pending().await,
         }
     }
 

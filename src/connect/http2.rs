@@ -14,6 +14,7 @@ use futures_util::future::{CatchUnwind, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::Reason;
 use h2::server::{Builder, Connection};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use self::chunk::Chunk;
@@ -38,8 +39,8 @@ mod wire;
 /// Serves a connection to its end: every request becomes a future that `tunnel` makes, and that is run here.
 ///
 /// `late` says when the first request takes too long, and given a moment, when the connection has been without a tunnel
-/// for too long since then. When the drain has stopped new tunnels the client is told to ask elsewhere (GOAWAY), and the
-/// connection ends with its last tunnel.
+/// for too long since then. When the drain has stopped new tunnels, or there are none for this client on this connection
+/// any more (`lapsed`), the client is told to ask elsewhere (GOAWAY), and the connection ends with its last tunnel.
 ///
 /// # Errors
 /// Why the connection was refused as a whole: it never asked for anything, or sent too many frames. The requests on it
@@ -47,7 +48,7 @@ mod wire;
 pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
     wire: Wire<D>,
     late: impl Fn(Option<Instant>) -> L,
-    drain: &Drain,
+    (drain, lapsed): (&Drain, &Notify),
     tunnel: impl Fn(Request) -> F,
 ) -> Result<(), Refusal> {
     let mut late_first = Box::pin(late(None));
@@ -63,7 +64,7 @@ pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
         requests: 0,
         bound: Bound::Late(late_first),
     };
-    serving.run(late, drain, tunnel).await
+    serving.run(late, (drain, lapsed), tunnel).await
 }
 
 async fn handshake<D: End>(wire: &Wire<D>) -> Result<Connection<Wire<D>, Chunk>, Refusal> {
@@ -137,11 +138,16 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
     async fn run(
         mut self,
         late: impl Fn(Option<Instant>) -> L,
-        drain: &Drain,
+        (drain, lapsed): (&Drain, &Notify),
         tunnel: impl Fn(Request) -> F,
     ) -> Result<(), Refusal> {
         let mut verdict = Ok(());
-        let mut leaving = pin!(drain.clone().stopped());
+        let mut leaving = pin!(async {
+            tokio::select! {
+                () = drain.clone().stopped() => {}
+                () = lapsed.notified() => {}
+            }
+        });
         let turn = Turn::new();
         loop {
             let event = poll_fn(|context| turn.poll(context, |context| self.poll_next(context, leaving.as_mut())));

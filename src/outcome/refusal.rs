@@ -11,6 +11,8 @@ pub enum Refusal {
     NotAllowed,
     /// The target is for other clients, who show a certificate.
     ClientNotAllowed,
+    /// What the client showed when its HTTP/2 connection began would not let it in any more.
+    CertificateLapsed,
     /// The port wants TLS, and the client has begun without.
     TlsRequired,
     /// The TLS handshake failed.
@@ -63,10 +65,11 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every refusal, with one fault for all that are malformed: for metrics that show zero before the first.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Malformed(Malformed::RequestLine),
         Self::NotAllowed,
         Self::ClientNotAllowed,
+        Self::CertificateLapsed,
         Self::TlsRequired,
         Self::TlsHandshake,
         Self::MethodNotAllowed,
@@ -97,7 +100,7 @@ impl Refusal {
     pub fn status(self) -> u16 {
         match self {
             Self::Malformed(_) | Self::BadProxyHeader | Self::TlsRequired | Self::Flood => 400,
-            Self::NotAllowed | Self::ClientNotAllowed | Self::UntrustedProxy => 403,
+            Self::NotAllowed | Self::ClientNotAllowed | Self::CertificateLapsed | Self::UntrustedProxy => 403,
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout => 408,
             Self::ClientFull | Self::ConnectRate => 429,
@@ -123,6 +126,7 @@ impl Refusal {
             Self::Malformed(_) => "malformed",
             Self::NotAllowed => "not_allowed",
             Self::ClientNotAllowed => "client_not_allowed",
+            Self::CertificateLapsed => "certificate_lapsed",
             Self::TlsRequired => "tls_required",
             Self::TlsHandshake => "tls_handshake",
             Self::MethodNotAllowed => "method_not_allowed",
@@ -158,6 +162,7 @@ impl Refusal {
             Self::Malformed(_)
             | Self::NotAllowed
             | Self::ClientNotAllowed
+            | Self::CertificateLapsed
             | Self::TlsRequired
             | Self::MethodNotAllowed
             | Self::HeadTimeout
@@ -187,6 +192,7 @@ impl Refusal {
             Self::Malformed(fault) => fault.phrase(),
             Self::NotAllowed => "the target is not on the allowlist",
             Self::ClientNotAllowed => "the target wants a client certificate of another name",
+            Self::CertificateLapsed => "what the client has shown is no longer good: connect anew",
             Self::TlsRequired => "this port wants TLS: use an https:// proxy",
             Self::TlsHandshake => "the TLS handshake failed",
             Self::MethodNotAllowed => "only CONNECT is served here",
@@ -227,7 +233,9 @@ impl Refusal {
             | Self::NoRequest
             | Self::Flood => "http_request_error",
             Self::TlsHandshake => "tls_protocol_error",
-            Self::NotAllowed | Self::ClientNotAllowed | Self::UntrustedProxy => "http_request_denied",
+            Self::NotAllowed | Self::ClientNotAllowed | Self::CertificateLapsed | Self::UntrustedProxy => {
+                "http_request_denied"
+            }
             Self::TargetRefused => "connection_refused",
             Self::TargetUnreachable => "destination_ip_unroutable",
             Self::DialTimeout => "connection_timeout",
@@ -261,6 +269,7 @@ impl Refusal {
             Self::Malformed(_)
             | Self::NotAllowed
             | Self::ClientNotAllowed
+            | Self::CertificateLapsed
             | Self::TlsRequired
             | Self::TlsHandshake
             | Self::MethodNotAllowed

@@ -171,6 +171,11 @@ impl Material {
             .collect()
     }
 
+    /// What judges the clients' certificates; `None` if nobody is asked for one.
+    pub(super) fn verifier(&self) -> Option<Arc<dyn ClientCertVerifier>> {
+        self.verifier.clone()
+    }
+
     /// `None` without certificates.
     pub(super) fn into_config(self) -> Option<ServerConfig> {
         let builder = ServerConfig::builder_with_provider(Arc::new(provider()))

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 
+use rustls::pki_types::CertificateDer;
 use rustls::{
     AlertDescription, CertificateError, Error, HandshakeKind, ProtocolVersion, ServerConfig, ServerConnection,
 };
@@ -34,6 +35,8 @@ pub struct Peer {
     pub version: &'static str,
     /// Who it is, if it has shown a certificate.
     pub identity: Option<Identity>,
+    /// What it has shown, if it may ask again and again on its connection: it is judged anew each time.
+    pub certificates: Vec<CertificateDer<'static>>,
 }
 
 /// A client that does not.
@@ -178,18 +181,20 @@ fn shows_what_has_expired(session: &mut Session) -> bool {
 
 fn accepted(mut session: Session) -> Accepted {
     let connection = session.connection();
-    let certificate = connection.peer_certificates().and_then(<[_]>::first);
+    let certificates = connection.peer_certificates().unwrap_or_default();
+    let http2 = connection.alpn_protocol() == Some(b"h2");
     let peer = Peer {
         version: match connection.protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => "1.2",
             _ => "1.3",
         },
-        identity: certificate.and_then(|certificate| Identity::of(certificate)),
+        identity: certificates.first().and_then(|certificate| Identity::of(certificate)),
+        certificates: if http2 { certificates.to_vec() } else { Vec::new() },
     };
     Accepted {
         peer: Arc::new(peer),
         resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
-        http2: connection.alpn_protocol() == Some(b"h2"),
+        http2,
         session,
     }
 }

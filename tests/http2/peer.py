@@ -1,6 +1,6 @@
 """An HTTP/2 client that does what it is told, line by line, and tells what it sees, one JSON object a line.
 
-    peer.py HOST PORT [CA]      with CA over TLS, with ALPN
+    peer.py HOST PORT [CA [CERT KEY]]      with CA over TLS, with ALPN
 
 Its HTTP/2 is hyper-h2's. What RFC 9113 forbids a client it sends when told to.
 """
@@ -27,12 +27,14 @@ def tell(event, **fields):
 
 
 class Peer:
-    def __init__(self, host, port, ca):
+    def __init__(self, host, port, ca=None, *shown):
         self.socket = socket.create_connection((host, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if ca:
             context = ssl.create_default_context(cafile=ca)
             context.set_alpn_protocols(["h2", "http/1.1"])
+            if shown:
+                context.load_cert_chain(*shown)
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
             tell("alpn", protocol=self.socket.selected_alpn_protocol())
         config = h2.config.H2Configuration(
@@ -207,4 +209,4 @@ class Peer:
 
 
 if __name__ == "__main__":
-    Peer(sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None).run()
+    Peer(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]).run()

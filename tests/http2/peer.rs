@@ -9,6 +9,7 @@ use std::thread;
 
 use serde_json::Value;
 
+use crate::authority::Issued;
 use crate::harness::DEADLINE;
 
 /// A client with one connection.
@@ -23,22 +24,31 @@ pub(crate) struct Peer {
 impl Peer {
     /// Connects with prior knowledge.
     pub(crate) fn connect(proxy: SocketAddr) -> Self {
-        Self::start(proxy, None)
+        Self::start(proxy, &[])
     }
 
     /// Connects over TLS to `localhost`, trusting that authority, and agrees on HTTP/2.
     pub(crate) fn connect_over_tls(proxy: SocketAddr, ca: &Path) -> Self {
-        let mut peer = Self::start(proxy, Some(ca));
-        assert_eq!(peer.event("alpn", 0)["protocol"], "h2");
-        peer
+        Self::start(proxy, &[ca]).agreed()
     }
 
-    fn start(proxy: SocketAddr, ca: Option<&Path>) -> Self {
+    /// The same, and shows a certificate.
+    pub(crate) fn connect_over_tls_as(issued: &Issued, proxy: SocketAddr, ca: &Path) -> Self {
+        Self::start(proxy, &[ca, &issued.cert, &issued.key]).agreed()
+    }
+
+    #[track_caller]
+    fn agreed(mut self) -> Self {
+        assert_eq!(self.event("alpn", 0)["protocol"], "h2");
+        self
+    }
+
+    fn start(proxy: SocketAddr, files: &[&Path]) -> Self {
         let mut command = Command::new(python());
         command.arg(script("peer.py"));
         command
             .args([proxy.ip().to_string(), proxy.port().to_string()])
-            .args(ca);
+            .args(files);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let (sender, events) = channel();

@@ -13,7 +13,7 @@ use switchboard::connect::{Established, handshake, http2};
 use switchboard::drain::Conductor;
 use switchboard::end::End;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::peer::{Wire, stream};
 use crate::schedule::{Schedule, Who};
@@ -110,10 +110,11 @@ impl<C: Wire, D: End> Downstream for Http2<C, D> {
         };
         let relayed = Cell::new(Some(relayed));
         let (_conductor, drain) = Conductor::new();
+        let lapsed = Notify::new();
         let serving = http2::serve(
             http2::Wire::new(ours, Vec::new()),
             |_| pending(),
-            &drain,
+            (&drain, &lapsed),
             |request| {
                 let relayed = relayed.take().expect("one tunnel is asked for");
                 async move {
