@@ -67,6 +67,11 @@ pub trait Source: Send {
     /// Completes when the peer resets or is given up, without reading.
     fn failed(&mut self) -> impl Future<Output = io::Error> + Send;
 
+    /// Whether it is one of many that run in one task, which lets other tasks run by itself.
+    fn shares_task(&self) -> bool {
+        false
+    }
+
     /// The socket, if its bytes are the tunnel's as they are: the kernel may move them.
     fn plain(&self) -> Option<&TcpStream> {
         None
@@ -135,6 +140,11 @@ pub trait Sink: Send {
     /// # Errors
     /// As a write.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Whether it is one of many that run in one task, which lets other tasks run by itself.
+    fn shares_task(&self) -> bool {
+        false
+    }
 
     /// The socket, if the tunnel's bytes go into it as they are: the kernel may move them.
     fn plain(&self) -> Option<&TcpStream> {

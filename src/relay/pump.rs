@@ -295,12 +295,16 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
         };
     }
 
-    /// Lets the worker's other tunnels run: a fast source and sink would never have to wait.
+    /// Lets other tunnels run: a fast source and sink would never have to wait.
     async fn breathe(&mut self, moved: usize) {
         self.since_yield += moved;
         if self.since_yield >= YIELD_AFTER {
             self.since_yield = 0;
-            yield_now().await;
+            if self.from.shares_task() || self.to.shares_task() {
+                yield_within_task().await;
+            } else {
+                yield_now().await;
+            }
         }
     }
 
@@ -310,6 +314,20 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
             Direction::Download => (Side::Target, Side::Client),
         }
     }
+}
+
+/// Lets the other futures of the task run. tokio's would let other tasks run too, and the idle worker thread take this
+/// one over, with cold caches.
+async fn yield_within_task() {
+    let mut has_yielded = false;
+    let once = poll_fn(|context| {
+        if mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    });
+    once.await;
 }
 
 /// A read of this size is bulk.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
+use tokio::task::coop::has_budget_remaining;
 
 /// One task's turns.
 ///
@@ -33,7 +34,7 @@ impl Turn {
         }
     }
 
-    /// Polls until it is ready, nothing has woken it meanwhile, or others should have their turn.
+    /// Polls until it is ready, nothing has woken it meanwhile, or other tasks should have their turn.
     pub(super) fn poll<T>(
         &self,
         context: &mut Context<'_>,
@@ -46,7 +47,7 @@ impl Turn {
         for _ in 0..MOST_ROUNDS {
             own.woken.store(false, Ordering::SeqCst);
             polled = once(&mut Context::from_waker(waker));
-            if polled.is_ready() || !own.woken.load(Ordering::SeqCst) {
+            if polled.is_ready() || !own.woken.load(Ordering::SeqCst) || !has_budget_remaining() {
                 break;
             }
         }
@@ -73,12 +74,14 @@ impl Wake for Own {
 }
 
 /// Of at most as much as a connection has room for, if a stream is in bulk.
-const MOST_ROUNDS: usize = 8;
+const MOST_ROUNDS: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::pin::pin;
     use std::sync::atomic::AtomicUsize;
+    use tokio::task::coop::consume_budget;
 
     #[derive(Default)]
     struct Counted(AtomicUsize);
@@ -109,6 +112,20 @@ mod tests {
         assert_eq!(run(0), (1, 0));
         assert_eq!(run(3), (4, 0));
         assert_eq!(run(usize::MAX), (MOST_ROUNDS, 1));
+    }
+
+    #[tokio::test]
+    async fn who_has_used_up_what_a_task_may_do_lets_other_tasks_run() {
+        let task = Arc::<Counted>::default();
+        let mut rounds = 0;
+        let polled: Poll<()> = Turn::new().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&task))), |context| {
+            rounds += 1;
+            while pin!(consume_budget()).poll(context).is_ready() {}
+            context.waker().wake_by_ref();
+            Poll::Pending
+        });
+        assert!(polled.is_pending());
+        assert_eq!((rounds, task.0.load(Ordering::SeqCst)), (1, 1));
     }
 
     #[test]

@@ -157,6 +157,10 @@ impl Source for From<'_> {
         self.receive.stream.flow_control().release_capacity(bytes).ok();
     }
 
+    fn shares_task(&self) -> bool {
+        true
+    }
+
     /// Frames that come meanwhile are kept: the window bounds them, as none of them is passed on.
     async fn failed(&mut self) -> io::Error {
         poll_fn(|context| {

@@ -133,6 +133,10 @@ impl Sink for To<'_> {
         Poll::Ready(Ok(()))
     }
 
+    fn shares_task(&self) -> bool {
+        true
+    }
+
     fn most_lent(&self) -> usize {
         ROOM
     }
