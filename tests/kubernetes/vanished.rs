@@ -27,7 +27,7 @@ fn tunnels_whose_peers_vanish_are_given_up_whether_they_are_idle_or_busy() {
         assert!(down.unwrap().success());
         for count in 1..=2 {
             let is_given_up = |line: &Value| line["status"] == 200 && line["reason"] == "io";
-            let given_up = async || stage.proxy.access().iter().filter(|line| is_given_up(line)).count() == count;
+            let given_up = async || stage.proxy.access().iter().filter(|line| is_given_up(line)).count() >= count;
             let left = GIVEN_UP.saturating_sub(started.elapsed());
             within(left, &format!("{count} tunnels given up"), given_up).await;
             eprintln!("figure: {count} of 2 vanished after {:?}", started.elapsed());
