@@ -22,17 +22,19 @@ pub struct Arrival {
     pub passage: Passage,
     /// Whose it is.
     pub client: Arc<Client>,
-    /// Whether it comes as seldom as it has to.
-    pub paced: Result<(), Refusal>,
+    /// Whether it may ask: it comes as seldom as it has to, and is still who may come.
+    pub welcome: Result<(), Refusal>,
 }
 
 impl Arrival {
-    /// That of a further request on the same connection, which counts as a connect.
-    pub fn again(&self) -> Self {
+    /// That of a further request on the same connection, which counts as a connect. Who comes too often is not judged:
+    /// `is_trusted` may have signatures to check.
+    pub fn again(&self, is_trusted: impl FnOnce() -> bool) -> Self {
+        let judged = |()| is_trusted().then_some(()).ok_or(Refusal::CertificateLapsed);
         Self {
             accepted: Instant::now(),
             passage: self.passage,
-            paced: self.client.connects(),
+            welcome: self.client.connects().and_then(judged),
             client: Arc::clone(&self.client),
         }
     }

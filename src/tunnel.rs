@@ -138,7 +138,7 @@ async fn open(
             let arrival = Arrival {
                 accepted,
                 passage,
-                paced: client.connects(),
+                welcome: client.connects(),
                 client,
             };
             Box::pin(enter(stream, port.tls, arrival, (record, world))).await
@@ -163,7 +163,7 @@ async fn enter<'a>(
         mode: tls,
         tls: &world.tls,
         deadline: world.connect.deadline(arrival.accepted),
-        paced: arrival.paced,
+        paced: arrival.welcome,
     };
     match door::enter(stream, &terms, room.late(arrival.accepted)).await {
         Ok(Entered::Plain(stream, read)) => {
@@ -213,9 +213,9 @@ async fn many<D: End>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record
     let late = |since: Option<Instant>| room.late(since.unwrap_or(arrival.accepted));
     let lapsed = Notify::new();
     let tunnel = |request| {
-        let (mut arrival, record) = (arrival.again(), record.request(world.ids.next()));
-        if !record.is_trusted(&world.tls) {
-            arrival.paced = Err(Refusal::CertificateLapsed);
+        let record = record.request(world.ids.next());
+        let arrival = arrival.again(|| record.is_trusted(&world.tls));
+        if arrival.welcome == Err(Refusal::CertificateLapsed) {
             lapsed.notify_one();
         }
         async move {
@@ -225,7 +225,7 @@ async fn many<D: End>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record
             }
         }
     };
-    match Box::pin(http2::serve(wire, late, (&world.drain, &lapsed), tunnel)).await {
+    match Box::pin(http2::serve(wire, late, &world.drain, &lapsed, tunnel)).await {
         Ok(()) => record.said_by_its_requests(),
         Err(refusal) => record.refused(refusal),
     }
@@ -240,7 +240,7 @@ async fn ask<'a, C: connect::Client>(
 ) -> Option<Tunnel<'a, C::End>> {
     record.speaks(C::HTTP);
     let room = arrival.waits(&world.unfinished, &world.connect, &world.drain);
-    let answer = async |authority| match arrival.paced {
+    let answer = async |authority| match arrival.welcome {
         Ok(()) => tokio::select! {
             biased;
             reached = reach(authority, &arrival, world, &mut record) => reached,

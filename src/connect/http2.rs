@@ -48,7 +48,8 @@ mod wire;
 pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
     wire: Wire<D>,
     late: impl Fn(Option<Instant>) -> L,
-    (drain, lapsed): (&Drain, &Notify),
+    drain: &Drain,
+    lapsed: &Notify,
     tunnel: impl Fn(Request) -> F,
 ) -> Result<(), Refusal> {
     let mut late_first = Box::pin(late(None));
@@ -64,7 +65,7 @@ pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
         requests: 0,
         bound: Bound::Late(late_first),
     };
-    serving.run(late, (drain, lapsed), tunnel).await
+    serving.run(late, drain, lapsed, tunnel).await
 }
 
 async fn handshake<D: End>(wire: &Wire<D>) -> Result<Connection<Wire<D>, Chunk>, Refusal> {
@@ -138,7 +139,8 @@ impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, 
     async fn run(
         mut self,
         late: impl Fn(Option<Instant>) -> L,
-        (drain, lapsed): (&Drain, &Notify),
+        drain: &Drain,
+        lapsed: &Notify,
         tunnel: impl Fn(Request) -> F,
     ) -> Result<(), Refusal> {
         let mut verdict = Ok(());

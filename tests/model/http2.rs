@@ -114,7 +114,8 @@ impl<C: Wire, D: End> Downstream for Http2<C, D> {
         let serving = http2::serve(
             http2::Wire::new(ours, Vec::new()),
             |_| pending(),
-            (&drain, &lapsed),
+            &drain,
+            &lapsed,
             |request| {
                 let relayed = relayed.take().expect("one tunnel is asked for");
                 async move {
