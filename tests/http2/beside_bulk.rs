@@ -7,7 +7,7 @@ use crate::harness::allow;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::Target;
-use crate::raw::{DATA, END_HEADERS, HEADERS, Raw, SETTINGS, WINDOW_UPDATE, connect, frame};
+use crate::raw::{DATA, END_HEADERS, HEADERS, Raw, connect, frame};
 
 /// Twenty downloads have filled the connection when a key is pressed: its echo overtakes what their targets have to send.
 #[test]
@@ -15,10 +15,7 @@ fn an_echo_does_not_wait_for_the_downloads_of_others() {
     let (typing, bulk) = (Target::listen(), Target::listen());
     let targets = [("typing:22", typing.address()), ("bulk:22", bulk.address())];
     let server = Server::with(&Settings::new(&allow(&targets)));
-    let mut raw = Raw::connect(server.public());
-    let window = (1_u32 << 30).to_be_bytes();
-    raw.send(&frame(SETTINGS, 0, 0, &[&[0, 4][..], &window].concat()));
-    raw.send(&frame(WINDOW_UPDATE, 0, 0, &window));
+    let mut raw = Raw::connect_with_wide_windows(server.public());
     raw.send(&frame(HEADERS, END_HEADERS, 1, &connect("typing:22")));
     let mut shell = typing.accept();
     for stream in (3..43).step_by(2) {

@@ -25,6 +25,15 @@ impl Raw {
         raw
     }
 
+    /// The same for a client that takes 1 GiB of a stream, and of all together.
+    pub(crate) fn connect_with_wide_windows(proxy: SocketAddr) -> Self {
+        let mut raw = Self::connect(proxy);
+        let window = (1_u32 << 30).to_be_bytes();
+        raw.send(&frame(SETTINGS, 0, 0, &[&[0, 4][..], &window].concat()));
+        raw.send(&frame(WINDOW_UPDATE, 0, 0, &window));
+        raw
+    }
+
     /// Writes all of it.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();

@@ -96,10 +96,7 @@ fn uploads_that_stall_leave_the_others_their_windows_and_memory_is_bounded() {
 fn downloads_that_nobody_takes_are_bounded_for_all_streams_together() {
     let target = Target::listen();
     let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
-    let mut raw = Raw::connect(server.public());
-    let window = (1_u32 << 30).to_be_bytes();
-    raw.send(&frame(SETTINGS, 0, 0, &[&[0, 4][..], &window].concat()));
-    raw.send(&frame(WINDOW_UPDATE, 0, 0, &window));
+    let mut raw = Raw::connect_with_wide_windows(server.public());
     let before = resident(&server);
     for stream in (1..100).step_by(2) {
         raw.send(&frame(HEADERS, END_HEADERS, stream, &connect("box:22")));
@@ -172,10 +169,7 @@ fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
     let sizes = (200_000..1_500_000).step_by(100_000);
     let waiting: Vec<(Raw, usize)> = sizes
         .map(|size| {
-            let mut raw = Raw::connect(server.public());
-            let window = (1_u32 << 30).to_be_bytes();
-            raw.send(&frame(SETTINGS, 0, 0, &[&[0, 4][..], &window].concat()));
-            raw.send(&frame(WINDOW_UPDATE, 0, 0, &window));
+            let mut raw = Raw::connect_with_wide_windows(server.public());
             raw.send(&frame(HEADERS, END_HEADERS, 1, &connect("box:22")));
             let mut source = target.accept();
             raw.send(&frame(DATA, END_STREAM, 1, b""));
