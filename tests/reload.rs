@@ -136,9 +136,9 @@ fn a_file_with_faults_changes_nothing_and_every_fault_is_told() {
     server.process.signal(Signal::HUP);
     server.process.stderr.find("the settings stay as they were");
     for fault in [
-        ": line 3: allowlist.dynamic: unknown key; known here: static",
-        ": line 4: timeouts.head: expected a duration",
-        ": line 5: limits.tunnel.burst: ",
+        "ERROR switchboard::app::reload: line 3: allowlist.dynamic: unknown key; known here: static",
+        "ERROR switchboard::app::reload: line 4: timeouts.head: expected a duration",
+        "ERROR switchboard::app::reload: line 5: limits.tunnel.burst: ",
     ] {
         server.process.stderr.find(fault);
     }
