@@ -91,10 +91,16 @@ fn a_list_that_lost_most_is_held_back_until_it_is_confirmed() {
         stage.proxy.refuses("svc-10.team-a:22", 403).await;
         // A list that comes at once may be of the same emptiness; only a later one confirms it.
         let started = Instant::now();
-        stage.api.cut(Cut::Expired);
-        stage.recovered("at once after a list", "news").await;
-        stage.api.delete(&service("team-a", "news"));
-        stage.proxy.refuses("news.team-a:22", 403).await;
+        for early in 0..3 {
+            // On a machine so slow that the next would be a later one, it is one less.
+            if early > 0 && started.elapsed() > EARLY {
+                break;
+            }
+            stage.api.cut(Cut::Expired);
+            stage.recovered("at once after a list", "news").await;
+            stage.api.delete(&service("team-a", "news"));
+            stage.proxy.refuses("news.team-a:22", 403).await;
+        }
         assert_eq!(
             stage.proxy.metric("switchboard_allowlist_shrink_held", "").await,
             Some(1.0)
@@ -193,3 +199,6 @@ async fn is_held(stage: &Stage, expected: f64, deadline: Duration) {
     })
     .await;
 }
+
+/// A third of what lies between a list and one that confirms it.
+const EARLY: Duration = Duration::from_secs(5);
