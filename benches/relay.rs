@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group};
 use switchboard::limits::{Rate, Size};
 use switchboard::meter::{Meter, Totals};
-use switchboard::relay::{Ends, Engine, Options, PipePool, Terms, relay};
+use switchboard::relay::{Ends, Engine, Options, Resources, Terms, relay};
 use switchboard::throttle::Limit;
 use thread_time::{ThreadTime, used};
 use tokio::runtime::Builder;
@@ -187,7 +187,7 @@ fn answer(mut stream: &TcpStream) {
 fn relay_all(engine: Engine, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let pipes = Arc::new(PipePool::new(128));
+        let resources = Arc::new(Resources::new(128));
         let limit = Arc::new(Limit::new(Rate::UNLIMITED, Size::bytes(1 << 20).unwrap()));
         let start = used();
         let mut tunnels = JoinSet::new();
@@ -197,13 +197,13 @@ fn relay_all(engine: Engine, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
                 upstream: upstream.try_into().unwrap(),
                 early: Box::default(),
             };
-            let (pipes, limit) = (Arc::clone(&pipes), Arc::clone(&limit));
+            let (resources, limit) = (Arc::clone(&resources), Arc::clone(&limit));
             tunnels.spawn(async move {
                 let terms = Terms {
                     upload: (&*limit).into(),
                     download: (&*limit).into(),
                     meter: &Meter::new(Arc::new(Totals::default())),
-                    pipes: &pipes,
+                    resources: &resources,
                     engine,
                     options: &Options::default(),
                 };

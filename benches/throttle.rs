@@ -16,7 +16,7 @@ use criterion::{Criterion, criterion_group};
 use switchboard::limits::{Direction, Rate, Size};
 use switchboard::meter::{Meter, Totals};
 use switchboard::outcome::Close;
-use switchboard::relay::{Ends, Engine, Options, PipePool, Terms, relay};
+use switchboard::relay::{Ends, Engine, Options, Resources, Terms, relay};
 use switchboard::throttle::{Limit, Throttle};
 use thread_time::{ThreadTime, used};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -117,12 +117,12 @@ async fn alone(rate: &str) -> Accuracy {
 async fn relayed(rate: &str) -> Accuracy {
     let (limit, unlimited) = (limit(rate), limit("unlimited"));
     let meter = Meter::new(Arc::new(Totals::default()));
-    let (pipes, options) = (PipePool::new(2), Options::default());
+    let (resources, options) = (Resources::new(2), Options::default());
     let terms = Terms {
         upload: (&unlimited).into(),
         download: (&limit).into(),
         meter: &meter,
-        pipes: &pipes,
+        resources: &resources,
         engine: Engine::Adaptive,
         options: &options,
     };

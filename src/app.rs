@@ -28,7 +28,7 @@ use crate::metrics::{self, Metrics};
 use crate::places::Places;
 use crate::readiness::{Pending, Readiness};
 use crate::record::Ids;
-use crate::relay::PipePool;
+use crate::relay::Resources;
 use crate::renewal;
 use crate::services::{self, Services};
 use crate::tls::{self, Tls};
@@ -126,7 +126,7 @@ impl App {
             allowlist,
             metrics,
             drain,
-            pipes: PipePool::new(room.pipes),
+            resources: Resources::new(room.pipes),
             clients: Clients::new(
                 config.limits.client,
                 config.limits.tunnel.burst,

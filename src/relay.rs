@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::pump::Pump;
 pub use self::pump::{Broken, Engine};
-pub use self::splice::PipePool;
+pub use self::resources::Resources;
 use crate::budget::Budget;
 use crate::end::{End, Sink, Source};
 use crate::meter::Meter;
@@ -20,7 +20,9 @@ use crate::throttle::Limit;
 
 mod copy;
 mod pump;
+mod resources;
 mod splice;
+mod yielder;
 
 /// How long a relay may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +90,8 @@ pub struct Terms<'a> {
     pub download: Bounds<'a>,
     /// Counts the bytes.
     pub meter: &'a Meter,
-    /// Where hot directions get their pipes.
-    pub pipes: &'a PipePool,
+    /// What all relays share.
+    pub resources: &'a Resources,
     /// What moves its bytes.
     pub engine: Engine,
     /// Timeouts.

@@ -28,7 +28,7 @@ use crate::outcome::{Close, Denial, Reason, Refusal, Side};
 use crate::places::{Place, Places};
 use crate::proxy_header::Passage;
 use crate::record::{Ids, Record, TunnelRecord};
-use crate::relay::{self, Bounds, Early, Ends, Engine, PipePool, Terms, relay};
+use crate::relay::{self, Bounds, Early, Ends, Engine, Resources, Terms, relay};
 use crate::tls::{self, Session, Tls};
 use crate::{listener, proxy_header};
 
@@ -41,8 +41,8 @@ pub struct World {
     pub metrics: Metrics,
     /// When they have to end.
     pub drain: Drain,
-    /// Where hot ones get their pipes.
-    pub pipes: PipePool,
+    /// What their relays share.
+    pub resources: Resources,
     /// Who is here, and what they share.
     pub clients: Clients,
     /// Connections whose request is not complete.
@@ -348,7 +348,7 @@ impl<D: End> Tunnel<'_, D> {
             upload: bounds(Direction::Upload),
             download: bounds(Direction::Download),
             meter: &record.meter,
-            pipes: &world.pipes,
+            resources: &world.resources,
             engine: Engine::Adaptive,
             options: &options,
         };

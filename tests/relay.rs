@@ -105,7 +105,7 @@ proptest! {
             prop_assert_eq!(rig.totals.bytes(Direction::Upload), upload.len() as u64);
             prop_assert_eq!(rig.meter.bytes(Direction::Upload), upload.len() as u64);
             prop_assert_eq!(rig.meter.bytes(Direction::Download), target_part.bytes as u64);
-            prop_assert_eq!(rig.pipes.in_use(), 0);
+            prop_assert_eq!(rig.resources.pipes_in_use(), 0);
             prop_assert_eq!(close.reason, Reason::Eof);
             match last {
                 1 => prop_assert_eq!(close.by, Side::Target),
@@ -143,7 +143,7 @@ proptest! {
             let direction = if by_client { Direction::Upload } else { Direction::Download };
             let counted = rig.meter.bytes(direction);
             prop_assert!((received.len() as u64..=sent.len() as u64).contains(&counted), "{setup:?} {counted}");
-            prop_assert_eq!(rig.pipes.in_use(), 0);
+            prop_assert_eq!(rig.resources.pipes_in_use(), 0);
         }
     }
 }
@@ -301,7 +301,7 @@ async fn a_stalled_reader_hides_no_reset_of_the_other_side() {
                         }
                         reset(breaks);
                         // It reads on only when the relay has let go of what it held.
-                        while rig.pipes.in_use() > 0 {
+                        while rig.resources.pipes_in_use() > 0 {
                             tokio::task::yield_now().await;
                         }
                         let mut rest = Vec::new();
@@ -327,7 +327,7 @@ async fn an_idle_tunnel_holds_no_pipe_however_hot_it_was() {
                 assert!(written.is_ok() && read.is_ok());
                 for _ in 0..3 {
                     rig.counted(Direction::Upload, 4 << 20).await;
-                    assert_eq!(rig.pipes.in_use(), 0);
+                    assert_eq!(rig.resources.pipes_in_use(), 0);
                     target.write_all(b"pong").await.unwrap();
                     client.read_exact(&mut [0; 4]).await.unwrap();
                 }
@@ -413,7 +413,7 @@ async fn when_the_proxy_ends_it_what_was_read_is_still_written() {
             "{:?}",
             rig.engine
         );
-        assert_eq!(rig.pipes.in_use(), 0);
+        assert_eq!(rig.resources.pipes_in_use(), 0);
     })
     .await;
 }
@@ -496,7 +496,7 @@ fn tunnels_of_several_threads_share_a_pool_that_is_too_small_for_them() {
             });
         }
     });
-    assert_eq!(rig.pipes.in_use(), 0);
+    assert_eq!(rig.resources.pipes_in_use(), 0);
     for direction in Direction::ALL {
         assert_eq!(rig.meter.bytes(direction), 12 * BYTES as u64);
     }

@@ -47,7 +47,7 @@ async fn end_in_every_way() {
         broken_with_bytes_in_flight(&rig).await;
         dropped_with_bytes_in_flight(&rig).await;
         ended_at_once(&rig).await;
-        assert_eq!(rig.pipes.in_use(), 0);
+        assert_eq!(rig.resources.pipes_in_use(), 0);
     }
 }
 

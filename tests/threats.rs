@@ -41,7 +41,7 @@ use switchboard::limits::{Limits, TargetCaps, TargetLimits};
 use switchboard::metrics::Metrics;
 use switchboard::places::Places;
 use switchboard::record::Ids;
-use switchboard::relay::PipePool;
+use switchboard::relay::Resources;
 use switchboard::tls::{self, Tls};
 use switchboard::tunnel::{self, World};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -143,7 +143,7 @@ fn world(targets: Vec<ServiceTarget>) -> (Arc<World>, Conductor) {
         allowlist,
         metrics: Metrics::new().unwrap(),
         drain,
-        pipes: PipePool::new(4),
+        resources: Resources::new(4),
         clients: Clients::new(limits.client, burst, limits.caps.client),
         unfinished: Crowd::new(NonZeroU32::new(8)),
         // The one that runs, and the one that panics.

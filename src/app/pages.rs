@@ -37,7 +37,7 @@ fn progress(world: Arc<World>) -> Box<dyn Fn() -> Progress + Send + Sync> {
 fn scrape(world: Arc<World>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn() -> String + Send + Sync> {
     Box::new(move || {
         let metrics = &world.metrics;
-        metrics.pipes_in_use.set(as_gauge(world.pipes.in_use()));
+        metrics.pipes_in_use.set(as_gauge(world.resources.pipes_in_use()));
         metrics.connections_unfinished.set(as_gauge(world.unfinished.len()));
         metrics.allowlist_targets.set(as_gauge(world.allowlist.targets()));
         metrics

@@ -5,7 +5,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use std::{io, mem};
 
-use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::copy::{self, Residue};
@@ -217,7 +216,11 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
     /// Reads at most `most` bytes: 0 at the end of stream, `None` if there are none after all.
     fn fill(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Broken> {
         // A pipe is taken only now that there is something to put into it. There may be none to be had.
-        let pipe = if self.is_hot() { self.terms.pipes.take() } else { None };
+        let pipe = if self.is_hot() {
+            self.terms.resources.pipes.take()
+        } else {
+            None
+        };
         match (pipe, self.from.plain()) {
             (Some(mut pipe), Some(from)) => {
                 let filled = pipe.try_fill(from, most);
@@ -303,7 +306,7 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
             if self.from.shares_task() || self.to.shares_task() {
                 yield_within_task().await;
             } else {
-                yield_now().await;
+                self.terms.resources.yielder.yield_now().await;
             }
         }
     }

@@ -24,7 +24,7 @@ pub(super) const MOST_IF_SLOW: usize = SMALL;
 /// Pipe memory of an unprivileged user is capped (`fs.pipe-user-pages-soft`, pipe(7)): beyond it pipes are tiny, and
 /// beyond the hard cap there are none. So only the first [`MOST_LARGE`] are large. Whoever gets none copies.
 #[derive(Debug)]
-pub struct PipePool {
+pub(super) struct PipePool {
     /// Small ones first: the last is taken.
     spare: Mutex<VecDeque<Ends>>,
     taken: AtomicUsize,
@@ -35,7 +35,7 @@ pub struct PipePool {
 
 impl PipePool {
     /// A pool that has at most `most` pipes out at once, two descriptors each.
-    pub fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         Self {
             spare: Mutex::default(),
             taken: AtomicUsize::new(0),
@@ -45,7 +45,7 @@ impl PipePool {
     }
 
     /// How many are out: each holds bytes, or is about to.
-    pub fn in_use(&self) -> usize {
+    pub(super) fn in_use(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 

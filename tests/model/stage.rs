@@ -216,7 +216,7 @@ impl Scene<'_> {
             let (counted, received) = (counted[who.index()], received[who.other().index()]);
             (received as u64..=sent as u64).contains(&counted) && (!is_whole || counted == sent as u64)
         });
-        each && self.rig.pipes.in_use() == 0 && self.peers.iter().all(|peer| peer.wrong.get().is_none())
+        each && self.rig.resources.pipes_in_use() == 0 && self.peers.iter().all(|peer| peer.wrong.get().is_none())
     }
 }
 

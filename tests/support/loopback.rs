@@ -12,7 +12,7 @@ use socket2::SockRef;
 use switchboard::limits::{Direction, Rate, Size};
 use switchboard::meter::{Meter, Totals};
 use switchboard::outcome::Close;
-use switchboard::relay::{Early, Ends, Engine, Options, PipePool, Terms, relay};
+use switchboard::relay::{Early, Ends, Engine, Options, Resources, Terms, relay};
 use switchboard::throttle::Limit;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -36,7 +36,7 @@ pub(crate) struct Rig {
     pub(crate) download: Limit,
     pub(crate) meter: Meter,
     pub(crate) totals: Arc<Totals>,
-    pub(crate) pipes: PipePool,
+    pub(crate) resources: Resources,
     pub(crate) engine: Engine,
     pub(crate) options: Options,
 }
@@ -50,7 +50,7 @@ impl Rig {
             download: unlimited(),
             meter: Meter::new(Arc::clone(&totals)),
             totals,
-            pipes: PipePool::new(pipes),
+            resources: Resources::new(pipes),
             engine,
             options: Options::default(),
         }
@@ -81,7 +81,7 @@ impl Rig {
             upload: (&self.upload).into(),
             download: (&self.download).into(),
             meter: &self.meter,
-            pipes: &self.pipes,
+            resources: &self.resources,
             engine: self.engine,
             options: &self.options,
         }
