@@ -2,21 +2,49 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use crate::end::{Sink, Source};
 
 /// The most that one copy moves, in bytes.
 pub(super) const MOST: usize = 64 * 1024;
+/// The most that it moves with a [`LargePiece`].
+pub(super) const MOST_LARGE: usize = 512 * 1024;
+
+/// How many large pieces may be in flight: what their receivers leave of them stays in memory.
+#[derive(Debug, Default)]
+pub(super) struct LargePieces {
+    taken: AtomicUsize,
+}
+
+/// The right to copy [`MOST_LARGE`] at once, for as long as any of it is in flight.
+#[derive(Debug)]
+pub(super) struct LargePiece<'a> {
+    pieces: &'a LargePieces,
+}
+
+impl LargePieces {
+    /// `None` when all are out.
+    pub(super) fn take(&self) -> Option<LargePiece<'_>> {
+        let claim = |taken| (taken < MOST_LARGE_PIECES).then_some(taken + 1);
+        let claimed = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
+        claimed.is_ok().then(|| LargePiece { pieces: self })
+    }
+}
+
+impl Drop for LargePiece<'_> {
+    fn drop(&mut self) {
+        self.pieces.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// What one copy did.
 #[derive(Debug)]
 pub(super) struct Copied {
     /// Bytes read; 0 at the end of stream.
     pub(super) read: usize,
-    /// Bytes of them written.
-    pub(super) written: usize,
-    /// The others.
+    /// Those of them that are not written.
     pub(super) residue: Option<Residue>,
 }
 
@@ -61,15 +89,16 @@ impl Residue {
     }
 }
 
-/// Reads at most `most` bytes and writes them at once, as far as the receiver takes them.
+/// Reads at most `most` bytes and writes them at once, as far as the receiver takes them, telling `moved` of every write.
 pub(super) fn poll_copy(
     context: &mut Context<'_>,
     from: &mut impl Source,
     to: &mut impl Sink,
     most: usize,
+    mut moved: impl FnMut(usize),
 ) -> Poll<Result<Copied, Fault>> {
     let Some(room) = to.lend(most) else {
-        return poll_through_scratch(context, from, to, most);
+        return poll_through_scratch(context, from, to, most, moved);
     };
     let start = room.as_ptr();
     let read = from.poll_read(context, room).map_ok(|bytes| {
@@ -86,9 +115,9 @@ pub(super) fn poll_copy(
     };
     let written = if elsewhere.is_some() { 0 } else { read };
     to.keep(written).map_err(Fault::Write)?;
+    moved(written);
     Poll::Ready(Ok(Copied {
         read,
-        written,
         residue: elsewhere.and_then(Residue::of),
     }))
 }
@@ -98,21 +127,24 @@ fn poll_through_scratch(
     from: &mut impl Source,
     to: &mut impl Sink,
     most: usize,
+    mut moved: impl FnMut(usize),
 ) -> Poll<Result<Copied, Fault>> {
     SCRATCH.with_borrow_mut(|scratch| {
-        scratch.resize(MOST, 0);
-        let room = scratch.get_mut(..most.min(MOST)).unwrap_or_default();
-        let bytes = ready!(from.poll_read(context, room)).map_err(Fault::Read)?;
-        let mut written = 0;
-        if !bytes.is_empty()
-            && let Poll::Ready(result) = to.poll_write(context, bytes)
-        {
-            written = result.map_err(Fault::Write)?;
+        if scratch.len() < most {
+            scratch.resize(most, 0);
         }
-        let rest = bytes.get(written..).unwrap_or_default();
+        let room = scratch.get_mut(..most).unwrap_or_default();
+        let bytes = ready!(from.poll_read(context, room)).map_err(Fault::Read)?;
+        let mut rest = bytes;
+        while !rest.is_empty()
+            && let Poll::Ready(result) = to.poll_write(context, rest)
+        {
+            let written = result.map_err(Fault::Write)?;
+            moved(written);
+            rest = rest.get(written..).unwrap_or_default();
+        }
         Poll::Ready(Ok(Copied {
             read: bytes.len(),
-            written,
             residue: Residue::of(rest.to_vec()),
         }))
     })
@@ -121,4 +153,21 @@ fn poll_through_scratch(
 thread_local! {
     /// Used within one poll only, never across an await.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// 8 MiB of memory at most.
+const MOST_LARGE_PIECES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_large_pieces_are_out_at_once_and_each_comes_back() {
+        let pieces = LargePieces::default();
+        for _ in 0..3 {
+            let taken: Vec<_> = (0..2 * MOST_LARGE_PIECES).filter_map(|_| pieces.take()).collect();
+            assert_eq!(taken.len(), MOST_LARGE_PIECES);
+        }
+    }
 }

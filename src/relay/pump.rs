@@ -7,7 +7,7 @@ use std::{io, mem};
 
 use tokio::time::Instant;
 
-use super::copy::{self, Residue};
+use super::copy::{self, LargePiece, Residue};
 use super::splice::{self, Pipe};
 use super::{Bounds, Terms};
 use crate::budget::{Budget, Share};
@@ -57,7 +57,11 @@ pub struct Broken {
 #[derive(Debug)]
 enum InFlight<'a> {
     Nothing,
-    Buffered(Residue),
+    Buffered {
+        residue: Residue,
+        /// The right to be as many as they are, where that is needed.
+        _large: Option<LargePiece<'a>>,
+    },
     Piped(Pipe<'a>),
 }
 
@@ -72,7 +76,10 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
 
     fn beginning_with(mut self, early: Vec<u8>) -> Self {
         self.throttle.spend(early.len());
-        self.in_flight = Residue::of(early).map_or(InFlight::Nothing, InFlight::Buffered);
+        self.in_flight = Residue::of(early).map_or(InFlight::Nothing, |residue| InFlight::Buffered {
+            residue,
+            _large: None,
+        });
         self
     }
 
@@ -193,7 +200,7 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
             let moved = |bytes| meter.moved(direction, bytes);
             ready!(match in_flight {
                 InFlight::Nothing => Poll::Ready(Ok(())),
-                InFlight::Buffered(residue) => residue.poll_write(context, to, moved),
+                InFlight::Buffered { residue, .. } => residue.poll_write(context, to, moved),
                 InFlight::Piped(pipe) => match to.plain() {
                     Some(to) => pipe.poll_drain(context, to, moved),
                     None => Poll::Ready(Ok(())),
@@ -206,7 +213,7 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
             written = write => written.map_err(|error| Broken { by: sink, error })?,
             error = from.failed() => return Err(Broken { by: source, error }),
         }
-        if let InFlight::Buffered(residue) = mem::replace(&mut self.in_flight, InFlight::Nothing) {
+        if let InFlight::Buffered { residue, .. } = mem::replace(&mut self.in_flight, InFlight::Nothing) {
             self.from.passed_on(residue.len());
         }
         self.slow = start.elapsed() >= SLOW;
@@ -232,18 +239,33 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
 
     fn copy(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Broken> {
         let (source, sink) = self.sides();
-        let Poll::Ready(copied) = copy::poll_copy(context, &mut self.from, &mut self.to, most) else {
+        let is_large = most > copy::MOST && self.copies_bulk();
+        let large = is_large.then(|| self.terms.resources.pieces.take()).flatten();
+        let most = if large.is_some() {
+            most.min(copy::MOST_LARGE)
+        } else {
+            most.min(self.most_small())
+        };
+        let (meter, direction) = (self.terms.meter, self.direction);
+        let moved = |bytes| meter.moved(direction, bytes);
+        let Poll::Ready(copied) = copy::poll_copy(context, &mut self.from, &mut self.to, most, moved) else {
             return Ok(None);
         };
         let copied = copied.map_err(|fault| match fault {
             copy::Fault::Read(error) => Broken { by: source, error },
             copy::Fault::Write(error) => Broken { by: sink, error },
         })?;
-        if copied.written > 0 {
-            self.terms.meter.moved(self.direction, copied.written);
-            self.from.passed_on(copied.written);
+        let written = copied.read - copied.residue.as_ref().map_or(0, Residue::len);
+        if written > 0 {
+            self.from.passed_on(written);
         }
-        self.in_flight = copied.residue.map_or(InFlight::Nothing, InFlight::Buffered);
+        self.in_flight = match copied.residue {
+            None => InFlight::Nothing,
+            Some(residue) => InFlight::Buffered {
+                _large: large.filter(|_| residue.len() > copy::MOST),
+                residue,
+            },
+        };
         Ok(Some(copied.read))
     }
 
@@ -271,15 +293,20 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
 
     fn most(&self) -> usize {
         match (self.is_hot(), self.slow) {
-            (false, _) => copy::MOST.max(self.to.most_lent()),
+            (false, false) if self.copies_bulk() => copy::MOST_LARGE,
+            (false, _) => self.most_small(),
             (true, true) => splice::MOST_IF_SLOW,
             (true, false) => splice::MOST,
         }
     }
 
-    /// Whether the kernel is to move its bytes, as it can between two sockets.
+    fn most_small(&self) -> usize {
+        copy::MOST.max(self.to.most_lent())
+    }
+
+    /// Whether the kernel is to move its bytes.
     fn is_hot(&self) -> bool {
-        if self.from.plain().is_none() || self.to.plain().is_none() {
+        if !self.is_plain() {
             return false;
         }
         match self.terms.engine {
@@ -287,6 +314,21 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
             Engine::Copy => false,
             Engine::Splice => true,
         }
+    }
+
+    /// Whether it is in bulk between two ends that the kernel cannot move bytes between, none of which has buffers of its
+    /// own for them, as a stream has.
+    fn copies_bulk(&self) -> bool {
+        self.heat >= HOT && !self.is_plain() && !self.shares_task()
+    }
+
+    /// Between two sockets the kernel can move bytes.
+    fn is_plain(&self) -> bool {
+        self.from.plain().is_some() && self.to.plain().is_some()
+    }
+
+    fn shares_task(&self) -> bool {
+        self.from.shares_task() || self.to.shares_task()
     }
 
     /// Warms up with every large read, and cools down with every small one.
@@ -303,7 +345,7 @@ impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
         self.since_yield += moved;
         if self.since_yield >= YIELD_AFTER {
             self.since_yield = 0;
-            if self.from.shares_task() || self.to.shares_task() {
+            if self.shares_task() {
                 yield_within_task().await;
             } else {
                 self.terms.resources.yielder.yield_now().await;

@@ -1,5 +1,6 @@
-//! What the relays of a process share: pipes, and where they yield.
+//! What the relays of a process share: pipes, memory for large copies, and where they yield.
 
+use super::copy::LargePieces;
 use super::splice::PipePool;
 use super::yielder::Yielder;
 
@@ -7,6 +8,7 @@ use super::yielder::Yielder;
 #[derive(Debug)]
 pub struct Resources {
     pub(super) pipes: PipePool,
+    pub(super) pieces: LargePieces,
     pub(super) yielder: Yielder,
 }
 
@@ -15,6 +17,7 @@ impl Resources {
     pub fn new(pipes: usize) -> Self {
         Self {
             pipes: PipePool::new(pipes),
+            pieces: LargePieces::default(),
             yielder: Yielder::default(),
         }
     }

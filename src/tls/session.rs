@@ -175,8 +175,11 @@ impl SessionSource<'_> {
             return Poll::Ready(state.decrypt(&unread, room));
         }
         ENCRYPTED.with_borrow_mut(|scratch| {
-            scratch.resize(MOST_READ, 0);
-            let mut buffer = ReadBuf::new(scratch);
+            let most = MOST_READ.max(room.len());
+            if scratch.len() < most {
+                scratch.resize(most, 0);
+            }
+            let mut buffer = ReadBuf::new(scratch.get_mut(..most).unwrap_or_default());
             match ready!(AsyncRead::poll_read(Pin::new(&mut self.source), context, &mut buffer)) {
                 Ok(()) if buffer.filled().is_empty() && state.has_failed => {
                     Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
@@ -336,7 +339,7 @@ thread_local! {
     static ENCRYPTED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Four records at once: rustls by itself reads 4 KiB at a time.
+/// Four records at once, or as many as there is room for: rustls by itself reads 4 KiB at a time.
 const MOST_READ: usize = 64 * 1024;
 /// How long a close_notify may wait for room.
 const LAST_WORDS: Duration = Duration::from_secs(1);
