@@ -95,7 +95,7 @@ fn one_port_serves_tls_and_plain_clients() {
 }
 
 /// What a tunnel may hold when neither side reads: 64 KiB each way, as much that came with it and is still encrypted, and
-/// what keeps both open.
+/// what keeps both open. The 512 KiB of sixteen directions leave room in that for a hundred tunnels.
 const MOST_A_TUNNEL: f64 = (3 * 64 + 64) as f64 * 1024.0;
 
 #[test]
