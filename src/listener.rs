@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::yield_now;
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -98,7 +99,14 @@ async fn accept_until(
     paused: &mut impl FnMut(),
 ) {
     let mut stop = pin!(stop);
+    let mut at_once = 0;
     loop {
+        // Whoever has to go for those who come does so when it is run, and keeps its descriptor until then.
+        at_once += 1;
+        if at_once > MOST_AT_ONCE {
+            at_once = 1;
+            yield_now().await;
+        }
         let accepted = tokio::select! {
             biased;
             () = &mut stop => return,
@@ -163,6 +171,8 @@ fn concerns_one_client(error: &io::Error) -> bool {
 
 /// tokio's default is 1,024: of 2,000 clients at once half wait a second for their second SYN.
 const BACKLOG: i32 = 4096;
+/// Of a burst of clients, which may push as many others out: far less than the descriptors that are kept free.
+const MOST_AT_ONCE: usize = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 /// By then the handshakes that had begun are over: a confirmation that was lost is sent again after a second.
 const TAPER: Duration = Duration::from_millis(1500);
@@ -171,9 +181,43 @@ const TAPER: Duration = Duration::from_millis(1500);
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::time::timeout;
 
     fn loopback() -> Options {
         SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()
+    }
+
+    #[tokio::test]
+    async fn a_burst_of_clients_does_not_run_ahead_of_those_who_serve_it() {
+        const CLIENTS: usize = 100;
+        let listener = bind(&loopback()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| std::net::TcpStream::connect(address).unwrap())
+            .collect();
+        let (waiting, served) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut most = 0;
+        let serve = |stream, _| {
+            most = most.max(waiting.fetch_add(1, Ordering::Relaxed) + 1);
+            let (waiting, served) = (Arc::clone(&waiting), Arc::clone(&served));
+            tokio::spawn(async move {
+                drop::<TcpStream>(stream);
+                waiting.fetch_sub(1, Ordering::Relaxed);
+                served.fetch_add(1, Ordering::Relaxed);
+            });
+        };
+        let all = async {
+            while served.load(Ordering::Relaxed) < CLIENTS {
+                yield_now().await
+            }
+        };
+        timeout(Duration::from_secs(60), accept(listener, all, serve, || {}))
+            .await
+            .unwrap();
+        assert!(most <= MOST_AT_ONCE, "{most}");
+        drop(clients);
     }
 
     #[test]
