@@ -13,28 +13,31 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::readiness::{Pending, Readiness};
 use self::reload::Reload;
-use crate::admin;
 use crate::allowlist::Writer;
-use crate::budget::Budgets;
-use crate::clients::Clients;
 use crate::config::{Config, LoadError};
-use crate::crowd::Crowd;
-use crate::descriptors::Descriptors;
 use crate::drain::{Conductor, Drained, Tasks};
+use crate::kubernetes::{self, Services};
 use crate::limits::TotalCaps;
-use crate::listener;
+use crate::limits::budget::Budgets;
+use crate::limits::clients::Clients;
+use crate::limits::descriptors::Descriptors;
+use crate::limits::slots::Places;
+use crate::limits::unfinished::Crowd;
 use crate::metrics::{self, Metrics};
-use crate::places::Places;
-use crate::readiness::{Pending, Readiness};
-use crate::record::Ids;
+use crate::net::listener;
 use crate::relay::Resources;
-use crate::renewal;
-use crate::services::{self, Services};
 use crate::tls::{self, Tls};
+use crate::tunnel::record::Ids;
 use crate::tunnel::{self, World};
 
+pub mod admin;
+pub mod certificate;
+pub mod drain_request;
+pub mod logging;
 mod pages;
+pub mod readiness;
 mod reload;
 
 /// What a running process may be told.
@@ -201,7 +204,7 @@ impl App {
             world.allowlist.completed().await;
             drop(unknown);
         });
-        tokio::spawn(renewal::follow(Arc::clone(&self.world)));
+        tokio::spawn(certificate::follow(Arc::clone(&self.world)));
         let mut reload = Reload {
             config: self.config,
             source: self.source,
@@ -239,8 +242,9 @@ impl App {
 }
 
 fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<Services>, StartError> {
-    let start =
-        |options: &services::Options| Services::start(options.clone(), &config.limits, writer.clone(), metrics.clone());
+    let start = |options: &kubernetes::Options| {
+        Services::start(options.clone(), &config.limits, writer.clone(), metrics.clone())
+    };
     let services = config.kubernetes.as_ref().map(start).transpose();
     services.map_err(StartError::Services)
 }

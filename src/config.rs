@@ -18,8 +18,13 @@ use std::path::Path;
 pub use fault::{Fault, Faults, LoadError};
 
 use crate::allowlist::StaticTarget;
+use crate::connect;
+use crate::drain;
 use crate::limits::Limits;
-use crate::{connect, dial, drain, identification, listener, relay, services};
+use crate::net::dial;
+use crate::net::listener;
+use crate::relay;
+use crate::ssh::identification;
 use fault::Gathered;
 use section::Field;
 
@@ -33,7 +38,7 @@ pub struct Config {
     /// The targets that need no cluster; no two have one name.
     pub targets: Vec<StaticTarget>,
     /// Which cluster has more of them, if any.
-    pub kubernetes: Option<services::Options>,
+    pub kubernetes: Option<crate::kubernetes::Options>,
     /// What bounds tunnels, each and together.
     pub limits: Limits,
     /// What is shown to clients who speak TLS, and wanted of them.
@@ -211,7 +216,7 @@ mod tests {
 
     use super::*;
     use crate::limits::{Rate, Size, TunnelOverrides};
-    use crate::proxy_header;
+    use crate::net::proxy_header;
 
     /// The file that documents every key.
     const DOCUMENTED: &str = include_str!("../config/switchboard.yaml");
@@ -300,8 +305,8 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
     }
 
     /// The cluster of [`FULL`].
-    fn cluster() -> services::Options {
-        services::Options {
+    fn cluster() -> crate::kubernetes::Options {
+        crate::kubernetes::Options {
             kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
             namespaces: vec!["team-a".into(), "team-b".into()],
             namespace_selector: Some("ssh in (yes, maybe)".into()),
@@ -534,7 +539,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
         let off = Config::parse("allowlist: {kubernetes: {enabled: false, alias_port: 23}}").unwrap();
         assert_eq!(off.kubernetes, None);
         let on = Config::parse("allowlist: {kubernetes: {enabled: true}}").unwrap();
-        assert_eq!(on.kubernetes, Some(services::Options::default()));
+        assert_eq!(on.kubernetes, Some(crate::kubernetes::Options::default()));
     }
 
     #[test]

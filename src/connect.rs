@@ -7,13 +7,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use crate::authority::Authority;
-use crate::end::End;
+use crate::net::transport::End;
 use crate::outcome::{Denial, Refusal};
 
 pub mod head;
 mod http1;
 pub mod http2;
-mod ssh;
 
 /// How long a request head may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

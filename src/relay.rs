@@ -9,16 +9,17 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::meter::Meter;
 use self::pump::Pump;
 pub use self::pump::{Broken, Engine};
 pub use self::resources::Resources;
-use crate::budget::Budget;
-use crate::end::{End, Sink, Source};
-use crate::meter::Meter;
+use crate::limits::budget::Budget;
+use crate::limits::throttle::Limit;
+use crate::net::transport::{End, Sink, Source};
 use crate::outcome::{Close, Reason, Side};
-use crate::throttle::Limit;
 
 mod copy;
+pub mod meter;
 mod pump;
 mod resources;
 mod splice;

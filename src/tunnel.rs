@@ -10,27 +10,32 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use self::negotiate::{Entered, TurnedAway};
+use self::pending::{Arrival, WaitingRoom};
+use self::record::{Ids, Record, TunnelRecord};
 use crate::allowlist::{Allowlist, Target};
-use crate::arrival::{Arrival, WaitingRoom};
 use crate::authority::Authority;
-use crate::budget::Budgets;
-use crate::clients::{Client, Clients};
 use crate::connect::{self, Established, http2};
-use crate::crowd::Crowd;
-use crate::dial::{self, Upstream};
-use crate::door::{self, Entered, TurnedAway};
+use crate::direction::Direction;
 use crate::drain::{Drain, Open};
-use crate::end::End;
-use crate::identification;
-use crate::limits::Direction;
+use crate::limits::budget::Budgets;
+use crate::limits::clients::{Client, Clients};
+use crate::limits::slots::{Place, Places};
+use crate::limits::unfinished::Crowd;
 use crate::metrics::Metrics;
+use crate::net::dial::{self, Upstream};
+use crate::net::listener;
+use crate::net::proxy_header;
+use crate::net::proxy_header::Passage;
+use crate::net::transport::End;
 use crate::outcome::{Close, Denial, Reason, Refusal, Side};
-use crate::places::{Place, Places};
-use crate::proxy_header::Passage;
-use crate::record::{Ids, Record, TunnelRecord};
 use crate::relay::{self, Bounds, Early, Ends, Engine, Resources, Terms, relay};
+use crate::ssh::identification;
 use crate::tls::{self, Session, Tls};
-use crate::{listener, proxy_header};
+
+pub mod negotiate;
+pub mod pending;
+pub mod record;
 
 /// What all tunnels of a process share.
 #[derive(Debug)]
@@ -159,13 +164,13 @@ async fn enter<'a>(
     (mut record, world): (Record<'a>, &'a World),
 ) -> Option<Opened<'a>> {
     let room = arrival.waits(&world.unfinished, &world.connect, &world.drain);
-    let terms = door::Terms {
+    let terms = negotiate::Terms {
         mode: tls,
         tls: &world.tls,
         deadline: world.connect.deadline(arrival.accepted),
         paced: arrival.welcome,
     };
-    match door::enter(stream, &terms, room.late(arrival.accepted)).await {
+    match negotiate::enter(stream, &terms, room.late(arrival.accepted)).await {
         Ok(Entered::Plain(stream, read)) => {
             let tunnel = Box::pin(ask(connect::http1(stream, read), arrival, record, world));
             tunnel.await.map(Opened::Plain)

@@ -33,16 +33,16 @@ use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 use stream::Stream;
 use switchboard::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
-use switchboard::budget::Budgets;
-use switchboard::clients::Clients;
-use switchboard::crowd::Crowd;
 use switchboard::drain::Conductor;
+use switchboard::limits::budget::Budgets;
+use switchboard::limits::clients::Clients;
+use switchboard::limits::slots::Places;
+use switchboard::limits::unfinished::Crowd;
 use switchboard::limits::{Limits, TargetCaps, TargetLimits};
 use switchboard::metrics::Metrics;
-use switchboard::places::Places;
-use switchboard::record::Ids;
 use switchboard::relay::Resources;
 use switchboard::tls::{self, Tls};
+use switchboard::tunnel::record::Ids;
 use switchboard::tunnel::{self, World};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -152,8 +152,8 @@ fn world(targets: Vec<ServiceTarget>) -> (Arc<World>, Conductor) {
         ids: Ids::default(),
         tls: Tls::new(tls::Settings::default(), tls::Options::default()).unwrap(),
         connect: switchboard::connect::Options::default(),
-        dial: switchboard::dial::Options::default(),
-        identification: switchboard::identification::Options::default(),
+        dial: switchboard::net::dial::Options::default(),
+        identification: switchboard::ssh::identification::Options::default(),
         relay: switchboard::relay::Options::default(),
     };
     (Arc::new(world), conductor)
@@ -165,7 +165,7 @@ async fn connect(world: &Arc<World>) -> (TcpStream, JoinHandle<()>) {
     let address = listener.local_addr().unwrap();
     let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
     let (stream, peer) = accepted.unwrap();
-    let port = Arc::new(switchboard::listener::Options::from(address));
+    let port = Arc::new(switchboard::net::listener::Options::from(address));
     let world = Arc::clone(world);
     let serving = tokio::spawn(async move { tunnel::serve(stream, peer, port, &world).await });
     (client.unwrap(), serving)

@@ -13,13 +13,14 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use crate::budget::Budgets;
-use crate::limits::{Direction, TargetLimits};
+use crate::direction::Direction;
+use crate::limits::TargetLimits;
+use crate::limits::budget::Budgets;
+use crate::limits::slots::{Place, Places};
+use crate::limits::throttle::Limit;
 use crate::metrics::{Metrics, TargetSeries};
+use crate::net::proxy_header;
 use crate::outcome::{Denial, Refusal};
-use crate::places::{Place, Places};
-use crate::proxy_header;
-use crate::throttle::Limit;
 use crate::tls::Identity;
 
 /// Who a target is, whatever its addresses and limits are at the moment: also its metric labels.

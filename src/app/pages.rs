@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::LogLinesDropped;
-use crate::admin::{Pages, Progress};
-use crate::readiness::Readiness;
+use super::admin::{Pages, Progress};
+use super::readiness::Readiness;
 use crate::tunnel::World;
 
 /// The pages of a process. `drain_asked` is cancelled when somebody asks there for a drain.

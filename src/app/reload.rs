@@ -2,13 +2,13 @@
 
 use tracing::{error, info, warn};
 
+use super::certificate;
 use super::{Room, Source, synced};
 use crate::allowlist::Writer;
 use crate::config::{Config, LoadError};
+use crate::kubernetes::{self, Services};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::renewal;
-use crate::services::{self, Services};
 use crate::tunnel::World;
 
 /// What a reload changes: static targets, limits, certificates and the cluster. Everything else needs a restart.
@@ -38,7 +38,7 @@ impl Reload {
                 world.unfinished.set(caps.unfinished);
                 world.tunnels.set(caps.tunnels);
                 world.total.set(new.limits.total, burst);
-                renewal::tell(&world.tls.configure(new.tls.clone()), world);
+                certificate::tell(&world.tls.configure(new.tls.clone()), world);
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;
@@ -56,7 +56,7 @@ impl Reload {
     }
 
     /// Follows a cluster with other settings, or begins to, or ceases.
-    fn follow(&mut self, options: Option<&services::Options>, limits: &Limits, metrics: &Metrics) {
+    fn follow(&mut self, options: Option<&kubernetes::Options>, limits: &Limits, metrics: &Metrics) {
         let followed = match (options.cloned(), self.services.take()) {
             (Some(options), Some(mut running)) => {
                 let done = running.configure(options, limits);

@@ -6,8 +6,9 @@ use super::Config;
 use super::kubernetes::network;
 use super::schema::truth;
 use super::section::{Field, Section};
-use crate::proxy_header::Policy;
-use crate::{listener, tls};
+use crate::net::listener;
+use crate::net::proxy_header::Policy;
+use crate::tls;
 
 /// Reads `listen` and `admin`: no two of them may be one address.
 ///

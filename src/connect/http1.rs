@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::head::{self, MOST_BYTES};
-use super::ssh;
 use crate::authority::Authority;
-use crate::end::{End, Sink, Source};
+use crate::net::transport::{End, Sink, Source};
 use crate::outcome::{Denial, Malformed, Refusal};
+use crate::ssh::disconnect::disconnect;
 
 /// A client that has no answer yet.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ fn poll_read_some(
 /// The whole refusal, in the client's language.
 fn answer(denial: &Denial) -> Vec<u8> {
     if denial.refusal == Refusal::Malformed(Malformed::Ssh) {
-        return ssh::disconnect(denial.phrase());
+        return disconnect(denial.phrase());
     }
     response(denial).into_bytes()
 }

@@ -23,7 +23,7 @@ pub use self::stream::Stream;
 use self::turn::Turn;
 pub use self::wire::Wire;
 use crate::drain::Drain;
-use crate::end::End;
+use crate::net::transport::End;
 use crate::outcome::{Malformed, Refusal};
 
 mod ahead;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use prometheus::{CounterVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::declare::{counters, registered};
-use crate::limits::Direction;
-use crate::meter::Totals;
+use crate::direction::Direction;
+use crate::relay::meter::Totals;
 
 /// The metrics of one target.
 #[derive(Debug)]

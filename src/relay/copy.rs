@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
-use crate::end::{Sink, Source};
+use crate::net::transport::{Sink, Source};
 
 /// The most that one copy moves, in bytes.
 pub(super) const MOST: usize = 64 * 1024;

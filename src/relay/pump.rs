@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::copy::{self, LargePiece, Residue};
 use super::splice::{self, Pipe};
 use super::{Bounds, Terms};
-use crate::budget::{Budget, Share};
-use crate::end::{Sink, Source};
-use crate::limits::Direction;
+use crate::direction::Direction;
+use crate::limits::budget::{Budget, Share};
+use crate::limits::throttle::Throttle;
+use crate::net::transport::{Sink, Source};
 use crate::outcome::Side;
-use crate::throttle::Throttle;
 
 /// What moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
 use super::records::Records;
-use crate::end::{End, Sink, Source};
-use crate::socket;
+use crate::net::socket;
+use crate::net::transport::{End, Sink, Source};
 
 /// A client that speaks TLS. Both directions of its tunnel run in one task, so nobody ever waits for the lock.
 #[derive(Debug)]

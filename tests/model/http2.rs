@@ -11,7 +11,7 @@ use h2::client::{Builder, Connection, SendRequest};
 use http::{Method, Request};
 use switchboard::connect::{Established, handshake, http2};
 use switchboard::drain::Conductor;
-use switchboard::end::End;
+use switchboard::net::transport::End;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 

@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use switchboard::end::End;
-use switchboard::limits::Direction;
+use switchboard::direction::Direction;
+use switchboard::net::transport::End;
 use switchboard::outcome::{Close, Reason};
 use switchboard::relay::{Early, Ends, Options, Terms, relay};
 use tokio::net::{TcpSocket, TcpStream};

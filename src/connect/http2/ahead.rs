@@ -5,7 +5,7 @@ use std::io;
 use std::mem::take;
 use std::task::{Context, Poll, ready};
 
-use crate::end::Source;
+use crate::net::transport::Source;
 
 /// Bytes that were read together. Without any it holds no memory: that belongs to the worker thread.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
 use super::room::Slice;
-use crate::end::Sink;
+use crate::net::transport::Sink;
 
 /// Bytes in the order in which they are to be sent.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use self::send::{Send, To};
 use super::chunk::Chunk;
 use super::frames::Earned;
 use super::room::Outbox;
-use crate::end::End;
+use crate::net::transport::End;
 
 mod receive;
 mod send;

@@ -11,7 +11,7 @@ use super::ahead::Ahead;
 use super::frames::{Earned, Frames};
 use super::gathered::Gathered;
 use super::room::Outbox;
-use crate::end::{End, Sink, Source};
+use crate::net::transport::{End, Sink, Source};
 
 /// What the h2 crate reads and writes, shared with who drives it.
 ///

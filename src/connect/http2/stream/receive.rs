@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 
 use super::{Send, broken, lock};
-use crate::end::Source;
+use crate::net::transport::Source;
 
 /// What has come and was not passed on.
 #[derive(Debug)]

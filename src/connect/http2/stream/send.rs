@@ -15,7 +15,7 @@ use super::super::chunk::Chunk;
 use super::super::frames::Earned;
 use super::super::room::{Lane, Outbox, ROOM, Room};
 use super::{broken, lock};
-use crate::end::Sink;
+use crate::net::transport::Sink;
 
 /// What h2 is given to send.
 #[derive(Debug)]
