@@ -23,14 +23,14 @@ use crate::limits::TotalCaps;
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Clients;
 use crate::limits::descriptors::Descriptors;
-use crate::limits::slots::Places;
-use crate::limits::unfinished::Crowd;
+use crate::limits::slots::Slots;
+use crate::limits::unfinished::Unfinished;
 use crate::metrics::{self, Metrics};
 use crate::net::listener;
 use crate::relay::Resources;
 use crate::tls::{self, Tls};
 use crate::tunnel::record::Ids;
-use crate::tunnel::{self, World};
+use crate::tunnel::{self, Shared};
 
 pub mod admin;
 pub mod certificate;
@@ -85,7 +85,7 @@ pub struct App {
     source: Source,
     room: Room,
     writer: Writer,
-    world: Arc<World>,
+    shared: Arc<Shared>,
     conductor: Conductor,
     drain_asked: CancellationToken,
     readiness: Readiness,
@@ -125,7 +125,7 @@ impl App {
             synced(&metrics);
         }
         let caps = room.fitting(config.limits.caps.total, &metrics);
-        let world = Arc::new(World {
+        let shared = Arc::new(Shared {
             allowlist,
             metrics,
             drain,
@@ -135,8 +135,8 @@ impl App {
                 config.limits.tunnel.burst,
                 config.limits.caps.client,
             ),
-            unfinished: Crowd::new(caps.unfinished),
-            tunnels: Arc::new(Places::new(caps.tunnels)),
+            unfinished: Unfinished::new(caps.unfinished),
+            tunnels: Arc::new(Slots::new(caps.tunnels)),
             total: Budgets::new(config.limits.total, config.limits.tunnel.burst),
             ids: Ids::default(),
             tls,
@@ -150,16 +150,16 @@ impl App {
         let starting = readiness.await_for("listener");
         let unknown = readiness.await_for("allowlist");
         let public = config.listen.iter().map(bind_public).collect::<Result<_, _>>()?;
-        let pages = pages::of(&world, &readiness, &drain_asked, log_lines_dropped);
+        let pages = pages::of(&shared, &readiness, &drain_asked, log_lines_dropped);
         let address = config.admin;
         let admin = admin::start(address, pages).map_err(|source| StartError::Bind { address, source })?;
-        let services = follow(&config, &writer, &world.metrics)?;
+        let services = follow(&config, &writer, &shared.metrics)?;
         Ok(Self {
             config,
             source,
             room,
             writer,
-            world,
+            shared,
             conductor,
             drain_asked,
             readiness,
@@ -196,15 +196,15 @@ impl App {
             let port = (listener, Arc::new(options.clone()));
             tasks
                 .acceptors
-                .spawn(accept(port, Arc::clone(&self.world), tasks.clone()));
+                .spawn(accept(port, Arc::clone(&self.shared), tasks.clone()));
         }
         drop(self.starting);
-        let (world, unknown) = (Arc::clone(&self.world), self.unknown);
+        let (shared, unknown) = (Arc::clone(&self.shared), self.unknown);
         tokio::spawn(async move {
-            world.allowlist.completed().await;
+            shared.allowlist.completed().await;
             drop(unknown);
         });
-        tokio::spawn(certificate::follow(Arc::clone(&self.world)));
+        tokio::spawn(certificate::follow(Arc::clone(&self.shared)));
         let mut reload = Reload {
             config: self.config,
             source: self.source,
@@ -215,14 +215,14 @@ impl App {
         let told = loop {
             tokio::select! {
                 command = next(&mut commands) => match command {
-                    Command::Reload => reload.run(&self.world),
+                    Command::Reload => reload.run(&self.shared),
                     Command::Stop => break true,
                 },
                 () = self.drain_asked.cancelled() => break false,
             }
         };
         self.readiness.withdraw("shutdown");
-        self.world.metrics.draining.set(1);
+        self.shared.metrics.draining.set(1);
         let hurry = CancellationToken::new();
         let told_again = async {
             // Kubernetes sends its signal when the hook that has asked for the drain is through: that is no hurry.
@@ -260,15 +260,15 @@ async fn stop(commands: &mut mpsc::Receiver<Command>) {
     while next(commands).await != Command::Stop {}
 }
 
-async fn accept((listener, options): (TcpListener, Arc<listener::Options>), world: Arc<World>, tasks: Tasks) {
+async fn accept((listener, options): (TcpListener, Arc<listener::Options>), shared: Arc<Shared>, tasks: Tasks) {
     let serve = |stream, peer| {
-        let (options, world) = (Arc::clone(&options), Arc::clone(&world));
+        let (options, shared) = (Arc::clone(&options), Arc::clone(&shared));
         tasks
             .connections
-            .spawn(async move { tunnel::serve(stream, peer, options, &world).await });
+            .spawn(async move { tunnel::serve(stream, peer, options, &shared).await });
     };
-    let paused = || world.metrics.accept_paused.inc();
-    listener::accept(listener, world.drain.clone().parting(), serve, paused).await;
+    let paused = || shared.metrics.accept_paused.inc();
+    listener::accept(listener, shared.drain.clone().parting(), serve, paused).await;
     if options.reuse_port {
         // Another process has the port, so that nobody may notice: whoever came last still has to be heard.
         sleep(LAST_REQUESTS).await;

@@ -35,7 +35,7 @@ use self::failure::Failure;
 use self::guards::Guards;
 use self::join::Rules;
 use self::model::Kind;
-use self::reconciler::Keeper;
+use self::reconciler::Reconciler;
 use self::watch::Source;
 use crate::allowlist::{self, Suffixes, Writer};
 use crate::limits::Limits;
@@ -190,7 +190,7 @@ impl Following {
             let newest = rules.borrow_and_update().clone();
             let doubted = |source: &Source| (source.clone(), Arc::new(AtomicBool::new(false)));
             let followed: Vec<_> = self.sources.iter().map(doubted).collect();
-            let keeper = Keeper::new(newest, followed.clone(), self.snapshot.clone(), self.outputs.clone());
+            let keeper = Reconciler::new(newest, followed.clone(), self.snapshot.clone(), self.outputs.clone());
             let mut tasks = JoinSet::new();
             tasks.spawn(keeper.run(news, rules));
             for (source, doubt) in followed {

@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use crate::direction::Direction;
 use crate::limits::TargetLimits;
 use crate::limits::budget::Budgets;
-use crate::limits::slots::{Place, Places};
+use crate::limits::slots::{Slot, Slots};
 use crate::limits::throttle::Limit;
 use crate::metrics::{Metrics, TargetSeries};
 use crate::net::proxy_header;
@@ -80,8 +80,8 @@ pub struct Target {
     download: Limit,
     shared: Budgets,
     limits: ArcSwap<TargetLimits>,
-    tunnels: Arc<Places>,
-    dials: Arc<Places>,
+    tunnels: Arc<Slots>,
+    dials: Arc<Slots>,
     /// Who may have tunnels to it; `None` is everybody.
     clients: ArcSwapOption<ClientNames>,
     revoked: CancellationToken,
@@ -99,8 +99,8 @@ impl Target {
             upload: Limit::new(tunnel.upload, tunnel.burst),
             download: Limit::new(tunnel.download, tunnel.burst),
             shared: Budgets::new(limits.shared, tunnel.burst),
-            tunnels: Arc::new(Places::new(limits.caps.tunnels)),
-            dials: Arc::new(Places::new(limits.caps.dials)),
+            tunnels: Arc::new(Slots::new(limits.caps.tunnels)),
+            dials: Arc::new(Slots::new(limits.caps.dials)),
             limits: ArcSwap::new(limits),
             clients: ArcSwapOption::empty(),
             revoked: CancellationToken::new(),
@@ -165,19 +165,19 @@ impl Target {
         self.limits.load().any_protocol
     }
 
-    /// Takes one of the places that it has for tunnels.
+    /// Takes one of the slots that it has for tunnels.
     ///
     /// # Errors
     /// [`Refusal::TargetFull`].
-    pub fn enter(&self) -> Result<Place, Refusal> {
+    pub fn enter(&self) -> Result<Slot, Refusal> {
         self.tunnels.enter().ok_or(Refusal::TargetFull)
     }
 
-    /// Takes one of the places that it has for dials.
+    /// Takes one of the slots that it has for dials.
     ///
     /// # Errors
     /// [`Refusal::TargetBusy`].
-    pub fn begin_dial(&self) -> Result<Place, Refusal> {
+    pub fn begin_dial(&self) -> Result<Slot, Refusal> {
         self.dials.enter().ok_or(Refusal::TargetBusy)
     }
 

@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 
 /// The one who joins, for as long as its sources are followed.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct Reconciler {
     join: Join,
     writer: Writer,
     metrics: Metrics,
@@ -56,7 +56,7 @@ struct File {
     written: Option<Instant>,
 }
 
-impl Keeper {
+impl Reconciler {
     /// One that knows what the snapshot says, or nothing.
     pub(crate) fn new(
         rules: Rules,
@@ -389,7 +389,7 @@ mod tests {
     use tokio::time::advance;
 
     struct Kept {
-        keeper: Keeper,
+        keeper: Reconciler,
         allowlist: Arc<Allowlist>,
         metrics: Metrics,
     }
@@ -402,7 +402,7 @@ mod tests {
         let source = |source| (source, Arc::default());
         let sources = crate::kubernetes::sources(&Options::default());
         let sources = sources.into_iter().map(source).collect();
-        let keeper = Keeper::new(rules, sources, snapshot, (writer, metrics.clone()));
+        let keeper = Reconciler::new(rules, sources, snapshot, (writer, metrics.clone()));
         Kept {
             keeper,
             allowlist,

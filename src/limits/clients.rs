@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::time::Instant;
 
 use super::budget::Budgets;
-use super::connect_rate::{Pace, Tempo};
-use super::slots::{Place, Places};
-use super::unfinished::Crowd;
+use super::connect_rate::{Gcra, Quota};
+use super::slots::{Slot, Slots};
+use super::unfinished::Unfinished;
 use super::{ClientCaps, SharedLimits, Size};
 use crate::outcome::Refusal;
 
@@ -40,7 +40,7 @@ struct State {
 struct Known {
     client: Weak<Client>,
     /// Outlives the client: who closes and comes again must not begin anew.
-    pace: Arc<Pace>,
+    pace: Arc<Gcra>,
     /// Whether it stands among those that have gone. It may have come back since.
     gone: bool,
 }
@@ -51,9 +51,9 @@ pub struct Client {
     /// What its tunnels share.
     pub budgets: Budgets,
     /// Those of its connections whose request is not complete.
-    pub unfinished: Crowd,
-    tunnels: Arc<Places>,
-    pace: Arc<Pace>,
+    pub unfinished: Unfinished,
+    tunnels: Arc<Slots>,
+    pace: Arc<Gcra>,
     address: IpAddr,
     shared: Arc<Shared>,
 }
@@ -83,7 +83,7 @@ impl Clients {
         let (limits, burst, caps) = (state.limits, state.burst, state.caps);
         let known = state.known.entry(address).or_insert_with(|| Known {
             client: Weak::new(),
-            pace: Arc::new(Pace::new(now)),
+            pace: Arc::new(Gcra::new(now)),
             gone: false,
         });
         if let Some(client) = known.client.upgrade() {
@@ -91,8 +91,8 @@ impl Clients {
         }
         let client = Arc::new(Client {
             budgets: Budgets::new(limits, burst),
-            unfinished: Crowd::new(caps.unfinished),
-            tunnels: Arc::new(Places::new(caps.tunnels)),
+            unfinished: Unfinished::new(caps.unfinished),
+            tunnels: Arc::new(Slots::new(caps.tunnels)),
             pace: Arc::clone(&known.pace),
             address,
             shared: Arc::clone(&self.shared),
@@ -134,15 +134,15 @@ impl Client {
             ..
         } = self.shared.lock().caps;
         let kept =
-            connects_per_second.is_none_or(|per_second| self.pace.keeps(Tempo { per_second, burst }, Instant::now()));
+            connects_per_second.is_none_or(|per_second| self.pace.keeps(Quota { per_second, burst }, Instant::now()));
         kept.then_some(()).ok_or(Refusal::ConnectRate)
     }
 
-    /// Takes one of the places that it has for tunnels.
+    /// Takes one of the slots that it has for tunnels.
     ///
     /// # Errors
     /// [`Refusal::ClientFull`].
-    pub fn enter(&self) -> Result<Place, Refusal> {
+    pub fn enter(&self) -> Result<Slot, Refusal> {
         self.tunnels.enter().ok_or(Refusal::ClientFull)
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 /// How often something may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tempo {
+pub struct Quota {
     /// So often in the long run.
     pub per_second: NonZeroU32,
     /// So often at once.
@@ -17,19 +17,19 @@ pub struct Tempo {
 
 /// How one has kept to a tempo: the virtual scheduling of ITU-T I.371, one instant instead of a bucket and a clock.
 #[derive(Debug)]
-pub struct Pace {
+pub struct Gcra {
     /// When the next event would be due, had all of them come evenly.
     due: Mutex<Instant>,
 }
 
-impl Pace {
+impl Gcra {
     /// Nothing has happened before `now`.
     pub fn new(now: Instant) -> Self {
         Self { due: Mutex::new(now) }
     }
 
     /// Whether it may happen now, which is counted if it may.
-    pub fn keeps(&self, tempo: Tempo, now: Instant) -> bool {
+    pub fn keeps(&self, tempo: Quota, now: Instant) -> bool {
         let interval = Duration::from_secs(1) / tempo.per_second.get();
         let ahead = interval.saturating_mul(tempo.burst.get() - 1);
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,8 +50,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn tempo(per_second: u32, burst: u32) -> Tempo {
-        Tempo {
+    fn tempo(per_second: u32, burst: u32) -> Quota {
+        Quota {
             per_second: NonZeroU32::new(per_second).unwrap(),
             burst: NonZeroU32::new(burst).unwrap(),
         }
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn a_burst_is_exact_and_comes_back_with_time() {
         let start = Instant::now();
-        let (pace, tempo) = (Pace::new(start), tempo(10, 5));
+        let (pace, tempo) = (Gcra::new(start), tempo(10, 5));
         let passed = |now| (0..100).filter(|_| pace.keeps(tempo, now)).count();
         assert_eq!(passed(start), 5);
         assert_eq!(passed(start + Duration::from_millis(99)), 0);
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn in_the_long_run_it_is_the_rate() {
         let start = Instant::now();
-        let (pace, tempo) = (Pace::new(start), tempo(50, 200));
+        let (pace, tempo) = (Gcra::new(start), tempo(50, 200));
         let passed = (0..10_000)
             .filter(|&millis| pace.keeps(tempo, start + Duration::from_millis(millis)))
             .count();
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn who_is_refused_owes_nothing_for_it() {
         let start = Instant::now();
-        let (pace, tempo) = (Pace::new(start), tempo(1, 1));
+        let (pace, tempo) = (Gcra::new(start), tempo(1, 1));
         assert!(pace.keeps(tempo, start));
         for _ in 0..100 {
             assert!(!pace.keeps(tempo, start));

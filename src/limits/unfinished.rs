@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 /// Those who wait in one place.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct Unfinished {
     state: Mutex<State>,
 }
 
@@ -23,7 +23,7 @@ struct State {
     waiting: BTreeMap<u64, Arc<Notify>>,
 }
 
-impl Crowd {
+impl Unfinished {
     /// Nobody, and at most so many; `None` for any number.
     pub fn new(most: Option<NonZeroU32>) -> Self {
         let state = State {
@@ -87,14 +87,14 @@ impl State {
 #[derive(Debug)]
 #[must_use = "dropping it leaves the crowds"]
 pub struct Waiting<'a, const N: usize> {
-    crowds: [&'a Crowd; N],
+    crowds: [&'a Unfinished; N],
     numbers: [u64; N],
     told: Arc<Notify>,
 }
 
 impl<'a, const N: usize> Waiting<'a, N> {
     /// Joins all of them. Somebody may have to go.
-    pub fn among(crowds: [&'a Crowd; N]) -> Self {
+    pub fn among(crowds: [&'a Unfinished; N]) -> Self {
         let told = Arc::new(Notify::new());
         Self {
             numbers: crowds.map(|crowd| crowd.enter(Arc::clone(&told))),
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn who_has_waited_longest_goes() {
-        let crowd = Crowd::new(NonZeroU32::new(2));
+        let crowd = Unfinished::new(NonZeroU32::new(2));
         let first = Waiting::among([&crowd]);
         let second = Waiting::among([&crowd]);
         assert!(!is_sent_away(&first));
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn who_is_sent_away_from_one_crowd_leaves_the_others_when_it_goes() {
-        let (own, all) = (Crowd::new(NonZeroU32::new(1)), Crowd::new(NonZeroU32::new(9)));
+        let (own, all) = (Unfinished::new(NonZeroU32::new(1)), Unfinished::new(NonZeroU32::new(9)));
         let first = Waiting::among([&own, &all]);
         let second = Waiting::among([&own, &all]);
         assert!(is_sent_away(&first) && !is_sent_away(&second));

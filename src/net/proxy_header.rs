@@ -34,7 +34,7 @@ pub enum Policy {
 
 /// The two ends of a connection, as its first proxy saw them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passage {
+pub struct Addresses {
     /// Whose connection it is.
     pub source: SocketAddr,
     /// Where that client connected to.
@@ -56,7 +56,7 @@ pub enum Version {
 ///
 /// # Errors
 /// [`Refusal::UntrustedProxy`], [`Refusal::BadProxyHeader`], [`Refusal::NoRequest`] or [`Refusal::ClientLeft`].
-pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Result<Option<Passage>, Refusal> {
+pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Result<Option<Addresses>, Refusal> {
     let Policy::Required { trusted } = policy else {
         return Ok(None);
     };
@@ -72,12 +72,12 @@ pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Resu
 ///
 /// # Errors
 /// What write(2) says.
-pub async fn write(stream: &mut TcpStream, version: Version, passage: &Passage) -> io::Result<()> {
+pub async fn write(stream: &mut TcpStream, version: Version, passage: &Addresses) -> io::Result<()> {
     stream.write_all(&encode(version, passage)).await
 }
 
 /// A header that says whose connection it is.
-pub fn encode(version: Version, passage: &Passage) -> Vec<u8> {
+pub fn encode(version: Version, passage: &Addresses) -> Vec<u8> {
     match version {
         Version::V1 => v1::encode(passage),
         Version::V2 => v2::encode(passage),
@@ -88,7 +88,7 @@ pub fn encode(version: Version, passage: &Passage) -> Vec<u8> {
 ///
 /// # Errors
 /// They begin with no header of either version.
-pub fn decode(bytes: &[u8]) -> Result<Option<(usize, Option<Passage>)>, Malformed> {
+pub fn decode(bytes: &[u8]) -> Result<Option<(usize, Option<Addresses>)>, Malformed> {
     let Extent::Exactly(length) = extent(bytes)? else {
         return Ok(None);
     };
@@ -152,7 +152,7 @@ fn extent(start: &[u8]) -> Result<Extent, Malformed> {
     }
 }
 
-fn parse(header: &[u8]) -> Result<Option<Passage>, Malformed> {
+fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
     if v2::may_be(header) {
         v2::parse(header)
     } else {
@@ -160,7 +160,7 @@ fn parse(header: &[u8]) -> Result<Option<Passage>, Malformed> {
     }
 }
 
-impl Passage {
+impl Addresses {
     /// That of a connection that nobody has passed on.
     pub fn of(stream: &TcpStream, peer: SocketAddr) -> Self {
         let address = stream.local_addr().unwrap_or(peer);
@@ -177,8 +177,8 @@ enum Ends {
     V6(SocketAddrV6, SocketAddrV6),
 }
 
-impl From<&Passage> for Ends {
-    fn from(passage: &Passage) -> Self {
+impl From<&Addresses> for Ends {
+    fn from(passage: &Addresses) -> Self {
         let mapped = |address: SocketAddr| match address {
             SocketAddr::V4(address) => SocketAddrV6::new(address.ip().to_ipv6_mapped(), address.port(), 0, 0),
             SocketAddr::V6(address) => address,

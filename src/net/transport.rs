@@ -12,18 +12,18 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use super::socket;
 
 /// One end of a tunnel: a socket, a TLS session on one, or a stream of an HTTP/2 connection.
-pub trait End: Send {
+pub trait Transport: Send {
     /// Where its bytes are read.
-    type Source<'a>: Source
+    type Reader<'a>: Reader
     where
         Self: 'a;
     /// Where bytes for it are written.
-    type Sink<'a>: Sink
+    type Writer<'a>: Writer
     where
         Self: 'a;
 
     /// Both, for as long as they are used: what must last, such as bytes that were decrypted, stays in the end.
-    fn split(&mut self) -> (Self::Source<'_>, Self::Sink<'_>);
+    fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>);
 
     /// Has the kernel take little more than it can send: what is written next leaves soon. It costs processor time.
     fn keep_unsent_short(&mut self) {}
@@ -45,7 +45,7 @@ pub trait End: Send {
 }
 
 /// Where one direction of a relay reads. Nothing of it may be lost when a poll of it is not repeated.
-pub trait Source: Send {
+pub trait Reader: Send {
     /// Completes when a read will probably find something: bytes, the end of stream, or a fault.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ pub trait Source: Send {
 }
 
 /// Where one direction of a relay writes.
-pub trait Sink: Send {
+pub trait Writer: Send {
     /// Takes some of the bytes, at least one. What it holds back of them is bounded, and sent by a flush.
     ///
     /// # Errors
@@ -152,9 +152,9 @@ pub trait Sink: Send {
     }
 }
 
-impl End for TcpStream {
-    type Source<'a> = ReadHalf<'a>;
-    type Sink<'a> = WriteHalf<'a>;
+impl Transport for TcpStream {
+    type Reader<'a> = ReadHalf<'a>;
+    type Writer<'a> = WriteHalf<'a>;
 
     fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         Self::split(self)
@@ -173,7 +173,7 @@ impl End for TcpStream {
     }
 }
 
-impl Source for ReadHalf<'_> {
+impl Reader for ReadHalf<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.as_ref().poll_read_ready(context)
     }
@@ -195,7 +195,7 @@ impl Source for ReadHalf<'_> {
     }
 }
 
-impl Sink for WriteHalf<'_> {
+impl Writer for WriteHalf<'_> {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         AsyncWrite::poll_write(Pin::new(self), context, bytes)
     }

@@ -13,7 +13,7 @@ use super::{Bounds, Terms};
 use crate::direction::Direction;
 use crate::limits::budget::{Budget, Share};
 use crate::limits::throttle::Throttle;
-use crate::net::transport::{Sink, Source};
+use crate::net::transport::{Reader, Writer};
 use crate::outcome::Side;
 
 /// What moves the bytes.
@@ -65,7 +65,7 @@ enum InFlight<'a> {
     Piped(Pipe<'a>),
 }
 
-impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
+impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
     pub(super) fn upload(from: F, to: T, early: Vec<u8>, terms: &'a Terms<'a>) -> Self {
         Self::new(Direction::Upload, from, to, terms).beginning_with(early)
     }

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::direction::Direction;
-use crate::net::transport::{End, Sink, Source};
+use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 use crate::relay::meter::Meter;
 use crate::relay::{Broken, Early, Ends};
@@ -43,14 +43,14 @@ impl Default for Options {
 ///
 /// # Errors
 /// How the tunnel ends: [`Reason::NotSsh`], or as a relay would.
-pub async fn exchange<D: End>(
+pub async fn exchange<D: Transport>(
     ends: &mut Ends<D>,
     meter: &Meter,
     options: &Options,
     identified: impl Fn(Side, Software) + Sync,
 ) -> Result<(), Close> {
     let (from_client, to_client) = ends.downstream.split();
-    let (from_target, to_target) = End::split(&mut ends.upstream);
+    let (from_target, to_target) = Transport::split(&mut ends.upstream);
     let progress = Progress::default();
     let client_says = |software| identified(Side::Client, software);
     let target_says = |software| identified(Side::Target, software);
@@ -110,7 +110,7 @@ struct Opening<F, T> {
     passed: bool,
 }
 
-impl<F: Source, T: Sink> Opening<F, T> {
+impl<F: Reader, T: Writer> Opening<F, T> {
     fn new(direction: Direction, from: F, to: T, held: Vec<u8>) -> Self {
         Self {
             direction,
@@ -182,7 +182,7 @@ impl<F: Source, T: Sink> Opening<F, T> {
 }
 
 /// Not async: its chunk must not live as long as the wait for the peer.
-fn poll_more(context: &mut Context<'_>, from: &mut impl Source, held: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+fn poll_more(context: &mut Context<'_>, from: &mut impl Reader, held: &mut Vec<u8>) -> Poll<io::Result<usize>> {
     let mut chunk = [0; CHUNK];
     let bytes = ready!(from.poll_read(context, &mut chunk))?;
     held.extend_from_slice(bytes);

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::records::Records;
 use crate::net::socket;
-use crate::net::transport::{End, Sink, Source};
+use crate::net::transport::{Reader, Transport, Writer};
 
 /// A client that speaks TLS. Both directions of its tunnel run in one task, so nobody ever waits for the lock.
 #[derive(Debug)]
@@ -127,9 +127,9 @@ impl State {
     }
 }
 
-impl End for Session {
-    type Source<'a> = SessionSource<'a>;
-    type Sink<'a> = SessionSink<'a>;
+impl Transport for Session {
+    type Reader<'a> = SessionSource<'a>;
+    type Writer<'a> = SessionSink<'a>;
 
     fn split(&mut self) -> (SessionSource<'_>, SessionSink<'_>) {
         let (source, sink) = self.stream.split();
@@ -203,7 +203,7 @@ impl SessionSource<'_> {
     }
 }
 
-impl Source for SessionSource<'_> {
+impl Reader for SessionSource<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let state = lock(self.state);
         if state.plaintext > 0 || state.peer_has_ended || !state.unread.is_empty() {
@@ -263,7 +263,7 @@ impl SessionSink<'_> {
     }
 }
 
-impl Sink for SessionSink<'_> {
+impl Writer for SessionSink<'_> {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::connect::{Refused, refuse};
-use crate::net::transport::{End, Source};
+use crate::net::transport::{Reader, Transport};
 use crate::outcome::{Malformed, Refusal};
 use crate::tls::{Accepted, Failed, Mode, Tls};
 
@@ -105,7 +105,7 @@ enum Protocol {
 /// Reads until it is known what the client speaks, and gives back what was read. A client that leaves makes no request.
 async fn look(stream: &mut TcpStream) -> (Protocol, Vec<u8>) {
     let mut read = Vec::new();
-    let (mut source, _) = End::split(stream);
+    let (mut source, _) = Transport::split(stream);
     loop {
         if let Some(protocol) = protocol(&read) {
             return (protocol, read);
@@ -131,7 +131,7 @@ fn protocol(bytes: &[u8]) -> Option<Protocol> {
 }
 
 /// Not async: its chunk must not live as long as the wait for the client.
-fn poll_read_some(source: &mut impl Source, context: &mut Context<'_>, read: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+fn poll_read_some(source: &mut impl Reader, context: &mut Context<'_>, read: &mut Vec<u8>) -> Poll<io::Result<usize>> {
     let bytes = &mut [0; CHUNK];
     let bytes = ready!(source.poll_read(context, bytes))?;
     read.extend(bytes);

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use crate::connect::{Options, Refused};
 use crate::drain::Drain;
 use crate::limits::clients::Client;
-use crate::limits::unfinished::{Crowd, Waiting};
-use crate::net::proxy_header::Passage;
-use crate::net::transport::End;
+use crate::limits::unfinished::{Unfinished, Waiting};
+use crate::net::proxy_header::Addresses;
+use crate::net::transport::Transport;
 use crate::outcome::Refusal;
 
 /// When a connection came, and whose it is.
@@ -19,7 +19,7 @@ pub struct Arrival {
     /// When.
     pub accepted: Instant,
     /// Between which addresses.
-    pub passage: Passage,
+    pub passage: Addresses,
     /// Whose it is.
     pub client: Arc<Client>,
     /// Whether it may ask: it comes as seldom as it has to, and is still who may come.
@@ -40,7 +40,7 @@ impl Arrival {
     }
 
     /// Where it waits, with those of its client and with `all`.
-    pub fn waits<'a>(&'a self, all: &'a Crowd, options: &'a Options, drain: &'a Drain) -> WaitingRoom<'a, 2> {
+    pub fn waits<'a>(&'a self, all: &'a Unfinished, options: &'a Options, drain: &'a Drain) -> WaitingRoom<'a, 2> {
         WaitingRoom::new([&self.client.unfinished, all], options, drain)
     }
 }
@@ -48,14 +48,14 @@ impl Arrival {
 /// Where those wait who have not said what they want, and those who have yet to read why they may not have it.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitingRoom<'a, const N: usize> {
-    crowds: [&'a Crowd; N],
+    crowds: [&'a Unfinished; N],
     options: &'a Options,
     drain: &'a Drain,
 }
 
 impl<'a, const N: usize> WaitingRoom<'a, N> {
     /// One that is shared with these crowds, until nobody is heard any more.
-    pub fn new(crowds: [&'a Crowd; N], options: &'a Options, drain: &'a Drain) -> Self {
+    pub fn new(crowds: [&'a Unfinished; N], options: &'a Options, drain: &'a Drain) -> Self {
         Self { crowds, options, drain }
     }
 
@@ -71,7 +71,7 @@ impl<'a, const N: usize> WaitingRoom<'a, N> {
     }
 
     /// Lets the client read its refusal, as long as there is room for its connection.
-    pub async fn part(self, refused: Refused<impl End>) {
+    pub async fn part(self, refused: Refused<impl Transport>) {
         if refused.lingers() && refused.refusal != Refusal::Crowded {
             self.leave(refused.close()).await;
         }

@@ -11,7 +11,7 @@ use self::send::{Send, To};
 use super::chunk::Chunk;
 use super::frames::Earned;
 use super::room::Outbox;
-use crate::net::transport::End;
+use crate::net::transport::Transport;
 
 mod receive;
 mod send;
@@ -47,9 +47,9 @@ impl Stream {
     }
 }
 
-impl End for Stream {
-    type Source<'a> = From<'a>;
-    type Sink<'a> = To<'a>;
+impl Transport for Stream {
+    type Reader<'a> = From<'a>;
+    type Writer<'a> = To<'a>;
 
     fn split(&mut self) -> (From<'_>, To<'_>) {
         (

@@ -27,7 +27,7 @@ fn trusting(network: &str) -> Policy {
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// What is read from a connection on which that comes, in such pieces, and what is left on it then.
-async fn read_pieces(pieces: &[&[u8]]) -> (Result<Option<Passage>, Refusal>, Vec<u8>) {
+async fn read_pieces(pieces: &[&[u8]]) -> (Result<Option<Addresses>, Refusal>, Vec<u8>) {
     let (mut near, mut far) = pair().await;
     let policy = trusting("127.0.0.0/8");
     let send = async {
@@ -44,12 +44,12 @@ async fn read_pieces(pieces: &[&[u8]]) -> (Result<Option<Passage>, Refusal>, Vec
     (read, left)
 }
 
-async fn read_all(bytes: &[u8]) -> Result<Option<Passage>, Refusal> {
+async fn read_all(bytes: &[u8]) -> Result<Option<Addresses>, Refusal> {
     read_pieces(&[bytes]).await.0
 }
 
-fn passage(source: &str, destination: &str) -> Passage {
-    Passage {
+fn passage(source: &str, destination: &str) -> Addresses {
+    Addresses {
         source: source.parse().unwrap(),
         destination: destination.parse().unwrap(),
     }
@@ -65,11 +65,11 @@ fn v2_header(command: u8, protocol: u8, rest: &[u8]) -> Vec<u8> {
     header
 }
 
-fn four() -> Passage {
+fn four() -> Addresses {
     passage("192.0.2.1:56324", "198.51.100.2:443")
 }
 
-fn six() -> Passage {
+fn six() -> Addresses {
     passage("[2001:db8::1]:56324", "[2001:db8::2]:443")
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use super::{Ends, Extent, Malformed, Passage};
+use super::{Addresses, Ends, Extent, Malformed};
 
 /// Whether a header may begin like that.
 pub(super) fn may_be(start: &[u8]) -> bool {
@@ -21,7 +21,7 @@ pub(super) fn extent(start: &[u8]) -> Result<Extent, Malformed> {
 }
 
 /// Reads a whole header. `None` for UNKNOWN, whatever else it says.
-pub(super) fn parse(header: &[u8]) -> Result<Option<Passage>, Malformed> {
+pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
     let text = header.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(END));
     let text = std::str::from_utf8(text.ok_or(Malformed)?).map_err(|_| Malformed)?;
     let mut words = text.split(' ');
@@ -38,14 +38,14 @@ pub(super) fn parse(header: &[u8]) -> Result<Option<Passage>, Malformed> {
         Some("TCP6") => address::<Ipv6Addr>,
         Some(_) | None => return Err(Malformed),
     };
-    Ok(Some(Passage {
+    Ok(Some(Addresses {
         source: SocketAddr::new(address(source)?, port(source_port)?),
         destination: SocketAddr::new(address(destination)?, port(destination_port)?),
     }))
 }
 
 /// A header that says that.
-pub(super) fn encode(passage: &Passage) -> Vec<u8> {
+pub(super) fn encode(passage: &Addresses) -> Vec<u8> {
     let line = |protocol, source: (&dyn Display, u16), destination: (&dyn Display, u16)| {
         let (source, source_port) = source;
         let (destination, destination_port) = destination;

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Ends, Extent, Malformed, Passage};
+use super::{Addresses, Ends, Extent, Malformed};
 
 /// Whether a header may begin like that.
 pub(super) fn may_be(start: &[u8]) -> bool {
@@ -22,7 +22,7 @@ pub(super) fn extent(start: &[u8]) -> Result<Extent, Malformed> {
 }
 
 /// Reads a whole header. `None` when it is of the proxy itself (LOCAL), or of something else than TCP over IP.
-pub(super) fn parse(header: &[u8]) -> Result<Option<Passage>, Malformed> {
+pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
     let (fixed, rest) = header.split_first_chunk::<FIXED>().ok_or(Malformed)?;
     let [.., command, protocol, _, _] = *fixed;
     match command {
@@ -41,7 +41,7 @@ pub(super) fn parse(header: &[u8]) -> Result<Option<Passage>, Malformed> {
 }
 
 /// A header that says that.
-pub(super) fn encode(passage: &Passage) -> Vec<u8> {
+pub(super) fn encode(passage: &Addresses) -> Vec<u8> {
     let mut header = SIGNATURE.to_vec();
     let [source_port, destination_port] = match passage.into() {
         Ends::V4(source, destination) => {
@@ -62,22 +62,22 @@ pub(super) fn encode(passage: &Passage) -> Vec<u8> {
     header
 }
 
-fn tcp4(bytes: &[u8]) -> Result<Passage, Malformed> {
+fn tcp4(bytes: &[u8]) -> Result<Addresses, Malformed> {
     let (source, bytes) = bytes.split_first_chunk::<4>().ok_or(Malformed)?;
     let (destination, bytes) = bytes.split_first_chunk::<4>().ok_or(Malformed)?;
     let [source_port, destination_port] = ports(bytes)?;
-    Ok(Passage {
+    Ok(Addresses {
         source: (Ipv4Addr::from(*source), source_port).into(),
         destination: (Ipv4Addr::from(*destination), destination_port).into(),
     })
 }
 
-fn tcp6(bytes: &[u8]) -> Result<Passage, Malformed> {
+fn tcp6(bytes: &[u8]) -> Result<Addresses, Malformed> {
     let (source, bytes) = bytes.split_first_chunk::<16>().ok_or(Malformed)?;
     let (destination, bytes) = bytes.split_first_chunk::<16>().ok_or(Malformed)?;
     let [source_port, destination_port] = ports(bytes)?;
     let known = |address: [u8; 16], port| SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
-    Ok(Passage {
+    Ok(Addresses {
         source: known(*source, source_port),
         destination: known(*destination, destination_port),
     })

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 
 use super::{Send, broken, lock};
-use crate::net::transport::Source;
+use crate::net::transport::Reader;
 
 /// What has come and was not passed on.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl<'a> From<'a> {
     }
 }
 
-impl Source for From<'_> {
+impl Reader for From<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.receive.has_some() {
             if ready!(self.receive.poll_frame(context))?.is_none() {

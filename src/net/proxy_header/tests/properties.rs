@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use super::*;
 
 /// What `ppp` reads out of a whole header: `None` if it is none.
-pub(super) fn oracle(header: &[u8]) -> Option<Option<Passage>> {
-    let of = |source: IpAddr, source_port, destination: IpAddr, destination_port| Passage {
+pub(super) fn oracle(header: &[u8]) -> Option<Option<Addresses>> {
+    let of = |source: IpAddr, source_port, destination: IpAddr, destination_port| Addresses {
         source: (source.to_canonical(), source_port).into(),
         destination: (destination.to_canonical(), destination_port).into(),
     };
@@ -60,7 +60,7 @@ pub(super) fn framed(bytes: &[u8]) -> Result<usize, Malformed> {
     }
 }
 
-pub(super) fn ends() -> impl Strategy<Value = Passage> {
+pub(super) fn ends() -> impl Strategy<Value = Addresses> {
     let address = || {
         let ip = prop_oneof![
             any::<u32>().prop_map(|bits| IpAddr::from(Ipv4Addr::from_bits(bits))),
@@ -68,7 +68,7 @@ pub(super) fn ends() -> impl Strategy<Value = Passage> {
         ];
         (ip, any::<u16>()).prop_map(SocketAddr::from)
     };
-    (address(), address()).prop_map(|(source, destination)| Passage { source, destination })
+    (address(), address()).prop_map(|(source, destination)| Addresses { source, destination })
 }
 
 proptest! {
