@@ -1,7 +1,9 @@
 //! What must be true before traffic may come: named conditions, met by dropping their guard.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// Named conditions. Ready means that all are met.
 #[derive(Clone, Debug, Default)]
@@ -31,15 +33,12 @@ impl Readiness {
 
     /// Every condition and whether it is met, in order of name.
     pub fn conditions(&self) -> Vec<(&'static str, bool)> {
-        let conditions = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
+        let conditions = self.conditions.lock();
         conditions.iter().map(|(&name, &met)| (name, met)).collect()
     }
 
     fn set(&self, name: &'static str, met: bool) {
-        self.conditions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(name, met);
+        self.conditions.lock().insert(name, met);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Spaces events out: so many a second, and some at once after a pause.
 
 use std::num::NonZeroU32;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// How often something may happen.
@@ -32,7 +32,7 @@ impl Gcra {
     pub fn keeps(&self, tempo: Quota, now: Instant) -> bool {
         let interval = Duration::from_secs(1) / tempo.per_second.get();
         let ahead = interval.saturating_mul(tempo.burst.get() - 1);
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut due = self.due.lock();
         let may = due.saturating_duration_since(now) <= ahead;
         if may {
             *due = (*due).max(now) + interval;
@@ -42,7 +42,7 @@ impl Gcra {
 
     /// When it is as if nothing had ever happened.
     pub fn forgotten(&self) -> Instant {
-        *self.due.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.due.lock()
     }
 }
 

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustls::ServerConnection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -46,7 +46,7 @@ impl Session {
     }
 
     pub(super) fn connection(&mut self) -> &mut ServerConnection {
-        &mut self.state.get_mut().unwrap_or_else(PoisonError::into_inner).connection
+        &mut self.state.get_mut().connection
     }
 
     pub(super) fn into_stream(self) -> TcpStream {
@@ -331,7 +331,7 @@ fn or_would_block(written: Poll<io::Result<usize>>) -> io::Result<usize> {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock()
 }
 
 thread_local! {

@@ -1,10 +1,10 @@
 //! One stream of an HTTP/2 connection as the client's end of a tunnel (RFC 9113 section 8.5).
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use h2::{Reason, RecvStream, SendStream};
+use parking_lot::{Mutex, MutexGuard};
 
 use self::receive::{From, Receive};
 use self::send::{Send, To};
@@ -43,7 +43,7 @@ impl Stream {
     }
 
     fn sending(&mut self) -> &mut Send {
-        self.send.get_mut().unwrap_or_else(PoisonError::into_inner)
+        self.send.get_mut()
     }
 }
 
@@ -91,7 +91,7 @@ impl Drop for Stream {
 }
 
 fn lock(send: &Mutex<Send>) -> MutexGuard<'_, Send> {
-    send.lock().unwrap_or_else(PoisonError::into_inner)
+    send.lock()
 }
 
 /// A stream's error as a socket would have it.

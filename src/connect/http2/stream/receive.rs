@@ -1,9 +1,9 @@
 //! The half of a stream that receives: the upload.
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::sync::Mutex;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};

@@ -1,8 +1,8 @@
 //! The half of a stream that sends: the download.
 
+use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::io;
-use std::sync::Mutex;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
