@@ -1,12 +1,8 @@
 //! The settings of a process: one YAML file, overlaid by flags and environment.
 
 mod fault;
-mod kubernetes;
-mod limits;
-mod listen;
 mod schema;
 mod section;
-mod tls;
 mod tree;
 
 use std::collections::{HashMap, HashSet};
@@ -20,11 +16,13 @@ pub use fault::{Fault, Faults, LoadError};
 use crate::allowlist::StaticTarget;
 use crate::connect;
 use crate::drain;
+use crate::kubernetes;
 use crate::limits::Limits;
 use crate::net::dial;
 use crate::net::listener;
 use crate::relay;
 use crate::ssh::identification;
+use crate::tls;
 use fault::Gathered;
 use section::Field;
 
@@ -38,13 +36,13 @@ pub struct Config {
     /// The targets that need no cluster; no two have one name.
     pub targets: Vec<StaticTarget>,
     /// Which cluster has more of them, if any.
-    pub kubernetes: Option<crate::kubernetes::Options>,
+    pub kubernetes: Option<kubernetes::Options>,
     /// What bounds tunnels, each and together.
     pub limits: Limits,
     /// What is shown to clients who speak TLS, and wanted of them.
-    pub tls: crate::tls::Settings,
+    pub tls: tls::Settings,
     /// How long a TLS handshake may take.
-    pub handshake: crate::tls::Options,
+    pub handshake: tls::Options,
     /// How long a request head may take.
     pub connect: connect::Options,
     /// How long a dial may take.
@@ -66,8 +64,8 @@ impl Default for Config {
             targets: Vec::new(),
             kubernetes: None,
             limits: Limits::default(),
-            tls: crate::tls::Settings::default(),
-            handshake: crate::tls::Options::default(),
+            tls: tls::Settings::default(),
+            handshake: tls::Options::default(),
             connect: connect::Options::default(),
             dial: dial::Options::default(),
             identification: identification::Options::default(),

@@ -7,22 +7,22 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Config;
-use super::kubernetes::kubernetes;
-use super::limits::{limits, tunnel_limits};
-use super::listen::addresses;
 use super::section::{Field, Section};
-use super::tls::tls;
 use crate::allowlist::StaticTarget;
 use crate::authority::Authority;
 use crate::connect;
 use crate::drain;
-use crate::kubernetes as cluster;
 use crate::limits::{Limits, TunnelOverrides};
 use crate::net::dial;
 use crate::net::proxy_header;
 use crate::relay;
 use crate::ssh::identification;
-use crate::tls;
+use crate::tls::{ClientAuth, Mode};
+
+mod kubernetes;
+mod limits;
+mod listen;
+mod tls;
 
 /// Reads the whole file. What is absent, and what is a fault, has its default.
 pub(super) fn config(top: &mut Section<'_>) -> Config {
@@ -30,17 +30,17 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     let faults = top.faults();
     let tls = top
         .field("tls")
-        .and_then(|field| field.section(tls))
+        .and_then(|field| field.section(tls::read))
         .unwrap_or_default();
-    let (listen, admin) = addresses(top, &default, !tls.certificates.is_empty());
+    let (listen, admin) = listen::read(top, &default, !tls.certificates.is_empty());
     // After a fault nobody knows what was meant.
-    let knows_clients = top.faults() > faults
-        || tls.client_auth != tls::ClientAuth::Off && listen.iter().any(|port| port.tls != tls::Mode::Off);
+    let knows_clients =
+        top.faults() > faults || tls.client_auth != ClientAuth::Off && listen.iter().any(|port| port.tls != Mode::Off);
     let allowlist = top
         .field("allowlist")
         .and_then(|field| field.section(|keys| allowlist(keys, knows_clients)));
     let (targets, kubernetes) = allowlist.unwrap_or_default();
-    let limits = top.field("limits").and_then(|field| field.section(limits));
+    let limits = top.field("limits").and_then(|field| field.section(limits::read));
     let ssh_only = top.value("ssh_only", truth).unwrap_or(true);
     let timeouts = top.field("timeouts").and_then(|field| field.section(timeouts));
     let timeouts = timeouts.unwrap_or_default();
@@ -65,11 +65,14 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
 }
 
 /// `knows_clients`: whether any of them can show a certificate.
-fn allowlist(section: &mut Section<'_>, knows_clients: bool) -> (Vec<StaticTarget>, Option<cluster::Options>) {
+fn allowlist(
+    section: &mut Section<'_>,
+    knows_clients: bool,
+) -> (Vec<StaticTarget>, Option<crate::kubernetes::Options>) {
     let targets = static_targets(section, knows_clients);
     let kubernetes = section
         .field("kubernetes")
-        .and_then(|field| field.section(|keys| kubernetes(keys, knows_clients)));
+        .and_then(|field| field.section(|keys| kubernetes::read(keys, knows_clients)));
     (targets, kubernetes.flatten())
 }
 
@@ -105,7 +108,7 @@ fn static_target(
         }
         items.iter().filter_map(|item| item.parse(target_address)).collect()
     });
-    let limits = section.field("limits").and_then(|field| field.section(tunnel_limits));
+    let limits = section.field("limits").and_then(|field| field.section(limits::tunnel));
     let ssh_only = section.value("ssh_only", truth);
     let send_proxy_header = section.value("send_proxy_protocol", version);
     let allowed_clients = section.field("allowed_clients").map(|field| {
@@ -148,7 +151,7 @@ fn version(text: &str) -> Result<Option<proxy_header::Version>, String> {
 
 #[derive(Default)]
 struct Timeouts {
-    handshake: tls::Options,
+    handshake: crate::tls::Options,
     connect: connect::Options,
     dial: dial::Options,
     identification: identification::Options,

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::schema::at_most_an_hour;
-use super::section::{Field, Section};
+use super::at_most_an_hour;
+use crate::config::section::{Field, Section};
 use crate::tls::{ClientAuth, Pair, Part, Settings};
 
 /// Reads the section, and the files that it names.
-pub(super) fn tls(section: &mut Section<'_>) -> Settings {
+pub(super) fn read(section: &mut Section<'_>) -> Settings {
     let faults = section.faults();
     let default = Settings::default();
     let pairs = pairs(section);

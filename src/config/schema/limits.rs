@@ -3,15 +3,15 @@
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-use super::schema::{truth, unless};
-use super::section::Section;
+use super::{truth, unless};
+use crate::config::section::Section;
 use crate::limits::{
     Caps, Ceiling, ClientCaps, Limits, SharedLimits, TargetCaps, TotalCaps, TunnelLimits, TunnelOverrides,
 };
 
 /// Reads the section.
-pub(super) fn limits(section: &mut Section<'_>) -> Limits {
-    let tunnel = section.field("tunnel").and_then(|field| field.section(tunnel_limits));
+pub(super) fn read(section: &mut Section<'_>) -> Limits {
+    let tunnel = section.field("tunnel").and_then(|field| field.section(tunnel));
     let target = section.field("target").and_then(|field| field.section(target));
     let client = section.field("client").and_then(|field| field.section(client));
     let total = section.field("total").and_then(|field| field.section(total));
@@ -35,7 +35,7 @@ pub(super) fn limits(section: &mut Section<'_>) -> Limits {
 }
 
 /// `limits.tunnel`, and the `limits` of a target.
-pub(super) fn tunnel_limits(section: &mut Section<'_>) -> TunnelOverrides {
+pub(super) fn tunnel(section: &mut Section<'_>) -> TunnelOverrides {
     TunnelOverrides {
         download: section.value("download", FromStr::from_str),
         upload: section.value("upload", FromStr::from_str),

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use super::Config;
 use super::kubernetes::network;
-use super::schema::truth;
-use super::section::{Field, Section};
+use super::truth;
+use crate::config::Config;
+use crate::config::section::{Field, Section};
 use crate::net::listener;
 use crate::net::proxy_header::Policy;
 use crate::tls;
@@ -13,7 +13,7 @@ use crate::tls;
 /// Reads `listen` and `admin`: no two of them may be one address.
 ///
 /// A port that speaks TLS needs a certificate to show.
-pub(super) fn addresses(
+pub(super) fn read(
     top: &mut Section<'_>,
     default: &Config,
     has_certificates: bool,

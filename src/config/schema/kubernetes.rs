@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::schema::{at_most_an_hour, truth};
-use super::section::{Field, Section};
+use super::{at_most_an_hour, truth};
 use crate::authority::Authority;
+use crate::config::section::{Field, Section};
 use crate::kubernetes::Options;
 
 /// Reads the section; `None` unless it is enabled. Its other keys are checked in any case.
 ///
 /// `knows_clients`: whether any of them can show a certificate.
-pub(super) fn kubernetes(section: &mut Section<'_>, knows_clients: bool) -> Option<Options> {
+pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Options> {
     let default = Options::default();
     let enabled = section.value("enabled", truth).unwrap_or_default();
     let options = Options {
