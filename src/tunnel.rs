@@ -138,7 +138,7 @@ async fn open(
     match header {
         Ok(passage) => {
             let passage = passage.unwrap_or_else(|| Addresses::of(&stream, peer));
-            record.came_from(passage.source);
+            record.set_client(passage.source);
             let client = shared.clients.client(passage.source.ip());
             let arrival = Arrival {
                 accepted,
@@ -180,7 +180,7 @@ async fn enter<'a>(
             Some(Opened::Many(Box::pin(tunnels)))
         }
         Ok(Entered::Tls(accepted)) => {
-            record.secured(&accepted);
+            record.set_tls(&accepted);
             if accepted.http2 {
                 let tunnels = many(http2::Wire::new(accepted.session, Vec::new()), arrival, record, shared);
                 return Some(Opened::Many(Box::pin(tunnels)));
@@ -213,7 +213,7 @@ async fn enter<'a>(
 
 /// Carries all that is asked for on an HTTP/2 connection to its end.
 async fn many<D: Transport>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record<'_>, shared: &Shared) {
-    record.speaks(<http2::Request as connect::Client>::HTTP);
+    record.set_http_version(<http2::Request as connect::Client>::HTTP);
     let room = arrival.waits(&shared.unfinished, &shared.connect, &shared.drain);
     let late = |since: Option<Instant>| room.late(since.unwrap_or(arrival.accepted));
     let lapsed = Notify::new();
@@ -231,7 +231,7 @@ async fn many<D: Transport>(wire: http2::Wire<D>, arrival: Arrival, mut record: 
         }
     };
     match Box::pin(http2::serve(wire, late, &shared.drain, &lapsed, tunnel)).await {
-        Ok(()) => record.said_by_its_requests(),
+        Ok(()) => record.leave_to_requests(),
         Err(refusal) => record.refused(refusal),
     }
 }
@@ -243,7 +243,7 @@ async fn ask<'a, C: connect::Client>(
     mut record: Record<'a>,
     shared: &'a Shared,
 ) -> Option<Tunnel<'a, C::Transport>> {
-    record.speaks(C::HTTP);
+    record.set_http_version(C::HTTP);
     let room = arrival.waits(&shared.unfinished, &shared.connect, &shared.drain);
     let answer = async |authority| match arrival.welcome {
         Ok(()) => tokio::select! {
@@ -300,9 +300,9 @@ async fn reach(
     record: &mut Record<'_>,
 ) -> Result<Reached, Denial> {
     let target = shared.allowlist.authorize(&authority);
-    record.asked_for(authority);
+    record.set_authority(authority);
     let target = target?;
-    record.allowed(Arc::clone(&target));
+    record.set_target(Arc::clone(&target));
     target.admits(record.identity())?;
     if !shared.drain.phase().takes_tunnels() {
         return Err(Refusal::Draining.into());

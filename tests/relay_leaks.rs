@@ -9,7 +9,7 @@
 #![expect(dead_code, reason = "shared with tests that need more of it")]
 #![expect(clippy::large_futures, reason = "scripts live as long as their test")]
 
-#[path = "support/loopback.rs"]
+#[path = "it/harness/loopback.rs"]
 mod loopback;
 
 use std::fs::read_dir;

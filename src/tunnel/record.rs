@@ -21,7 +21,7 @@ use crate::relay::meter::Meter;
 use crate::ssh::identification::Software;
 use crate::tls::{self, Identity, Peer, Tls};
 
-/// Numbers connections, so that lines of one connection can be found in the logs of all replicas.
+/// The source of tunnel ids. A random prefix for each process keeps those of replicas apart in a shared log.
 #[derive(Debug)]
 pub struct Ids {
     process: u32,
@@ -39,7 +39,7 @@ impl Default for Ids {
     }
 }
 
-/// One connection's number.
+/// The id of one connection or request: the log field `tunnel_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id {
     process: u32,
@@ -48,7 +48,7 @@ pub struct Id {
 }
 
 impl Ids {
-    /// The next number.
+    /// The next id.
     pub fn next(&self) -> Id {
         Id {
             process: self.process,
@@ -63,7 +63,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// A connection while it is open, whatever is asked for on it.
+/// An open connection in the gauges.
 #[derive(Debug)]
 struct Connection<'a> {
     metrics: &'a Metrics,
@@ -83,8 +83,8 @@ impl Drop for Connection<'_> {
     }
 }
 
-/// What may become a tunnel: a connection from its accept on, or a request on one that has many. Whatever becomes of it,
-/// even a panic, its drop accounts for it.
+/// The account of what may become a tunnel: a connection from its accept on, or a request on an HTTP/2 connection. Its
+/// drop writes the counts and the access line, so that a panic is accounted for too.
 #[derive(Debug)]
 pub struct Record<'a> {
     metrics: &'a Metrics,
@@ -97,7 +97,7 @@ pub struct Record<'a> {
     upstream: Option<SocketAddr>,
     /// 0 when nothing was dialled.
     dial_ms: f64,
-    /// The client's and the target's. Boxed: few tunnels are looked at, and all of them are held.
+    /// The client's and the target's. Boxed: it would make every pending request larger.
     software: Box<[OnceLock<Software>; 2]>,
     tls: Option<Arc<Peer>>,
     http: &'static str,
@@ -106,19 +106,19 @@ pub struct Record<'a> {
     received: u64,
     outcome: Option<Outcome>,
     accounted: bool,
-    /// `None` for a request on a connection that has a record of its own.
+    /// `None` for a request on an HTTP/2 connection, which has a record of its own.
     connection: Option<Connection<'a>>,
 }
 
 impl<'a> Record<'a> {
-    /// A connection that was accepted at that moment.
+    /// The record of a connection that was accepted at that moment.
     pub fn open(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Self {
         let mut record = Self::begin(metrics, id, peer, accepted);
         record.connection = Some(Connection::open(metrics));
         record
     }
 
-    /// One of many requests on this connection, which begins now.
+    /// The record of a request on this HTTP/2 connection, which begins now.
     pub fn request(&self, id: Id) -> Self {
         let mut request = Self::begin(self.metrics, id, self.peer, Instant::now());
         request.client = self.client;
@@ -149,61 +149,62 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Its requests have said all that there is to be said of this connection.
-    pub fn said_by_its_requests(&mut self) {
+    /// The connection's HTTP/2 requests have accounted for themselves: the connection adds neither count nor line.
+    pub fn leave_to_requests(&mut self) {
         self.accounted = true;
     }
 
-    /// It is of that client: whoever connected has said so, and is trusted.
-    pub fn came_from(&mut self, client: SocketAddr) {
+    /// The client's address, from the PROXY protocol header of a trusted peer.
+    pub fn set_client(&mut self, client: SocketAddr) {
         self.client = client;
     }
 
-    /// It speaks that HTTP.
-    pub fn speaks(&mut self, http: &'static str) {
+    /// The HTTP version that the client speaks: `1` or `2`.
+    pub fn set_http_version(&mut self, http: &'static str) {
         self.http = http;
     }
 
-    /// It speaks TLS, and may have shown who it is.
-    pub fn secured(&mut self, accepted: &tls::Accepted) {
+    /// The TLS session, with the client's identity if it has shown a certificate.
+    pub fn set_tls(&mut self, accepted: &tls::Accepted) {
         self.metrics.tls_accepted(accepted);
         self.tls = Some(Arc::clone(&accepted.peer));
     }
 
-    /// Who it has shown to be.
+    /// The identity of the client's certificate.
     pub fn identity(&self) -> Option<&Identity> {
         self.tls.as_ref()?.identity.as_ref()
     }
 
-    /// Whether it could come in again by what it has shown: who asks on an old connection may be unwelcome by now.
+    /// Whether a new handshake would accept the client's certificate: on a long HTTP/2 connection it may have expired
+    /// or been revoked since.
     pub fn is_trusted(&self, tls: &Tls) -> bool {
         self.tls.as_ref().is_none_or(|peer| tls.trusts(peer))
     }
 
-    /// It asked for that.
-    pub fn asked_for(&mut self, authority: Authority) {
+    /// The authority that the request names.
+    pub fn set_authority(&mut self, authority: Authority) {
         self.authority = Some(authority);
     }
 
-    /// It may have that.
-    pub fn allowed(&mut self, target: Arc<Target>) {
+    /// The allowlist's entry for the authority.
+    pub fn set_target(&mut self, target: Arc<Target>) {
         self.target = Some(target);
     }
 
-    /// The target was dialled for that long.
+    /// The end of the dial, which took that long.
     pub fn dialled(&mut self, took: Duration, result: Result<&Upstream, &Refusal>) {
         self.metrics.dial_duration.observe(took.as_secs_f64());
         self.dial_ms = millis(took);
         self.upstream = result.ok().map(|upstream| upstream.address);
     }
 
-    /// It got no tunnel, and has just been told. It is accounted for now: the client may take its time to leave.
+    /// The refusal, accounted for at once: the client, which has its answer, may take its time to leave.
     pub fn refused(&mut self, refusal: Refusal) {
         self.outcome = Some(Outcome::Refused(refusal));
         self.account();
     }
 
-    /// It is a tunnel now.
+    /// The record of the tunnel that the answered request has become.
     pub fn established(mut self, target: &Target) -> TunnelRecord<'a> {
         let now = Instant::now();
         self.metrics.answered(None);
@@ -281,7 +282,7 @@ impl<'a> Record<'a> {
                 )
             };
         }
-        // A load balancer's probes would drown the rest.
+        // DEBUG: a load balancer's port probes would drown the rest.
         if outcome == Outcome::Refused(Refusal::NoRequest) {
             line!(Level::DEBUG);
         } else {
@@ -296,23 +297,23 @@ impl Drop for Record<'_> {
     }
 }
 
-/// A connection that has become a tunnel.
+/// The account of an established tunnel; its drop ends it.
 #[derive(Debug)]
 pub struct TunnelRecord<'a> {
-    /// Counts its bytes.
+    /// The tunnel's byte counts.
     pub meter: Meter,
     series: Arc<TargetSeries>,
-    /// Boxed: nobody looks at it before the end.
+    /// Boxed: unused until the tunnel ends.
     connection: Box<Record<'a>>,
 }
 
 impl TunnelRecord<'_> {
-    /// It ended like that.
+    /// The end of the tunnel.
     pub fn closed(&mut self, close: Close) {
         self.connection.outcome = Some(Outcome::Closed(close));
     }
 
-    /// One of its sides has said what it is.
+    /// The SSH software of one side, from its identification.
     pub fn identified(&self, side: Side, software: Software) {
         self.connection.metrics.identified(side, software.family());
         let [client, target] = &*self.connection.software;
@@ -324,7 +325,7 @@ impl TunnelRecord<'_> {
         said.set(software).ok();
     }
 
-    /// Its number.
+    /// The tunnel's id.
     pub fn id(&self) -> Id {
         self.connection.id
     }

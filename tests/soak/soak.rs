@@ -13,33 +13,33 @@
     reason = "a load tool: it has nobody to answer to but its reader, and ends when something is amiss"
 )]
 
-#[path = "../kubernetes/api.rs"]
+#[path = "../it/kubernetes/api.rs"]
 #[expect(dead_code, unused_imports, reason = "shared with tests that need more of it")]
 mod api;
 mod audit;
 mod doors;
-#[path = "../kubernetes/lab.rs"]
+#[path = "../it/kubernetes/lab.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod lab;
-#[path = "../kubernetes/objects.rs"]
+#[path = "../it/kubernetes/objects.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod objects;
-#[path = "../harness/page.rs"]
+#[path = "../it/harness/page.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod page;
-#[path = "../kubernetes/pods.rs"]
+#[path = "../it/kubernetes/pods.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod pods;
 mod processes;
-#[path = "../kubernetes/proxy.rs"]
+#[path = "../it/kubernetes/proxy.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod proxy;
 mod report;
-#[path = "../support/stream.rs"]
+#[path = "../it/harness/stream.rs"]
 mod stream;
 mod targets;
 mod traffic;
-#[path = "../kubernetes/uplink.rs"]
+#[path = "../it/kubernetes/uplink.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod uplink;
 

@@ -1,0 +1,231 @@
+//! The command line of the real binary: what it prints, its exit status, and what goes before what.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
+
+use crate::harness::ports::Ports;
+use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::target::Target;
+use crate::harness::{allow, refusal};
+use tempfile::TempDir;
+
+/// The exit status and all that was printed on stdout and stderr.
+fn run(command: Command) -> (i32, String, String) {
+    let mut process = Process::spawn(command);
+    let status = process.exit_status();
+    (
+        status,
+        process.stdout.rest().join("\n"),
+        process.stderr.rest().join("\n"),
+    )
+}
+
+#[test]
+fn check_says_ok_or_every_fault() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("some.yaml");
+    let path = path.to_str().unwrap();
+    let missing = directory.path().join("missing.yaml");
+    let missing = missing.to_str().unwrap();
+    fs::write(path, "listen: 127.0.0.1:8080\n").unwrap();
+    assert_eq!(
+        run(switchboard(&["check", "--config", path])),
+        (0, format!("{path}: ok"), String::new())
+    );
+    let mut by_environment = switchboard(&["check"]);
+    by_environment.env("SWITCHBOARD_CONFIG", path);
+    assert_eq!(run(by_environment).0, 0);
+
+    fs::write(
+        path,
+        "listen: [nowhere]\nadmin: 127.0.0.1:1\ntimeout: {}\nallowlist:\n  static:\n    - {name: devbox}\n",
+    )
+    .unwrap();
+    let (status, stdout, stderr) = run(switchboard(&["check", "--config", path]));
+    assert_eq!((status, stdout.as_str()), (2, ""));
+    for told in [
+        "is not a configuration",
+        "line 1: listen[0]: expected IP:port",
+        "line 3: timeout: unknown key; known here: tls, listen, admin, allowlist, limits, ssh_only, timeouts, drain",
+        "line 6: allowlist.static[0].name: expected the host:port",
+        "line 6: allowlist.static[0]: `addresses` is missing",
+    ] {
+        assert!(stderr.contains(told), "{told:?} in {stderr}");
+    }
+
+    let (status, stdout, stderr) = run(switchboard(&["check", "--config", missing]));
+    assert_eq!((status, stdout.as_str()), (2, ""));
+    assert!(stderr.contains(missing) && stderr.contains("No such file"), "{stderr}");
+}
+
+#[test]
+fn the_documented_settings_are_valid() {
+    let documented = concat!(env!("CARGO_MANIFEST_DIR"), "/config/switchboard.yaml");
+    assert_eq!(run(switchboard(&["check", "--config", documented])).0, 0);
+}
+
+#[test]
+fn what_is_wrong_with_the_usage_or_the_settings_ends_with_2() {
+    let faulty = Settings::new("unknown: 1\n");
+    let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let table: [(&[&str], &str); 13] = [
+        (&[], "Usage"),
+        (&["dance"], "dance"),
+        (&["check"], "--config"),
+        (&["serve", "--unknown"], "--unknown"),
+        (&["serve", "more"], "more"),
+        (&["serve", "--listen", "localhost"], "localhost"),
+        (&["serve", "--admin", "127.0.0.1"], "127.0.0.1"),
+        (&["serve", "--allow", "devbox:22"], "NAME:PORT=ADDR"),
+        (&["serve", "--allow", "devbox:22=localhost:22"], "not resolved"),
+        (&["serve", "--allow", "dev_box:x=127.0.0.1:22"], "bad name"),
+        (&["serve", "--config", faulty.path()], "line 3: unknown: unknown key"),
+        (&["serve", "--config", "/nonexistent"], "cannot read /nonexistent"),
+        (&["serve", "--log", "a=b=c"], "--log"),
+    ];
+    for (arguments, told) in table {
+        // The ports, so that one that starts against all expectations does no harm.
+        let served = arguments.first() == Some(&"serve") && !arguments.iter().any(|argument| ports.contains(argument));
+        let arguments = [arguments, if served { &ports[..] } else { &[] }].concat();
+        let (status, stdout, stderr) = run(switchboard(&arguments));
+        assert_eq!((status, stdout.as_str()), (2, ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(told), "{told:?} in {stderr}");
+    }
+    for (name, value) in [
+        ("SWITCHBOARD_LISTEN", "here"),
+        ("SWITCHBOARD_ADMIN", "here"),
+        ("SWITCHBOARD_ALLOW", "here"),
+        ("SWITCHBOARD_CONFIG", "/nonexistent"),
+        ("SWITCHBOARD_LOG", "a=b=c"),
+    ] {
+        let mut command = switchboard(&["serve"]);
+        command.env("SWITCHBOARD_LISTEN", "127.0.0.1:0");
+        command.env("SWITCHBOARD_ADMIN", "127.0.0.1:0");
+        command.env(name, value);
+        assert_eq!(run(command).0, 2, "{name}");
+    }
+}
+
+#[test]
+fn a_port_that_cannot_be_had_ends_with_1() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    for [listen, admin] in [[taken.as_str(), "127.0.0.1:0"], ["127.0.0.1:0", taken.as_str()]] {
+        let (status, stdout, stderr) = run(switchboard(&["serve", "--listen", listen, "--admin", admin]));
+        assert_eq!((status, stdout.as_str()), (1, ""), "{stderr}");
+        assert!(stderr.contains(&format!("cannot listen on {taken}")), "{stderr}");
+        assert!(stderr.contains("in use"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_flag_goes_before_the_environment_and_that_before_the_file() {
+    let [by_file, by_environment, by_flag] = [Target::listen(), Target::listen(), Target::listen()];
+    let lead = |target: &Target| format!("devbox:22={}", target.address());
+    let settings = Settings::new(&allow(&[
+        ("devbox:22", by_file.address()),
+        ("file:22", by_file.address()),
+    ]));
+    // Each source has addresses of its own to listen on; one that is not in 127.0.0.0/8 would not be this host's.
+    for (environment, flag, host, leads_to) in [
+        (false, false, "127.0.0.1", &by_file),
+        (true, false, "127.0.0.2", &by_environment),
+        (true, true, "127.0.0.3", &by_flag),
+        (false, true, "127.0.0.3", &by_flag),
+    ] {
+        let mut command = switchboard(&["serve"]);
+        if environment {
+            command.env("SWITCHBOARD_LISTEN", "127.0.0.2:0");
+            command.env("SWITCHBOARD_ADMIN", "127.0.0.2:0");
+            command.env("SWITCHBOARD_ALLOW", lead(&by_environment));
+        }
+        if flag {
+            command.args([
+                "--listen",
+                "127.0.0.3:0",
+                "--admin",
+                "127.0.0.3:0",
+                "--allow",
+                &lead(&by_flag),
+            ]);
+            // The file that the environment names is not even read.
+            command
+                .env("SWITCHBOARD_CONFIG", "/nonexistent")
+                .args(["--config", settings.path()]);
+        } else {
+            command.env("SWITCHBOARD_CONFIG", settings.path());
+        }
+        let server = Server::start(command);
+        assert_eq!(server.public().ip().to_string(), host);
+        assert_eq!(server.admin().ip().to_string(), host);
+        server.tunnel("devbox:22", leads_to);
+        // What only the file says still holds.
+        server.tunnel("file:22", &by_file);
+    }
+}
+
+#[test]
+fn several_listeners_and_targets_come_from_flags_alone() {
+    let (one, two) = (Target::listen(), Target::listen());
+    let many = format!("one:22={},{}", one.address(), one.address());
+    let other = format!("[fd00::2]:22={}", two.address());
+    let server = Server::start(switchboard(&[
+        "serve",
+        "--listen=127.0.0.1:0",
+        "--listen=127.0.0.2:0",
+        "--admin=127.0.0.1:0",
+        "--allow",
+        &many,
+        "--allow",
+        &other,
+    ]));
+    server.tunnel("one:22", &one);
+    server.tunnel("[fd00::2]:22", &two);
+    let not_allowed = refusal(403, "the target is not on the allowlist", "http_request_denied", "");
+    assert_eq!(server.answer("two:22"), not_allowed);
+}
+
+#[test]
+fn the_log_filter_quietens_messages_but_not_the_access_log() {
+    let target = Target::listen();
+    let settings = Settings::new(&allow(&[("devbox:22", target.address())]));
+    let (status, _, stderr) = run(switchboard(&["serve", "--log", "off", "--config", "/nonexistent"]));
+    assert_eq!(status, 2);
+    assert!(stderr.contains("cannot read"), "{stderr}");
+    let mut server = Server::start(switchboard(&["serve", "--log", "info", "--config", settings.path()]));
+    server.tunnel("devbox:22", &target);
+    assert!(server.process.stdout.next().unwrap().contains(r#""target":"access""#));
+}
+
+#[test]
+fn help_tells_what_there_is() {
+    let (status, stdout, _) = run(switchboard(&["--help"]));
+    assert_eq!(status, 0);
+    for told in ["serve", "check", "--help", "--version"] {
+        assert!(stdout.contains(told), "{told:?} in {stdout}");
+    }
+    let (status, stdout, _) = run(switchboard(&["serve", "--help"]));
+    assert_eq!(status, 0);
+    for told in [
+        "--config",
+        "--listen",
+        "--admin",
+        "--allow",
+        "--log",
+        "NAME:PORT=ADDR[,ADDR…]",
+        "SWITCHBOARD_CONFIG",
+        "SWITCHBOARD_LISTEN",
+        "SWITCHBOARD_ADMIN",
+        "SWITCHBOARD_ALLOW",
+        "SWITCHBOARD_LOG",
+        "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut",
+    ] {
+        assert!(stdout.contains(told), "{told:?} in {stdout}");
+    }
+    let (status, stdout, _) = run(switchboard(&["--version"]));
+    assert_eq!(
+        (status, stdout),
+        (0, format!("switchboard {}", env!("CARGO_PKG_VERSION")))
+    );
+}

@@ -1,0 +1,54 @@
+//! What fuzzing begins with, and what it has found: every file of tests/corpus/.
+
+use std::fs;
+use std::path::Path;
+
+#[path = "../fuzz/properties/authority.rs"]
+mod authority;
+#[path = "../fuzz/properties/config.rs"]
+mod config;
+#[path = "../fuzz/properties/head.rs"]
+mod head;
+#[path = "../fuzz/properties/identification.rs"]
+mod identification;
+#[path = "../fuzz/properties/naive.rs"]
+mod naive;
+#[path = "../fuzz/properties/proxy_header.rs"]
+mod proxy_header;
+
+fn replay(name: &str, check: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name);
+    let mut files = 0;
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        eprintln!("{}", path.display());
+        check(&fs::read(&path).unwrap());
+        files += 1;
+    }
+    assert!(files > 0, "{} is empty", folder.display());
+}
+
+#[test]
+fn request_heads() {
+    replay("head", head::check);
+}
+
+#[test]
+fn authorities() {
+    replay("authority", authority::check);
+}
+
+#[test]
+fn proxy_headers() {
+    replay("proxy_header", proxy_header::check);
+}
+
+#[test]
+fn identifications() {
+    replay("identification", identification::check);
+}
+
+#[test]
+fn configurations() {
+    replay("config", config::check);
+}

@@ -1,0 +1,335 @@
+//! The way down of the real binary: signals in, exit status out, and what clients see meanwhile.
+
+use std::net::TcpListener;
+
+use crate::harness::authority::Authority;
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::target::{Blackhole, Target};
+use crate::harness::{allow, refusal, request};
+use rustix::process::Signal;
+
+/// A process with one target, `devbox:22`.
+fn server_to(target: &Target, drain: &str) -> Server {
+    let list = allow(&[("devbox:22", target.address())]);
+    Server::with(&Settings::new(&format!("{list}drain: {drain}\n")))
+}
+
+#[test]
+fn after_a_signal_it_is_not_ready_but_still_accepts() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let target = Target::listen();
+        let mut server = server_to(&target, "{delay: 1h}");
+        server.process.signal(signal);
+        server.becomes(NOT_READY);
+        assert_eq!(server.scrape().value("draining"), 1.0);
+        let (mut client, mut service) = server.tunnel("devbox:22", &target);
+        client.send("up");
+        service.expect("up");
+        // No second signal: what it says of the configuration still holds.
+        server.process.signal(Signal::HUP);
+        service.send("down");
+        client.expect("down");
+        drop((client, service));
+        server.settles("connections_active", 0.0);
+        server.process.signal(signal);
+        assert_eq!(server.process.exit_status(), 0);
+    }
+}
+
+#[test]
+fn tunnels_run_on_and_when_they_end_it_exits_with_0() {
+    let target = Target::listen();
+    let mut server = server_to(&target, "{delay: 0s, timeout: 1h}");
+    let (mut client, mut service) = server.tunnel("devbox:22", &target);
+    server.process.signal(Signal::TERM);
+    server.stops_accepting();
+    let bytes = vec![b'x'; 2_000_000];
+    let mut sending = client.again();
+    let sent = bytes.clone();
+    let upload = std::thread::spawn(move || sending.send(sent));
+    service.expect(&bytes);
+    upload.join().unwrap();
+    service.send("down");
+    client.expect("down");
+    client.finish();
+    service.expect_end();
+    service.finish();
+    client.expect_end();
+    assert_eq!(server.process.exit_status(), 0);
+    let line = server.process.stdout.next().unwrap();
+    assert!(
+        line.contains(r#""reason":"eof","closed_by":"client","bytes_sent":4,"bytes_received":2000000"#),
+        "{line}"
+    );
+}
+
+#[test]
+fn past_the_deadline_it_cuts_tunnels_gently_and_exits_with_3() {
+    const BYTES: usize = 64 * 1024;
+    let target = Target::listen();
+    let mut server = server_to(&target, "{delay: 0s, timeout: 100ms, spread: 300ms}");
+    let mut tunnels: Vec<_> = (0..8).map(|_| server.tunnel("devbox:22", &target)).collect();
+    for (client, service) in &mut tunnels {
+        client.send(vec![b'u'; BYTES]);
+        service.send(vec![b'd'; BYTES]);
+    }
+    // All of it has been relayed, and nobody has read a byte of it yet.
+    for direction in ["upload", "download"] {
+        let labels = format!(r#"direction="{direction}",target_namespace="static",target_service="devbox:22""#);
+        let all = f64::from(u32::try_from(8 * BYTES).unwrap());
+        server.settles(&format!("tunnel_bytes_total{{{labels}}}"), all);
+    }
+    server.process.signal(Signal::TERM);
+    assert_eq!(server.process.exit_status(), 3);
+    for (client, service) in &mut tunnels {
+        assert!(client.rest() == vec![b'd'; BYTES]);
+        assert!(service.rest() == vec![b'u'; BYTES]);
+    }
+    let lines = server.process.stdout.rest();
+    assert_eq!(lines.len(), 8);
+    for line in lines {
+        assert!(line.contains(r#""reason":"drained","closed_by":"proxy""#), "{line}");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    for (first, second) in [
+        (Signal::TERM, Signal::TERM),
+        (Signal::INT, Signal::INT),
+        (Signal::TERM, Signal::INT),
+    ] {
+        for (delay, open, status) in [("1h", false, 0), ("1h", true, 3), ("0s", true, 3)] {
+            let target = Target::listen();
+            let mut server = server_to(&target, &format!("{{delay: {delay}, timeout: 1h, spread: 1h}}"));
+            let tunnel = open.then(|| server.tunnel("devbox:22", &target));
+            server.process.signal(first);
+            server.becomes(NOT_READY);
+            server.process.signal(second);
+            assert_eq!(server.process.exit_status(), status, "delay {delay}, open {open}");
+            if let Some((mut client, mut service)) = tunnel {
+                client.expect_end();
+                service.expect_end();
+                let line = server.process.stdout.next().unwrap();
+                assert!(line.contains(r#""reason":"drained","closed_by":"proxy""#), "{line}");
+            }
+        }
+    }
+}
+
+/// A port for TLS and for HTTP/2, and no target that answers.
+fn server_for_nobody(authority: &Authority, target: &Blackhole, drain: &str) -> Server {
+    let certificate = authority.server("server", &[]).setting();
+    let list = allow(&[("devbox:22", target.address())]);
+    Server::with(&Settings::new(&format!(
+        "listen: {{address: \"127.0.0.1:0\", tls: optional}}\ntls: {{certificates: [{certificate}]}}\n{list}\
+         timeouts: {{head: 1h, tls_handshake: 1h, dial: 1h, dial_try: 1h}}\ndrain: {drain}\n"
+    )))
+}
+
+/// Clients that have come and have no tunnel: silent ones, and others in the middle of a head, of a TLS handshake, of
+/// the start of HTTP/2, and without a request on it.
+fn those_without_a_request(server: &Server) -> Vec<Peer> {
+    let clients: Vec<_> = WITHOUT_A_REQUEST.map(|said| server.client(said)).into();
+    server.settles("connections_unfinished", WITHOUT_A_REQUEST.len() as f64);
+    clients
+}
+
+#[test]
+fn who_has_not_asked_for_a_tunnel_is_let_go_when_there_is_none_to_be_had() {
+    let (authority, target) = (Authority::new(), Blackhole::open());
+    let mut server = server_for_nobody(&authority, &target, "{delay: 0s, timeout: 1h}");
+    let mut clients = those_without_a_request(&server);
+    server.process.signal(Signal::TERM);
+    assert_eq!(server.process.exit_status(), 0);
+    let told = refusal(
+        503,
+        "this proxy is shutting down, try again",
+        "connection_limit_reached",
+        "Retry-After: 1\r\n",
+    );
+    assert_eq!(clients[0].rest_as_text(), told);
+    assert_eq!(clients[1].rest_as_text(), told);
+    are_refused_for_the_drain(&mut server, WITHOUT_A_REQUEST.len());
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_who_has_not_asked_for_a_tunnel() {
+    let (authority, target) = (Authority::new(), Blackhole::open());
+    let mut server = server_for_nobody(&authority, &target, "{delay: 1h}");
+    let _clients = those_without_a_request(&server);
+    let _dialling = server.client(request("devbox:22"));
+    target.expect_dials(1);
+    server.process.signal(Signal::TERM);
+    server.becomes(NOT_READY);
+    server.process.signal(Signal::TERM);
+    assert_eq!(server.process.exit_status(), 0);
+    are_refused_for_the_drain(&mut server, WITHOUT_A_REQUEST.len() + 1);
+}
+
+#[test]
+fn who_waits_for_a_target_at_the_deadline_is_refused_and_no_tunnel_that_was_cut() {
+    let (authority, target) = (Authority::new(), Blackhole::open());
+    let mut server = server_for_nobody(&authority, &target, "{delay: 0s, timeout: 100ms, spread: 1h}");
+    let mut dialling = server.client(request("devbox:22"));
+    target.expect_dials(1);
+    server.process.signal(Signal::TERM);
+    assert!(
+        dialling
+            .rest_as_text()
+            .starts_with("HTTP/1.1 503 this proxy is shutting down")
+    );
+    drop(dialling);
+    assert_eq!(server.process.exit_status(), 0);
+    are_refused_for_the_drain(&mut server, 1);
+}
+
+/// Each of them has its line, and nobody had to be given up.
+#[track_caller]
+fn are_refused_for_the_drain(server: &mut Server, clients: usize) {
+    let lines = server.process.stdout.rest();
+    let refused = r#""status":503,"reason":"draining","closed_by":"proxy""#;
+    assert!(lines.iter().all(|line| line.contains(refused)), "{lines:#?}");
+    assert_eq!(lines.len(), clients, "{lines:#?}");
+    let messages = server.process.stderr.rest();
+    let given_up = messages.iter().any(|message| message.contains("not all of them ended"));
+    assert!(!given_up, "{messages:#?}");
+}
+
+#[test]
+fn asked_on_the_admin_port_it_drains_like_after_a_signal() {
+    let target = Target::listen();
+    let mut server = server_to(&target, "{delay: 0s, timeout: 1h}");
+    let (mut client, mut service) = server.tunnel("devbox:22", &target);
+    let idle = server.ask_admin("GET", "/drain");
+    assert_eq!(idle.body, "{\"phase\":\"serving\",\"tunnels\":1,\"connections\":1}\n");
+    assert!(idle.head.contains("content-type: application/json"), "{}", idle.head);
+    for _ in 0..2 {
+        assert_eq!(server.ask_admin("POST", "/drain").status, 202);
+    }
+    server.becomes(NOT_READY);
+    server.stops_accepting();
+    assert_eq!(server.scrape().value("draining"), 1.0);
+    // Kubernetes signals when the hook is through, which is the first signal and no second.
+    server.process.signal(Signal::TERM);
+    server.process.stderr.find("waiting for tunnels to end");
+    client.send("up");
+    service.expect("up");
+    let far = server.ask_admin("GET", "/drain").body;
+    assert_eq!(far, "{\"phase\":\"stopped\",\"tunnels\":1,\"connections\":1}\n");
+    drop((client, service));
+    assert_eq!(server.process.exit_status(), 0);
+}
+
+#[test]
+fn a_page_in_a_browser_of_the_same_host_begins_no_drain() {
+    let target = Target::listen();
+    let server = server_to(&target, "{delay: 0s}");
+    // What a browser sends that `kubectl port-forward` brings here: another site's form, and a name that was rebound.
+    for (fields, why) in [
+        (
+            "Host: localhost:9090\r\nOrigin: https://example.com\r\n",
+            "not from a page in a browser",
+        ),
+        (
+            "Host: 127.0.0.1:9090\r\nOrigin: null\r\nSec-Fetch-Site: cross-site\r\n",
+            "not from a page in a browser",
+        ),
+        (
+            "Host: rebound.example.com:9090\r\n",
+            "only as localhost or by a loopback address",
+        ),
+    ] {
+        let mut browser = Peer::connect(server.admin());
+        let form = "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 0\r\n";
+        browser.send(format!(
+            "POST /drain HTTP/1.1\r\n{fields}{form}Connection: close\r\n\r\n"
+        ));
+        let answer = browser.rest_as_text();
+        assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{answer}");
+        assert!(answer.ends_with(&format!("\r\n\r\n{why}\n")), "{answer}");
+    }
+    assert!(server.ask_admin("GET", "/drain").body.contains("\"serving\""));
+    server.tunnel("devbox:22", &target);
+}
+
+#[test]
+fn after_it_was_asked_the_second_signal_ends_it_at_once() {
+    let target = Target::listen();
+    let mut server = server_to(&target, "{delay: 1h}");
+    let _tunnel = server.tunnel("devbox:22", &target);
+    assert_eq!(server.ask_admin("POST", "/drain").status, 202);
+    server.becomes(NOT_READY);
+    server.process.signal(Signal::TERM);
+    server.process.signal(Signal::INT);
+    assert_eq!(server.process.exit_status(), 3);
+}
+
+/// `switchboard drain` for that process.
+fn drain(server: &Server, arguments: &[&str]) -> Process {
+    let admin = server.admin().to_string();
+    Process::spawn(switchboard(&[&["drain", "--admin", &admin], arguments].concat()))
+}
+
+#[test]
+fn the_command_waits_until_few_enough_tunnels_are_left() {
+    let target = Target::listen();
+    let mut server = server_to(&target, "{delay: 0s, timeout: 1h}");
+    let (first, second) = (server.tunnel("devbox:22", &target), server.tunnel("devbox:22", &target));
+    let mut asking = drain(&server, &[]);
+    assert_eq!(asking.exit_status(), 0);
+    assert!(asking.stdout.next().unwrap().ends_with(": 2 tunnels, 2 connections"));
+
+    let mut to_one = drain(&server, &["--wait", "--at-most", "1", "--timeout", "1h"]);
+    let mut to_none = drain(&server, &["--wait"]);
+    server.stops_accepting();
+    let mut impatient = drain(&server, &["--wait", "--at-most", "1", "--timeout", "10ms"]);
+    assert_eq!(impatient.exit_status(), 3);
+    assert_eq!(impatient.stdout.next().unwrap(), "stopped: 2 tunnels, 2 connections");
+    assert!(to_one.is_running());
+    drop(first);
+    assert_eq!(to_one.exit_status(), 0);
+    assert_eq!(to_one.stdout.next().unwrap(), "stopped: 1 tunnels, 1 connections");
+    assert!(to_none.is_running());
+    drop(second);
+    // Told by the process itself: in a container it would end with that.
+    assert_eq!(to_none.exit_status(), 0);
+    let told = to_none.stdout.next().unwrap();
+    assert!(told.contains(": 0 tunnels, "), "{told}");
+    assert_eq!(server.process.exit_status(), 0);
+}
+
+#[test]
+fn the_command_says_when_nobody_can_be_asked() {
+    let target = Target::listen();
+    let server = server_to(&target, "{delay: 0s}");
+    let public = server.public().to_string();
+    let refused = format!("switchboard: {public} does not drain: HTTP/1.1 405 only CONNECT is served here");
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let unreachable = format!("switchboard: cannot ask {closed} to drain: Connection refused");
+    for (admin, expected) in [(&public, refused), (&closed, unreachable)] {
+        let mut asking = Process::spawn(switchboard(&["drain", "--wait", "--admin", admin]));
+        assert_eq!(asking.exit_status(), 1);
+        let told = asking.stderr.rest().join("\n");
+        assert!(told.starts_with(&expected), "{told}");
+    }
+    for usage in [["--at-most", "1"], ["--timeout", "1s"], ["--wait", "--timeout=soon"]] {
+        assert_eq!(drain(&server, &usage).exit_status(), 2, "{usage:?}");
+    }
+}
+
+const NOT_READY: u16 = 503;
+const WITHOUT_A_REQUEST: [&[u8]; 6] = [
+    b"",
+    b"CONNECT devbox:22 HTTP/1.1\r\nHost: devb",
+    b"\x16",
+    b"\x16\x03\x01\x02\x00\x01",
+    b"PRI * HTTP/2.0\r\n\r\nS",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+];

@@ -1,0 +1,71 @@
+//! What the black-box tests share: a proxy, the peers on both sides of it, and its numbers. Nothing waits for ever.
+
+pub(crate) mod authority;
+pub(crate) mod haproxy;
+pub(crate) mod loopback;
+pub(crate) mod page;
+pub(crate) mod peer;
+pub(crate) mod ports;
+pub(crate) mod process;
+pub(crate) mod proxy;
+#[expect(dead_code, reason = "shared with the soak, which needs more of it")]
+pub(crate) mod stream;
+pub(crate) mod target;
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long anything may take. It never decides a test that passes: it only ends one that hangs.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// What a client reads before the first byte of its target.
+pub(crate) const CONFIRMATION: &str = "HTTP/1.1 200 Connection established\r\n\r\n";
+
+/// Tries until there is a value, which is then returned, or the deadline has passed.
+pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = attempt() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}");
+        thread::sleep(BETWEEN_ATTEMPTS);
+    }
+}
+
+/// The section `allowlist` of a configuration that leads each name to its address, with nothing set for it.
+pub(crate) fn allow(targets: &[(&str, SocketAddr)]) -> String {
+    let mut section = "allowlist:\n  static:\n".to_owned();
+    for (name, address) in targets {
+        section += &format!("    - {{name: \"{name}\", addresses: [\"{address}\"]}}\n");
+    }
+    section
+}
+
+/// These settings, on ports that the kernel chooses where they name none. Most peers of the tests speak no SSH, and all
+/// of them are one client: unless the settings say otherwise, they need not, and it may take what it wants.
+pub(crate) fn on_free_ports(settings: &str) -> String {
+    let unless = |named: &str, line: &'static str| if settings.contains(named) { "" } else { line };
+    let listen = unless("listen:", "listen: 127.0.0.1:0\n");
+    let protocol = unless("ssh_only:", "ssh_only: false\n");
+    let limits = unless("limits:", ONE_CLIENT);
+    format!("{listen}admin: 127.0.0.1:0\n{settings}{protocol}{limits}")
+}
+
+/// A request that every client could have sent.
+pub(crate) fn request(name: &str) -> String {
+    format!("CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n")
+}
+
+/// A refusal as it is on the wire; `fields` are those that only some refusals have, with their line ends.
+pub(crate) fn refusal(status: u16, phrase: &str, proxy_status: &str, fields: &str) -> String {
+    format!(
+        "HTTP/1.1 {status} {phrase}\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
+         Proxy-Status: switchboard; error={proxy_status}\r\n{fields}\r\n{phrase}\n",
+        phrase.len() + 1
+    )
+}
+
+const ONE_CLIENT: &str = "limits: {client: {max_tunnels: unlimited, connects_per_second: unlimited}}\n";
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(5);

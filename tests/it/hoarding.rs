@@ -1,0 +1,381 @@
+//! Caps on tunnels, connections and dials: so many pass and the next does not, and every place is free again.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Server, Settings, switchboard_with_descriptors};
+use crate::harness::proxy::Proxy;
+use crate::harness::target::{Blackhole, Echo, Target};
+use crate::harness::{CONFIRMATION, allow, eventually, refusal, request};
+
+/// Another client.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+fn full(status: u16, phrase: &str, seconds: u32) -> String {
+    let retry = format!("Retry-After: {seconds}\r\n");
+    refusal(status, phrase, "connection_limit_reached", &retry)
+}
+
+/// The caps on tunnels: what sets each to `most`, and the answer to the tunnel that is too many.
+fn caps(most: u32) -> [(String, String); 3] {
+    let patient = "connects_per_second: unlimited";
+    [
+        (
+            format!("limits: {{client: {{{patient}}}, total: {{max_tunnels: {most}}}}}\n"),
+            full(503, "this proxy has its most tunnels, try again later", 5),
+        ),
+        (
+            format!("limits: {{client: {{{patient}, max_tunnels: {most}}}}}\n"),
+            full(429, "this address has its most tunnels, try again later", 30),
+        ),
+        (
+            format!("limits: {{client: {{{patient}}}, target: {{max_tunnels: {most}}}}}\n"),
+            full(503, "the target has its most tunnels, try again later", 30),
+        ),
+    ]
+}
+
+/// A tunnel, as soon as there is a place for it.
+#[track_caller]
+fn opens(proxy: &Proxy, target: &Target) -> (Peer, Peer) {
+    let client = eventually("a free place", || {
+        let mut client = proxy.client(request("devbox:22"));
+        // Before a reload it may be dialling what never answers.
+        let answer = client.read_within(Duration::from_secs(3))?;
+        (answer == CONFIRMATION.as_bytes()).then_some(client)
+    });
+    (client, target.accept())
+}
+
+#[test]
+fn so_many_tunnels_pass_the_next_does_not_and_every_ending_gives_its_place_back() {
+    type Ending = fn(Peer, Peer);
+    let endings: [(&str, Ending); 6] = [
+        ("the client closes", |client, _server| drop(client)),
+        ("the target closes", |_client, server| drop(server)),
+        ("the client resets", |client, mut server| {
+            client.reset();
+            server.expect_reset();
+        }),
+        ("the target resets", |mut client, server| {
+            server.reset();
+            client.expect_reset();
+        }),
+        ("the client finishes, then the target", |mut client, mut server| {
+            client.finish();
+            server.expect_end();
+            server.send("tail");
+            server.finish();
+            client.expect("tail");
+            client.expect_end();
+        }),
+        ("the target finishes, then the client", |mut client, mut server| {
+            server.finish();
+            client.expect_end();
+            client.send("tail");
+            client.finish();
+            server.expect("tail");
+            server.expect_end();
+        }),
+    ];
+    for (settings, too_many) in caps(3) {
+        let target = Target::listen();
+        let proxy = Proxy::start(&format!("{}{settings}", allow(&[("devbox:22", target.address())])));
+        let mut open: Vec<_> = (0..3).map(|_| proxy.tunnel("devbox:22", &target)).collect();
+        for (what, end) in endings {
+            assert_eq!(proxy.answer("devbox:22"), too_many, "{what}");
+            target.expect_nobody();
+            let (client, server) = open.remove(0);
+            end(client, server);
+            open.push(opens(&proxy, &target));
+        }
+        assert_eq!(proxy.answer("devbox:22"), too_many);
+        target.expect_nobody();
+    }
+}
+
+#[test]
+fn a_dial_that_comes_to_nothing_gives_its_places_back() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (settings, too_many) in caps(1) {
+        let (target, hole) = (Target::listen(), Blackhole::open());
+        let one_target = settings.contains("target:");
+        // The target's own cap is tried with a target that first cannot be reached, then does not answer, then does.
+        let list = |address: SocketAddr| {
+            let other = if one_target { address } else { target.address() };
+            let timeouts = "timeouts: {dial: 1h, dial_try: 1h}\n";
+            format!(
+                "{}{timeouts}{settings}",
+                allow(&[("fails:22", address), ("devbox:22", other)])
+            )
+        };
+        let proxy = Proxy::start(&list(nobody));
+        for _ in 0..3 {
+            let refused = refusal(502, "the target refused the connection", "connection_refused", "");
+            assert_eq!(proxy.answer("fails:22"), refused);
+        }
+        proxy.reload(&list(hole.address()));
+        let dialling = eventually("a dial", || {
+            let client = proxy.client(request("fails:22"));
+            let silent = || (hole.dials() == 1).then_some(());
+            let deadline = Instant::now() + Duration::from_secs(1);
+            while Instant::now() < deadline {
+                if silent().is_some() {
+                    return Some(client);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            None
+        });
+        let asked = if one_target { "fails:22" } else { "devbox:22" };
+        assert_eq!(proxy.answer(asked), too_many);
+        assert_eq!(hole.dials(), 1);
+        dialling.reset();
+        hole.expect_dials(0);
+        proxy.reload(&list(target.address()));
+        drop(opens(&proxy, &target));
+    }
+}
+
+#[test]
+fn what_one_client_takes_another_does_not_miss() {
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let proxy = Proxy::start(&format!("{list}limits: {{client: {{max_tunnels: 1}}}}\n"));
+    let (_client, _server) = proxy.tunnel("devbox:22", &target);
+    assert!(proxy.answer("devbox:22").starts_with("HTTP/1.1 429 "));
+    let mut other = Peer::connect_from(ELSEWHERE, proxy.public());
+    other.send(request("devbox:22"));
+    other.expect(CONFIRMATION);
+    proxy.settles(r#"connect_requests_total{code="429",reason="client_full"}"#, 1.0);
+}
+
+#[test]
+fn more_clients_than_may_do_not_wait_for_one_target() {
+    let hole = Blackhole::open();
+    let list = allow(&[("hole:22", hole.address())]);
+    let limits = "limits: {target: {max_dials: 2}, client: {connects_per_second: unlimited}}\n";
+    let proxy = Proxy::start(&format!("{list}timeouts: {{dial: 1h, dial_try: 1h}}\n{limits}"));
+    let first = proxy.client(request("hole:22"));
+    let _second = proxy.client(request("hole:22"));
+    hole.expect_dials(2);
+    let busy = full(503, "too many wait for the target, try again", 1);
+    assert_eq!(proxy.answer("hole:22"), busy);
+    assert_eq!(hole.dials(), 2);
+    first.reset();
+    hole.expect_dials(1);
+    let _third = proxy.client(request("hole:22"));
+    hole.expect_dials(2);
+    assert_eq!(proxy.answer("hole:22"), busy);
+}
+
+#[test]
+fn a_client_that_connects_too_often_is_told_when_to_come_back() {
+    const BURST: u64 = 5;
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let limits = format!("limits: {{client: {{connects_per_second: 1, connects_burst: {BURST}}}}}\n");
+    let proxy = Proxy::start(&format!("{list}{limits}"));
+    let start = Instant::now();
+    let mut passed = 0;
+    for _ in 0..20 {
+        let mut client = proxy.client(request("devbox:22"));
+        let answer = client.read_once();
+        if answer == CONFIRMATION.as_bytes() {
+            passed += 1;
+            target.accept();
+        } else {
+            let told = String::from_utf8([answer, client.rest()].concat()).unwrap();
+            assert_eq!(told, full(429, "this address connects too often, try again", 1));
+        }
+    }
+    assert!(
+        (BURST..=BURST + start.elapsed().as_secs() + 1).contains(&passed),
+        "{passed}"
+    );
+    target.expect_nobody();
+    // One that closes and comes again does not begin anew, and another client is none the worse.
+    let mut other = Peer::connect_from(ELSEWHERE, proxy.public());
+    other.send(request("devbox:22"));
+    other.expect(CONFIRMATION);
+    let limits = "limits: {client: {connects_per_second: unlimited}}\n";
+    proxy.reload(&format!("{list}{limits}"));
+    eventually("the reload", || {
+        (proxy.client(request("devbox:22")).read_once() == CONFIRMATION.as_bytes()).then_some(())
+    });
+    let open: Vec<_> = (0..50).map(|_| proxy.open("devbox:22")).collect();
+    drop(open);
+}
+
+#[test]
+fn whoever_has_been_silent_for_longest_makes_room_for_the_next() {
+    let crowded = full(503, "too many requests are incomplete, try again", 1);
+    for (limit, sources) in [("client", [1, 1, 1, 1]), ("total", [1, 2, 3, 4])] {
+        let target = Target::listen();
+        let list = allow(&[("devbox:22", target.address())]);
+        let limits = format!("limits: {{{limit}: {{max_unfinished: 3}}}}\n");
+        let proxy = Proxy::start(&format!("{list}{limits}timeouts: {{head: 1h}}\n"));
+        let request = request("devbox:22");
+        let (start, end) = request.split_at(20);
+        let mut waiting: Vec<Peer> = Vec::new();
+        for (count, last) in sources.into_iter().enumerate() {
+            let mut client = Peer::connect_from(Ipv4Addr::new(127, 0, 0, last), proxy.public());
+            client.send(start);
+            waiting.push(client);
+            proxy.settles(
+                "connections_accepted_total",
+                f64::from(u32::try_from(count + 1).unwrap()),
+            );
+            proxy.settles(
+                "connections_unfinished",
+                f64::from(u32::try_from(count + 1).unwrap().min(3)),
+            );
+        }
+        assert_eq!(waiting.remove(0).rest_as_text(), crowded, "{limit}");
+        // The others have lost nothing.
+        for mut client in waiting {
+            client.send(end);
+            client.expect(CONFIRMATION);
+            target.accept();
+        }
+        proxy.settles("connections_unfinished", 0.0);
+        proxy.settles(r#"connect_requests_total{code="503",reason="crowded"}"#, 1.0);
+    }
+}
+
+/// Refused clients may take a second to leave: they hold a place as those do whose request is not complete.
+#[test]
+fn clients_that_do_not_leave_after_their_refusal_make_room_too() {
+    let limits = "limits: {client: {max_unfinished: 10, connects_per_second: unlimited}}\n";
+    let proxy = Proxy::start(limits);
+    let stay: Vec<Peer> = (0..300)
+        .map(|_| {
+            let mut client = proxy.client(request("nowhere:22"));
+            client.expect("HTTP/1.1 403 ");
+            client
+        })
+        .collect();
+    let page = proxy.scrape();
+    assert!(page.value("connections_active") <= 11.0, "{page:?}");
+    drop(stay);
+    proxy.settles("connections_active", 0.0);
+}
+
+#[test]
+fn a_thousand_slow_and_silent_clients_keep_nobody_waiting() {
+    const EACH: u16 = 50;
+    let echo = Echo::listen();
+    let list = allow(&[("echo:22", echo.address())]);
+    // The caps are as they come.
+    let proxy = Proxy::start(&format!("{list}timeouts: {{head: 1h}}\nlimits: {{}}\n"));
+    // From twenty addresses, each below what one client may have.
+    let mut held: Vec<Peer> = Vec::new();
+    for client in 0..20 * EACH {
+        let [_, last] = (client / EACH).to_be_bytes();
+        let source = Ipv4Addr::new(127, 0, 1, last);
+        held.push(Peer::connect_from(source, proxy.public()));
+    }
+    let request = request("echo:22");
+    let log_in = || {
+        let start = Instant::now();
+        let mut good = proxy.client(&request);
+        good.expect(CONFIRMATION);
+        good.send("hello");
+        good.expect("hello");
+        start.elapsed()
+    };
+    let mut took = Vec::new();
+    for byte in request.as_bytes().iter().take(20) {
+        // Half of them never say a word.
+        for slow in held.iter_mut().step_by(2) {
+            slow.send([*byte]);
+        }
+        took.push(log_in());
+    }
+    assert!(proxy.scrape().value("connections_unfinished") >= 1000.0);
+    took.sort_unstable();
+    println!(
+        "a login beside 500 slow and 500 silent: median {:?}, longest {:?}",
+        took[10], took[19]
+    );
+    assert!(took[10] < Duration::from_millis(100), "{took:?}");
+    // From one address they are sent away instead, but for those that are allowed.
+    let all: Vec<Peer> = (0..300)
+        .map(|_| Peer::connect_from(ELSEWHERE, proxy.public()))
+        .collect();
+    proxy.settles("connections_unfinished", 1000.0 + 128.0);
+    drop(all);
+}
+
+#[test]
+fn caps_change_under_tunnels_that_run() {
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let with = |settings: &str| format!("{list}{settings}");
+    let ([(two, _), ..], [(one, too_many), ..]) = (caps(2), caps(1));
+    let proxy = Proxy::start(&with(&two));
+    let (mut first, mut server) = proxy.tunnel("devbox:22", &target);
+    let (second, _) = proxy.tunnel("devbox:22", &target);
+    proxy.reload(&with(&one));
+    proxy.settles("tunnels_limit", 1.0);
+    // Nobody is thrown out, and nobody comes until there is room.
+    first.send("still");
+    server.expect("still");
+    assert_eq!(proxy.answer("devbox:22"), too_many);
+    drop(second);
+    proxy.settles(
+        r#"tunnels_active{target_namespace="static",target_service="devbox:22"}"#,
+        1.0,
+    );
+    assert_eq!(proxy.answer("devbox:22"), too_many);
+    proxy.reload(&with(&two));
+    proxy.settles("tunnels_limit", 2.0);
+    opens(&proxy, &target);
+    first.send("still");
+    server.expect("still");
+}
+
+#[test]
+fn the_cap_follows_from_the_descriptors_and_they_are_never_used_up() {
+    const DESCRIPTORS: u32 = 256;
+    let echo = Echo::listen();
+    let list = allow(&[("echo:22", echo.address())]);
+    let settings = Settings::new(&format!(
+        "{list}limits: {{client: {{connects_per_second: unlimited}}}}\n"
+    ));
+    let command = switchboard_with_descriptors(DESCRIPTORS, &["serve", "--config", settings.path()]);
+    let server = Server::start(command);
+    let room = server.scrape().value("tunnels_limit");
+    assert!((50.0..100.0).contains(&room), "{room}");
+    // Silent ones take descriptors as well.
+    let silent: Vec<Peer> = (0..DESCRIPTORS).map(|_| server.client("")).collect();
+    for _ in 0..2 {
+        let mut open = Vec::new();
+        let refused = loop {
+            let mut client = server.client(request("echo:22"));
+            let answer = client.read_once();
+            if answer != CONFIRMATION.as_bytes() {
+                break String::from_utf8([answer, client.rest()].concat()).unwrap();
+            }
+            open.push(client);
+        };
+        assert_eq!(
+            refused,
+            full(503, "this proxy has its most tunnels, try again later", 5)
+        );
+        assert_eq!(open.len().to_string(), room.to_string());
+        for client in &mut open {
+            client.send("served");
+            client.expect("served");
+        }
+        drop(open);
+        server.settles(
+            r#"tunnels_active{target_namespace="static",target_service="echo:22"}"#,
+            0.0,
+        );
+    }
+    assert_eq!(server.scrape().value("accept_paused_total"), 0.0);
+    drop(silent);
+}

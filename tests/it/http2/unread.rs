@@ -1,0 +1,202 @@
+//! Clients that do not read what they are sent, and targets that do not: what of it is kept, and for how long.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::peer::{self, code};
+use super::raw::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, Raw, SETTINGS, WINDOW_UPDATE, connect, frame,
+};
+use super::siblings::resident;
+use crate::harness::allow;
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Server, Settings};
+use crate::harness::target::{Echo, Target};
+
+/// A connection on which stream 1 was sent so much that nobody may be sent any more.
+fn without_window(server: &Server, target: &Target) -> (Raw, Peer) {
+    let mut raw = Raw::connect(server.public());
+    raw.send(&frame(HEADERS, END_HEADERS, 1, &connect("box:22")));
+    let mut source = target.accept();
+    source.send([0; WINDOW]);
+    assert_eq!(raw.next().kind, HEADERS);
+    let mut came = 0;
+    while came < WINDOW {
+        let next = raw.next();
+        assert_eq!((next.kind, next.stream), (DATA, 1));
+        came += next.payload.len();
+    }
+    (raw, source)
+}
+
+/// The text of the refusal has to wait for a window that never comes.
+#[test]
+fn a_refusal_that_nobody_takes_is_given_up_after_a_while() {
+    let target = Target::listen();
+    let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
+    let (mut raw, _source) = without_window(&server, &target);
+    raw.send(&frame(HEADERS, END_HEADERS, 3, &connect("other:22")));
+    let answer = raw.next();
+    assert_eq!((answer.kind, answer.stream), (HEADERS, 3));
+    let reset = raw.next();
+    assert_eq!((reset.kind, reset.stream), (RST_STREAM, 3));
+    assert_eq!(reset.payload, u32::try_from(code::NO_ERROR).unwrap().to_be_bytes());
+}
+
+#[test]
+fn a_client_may_leave_while_a_refusal_waits_for_it() {
+    let target = Target::listen();
+    let settings = allow(&[("box:22", target.address())]) + "drain: {delay: 0s}\n";
+    let mut server = Server::with(&Settings::new(&settings));
+    let (mut raw, _source) = without_window(&server, &target);
+    raw.send(&frame(HEADERS, END_HEADERS, 3, &connect("other:22")));
+    assert_eq!(raw.next().stream, 3);
+    drop(raw);
+    server.settles("connections_active", 0.0);
+    server.process.signal(Signal::TERM);
+    let said = server.process.stderr.rest();
+    assert!(!said.iter().any(|line| line.contains("panicked")), "{said:#?}");
+}
+
+/// 99 targets that read nothing leave the last one its window, and the proxy holds no more than SECURITY.md says: of each
+/// its window, and 64 KiB of what is on its way to a target that stalls.
+#[test]
+fn uploads_that_stall_leave_the_others_their_windows_and_memory_is_bounded() {
+    let (stalled, lively) = (Target::that_reads_little(), Echo::listen());
+    let targets = [("stalled:22", stalled.address()), ("box:22", lively.address())];
+    let server = Server::with(&Settings::new(&allow(&targets)));
+    let mut peer = peer::Peer::connect(server.public());
+    peer.open(1, "box:22");
+    peer.tell(&format!("bulk 1 {}", 1 << 20));
+    while peer.event("data", 1)["total"] != 1 << 20 {}
+    let before = resident(&server);
+    let mut stuck = Vec::new();
+    for stream in (3..=199).step_by(2) {
+        peer.open(stream, "stalled:22");
+        stuck.push(stalled.accept());
+        // More than a window and the sockets' buffers.
+        peer.tell(&format!("bulk {stream} {}", 4 << 20));
+    }
+    // What was sent before came before.
+    for _ in 0..100 {
+        peer.tell(&format!("bulk 1 {}", 64 << 10));
+    }
+    while peer.any(1)["total"].as_u64() < Some((1 << 20) + 100 * (64 << 10)) {}
+    let grown = resident(&server).saturating_sub(before);
+    println!("{grown} KiB for 99 uploads that stall");
+    assert!(grown <= 99 * (256 + 64), "{grown} KiB for 99 uploads that stall");
+}
+
+/// Fifty tunnels may be sent as much as their targets have, and nobody reads it.
+#[test]
+fn downloads_that_nobody_takes_are_bounded_for_all_streams_together() {
+    let target = Target::listen();
+    let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
+    let mut raw = Raw::connect_with_wide_windows(server.public());
+    let before = resident(&server);
+    for stream in (1..100).step_by(2) {
+        raw.send(&frame(HEADERS, END_HEADERS, stream, &connect("box:22")));
+        let mut source = target.accept();
+        thread::spawn(move || while source.try_send([0; 65536]).is_ok() {});
+    }
+    let mut most = 0;
+    for _ in 0..20 {
+        thread::sleep(Duration::from_millis(50));
+        most = most.max(resident(&server).saturating_sub(before));
+    }
+    println!("{most} KiB for 50 downloads that nobody takes");
+    assert!(most < 4096, "{most} KiB for 50 downloads that nobody takes");
+}
+
+/// A client takes the windows of all streams back, when two reads wait for the socket and the other streams for their
+/// turn, and gives them again, last of all to those that have been sent most: they hold the turn.
+#[test]
+fn downloads_go_on_when_a_client_gives_windows_again_that_it_took_back() {
+    let target = Target::listen();
+    let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
+    let mut raw = Raw::connect(server.public());
+    let window = |stream, more: u32| frame(WINDOW_UPDATE, 0, stream, &more.to_be_bytes());
+    let initial = |size: u32| frame(SETTINGS, 0, 0, &[&[0, 4][..], &size.to_be_bytes()].concat());
+    raw.send(&initial(4 << 20));
+    raw.send(&window(0, 8 << 20));
+    let mut came = BTreeMap::new();
+    for stream in (1..80).step_by(2) {
+        raw.send(&frame(HEADERS, END_HEADERS, stream, &connect("box:22")));
+        let mut source = target.accept();
+        thread::spawn(move || while source.try_send([0; 65536]).is_ok() {});
+        came.insert(stream, 0);
+    }
+    // Until the socket is full.
+    thread::sleep(Duration::from_secs(1));
+    raw.send(&initial(0));
+    raw.send(&frame(PING, 0, 0, b"12345678"));
+    loop {
+        let next = raw.any();
+        match next.kind {
+            DATA => *came.get_mut(&next.stream).unwrap() += u32::try_from(next.payload.len()).unwrap(),
+            PING => break,
+            _ => {}
+        }
+    }
+    let mut by_size: Vec<_> = came.into_iter().map(|(stream, came)| (came, stream)).collect();
+    by_size.sort_unstable();
+    for &(came, stream) in &by_size {
+        raw.send(&window(stream, came + (1 << 20)));
+    }
+    raw.send(&window(0, by_size.iter().map(|&(came, _)| came).sum()));
+    let mut left = by_size.len() << 20;
+    while left > 0 {
+        let next = raw.any();
+        if next.kind == DATA {
+            left -= next.payload.len();
+            raw.send(&window(0, u32::try_from(next.payload.len()).unwrap()));
+        }
+    }
+}
+
+/// Both sides have finished, and what the target sent last stands in the proxy: its client may take its time.
+///
+/// How much that is depends on the kernel: of so many sizes some are right.
+#[test]
+fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
+    let target = Target::listen();
+    let settings = allow(&[("box:22", target.address())]) + "timeouts: {head: 1s}\ndrain: {delay: 0s}\n";
+    let mut server = Server::with(&Settings::new(&settings));
+    let sizes = (200_000..1_500_000).step_by(100_000);
+    let waiting: Vec<(Raw, usize)> = sizes
+        .map(|size| {
+            let mut raw = Raw::connect_with_wide_windows(server.public());
+            raw.send(&frame(HEADERS, END_HEADERS, 1, &connect("box:22")));
+            let mut source = target.accept();
+            raw.send(&frame(DATA, END_STREAM, 1, b""));
+            thread::spawn(move || {
+                source.send(vec![b'.'; size]);
+                source.finish();
+            });
+            (raw, size)
+        })
+        .collect();
+    // Longer than a connection without a tunnel may stay; and a drain does not end before they have it.
+    thread::sleep(Duration::from_secs(2));
+    server.process.signal(Signal::TERM);
+    thread::sleep(Duration::from_secs(2));
+    for (mut raw, size) in waiting {
+        let mut came = 0;
+        loop {
+            let next = raw.next();
+            came += if next.kind == DATA { next.payload.len() } else { 0 };
+            if next.kind == DATA && next.flags & END_STREAM != 0 {
+                break;
+            }
+        }
+        assert_eq!(came, size);
+    }
+    assert_eq!(server.process.exit_status(), 0);
+}
+
+/// The window of a stream and of a connection before anybody says otherwise (RFC 9113 section 6.9.2).
+const WINDOW: usize = 65_535;

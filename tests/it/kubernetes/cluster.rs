@@ -1,0 +1,225 @@
+//! A cluster as its administrator sees it, real or fake: two namespaces of the test's own, and a proxy whose service
+//! account has the rights that the chart gives and no others. Everything goes when the scenario ends, however it ends.
+
+use std::any::type_name;
+use std::fs;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hyper::Request;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::config::{Cluster as ClusterEntry, KubeConfigOptions, Kubeconfig};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client, Config};
+use serde_json::{Value, json};
+
+use super::api::{ADMINISTRATOR, Api as FakeApi};
+use super::lab::{self, API, Lab};
+use super::objects::{namespace, with};
+use super::pods::Pods;
+use super::proxy::{Proxy, eventually, settings};
+use super::uplink;
+
+/// Where a scenario takes place.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) proxy: Proxy,
+    cluster: Cluster,
+    /// The two namespaces.
+    pub(crate) here: String,
+    pub(crate) there: String,
+    _pods: Pods,
+}
+
+struct Cluster {
+    client: Client,
+    kubeconfig: Kubeconfig,
+    _fake: Option<FakeApi>,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").finish_non_exhaustive()
+    }
+}
+
+/// Runs a scenario in a network of its own, with these keys of `allowlist.kubernetes`. To be called as [`lab::run`] is.
+pub(crate) fn run<F: AsyncFnOnce(&Ground)>(kubernetes: &[(&str, Value)], scenario: F) {
+    let test = lab::test_name(type_name::<F>());
+    lab::run_as(test, async |lab| Box::pin(within(&lab, kubernetes, scenario)).await);
+}
+
+async fn within(lab: &Lab, kubernetes: &[(&str, Value)], scenario: impl AsyncFnOnce(&Ground)) {
+    let cluster = Cluster::connect(lab.directory()).await;
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+    let name = format!("switchboard-test-{:x}", nanos % 0x0100_0000_0000);
+    let setup = setup(&name);
+    for object in &setup {
+        cluster.apply(object).await;
+    }
+    let settings = settings(kubernetes);
+    let kubeconfig = cluster.proxys_kubeconfig(lab.directory(), &name).await;
+    let settings = with(settings, "/allowlist/kubernetes/kubeconfig", kubeconfig.to_str().into());
+    let ground = Ground {
+        proxy: Proxy::start(lab, &settings).await,
+        cluster,
+        here: format!("{name}-a"),
+        there: format!("{name}-b"),
+        _pods: Pods::start().await,
+    };
+    let done = unwound(async {
+        eventually("the proxy is ready", async || ground.proxy.is_ready().await).await;
+        Box::pin(scenario(&ground)).await;
+    })
+    .await;
+    for object in setup.iter().rev() {
+        ground.delete(object).await;
+    }
+    if let Err(panic) = done {
+        eprintln!("--- the proxy said:\n{}\n---", ground.proxy.messages());
+        resume_unwind(panic);
+    }
+}
+
+/// What a scenario needs before it begins, in order.
+fn setup(name: &str) -> Vec<Value> {
+    let labels = json!({"switchboard.dev/test": "true"});
+    let rights = "rbac.authorization.k8s.io";
+    // As in the chart.
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]},
+    ]);
+    let metadata = json!({"name": name, "labels": labels});
+    vec![
+        namespace(&format!("{name}-a"), &labels),
+        namespace(&format!("{name}-b"), &labels),
+        json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": "switchboard", "namespace": format!("{name}-a")},
+        }),
+        json!({
+            "apiVersion": format!("{rights}/v1"), "kind": "ClusterRole", "metadata": metadata, "rules": rules,
+        }),
+        json!({
+            "apiVersion": format!("{rights}/v1"), "kind": "ClusterRoleBinding", "metadata": metadata,
+            "roleRef": {"apiGroup": rights, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": "switchboard", "namespace": format!("{name}-a")}],
+        }),
+    ]
+}
+
+impl Ground {
+    /// Creates the object, or makes it be so.
+    pub(crate) async fn apply(&self, object: &Value) {
+        self.cluster.apply(object).await;
+    }
+
+    /// Deletes it.
+    pub(crate) async fn delete(&self, object: &Value) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let deleted = self.cluster.api(object).delete(name, &DeleteParams::default()).await;
+        deleted.unwrap_or_else(|error| panic!("{error}: {object}"));
+    }
+}
+
+impl Cluster {
+    async fn connect(directory: &Path) -> Self {
+        let (fake, kubeconfig) = match uplink::kubeconfig() {
+            Some(kubeconfig) => {
+                uplink::inside(directory).await;
+                (None, through_uplink(kubeconfig))
+            }
+            None => {
+                let fake = FakeApi::new(directory, API);
+                fake.open();
+                let user = json!({"user": {"token": ADMINISTRATOR}, "name": "switchboard"});
+                let file = fs::read_to_string(fake.kubeconfig()).unwrap();
+                let file = with(serde_json::from_str(&file).unwrap(), "/users/0", user);
+                (Some(fake), serde_json::from_value(file).unwrap())
+            }
+        };
+        let config = Config::from_custom_kubeconfig(kubeconfig.clone(), &KubeConfigOptions::default()).await;
+        Self {
+            client: Client::try_from(config.unwrap()).unwrap(),
+            kubeconfig,
+            _fake: fake,
+        }
+    }
+
+    fn api(&self, object: &Value) -> Api<DynamicObject> {
+        let version = object["apiVersion"].as_str().unwrap();
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        let kind = GroupVersionKind::gvk(group, version, object["kind"].as_str().unwrap());
+        let resource = ApiResource::from_gvk(&kind);
+        match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        }
+    }
+
+    async fn apply(&self, object: &Value) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let how = PatchParams::apply("switchboard-test").force();
+        let applied = self.api(object).patch(name, &how, &Patch::Apply(object)).await;
+        applied.unwrap_or_else(|error| panic!("{error}: {object}"));
+    }
+
+    /// The same server, with a token of the service account.
+    async fn proxys_kubeconfig(&self, directory: &Path, name: &str) -> PathBuf {
+        let path = format!("/api/v1/namespaces/{name}-a/serviceaccounts/switchboard/token");
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600},
+        });
+        let request = Request::post(path)
+            .header("Content-Type", "application/json")
+            .body(request.to_string().into_bytes());
+        let answer: Value = self.client.request(request.unwrap()).await.unwrap();
+        let file = serde_json::to_value(&self.kubeconfig).unwrap();
+        let context = file["current-context"].clone();
+        let contexts = file["contexts"].as_array().unwrap().iter();
+        let current = contexts.clone().find(|entry| entry["name"] == context).unwrap();
+        let user = json!({"name": current["context"]["user"], "user": {"token": answer["status"]["token"]}});
+        let path = directory.join("proxy.kubeconfig");
+        fs::write(&path, with(file, "/users", json!([user])).to_string()).unwrap();
+        path
+    }
+}
+
+/// The server is reached inside the test's network, and is still known by its name.
+fn through_uplink(mut kubeconfig: Kubeconfig) -> Kubeconfig {
+    let server = uplink::server(&kubeconfig);
+    let host = server.host().unwrap().trim_matches(['[', ']']).to_owned();
+    for ClusterEntry {
+        server: address,
+        tls_server_name,
+        proxy_url,
+        ..
+    } in kubeconfig
+        .clusters
+        .iter_mut()
+        .filter_map(|entry| entry.cluster.as_mut())
+    {
+        *address = Some(format!("{}://{API}", server.scheme_str().unwrap_or("https")));
+        tls_server_name.get_or_insert_with(|| host.clone());
+        *proxy_url = None;
+    }
+    kubeconfig
+}
+
+/// What it ends with, or the panic that it ends in.
+async fn unwound<T>(scenario: impl Future<Output = T>) -> std::thread::Result<T> {
+    let mut scenario = pin!(scenario);
+    poll_fn(
+        |context| match catch_unwind(AssertUnwindSafe(|| scenario.as_mut().poll(context))) {
+            Ok(Poll::Ready(done)) => Poll::Ready(Ok(done)),
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(panic) => Poll::Ready(Err(panic)),
+        },
+    )
+    .await
+}

@@ -1,0 +1,230 @@
+//! Objects of a tenant who means no good, or of a controller with a defect: never followed, never in the way of others.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::api::Cut;
+use super::lab;
+use super::objects::{service, slice, with};
+use super::proxy::ADMIN_PORT;
+use super::stage::Stage;
+
+/// What leads to the proxy's own host, to a metadata service, or to nowhere.
+const DANGEROUS: [&str; 26] = [
+    "127.0.0.1",
+    "127.8.8.8",
+    "0.0.0.0",
+    "0.1.2.3",
+    "169.254.169.254",
+    "169.254.1.1",
+    "224.0.0.1",
+    "239.1.1.1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "10.8.0.2",
+    "::1",
+    "::",
+    "fe80::1",
+    "ff02::1",
+    "ff0e::1",
+    "fd08::2",
+    "fd00:ec2::254",
+    "::127.0.0.1",
+    "::ffff:127.0.0.1",
+    "::ffff:10.8.0.2",
+    "::ffff:169.254.169.254",
+    "::ffff:0.0.0.0",
+    "::ffff:255.255.255.255",
+    "64:ff9b::127.0.0.1",
+    "64:ff9b::169.254.169.254",
+];
+
+/// Services that lead only there: to the admin port, which listens on every address of the proxy's host, or to a port
+/// where the pods listen.
+async fn put_dangerous(stage: &Stage) {
+    for (index, address) in DANGEROUS.into_iter().enumerate() {
+        for port in [ADMIN_PORT, 22] {
+            let name = format!("bad-{index}-{port}");
+            let slice = slice("team-a", &name, &[address]);
+            stage.api.put(with(slice, "/ports/0/port", json!(port)));
+            stage.api.put(service("team-a", &name));
+        }
+        // Beside a good one it takes nothing away from it.
+        let mixed = slice("team-a", &format!("mixed-{index}"), &["10.9.1.1"]);
+        let bad = with(
+            slice("team-a", &format!("mixed-{index}"), &[address]),
+            "/metadata/name",
+            json!(format!("m-{index}")),
+        );
+        stage.api.put(mixed);
+        stage.api.put(bad);
+        stage.api.put(service("team-a", &format!("mixed-{index}")));
+    }
+    stage.serve("last", "10.9.1.9").await;
+}
+
+async fn assert_refused(stage: &Stage) {
+    let mut faults = Vec::new();
+    for (index, address) in DANGEROUS.into_iter().enumerate() {
+        for port in [ADMIN_PORT, 22] {
+            match stage.proxy.connect(&format!("bad-{index}-{port}.team-a:22")).await {
+                Err(refused) if refused.status == 503 => {}
+                other => faults.push(format!("{address} port {port}: {other:?}")),
+            }
+        }
+        for _ in 0..3 {
+            match stage.proxy.connect(&format!("mixed-{index}.team-a:22")).await {
+                Ok(tunnel) if tunnel.pod == "10.9.1.1:22".parse().unwrap() => {}
+                other => faults.push(format!("{address} beside a good one: {other:?}")),
+            }
+        }
+        if stage.pods.was_reached(address.parse().unwrap()) {
+            faults.push(format!("{address} was reached"));
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn no_dangerous_address_is_dialled() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        put_dangerous(&stage).await;
+        assert_refused(&stage).await;
+    });
+}
+
+#[test]
+fn allowing_everything_allows_no_dangerous_address() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[("allowed_cidrs", json!(["0.0.0.0/0", "::/0"]))]).await;
+        put_dangerous(&stage).await;
+        assert_refused(&stage).await;
+    });
+}
+
+#[test]
+fn only_allowed_networks_are_dialled() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[("allowed_cidrs", json!(["10.9.1.0/24", "fd09::/120"]))]).await;
+        stage.serve("inside", "10.9.1.1").await;
+        stage.put("outside", "10.9.2.1");
+        stage.api.put(slice("team-a", "inside-6", &["fd09::5"]));
+        stage.api.put(service("team-a", "inside-6"));
+        stage.proxy.reaches("inside-6.team-a:22", "[fd09::5]:22").await;
+        stage.proxy.refuses("outside.team-a:22", 503).await;
+        let outside: IpAddr = "10.9.2.1".parse().unwrap();
+        assert!(!stage.pods.was_reached(outside));
+    });
+}
+
+/// What is wrong with a slice: where, and what stands there.
+fn malformed_slices() -> Vec<(&'static str, Value)> {
+    vec![
+        ("/endpoints", Value::Null),
+        ("/endpoints", json!([])),
+        ("/endpoints", json!("none")),
+        ("/endpoints", json!({"a": 1})),
+        ("/endpoints/0", Value::Null),
+        ("/endpoints/0", json!([])),
+        ("/endpoints/0/addresses", Value::Null),
+        ("/endpoints/0/addresses", json!([])),
+        ("/endpoints/0/addresses", json!([7, null])),
+        ("/endpoints/0/addresses", json!(["not an address"])),
+        ("/endpoints/0/addresses", json!(["10.9.1.1:22"])),
+        ("/endpoints/0/addresses", json!(["010.009.001.001"])),
+        ("/endpoints/0/conditions", json!({"ready": "no"})),
+        ("/ports", Value::Null),
+        ("/ports", json!([])),
+        ("/ports", json!("22")),
+        ("/ports/0", Value::Null),
+        ("/ports/0/port", json!(0)),
+        ("/ports/0/port", json!(-1)),
+        ("/ports/0/port", json!(65536)),
+        ("/ports/0/port", json!(70000)),
+        ("/ports/0/port", json!(22.5)),
+        ("/ports/0/port", json!("22")),
+        ("/ports/0/port", json!(1e300)),
+        ("/ports/0/protocol", json!("UDP")),
+        ("/addressType", json!("FQDN")),
+        ("/metadata/labels", Value::Null),
+        ("/metadata/labels", json!("kubernetes.io/service-name")),
+    ]
+}
+
+/// What is wrong with a Service.
+fn malformed_services() -> Vec<(&'static str, Value)> {
+    vec![
+        ("/spec", Value::Null),
+        ("/spec", json!("ClusterIP")),
+        ("/spec/ports", Value::Null),
+        ("/spec/ports", json!([])),
+        ("/spec/ports", json!("22")),
+        ("/spec/ports/0/port", json!(-1)),
+        ("/spec/ports/0/port", json!(0)),
+        ("/spec/ports/0/port", json!("ssh")),
+        ("/spec/ports/0/protocol", json!("SCTP")),
+        ("/spec/type", json!("ExternalName")),
+    ]
+}
+
+fn put_malformed(stage: &Stage) -> Vec<(String, String)> {
+    let mut names = Vec::new();
+    for (index, (pointer, value)) in malformed_slices().into_iter().enumerate() {
+        let name = format!("slice-{index}");
+        names.push((name.clone(), format!("{pointer}: {value}")));
+        stage
+            .api
+            .put(with(slice("team-a", &name, &["10.9.1.1"]), pointer, value.clone()));
+        stage.api.put(service("team-a", &name));
+        // And as a second slice of a good Service.
+        let beside = with(
+            slice("team-a", "svc-a", &["10.9.1.9"]),
+            "/metadata/name",
+            json!(format!("beside-{index}")),
+        );
+        stage.api.put(with(beside, pointer, value));
+    }
+    for (index, (pointer, value)) in malformed_services().into_iter().enumerate() {
+        let name = format!("service-{index}");
+        names.push((name.clone(), format!("{pointer}: {value}")));
+        stage.api.put(slice("team-a", &name, &["10.9.1.1"]));
+        stage.api.put(with(service("team-a", &name), pointer, value));
+    }
+    names
+}
+
+async fn assert_harmless(stage: &Stage, names: &[(String, String)]) {
+    let mut faults = Vec::new();
+    for (name, what) in names {
+        match stage.proxy.connect(&format!("{name}.team-a:22")).await {
+            Err(refused) if refused.status == 403 || refused.status == 503 => {}
+            other => faults.push(format!("{what}: {other:?}")),
+        }
+    }
+    for _ in 0..10 {
+        match stage.proxy.connect("svc-a.team-a:22").await {
+            Ok(tunnel) if tunnel.pod == "10.9.1.1:22".parse().unwrap() => {}
+            other => faults.push(format!("the good one beside them: {other:?}")),
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn malformed_objects_break_nothing_but_themselves() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let mut tunnel = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
+        // As events, and then in a list.
+        let names = put_malformed(&stage);
+        stage.serve("last", "10.9.1.8").await;
+        assert_harmless(&stage, &names).await;
+        stage.api.cut(Cut::Expired);
+        stage.recovered("a list with malformed objects", "after").await;
+        assert_harmless(&stage, &names).await;
+        tunnel.echo().await.unwrap();
+    });
+}

@@ -1,0 +1,264 @@
+//! What changes under tunnels that run.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::interval;
+
+use super::lab;
+use super::objects::{annotated, endpoint, service, slice, with};
+use super::proxy::{Tunnel, within};
+use super::stage::Stage;
+
+/// 200 tunnels over 4 Services.
+async fn two_hundred(stage: &Stage) -> Vec<(usize, Tunnel)> {
+    let mut tunnels = Vec::new();
+    for index in 0..4 {
+        stage
+            .serve(&format!("svc-{index}"), &format!("10.9.1.{}", index + 1))
+            .await;
+    }
+    let mut opening = JoinSet::new();
+    for number in 0..200 {
+        let proxy = Arc::clone(&stage.proxy);
+        opening.spawn(async move {
+            let index = number % 4;
+            (index, proxy.connect(&format!("svc-{index}.team-a:22")).await.unwrap())
+        });
+    }
+    while let Some(tunnel) = opening.join_next().await {
+        tunnels.push(tunnel.unwrap());
+    }
+    tunnels
+}
+
+#[test]
+fn a_service_that_leaves_ends_its_tunnels_and_no_others() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        let mut tunnels = two_hundred(&stage).await;
+        // Endpoints that leave end nothing.
+        stage.api.put(slice("team-a", "svc-1", &["10.9.1.77"]));
+        stage.proxy.reaches("svc-1.team-a:22", "10.9.1.77:22").await;
+        let started = Instant::now();
+        stage.api.delete(&service("team-a", "svc-2"));
+        for (_, tunnel) in tunnels.iter_mut().filter(|(index, _)| *index == 2) {
+            tunnel.ended().await;
+        }
+        let took = started.elapsed();
+        eprintln!("figure: 50 tunnels ended after {took:?}");
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        for (_, tunnel) in tunnels.iter_mut().filter(|(index, _)| *index != 2) {
+            tunnel.echo().await.unwrap();
+        }
+        let revoked = async || {
+            let lines = stage.proxy.access();
+            lines.iter().filter(|line| line["reason"] == "revoked").count() == 50
+        };
+        within(Duration::from_secs(5), "50 access lines say revoked", revoked).await;
+        let counted = stage
+            .proxy
+            .metric("switchboard_tunnels_closed_total", "reason=\"revoked\"")
+            .await;
+        assert_eq!(counted, Some(50.0));
+        stage.proxy.refuses("svc-2.team-a:22", 403).await;
+    });
+}
+
+#[test]
+fn a_churn_of_2000_services_loses_no_other_tunnel() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        let mut tunnels = two_hundred(&stage).await;
+        let listed = async |expected: f64| {
+            let is_so = async || stage.proxy.metric("switchboard_allowlist_targets", "").await == Some(expected);
+            within(Duration::from_secs(60), &format!("{expected} targets"), is_so).await
+        };
+        let names: Vec<_> = (0..2000).map(|index| format!("churn-{index}")).collect();
+        for name in &names {
+            stage.api.put(slice("team-b", name, &["10.9.1.5"]));
+            stage.api.put(service("team-b", name));
+        }
+        let came = listed(2004.0).await;
+        for name in &names {
+            stage.api.put(slice("team-b", name, &["10.9.1.6", "10.9.1.7"]));
+            stage
+                .api
+                .put(annotated(service("team-b", name), &[("download", "1MiB/s")]));
+        }
+        let last = names.last().unwrap();
+        stage.proxy.reaches(&format!("{last}.team-b:22"), "10.9.1.7:22").await;
+        for name in &names {
+            stage.api.delete(&slice("team-b", name, &[]));
+            stage.api.delete(&service("team-b", name));
+        }
+        let went = listed(4.0).await;
+        eprintln!("figure: 2,000 Services came within {came:?} and went within {went:?}");
+        for (_, tunnel) in &mut tunnels {
+            tunnel.echo().await.unwrap();
+        }
+        let mut ended = stage.proxy.access();
+        ended.retain(|line| line["target.namespace"] == "team-a" && line["reason"] == "revoked");
+        assert!(ended.is_empty(), "{ended:?}");
+    });
+}
+
+#[test]
+fn with_keep_the_tunnels_of_a_service_that_leaves_run_on() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[("on_removal", json!("keep"))]).await;
+        let mut tunnels = two_hundred(&stage).await;
+        stage
+            .api
+            .put(with(service("team-a", "svc-2"), "/metadata/labels", json!({})));
+        stage.proxy.refuses("svc-2.team-a:22", 403).await;
+        for (_, tunnel) in &mut tunnels {
+            tunnel.echo().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_changed_rate_holds_for_tunnels_that_run() {
+    lab::run(async |lab| {
+        let ceiling = json!({"ceiling": {"download": "4MiB/s"}});
+        let settings = with(super::proxy::settings(&[]), "/limits", ceiling);
+        let stage = Stage::over(lab, settings, async |api| api.open()).await.ready().await;
+        let rated = |rate: &str| annotated(service("team-a", "svc-a"), &[("download", rate), ("burst", "64KiB")]);
+        stage.serve("svc-a", "10.9.1.1").await;
+        stage.api.put(rated("1MiB/s"));
+        let mut tunnel = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
+        tunnel.flood().await;
+        // The last two ask for more than the operator lets them have.
+        for (rate, expected) in [
+            ("1MiB/s", 1.0),
+            ("256KiB/s", 0.25),
+            ("2MiB/s", 2.0),
+            ("100MiB/s", 4.0),
+            ("unlimited", 4.0),
+        ] {
+            stage.api.put(rated(rate));
+            let mut measured = 0.0;
+            let is_so = async || {
+                measured = tunnel.rate(Duration::from_secs(1)).await / 1024.0 / 1024.0;
+                (measured / expected - 1.0_f64).abs() < 0.25
+            };
+            within(Duration::from_secs(10), &format!("{rate} is in force"), is_so).await;
+            eprintln!("figure: {rate}: {measured:.2} MiB/s");
+        }
+    });
+}
+
+#[test]
+fn a_faulty_annotation_is_told_and_costs_nobody_anything() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let faulty = [
+            ("download", "fast"),
+            ("upload", "-1MiB/s"),
+            ("burst", "10"),
+            ("max-tunnels", "0"),
+            ("idle-timeout", "never"),
+        ];
+        for (index, annotation) in faulty.into_iter().enumerate() {
+            stage.put(&format!("faulty-{index}"), "10.9.1.2");
+            stage
+                .api
+                .put(annotated(service("team-a", &format!("faulty-{index}")), &[annotation]));
+            stage
+                .proxy
+                .reaches(&format!("faulty-{index}.team-a:22"), "10.9.1.2:22")
+                .await;
+        }
+        let told = async || {
+            let messages = stage.proxy.messages();
+            faulty.iter().enumerate().all(|(index, (key, _))| {
+                let names_both = |line: &str| line.contains(&format!("faulty-{index}")) && line.contains(key);
+                messages.lines().any(names_both)
+            })
+        };
+        within(Duration::from_secs(5), "a line for each fault", told).await;
+        let counted = stage.proxy.metric("switchboard_annotation_errors_total", "").await;
+        assert!(counted >= Some(5.0), "{counted:?}");
+        let odd = json!({"switchboard.dev/download": 7, "switchboard.dev/upload": null});
+        stage
+            .api
+            .put(with(service("team-a", "svc-a"), "/metadata/annotations", odd));
+        stage.recovered("annotations that are no text", "after").await;
+        stage.is_unmoved("after").await;
+    });
+}
+
+#[test]
+fn annotations_bound_tunnels_and_their_silence() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.api.put(slice("team-a", "few", &["10.9.1.1"]));
+        stage
+            .api
+            .put(annotated(service("team-a", "few"), &[("max-tunnels", "2")]));
+        stage.proxy.reaches("few.team-a:22", "10.9.1.1:22").await;
+        let mut open = Vec::new();
+        let two = async || {
+            open.extend(stage.proxy.connect("few.team-a:22").await.ok());
+            open.len() == 2
+        };
+        // The one that was reached before may still be ending.
+        within(Duration::from_secs(5), "two tunnels", two).await;
+        let refused = stage.proxy.connect("few.team-a:22").await.unwrap_err();
+        assert!([429, 503].contains(&refused.status), "{refused:?}");
+        stage.api.put(slice("team-a", "idle", &["10.9.1.2"]));
+        stage
+            .api
+            .put(annotated(service("team-a", "idle"), &[("idle-timeout", "1s")]));
+        let is_ended = async || {
+            let ended = stage.proxy.access();
+            stage.proxy.connect("idle.team-a:22").await.unwrap().ended().await;
+            ended.iter().any(|line| line["reason"] == "idle")
+        };
+        stage.proxy.reaches("idle.team-a:22", "10.9.1.2:22").await;
+        within(Duration::from_secs(10), "a silent tunnel ends", is_ended).await;
+    });
+}
+
+#[test]
+fn a_thousand_events_a_second_delay_no_keystroke() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let mut tunnel = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
+        let mut events = interval(Duration::from_millis(10));
+        let mut delays = Vec::new();
+        let started = Instant::now();
+        let mut written = 0;
+        while started.elapsed() < Duration::from_secs(5) {
+            for _ in 0..10 {
+                let name = format!("churn-{}", written % 400);
+                let condition = if written % 800 < 400 { "ready" } else { "unready" };
+                let slice = slice("team-b", &name, &[]);
+                stage
+                    .api
+                    .put(with(slice, "/endpoints", json!([endpoint("10.9.1.2", condition)])));
+                if written % 3 == 0 {
+                    stage.api.put(service("team-b", &name));
+                }
+                written += 1;
+            }
+            delays.push(tunnel.echo().await.unwrap());
+            events.tick().await;
+        }
+        let rate = f64::from(written) * 4.0 / 3.0 / started.elapsed().as_secs_f64();
+        delays.sort_unstable();
+        let middle = delays[delays.len() / 2];
+        let late = delays[delays.len() * 99 / 100];
+        eprintln!("figure: {rate:.0} events/s; a keystroke takes {middle:?}, p99 {late:?}");
+        assert!(rate > 500.0, "this machine is too slow for the test: {rate} events/s");
+        // Bounds for a machine that does much else at the time; the figures say how it is.
+        assert!(middle < Duration::from_millis(25), "{middle:?}");
+        assert!(late < Duration::from_millis(500), "{late:?}");
+        stage.recovered("after the churn", "after").await;
+    });
+}

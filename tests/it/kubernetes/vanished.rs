@@ -1,0 +1,38 @@
+//! Peers that vanish: no FIN, no reset, no packet at all.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::lab;
+use super::proxy::within;
+use super::stage::Stage;
+
+/// TCP_USER_TIMEOUT and keepalive come to 120 s, and a keepalive probe is sent every 15.
+const GIVEN_UP: Duration = Duration::from_secs(145);
+
+#[test]
+fn tunnels_whose_peers_vanish_are_given_up_whether_they_are_idle_or_busy() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let mut idle = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
+        idle.echo().await.unwrap();
+        let mut busy = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
+        busy.flood().await;
+        let started = Instant::now();
+        // Every packet of clients and pods is lost from now on, and nobody is told.
+        let down = Command::new("ip").args(["link", "set", "pods", "down"]).status();
+        assert!(down.unwrap().success());
+        let is_given_up = |line: &Value| line["status"] == 200 && line["reason"] == "io";
+        let given_up = || stage.proxy.access().into_iter().filter(is_given_up).count();
+        for count in 1..=2 {
+            let left = GIVEN_UP.saturating_sub(started.elapsed());
+            within(left, &format!("{count} tunnels given up"), async || given_up() >= count).await;
+            eprintln!("figure: {count} of 2 vanished after {:?}", started.elapsed());
+        }
+        assert_eq!(given_up(), 2, "{:#?}", stage.proxy.access());
+        drop((idle, busy));
+    });
+}

@@ -1,0 +1,36 @@
+//! The integration tests, as one program: `cargo test --test it`, or a part of them, `cargo test --test it tls::`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a failed assumption fails the test"
+)]
+#![expect(clippy::large_futures, reason = "scripts live as long as their test")]
+
+mod access;
+mod admin;
+mod budgets;
+mod cli;
+mod corpus;
+mod departures;
+mod drain;
+mod endings;
+mod harness;
+mod hoarding;
+mod http2;
+mod kubernetes;
+mod limits;
+mod model;
+mod openssh;
+mod proxy_protocol;
+mod readme;
+mod refusals;
+mod relay;
+mod reload;
+mod requests;
+mod ssh_only;
+mod takeover;
+mod threats;
+mod tls;

@@ -1,0 +1,373 @@
+//! One tunnel as it should be, in few words: what may have become of it so far, and what each side then sees.
+//!
+//! The order in which the relay notices things that happen at once is its own affair, so there is not one state but all
+//! that are possible. What is seen rules states out; when none is left, the relay does what it must not.
+
+use std::time::Duration;
+
+use switchboard::outcome::{Close, Reason, Side};
+
+use super::schedule::{Step, Who};
+
+/// How a stream has ended at the side that reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Eof,
+    Reset,
+}
+
+/// What there is to be seen of a tunnel from outside. The pairs are the client's and the target's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Bytes that have come to this side.
+    pub(crate) received: [usize; 2],
+    /// What ended them.
+    pub(crate) end: [Option<End>; 2],
+    /// Bytes from this side that the meter has counted.
+    pub(crate) counted: [u64; 2],
+    /// What the relay has returned.
+    pub(crate) close: Option<Close>,
+}
+
+/// All that may be true of a tunnel.
+#[derive(Clone, Debug)]
+pub(crate) struct Reference {
+    sides: [Doings; 2],
+    possible: Vec<World>,
+}
+
+/// What a side has done, which is known.
+#[derive(Clone, Copy, Debug, Default)]
+struct Doings {
+    sent: usize,
+    is_stalled: bool,
+    /// It had received so much when it stalled.
+    had: usize,
+    has_reset: bool,
+    has_finished: bool,
+}
+
+/// One thing that may be true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct World {
+    /// What has become of each side's end of stream.
+    finish: [Finish; 2],
+    /// Whose reset is under way.
+    reset: [bool; 2],
+    /// Who has finished first.
+    first: Option<Who>,
+    /// Seconds since anything moved.
+    quiet: u32,
+    /// What each side has to see.
+    sees: [Option<End>; 2],
+    over: Option<Over>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finish {
+    NotYet,
+    Sent,
+    PassedOn,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Over {
+    close: Close,
+    /// So many bytes of each side have to arrive, whatever it was.
+    owed: [usize; 2],
+    /// Somebody is given time to leave.
+    lingers: bool,
+}
+
+impl Reference {
+    /// A tunnel that begins, with so many bytes of the client.
+    pub(crate) fn new(early: usize) -> Self {
+        let mut sides = [Doings::default(); 2];
+        sides[Who::Client.index()].sent = early;
+        let begun = World {
+            finish: [Finish::NotYet; 2],
+            reset: [false; 2],
+            first: None,
+            quiet: 0,
+            sees: [None; 2],
+            over: None,
+        };
+        Self {
+            sides,
+            possible: vec![begun],
+        }
+    }
+
+    /// Whether that step can be done: who has finished sends no more, and who has reset does nothing.
+    pub(crate) fn can(&self, step: Step) -> bool {
+        match step {
+            Step::Send(who, _) | Step::Finish(who) => {
+                let Doings {
+                    has_finished,
+                    has_reset,
+                    ..
+                } = self.sides[who.index()];
+                !has_finished && !has_reset
+            }
+            Step::Reset(who) => !self.sides[who.index()].has_reset,
+            Step::Stall(who) => !self.sides[who.index()].is_stalled,
+            Step::Resume(who) => self.sides[who.index()].is_stalled,
+            Step::Settle | Step::Pass(_) => true,
+        }
+    }
+
+    /// That step is done, and that was seen last.
+    pub(crate) fn follow(&mut self, step: Step, seen: &Seen) {
+        match step {
+            Step::Send(who, bytes) => {
+                self.sides[who.index()].sent += bytes;
+                self.something_moves(self.is_blocked(who));
+            }
+            Step::Finish(who) => {
+                self.sides[who.index()].has_finished = true;
+                self.each_running(|world| world.finish[who.index()] = Finish::Sent);
+            }
+            Step::Reset(who) => {
+                self.sides[who.index()].has_reset = true;
+                self.each_running(|world| world.reset[who.index()] = true);
+            }
+            Step::Stall(who) => {
+                self.sides[who.index()].is_stalled = true;
+                self.sides[who.index()].had = seen.received[who.index()];
+            }
+            Step::Resume(who) => {
+                if self.is_blocked(who.other()) {
+                    self.something_moves(true);
+                }
+                self.sides[who.index()].is_stalled = false;
+            }
+            Step::Settle => {}
+            Step::Pass(seconds) => self.pass(seconds),
+        }
+        self.spread();
+    }
+
+    /// Whether what is seen is what is to be seen once nothing is under way any more. What it rules out is forgotten.
+    pub(crate) fn settled(&mut self, seen: &Seen) -> bool {
+        let left: Vec<_> = self.quiescent().filter(|world| !world.is_ruled_out(seen)).collect();
+        let agrees = left.iter().any(|world| self.agrees(world, seen));
+        if agrees {
+            // The others too: some of what belongs to them may be yet to come.
+            self.possible = left;
+        }
+        agrees
+    }
+
+    /// Whether the tunnel must be over, and the relay waits for nobody but the clock.
+    pub(crate) fn must_return(&self) -> bool {
+        self.quiescent().all(|world| world.over.is_some())
+    }
+
+    /// Whether what that side sends may have to wait, since the other reads nothing.
+    fn is_blocked(&self, who: Who) -> bool {
+        let other = self.sides[who.other().index()];
+        other.is_stalled && self.sides[who.index()].sent.saturating_sub(other.had) > ALWAYS_ROOM
+    }
+
+    fn each_running(&mut self, mut change: impl FnMut(&mut World)) {
+        for world in self.possible.iter_mut().filter(|world| world.over.is_none()) {
+            change(world);
+        }
+    }
+
+    /// `perhaps`: or it does not.
+    fn something_moves(&mut self, perhaps: bool) {
+        let still = if perhaps { self.possible.clone() } else { Vec::new() };
+        self.each_running(|world| world.quiet = 0);
+        self.add(still);
+    }
+
+    fn pass(&mut self, seconds: u32) {
+        let is_exact = !Who::BOTH.into_iter().any(|who| self.is_blocked(who));
+        let mut after = Vec::new();
+        for world in &self.possible {
+            let quiet = [world.quiet + seconds, seconds, 0];
+            for quiet in quiet.into_iter().take(if is_exact { 1 } else { 3 }) {
+                let world = World { quiet, ..*world };
+                let longest = if world.first.is_some() { HALF_CLOSED } else { IDLE };
+                if world.over.is_none() && Duration::from_secs(quiet.into()) >= longest {
+                    after.extend(self.given_up(world));
+                } else {
+                    after.push(world);
+                }
+            }
+        }
+        self.possible.clear();
+        self.add(after);
+    }
+
+    /// The proxy ends it. All that was sent has arrived, unless somebody did not read.
+    fn given_up(&self, mut world: World) -> Vec<World> {
+        let mut owed = [0; 2];
+        for who in Who::BOTH {
+            if !self.is_blocked(who) {
+                owed[who.index()] = self.sides[who.index()].sent;
+            }
+        }
+        let sees = world.sees;
+        world.over = Some(Over {
+            close: Close {
+                by: Side::Proxy,
+                reason: Reason::Idle,
+            },
+            owed,
+            lingers: true,
+        });
+        let mut worlds = vec![world];
+        let told = |who: &Who| sees[who.index()].is_none() || self.is_blocked(who.other());
+        for who in Who::BOTH.into_iter().filter(told) {
+            // Behind bytes that are not read there may be no room for an end of stream, and no time.
+            let ends: &[End] = if self.is_blocked(who.other()) {
+                &[End::Eof, End::Reset]
+            } else {
+                &[End::Eof]
+            };
+            worlds = worlds
+                .into_iter()
+                .flat_map(|world| {
+                    ends.iter().map(move |end| {
+                        let mut world = world;
+                        world.sees[who.index()] = Some(*end);
+                        world
+                    })
+                })
+                .collect();
+        }
+        worlds
+    }
+
+    /// Adds what follows from what is possible, in every order.
+    fn spread(&mut self) {
+        let mut from = 0;
+        while let Some(&world) = self.possible.get(from) {
+            let next = self.next(world).map(|(world, _)| world).collect();
+            self.add(next);
+            from += 1;
+        }
+    }
+
+    fn add(&mut self, worlds: Vec<World>) {
+        for world in worlds {
+            if !self.possible.contains(&world) {
+                self.possible.push(world);
+            }
+        }
+    }
+
+    /// In which nothing more has to happen.
+    fn quiescent(&self) -> impl Iterator<Item = World> {
+        self.possible
+            .iter()
+            .copied()
+            .filter(|world| !self.next(*world).any(|(_, must)| must))
+    }
+
+    /// What the relay may notice next, and whether it has to.
+    fn next(&self, world: World) -> impl Iterator<Item = (World, bool)> {
+        let mut next = Vec::new();
+        for who in Who::BOTH.into_iter().filter(|_| world.over.is_none()) {
+            if world.reset[who.index()] {
+                next.push((self.broken(world, who), true));
+            }
+            if world.finish[who.index()] == Finish::Sent {
+                // Nobody can see it before the other side reads.
+                let must = !self.sides[who.other().index()].is_stalled;
+                next.push((self.finished(world, who), must));
+            }
+        }
+        next.into_iter()
+    }
+
+    /// The end of stream of `who` has been passed on, behind all bytes.
+    fn finished(&self, mut world: World, who: Who) -> World {
+        let first = *world.first.get_or_insert(who);
+        world.finish[who.index()] = Finish::PassedOn;
+        world.sees[who.other().index()] = Some(End::Eof);
+        world.quiet = 0;
+        if world.finish == [Finish::PassedOn; 2] {
+            world.over = Some(Over {
+                close: Close {
+                    by: first.side(),
+                    reason: Reason::Eof,
+                },
+                owed: self.sides.map(|side| side.sent),
+                lingers: false,
+            });
+        }
+        world
+    }
+
+    /// The reset of `who` has been noticed. It is passed on, unless `who` had finished before: that takes back nothing.
+    fn broken(&self, mut world: World, who: Who) -> World {
+        let had_finished = world.finish[who.index()] == Finish::PassedOn;
+        let mut owed = [0; 2];
+        if had_finished {
+            owed[who.index()] = self.sides[who.index()].sent;
+        } else {
+            world.sees[who.other().index()] = Some(End::Reset);
+        }
+        world.over = Some(Over {
+            close: Close {
+                by: who.side(),
+                reason: Reason::Reset,
+            },
+            owed,
+            lingers: had_finished,
+        });
+        world
+    }
+
+    fn agrees(&self, world: &World, seen: &Seen) -> bool {
+        let returned = match (world.over, seen.close) {
+            (None, None) => true,
+            (None, Some(_)) => false,
+            (Some(over), None) => over.lingers && !self.must_return(),
+            (Some(over), Some(close)) => over.close == close,
+        };
+        returned && Who::BOTH.into_iter().all(|who| self.sees_its_part(who, world, seen))
+    }
+
+    /// Whether one side sees what it has to: who is away or reads nothing sees nothing.
+    fn sees_its_part(&self, who: Who, world: &World, seen: &Seen) -> bool {
+        let (this, other) = (self.sides[who.index()], self.sides[who.other().index()]);
+        let owed = match world.over {
+            None => other.sent,
+            Some(over) => over.owed[who.other().index()],
+        };
+        // Also for a side that does not read: it is in the kernel's buffers, as far as those go.
+        let counted = seen.counted[who.other().index()];
+        if this.has_reset {
+            return true;
+        }
+        if this.is_stalled {
+            let has_room = self.is_blocked(who.other()).then_some(this.had + ALWAYS_ROOM);
+            return counted >= has_room.map_or(owed, |room| owed.min(room)) as u64;
+        }
+        let is_counted = counted >= owed as u64;
+        is_counted && seen.received[who.index()] >= owed && seen.end[who.index()] == world.sees[who.index()]
+    }
+}
+
+impl World {
+    /// Nothing that is to come can make it true.
+    fn is_ruled_out(&self, seen: &Seen) -> bool {
+        let returned = seen.close.is_some() && seen.close != self.over.map(|over| over.close);
+        let ended = Who::BOTH.into_iter().any(|who| {
+            let end = seen.end[who.index()];
+            end.is_some() && end != self.sees[who.index()]
+        });
+        returned || ended
+    }
+}
+
+/// The longest silence, half a second off what whole seconds can add up to.
+pub(crate) const IDLE: Duration = Duration::from_millis(59_500);
+/// The same once a side has finished.
+pub(crate) const HALF_CLOSED: Duration = Duration::from_millis(19_500);
+/// The buffers of the smallest sockets here hold so many bytes for a side that does not read.
+const ALWAYS_ROOM: usize = 8 * 1024;

@@ -1,0 +1,177 @@
+//! The programs that people put into ProxyCommand, as one table.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::process::{program, quiet, run};
+
+/// One way through the proxy.
+pub(crate) struct Client {
+    /// The program that ssh starts.
+    pub(crate) program: &'static str,
+    /// The Debian package that has it; none for our own.
+    pub(crate) package: &'static str,
+    /// The ProxyCommand for a proxy at `proxy.example.com:8080`, as in the README.
+    pub(crate) proxy_command: &'static str,
+    /// What a user sees of a refusal: `@STATUS` is its number, `@PHRASE` its reason.
+    pub(crate) refusal: &'static str,
+    /// What the proxy says that it was spoken to by: the version of TLS, and that of HTTP.
+    pub(crate) spoken: [&'static str; 2],
+}
+
+pub(crate) const SWITCHBOARD: Client = Client {
+    program: "switchboard",
+    package: "",
+    proxy_command: "switchboard connect --proxy http://proxy.example.com:8080 %h:%p",
+    refusal: "the proxy answered @STATUS: @PHRASE",
+    spoken: ["", "1"],
+};
+
+/// By TLS, as the proxy would have it: over HTTP/2. ssh runs it where the proxy's certificate is.
+pub(crate) const SWITCHBOARD_TLS: Client = Client {
+    proxy_command: "switchboard connect --proxy https://proxy.example.com:8080 --ca ca.crt %h:%p",
+    spoken: ["1.3", "2"],
+    ..SWITCHBOARD
+};
+
+/// By TLS, over HTTP/1.1.
+pub(crate) const SWITCHBOARD_TLS_HTTP1: Client = Client {
+    proxy_command: "switchboard connect --http1.1 --proxy https://proxy.example.com:8080 --ca ca.crt %h:%p",
+    spoken: ["1.3", "1"],
+    ..SWITCHBOARD
+};
+
+/// With a certificate of the user's, and the proxy's by another name than its address: it has one for each.
+pub(crate) const SWITCHBOARD_CERTIFICATE: Client = Client {
+    proxy_command: "switchboard connect --proxy https://proxy.example.com:8080 --ca ca.crt \
+                    --server-name ssh.example.com --cert alice.crt --key alice.key %h:%p",
+    ..SWITCHBOARD_TLS
+};
+
+/// The same over HTTP/1.1.
+pub(crate) const SWITCHBOARD_CERTIFICATE_HTTP1: Client = Client {
+    proxy_command: "switchboard connect --http1.1 --proxy https://proxy.example.com:8080 --ca ca.crt \
+                    --server-name ssh.example.com --cert alice.crt --key alice.key %h:%p",
+    ..SWITCHBOARD_TLS_HTTP1
+};
+
+pub(crate) const PROXYTUNNEL: Client = Client {
+    program: "proxytunnel",
+    package: "proxytunnel",
+    proxy_command: "proxytunnel -p proxy.example.com:8080 -d %h:%p",
+    refusal: "@STATUS @PHRASE",
+    spoken: ["", "1"],
+};
+
+/// The certificate is of a throwaway authority, which `-z` lets pass: it is TLS that is tested, and not proxytunnel.
+pub(crate) const PROXYTUNNEL_TLS: Client = Client {
+    proxy_command: "proxytunnel -E -z -p proxy.example.com:8080 -d %h:%p",
+    spoken: ["1.3", "1"],
+    ..PROXYTUNNEL
+};
+
+pub(crate) const NC: Client = Client {
+    program: "nc",
+    package: "netcat-openbsd",
+    proxy_command: "nc -X connect -x proxy.example.com:8080 %h %p",
+    refusal: "@STATUS @PHRASE",
+    spoken: ["", "1"],
+};
+
+pub(crate) const NCAT: Client = Client {
+    program: "ncat",
+    package: "ncat",
+    proxy_command: "ncat --proxy proxy.example.com:8080 --proxy-type http %h %p",
+    refusal: "@STATUS",
+    spoken: ["", "1"],
+};
+
+pub(crate) const CORKSCREW: Client = Client {
+    program: "corkscrew",
+    package: "corkscrew",
+    proxy_command: "corkscrew proxy.example.com 8080 %h %p",
+    refusal: "@PHRASE",
+    spoken: ["", "1"],
+};
+
+/// It says nothing of its own about a refusal; what remains is what ssh says.
+pub(crate) const CONNECT_PROXY: Client = Client {
+    program: "connect-proxy",
+    package: "connect-proxy",
+    proxy_command: "connect-proxy -H proxy.example.com:8080 %h %p",
+    refusal: "Connection closed by UNKNOWN port 65535",
+    spoken: ["", "1"],
+};
+
+pub(crate) const SOCAT: Client = Client {
+    program: "socat",
+    package: "socat",
+    proxy_command: "socat - PROXY:proxy.example.com:%h:%p,proxyport=8080",
+    refusal: "@PHRASE",
+    spoken: ["", "1"],
+};
+
+/// An HTTP/2 that is not ours, with prior knowledge.
+pub(crate) const HTTP2: Client = Client {
+    program: "stdio.py",
+    package: PYTHON,
+    proxy_command: "stdio.py proxy.example.com 8080 %h:%p",
+    refusal: "@PHRASE",
+    spoken: ["", "2"],
+};
+
+/// The same by TLS, whoever the certificate is of.
+pub(crate) const HTTP2_TLS: Client = Client {
+    proxy_command: "stdio.py proxy.example.com 8080 %h:%p tls",
+    spoken: ["1.3", "2"],
+    ..HTTP2
+};
+
+/// In place of a package: a script of ours, for the Python that `tests/install-clients` makes.
+const PYTHON: &str = "PyPI";
+
+impl Client {
+    /// What a user sees of that refusal.
+    pub(crate) fn shows(&self, status: u16, phrase: &str) -> String {
+        self.refusal
+            .replace("@STATUS", &status.to_string())
+            .replace("@PHRASE", phrase)
+    }
+
+    /// The ProxyCommand for a proxy at this address, with the program's full path.
+    pub(crate) fn command(&self, proxy: SocketAddr) -> String {
+        let (name, arguments) = self.proxy_command.split_once(' ').unwrap();
+        let program = match self.package {
+            "" => env!("CARGO_BIN_EXE_switchboard").to_owned(),
+            PYTHON => script(name),
+            package => program(name, package).display().to_string(),
+        };
+        let arguments = arguments
+            .replace("proxy.example.com", &proxy.ip().to_string())
+            .replace("8080", &proxy.port().to_string());
+        format!("{program} {arguments}")
+    }
+}
+
+/// A script of tests/it/http2, and what runs it.
+fn script(name: &str) -> String {
+    let python = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python/bin/python");
+    assert!(python.exists(), "no {}: run tests/install-clients", python.display());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/http2");
+    format!("{} {}", python.display(), folder.join(name).display())
+}
+
+/// Several programs are called nc; only OpenBSD's has `-X`.
+pub(crate) fn assert_nc_is_the_right_one(directory: &Path) {
+    let help = run(
+        quiet(program(NC.program, NC.package)).arg("-h"),
+        &[],
+        directory,
+        std::time::Duration::from_secs(5),
+    );
+    assert!(
+        format!("{}{}", help.stdout, help.stderr).contains("OpenBSD"),
+        "nc is another one here: install the Debian package {}",
+        NC.package
+    );
+}

@@ -1,0 +1,154 @@
+//! The switchboard binary on ports of its own, with everything it says kept for the test.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::lines::Lines;
+use super::login::{CLOSED, GUARDED, HOST, PORT};
+use super::process::{Process, quiet};
+use super::sshd::free_address;
+use crate::harness::authority::Authority;
+
+/// A running `switchboard serve`.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    admin: SocketAddr,
+    stdout: Lines,
+    stderr: Lines,
+    process: Process,
+    configuration: PathBuf,
+    _authority: Authority,
+}
+
+impl Proxy {
+    /// Starts it with one port for everybody and a drain that does not wait for load balancers. What users need of its
+    /// authority is in `directory`: `ca.crt`, and `alice.crt` with `alice.key`.
+    pub(crate) fn start(directory: &Path, target: SocketAddr) -> Self {
+        let authority = Authority::new();
+        let alice = authority.client("alice", &["alice@example.com"], 7);
+        for (file, name) in [
+            (authority.ca(), "ca.crt"),
+            (alice.cert, "alice.crt"),
+            (alice.key, "alice.key"),
+        ] {
+            fs::copy(file, directory.join(name)).unwrap();
+        }
+        let [by_address, by_name] = [("address", &[][..]), ("name", &["ssh.example.com"])]
+            .map(|(file, names)| authority.server(file, names).setting());
+        let (ca, closed) = (authority.ca(), free_address());
+        let text = format!(
+            "listen: {{address: \"127.0.0.1:0\", tls: optional}}\n\
+             tls: {{certificates: [{by_address}, {by_name}], client_auth: optional, client_ca: \"{}\"}}\n\
+             admin: \"127.0.0.1:0\"\n\
+             allowlist:\n  static:\n    \
+             - {{name: \"{HOST}:{PORT}\", addresses: [\"{target}\"]}}\n    \
+             - {{name: \"{GUARDED}:{PORT}\", addresses: [\"{target}\"], allowed_clients: [alice@example.com]}}\n    \
+             - {{name: \"{CLOSED}:{PORT}\", addresses: [\"{closed}\"]}}\n\
+             drain: {{delay: 0s, timeout: 30s, spread: 0s}}\n",
+            ca.display(),
+        );
+        let configuration = directory.join("switchboard.yaml");
+        fs::write(&configuration, text).unwrap();
+        let mut command = quiet(env!("CARGO_BIN_EXE_switchboard"));
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(&configuration)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = Process::start_server(&mut command);
+        let stdout = Lines::of(process.child().stdout.take().unwrap());
+        let stderr = Lines::of(process.child().stderr.take().unwrap());
+        let port = |which| {
+            let said = stderr.wait(SOON, |lines| lines.iter().find_map(|line| address_after(line, which)));
+            said.unwrap_or_else(|said| panic!("switchboard does not listen: {said}"))
+        };
+        Self {
+            address: port("public port "),
+            admin: port("admin port "),
+            stdout,
+            stderr,
+            process,
+            configuration,
+            _authority: authority,
+        }
+    }
+
+    /// Adds a setting to its configuration, and has it read.
+    pub(crate) fn set(&self, more: &str) {
+        let mut text = fs::read_to_string(&self.configuration).unwrap();
+        text += more;
+        fs::write(&self.configuration, text).unwrap();
+        self.reload();
+    }
+
+    /// Waits until `count` tunnels and refusals are in the access log, and gives their lines.
+    pub(crate) fn access_lines(&self, count: usize) -> Vec<String> {
+        self.stdout
+            .wait(SOON, |lines| (lines.len() >= count).then(|| lines.to_vec()))
+            .unwrap_or_else(|said| panic!("{count} access lines expected: {said}\n{}", self.log()))
+    }
+
+    /// Asks it to stop, as Kubernetes does.
+    pub(crate) fn terminate(&self) {
+        self.process.signal(Signal::TERM);
+    }
+
+    /// Has it read its configuration again, and waits until it has.
+    pub(crate) fn reload(&self) {
+        let reloads = |lines: &[String]| {
+            lines
+                .iter()
+                .filter(|line| line.contains("configuration reloaded"))
+                .count()
+        };
+        let before = reloads(&self.stderr.all());
+        self.process.signal(Signal::HUP);
+        let reloaded = self.stderr.wait(SOON, |lines| (reloads(lines) > before).then_some(()));
+        reloaded.unwrap_or_else(|said| panic!("it does not reload: {said}"));
+    }
+
+    /// What a page of the admin port answers, head and all.
+    pub(crate) fn page(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.process.wait(SOON)
+    }
+
+    /// Waits for a message on stderr.
+    pub(crate) fn says(&self, text: &str) {
+        self.stderr
+            .wait(SOON, |lines| lines.iter().any(|line| line.contains(text)).then_some(()))
+            .unwrap_or_else(|said| panic!("{text:?} is not said: {said}"));
+    }
+
+    /// What it has said, for the message of a failing test.
+    pub(crate) fn log(&self) -> String {
+        format!("{}\n{}", self.stderr.all().join("\n"), self.stdout.all().join("\n"))
+    }
+}
+
+fn address_after(line: &str, words: &str) -> Option<SocketAddr> {
+    let (_, rest) = line.split_once(words)?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+const SOON: Duration = Duration::from_secs(20);

@@ -1,0 +1,159 @@
+//! The tables of the documents against the program: refusals, reasons, metrics, limits and files of tests.
+
+use std::fs;
+
+use switchboard::config::Config;
+use switchboard::metrics::Metrics;
+use switchboard::outcome::{Reason, Refusal};
+use switchboard::tls::Expiry;
+
+const REFUSALS: &str = include_str!("../../docs/refusals.md");
+const ACCESS_LOG: &str = include_str!("../../docs/access-log.md");
+const METRICS: &str = include_str!("../../docs/metrics.md");
+
+#[test]
+fn every_refusal_has_a_row() {
+    for refusal in [
+        Refusal::NotAllowed,
+        Refusal::ClientNotAllowed,
+        Refusal::CertificateLapsed,
+        Refusal::TlsRequired,
+        Refusal::MethodNotAllowed,
+        Refusal::HeadTimeout,
+        Refusal::HeadTooLarge,
+        Refusal::TargetRefused,
+        Refusal::TargetUnreachable,
+        Refusal::DialTimeout,
+        Refusal::NoEndpoint,
+        Refusal::TargetFull,
+        Refusal::TargetBusy,
+        Refusal::ClientFull,
+        Refusal::ConnectRate,
+        Refusal::ProxyFull,
+        Refusal::Crowded,
+        Refusal::AllowlistUnknown,
+        Refusal::UntrustedProxy,
+        Refusal::BadProxyHeader,
+        Refusal::Draining,
+        Refusal::Exhausted,
+        Refusal::Internal,
+    ] {
+        let row = format!("| {} | `{}` |", refusal.status(), refusal.phrase());
+        assert!(REFUSALS.contains(&row), "no row begins with: {row}");
+    }
+}
+
+#[test]
+fn every_way_a_tunnel_ends_is_named() {
+    for reason in Reason::ALL {
+        let row = format!("| `{}` |", reason.label());
+        assert!(ACCESS_LOG.contains(&row), "no row begins with: {row}");
+    }
+}
+
+#[test]
+fn every_reason_of_a_refusal_is_named_beside_its_status() {
+    for refusal in Refusal::ALL {
+        let (start, label) = (format!("| {} |", refusal.status()), format!("`{}`", refusal.label()));
+        let named = |line: &str| line.starts_with(&start) && line.contains(&label);
+        assert!(ACCESS_LOG.lines().any(named), "{start} {label}");
+    }
+}
+
+#[test]
+fn every_metric_has_a_row_and_no_other() {
+    let metrics = Metrics::new().unwrap();
+    let target = metrics.target("namespace", "service");
+    metrics.answered(None);
+    metrics.watch_may_fail("kind");
+    metrics.tls_expiries(&[Expiry {
+        certificate: "tls.crt".to_owned(),
+        timestamp: 1,
+    }]);
+    let page = metrics.encode().unwrap();
+    drop(target);
+    let mut there: Vec<_> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE switchboard_")?.split(' ').next())
+        .collect();
+    let mut documented: Vec<_> = METRICS
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `switchboard_")?.split(['{', '`']).next())
+        .collect();
+    there.sort_unstable();
+    documented.sort_unstable();
+    assert_eq!(there, documented);
+}
+
+/// The rows of the table of limits in SECURITY.md: a setting and its default.
+fn limits() -> Vec<(&'static str, &'static str)> {
+    let rows = include_str!("../../SECURITY.md").lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| `")?.split("` | `");
+        let (setting, rest) = (cells.next()?, cells.next()?);
+        Some((setting, rest.split('`').next()?))
+    });
+    rows.collect()
+}
+
+#[test]
+fn every_limit_that_is_told_has_the_default_that_is_told() {
+    let limits = limits();
+    assert!(limits.len() > 10, "{limits:?}");
+    for (setting, default) in &limits {
+        let keys: Vec<_> = setting.split('.').collect();
+        let text = |value: &str| {
+            let open: String = keys.iter().map(|key| format!("{{{key}: ")).collect();
+            format!("{open}{value}{}", "}".repeat(keys.len()))
+        };
+        assert_eq!(
+            Config::parse(&text(default)),
+            Ok(Config::default()),
+            "{setting}: {default}"
+        );
+        // It is this setting that has it, and not one that anything would do for.
+        let others = ["1", "false", "2s", "20s"].map(|other| Config::parse(&text(other)));
+        assert!(
+            others.into_iter().flatten().any(|config| config != Config::default()),
+            "{setting}"
+        );
+    }
+}
+
+#[test]
+fn every_cap_and_timeout_is_told() {
+    let mut section = ["", ""];
+    let mut seen = 0;
+    for line in include_str!("../../config/switchboard.yaml").lines() {
+        let key = line.trim_start();
+        let Some((key, value)) = key.split_once(':').filter(|_| !key.starts_with(['#', '-'])) else {
+            continue;
+        };
+        match line.len() - line.trim_start().len() {
+            0 => section = [key, ""],
+            2 if value.trim().is_empty() => section[1] = key,
+            _ => {}
+        }
+        let path = [section[0], section[1], key].join(".").replace("..", ".");
+        if path.starts_with("timeouts.") && value.len() > 1 || key.starts_with("max_") || key.starts_with("connects_") {
+            seen += 1;
+            let told = limits().iter().any(|(setting, _)| *setting == path);
+            assert!(told, "{path} is not in SECURITY.md");
+        }
+    }
+    assert!(seen > 10, "{seen}");
+}
+
+#[test]
+fn every_file_of_tests_has_a_row() {
+    let table = include_str!("../README.md");
+    for folder in ["", "it/"] {
+        for entry in fs::read_dir(format!("{}/tests/{folder}", env!("CARGO_MANIFEST_DIR"))).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let row = format!("| `{folder}{name}` |");
+            assert!(
+                !name.ends_with(".rs") || name == "main.rs" || table.contains(&row),
+                "no row: {row}"
+            );
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What a client is told when its tunnel cannot be had, and when.
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Server, Settings, switchboard_with_descriptors};
+use crate::harness::proxy::Proxy;
+use crate::harness::target::{Blackhole, Echo, Target};
+use crate::harness::{CONFIRMATION, DEADLINE, allow, refusal, request};
+use switchboard::drain::Drained;
+
+/// An address of loopback where nobody listens.
+fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn each_way_to_fail_has_its_answer() {
+    let target = Target::listen();
+    let blackhole = Blackhole::open();
+    let list = allow(&[
+        ("here:22", target.address()),
+        ("refuses:22", nobody()),
+        ("silent:22", blackhole.address()),
+    ]);
+    let proxy = Proxy::start(&format!("{list}timeouts: {{dial: 300ms, dial_try: 200ms}}\n"));
+    let not_allowed = refusal(403, "the target is not on the allowlist", "http_request_denied", "");
+    let table = [
+        ("nowhere:22", "not_allowed", not_allowed.clone()),
+        // The same answer: a stranger is not to learn which names there are.
+        ("here:23", "not_allowed", not_allowed),
+        (
+            "refuses:22",
+            "target_refused",
+            refusal(502, "the target refused the connection", "connection_refused", ""),
+        ),
+        (
+            "silent:22",
+            "dial_timeout",
+            refusal(504, "the target did not answer in time", "connection_timeout", ""),
+        ),
+    ];
+    for (name, reason, expected) in table {
+        let status = &expected[9..12];
+        let series = format!(r#"connect_requests_total{{code="{status}",reason="{reason}"}}"#);
+        let before = proxy.scrape().value(&series);
+        assert_eq!(proxy.answer(name), expected, "{name}");
+        proxy.settles(&series, before + 1.0);
+    }
+    proxy.settles("connections_active", 0.0);
+    assert_eq!(proxy.scrape().value("dial_duration_seconds_count"), 2.0);
+    blackhole.expect_dials(0);
+    target.expect_nobody();
+}
+
+#[test]
+fn the_next_address_is_dialled_when_one_fails() {
+    let (target, blackhole) = (Target::listen(), Blackhole::open());
+    let addresses = format!(
+        "\"{}\", \"{}\", \"{}\"",
+        nobody(),
+        blackhole.address(),
+        target.address()
+    );
+    let proxy = Proxy::start(&format!(
+        "allowlist: {{static: [{{name: \"many:22\", addresses: [{addresses}]}}]}}\ntimeouts: {{dial_try: 200ms}}\n"
+    ));
+    for _ in 0..6 {
+        proxy.tunnel("many:22", &target);
+    }
+}
+
+/// Whether the reset comes before the 200 or after it is the kernel's affair: it is never told as anything else.
+#[test]
+fn a_target_that_accepts_and_resets_has_refused_or_reset() {
+    let target = Target::listen();
+    let proxy = Proxy::start(&allow(&[("resets:22", target.address())]));
+    let refused = refusal(502, "the target refused the connection", "connection_refused", "");
+    for _ in 0..50 {
+        let mut client = proxy.client(request("resets:22"));
+        target.accept().reset();
+        let told = client.read_once();
+        if told == CONFIRMATION.as_bytes() {
+            client.expect_reset();
+        } else {
+            assert_eq!(String::from_utf8(told).unwrap(), refused);
+        }
+    }
+    proxy.settles("connections_active", 0.0);
+    let page = proxy.scrape();
+    let reset = page.value(r#"tunnels_closed_total{by="target",reason="reset"}"#);
+    let refused = page.value(r#"connect_requests_total{code="502",reason="target_refused"}"#);
+    assert_eq!(reset + refused, 50.0);
+}
+
+fn too_slow() -> String {
+    refusal(408, "the request head did not arrive in time", "http_request_error", "")
+}
+
+#[test]
+fn a_head_has_its_time_from_the_accept_on_however_it_trickles() {
+    const HEAD: Duration = Duration::from_millis(700);
+    let proxy = Proxy::start("timeouts: {head: 700ms}\n");
+    let trickles = [
+        Vec::new(),
+        b"CONNECT devbox:22 HT".to_vec(),
+        // It never pauses, and would go on for ten times the deadline.
+        [b"CONNECT devbox:22 HTTP/1.1\r\nX: ".as_slice(), &[b'y'; 700]].concat(),
+    ];
+    for trickle in trickles {
+        let start = Instant::now();
+        let mut client = Peer::connect(proxy.public());
+        let mut told = None;
+        for byte in trickle {
+            client.send([byte]);
+            told = client.read_within(HEAD / 70);
+            if told.is_some() {
+                break;
+            }
+        }
+        let told = told.unwrap_or_else(|| client.read_once());
+        assert_eq!(String::from_utf8(told).unwrap(), too_slow());
+        client.expect_end();
+        assert!(start.elapsed() >= HEAD);
+    }
+    proxy.settles(r#"connect_requests_total{code="408",reason="head_timeout"}"#, 3.0);
+    proxy.settles("connections_active", 0.0);
+}
+
+#[test]
+fn a_handshake_that_ends_after_the_last_accept_is_told_to_come_again() {
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let proxy = Proxy::start(&format!("{list}drain: {{delay: 0s, timeout: 1h, spread: 0s}}\n"));
+    let request = request("devbox:22");
+    let (start, end) = request.split_at(20);
+    let mut client = proxy.client(start);
+    proxy.settles("connections_active", 1.0);
+    proxy.stop();
+    proxy.stops_accepting();
+    client.send(end);
+    let phrase = "this proxy is shutting down, try again";
+    let expected = refusal(503, phrase, "connection_limit_reached", "Retry-After: 1\r\n");
+    assert_eq!(client.rest_as_text(), expected);
+    drop(client);
+    assert_eq!(proxy.drained(), Drained::Clean);
+    target.expect_nobody();
+}
+
+#[test]
+fn a_full_descriptor_table_pauses_accepting_and_nothing_else() {
+    const DESCRIPTORS: u32 = 64;
+    let echo = Echo::listen();
+    let list = allow(&[("echo:22", echo.address())]);
+    let settings = Settings::new(&format!("{list}timeouts: {{head: 1h}}\n"));
+    let arguments = ["serve", "--config", settings.path()];
+    let mut server = Server::start(switchboard_with_descriptors(DESCRIPTORS, &arguments));
+    let mut running = server.open("echo:22");
+    let mut next = server.client("");
+    server.settles("connections_unfinished", 1.0);
+    // The caps keep the public port's connections within the limit, and so the operator's have to use it up.
+    let rest: Vec<Peer> = (0..DESCRIPTORS).map(|_| Peer::connect(server.admin())).collect();
+    let paused = |address: SocketAddr| {
+        format!("cannot accept, pausing error=Too many open files (os error 24) address={address}")
+    };
+    server.process.stderr.find(&paused(server.admin()));
+    let waiting = server.client("");
+    server.process.stderr.find(&paused(server.public()));
+    running.send("still here");
+    running.expect("still here");
+    // It was accepted, but there is no descriptor left for its target.
+    next.send(request("echo:22"));
+    let phrase = "this proxy is out of sockets, try again";
+    let expected = refusal(503, phrase, "connection_limit_reached", "Retry-After: 1\r\n");
+    assert_eq!(next.rest_as_text(), expected);
+    drop((rest, waiting));
+    let mut next = server.open("echo:22");
+    next.send("back again");
+    next.expect("back again");
+    running.send("all the time");
+    running.expect("all the time");
+    let page = server.scrape();
+    assert!(page.value("accept_paused_total") >= 1.0);
+    assert_eq!(page.values["process_max_fds"], f64::from(DESCRIPTORS));
+    // A pause is a tenth of a second: a loop that spins would have counted up by thousands.
+    assert!(page.value("accept_paused_total") < DEADLINE.as_secs_f64() * 10.0);
+}

@@ -1,0 +1,492 @@
+//! Drives the relay over real connections: equal bytes, exact counts, and every ending passed on as what it was.
+
+use std::cell::Cell;
+use std::future::pending;
+use std::io;
+use std::time::Duration;
+
+use crate::harness::loopback::{Part, Rig, SETUPS, Wires, play, play_and_reset, reset};
+use proptest::prelude::*;
+use rustix::net::{SendFlags, send};
+use switchboard::direction::Direction;
+use switchboard::outcome::{Close, Reason, Side};
+use switchboard::relay::Engine;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+fn part() -> impl Strategy<Value = Part> {
+    let bytes = prop_oneof![Just(0), 1_usize..100, 100_usize..100_000, 100_000_usize..3_000_000];
+    let piece = || prop_oneof![1_usize..20, 20_usize..5_000, 5_000_usize..300_000];
+    let pieces = move || proptest::collection::vec(piece(), 1..6);
+    (bytes, any::<u8>(), pieces(), pieces()).prop_map(|(bytes, seed, writes, reads)| Part {
+        // Tiny pieces only for small streams: a case is to take milliseconds.
+        bytes: bytes.min(2_000 * writes.iter().chain(&reads).min().unwrap()),
+        seed,
+        writes,
+        reads,
+        finishes_last: false,
+    })
+}
+
+fn room() -> impl Strategy<Value = Option<u32>> {
+    prop_oneof![3 => Just(None), 1 => (32_768_u32..262_144).prop_map(Some)]
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(future)
+}
+
+/// All at once: most tests wait for clocks more than for the processor.
+async fn for_each_setup(test: impl AsyncFn(Rig)) {
+    let [one, two, three, four, five] = SETUPS.map(Rig::new);
+    tokio::join!(test(one), test(two), test(three), test(four), test(five));
+}
+
+fn eof(by: Side) -> Close {
+    Close {
+        by,
+        reason: Reason::Eof,
+    }
+}
+
+fn reset_by(by: Side) -> Close {
+    Close {
+        by,
+        reason: Reason::Reset,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn both_streams_arrive_whole_and_are_counted_to_the_byte(
+        early in proptest::collection::vec(any::<u8>(), 0..20_000),
+        parts in (part(), part()),
+        last in 0..3,
+        room in room(),
+    ) {
+        let (mut client_part, mut target_part) = parts;
+        client_part.finishes_last = last == 1;
+        target_part.finishes_last = last == 2;
+        for setup in SETUPS {
+            let rig = Rig::new(setup);
+            let (close, (at_client, at_target)) = block_on(async {
+                let wires = Wires::with(early.clone(), room).await;
+                rig.carry(wires, pending(), async |mut client, mut target| {
+                    let (in_client, in_target) = (Cell::new(0), Cell::new(0));
+                    tokio::join!(
+                        play(&mut client, &client_part, &in_client),
+                        play(&mut target, &target_part, &in_target),
+                    )
+                }).await
+            });
+            let upload = [early.as_slice(), &client_part.stream()].concat();
+            prop_assert!(at_target.received == upload, "{setup:?} upload");
+            prop_assert!(at_client.received == target_part.stream(), "{setup:?} download");
+            prop_assert!(at_target.end.is_ok() && at_client.end.is_ok());
+            prop_assert_eq!(rig.totals.bytes(Direction::Upload), upload.len() as u64);
+            prop_assert_eq!(rig.meter.bytes(Direction::Upload), upload.len() as u64);
+            prop_assert_eq!(rig.meter.bytes(Direction::Download), target_part.bytes as u64);
+            prop_assert_eq!(rig.resources.pipes_in_use(), 0);
+            prop_assert_eq!(close.reason, Reason::Eof);
+            match last {
+                1 => prop_assert_eq!(close.by, Side::Target),
+                2 => prop_assert_eq!(close.by, Side::Client),
+                _ => prop_assert_ne!(close.by, Side::Proxy),
+            }
+        }
+    }
+
+    #[test]
+    fn a_reset_at_any_moment_stays_a_reset(
+        parts in (part(), part()),
+        by_client in any::<bool>(),
+        moment in 0.0..1.0_f64,
+        room in room(),
+    ) {
+        let (breaking, other) = parts;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a length")]
+        let moment = (breaking.bytes as f64 * moment) as usize;
+        let side = if by_client { Side::Client } else { Side::Target };
+        for setup in SETUPS {
+            let rig = Rig::new(setup);
+            let (close, (sent, seen)) = block_on(async {
+                let wires = Wires::with(Vec::new(), room).await;
+                rig.carry(wires, pending(), async |client, target| {
+                    let (breaks, mut stays) = if by_client { (client, target) } else { (target, client) };
+                    let moved = Cell::new(0);
+                    tokio::join!(play_and_reset(breaks, &breaking, moment), play(&mut stays, &other, &moved))
+                }).await
+            });
+            prop_assert_eq!(close, reset_by(side), "{:?}", setup);
+            prop_assert!(seen.reset(), "{:?}: {:?} {:?}", setup, seen.sent, seen.end);
+            let received = &seen.received;
+            prop_assert!(sent[..received.len()] == received[..], "{setup:?} sent something else");
+            let direction = if by_client { Direction::Upload } else { Direction::Download };
+            let counted = rig.meter.bytes(direction);
+            prop_assert!((received.len() as u64..=sent.len() as u64).contains(&counted), "{setup:?} {counted}");
+            prop_assert_eq!(rig.resources.pipes_in_use(), 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_other_side_sends_after_one_has_finished_still_arrives() {
+    for_each_setup(async |rig| {
+        for first in [Side::Client, Side::Target] {
+            let (close, ()) = rig
+                .carry(Wires::new().await, pending(), async |client, target| {
+                    let (mut finishes, mut goes_on) = match first {
+                        Side::Client => (client, target),
+                        Side::Target | Side::Proxy => (target, client),
+                    };
+                    finishes.write_all(b"request").await.unwrap();
+                    finishes.shutdown().await.unwrap();
+                    let mut request = Vec::new();
+                    goes_on.read_to_end(&mut request).await.unwrap();
+                    assert_eq!(request, b"request");
+                    let answer = vec![7; 300_000];
+                    let mut received = Vec::new();
+                    let (written, read) = tokio::join!(
+                        async {
+                            goes_on.write_all(&answer).await.unwrap();
+                            goes_on.shutdown().await
+                        },
+                        finishes.read_to_end(&mut received)
+                    );
+                    assert!(written.is_ok() && read.is_ok());
+                    assert!(received == answer);
+                })
+                .await;
+            assert_eq!(close, eof(first));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reset_of_an_idle_tunnel_is_passed_on_either_way() {
+    for_each_setup(async |rig| {
+        for side in [Side::Client, Side::Target] {
+            let (close, end) = rig
+                .carry(Wires::new().await, pending(), async |client, target| {
+                    let (breaks, mut stays) = match side {
+                        Side::Client => (client, target),
+                        Side::Target | Side::Proxy => (target, client),
+                    };
+                    reset(breaks);
+                    stays.read(&mut [0; 1]).await
+                })
+                .await;
+            assert_eq!(close, reset_by(side));
+            assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        }
+    })
+    .await;
+}
+
+/// A server that closes as soon as it has sent all gets a late message of its client, and its kernel answers with a
+/// reset. The proxy has the whole download by then, and its end: a reset of the client would throw the tail away.
+#[tokio::test]
+async fn who_resets_after_it_has_finished_takes_back_nothing() {
+    const SENT: usize = 200_000;
+    for_each_setup(async |rig| {
+        for side in [Side::Client, Side::Target] {
+            let direction = match side {
+                Side::Client => Direction::Upload,
+                Side::Target | Side::Proxy => Direction::Download,
+            };
+            let before = rig.meter.bytes(direction);
+            let (resets, told) = oneshot::channel();
+            let script = async |client, target| {
+                let (mut finishes, mut stays): (TcpStream, TcpStream) = match side {
+                    Side::Client => (client, target),
+                    Side::Target | Side::Proxy => (target, client),
+                };
+                finishes.write_all(&vec![7; SENT]).await.unwrap();
+                finishes.shutdown().await.unwrap();
+                rig.counted(direction, before + SENT as u64).await;
+                // The end itself is seen once the bytes before it are.
+                let mut first = [0; 1];
+                stays.read_exact(&mut first).await.unwrap();
+                stays.write_all(b"late").await.unwrap();
+                finishes.read_exact(&mut [0; 4]).await.unwrap();
+                reset(finishes);
+                resets.send(()).unwrap();
+                stays
+            };
+            let wires = Wires::with(Vec::new(), Some(32_768)).await;
+            let (close, mut stays) = rig.carry(wires, pending(), script).await;
+            told.await.unwrap();
+            assert_eq!(close, reset_by(side));
+            let mut rest = Vec::new();
+            let end = stays.read_to_end(&mut rest).await;
+            assert_eq!(rest.len(), SENT - 1, "{side:?} {:?} {end:?}", rig.engine);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sixteen_mebibytes_and_a_close_arrive_whole_every_time() {
+    for_each_setup(async |rig| {
+        let sent = vec![42; 16 << 20];
+        for round in 1..=20 {
+            let (close, ()) = rig
+                .carry(Wires::new().await, pending(), async |mut client, mut target| {
+                    let upload = async {
+                        client.write_all(&sent).await.unwrap();
+                        drop(client);
+                    };
+                    let receive = async {
+                        let (mut total, mut buffer) = (0, vec![0; 1 << 18]);
+                        loop {
+                            match target.read(&mut buffer).await.unwrap() {
+                                0 => break,
+                                read => total += read,
+                            }
+                        }
+                        assert_eq!(total, sent.len(), "round {round}");
+                        drop(target);
+                    };
+                    tokio::join!(upload, receive);
+                })
+                .await;
+            assert_eq!(close, eof(Side::Client));
+        }
+        assert_eq!(rig.meter.bytes(Direction::Upload), 20 * (16 << 20));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stalled_reader_hides_no_reset_of_the_other_side() {
+    for_each_setup(async |rig| {
+        for side in [Side::Client, Side::Target] {
+            let direction = match side {
+                Side::Client => Direction::Upload,
+                Side::Target | Side::Proxy => Direction::Download,
+            };
+            let (close, end) = rig
+                .carry(
+                    Wires::with(Vec::new(), Some(32_768)).await,
+                    pending(),
+                    async |client, target| {
+                        let (mut breaks, mut stalls) = match side {
+                            Side::Client => (client, target),
+                            Side::Target | Side::Proxy => (target, client),
+                        };
+                        let bytes = vec![1; 64 << 20];
+                        tokio::select! {
+                            written = breaks.write_all(&bytes) => unreachable!("{written:?}"),
+                            () = rig.stalled(direction) => {}
+                        }
+                        reset(breaks);
+                        // It reads on only when the relay has let go of what it held.
+                        while rig.resources.pipes_in_use() > 0 {
+                            tokio::task::yield_now().await;
+                        }
+                        let mut rest = Vec::new();
+                        stalls.read_to_end(&mut rest).await
+                    },
+                )
+                .await;
+            assert_eq!(close, reset_by(side));
+            assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_idle_tunnel_holds_no_pipe_however_hot_it_was() {
+    for_each_setup(async |rig| {
+        let (_, ()) = rig
+            .carry(Wires::new().await, pending(), async |mut client, mut target| {
+                let mut bulk = vec![1; 4 << 20];
+                let sent = bulk.clone();
+                let (written, read) = tokio::join!(client.write_all(&sent), target.read_exact(&mut bulk));
+                assert!(written.is_ok() && read.is_ok());
+                for _ in 0..3 {
+                    rig.counted(Direction::Upload, 4 << 20).await;
+                    assert_eq!(rig.resources.pipes_in_use(), 0);
+                    target.write_all(b"pong").await.unwrap();
+                    client.read_exact(&mut [0; 4]).await.unwrap();
+                }
+            })
+            .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_moves_for_long_enough_and_the_tunnel_ends() {
+    const IDLE: Duration = Duration::from_millis(150);
+    for_each_setup(async |mut rig| {
+        rig.options.idle = Some(IDLE);
+        let start = Instant::now();
+        let (close, ()) = rig
+            .carry(Wires::new().await, pending(), async |mut client, mut target| {
+                client.write_all(b"x").await.unwrap();
+                target.read_exact(&mut [0; 1]).await.unwrap();
+                // Both are told by an end of stream.
+                assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
+                assert_eq!(target.read(&mut [0; 1]).await.unwrap(), 0);
+            })
+            .await;
+        assert_eq!((close.by, close.reason), (Side::Proxy, Reason::Idle));
+        assert!(start.elapsed() >= IDLE);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_half_closed_tunnel_has_its_own_timeout() {
+    for_each_setup(async |mut rig| {
+        rig.options.half_closed = Duration::from_millis(150);
+        for first in [Side::Client, Side::Target] {
+            let start = Instant::now();
+            let (close, ()) = rig
+                .carry(Wires::new().await, pending(), async |client, target| {
+                    let (mut finishes, mut stays) = match first {
+                        Side::Client => (client, target),
+                        Side::Target | Side::Proxy => (target, client),
+                    };
+                    finishes.shutdown().await.unwrap();
+                    assert_eq!(stays.read(&mut [0; 1]).await.unwrap(), 0);
+                    assert_eq!(finishes.read(&mut [0; 1]).await.unwrap(), 0);
+                })
+                .await;
+            assert_eq!((close.by, close.reason), (Side::Proxy, Reason::Idle));
+            assert!(start.elapsed() >= rig.options.half_closed);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn when_the_proxy_ends_it_what_was_read_is_still_written() {
+    let drained = Close {
+        by: Side::Proxy,
+        reason: Reason::Drained,
+    };
+    for_each_setup(async |rig| {
+        let (end, told) = oneshot::channel();
+        let ending = async { told.await.unwrap() };
+        let wires = Wires::with(Vec::new(), Some(65_536)).await;
+        let (close, received) = rig
+            .carry(wires, ending, async |mut client, mut target| {
+                let bytes = vec![1; 64 << 20];
+                tokio::select! {
+                    written = client.write_all(&bytes) => unreachable!("{written:?}"),
+                    () = rig.stalled(Direction::Upload) => {}
+                }
+                end.send(drained).unwrap();
+                let mut received = Vec::new();
+                // An end of stream, not a reset: all that was read arrives.
+                target.read_to_end(&mut received).await.unwrap();
+                received
+            })
+            .await;
+        assert_eq!(close, drained);
+        assert_eq!(
+            received.len() as u64,
+            rig.meter.bytes(Direction::Upload),
+            "{:?}",
+            rig.engine
+        );
+        assert_eq!(rig.resources.pipes_in_use(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn early_bytes_come_first_even_from_a_client_that_has_finished() {
+    for_each_setup(async |rig| {
+        let wires = Wires::with(b"early ".to_vec(), None).await;
+        let (close, ()) = rig
+            .carry(wires, pending(), async |mut client, mut target| {
+                client.write_all(b"late").await.unwrap();
+                client.shutdown().await.unwrap();
+                let mut received = Vec::new();
+                target.read_to_end(&mut received).await.unwrap();
+                assert_eq!(received, b"early late");
+                target.shutdown().await.unwrap();
+            })
+            .await;
+        assert_eq!(close, eof(Side::Client));
+        assert_eq!(rig.meter.bytes(Direction::Upload), 10);
+    })
+    .await;
+}
+
+/// splice(2) stops in front of TCP urgent data for ever: a client could make a tunnel spin, or lose what stands behind.
+#[tokio::test]
+async fn urgent_data_loses_no_byte_behind_it() {
+    for_each_setup(async |rig| {
+        let (close, received) = rig
+            .carry(Wires::new().await, pending(), async |mut client, mut target| {
+                let bulk = vec![1; 1 << 20];
+                let mut received = vec![0; 1 << 20];
+                let (written, read) = tokio::join!(client.write_all(&bulk), target.read_exact(&mut received));
+                assert!(written.is_ok() && read.is_ok());
+                send(&client, b"!", SendFlags::OOB).unwrap();
+                client.write_all(b"behind").await.unwrap();
+                client.shutdown().await.unwrap();
+                received.clear();
+                let end = timeout(Duration::from_secs(5), target.read_to_end(&mut received)).await;
+                end.expect("it does not spin").unwrap();
+                target.shutdown().await.unwrap();
+                received
+            })
+            .await;
+        assert_eq!(close, eof(Side::Client));
+        // As recv(2) has it, the urgent byte is not a part of the stream.
+        assert_eq!(received, b"behind");
+    })
+    .await;
+}
+
+#[test]
+fn tunnels_of_several_threads_share_a_pool_that_is_too_small_for_them() {
+    const BYTES: usize = 2_000_000;
+    let rig = Rig::new((Engine::Splice, 3));
+    let tunnel = async |seed| {
+        let part = Part {
+            bytes: BYTES,
+            seed,
+            writes: vec![70_000],
+            reads: vec![30_000],
+            finishes_last: false,
+        };
+        let script = async |mut client, mut target| {
+            let (in_client, in_target) = (Cell::new(0), Cell::new(0));
+            tokio::join!(
+                play(&mut client, &part, &in_client),
+                play(&mut target, &part, &in_target),
+            )
+        };
+        let (close, (at_client, at_target)) = rig.carry(Wires::new().await, pending(), script).await;
+        assert_eq!(close.reason, Reason::Eof);
+        assert!(at_client.received == part.stream() && at_target.received == part.stream());
+    };
+    std::thread::scope(|threads| {
+        for seed in 0..3 {
+            let tunnel = &tunnel;
+            threads.spawn(move || {
+                block_on(async { tokio::join!(tunnel(seed), tunnel(seed + 3), tunnel(seed + 6), tunnel(seed + 9)) });
+            });
+        }
+    });
+    assert_eq!(rig.resources.pipes_in_use(), 0);
+    for direction in Direction::ALL {
+        assert_eq!(rig.meter.bytes(direction), 12 * BYTES as u64);
+    }
+}

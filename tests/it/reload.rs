@@ -1,0 +1,205 @@
+//! SIGHUP: targets come and go, limits change under tunnels that run, and a file with faults changes nothing.
+
+use std::fs;
+
+use crate::harness::ports::Ports;
+use crate::harness::process::{Server, Settings, switchboard};
+use crate::harness::target::{Blackhole, Target};
+use crate::harness::{allow, refusal, request};
+use rustix::process::Signal;
+
+fn reload(server: &mut Server) {
+    server.process.signal(Signal::HUP);
+    server.process.stderr.find("configuration reloaded");
+}
+
+fn not_allowed() -> String {
+    refusal(403, "the target is not on the allowlist", "http_request_denied", "")
+}
+
+#[test]
+fn targets_come_and_go_and_only_those_that_go_lose_their_tunnels() {
+    let (stays, goes, comes) = (Target::listen(), Target::listen(), Target::listen());
+    let settings = Settings::new(&allow(&[("stays:22", stays.address()), ("goes:22", goes.address())]));
+    let mut server = Server::with(&settings);
+    let (mut client, mut service) = server.tunnel("stays:22", &stays);
+    let (mut lost, mut lost_service) = server.tunnel("goes:22", &goes);
+    assert_eq!(server.answer("comes:22"), not_allowed());
+    settings.change(&allow(&[("stays:22", stays.address()), ("comes:22", comes.address())]));
+    reload(&mut server);
+    lost.expect_end();
+    lost_service.expect_end();
+    assert_eq!(server.answer("goes:22"), not_allowed());
+    server.tunnel("comes:22", &comes);
+    client.send("up");
+    service.expect("up");
+    server.settles(r#"tunnels_closed_total{by="proxy",reason="revoked"}"#, 1.0);
+    server.settles("allowlist_targets", 2.0);
+    // One that has left may come back.
+    settings.change(&allow(&[("stays:22", stays.address()), ("goes:22", goes.address())]));
+    reload(&mut server);
+    server.tunnel("goes:22", &goes);
+    service.send("down");
+    client.expect("down");
+}
+
+#[test]
+fn a_target_that_goes_while_it_is_dialled_is_not_reached() {
+    let blackhole = Blackhole::open();
+    let patient = "timeouts: {dial: 1h, dial_try: 1h}\n";
+    let settings = Settings::new(&(allow(&[("goes:22", blackhole.address())]) + patient));
+    let mut server = Server::with(&settings);
+    let mut client = server.client(request("goes:22"));
+    blackhole.expect_dials(1);
+    settings.change(&(allow(&[]) + patient));
+    reload(&mut server);
+    assert_eq!(client.rest_as_text(), not_allowed());
+    blackhole.expect_dials(0);
+}
+
+#[test]
+fn an_address_that_changes_is_for_the_next_tunnel() {
+    let (old, new) = (Target::listen(), Target::listen());
+    let settings = Settings::new(&allow(&[("devbox:22", old.address())]));
+    let mut server = Server::with(&settings);
+    let (mut client, mut service) = server.tunnel("devbox:22", &old);
+    settings.change(&allow(&[("devbox:22", new.address())]));
+    reload(&mut server);
+    server.tunnel("devbox:22", &new);
+    client.send("up");
+    service.expect("up");
+    old.expect_nobody();
+}
+
+#[test]
+fn a_changed_rate_reaches_a_tunnel_that_runs() {
+    const BYTES: usize = 4 << 20;
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let limited = format!("{list}limits: {{tunnel: {{download: 1KiB/s, upload: 1KiB/s, burst: 1KiB}}}}\n");
+    let settings = Settings::new(&limited);
+    let mut server = Server::with(&settings);
+    let (client, service) = server.tunnel("devbox:22", &target);
+    let pour = |mut from: crate::harness::peer::Peer| {
+        std::thread::spawn(move || {
+            from.send(vec![b'x'; BYTES]);
+            from.finish();
+        })
+    };
+    let pouring = [pour(client.again()), pour(service.again())];
+    // It would take an hour: both directions wait for their limit.
+    for direction in ["upload", "download"] {
+        let series = format!(r#"throttled_seconds_total{{direction="{direction}"}}"#);
+        crate::harness::eventually("throttled", || (server.scrape().value(&series) > 0.0).then_some(()));
+    }
+    settings.change(&list);
+    reload(&mut server);
+    for mut end in [client, service] {
+        assert_eq!(end.rest().len(), BYTES);
+    }
+    for poured in pouring {
+        poured.join().unwrap();
+    }
+    // And back again, for the next one.
+    settings.change(&limited);
+    reload(&mut server);
+    let throttled = |server: &Server| {
+        server
+            .scrape()
+            .value(r#"throttled_seconds_total{direction="download"}"#)
+    };
+    let before = throttled(&server);
+    let (_client, mut service) = server.tunnel("devbox:22", &target);
+    service.send(vec![b'x'; 100_000]);
+    crate::harness::eventually("throttled again", || (throttled(&server) > before).then_some(()));
+}
+
+#[test]
+fn a_file_with_faults_changes_nothing_and_every_fault_is_told() {
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let settings = Settings::new(&list);
+    let mut server = Server::with(&settings);
+    let (mut client, mut service) = server.tunnel("devbox:22", &target);
+    settings.write("allowlist:\n  static: []\n  dynamic: []\ntimeouts: {head: soon}\nlimits: {tunnel: {burst: 0B}}\n");
+    server.process.signal(Signal::HUP);
+    server.process.stderr.find("the settings stay as they were");
+    for fault in [
+        "ERROR switchboard::app::reload: line 3: allowlist.dynamic: unknown key; known here: static",
+        "ERROR switchboard::app::reload: line 4: timeouts.head: expected a duration",
+        "ERROR switchboard::app::reload: line 5: limits.tunnel.burst: ",
+    ] {
+        server.process.stderr.find(fault);
+    }
+    server.settles("config_last_reload_successful", 0.0);
+    server.settles("config_reload_failures_total", 1.0);
+    client.send("up");
+    service.expect("up");
+    server.tunnel("devbox:22", &target);
+
+    fs::remove_file(settings.path()).unwrap();
+    server.process.signal(Signal::HUP);
+    server.process.stderr.find("cannot read");
+    server.process.stderr.find("No such file");
+    server.settles("config_reload_failures_total", 2.0);
+    server.tunnel("devbox:22", &target);
+
+    settings.change(&list);
+    reload(&mut server);
+    server.settles("config_last_reload_successful", 1.0);
+    server.settles("config_reload_failures_total", 2.0);
+    service.send("down");
+    client.expect("down");
+}
+
+#[test]
+fn a_file_that_is_only_being_written_takes_nobody_away() {
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let settings = Settings::new(&list);
+    let mut server = Server::with(&settings);
+    let (mut client, mut service) = server.tunnel("devbox:22", &target);
+    for half_written in ["", "\n", "# The targets of the site.\n\n", "---\n"] {
+        settings.write(half_written);
+        server.process.signal(Signal::HUP);
+        server.process.stderr.find("the settings stay as they were");
+        server
+            .process
+            .stderr
+            .find("nothing is set in it, as in a file that is being written");
+    }
+    server.settles("config_reload_failures_total", 4.0);
+    client.send("up");
+    service.expect("up");
+    server.tunnel("devbox:22", &target);
+    // Who means it can say so.
+    settings.change("allowlist: {static: []}\n");
+    server.process.signal(Signal::HUP);
+    let reloaded = server.process.stderr.find("configuration reloaded");
+    assert!(reloaded.contains("targets=0 removed=1"), "{reloaded}");
+    client.expect_end();
+}
+
+#[test]
+fn what_flags_say_holds_across_reloads_and_what_needs_a_restart_is_told() {
+    let (flag, file) = (Target::listen(), Target::listen());
+    let settings = Settings::new(&allow(&[("flag:22", file.address()), ("file:22", file.address())]));
+    let allowed = format!("flag:22={}", flag.address());
+    let mut server = Server::start(switchboard(&[
+        "serve",
+        "--config",
+        settings.path(),
+        "--allow",
+        &allowed,
+    ]));
+    server.tunnel("flag:22", &flag);
+    settings.change("timeouts: {head: 1s}\ndrain: {delay: 0s}\n");
+    server.process.signal(Signal::HUP);
+    server
+        .process
+        .stderr
+        .find("changed, but needs a restart: timeouts, drain");
+    server.process.stderr.find("configuration reloaded");
+    server.tunnel("flag:22", &flag);
+    assert_eq!(server.answer("file:22"), not_allowed());
+}

@@ -1,0 +1,322 @@
+//! What a peer or a defect does to one tunnel is that tunnel's affair: memory, panics, and what targets see.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::harness::page::Page;
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Process, Server, Settings};
+use crate::harness::proxy::Proxy;
+use crate::harness::stream::Stream;
+use crate::harness::target::Target;
+use crate::harness::{CONFIRMATION, DEADLINE, allow, eventually, request};
+use http::Request;
+use rustix::process::Signal;
+use socket2::{Domain, Socket, Type};
+use switchboard::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
+use switchboard::drain::Conductor;
+use switchboard::limits::budget::Budgets;
+use switchboard::limits::clients::Clients;
+use switchboard::limits::slots::Slots;
+use switchboard::limits::unfinished::Unfinished;
+use switchboard::limits::{Limits, TargetCaps, TargetLimits};
+use switchboard::metrics::Metrics;
+use switchboard::relay::Resources;
+use switchboard::tls::{self, Tls};
+use switchboard::tunnel::record::Ids;
+use switchboard::tunnel::{self, Shared};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::timeout;
+
+/// What a tunnel may hold when neither side reads: a buffer of 64 KiB each way, and what keeps it open.
+const MOST_A_TUNNEL: f64 = (2 * 64 + 16) as f64 * 1024.0;
+
+#[test]
+fn two_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
+    const TUNNELS: u16 = 200;
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let server = Server::with(&Settings::new(&format!(
+        "{list}limits: {{client: {{connects_per_second: unlimited}}}}\n"
+    )));
+    let resident = |server: &Server| server.scrape().values["process_resident_memory_bytes"];
+    // What the first tunnels make once is not the others'.
+    for _ in 0..4 {
+        let (mut client, mut service) = server.tunnel("devbox:22", &target);
+        client.send(vec![b'x'; 1 << 17]);
+        service.expect(vec![b'x'; 1 << 17]);
+    }
+    let before = resident(&server);
+    // Each end sends until nobody takes any more, and reads nothing.
+    let fill = |mut peer: Peer, chunk: &[u8]| {
+        while peer.send_what_fits(chunk) > 0 {}
+        peer
+    };
+    let open: Vec<_> = (0..TUNNELS)
+        .flat_map(|_| <[Peer; 2]>::from(server.tunnel("devbox:22", &target)))
+        .collect();
+    let filling: Vec<_> = open
+        .into_iter()
+        .map(|peer| {
+            let chunk = vec![b'x'; 64 * 1024];
+            std::thread::spawn(move || fill(peer, &chunk))
+        })
+        .collect();
+    let stalled: Vec<_> = filling.into_iter().map(|peer| peer.join().unwrap()).collect();
+    let moved = |server: &Server| -> f64 {
+        let bytes = server.scrape().counted("tunnel_bytes_total");
+        bytes.iter().map(|(_, bytes)| bytes).sum()
+    };
+    let mut last = 0.0;
+    eventually("nothing moves", || {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = moved(&server);
+        (std::mem::replace(&mut last, now) == now).then_some(())
+    });
+    let each = (resident(&server) - before) / f64::from(TUNNELS);
+    println!("{each:.0} bytes for each of {TUNNELS} stalled tunnels");
+    assert!(each < MOST_A_TUNNEL, "{each}");
+    // The others are none the worse.
+    let (mut client, mut service) = server.tunnel("devbox:22", &target);
+    client.send("hello");
+    service.expect("hello");
+    drop(stalled);
+    server.settles("connections_active", 1.0);
+}
+
+/// A tunnel whose relay cannot work out when it would be idle: a fault that no configuration can have.
+fn faulty(address: SocketAddr) -> ServiceTarget {
+    service("faulty", address, Some(Duration::MAX))
+}
+
+fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTarget {
+    ServiceTarget {
+        id: TargetId {
+            namespace: "test".into(),
+            service: name.into(),
+        },
+        name: format!("{name}.test").into(),
+        ports: [22, 22],
+        allowed_clients: None,
+        endpoints: Endpoints::from(vec![address]),
+        limits: TargetLimits {
+            caps: TargetCaps {
+                tunnels: NonZeroU32::new(1),
+                ..TargetCaps::default()
+            },
+            idle: Some(idle),
+            any_protocol: true,
+            ..TargetLimits::default()
+        },
+    }
+}
+
+/// What its tunnels share, for as long as nobody drains it.
+fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
+    let limits = Limits::default();
+    let (writer, allowlist) = Writer::new();
+    writer.replace(targets, true);
+    let (conductor, drain) = Conductor::new();
+    let burst = limits.tunnel.burst;
+    let shared = Shared {
+        allowlist,
+        metrics: Metrics::new().unwrap(),
+        drain,
+        resources: Resources::new(4),
+        clients: Clients::new(limits.client, burst, limits.caps.client),
+        unfinished: Unfinished::new(NonZeroU32::new(8)),
+        // The one that runs, and the one that panics.
+        tunnels: Arc::new(Slots::new(NonZeroU32::new(2))),
+        total: Budgets::new(limits.total, burst),
+        ids: Ids::default(),
+        tls: Tls::new(tls::Settings::default(), tls::Options::default()).unwrap(),
+        connect: switchboard::connect::Options::default(),
+        dial: switchboard::net::dial::Options::default(),
+        identification: switchboard::ssh::identification::Options::default(),
+        relay: switchboard::relay::Options::default(),
+    };
+    (Arc::new(shared), conductor)
+}
+
+/// A connection to the proxy, and the task that serves it.
+async fn connect(shared: &Arc<Shared>) -> (TcpStream, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+    let (stream, peer) = accepted.unwrap();
+    let port = Arc::new(switchboard::net::listener::Options::from(address));
+    let shared = Arc::clone(shared);
+    let serving = tokio::spawn(async move { tunnel::serve(stream, peer, port, &shared).await });
+    (client.unwrap(), serving)
+}
+
+/// A tunnel goes on while another panics, more often than there are places in all or of the target.
+async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnMut(&Arc<Shared>, &str) -> C) {
+    let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = target.local_addr().unwrap();
+    let (shared, _conductor) = shared(vec![faulty(address), service("sound", address, None)]);
+    let mut client = open(&shared, "sound.test:22").await;
+    let mut sound = target.accept().await.unwrap().0;
+    for count in 1..=5 {
+        let mut lost_client = open(&shared, "faulty.test:22").await;
+        let mut lost = target.accept().await.unwrap().0;
+        // It takes both connections with it, and nobody may take that for an orderly end.
+        let (mut ours, mut theirs) = ([0], [0]);
+        let ends = async { tokio::join!(lost.read(&mut ours), lost_client.read(&mut theirs)) };
+        let ends = timeout(DEADLINE, ends).await.unwrap();
+        for end in <[_; 2]>::from(ends) {
+            assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        }
+        let page = || Page::parse(&shared.metrics.encode().unwrap());
+        let counted = async {
+            while page().value(r#"tunnels_closed_total{by="proxy",reason="panic"}"#) != f64::from(count) {
+                yield_now().await;
+            }
+        };
+        timeout(DEADLINE, counted).await.unwrap();
+        assert_eq!(page().value("connections_active"), 1.0);
+        client.write_all(b"still here").await.unwrap();
+        let mut heard = [0; 10];
+        timeout(DEADLINE, sound.read_exact(&mut heard)).await.unwrap().unwrap();
+        assert_eq!(&heard, b"still here");
+    }
+}
+
+#[tokio::test]
+async fn a_tunnel_that_panics_ends_alone_is_counted_and_gives_its_places_back() {
+    panics_alone(async |shared, name| {
+        let (mut client, _serving) = connect(shared).await;
+        client.write_all(request(name).as_bytes()).await.unwrap();
+        let mut answer = vec![0; CONFIRMATION.len()];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(String::from_utf8(answer).unwrap(), CONFIRMATION);
+        client
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_of_http_2_that_panics_ends_alone_too() {
+    let mut connection = None;
+    panics_alone(async |shared, name| {
+        if connection.is_none() {
+            let (requests, driver) = h2::client::handshake(connect(shared).await.0).await.unwrap();
+            tokio::spawn(driver);
+            connection = Some(requests);
+        }
+        let requests = connection.clone().unwrap();
+        let request = Request::connect(name).body(()).unwrap();
+        // Its answer may be overtaken by its reset.
+        Stream::new(requests.ready().await.unwrap().send_request(request, false).unwrap())
+    })
+    .await;
+}
+
+/// A server that is somebody else's process: it says where it listens, greets everybody, and reads nothing.
+fn server(port: u16) -> Process {
+    let mut command = Command::new("python3");
+    command.args(["-c", SERVER, &port.to_string()]);
+    Process::spawn(command)
+}
+
+const SERVER: &str = "
+import socket, sys
+listener = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+print('listening', flush=True)
+kept = []
+while True:
+    kept.append(listener.accept()[0])
+    kept[-1].sendall(b'ready')
+";
+
+#[test]
+fn a_target_that_is_killed_ends_its_tunnels_and_is_there_again_when_it_is_back() {
+    // Bound, it is nobody else's while the server is away.
+    let place = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    place.set_reuse_address(true).unwrap();
+    place.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = place.local_addr().unwrap().as_socket().unwrap();
+    let proxy = Proxy::start(&allow(&[("devbox:22", address)]));
+    let open = || {
+        let mut client = proxy.client(request("devbox:22"));
+        client.expect(CONFIRMATION);
+        client.expect("ready");
+        client
+    };
+    for round in 1..=3 {
+        let mut killed = server(address.port());
+        killed.stdout.find("listening");
+        let (mut quiet, mut busy) = (open(), open());
+        busy.send("never read");
+        let counted = r#"tunnel_bytes_total{direction="upload",target_namespace="static",target_service="devbox:22"}"#;
+        proxy.settles(counted, f64::from(10 * round));
+        killed.signal(Signal::KILL);
+        // Its kernel closes what it had: in order, or with a reset where something was not read.
+        quiet.expect_end();
+        busy.expect_reset();
+        drop(quiet);
+        proxy.settles("connections_active", 0.0);
+        assert!(proxy.answer("devbox:22").starts_with("HTTP/1.1 502 "));
+    }
+}
+
+#[test]
+fn a_target_sees_the_connections_of_clients_and_no_other() {
+    let targets = [Target::listen(), Target::listen()];
+    let list = allow(&[("one:22", targets[0].address()), ("two:22", targets[1].address())]);
+    let server = Server::with(&Settings::new(&list));
+    for half in [
+        "",
+        "CONNECT one:22 HTTP/1.1\r\n",
+        "GET / HTTP/1.1\r\nHost: one:22\r\n\r\n",
+    ] {
+        server.client(half).finish();
+    }
+    assert!(server.answer("one:23").starts_with("HTTP/1.1 403 "));
+    server.ask_admin("GET", "/readyz");
+    for _ in 0..3 {
+        let (client, mut service) = server.tunnel("one:22", &targets[0]);
+        drop(client);
+        service.expect_end();
+    }
+    server.process.signal(Signal::HUP);
+    server.settles(r#"tunnels_closed_total{by="client",reason="eof"}"#, 3.0);
+    server.settles("connections_active", 0.0);
+    for target in &targets {
+        target.expect_nobody();
+    }
+}
+
+#[test]
+fn no_connection_to_a_target_outlives_its_client_even_one_that_is_killed() {
+    let target = Target::listen();
+    let proxy = Proxy::start(&allow(&[("devbox:22", target.address())]));
+    let (host, port) = (proxy.public().ip(), proxy.public().port());
+    let script =
+        format!("exec 3<>/dev/tcp/{host}/{port}; printf 'CONNECT devbox:22 HTTP/1.0\\r\\n\\r\\n' >&3; exec sleep 1000");
+    let mut services = Vec::new();
+    let clients: Vec<Process> = (0..5)
+        .map(|_| {
+            let mut command = Command::new("bash");
+            command.args(["-c", &script]);
+            let client = Process::spawn(command);
+            services.push(target.accept());
+            client
+        })
+        .collect();
+    for client in &clients {
+        client.signal(Signal::KILL);
+    }
+    for mut service in services {
+        service.send_what_fits(b"x");
+        service.ends();
+    }
+    proxy.settles("connections_active", 0.0);
+}

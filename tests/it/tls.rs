@@ -1,0 +1,728 @@
+//! TLS on the public port, with real peers: which certificate is shown, who is let in, what changes, and all that fails.
+
+mod client;
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::harness::authority::{Authority, Issued};
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Server, Settings};
+use crate::harness::proxy::Proxy;
+use crate::harness::target::Target;
+use crate::harness::{allow, eventually, refusal, request};
+use client::{answer, config, connect, open, run, text};
+use serde_json::Value;
+use switchboard::config::Config;
+
+/// A port with that mode, these certificates, and further settings of the section `tls`.
+fn settings(mode: &str, certificates: &[&Issued], more: &str) -> String {
+    let certificates: Vec<_> = certificates.iter().map(|issued| issued.setting()).collect();
+    format!(
+        "ssh_only: false\nlisten: {{address: \"127.0.0.1:0\", tls: {mode}}}\ntls: {{certificates: [{}], poll: 20ms{more}}}\n",
+        certificates.join(", ")
+    )
+}
+
+fn failures(proxy: &impl Ports, cause: &str) -> f64 {
+    proxy
+        .scrape()
+        .value(&format!("tls_handshake_failures_total{{cause=\"{cause}\"}}"))
+}
+
+#[track_caller]
+fn fails(proxy: &impl Ports, cause: &str) {
+    eventually(
+        &format!(
+            "{cause} instead of {:?}",
+            proxy.scrape().counted("tls_handshake_failures_total")
+        ),
+        || (failures(proxy, cause) == 1.0).then_some(()),
+    );
+    proxy.settles("connect_requests_total{code=\"499\",reason=\"tls_handshake\"}", 1.0);
+}
+
+#[test]
+fn one_port_serves_tls_and_plain_clients() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let server = authority.server("server", &["proxy.example.com"]);
+    let proxy = Proxy::start(&(settings("optional", &[&server], "") + &allow(&[("devbox:22", target.address())])));
+    let (mut plain, mut service) = proxy.tunnel("devbox:22", &target);
+    plain.send("plain");
+    service.expect("plain");
+    let mut client = connect(proxy.public(), &config(&authority, None), "proxy.example.com").unwrap();
+    open(&mut client, "devbox:22");
+    let mut service = target.accept();
+    client.write_all(b"up").unwrap();
+    service.expect("up");
+    service.send("down");
+    let mut read = [0; 4];
+    client.read_exact(&mut read).unwrap();
+    assert_eq!(&read, b"down");
+    // An end of stream is passed on, and leaves the other direction open.
+    service.finish();
+    assert_eq!(client.read(&mut read).unwrap(), 0, "a close_notify");
+    client.write_all(b"more").unwrap();
+    service.expect("more");
+    client.conn.send_close_notify();
+    client.conn.complete_io(&mut client.sock).ok();
+    service.expect_end();
+    proxy.settles("tunnels_closed_total{by=\"target\",reason=\"eof\"}", 1.0);
+    let mut client = connect(proxy.public(), &config(&authority, None), "proxy.example.com").unwrap();
+    let expected = refusal(403, "the target is not on the allowlist", "http_request_denied", "");
+    assert_eq!(answer(&mut client, "other:22"), expected);
+}
+
+/// What a tunnel may hold when neither side reads: 64 KiB each way, as much that came with it and is still encrypted, and
+/// what keeps both open. The 512 KiB of sixteen directions leave room in that for a hundred tunnels.
+const MOST_A_TUNNEL: f64 = (3 * 64 + 64) as f64 * 1024.0;
+
+#[test]
+fn a_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
+    const TUNNELS: u8 = 100;
+    let (authority, target) = (Authority::new(), Target::listen());
+    let issued = authority.server("server", &["proxy.example.com"]);
+    let list = allow(&[("devbox:22", target.address())]);
+    let server = Server::with(&Settings::new(&(settings("required", &[&issued], "") + &list)));
+    let config = config(&authority, None);
+    let tunnel = || {
+        let mut client = connect(server.public(), &config, "proxy.example.com").unwrap();
+        open(&mut client, "devbox:22");
+        (client, target.accept())
+    };
+    let resident = || server.scrape().values["process_resident_memory_bytes"];
+    // What the first tunnels make once is not the others'.
+    for _ in 0..4 {
+        let (mut client, mut service) = tunnel();
+        client.write_all(&[b'x'; 1 << 17]).unwrap();
+        service.expect([b'x'; 1 << 17]);
+        service.send([b'x'; 1 << 17]);
+        client.read_exact(&mut [0; 1 << 17]).unwrap();
+    }
+    let before = resident();
+    // Each end sends until nobody takes any more, and reads nothing.
+    let filling: Vec<_> = (0..TUNNELS)
+        .map(|_| {
+            let (mut client, mut service) = tunnel();
+            thread::spawn(move || {
+                while service.send_what_fits(&[b'x'; 1 << 16]) > 0 {}
+                client.sock.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+                while client.write_all(&[b'x'; 1 << 16]).is_ok() {}
+                (client, service)
+            })
+        })
+        .collect();
+    let stalled: Vec<_> = filling.into_iter().map(|filling| filling.join().unwrap()).collect();
+    let each = (resident() - before) / f64::from(TUNNELS);
+    println!("{each:.0} bytes for each of {TUNNELS} stalled tunnels");
+    assert!(each < MOST_A_TUNNEL, "{each}");
+    drop(stalled);
+    server.settles("connections_active", 0.0);
+}
+
+#[test]
+fn bulk_arrives_whole_both_ways_in_pieces_of_any_size() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let server = authority.server("server", &[]);
+    let limited = format!(
+        "{}allowlist: {{static: [{{name: \"free:22\", addresses: [\"{address}\"]}}, {{name: \"slow:22\", addresses: \
+         [\"{address}\"], limits: {{download: 20MiB/s, upload: 20MiB/s, burst: 4KiB}}}}]}}\n",
+        settings("required", &[&server], ""),
+        address = target.address()
+    );
+    let proxy = Proxy::start(&limited);
+    let stream: Vec<u8> = (0..3_000_000_u32)
+        .map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()[0])
+        .collect();
+    for name in ["free:22", "slow:22"] {
+        for piece in [1_usize, 1_000, 16_384, 70_000, 3_000_000] {
+            let stream = &stream[..stream.len().min(piece * 3_000)];
+            let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
+            open(&mut client, name);
+            let mut service = target.accept();
+            let mut sending = service.again();
+            thread::scope(|scope| {
+                // Whole before the download begins: the scripted client has one thread.
+                let received = scope.spawn(move || {
+                    let mut received = Vec::new();
+                    while received.len() < stream.len() {
+                        received.extend(service.read_once());
+                    }
+                    received
+                });
+                for piece in stream.chunks(piece) {
+                    client.write_all(piece).unwrap();
+                }
+                assert!(received.join().unwrap() == *stream, "{name} {piece}");
+                scope.spawn(move || {
+                    for piece in stream.chunks(piece) {
+                        sending.send(piece);
+                    }
+                    sending.finish();
+                });
+                let mut received = Vec::new();
+                client.read_to_end(&mut received).unwrap();
+                assert!(received == *stream, "{name} {piece}");
+            });
+        }
+    }
+}
+
+#[test]
+fn an_end_without_close_notify_is_an_end_and_a_reset_is_a_reset() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let server = authority.server("server", &[]);
+    let proxy = Proxy::start(&(settings("optional", &[&server], "") + &allow(&[("devbox:22", target.address())])));
+    let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
+    open(&mut client, "devbox:22");
+    let mut service = target.accept();
+    client.write_all(b"last words").unwrap();
+    client.sock.shutdown(Shutdown::Write).unwrap();
+    service.expect("last words");
+    service.expect_end();
+    let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
+    open(&mut client, "devbox:22");
+    target.accept().reset();
+    let error = client.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
+    open(&mut client, "devbox:22");
+    let mut service = target.accept();
+    Peer::of(client.sock).reset();
+    service.expect_reset();
+}
+
+/// It ends with a close_notify, as one that had begun does: else the client would take it for a cut.
+#[test]
+fn an_end_of_the_target_before_its_first_line_is_an_end() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let server = authority.server("server", &[]);
+    let settings = settings("optional", &[&server], "") + &allow(&[("devbox:22", target.address())]);
+    let proxy = Proxy::start(&settings.replace("ssh_only: false", "ssh_only: true"));
+    let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
+    open(&mut client, "devbox:22");
+    client.write_all(b"SSH-2.0-client\r\nand more").unwrap();
+    let mut service = target.accept();
+    service.expect("SSH-2.0-client\r\n");
+    service.finish();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+}
+
+/// Whoever is in between can cut a connection, and sends a FIN to both sides.
+#[test]
+fn an_end_in_the_middle_of_a_record_is_no_end() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let server = authority.server("server", &[]);
+    let proxy = Proxy::start(&(settings("optional", &[&server], "") + &allow(&[("devbox:22", target.address())])));
+    let mut cut = 0.0;
+    for (size, missing) in [(0, 1), (100, 1), (100, 50), (16_384, 16_384)] {
+        let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
+        open(&mut client, "devbox:22");
+        let mut service = target.accept();
+        client.write_all(b"whole").unwrap();
+        service.expect("whole");
+        client.conn.writer().write_all(&vec![b'x'; size]).unwrap();
+        if size == 0 {
+            client.conn.send_close_notify();
+        }
+        let mut records = Vec::new();
+        client.conn.write_tls(&mut records).unwrap();
+        records.truncate(records.len() - missing);
+        client.sock.write_all(&records).unwrap();
+        client.sock.shutdown(Shutdown::Write).unwrap();
+        service.expect_reset();
+        // The client has lost its tunnel, too.
+        let error = client.sock.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        cut += 1.0;
+        proxy.settles("tunnels_closed_total{by=\"client\",reason=\"truncated\"}", cut);
+    }
+    assert_eq!(proxy.scrape().counted("tunnels_closed_total").len(), 1);
+}
+
+#[test]
+fn openssl_speaks_both_versions_and_resumes_both() {
+    let authority = Authority::new();
+    let server = authority.server("server", &["proxy.example.com"]);
+    let proxy = Proxy::start(&settings("optional", &[&server], ""));
+    let (address, ca) = (proxy.public().to_string(), authority.ca());
+    let (saved, asked) = (authority.path("session"), request("nobody:22"));
+    for (option, version) in [("-tls1_2", "1.2"), ("-tls1_3", "1.3")] {
+        let common = [
+            "s_client",
+            "-connect",
+            &address,
+            option,
+            "-CAfile",
+            text(&ca),
+            "-ign_eof",
+        ];
+        // proxytunnel sends an address as a name, which it must not be (RFC 6066 section 3).
+        let first = [&common[..], &["-sess_out", text(&saved), "-servername", "127.0.0.1"]].concat();
+        let said = run("openssl", &first, &asked);
+        assert!(said.contains("Verify return code: 0 (ok)"), "{said}");
+        assert!(said.contains("403 the target is not on the allowlist"), "{said}");
+        let again = [&common[..], &["-sess_in", text(&saved), "-servername", "127.0.0.1"]].concat();
+        let said = run("openssl", &again, &asked);
+        assert!(said.contains("Reused, TLSv1."), "{said}");
+        for resumed in [false, true] {
+            let series = format!("tls_handshakes_total{{resumed=\"{resumed}\",version=\"{version}\"}}");
+            assert_eq!(proxy.scrape().value(&series), 1.0, "{series}");
+        }
+    }
+    let old = [
+        "s_client",
+        "-connect",
+        &address,
+        "-tls1_1",
+        "-cipher",
+        "DEFAULT:@SECLEVEL=0",
+    ];
+    let said = run("openssl", &old, "");
+    assert!(said.contains("SSL alert number"), "{said}");
+    fails(&proxy, "incompatible");
+    // It asks for what nobody has first, and gets what there is.
+    let alpn = ["s_client", "-connect", &address, "-alpn", "x,http/1.1", "-ign_eof"];
+    let said = run("openssl", &alpn, &asked);
+    assert!(said.contains("ALPN protocol: http/1.1"), "{said}");
+}
+
+#[test]
+fn curl_shows_a_certificate_and_the_log_says_whose_it_is() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let server = authority.server("server", &[]);
+    let alice = authority.client("alice", &["alice@example.com", "al@example.com"], 7);
+    let auth = format!(", client_auth: optional, client_ca: \"{}\"", authority.ca().display());
+    let allowed = format!(
+        "allowlist: {{static: [{{name: \"devbox:22\", addresses: [\"{}\"], allowed_clients: [x, alice@example.com]}}]}}\n",
+        target.address()
+    );
+    let mut server = Server::with(&Settings::new(&(settings("optional", &[&server], &auth) + &allowed)));
+    let (proxy, ca) = (format!("https://{}", server.public()), authority.ca());
+    let serving = thread::spawn(move || {
+        let mut service = target.accept();
+        service.read_once();
+        service.send("HTTP/1.0 200 OK\r\n\r\nthe page");
+        service.finish();
+    });
+    let common = [
+        "-sS",
+        "-p",
+        "-x",
+        &proxy,
+        "--proxy-cacert",
+        text(&ca),
+        "http://devbox:22/",
+    ];
+    let shown = ["--proxy-cert", text(&alice.cert), "--proxy-key", text(&alice.key)];
+    assert_eq!(run("curl", &[&common[..], &shown].concat(), ""), "the page");
+    serving.join().unwrap();
+    let mut line = || -> Value { serde_json::from_str(&server.process.stdout.next().unwrap()).unwrap() };
+    let told = line();
+    assert_eq!(told["tls.client.subject"], "CN=alice", "{told}");
+    assert_eq!(told["tls.client.names"], "alice@example.com,al@example.com");
+    assert_eq!((&told["tls.version"], &told["status"]), (&"1.3".into(), &200.into()));
+    // Another name, no name, and no TLS at all.
+    let said = run("curl", &common, "");
+    assert!(said.contains("403"), "{said}");
+    let told = line();
+    assert_eq!(
+        (&told["reason"], &told["status"]),
+        (&"client_not_allowed".into(), &403.into()),
+        "{told}"
+    );
+    assert_eq!(
+        (&told["tls.version"], &told["tls.client.subject"]),
+        (&"1.3".into(), &"".into())
+    );
+    let bob = authority.client("bob", &[], 8);
+    let mut client = connect(server.public(), &config(&authority, Some(&bob)), "127.0.0.1").unwrap();
+    let phrase = "the target wants a client certificate of another name";
+    assert_eq!(
+        answer(&mut client, "devbox:22"),
+        refusal(403, phrase, "http_request_denied", "")
+    );
+    let phrase = "the target wants a client certificate";
+    assert_eq!(
+        server.answer("devbox:22"),
+        refusal(403, phrase, "http_request_denied", "")
+    );
+}
+
+#[test]
+fn the_name_chooses_the_certificate() {
+    let authority = Authority::new();
+    let first = authority.server("first", &["a.example.com"]);
+    let second = authority.server("second", &["b.example.com", "*.apps.example.com"]);
+    let proxy = Proxy::start(&settings("required", &[&first, &second], ""));
+    for (name, expected) in [
+        ("a.example.com", &first),
+        ("b.example.com", &second),
+        ("x.apps.example.com", &second),
+        ("127.0.0.1", &first),
+    ] {
+        let client = connect(proxy.public(), &config(&authority, None), name).unwrap();
+        assert_eq!(client.conn.peer_certificates().unwrap()[0], expected.load().0, "{name}");
+    }
+    // Whoever does not trust it says so.
+    let stranger = Authority::new();
+    connect(proxy.public(), &config(&stranger, None), "a.example.com").unwrap_err();
+    fails(&proxy, "certificate_refused");
+    let series = |issued: &Issued| {
+        format!(
+            "tls_certificate_expiry_timestamp_seconds{{certificate=\"{}\"}}",
+            issued.cert.display()
+        )
+    };
+    assert!(
+        [first, second]
+            .iter()
+            .all(|issued| proxy.scrape().value(&series(issued)) > 1e9)
+    );
+}
+
+#[test]
+fn client_certificates_are_asked_for_checked_and_revoked() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let server = authority.server("server", &[]);
+    let [good, revoked] = [("good", 5), ("revoked", 6)].map(|(name, serial)| authority.client(name, &[], serial));
+    let stranger = Authority::new();
+    let foreign = stranger.client("foreign", &[], 5);
+    let expired = authority.expired_client("expired");
+    let settings = |auth: &str| {
+        let more = format!(
+            ", client_auth: {auth}, client_ca: \"{}\", crl: \"{}\"",
+            authority.ca().display(),
+            authority.revoke(&[6]).display()
+        );
+        settings("required", &[&server], &more) + &allow(&[("devbox:22", target.address())])
+    };
+    for auth in ["optional", "required"] {
+        let proxy = Proxy::start(&settings(auth));
+        let tries = |shows: Option<&Issued>| {
+            let mut client = connect(proxy.public(), &config(&authority, shows), "127.0.0.1").unwrap();
+            answer(&mut client, "nobody:22")
+        };
+        assert!(tries(Some(&good)).starts_with("HTTP/1.1 403"));
+        for (shows, cause) in [
+            (&revoked, "client_certificate_revoked"),
+            (&foreign, "client_certificate_invalid"),
+            (&expired, "client_certificate_expired"),
+        ] {
+            let said = tries(Some(shows));
+            assert!(!said.contains("HTTP"), "{said}");
+            proxy.settles(&format!("tls_handshake_failures_total{{cause=\"{cause}\"}}"), 1.0);
+        }
+        let without = tries(None);
+        assert_eq!(without.starts_with("HTTP/1.1 403"), auth == "optional", "{without}");
+        assert_eq!(
+            failures(&proxy, "client_certificate_missing") == 1.0,
+            auth == "required"
+        );
+    }
+    // Who is revoked later does not come in by the ticket of an earlier session.
+    let proxy = Proxy::start(&settings("required"));
+    let remembering = config(&authority, Some(&good));
+    let come = || {
+        answer(
+            &mut connect(proxy.public(), &remembering, "127.0.0.1").unwrap(),
+            "nobody:22",
+        )
+    };
+    assert!(come().starts_with("HTTP/1.1 403"));
+    assert!(come().starts_with("HTTP/1.1 403"));
+    assert_eq!(
+        proxy
+            .scrape()
+            .value("tls_handshakes_total{resumed=\"true\",version=\"1.3\"}"),
+        1.0
+    );
+    authority.revoke(&[5, 6]);
+    eventually("the list is read", || (!come().contains("HTTP")).then_some(()));
+}
+
+#[test]
+fn who_has_shown_no_certificate_is_not_resumed_once_all_have_to() {
+    let authority = Authority::new();
+    let server = authority.server("server", &[]);
+    let settings = |auth: &str| {
+        let more = format!(", client_auth: {auth}, client_ca: \"{}\"", authority.ca().display());
+        settings("required", &[&server], &more)
+    };
+    let proxy = Proxy::start(&settings("optional"));
+    let nameless = config(&authority, None);
+    let come = || {
+        let client = connect(proxy.public(), &nameless, "127.0.0.1");
+        client.map_or_else(|_| String::new(), |mut client| answer(&mut client, "nobody:22"))
+    };
+    assert!(come().starts_with("HTTP/1.1 403"));
+    proxy.reload(&settings("required"));
+    eventually("all have to", || (!come().contains("HTTP")).then_some(()));
+}
+
+#[test]
+fn a_handshake_ends_at_its_deadline_and_garbage_at_once() {
+    let authority = Authority::new();
+    let server = authority.server("server", &[]);
+    let hurried = settings("optional", &[&server], "") + "timeouts: {tls_handshake: 200ms}\n";
+    let proxy = Proxy::start(&hurried);
+    // The first byte of a record, and no other.
+    proxy.client([0x16]).expect_end();
+    fails(&proxy, "timeout");
+    let mut garbage = proxy.client(b"\x16\x03\x01\x00\x04\x01\x00\x00\x00");
+    assert_eq!(garbage.rest(), [21, 3, 3, 0, 2, 2, 50], "the alert decode_error");
+    proxy.settles("tls_handshake_failures_total{cause=\"not_tls\"}", 1.0);
+    let mut leaving = proxy.client([0x16, 3]);
+    leaving.finish();
+    leaving.expect_end();
+    proxy.settles("tls_handshake_failures_total{cause=\"client_left\"}", 1.0);
+    // The head's deadline counts from the accept: a handshake does not begin it anew.
+    let slow = settings("optional", &[&server], "") + "timeouts: {head: 200ms, tls_handshake: 1m}\n";
+    let proxy = Proxy::start(&slow);
+    proxy.client([0x16]).expect_end();
+    fails(&proxy, "timeout");
+    assert_eq!(
+        proxy.client("P").rest_as_text(),
+        refusal(408, "the request head did not arrive in time", "http_request_error", "")
+    );
+}
+
+#[test]
+fn plain_clients_are_told_what_the_port_wants() {
+    let authority = Authority::new();
+    let server = authority.server("server", &[]);
+    let proxy = Proxy::start(&settings("required", &[&server], ""));
+    let wants_tls = refusal(
+        400,
+        "this port wants TLS: use an https:// proxy",
+        "http_request_error",
+        "",
+    );
+    for bytes in [request("devbox:22").as_str(), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "x"] {
+        assert_eq!(proxy.client(bytes).rest_as_text(), wants_tls);
+    }
+    proxy.settles("connect_requests_total{code=\"400\",reason=\"tls_required\"}", 3.0);
+    for proxy in [
+        proxy,
+        Proxy::start(&settings("optional", &[&server], "")),
+        Proxy::start(""),
+    ] {
+        let port = proxy.public().port().to_string();
+        let options = [
+            "-F",
+            "/dev/null",
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-p",
+            &port,
+            "127.0.0.1",
+        ];
+        let said = run("ssh", &options, "");
+        let expected = format!(
+            "Received disconnect from 127.0.0.1 port {port}:2: this is an HTTP CONNECT proxy: set a ProxyCommand"
+        );
+        assert!(said.contains(&expected), "{said}");
+    }
+}
+
+#[test]
+fn certificates_change_in_the_middle_of_handshakes_and_tunnels() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let all: Vec<_> = (0..6)
+        .map(|number| authority.server(&format!("s{number}"), &[]))
+        .collect();
+    let mounted = authority.mount(&all[0]);
+    let unpaced = "limits: {client: {connects_per_second: unlimited}}\n";
+    let allowed = allow(&[("devbox:22", target.address())]);
+    let proxy = Proxy::start(&(settings("required", &[&mounted], "") + unpaced + &allowed));
+    let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
+    open(&mut client, "devbox:22");
+    let mut service = target.accept();
+    let (over, address) = (Arc::new(AtomicBool::new(false)), proxy.public());
+    let serves = |issued: &Issued| {
+        let client = connect(address, &config(&authority, None), "127.0.0.1").unwrap();
+        client.conn.peer_certificates().unwrap()[0] == issued.load().0
+    };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            let (over, config) = (Arc::clone(&over), config(&authority, None));
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    connect(address, &config, "127.0.0.1").unwrap();
+                }
+            });
+        }
+        let change = || {
+            for issued in &all[1..] {
+                authority.swap(issued);
+                eventually("the new certificate serves", || serves(issued).then_some(()));
+            }
+            // A key of another certificate: what was there serves on.
+            authority.swap_files(&all[0].cert, &all[1].key);
+            proxy.settles("tls_reload_failures_total", 1.0);
+            assert!(serves(&all[5]));
+            authority.swap(&all[0]);
+            eventually("a good one serves again", || serves(&all[0]).then_some(()));
+        };
+        let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(change));
+        over.store(true, Ordering::Relaxed);
+        changed.unwrap();
+    });
+    let page = proxy.scrape();
+    assert_eq!(page.counted("tls_handshake_failures_total"), []);
+    assert_eq!(page.value("tls_reload_failures_total"), 1.0);
+    client.write_all(b"still here").unwrap();
+    service.expect("still here");
+}
+
+#[test]
+fn a_reload_brings_other_certificates() {
+    let authority = Authority::new();
+    let [old, new] = ["old", "new"].map(|name| authority.server(name, &[]));
+    let quiet = ", client_auth: off";
+    let proxy = Proxy::start(&settings("required", &[&old], quiet));
+    proxy.reload(&settings("required", &[&new], quiet));
+    let shown = || connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
+    eventually("the new one", || {
+        (shown().conn.peer_certificates().unwrap()[0] == new.load().0).then_some(())
+    });
+    // The tickets outlive the certificates.
+    let remembering = config(&authority, None);
+    let come = || {
+        answer(
+            &mut connect(proxy.public(), &remembering, "127.0.0.1").unwrap(),
+            "nobody:22",
+        )
+    };
+    come();
+    proxy.reload(&settings("required", &[&old], quiet));
+    eventually("the old one", || {
+        (shown().conn.peer_certificates().unwrap()[0] == old.load().0).then_some(())
+    });
+    come();
+    assert_eq!(
+        proxy
+            .scrape()
+            .value("tls_handshakes_total{resumed=\"true\",version=\"1.3\"}"),
+        1.0
+    );
+    fs::write(&old.cert, "nothing").unwrap();
+    proxy.settles("tls_reload_failures_total", 1.0);
+    proxy.reload(&settings("required", &[&old], ""));
+    proxy.settles("config_reload_failures_total", 1.0);
+    shown();
+}
+
+/// What is wrong with a configuration that names this certificate and key, and further settings of the section `tls`.
+fn faults(cert: &Path, key: &Path, more: &str) -> String {
+    let (cert, key) = (cert.display(), key.display());
+    let text = format!(
+        "listen: {{address: \"127.0.0.1:0\", tls: optional}}\n\
+         tls:\n  certificates:\n    - cert: \"{cert}\"\n      key: \"{key}\"\n{more}"
+    );
+    Config::parse(&text).map_or_else(|faults| faults.to_string(), |_| String::new())
+}
+
+#[test]
+fn a_faulty_certificate_or_key_is_found_with_the_configuration() {
+    let authority = Authority::new();
+    let [good, other] = ["good", "other"].map(|name| authority.server(name, &[]));
+    let [empty, binary, gone] = ["empty", "binary", "gone"].map(|name| authority.path(name));
+    fs::write(&empty, "").unwrap();
+    fs::write(&binary, "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n").unwrap();
+    let at_cert = |path: &Path, why: &str| format!("line 4: tls.certificates[0].cert: {}: {why}", path.display());
+    let at_key = |path: &Path, why: &str| format!("line 5: tls.certificates[0].key: {}: {why}", path.display());
+    let mismatch = format!("it is not the key of the certificate in {}", good.cert.display());
+    let both =
+        at_cert(&empty, "there is no certificate in it") + "\n" + &at_key(&empty, "there is no private key in it");
+    for (cert, key, expected) in [
+        (&good.cert, &good.key, String::new()),
+        (&good.cert, &other.key, at_key(&other.key, &mismatch)),
+        (
+            &good.cert,
+            &good.cert,
+            at_key(&good.cert, "there is no private key in it"),
+        ),
+        (
+            &good.key,
+            &good.key,
+            at_cert(&good.key, "there is no certificate in it"),
+        ),
+        (&empty, &empty, both),
+        (&gone, &good.key, at_cert(&gone, "there is no such file")),
+    ] {
+        assert_eq!(faults(cert, key, ""), expected);
+    }
+    let said = faults(&binary, &good.key, "");
+    assert!(said.starts_with(&at_cert(&binary, "it is not PEM: ")), "{said}");
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_found_too() {
+    let authority = Authority::new();
+    let good = authority.server("good", &[]);
+    let empty = authority.path("empty");
+    fs::write(&empty, "").unwrap();
+    let empty = empty.display();
+    for (more, expected) in [
+        (
+            "  client_auth: maybe\n",
+            "line 6: tls.client_auth: expected `off`, `optional` or `required` (found `maybe`)",
+        ),
+        (
+            "  client_auth: required\n",
+            "line 2: tls: `client_auth` needs `client_ca`: who may have issued the certificates",
+        ),
+        (
+            "  client_ca: x\n",
+            "line 6: tls.client_ca: of no use without `client_auth`",
+        ),
+        ("  crl: x\n", "line 6: tls.crl: of no use without `client_auth`"),
+        ("  poll: 0s\n", "line 6: tls.poll: must be more than 0s (found `0s`)"),
+        (
+            &format!("  client_auth: optional\n  client_ca: \"{empty}\"\n  crl: \"{empty}\"\n"),
+            &format!(
+                "line 7: tls.client_ca: {empty}: there is no certificate in it\n\
+                 line 8: tls.crl: {empty}: there is no revocation list in it"
+            ),
+        ),
+    ] {
+        assert_eq!(faults(&good.cert, &good.key, more), expected);
+    }
+    let names = |listen: &str, auth: &str| {
+        let text = format!(
+            "listen: {{address: \"127.0.0.1:0\", tls: {listen}}}\n\
+             tls: {{certificates: [{}], client_auth: {auth}}}\n\
+             allowlist:\n  static:\n    - {{name: \"a:1\", addresses: [\"127.0.0.1:1\"], allowed_clients: [x]}}\n",
+            good.setting(),
+        );
+        Config::parse(&text).map(drop).map_err(|faults| faults.to_string())
+    };
+    let ca = authority.ca();
+    for (listen, auth, met) in [
+        ("optional", "optional", true),
+        ("required", "required", true),
+        ("optional", "off", false),
+        ("off", "optional", false),
+    ] {
+        let issued_by = match auth {
+            "off" => auth.to_owned(),
+            _ => format!("{auth}, client_ca: \"{}\"", ca.display()),
+        };
+        let nobody = "line 5: allowlist.static[0].allowed_clients: nobody can show a certificate: it needs \
+                      `tls.client_auth`, and a port with `tls`";
+        let expected = if met { Ok(()) } else { Err(nobody.to_owned()) };
+        assert_eq!(names(listen, &issued_by), expected, "{listen}, {auth}");
+    }
+    let bare = Config::parse("listen: {address: \"127.0.0.1:0\", tls: required}\n").unwrap_err();
+    assert_eq!(bare.to_string(), "line 1: listen.tls: needs `tls.certificates`");
+}
