@@ -1,15 +1,16 @@
-//! The settings of a process: one YAML file, overlaid by flags and environment.
+//! The settings of a process: one YAML file, overridden by flags and environment variables.
+//!
+//! `load` reads a file into a `tree` of texts with their lines, `schema` has a reader for each section, and every `fault`
+//! of a file is reported at once.
 
 mod fault;
+mod load;
 mod schema;
 mod section;
 mod tree;
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 
 pub use fault::{Fault, Faults, LoadError};
 
@@ -23,39 +24,37 @@ use crate::net::listener;
 use crate::relay;
 use crate::ssh::identification;
 use crate::tls;
-use fault::Gathered;
-use section::Field;
 
-/// Every setting, checked. `config/switchboard.yaml` documents each with its default.
+/// All settings, checked. `config/switchboard.yaml` documents each with its default.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The public ports; at least one.
     pub listen: Vec<listener::Options>,
-    /// Where metrics and health are served.
+    /// The address of the admin port.
     pub admin: SocketAddr,
-    /// The targets that need no cluster; no two have one name.
+    /// The targets of the configuration, each with a name of its own.
     pub targets: Vec<StaticTarget>,
-    /// Which cluster has more of them, if any.
+    /// The cluster with further targets, if there is one.
     pub kubernetes: Option<kubernetes::Options>,
-    /// What bounds tunnels, each and together.
+    /// The limits of tunnels, targets, clients and the process.
     pub limits: Limits,
-    /// What is shown to clients who speak TLS, and wanted of them.
+    /// The certificates of the proxy, and the ones that it asks of clients.
     pub tls: tls::Settings,
-    /// How long a TLS handshake may take.
+    /// The deadline of a TLS handshake.
     pub handshake: tls::Options,
-    /// How long a request head may take.
+    /// The deadline of a request head.
     pub connect: connect::Options,
-    /// How long a dial may take.
+    /// The deadlines of a dial.
     pub dial: dial::Options,
-    /// How long both sides may take to say that they speak SSH.
+    /// The deadline of the SSH identification of both sides.
     pub identification: identification::Options,
-    /// How long a tunnel may be silent.
+    /// The longest silences of a tunnel.
     pub relay: relay::Options,
-    /// How a shutdown goes.
+    /// The phases of a shutdown.
     pub drain: drain::Options,
 }
 
-/// What the file `{}` says: `0.0.0.0:8080` for clients, `0.0.0.0:9090` for the operator, and no targets.
+/// The settings of the file `{}`: clients at `0.0.0.0:8080`, the admin port at `0.0.0.0:9090`, no targets.
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -76,46 +75,20 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the text of a file.
+    /// This configuration with the values of the command line and the environment in place of its own.
     ///
-    /// # Errors
-    /// Every fault of the file at once; after a syntax error, what is wrong before it and the error itself.
-    pub fn parse(text: &str) -> Result<Self, Faults> {
-        Self::parse_bytes(text.as_bytes())
-    }
-
-    /// Reads a file of at most 1 MiB.
-    ///
-    /// # Errors
-    /// When it can not be read, or has faults.
-    pub fn load(path: &Path) -> Result<Self, LoadError> {
-        let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
-            .map_err(|source| LoadError::Unreadable {
-                path: path.to_owned(),
-                source,
-            })?;
-        Self::parse_bytes(&bytes).map_err(|faults| LoadError::Faulty {
-            path: path.to_owned(),
-            faults,
-        })
-    }
-
-    /// This configuration with what the command line and the environment say in its place.
-    ///
-    /// A target is added, or replaces the one of the same name.
+    /// A target of theirs is added, or replaces the one of the same name.
     #[must_use]
     pub fn overridden(mut self, by: Overrides) -> Self {
         if !by.listen.is_empty() {
             self.listen = by.listen.into_iter().map(listener::Options::from).collect();
         }
         self.admin = by.admin.unwrap_or(self.admin);
-        let mut places: HashMap<_, _> = self.targets.iter().map(|target| target.name.clone()).zip(0..).collect();
+        let mut indices: HashMap<_, _> = self.targets.iter().map(|target| target.name.clone()).zip(0..).collect();
         for target in by.allow {
             let next = self.targets.len();
-            let place = *places.entry(target.name.clone()).or_insert(next);
-            match self.targets.get_mut(place) {
+            let index = *indices.entry(target.name.clone()).or_insert(next);
+            match self.targets.get_mut(index) {
                 Some(known) => *known = target,
                 None => self.targets.push(target),
             }
@@ -123,9 +96,9 @@ impl Config {
         self
     }
 
-    /// The sections in which `new` differs and that a running process can not change; targets, limits and TLS it can.
+    /// The sections that differ in `new` and take effect only after a restart. Targets, limits and TLS need none.
     pub fn changes_needing_restart(&self, new: &Self) -> Vec<&'static str> {
-        // By name, so that a new field must be sorted into one of the two.
+        // Every field by name: the compiler demands a decision about each new one.
         let Self {
             listen,
             admin,
@@ -158,7 +131,7 @@ impl Config {
         .collect()
     }
 
-    /// How many of its static targets `new` has not.
+    /// The number of its static targets that are absent from `new`.
     pub fn targets_lost_in(&self, new: &Self) -> usize {
         let stay: HashSet<_> = new.targets.iter().map(|target| &target.name).collect();
         self.targets
@@ -166,43 +139,18 @@ impl Config {
             .filter(|target| !stay.contains(&target.name))
             .count()
     }
-
-    fn parse_bytes(bytes: &[u8]) -> Result<Self, Faults> {
-        let faults = Gathered::default();
-        let config = text(bytes, &faults)
-            .and_then(|text| tree::read(text, &faults))
-            .and_then(|tree| Field::root(&tree, &faults).section(schema::config));
-        faults.or(config.unwrap_or_default())
-    }
 }
 
-/// What flags and environment set; empty or `None` leaves the file's value.
+/// The settings of flags and environment variables; empty or `None` leaves the value of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// In place of every listener.
+    /// The public ports, in place of all in the file.
     pub listen: Vec<SocketAddr>,
-    /// In place of the admin address.
+    /// The address of the admin port.
     pub admin: Option<SocketAddr>,
     /// Further targets.
     pub allow: Vec<StaticTarget>,
 }
-
-fn text<'a>(bytes: &'a [u8], faults: &Gathered) -> Option<&'a str> {
-    if bytes.len() as u64 > LARGEST {
-        faults.push(None, "", "larger than 1 MiB");
-        return None;
-    }
-    std::str::from_utf8(bytes)
-        .map_err(|error| {
-            let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
-            let line = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
-            faults.push(u64::try_from(line).ok(), "", "not UTF-8");
-        })
-        .ok()
-}
-
-/// 1 MiB: 20,000 short static targets, and as large as a ConfigMap can be.
-const LARGEST: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests;

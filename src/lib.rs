@@ -7,6 +7,7 @@
 pub mod authority;
 pub mod direction;
 pub mod outcome;
+mod values;
 
 // Machinery: one mechanism each.
 pub mod drain;

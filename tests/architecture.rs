@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// From the bottom to the top. A module is a file of `src`, with all that is in the folder of its name.
 const LAYERS: [(&str, &[&str]); 6] = [
-    ("words", &["authority", "direction", "outcome"]),
+    ("words", &["authority", "direction", "outcome", "values"]),
     ("machinery", &["drain", "limits", "net"]),
     ("protocols", &["relay", "ssh", "tls"]),
     ("questions", &["allowlist", "connect", "metrics"]),
@@ -26,7 +26,7 @@ const OWNERS: [(&str, &[&str]); 23] = [
     ("h2", &["client", "connect"]),
     ("http_body_util", &["app", "kubernetes"]),
     ("httparse", &["client", "connect"]),
-    ("humantime", &["config", "kubernetes", "main"]),
+    ("humantime", &["kubernetes", "main", "values"]),
     ("hyper", &["app", "kubernetes"]),
     ("hyper_util", &["app"]),
     ("k8s_openapi", &["kubernetes"]),

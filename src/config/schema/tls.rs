@@ -1,13 +1,12 @@
-//! The section `tls`: what clients are shown, and what they have to show. Its files are read at once, to be checked.
+//! The section `tls`: the certificates of the proxy and of its clients. Their files are read at once, to be checked.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use super::at_most_an_hour;
 use crate::config::section::{Field, Section};
 use crate::tls::{ClientAuth, Pair, Part, Settings};
+use crate::values::{brief_timeout, path};
 
-/// Reads the section, and the files that it names.
+/// Reads the section, and checks the files that it names.
 pub(super) fn read(section: &mut Section<'_>) -> Settings {
     let faults = section.faults();
     let default = Settings::default();
@@ -16,34 +15,34 @@ pub(super) fn read(section: &mut Section<'_>) -> Settings {
     let client_auth = client_auth.unwrap_or(default.client_auth);
     let client_ca = file(section.field("client_ca"));
     let crl = file(section.field("crl"));
-    let poll = section.value("poll", poll).unwrap_or(default.poll);
+    let poll = section.value("poll", brief_timeout).unwrap_or(default.poll);
     match (client_auth, &client_ca, &crl) {
         (ClientAuth::Off, None, None) | (ClientAuth::Optional | ClientAuth::Required, Some(_), _) => {}
-        (ClientAuth::Off, Some((place, _)), _) | (ClientAuth::Off, None, Some((place, _))) => {
-            place.fault("of no use without `client_auth`");
+        (ClientAuth::Off, Some(file), _) | (ClientAuth::Off, None, Some(file)) => {
+            file.field.fault("has no effect without `client_auth`");
         }
         (ClientAuth::Optional | ClientAuth::Required, None, _) => {
-            section.fault("`client_auth` needs `client_ca`: who may have issued the certificates");
+            section.fault("`client_auth` needs `client_ca`: the authorities that issue client certificates");
         }
     }
     let settings = Settings {
-        certificates: pairs.iter().map(|pair| pair.files.clone()).collect(),
+        certificates: pairs.iter().map(PairField::paths).collect(),
         client_auth,
-        client_ca: client_ca.as_ref().map(|(_, path)| path.clone()),
-        crl: crl.as_ref().map(|(_, path)| path.clone()),
+        client_ca: client_ca.as_ref().map(|file| file.path.clone()),
+        crl: crl.as_ref().map(|file| file.path.clone()),
         poll,
     };
     if section.faults() == faults {
         for fault in settings.faults() {
-            let place = match fault.part {
+            let file = match fault.part {
                 Part::Certificate(index) => pairs.get(index).map(|pair| &pair.cert),
                 Part::Key(index) => pairs.get(index).map(|pair| &pair.key),
-                Part::ClientCa => client_ca.as_ref().map(|(place, _)| place),
-                Part::Crl => crl.as_ref().map(|(place, _)| place),
+                Part::ClientCa => client_ca.as_ref(),
+                Part::Crl => crl.as_ref(),
                 Part::None => None,
             };
-            match place {
-                Some(place) => place.fault(fault.to_string()),
+            match file {
+                Some(file) => file.field.fault(fault.to_string()),
                 None => section.fault(fault.to_string()),
             }
         }
@@ -51,26 +50,32 @@ pub(super) fn read(section: &mut Section<'_>) -> Settings {
     settings
 }
 
-/// An item of `certificates`, and where it stands.
+/// The path of a file, and its place in the configuration.
+struct FileField<'a> {
+    field: Field<'a>,
+    path: PathBuf,
+}
+
+/// An item of `certificates`.
 struct PairField<'a> {
-    files: Pair,
-    cert: Field<'a>,
-    key: Field<'a>,
+    cert: FileField<'a>,
+    key: FileField<'a>,
+}
+
+impl PairField<'_> {
+    fn paths(&self) -> Pair {
+        Pair {
+            cert: self.cert.path.clone(),
+            key: self.key.path.clone(),
+        }
+    }
 }
 
 fn pairs<'a>(section: &mut Section<'a>) -> Vec<PairField<'a>> {
     let entries = section.field("certificates").map(|field| field.items());
     let pair = |keys: &mut Section<'a>| {
-        let (cert, key) = (keys.required("cert"), keys.required("key"));
-        let ((cert, cert_path), (key, key_path)) = (file(cert)?, file(key)?);
-        Some(PairField {
-            files: Pair {
-                cert: cert_path,
-                key: key_path,
-            },
-            cert,
-            key,
-        })
+        let (cert, key) = (file(keys.required("cert")), file(keys.required("key")));
+        Some(PairField { cert: cert?, key: key? })
     };
     let entries = entries.unwrap_or_default();
     entries
@@ -79,13 +84,10 @@ fn pairs<'a>(section: &mut Section<'a>) -> Vec<PairField<'a>> {
         .collect()
 }
 
-fn file(field: Option<Field<'_>>) -> Option<(Field<'_>, PathBuf)> {
+fn file(field: Option<Field<'_>>) -> Option<FileField<'_>> {
     let field = field?;
-    let path = field.parse(|text| match text {
-        "" => Err("expected the path of a file"),
-        _ => Ok(PathBuf::from(text)),
-    })?;
-    Some((field, path))
+    let path = field.parse(path)?;
+    Some(FileField { field, path })
 }
 
 fn client_auth(text: &str) -> Result<ClientAuth, &'static str> {
@@ -94,12 +96,5 @@ fn client_auth(text: &str) -> Result<ClientAuth, &'static str> {
         "optional" => Ok(ClientAuth::Optional),
         "required" => Ok(ClientAuth::Required),
         _ => Err("expected `off`, `optional` or `required`"),
-    }
-}
-
-fn poll(text: &str) -> Result<Duration, &'static str> {
-    match at_most_an_hour(text)? {
-        poll if poll.is_zero() => Err("must be more than 0s"),
-        poll => Ok(poll),
     }
 }
