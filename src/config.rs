@@ -20,16 +20,16 @@ use crate::drain;
 use crate::kubernetes;
 use crate::limits::Limits;
 use crate::net::dial;
-use crate::net::listener;
 use crate::relay;
 use crate::ssh::identification;
 use crate::tls;
+use crate::tunnel::Port;
 
 /// All settings, checked. `config/switchboard.yaml` documents each with its default.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The public ports; at least one.
-    pub listen: Vec<listener::Options>,
+    pub listen: Vec<Port>,
     /// The address of the admin port.
     pub admin: SocketAddr,
     /// The targets of the configuration, each with a name of its own.
@@ -81,7 +81,7 @@ impl Config {
     #[must_use]
     pub fn overridden(mut self, by: Overrides) -> Self {
         if !by.listen.is_empty() {
-            self.listen = by.listen.into_iter().map(listener::Options::from).collect();
+            self.listen = by.listen.into_iter().map(Port::from).collect();
         }
         self.admin = by.admin.unwrap_or(self.admin);
         let mut indices: HashMap<_, _> = self.targets.iter().map(|target| target.name.clone()).zip(0..).collect();

@@ -177,13 +177,11 @@ fn targets() -> Vec<StaticTarget> {
 
 #[test]
 fn every_key_is_read() {
-    let address = |text: &str| listener::Options::from(text.parse::<SocketAddr>().unwrap());
-    let behind_a_balancer = listener::Options {
-        proxy_header: proxy_header::Policy::Required {
-            trusted: ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap()).into(),
-        },
-        reuse_port: true,
-        ..address("[::1]:0")
+    let address = |text: &str| Port::from(text.parse::<SocketAddr>().unwrap());
+    let mut behind_a_balancer = address("[::1]:0");
+    behind_a_balancer.listener.reuse_port = true;
+    behind_a_balancer.proxy_header = proxy_header::Policy::Required {
+        trusted: ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap()).into(),
     };
     let expected = Config {
         listen: vec![address("127.0.0.1:1080"), address("[::1]:0"), behind_a_balancer],
@@ -226,7 +224,7 @@ fn an_absent_or_null_value_has_its_default() {
         assert_eq!(Config::parse(text), Ok(Config::default()), "{text:?}");
     }
     let scalar = Config::parse("listen: \"[::]:8081\"").unwrap();
-    assert_eq!(scalar.listen[0].address, "[::]:8081".parse().unwrap());
+    assert_eq!(scalar.listen[0].listener.address, "[::]:8081".parse().unwrap());
     assert_eq!(scalar.admin, Config::default().admin);
 }
 
@@ -271,7 +269,7 @@ fn flags_override_the_file() {
     };
     let config = file.overridden(by);
     assert_eq!(config.listen.len(), 1);
-    assert_eq!(config.listen[0].address, "127.0.0.1:1".parse().unwrap());
+    assert_eq!(config.listen[0].listener.address, "127.0.0.1:1".parse().unwrap());
     assert_eq!(config.admin, "127.0.0.1:2".parse().unwrap());
     let targets: Vec<String> = config
         .targets

@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 
 use crate::config::Config;
 use crate::config::section::{Field, Section};
-use crate::net::listener;
+use crate::net::listener::Options;
 use crate::net::proxy_header::Policy;
 use crate::tls::Mode;
+use crate::tunnel::Port;
 use crate::values::{boolean, network};
 
 /// Reads `listen` and `admin`, no two of which may be the same address.
 ///
 /// `has_certificates`: whether there are certificates for a port that speaks TLS.
-pub(super) fn read(top: &mut Section<'_>, has_certificates: bool) -> (Vec<listener::Options>, SocketAddr) {
+pub(super) fn read(top: &mut Section<'_>, has_certificates: bool) -> (Vec<Port>, SocketAddr) {
     let default = Config::default();
     let listen_field = top.field("listen");
     let admin_field = top.field("admin");
@@ -24,10 +25,10 @@ pub(super) fn read(top: &mut Section<'_>, has_certificates: bool) -> (Vec<listen
         None => Some(default.admin),
     };
     if let Some(admin) = admin
-        && let Some(port) = listen.iter().find(|port| collide(port.address, admin))
+        && let Some(port) = listen.iter().find(|port| collide(port.listener.address, admin))
         && let Some(field) = admin_field.or(listen_field)
     {
-        field.fault(match port.address {
+        field.fault(match port.listener.address {
             same if same == admin => format!("`listen` and `admin` are both {admin}"),
             other => format!("{admin} is taken by {other} of `listen`"),
         });
@@ -36,7 +37,7 @@ pub(super) fn read(top: &mut Section<'_>, has_certificates: bool) -> (Vec<listen
 }
 
 /// One port or a list of ports. Each is an address, or a map with the key `address`.
-fn ports(field: &Field<'_>, has_certificates: bool) -> Vec<listener::Options> {
+fn ports(field: &Field<'_>, has_certificates: bool) -> Vec<Port> {
     let entries = if field.is_list() {
         field.items()
     } else {
@@ -50,13 +51,13 @@ fn ports(field: &Field<'_>, has_certificates: bool) -> Vec<listener::Options> {
         if entry.is_map() {
             entry.section(|keys| port(keys, &mut known, has_certificates)).flatten()
         } else {
-            address(&entry, false, &mut known).map(listener::Options::from)
+            address(&entry, false, &mut known).map(Port::from)
         }
     };
     entries.into_iter().filter_map(read).collect()
 }
 
-fn port(section: &mut Section<'_>, known: &mut Vec<KnownAddress>, has_certificates: bool) -> Option<listener::Options> {
+fn port(section: &mut Section<'_>, known: &mut Vec<KnownAddress>, has_certificates: bool) -> Option<Port> {
     let address_field = section.required("address");
     let tls_field = section.field("tls");
     let tls = tls_field.as_ref().and_then(|field| field.parse(tls_mode));
@@ -69,11 +70,11 @@ fn port(section: &mut Section<'_>, known: &mut Vec<KnownAddress>, has_certificat
     }
     let proxy_header = proxy_header(section);
     let reuse_port = section.value("reuse_port", boolean).unwrap_or_default();
-    Some(listener::Options {
-        address: address(&address_field?, reuse_port, known)?,
+    let address = address(&address_field?, reuse_port, known)?;
+    Some(Port {
+        listener: Options { address, reuse_port },
         proxy_header,
         tls,
-        reuse_port,
     })
 }
 
