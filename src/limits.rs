@@ -15,21 +15,21 @@ pub mod throttle;
 pub mod unfinished;
 mod units;
 
-/// What bounds one tunnel.
+/// The limits of one tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelLimits {
-    /// Target to client.
+    /// The rate from the target to the client.
     pub download: Rate,
-    /// Client to target.
+    /// The rate from the client to the target.
     pub upload: Rate,
-    /// What a direction may move at once after it was idle, whatever its rate.
+    /// The bytes that a direction may move at once after it was idle, whatever its rate.
     pub burst: Size,
-    /// The longest a tunnel may live; `None` is for ever.
+    /// The longest life of a tunnel; `None` is unlimited.
     pub lifetime: Option<Duration>,
 }
 
 impl TunnelLimits {
-    /// These limits, with those that a target sets itself in their place.
+    /// These limits, with the overrides of a target in their place.
     pub fn overridden(self, by: &TunnelOverrides) -> Self {
         Self {
             download: by.download.unwrap_or(self.download),
@@ -40,7 +40,7 @@ impl TunnelLimits {
     }
 }
 
-/// Unlimited for ever, with a burst of 1 MiB for the rates that are set later.
+/// Unlimited, with a burst of 1 MiB for rates that are set later.
 impl Default for TunnelLimits {
     fn default() -> Self {
         Self {
@@ -52,27 +52,27 @@ impl Default for TunnelLimits {
     }
 }
 
-/// What one target sets for its own tunnels; `None` leaves the default.
+/// The limits that a target sets for its own tunnels; `None` leaves the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunnelOverrides {
-    /// Target to client.
+    /// See [`TunnelLimits::download`].
     pub download: Option<Rate>,
-    /// Client to target.
+    /// See [`TunnelLimits::upload`].
     pub upload: Option<Rate>,
     /// See [`TunnelLimits::burst`].
     pub burst: Option<Size>,
     /// See [`TunnelLimits::lifetime`].
     pub lifetime: Option<Option<Duration>>,
-    /// See [`TargetLimits::any_protocol`].
-    pub any_protocol: Option<bool>,
+    /// See [`TargetLimits::ssh_only`].
+    pub ssh_only: Option<bool>,
 }
 
-/// Rates that many tunnels share: those of a target, of a client, or of the process.
+/// The rates that many tunnels share: those of a target, of a client, or of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedLimits {
-    /// Target to client, all of them together.
+    /// The rate from targets to clients, of all tunnels together.
     pub download: Rate,
-    /// Client to target, all of them together.
+    /// The rate from clients to targets, of all tunnels together.
     pub upload: Rate,
 }
 
@@ -86,29 +86,52 @@ impl Default for SharedLimits {
     }
 }
 
-/// What bounds one target and each of its tunnels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The limits of one target and of each of its tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetLimits {
-    /// Each of its tunnels.
+    /// The limits of each of its tunnels.
     pub tunnel: TunnelLimits,
-    /// All of its tunnels together.
+    /// The rates of all of its tunnels together.
     pub shared: SharedLimits,
-    /// How many tunnels and dials it may have at once.
+    /// The most tunnels and dials at once.
     pub caps: TargetCaps,
-    /// The longest silence of its tunnels, where `Some(None)` is for ever; `None` leaves the default.
+    /// The longest silence of its tunnels, where `Some(None)` is unlimited; `None` leaves the default.
     pub idle: Option<Option<Duration>>,
-    /// Whether its tunnels may begin otherwise than SSH does.
-    pub any_protocol: bool,
+    /// Whether both sides of its tunnels must begin with an SSH identification.
+    pub ssh_only: bool,
 }
 
-/// The most that a target may set for its own tunnels, where it is not the operator who sets it.
+/// The defaults, for tunnels that carry SSH.
+impl Default for TargetLimits {
+    fn default() -> Self {
+        Self {
+            tunnel: TunnelLimits::default(),
+            shared: SharedLimits::default(),
+            caps: TargetCaps::default(),
+            idle: None,
+            ssh_only: true,
+        }
+    }
+}
+
+/// These limits of each tunnel, and the defaults of the target.
+impl From<TunnelLimits> for TargetLimits {
+    fn from(tunnel: TunnelLimits) -> Self {
+        Self {
+            tunnel,
+            ..Self::default()
+        }
+    }
+}
+
+/// The most that the annotations of a Service may ask for. The configuration itself is not bound by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceiling {
-    /// Target to client.
+    /// The highest rate from the target to the client.
     pub download: Rate,
-    /// Client to target.
+    /// The highest rate from the client to the target.
     pub upload: Rate,
-    /// Whether it may not have tunnels that begin otherwise than SSH does.
+    /// Whether the annotation `ssh-only: "false"` is ignored.
     pub ssh_only: bool,
 }
 
@@ -123,44 +146,77 @@ impl Default for Ceiling {
     }
 }
 
-/// Every limit of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// All limits of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Each tunnel, unless its target sets its own.
+    /// The limits of each tunnel, unless its target overrides them.
     pub tunnel: TunnelLimits,
-    /// All tunnels of one target together.
+    /// The rates of all tunnels of one target together.
     pub target: SharedLimits,
-    /// All tunnels of one client together.
+    /// The rates of all tunnels of one client together.
     pub client: SharedLimits,
-    /// All tunnels together.
+    /// The rates of all tunnels together.
     pub total: SharedLimits,
-    /// What the annotations of a Service may ask for.
+    /// The most that the annotations of a Service may ask for.
     pub ceiling: Ceiling,
-    /// How many there may be.
+    /// The most tunnels, connections and dials.
     pub caps: Caps,
-    /// Whether a target that does not say may have tunnels that begin otherwise than SSH does.
-    pub any_protocol: bool,
+    /// [`TargetLimits::ssh_only`] of the targets that do not set it themselves.
+    pub ssh_only: bool,
+}
+
+/// The defaults, for tunnels that carry SSH.
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            tunnel: TunnelLimits::default(),
+            target: SharedLimits::default(),
+            client: SharedLimits::default(),
+            total: SharedLimits::default(),
+            ceiling: Ceiling::default(),
+            caps: Caps::default(),
+            ssh_only: true,
+        }
+    }
 }
 
 impl Limits {
-    /// Those of a target that sets some for its tunnels.
+    /// The limits of a target with these overrides.
     pub fn of_target(&self, tunnel: &TunnelOverrides) -> TargetLimits {
         TargetLimits {
             tunnel: self.tunnel.overridden(tunnel),
             shared: self.target,
             caps: self.caps.target,
-            any_protocol: tunnel.any_protocol.unwrap_or(self.any_protocol),
+            ssh_only: tunnel.ssh_only.unwrap_or(self.ssh_only),
             ..TargetLimits::default()
         }
     }
 }
 
-/// Limits of its tunnels, and nothing else.
-impl From<TunnelLimits> for TargetLimits {
-    fn from(tunnel: TunnelLimits) -> Self {
-        Self {
-            tunnel,
-            ..Self::default()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_ssh_only_as_it_says_itself_or_else_as_the_process_does() {
+        for (process, target, expected) in [
+            (true, None, true),
+            (true, Some(false), false),
+            (true, Some(true), true),
+            (false, None, false),
+            (false, Some(false), false),
+            (false, Some(true), true),
+        ] {
+            let limits = Limits {
+                ssh_only: process,
+                ..Limits::default()
+            };
+            let overrides = TunnelOverrides {
+                ssh_only: target,
+                ..TunnelOverrides::default()
+            };
+            assert_eq!(limits.of_target(&overrides).ssh_only, expected, "{process} {target:?}");
         }
+        assert!(Limits::default().ssh_only && TargetLimits::default().ssh_only);
     }
 }

@@ -349,7 +349,7 @@ impl<D: Transport> Tunnel<'_, D> {
             options: &options,
         };
         let mut ending = pin!(ending(target, record, shared));
-        if !target.any_protocol() {
+        if target.ssh_only() {
             // Boxed: it is over in a moment.
             let begun = Box::pin(begin(ends, record, shared, ending.as_mut())).await;
             if let Err(close) = begun {

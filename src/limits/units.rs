@@ -12,10 +12,10 @@ use std::str::FromStr;
 pub struct Rate(NonZeroU64);
 
 impl Rate {
-    /// No limit at all. It is above every limited rate.
+    /// No limit; compares as higher than every limited rate.
     pub const UNLIMITED: Self = Self(NonZeroU64::MAX);
 
-    /// A rate of that many bytes per second; `None` for 0, which would be a tunnel that never moves.
+    /// A rate in bytes per second; `None` for 0, at which a tunnel would never move.
     pub fn per_second(bytes: u64) -> Option<Self> {
         NonZeroU64::new(bytes).map(Self)
     }
@@ -74,7 +74,7 @@ impl Size {
     /// 1 MiB.
     pub(super) const MEBIBYTE: Self = Self(1 << 20);
 
-    /// A size of that many bytes; `None` for 0.
+    /// A size in bytes; `None` for 0.
     pub const fn bytes(bytes: u64) -> Option<Self> {
         match bytes {
             0 => None,
@@ -110,22 +110,22 @@ impl FromStr for Size {
     }
 }
 
-/// Why a text is not a rate or a size.
+/// The reason why a text is not a rate or not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// It does not start with a whole number.
+    /// The text does not begin with a whole number.
     #[error("expected a whole number with a unit")]
     NoNumber,
-    /// The unit is missing or is none of a rate's.
+    /// The unit is missing, or is not one of a rate.
     #[error("expected `unlimited` or a number with a unit such as `50MiB/s` or `80Mbit/s`")]
     NotARate,
-    /// The unit is missing or is none of a size's.
+    /// The unit is missing, or is not one of a size.
     #[error("expected a number with a unit such as `512KiB` or `1MiB`")]
     NotASize,
-    /// Nothing could ever move.
+    /// The value is less than one byte.
     #[error("must be at least 1 byte")]
     Zero,
-    /// It does not fit 64 bits.
+    /// The value does not fit 64 bits.
     #[error("too large")]
     TooLarge,
 }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_read_with_their_units() {
+    fn rates_are_parsed_with_their_units() {
         for (text, bytes) in [
             ("1B/s", 1),
             ("50MiB/s", 50 << 20),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_rate_or_a_size_is_named() {
+    fn each_fault_of_a_rate_or_a_size_has_its_error() {
         for (text, error) in [
             ("", UnitError::NoNumber),
             ("fast", UnitError::NoNumber),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_back() {
+    fn a_printed_rate_parses_as_itself() {
         for text in ["unlimited", "50MiB/s", "10000000B/s", "1GiB/s", "64KiB/s"] {
             assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
         }
