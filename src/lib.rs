@@ -5,6 +5,7 @@
 
 // Words: values, neither async nor I/O.
 pub mod authority;
+mod cold;
 pub mod direction;
 pub mod outcome;
 

@@ -11,7 +11,7 @@ use super::frames::Earned;
 use super::room::Outbox;
 use super::stream::Stream;
 use crate::authority::Authority;
-use crate::connect::Client;
+use crate::connect::Exchange;
 use crate::outcome::{Denial, Malformed, Refusal};
 
 /// A client that has asked on a stream of its own, and has no answer yet.
@@ -39,7 +39,7 @@ impl Request {
     }
 }
 
-impl Client for Request {
+impl Exchange for Request {
     type Transport = Stream;
 
     const HTTP: &'static str = "2";
@@ -64,7 +64,7 @@ impl Client for Request {
     }
 
     /// Only a reset is leaving: END_STREAM is an end of stream and nothing else, with no close(2) behind it.
-    async fn leaves(&mut self) {
+    async fn client_left(&mut self) {
         // An error is the end of the connection.
         poll_fn(|context| self.respond.poll_reset(context)).await.ok();
     }
