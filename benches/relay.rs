@@ -24,10 +24,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group};
+use switchboard::limits::throttle::Limit;
 use switchboard::limits::{Rate, Size};
-use switchboard::meter::{Meter, Totals};
+use switchboard::relay::meter::{Meter, Totals};
 use switchboard::relay::{Ends, Engine, Options, Resources, Terms, relay};
-use switchboard::throttle::Limit;
 use thread_time::{ThreadTime, used};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;

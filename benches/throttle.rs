@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group};
-use switchboard::limits::{Direction, Rate, Size};
-use switchboard::meter::{Meter, Totals};
+use switchboard::direction::Direction;
+use switchboard::limits::throttle::{Limit, Throttle};
+use switchboard::limits::{Rate, Size};
 use switchboard::outcome::Close;
+use switchboard::relay::meter::{Meter, Totals};
 use switchboard::relay::{Ends, Engine, Options, Resources, Terms, relay};
-use switchboard::throttle::{Limit, Throttle};
 use thread_time::{ThreadTime, used};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

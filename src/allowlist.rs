@@ -126,7 +126,8 @@ mod tests {
     use std::task::{Context, Waker};
     use std::time::Duration;
 
-    use crate::limits::{Direction, Limits, TargetLimits, TunnelLimits, TunnelOverrides};
+    use crate::direction::Direction;
+    use crate::limits::{Limits, TargetLimits, TunnelLimits, TunnelOverrides};
 
     fn target(name: &str, address: &str) -> StaticTarget {
         StaticTarget {

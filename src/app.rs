@@ -13,28 +13,31 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::readiness::{Pending, Readiness};
 use self::reload::Reload;
-use crate::admin;
 use crate::allowlist::Writer;
-use crate::budget::Budgets;
-use crate::clients::Clients;
 use crate::config::{Config, LoadError};
-use crate::crowd::Crowd;
-use crate::descriptors::Descriptors;
 use crate::drain::{Conductor, Drained, Tasks};
+use crate::kubernetes::{self, Services};
 use crate::limits::TotalCaps;
-use crate::listener;
+use crate::limits::budget::Budgets;
+use crate::limits::clients::Clients;
+use crate::limits::descriptors::Descriptors;
+use crate::limits::slots::Slots;
+use crate::limits::unfinished::Unfinished;
 use crate::metrics::{self, Metrics};
-use crate::places::Places;
-use crate::readiness::{Pending, Readiness};
-use crate::record::Ids;
+use crate::net::listener;
 use crate::relay::Resources;
-use crate::renewal;
-use crate::services::{self, Services};
 use crate::tls::{self, Tls};
-use crate::tunnel::{self, World};
+use crate::tunnel::record::Ids;
+use crate::tunnel::{self, Port, Shared};
 
+pub mod admin;
+pub mod certificate;
+pub mod drain_request;
+pub mod logging;
 mod pages;
+pub mod readiness;
 mod reload;
 
 /// What a running process may be told.
@@ -82,7 +85,7 @@ pub struct App {
     source: Source,
     room: Room,
     writer: Writer,
-    world: Arc<World>,
+    shared: Arc<Shared>,
     conductor: Conductor,
     drain_asked: CancellationToken,
     readiness: Readiness,
@@ -122,7 +125,7 @@ impl App {
             synced(&metrics);
         }
         let caps = room.fitting(config.limits.caps.total, &metrics);
-        let world = Arc::new(World {
+        let shared = Arc::new(Shared {
             allowlist,
             metrics,
             drain,
@@ -132,8 +135,8 @@ impl App {
                 config.limits.tunnel.burst,
                 config.limits.caps.client,
             ),
-            unfinished: Crowd::new(caps.unfinished),
-            tunnels: Arc::new(Places::new(caps.tunnels)),
+            unfinished: Unfinished::new(caps.unfinished),
+            tunnels: Arc::new(Slots::new(caps.tunnels)),
             total: Budgets::new(config.limits.total, config.limits.tunnel.burst),
             ids: Ids::default(),
             tls,
@@ -147,16 +150,16 @@ impl App {
         let starting = readiness.await_for("listener");
         let unknown = readiness.await_for("allowlist");
         let public = config.listen.iter().map(bind_public).collect::<Result<_, _>>()?;
-        let pages = pages::of(&world, &readiness, &drain_asked, log_lines_dropped);
+        let pages = pages::of(&shared, &readiness, &drain_asked, log_lines_dropped);
         let address = config.admin;
         let admin = admin::start(address, pages).map_err(|source| StartError::Bind { address, source })?;
-        let services = follow(&config, &writer, &world.metrics)?;
+        let services = follow(&config, &writer, &shared.metrics)?;
         Ok(Self {
             config,
             source,
             room,
             writer,
-            world,
+            shared,
             conductor,
             drain_asked,
             readiness,
@@ -189,19 +192,19 @@ impl App {
         for address in self.public_addresses() {
             info!("public port {address}");
         }
-        for (listener, options) in self.public.into_iter().zip(&self.config.listen) {
-            let port = (listener, Arc::new(options.clone()));
+        for (listener, port) in self.public.into_iter().zip(&self.config.listen) {
+            let port = (listener, Arc::new(port.clone()));
             tasks
                 .acceptors
-                .spawn(accept(port, Arc::clone(&self.world), tasks.clone()));
+                .spawn(accept(port, Arc::clone(&self.shared), tasks.clone()));
         }
         drop(self.starting);
-        let (world, unknown) = (Arc::clone(&self.world), self.unknown);
+        let (shared, unknown) = (Arc::clone(&self.shared), self.unknown);
         tokio::spawn(async move {
-            world.allowlist.completed().await;
+            shared.allowlist.completed().await;
             drop(unknown);
         });
-        tokio::spawn(renewal::follow(Arc::clone(&self.world)));
+        tokio::spawn(certificate::follow(Arc::clone(&self.shared)));
         let mut reload = Reload {
             config: self.config,
             source: self.source,
@@ -212,14 +215,14 @@ impl App {
         let told = loop {
             tokio::select! {
                 command = next(&mut commands) => match command {
-                    Command::Reload => reload.run(&self.world),
+                    Command::Reload => reload.run(&self.shared),
                     Command::Stop => break true,
                 },
                 () = self.drain_asked.cancelled() => break false,
             }
         };
         self.readiness.withdraw("shutdown");
-        self.world.metrics.draining.set(1);
+        self.shared.metrics.draining.set(1);
         let hurry = CancellationToken::new();
         let told_again = async {
             // Kubernetes sends its signal when the hook that has asked for the drain is through: that is no hurry.
@@ -239,8 +242,9 @@ impl App {
 }
 
 fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<Services>, StartError> {
-    let start =
-        |options: &services::Options| Services::start(options.clone(), &config.limits, writer.clone(), metrics.clone());
+    let start = |options: &kubernetes::Options| {
+        Services::start(options.clone(), &config.limits, writer.clone(), metrics.clone())
+    };
     let services = config.kubernetes.as_ref().map(start).transpose();
     services.map_err(StartError::Services)
 }
@@ -256,16 +260,16 @@ async fn stop(commands: &mut mpsc::Receiver<Command>) {
     while next(commands).await != Command::Stop {}
 }
 
-async fn accept((listener, options): (TcpListener, Arc<listener::Options>), world: Arc<World>, tasks: Tasks) {
+async fn accept((listener, port): (TcpListener, Arc<Port>), shared: Arc<Shared>, tasks: Tasks) {
     let serve = |stream, peer| {
-        let (options, world) = (Arc::clone(&options), Arc::clone(&world));
+        let (port, shared) = (Arc::clone(&port), Arc::clone(&shared));
         tasks
             .connections
-            .spawn(async move { tunnel::serve(stream, peer, options, &world).await });
+            .spawn(async move { tunnel::serve(stream, peer, port, &shared).await });
     };
-    let paused = || world.metrics.accept_paused.inc();
-    listener::accept(listener, world.drain.clone().parting(), serve, paused).await;
-    if options.reuse_port {
+    let paused = || shared.metrics.accept_paused.inc();
+    listener::accept(listener, shared.drain.clone().parting(), serve, paused).await;
+    if port.listener.reuse_port {
         // Another process has the port, so that nobody may notice: whoever came last still has to be heard.
         sleep(LAST_REQUESTS).await;
     }
@@ -276,9 +280,9 @@ fn synced(metrics: &Metrics) {
     metrics.allowlist_last_sync_timestamp.set(now.as_secs_f64());
 }
 
-fn bind_public(options: &listener::Options) -> Result<TcpListener, StartError> {
-    listener::bind(options).map_err(|source| StartError::Bind {
-        address: options.address,
+fn bind_public(port: &Port) -> Result<TcpListener, StartError> {
+    listener::bind(&port.listener).map_err(|source| StartError::Bind {
+        address: port.listener.address,
         source,
     })
 }

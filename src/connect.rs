@@ -7,13 +7,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use crate::authority::Authority;
-use crate::end::End;
+use crate::net::transport::Transport;
 use crate::outcome::{Denial, Refusal};
 
 pub mod head;
 mod http1;
 pub mod http2;
-mod ssh;
 
 /// How long a request head may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +62,7 @@ pub struct Refused<D> {
     client: Option<D>,
 }
 
-impl<D: End> Refused<D> {
+impl<D: Transport> Refused<D> {
     /// Whether there is a connection to close.
     pub fn lingers(&self) -> bool {
         self.client.is_some()
@@ -81,7 +80,7 @@ impl<D: End> Refused<D> {
 /// Somebody who asks for one tunnel, whatever is spoken.
 pub trait Client: Sized + Send {
     /// What it is once it has its 200.
-    type End: End;
+    type Transport: Transport;
 
     /// Which HTTP it speaks: `1` or `2`.
     const HTTP: &'static str;
@@ -93,19 +92,19 @@ pub trait Client: Sized + Send {
     fn leaves(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Sends the 200. Beside the client's end it gives the bytes that were read of the tunnel already.
-    fn confirm(self) -> impl Future<Output = Result<(Self::End, Vec<u8>), Refusal>> + Send;
+    fn confirm(self) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), Refusal>> + Send;
 
     /// Sends the refusal. What it gives back has to be closed gently.
-    fn refuse(self, denial: &Denial) -> impl Future<Output = Option<Self::End>> + Send;
+    fn refuse(self, denial: &Denial) -> impl Future<Output = Option<Self::Transport>> + Send;
 }
 
 /// A client that speaks HTTP/1; `read` was taken from its end already.
-pub fn http1<D: End>(end: D, read: Vec<u8>) -> impl Client<End = D> {
+pub fn http1<D: Transport>(end: D, read: Vec<u8>) -> impl Client<Transport = D> {
     http1::Client::new(end, read)
 }
 
 /// Refuses a client that has not been asked what it wants.
-pub async fn refuse<D: End>(end: D, refusal: Refusal) -> Refused<D> {
+pub async fn refuse<D: Transport>(end: D, refusal: Refusal) -> Refused<D> {
     Refused {
         refusal,
         client: http1(end, Vec::new()).refuse(&refusal.into()).await,
@@ -125,7 +124,7 @@ pub async fn handshake<C: Client, T>(
     mut client: C,
     late: impl Future<Output = Refusal>,
     answer: impl AsyncFnOnce(Authority) -> Result<T, Denial>,
-) -> Result<Established<C::End, T>, Refused<C::End>> {
+) -> Result<Established<C::Transport, T>, Refused<C::Transport>> {
     let head = {
         let late = pin!(late);
         tokio::select! {

@@ -5,44 +5,25 @@
 
 // Words: values, neither async nor I/O.
 pub mod authority;
-pub mod limits;
+pub mod direction;
 pub mod outcome;
 
 // Machinery: one mechanism each.
-pub mod budget;
-pub mod crowd;
-pub mod descriptors;
-pub mod dial;
 pub mod drain;
-pub mod end;
-pub mod identification;
-pub mod listener;
-pub mod meter;
-pub mod pace;
-pub mod places;
-pub mod proxy_header;
-pub mod readiness;
+pub mod limits;
+pub mod net;
 pub mod relay;
-pub mod socket;
-pub mod throttle;
+pub mod ssh;
 pub mod tls;
 
-// Tunnel: what happens to one connection.
+// The walk of one connection, and what it asks.
 pub mod allowlist;
-pub mod arrival;
-pub mod clients;
 pub mod connect;
-pub mod door;
 pub mod metrics;
-pub mod record;
 pub mod tunnel;
 
-// Around: what starts, watches and stops it.
-pub mod admin;
+// Programs, and what starts, watches and stops them.
 pub mod app;
 pub mod client;
 pub mod config;
-pub mod drain_request;
-pub mod logging;
-pub mod renewal;
-pub mod services;
+pub mod kubernetes;

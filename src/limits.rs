@@ -7,29 +7,14 @@ use std::time::Duration;
 
 pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps};
 
+pub mod budget;
 mod caps;
-
-/// Which way bytes flow, as the user at the client sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// From the client to the target.
-    Upload,
-    /// From the target to the client.
-    Download,
-}
-
-impl Direction {
-    /// Both directions, upload first; `self as usize` is the index.
-    pub const ALL: [Self; 2] = [Self::Upload, Self::Download];
-
-    /// The value of the metric label `direction`.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Upload => "upload",
-            Self::Download => "download",
-        }
-    }
-}
+pub mod clients;
+pub mod connect_rate;
+pub mod descriptors;
+pub mod slots;
+pub mod throttle;
+pub mod unfinished;
 
 /// A data rate in bytes per second, at least 1, or unlimited.
 ///

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use switchboard::admin::Progress;
 use switchboard::allowlist::StaticTarget;
+use switchboard::app::admin::Progress;
+use switchboard::app::drain_request::{self, Answer, Wait};
+use switchboard::app::logging::{self, ParseError};
 use switchboard::app::{App, Command, Source, StartError};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
 use switchboard::config::{Config, LoadError, Overrides};
 use switchboard::drain::Drained;
-use switchboard::drain_request::{self, Answer, Wait};
-use switchboard::logging::{self, ParseError};
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;

@@ -11,8 +11,8 @@ pub use prometheus::Error;
 use self::declare::{counter, counters, gauge, histogram, registered};
 use self::targets::TargetMetrics;
 pub use self::targets::TargetSeries;
-use crate::identification::Family;
 use crate::outcome::{Outcome, Reason, Refusal, Side};
+use crate::ssh::identification::Family;
 use crate::tls;
 
 mod declare;

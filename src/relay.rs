@@ -9,16 +9,17 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::meter::Meter;
 use self::pump::Pump;
 pub use self::pump::{Broken, Engine};
 pub use self::resources::Resources;
-use crate::budget::Budget;
-use crate::end::{End, Sink, Source};
-use crate::meter::Meter;
+use crate::limits::budget::Budget;
+use crate::limits::throttle::Limit;
+use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
-use crate::throttle::Limit;
 
 mod copy;
+pub mod meter;
 mod pump;
 mod resources;
 mod splice;
@@ -104,7 +105,7 @@ pub struct Terms<'a> {
 /// the caller drops `ends`, which it does next. Only who resets after it has finished is followed by no reset, but by
 /// the end of stream that it sent first. When `ending` or a timeout ends it, what was read is still written and both
 /// sides are closed.
-pub async fn relay<D: End>(
+pub async fn relay<D: Transport>(
     ends: &mut Ends<D>,
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
@@ -117,7 +118,7 @@ pub async fn relay<D: End>(
 /// Lets both ends know how a tunnel ended, whose side that ended it `has_finished` before or not.
 ///
 /// An end that has not been passed on as one is told to both of them now.
-pub async fn let_go<D: End>(ends: &mut Ends<D>, close: Close, has_finished: bool) {
+pub async fn let_go<D: Transport>(ends: &mut Ends<D>, close: Close, has_finished: bool) {
     let Ends {
         downstream, upstream, ..
     } = ends;
@@ -136,13 +137,13 @@ pub async fn let_go<D: End>(ends: &mut Ends<D>, close: Close, has_finished: bool
 }
 
 /// Relays until something ends it, and says what, and whether the side that ended it had finished before.
-async fn move_bytes<D: End>(
+async fn move_bytes<D: Transport>(
     ends: &mut Ends<D>,
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> (Close, bool) {
     let (from_client, to_client) = ends.downstream.split();
-    let (from_target, to_target) = End::split(&mut ends.upstream);
+    let (from_target, to_target) = Transport::split(&mut ends.upstream);
     let mut upload = Pump::upload(from_client, to_target, take(&mut ends.early.upload), terms);
     let mut download = Pump::download(from_target, to_client, take(&mut ends.early.download), terms);
     let close = tokio::select! {
@@ -168,7 +169,7 @@ async fn move_bytes<D: End>(
 ///
 /// If it had, all that it sent stands in the other side's send buffer, and a reset would throw the tail away: a server
 /// that closes at once gets a late message of its client, and its kernel answers with a reset.
-async fn pass_on_break(broken: &mut impl End, has_finished: bool, other: &mut impl End) {
+async fn pass_on_break(broken: &mut impl Transport, has_finished: bool, other: &mut impl Transport) {
     broken.reset_on_drop();
     if has_finished {
         // Boxed, as the goodbye.
@@ -183,15 +184,18 @@ async fn pass_on_break(broken: &mut impl End, has_finished: bool, other: &mut im
 }
 
 /// Writes what was read, within a deadline.
-async fn last_words(upload: &mut Pump<'_, impl Source, impl Sink>, download: &mut Pump<'_, impl Source, impl Sink>) {
+async fn last_words(
+    upload: &mut Pump<'_, impl Reader, impl Writer>,
+    download: &mut Pump<'_, impl Reader, impl Writer>,
+) {
     let written = async { tokio::join!(upload.flush(), download.flush()) };
     // Whether it succeeds is the peers' affair: they are told to go in any case.
     timeout(LAST_WORDS, written).await.ok();
 }
 
 async fn until_both_end(
-    upload: &mut Pump<'_, impl Source, impl Sink>,
-    download: &mut Pump<'_, impl Source, impl Sink>,
+    upload: &mut Pump<'_, impl Reader, impl Writer>,
+    download: &mut Pump<'_, impl Reader, impl Writer>,
     terms: &Terms<'_>,
 ) -> Close {
     let (finished, first) = tokio::select! {
@@ -210,8 +214,8 @@ async fn until_both_end(
 
 /// The side that has finished first still takes bytes, and may still reset.
 async fn half_closed(
-    running: &mut Pump<'_, impl Source, impl Sink>,
-    ended: &mut Pump<'_, impl Source, impl Sink>,
+    running: &mut Pump<'_, impl Reader, impl Writer>,
+    ended: &mut Pump<'_, impl Reader, impl Writer>,
     first: Side,
     terms: &Terms<'_>,
 ) -> Close {

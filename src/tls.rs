@@ -1,9 +1,10 @@
 //! Speaks TLS with clients: certificates that are read anew when they change, and one deadline for each handshake.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
 use rustls::server::danger::ClientCertVerifier;
@@ -202,7 +203,7 @@ impl Tls {
         }
         match Material::of(&known.settings, &contents).and_then(|material| known.serve(&contents, material)) {
             Ok(serving) => {
-                *self.serving.write().unwrap_or_else(PoisonError::into_inner) = serving;
+                *self.serving.write() = serving;
                 Look::Loaded
             }
             Err(faults) => Look::Faulty(faults),
@@ -243,11 +244,11 @@ impl Tls {
     }
 
     fn serving(&self) -> Serving {
-        self.serving.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.serving.read().clone()
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

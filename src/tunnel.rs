@@ -10,31 +10,37 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use self::negotiate::{Entered, TurnedAway};
+use self::pending::{Arrival, WaitingRoom};
+pub use self::port::Port;
+use self::record::{Ids, Record, TunnelRecord};
 use crate::allowlist::{Allowlist, Target};
-use crate::arrival::{Arrival, WaitingRoom};
 use crate::authority::Authority;
-use crate::budget::Budgets;
-use crate::clients::{Client, Clients};
 use crate::connect::{self, Established, http2};
-use crate::crowd::Crowd;
-use crate::dial::{self, Upstream};
-use crate::door::{self, Entered, TurnedAway};
+use crate::direction::Direction;
 use crate::drain::{Drain, Open};
-use crate::end::End;
-use crate::identification;
-use crate::limits::Direction;
+use crate::limits::budget::Budgets;
+use crate::limits::clients::{Client, Clients};
+use crate::limits::slots::{Slot, Slots};
+use crate::limits::unfinished::Unfinished;
 use crate::metrics::Metrics;
+use crate::net::dial::{self, Upstream};
+use crate::net::proxy_header;
+use crate::net::proxy_header::Addresses;
+use crate::net::transport::Transport;
 use crate::outcome::{Close, Denial, Reason, Refusal, Side};
-use crate::places::{Place, Places};
-use crate::proxy_header::Passage;
-use crate::record::{Ids, Record, TunnelRecord};
 use crate::relay::{self, Bounds, Early, Ends, Engine, Resources, Terms, relay};
+use crate::ssh::identification;
 use crate::tls::{self, Session, Tls};
-use crate::{listener, proxy_header};
+
+pub mod negotiate;
+pub mod pending;
+pub mod port;
+pub mod record;
 
 /// What all tunnels of a process share.
 #[derive(Debug)]
-pub struct World {
+pub struct Shared {
     /// Where they may go.
     pub allowlist: Arc<Allowlist>,
     /// Who counts them.
@@ -46,9 +52,9 @@ pub struct World {
     /// Who is here, and what they share.
     pub clients: Clients,
     /// Connections whose request is not complete.
-    pub unfinished: Crowd,
+    pub unfinished: Unfinished,
     /// How many tunnels there may be.
-    pub tunnels: Arc<Places>,
+    pub tunnels: Arc<Slots>,
     /// What all of them share.
     pub total: Budgets,
     /// How they are numbered.
@@ -66,19 +72,14 @@ pub struct World {
 }
 
 /// Carries one connection of a public port to its end.
-pub fn serve(
-    stream: TcpStream,
-    peer: SocketAddr,
-    port: Arc<listener::Options>,
-    world: &World,
-) -> impl Future<Output = ()> + Send {
+pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> impl Future<Output = ()> + Send {
     // Boxed: nothing that belongs to the handshake outlives it.
-    let opening = Box::pin(open(stream, peer, port, world));
+    let opening = Box::pin(open(stream, peer, port, shared));
     async move {
         // By reference: moved, it would be held twice.
         match &mut opening.await {
-            Some(Opened::Plain(tunnel)) => tunnel.run(world).await,
-            Some(Opened::Tls(tunnel)) => tunnel.run(world).await,
+            Some(Opened::Plain(tunnel)) => tunnel.run(shared).await,
+            Some(Opened::Tls(tunnel)) => tunnel.run(shared).await,
             Some(Opened::Many(tunnels)) => tunnels.await,
             None => {}
         }
@@ -95,17 +96,17 @@ enum Opened<'a> {
 
 /// A client and a target that can talk. Dropped in this order: who reads the log line may rely on closed sockets.
 #[derive(Debug)]
-struct Tunnel<'a, D: End> {
+struct Tunnel<'a, D: Transport> {
     ends: Ends<D>,
     target: Arc<Target>,
     client: Arc<Client>,
-    _places: Box<[Place; 3]>,
+    _slots: Box<[Slot; 3]>,
     record: TunnelRecord<'a>,
     _open: Open,
 }
 
 /// After a panic nobody knows what was passed on: a clean end would make it look complete.
-impl<D: End> Drop for Tunnel<'_, D> {
+impl<D: Transport> Drop for Tunnel<'_, D> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.ends.downstream.reset_on_drop();
@@ -115,15 +116,10 @@ impl<D: End> Drop for Tunnel<'_, D> {
 }
 
 /// Learns whose connection it is, then what that client wants. `None` when it was refused, which is accounted for.
-async fn open(
-    mut stream: TcpStream,
-    peer: SocketAddr,
-    port: Arc<listener::Options>,
-    world: &World,
-) -> Option<Opened<'_>> {
+async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
     let accepted = Instant::now();
-    let room = WaitingRoom::new([&world.unfinished], &world.connect, &world.drain);
-    let mut record = Record::open(&world.metrics, world.ids.next(), peer, accepted);
+    let room = WaitingRoom::new([&shared.unfinished], &shared.connect, &shared.drain);
+    let mut record = Record::open(&shared.metrics, shared.ids.next(), peer, accepted);
     // Before all else that may be spoken on the port: it is about the socket.
     let header = tokio::select! {
         biased;
@@ -132,16 +128,16 @@ async fn open(
     };
     match header {
         Ok(passage) => {
-            let passage = passage.unwrap_or_else(|| Passage::of(&stream, peer));
-            record.came_from(passage.source);
-            let client = world.clients.client(passage.source.ip());
+            let passage = passage.unwrap_or_else(|| Addresses::of(&stream, peer));
+            record.set_client(passage.source);
+            let client = shared.clients.client(passage.source.ip());
             let arrival = Arrival {
                 accepted,
                 passage,
                 welcome: client.connects(),
                 client,
             };
-            Box::pin(enter(stream, port.tls, arrival, (record, world))).await
+            Box::pin(enter(stream, port.tls, arrival, (record, shared))).await
         }
         Err(refusal) => {
             record.refused(refusal);
@@ -156,35 +152,35 @@ async fn enter<'a>(
     stream: TcpStream,
     tls: tls::Mode,
     arrival: Arrival,
-    (mut record, world): (Record<'a>, &'a World),
+    (mut record, shared): (Record<'a>, &'a Shared),
 ) -> Option<Opened<'a>> {
-    let room = arrival.waits(&world.unfinished, &world.connect, &world.drain);
-    let terms = door::Terms {
+    let room = arrival.waits(&shared.unfinished, &shared.connect, &shared.drain);
+    let terms = negotiate::Terms {
         mode: tls,
-        tls: &world.tls,
-        deadline: world.connect.deadline(arrival.accepted),
+        tls: &shared.tls,
+        deadline: shared.connect.deadline(arrival.accepted),
         paced: arrival.welcome,
     };
-    match door::enter(stream, &terms, room.late(arrival.accepted)).await {
+    match negotiate::enter(stream, &terms, room.late(arrival.accepted)).await {
         Ok(Entered::Plain(stream, read)) => {
-            let tunnel = Box::pin(ask(connect::http1(stream, read), arrival, record, world));
+            let tunnel = Box::pin(ask(connect::http1(stream, read), arrival, record, shared));
             tunnel.await.map(Opened::Plain)
         }
         Ok(Entered::Http2(stream, read)) => {
-            let tunnels = many(http2::Wire::new(stream, read), arrival, record, world);
+            let tunnels = many(http2::Wire::new(stream, read), arrival, record, shared);
             Some(Opened::Many(Box::pin(tunnels)))
         }
         Ok(Entered::Tls(accepted)) => {
-            record.secured(&accepted);
+            record.set_tls(&accepted);
             if accepted.http2 {
-                let tunnels = many(http2::Wire::new(accepted.session, Vec::new()), arrival, record, world);
+                let tunnels = many(http2::Wire::new(accepted.session, Vec::new()), arrival, record, shared);
                 return Some(Opened::Many(Box::pin(tunnels)));
             }
             let tunnel = Box::pin(ask(
                 connect::http1(accepted.session, Vec::new()),
                 arrival,
                 record,
-                world,
+                shared,
             ));
             tunnel.await.map(Opened::Tls)
         }
@@ -194,7 +190,7 @@ async fn enter<'a>(
             None
         }
         Err(TurnedAway::Handshake(failed)) => {
-            world.metrics.tls_failed(failed.cause);
+            shared.metrics.tls_failed(failed.cause);
             record.refused(Refusal::TlsHandshake);
             room.leave(failed.close()).await;
             None
@@ -207,26 +203,26 @@ async fn enter<'a>(
 }
 
 /// Carries all that is asked for on an HTTP/2 connection to its end.
-async fn many<D: End>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record<'_>, world: &World) {
-    record.speaks(<http2::Request as connect::Client>::HTTP);
-    let room = arrival.waits(&world.unfinished, &world.connect, &world.drain);
+async fn many<D: Transport>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record<'_>, shared: &Shared) {
+    record.set_http_version(<http2::Request as connect::Client>::HTTP);
+    let room = arrival.waits(&shared.unfinished, &shared.connect, &shared.drain);
     let late = |since: Option<Instant>| room.late(since.unwrap_or(arrival.accepted));
     let lapsed = Notify::new();
     let tunnel = |request| {
-        let record = record.request(world.ids.next());
-        let arrival = arrival.again(|| record.is_trusted(&world.tls));
+        let record = record.request(shared.ids.next());
+        let arrival = arrival.again(|| record.is_trusted(&shared.tls));
         if arrival.welcome == Err(Refusal::CertificateLapsed) {
             lapsed.notify_one();
         }
         async move {
             // Boxed, as for one: the tunnel does without it.
-            if let Some(mut tunnel) = Box::pin(ask(request, arrival, record, world)).await {
-                tunnel.run(world).await;
+            if let Some(mut tunnel) = Box::pin(ask(request, arrival, record, shared)).await {
+                tunnel.run(shared).await;
             }
         }
     };
-    match Box::pin(http2::serve(wire, late, &world.drain, &lapsed, tunnel)).await {
-        Ok(()) => record.said_by_its_requests(),
+    match Box::pin(http2::serve(wire, late, &shared.drain, &lapsed, tunnel)).await {
+        Ok(()) => record.leave_to_requests(),
         Err(refusal) => record.refused(refusal),
     }
 }
@@ -236,15 +232,15 @@ async fn ask<'a, C: connect::Client>(
     asking: C,
     arrival: Arrival,
     mut record: Record<'a>,
-    world: &'a World,
-) -> Option<Tunnel<'a, C::End>> {
-    record.speaks(C::HTTP);
-    let room = arrival.waits(&world.unfinished, &world.connect, &world.drain);
+    shared: &'a Shared,
+) -> Option<Tunnel<'a, C::Transport>> {
+    record.set_http_version(C::HTTP);
+    let room = arrival.waits(&shared.unfinished, &shared.connect, &shared.drain);
     let answer = async |authority| match arrival.welcome {
         Ok(()) => tokio::select! {
             biased;
-            reached = reach(authority, &arrival, world, &mut record) => reached,
-            () = world.drain.deadline() => Err(Refusal::Draining.into()),
+            reached = reach(authority, &arrival, shared, &mut record) => reached,
+            () = shared.drain.deadline() => Err(Refusal::Draining.into()),
         },
         Err(refusal) => Err(refusal.into()),
     };
@@ -254,15 +250,15 @@ async fn ask<'a, C: connect::Client>(
             early,
             answer: Reached {
                 target,
-                places,
+                slots,
                 upstream,
             },
         }) => Some(Tunnel {
             record: record.established(&target),
             target,
             client: arrival.client,
-            _places: places,
-            _open: world.drain.opened(),
+            _slots: slots,
+            _open: shared.drain.opened(),
             ends: Ends {
                 downstream: stream,
                 upstream: upstream.stream,
@@ -280,10 +276,10 @@ async fn ask<'a, C: connect::Client>(
     }
 }
 
-/// A target that answers, and the places that the tunnel to it has taken.
+/// A target that answers, and the slots that the tunnel to it has taken.
 struct Reached {
     target: Arc<Target>,
-    places: Box<[Place; 3]>,
+    slots: Box<[Slot; 3]>,
     upstream: Upstream,
 }
 
@@ -291,23 +287,23 @@ struct Reached {
 async fn reach(
     authority: Authority,
     Arrival { passage, client, .. }: &Arrival,
-    world: &World,
+    shared: &Shared,
     record: &mut Record<'_>,
 ) -> Result<Reached, Denial> {
-    let target = world.allowlist.authorize(&authority);
-    record.asked_for(authority);
+    let target = shared.allowlist.authorize(&authority);
+    record.set_authority(authority);
     let target = target?;
-    record.allowed(Arc::clone(&target));
+    record.set_target(Arc::clone(&target));
     target.admits(record.identity())?;
-    if !world.drain.phase().takes_tunnels() {
+    if !shared.drain.phase().takes_tunnels() {
         return Err(Refusal::Draining.into());
     }
-    let in_all = world.tunnels.enter().ok_or(Refusal::ProxyFull)?;
-    let places = Box::new([in_all, client.enter()?, target.enter()?]);
+    let in_all = shared.tunnels.enter().ok_or(Refusal::ProxyFull)?;
+    let slots = Box::new([in_all, client.enter()?, target.enter()?]);
     let _dial = target.begin_dial()?;
-    let endpoints = world.allowlist.dialable(&target).await?;
+    let endpoints = shared.allowlist.dialable(&target).await?;
     let start = Instant::now();
-    let dial = dial::dial(&endpoints.addresses, target.next_address(), &world.dial);
+    let dial = dial::dial(&endpoints.addresses, target.next_address(), &shared.dial);
     let dialled = target.while_allowed(dial).await;
     record.dialled(start.elapsed(), dialled.as_ref());
     let mut upstream = dialled?;
@@ -317,18 +313,18 @@ async fn reach(
     }
     Ok(Reached {
         target,
-        places,
+        slots,
         upstream,
     })
 }
 
-impl<D: End> Tunnel<'_, D> {
-    async fn run(&mut self, world: &World) {
-        let close = self.carry(world).await;
+impl<D: Transport> Tunnel<'_, D> {
+    async fn run(&mut self, shared: &Shared) {
+        let close = self.carry(shared).await;
         self.record.closed(close);
     }
 
-    async fn carry(&mut self, world: &World) -> Close {
+    async fn carry(&mut self, shared: &Shared) -> Close {
         let Self {
             ends,
             target,
@@ -338,24 +334,24 @@ impl<D: End> Tunnel<'_, D> {
         } = self;
         let bounds = |direction| Bounds {
             tunnel: target.limit(direction),
-            shared: [target.shared(), &client.budgets, &world.total].map(|budgets| Some(budgets.of(direction))),
+            shared: [target.shared(), &client.budgets, &shared.total].map(|budgets| Some(budgets.of(direction))),
         };
         let options = relay::Options {
-            idle: target.idle(world.relay.idle),
-            ..world.relay
+            idle: target.idle(shared.relay.idle),
+            ..shared.relay
         };
         let terms = Terms {
             upload: bounds(Direction::Upload),
             download: bounds(Direction::Download),
             meter: &record.meter,
-            resources: &world.resources,
+            resources: &shared.resources,
             engine: Engine::Adaptive,
             options: &options,
         };
-        let mut ending = pin!(ending(target, record, world));
+        let mut ending = pin!(ending(target, record, shared));
         if !target.any_protocol() {
             // Boxed: it is over in a moment.
-            let begun = Box::pin(begin(ends, record, world, ending.as_mut())).await;
+            let begun = Box::pin(begin(ends, record, shared, ending.as_mut())).await;
             if let Err(close) = begun {
                 return close;
             }
@@ -365,16 +361,16 @@ impl<D: End> Tunnel<'_, D> {
 }
 
 /// Has both sides say that they speak SSH.
-async fn begin<D: End>(
+async fn begin<D: Transport>(
     ends: &mut Ends<D>,
     record: &TunnelRecord<'_>,
-    world: &World,
+    shared: &Shared,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Result<(), Close> {
     let identified = |side, software| record.identified(side, software);
     let begun = tokio::select! {
         biased;
-        begun = identification::exchange(ends, &record.meter, &world.identification, identified) => begun,
+        begun = identification::exchange(ends, &record.meter, &shared.identification, identified) => begun,
         close = ending => Err(close),
     };
     if let Err(close) = begun {
@@ -384,12 +380,12 @@ async fn begin<D: End>(
 }
 
 /// Completes when the tunnel has to end, whatever its two sides want.
-async fn ending(target: &Target, record: &TunnelRecord<'_>, world: &World) -> Close {
+async fn ending(target: &Target, record: &TunnelRecord<'_>, shared: &Shared) -> Close {
     let last_moved = || record.meter.last_moved();
     let reason = tokio::select! {
         () = target.outlived() => Reason::Lifetime,
         () = target.revoked() => Reason::Revoked,
-        () = world.drain.closes(record.id().number, last_moved) => Reason::Drained,
+        () = shared.drain.closes(record.id().number, last_moved) => Reason::Drained,
     };
     Close {
         by: Side::Proxy,

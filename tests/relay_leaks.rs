@@ -16,7 +16,7 @@ use std::fs::read_dir;
 use std::future::{pending, ready};
 
 use loopback::{Rig, SETUPS, Wires, reset};
-use switchboard::limits::Direction;
+use switchboard::direction::Direction;
 use switchboard::outcome::{Close, Reason, Side};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::target::ClientNames;
 use crate::authority::{Authority, AuthorityError};
 use crate::limits::TunnelOverrides;
-use crate::proxy_header;
+use crate::net::proxy_header;
 
 /// A target that the configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,13 +13,14 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use crate::budget::Budgets;
-use crate::limits::{Direction, TargetLimits};
+use crate::direction::Direction;
+use crate::limits::TargetLimits;
+use crate::limits::budget::Budgets;
+use crate::limits::slots::{Slot, Slots};
+use crate::limits::throttle::Limit;
 use crate::metrics::{Metrics, TargetSeries};
+use crate::net::proxy_header;
 use crate::outcome::{Denial, Refusal};
-use crate::places::{Place, Places};
-use crate::proxy_header;
-use crate::throttle::Limit;
 use crate::tls::Identity;
 
 /// Who a target is, whatever its addresses and limits are at the moment: also its metric labels.
@@ -79,8 +80,8 @@ pub struct Target {
     download: Limit,
     shared: Budgets,
     limits: ArcSwap<TargetLimits>,
-    tunnels: Arc<Places>,
-    dials: Arc<Places>,
+    tunnels: Arc<Slots>,
+    dials: Arc<Slots>,
     /// Who may have tunnels to it; `None` is everybody.
     clients: ArcSwapOption<ClientNames>,
     revoked: CancellationToken,
@@ -98,8 +99,8 @@ impl Target {
             upload: Limit::new(tunnel.upload, tunnel.burst),
             download: Limit::new(tunnel.download, tunnel.burst),
             shared: Budgets::new(limits.shared, tunnel.burst),
-            tunnels: Arc::new(Places::new(limits.caps.tunnels)),
-            dials: Arc::new(Places::new(limits.caps.dials)),
+            tunnels: Arc::new(Slots::new(limits.caps.tunnels)),
+            dials: Arc::new(Slots::new(limits.caps.dials)),
             limits: ArcSwap::new(limits),
             clients: ArcSwapOption::empty(),
             revoked: CancellationToken::new(),
@@ -164,19 +165,19 @@ impl Target {
         self.limits.load().any_protocol
     }
 
-    /// Takes one of the places that it has for tunnels.
+    /// Takes one of the slots that it has for tunnels.
     ///
     /// # Errors
     /// [`Refusal::TargetFull`].
-    pub fn enter(&self) -> Result<Place, Refusal> {
+    pub fn enter(&self) -> Result<Slot, Refusal> {
         self.tunnels.enter().ok_or(Refusal::TargetFull)
     }
 
-    /// Takes one of the places that it has for dials.
+    /// Takes one of the slots that it has for dials.
     ///
     /// # Errors
     /// [`Refusal::TargetBusy`].
-    pub fn begin_dial(&self) -> Result<Place, Refusal> {
+    pub fn begin_dial(&self) -> Result<Slot, Refusal> {
         self.dials.enter().ok_or(Refusal::TargetBusy)
     }
 

@@ -1,8 +1,9 @@
 //! Changes the allowlist: the configuration's targets as a whole, the cluster's one by one.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tracing::warn;
 
 use super::static_target::StaticTarget;
@@ -200,7 +201,7 @@ impl Writer {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -2,14 +2,14 @@
 
 use tracing::{error, info, warn};
 
+use super::certificate;
 use super::{Room, Source, synced};
 use crate::allowlist::Writer;
 use crate::config::{Config, LoadError};
+use crate::kubernetes::{self, Services};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::renewal;
-use crate::services::{self, Services};
-use crate::tunnel::World;
+use crate::tunnel::Shared;
 
 /// What a reload changes: static targets, limits, certificates and the cluster. Everything else needs a restart.
 pub(super) struct Reload {
@@ -22,8 +22,8 @@ pub(super) struct Reload {
 
 impl Reload {
     /// Reads the configuration again, and applies it unless it is faulty.
-    pub(super) fn run(&mut self, world: &World) {
-        let metrics = &world.metrics;
+    pub(super) fn run(&mut self, shared: &Shared) {
+        let metrics = &shared.metrics;
         match (self.source)() {
             Ok(new) => {
                 let removed = self.config.targets_lost_in(&new);
@@ -33,12 +33,12 @@ impl Reload {
                 }
                 self.writer.publish(&new.targets, &new.limits);
                 let burst = new.limits.tunnel.burst;
-                world.clients.set(new.limits.client, burst, new.limits.caps.client);
+                shared.clients.set(new.limits.client, burst, new.limits.caps.client);
                 let caps = self.room.fitting(new.limits.caps.total, metrics);
-                world.unfinished.set(caps.unfinished);
-                world.tunnels.set(caps.tunnels);
-                world.total.set(new.limits.total, burst);
-                renewal::tell(&world.tls.configure(new.tls.clone()), world);
+                shared.unfinished.set(caps.unfinished);
+                shared.tunnels.set(caps.tunnels);
+                shared.total.set(new.limits.total, burst);
+                certificate::tell(&shared.tls.configure(new.tls.clone()), shared);
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;
@@ -56,7 +56,7 @@ impl Reload {
     }
 
     /// Follows a cluster with other settings, or begins to, or ceases.
-    fn follow(&mut self, options: Option<&services::Options>, limits: &Limits, metrics: &Metrics) {
+    fn follow(&mut self, options: Option<&kubernetes::Options>, limits: &Limits, metrics: &Metrics) {
         let followed = match (options.cloned(), self.services.take()) {
             (Some(options), Some(mut running)) => {
                 let done = running.configure(options, limits);

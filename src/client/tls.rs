@@ -11,10 +11,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use self::uncut::Uncut;
+use self::truncation::Uncut;
 use super::ClientError;
 
-mod uncut;
+mod truncation;
 
 /// Whom the client believes, and who it says it is.
 #[derive(Clone, Debug, Default)]

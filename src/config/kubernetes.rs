@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::schema::{at_most_an_hour, truth};
 use super::section::{Field, Section};
 use crate::authority::Authority;
-use crate::services::Options;
+use crate::kubernetes::Options;
 
 /// Reads the section; `None` unless it is enabled. Its other keys are checked in any case.
 ///

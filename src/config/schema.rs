@@ -14,8 +14,15 @@ use super::section::{Field, Section};
 use super::tls::tls;
 use crate::allowlist::StaticTarget;
 use crate::authority::Authority;
+use crate::connect;
+use crate::drain;
+use crate::kubernetes as cluster;
 use crate::limits::{Limits, TunnelOverrides};
-use crate::{connect, dial, drain, identification, proxy_header, relay, services, tls};
+use crate::net::dial;
+use crate::net::proxy_header;
+use crate::relay;
+use crate::ssh::identification;
+use crate::tls;
 
 /// Reads the whole file. What is absent, and what is a fault, has its default.
 pub(super) fn config(top: &mut Section<'_>) -> Config {
@@ -58,7 +65,7 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
 }
 
 /// `knows_clients`: whether any of them can show a certificate.
-fn allowlist(section: &mut Section<'_>, knows_clients: bool) -> (Vec<StaticTarget>, Option<services::Options>) {
+fn allowlist(section: &mut Section<'_>, knows_clients: bool) -> (Vec<StaticTarget>, Option<cluster::Options>) {
     let targets = static_targets(section, knows_clients);
     let kubernetes = section
         .field("kubernetes")

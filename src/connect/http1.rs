@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::head::{self, MOST_BYTES};
-use super::ssh;
 use crate::authority::Authority;
-use crate::end::{End, Sink, Source};
+use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Malformed, Refusal};
+use crate::ssh::disconnect::disconnect;
 
 /// A client that has no answer yet.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Client<D> {
     buffer: Vec<u8>,
 }
 
-impl<D: End> Client<D> {
+impl<D: Transport> Client<D> {
     /// A client of which that much was read.
     pub(super) fn new(stream: D, read: Vec<u8>) -> Self {
         Self { stream, buffer: read }
@@ -47,8 +47,8 @@ impl<D: End> Client<D> {
     }
 }
 
-impl<D: End> super::Client for Client<D> {
-    type End = D;
+impl<D: Transport> super::Client for Client<D> {
+    type Transport = D;
 
     const HTTP: &'static str = "1";
 
@@ -111,7 +111,7 @@ impl<D: End> super::Client for Client<D> {
 
 /// Not async: its chunk must not live as long as the wait for the client.
 fn poll_read_some(
-    source: &mut impl Source,
+    source: &mut impl Reader,
     context: &mut Context<'_>,
     buffer: &mut Vec<u8>,
 ) -> Poll<io::Result<usize>> {
@@ -125,7 +125,7 @@ fn poll_read_some(
 /// The whole refusal, in the client's language.
 fn answer(denial: &Denial) -> Vec<u8> {
     if denial.refusal == Refusal::Malformed(Malformed::Ssh) {
-        return ssh::disconnect(denial.phrase());
+        return disconnect(denial.phrase());
     }
     response(denial).into_bytes()
 }

@@ -23,7 +23,7 @@ pub use self::stream::Stream;
 use self::turn::Turn;
 pub use self::wire::Wire;
 use crate::drain::Drain;
-use crate::end::End;
+use crate::net::transport::Transport;
 use crate::outcome::{Malformed, Refusal};
 
 mod ahead;
@@ -45,7 +45,7 @@ mod wire;
 /// # Errors
 /// Why the connection was refused as a whole: it never asked for anything, or sent too many frames. The requests on it
 /// have ended each for itself.
-pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
+pub async fn serve<D: Transport, F: Future<Output = ()>, L: Future<Output = Refusal>>(
     wire: Wire<D>,
     late: impl Fn(Option<Instant>) -> L,
     drain: &Drain,
@@ -68,7 +68,7 @@ pub async fn serve<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>>(
     serving.run(late, drain, lapsed, tunnel).await
 }
 
-async fn handshake<D: End>(wire: &Wire<D>) -> Result<Connection<Wire<D>, Chunk>, Refusal> {
+async fn handshake<D: Transport>(wire: &Wire<D>) -> Result<Connection<Wire<D>, Chunk>, Refusal> {
     let mut handshake = Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(MOST_STREAMS * WINDOW)
@@ -102,7 +102,7 @@ fn refusal_of(error: &h2::Error) -> Refusal {
 }
 
 /// A connection that is being served.
-struct Serving<D: End, F, L> {
+struct Serving<D: Transport, F, L> {
     connection: Connection<Wire<D>, Chunk>,
     wire: Wire<D>,
     /// A panic ends its stream and nothing else: its record accounts for it.
@@ -135,7 +135,7 @@ enum Event {
     Closed(Option<h2::Error>),
 }
 
-impl<D: End, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, L> {
+impl<D: Transport, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, L> {
     async fn run(
         mut self,
         late: impl Fn(Option<Instant>) -> L,

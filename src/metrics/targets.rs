@@ -1,14 +1,15 @@
 //! The metrics of each target, which come and go with it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus::{CounterVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::declare::{counters, registered};
-use crate::limits::Direction;
-use crate::meter::Totals;
+use crate::direction::Direction;
+use crate::relay::meter::Totals;
 
 /// The metrics of one target.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub struct TargetSeries {
 
 impl TargetSeries {
     fn fold(&self, throttled_seconds: &CounterVec) {
-        let mut seen = self.throttled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.throttled.lock();
         for ((direction, counter), seen) in Direction::ALL.into_iter().zip(&self.bytes).zip(seen.iter_mut()) {
             counter.inc_by(self.totals.bytes(direction).saturating_sub(counter.get()));
             let throttled = self.totals.throttled(direction);
@@ -82,7 +83,7 @@ impl TargetMetrics {
 
     pub(super) fn series(self: &Arc<Self>, namespace: &str, service: &str) -> Arc<TargetSeries> {
         let labels = [namespace.into(), service.into()];
-        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut series = self.series.lock();
         if let Some(known) = series.get(&labels).and_then(Weak::upgrade) {
             return known;
         }
@@ -99,7 +100,7 @@ impl TargetMetrics {
     }
 
     pub(super) fn fold(&self) {
-        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let series = self.series.lock();
         let held: Vec<_> = series.values().filter_map(Weak::upgrade).collect();
         // The last holder may be this one, and its drop locks the map.
         drop(series);
@@ -110,7 +111,7 @@ impl TargetMetrics {
 
     fn forget(&self, gone: &TargetSeries) {
         gone.fold(&self.throttled_seconds);
-        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut series = self.series.lock();
         // The same target may have come back meanwhile, with series of its own.
         if series.get(&gone.labels).is_none_or(|known| known.strong_count() > 0) {
             return;

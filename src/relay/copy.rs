@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
-use crate::end::{Sink, Source};
+use crate::net::transport::{Reader, Writer};
 
 /// The most that one copy moves, in bytes.
 pub(super) const MOST: usize = 64 * 1024;
@@ -77,7 +77,7 @@ impl Residue {
     pub(super) fn poll_write(
         &mut self,
         context: &mut Context<'_>,
-        to: &mut impl Sink,
+        to: &mut impl Writer,
         mut moved: impl FnMut(usize),
     ) -> Poll<io::Result<()>> {
         while let Some(rest) = self.bytes.get(self.written..).filter(|rest| !rest.is_empty()) {
@@ -92,8 +92,8 @@ impl Residue {
 /// Reads at most `most` bytes and writes them at once, as far as the receiver takes them, telling `moved` of every write.
 pub(super) fn poll_copy(
     context: &mut Context<'_>,
-    from: &mut impl Source,
-    to: &mut impl Sink,
+    from: &mut impl Reader,
+    to: &mut impl Writer,
     most: usize,
     mut moved: impl FnMut(usize),
 ) -> Poll<Result<Copied, Fault>> {
@@ -124,8 +124,8 @@ pub(super) fn poll_copy(
 
 fn poll_through_scratch(
     context: &mut Context<'_>,
-    from: &mut impl Source,
-    to: &mut impl Sink,
+    from: &mut impl Reader,
+    to: &mut impl Writer,
     most: usize,
     mut moved: impl FnMut(usize),
 ) -> Poll<Result<Copied, Fault>> {

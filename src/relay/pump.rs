@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::copy::{self, LargePiece, Residue};
 use super::splice::{self, Pipe};
 use super::{Bounds, Terms};
-use crate::budget::{Budget, Share};
-use crate::end::{Sink, Source};
-use crate::limits::Direction;
+use crate::direction::Direction;
+use crate::limits::budget::{Budget, Share};
+use crate::limits::throttle::Throttle;
+use crate::net::transport::{Reader, Writer};
 use crate::outcome::Side;
-use crate::throttle::Throttle;
 
 /// What moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ enum InFlight<'a> {
     Piped(Pipe<'a>),
 }
 
-impl<'a, F: Source, T: Sink> Pump<'a, F, T> {
+impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
     pub(super) fn upload(from: F, to: T, early: Vec<u8>, terms: &'a Terms<'a>) -> Self {
         Self::new(Direction::Upload, from, to, terms).beginning_with(early)
     }

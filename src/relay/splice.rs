@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
+use parking_lot::Mutex;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -55,7 +55,7 @@ impl PipePool {
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim)
             .ok()?;
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop_back();
+        let spare = self.spare.lock().pop_back();
         let ends = spare.or_else(|| self.open());
         if ends.is_none() {
             self.taken.fetch_sub(1, Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl PipePool {
     }
 
     fn put_back(&self, ends: Ends) {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = self.spare.lock();
         if ends.large {
             spare.push_back(ends);
         } else {

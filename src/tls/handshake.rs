@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::identity::{self, Identity};
 use super::session::Session;
-use crate::socket;
+use crate::net::socket;
 
 /// A client that speaks TLS from now on.
 #[derive(Debug)]

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustls::ServerConnection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -14,8 +14,8 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
 use super::records::Records;
-use crate::end::{End, Sink, Source};
-use crate::socket;
+use crate::net::socket;
+use crate::net::transport::{Reader, Transport, Writer};
 
 /// A client that speaks TLS. Both directions of its tunnel run in one task, so nobody ever waits for the lock.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Session {
     }
 
     pub(super) fn connection(&mut self) -> &mut ServerConnection {
-        &mut self.state.get_mut().unwrap_or_else(PoisonError::into_inner).connection
+        &mut self.state.get_mut().connection
     }
 
     pub(super) fn into_stream(self) -> TcpStream {
@@ -127,9 +127,9 @@ impl State {
     }
 }
 
-impl End for Session {
-    type Source<'a> = SessionSource<'a>;
-    type Sink<'a> = SessionSink<'a>;
+impl Transport for Session {
+    type Reader<'a> = SessionSource<'a>;
+    type Writer<'a> = SessionSink<'a>;
 
     fn split(&mut self) -> (SessionSource<'_>, SessionSink<'_>) {
         let (source, sink) = self.stream.split();
@@ -203,7 +203,7 @@ impl SessionSource<'_> {
     }
 }
 
-impl Source for SessionSource<'_> {
+impl Reader for SessionSource<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let state = lock(self.state);
         if state.plaintext > 0 || state.peer_has_ended || !state.unread.is_empty() {
@@ -263,7 +263,7 @@ impl SessionSink<'_> {
     }
 }
 
-impl Sink for SessionSink<'_> {
+impl Writer for SessionSink<'_> {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
@@ -331,7 +331,7 @@ fn or_would_block(written: Poll<io::Result<usize>>) -> io::Result<usize> {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock()
 }
 
 thread_local! {

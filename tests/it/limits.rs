@@ -7,8 +7,9 @@ use std::future::pending;
 use std::time::Duration;
 
 use crate::harness::loopback::{Rig, SETUPS, Wires};
-use switchboard::limits::{Direction, Rate, Size};
-use switchboard::throttle::{LONGEST_WAIT, Limit};
+use switchboard::direction::Direction;
+use switchboard::limits::throttle::{LONGEST_WAIT, Limit};
+use switchboard::limits::{Rate, Size};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};

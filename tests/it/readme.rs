@@ -1,4 +1,4 @@
-//! What the front pages say is what there is: their tables against the enums, the metrics and the files.
+//! The tables of the documents against the program: refusals, reasons, metrics, limits and files of tests.
 
 use std::fs;
 
@@ -7,7 +7,9 @@ use switchboard::metrics::Metrics;
 use switchboard::outcome::{Reason, Refusal};
 use switchboard::tls::Expiry;
 
-const README: &str = include_str!("../../README.md");
+const REFUSALS: &str = include_str!("../../docs/refusals.md");
+const ACCESS_LOG: &str = include_str!("../../docs/access-log.md");
+const METRICS: &str = include_str!("../../docs/metrics.md");
 
 #[test]
 fn every_refusal_has_a_row() {
@@ -37,14 +39,24 @@ fn every_refusal_has_a_row() {
         Refusal::Internal,
     ] {
         let row = format!("| {} | `{}` |", refusal.status(), refusal.phrase());
-        assert!(README.contains(&row), "no row begins with: {row}");
+        assert!(REFUSALS.contains(&row), "no row begins with: {row}");
     }
 }
 
 #[test]
 fn every_way_a_tunnel_ends_is_named() {
     for reason in Reason::ALL {
-        assert!(README.contains(&format!("`{}`", reason.label())), "{reason:?}");
+        let row = format!("| `{}` |", reason.label());
+        assert!(ACCESS_LOG.contains(&row), "no row begins with: {row}");
+    }
+}
+
+#[test]
+fn every_reason_of_a_refusal_is_named_beside_its_status() {
+    for refusal in Refusal::ALL {
+        let (start, label) = (format!("| {} |", refusal.status()), format!("`{}`", refusal.label()));
+        let named = |line: &str| line.starts_with(&start) && line.contains(&label);
+        assert!(ACCESS_LOG.lines().any(named), "{start} {label}");
     }
 }
 
@@ -64,13 +76,13 @@ fn every_metric_has_a_row_and_no_other() {
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE switchboard_")?.split(' ').next())
         .collect();
-    let mut told: Vec<_> = README
+    let mut documented: Vec<_> = METRICS
         .lines()
         .filter_map(|line| line.strip_prefix("| `switchboard_")?.split(['{', '`']).next())
         .collect();
     there.sort_unstable();
-    told.sort_unstable();
-    assert_eq!(there, told);
+    documented.sort_unstable();
+    assert_eq!(there, documented);
 }
 
 /// The rows of the table of limits in SECURITY.md: a setting and its default.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::harness::loopback::{Part, Rig, SETUPS, Wires, play, play_and_reset, reset};
 use proptest::prelude::*;
 use rustix::net::{SendFlags, send};
-use switchboard::limits::Direction;
+use switchboard::direction::Direction;
 use switchboard::outcome::{Close, Reason, Side};
 use switchboard::relay::Engine;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

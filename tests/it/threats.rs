@@ -19,17 +19,17 @@ use http::Request;
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 use switchboard::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
-use switchboard::budget::Budgets;
-use switchboard::clients::Clients;
-use switchboard::crowd::Crowd;
 use switchboard::drain::Conductor;
+use switchboard::limits::budget::Budgets;
+use switchboard::limits::clients::Clients;
+use switchboard::limits::slots::Slots;
+use switchboard::limits::unfinished::Unfinished;
 use switchboard::limits::{Limits, TargetCaps, TargetLimits};
 use switchboard::metrics::Metrics;
-use switchboard::places::Places;
-use switchboard::record::Ids;
 use switchboard::relay::Resources;
 use switchboard::tls::{self, Tls};
-use switchboard::tunnel::{self, World};
+use switchboard::tunnel::record::Ids;
+use switchboard::tunnel::{self, Port, Shared};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, yield_now};
@@ -119,53 +119,53 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
 }
 
 /// What its tunnels share, for as long as nobody drains it.
-fn world(targets: Vec<ServiceTarget>) -> (Arc<World>, Conductor) {
+fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
     let limits = Limits::default();
     let (writer, allowlist) = Writer::new();
     writer.replace(targets, true);
     let (conductor, drain) = Conductor::new();
     let burst = limits.tunnel.burst;
-    let world = World {
+    let shared = Shared {
         allowlist,
         metrics: Metrics::new().unwrap(),
         drain,
         resources: Resources::new(4),
         clients: Clients::new(limits.client, burst, limits.caps.client),
-        unfinished: Crowd::new(NonZeroU32::new(8)),
+        unfinished: Unfinished::new(NonZeroU32::new(8)),
         // The one that runs, and the one that panics.
-        tunnels: Arc::new(Places::new(NonZeroU32::new(2))),
+        tunnels: Arc::new(Slots::new(NonZeroU32::new(2))),
         total: Budgets::new(limits.total, burst),
         ids: Ids::default(),
         tls: Tls::new(tls::Settings::default(), tls::Options::default()).unwrap(),
         connect: switchboard::connect::Options::default(),
-        dial: switchboard::dial::Options::default(),
-        identification: switchboard::identification::Options::default(),
+        dial: switchboard::net::dial::Options::default(),
+        identification: switchboard::ssh::identification::Options::default(),
         relay: switchboard::relay::Options::default(),
     };
-    (Arc::new(world), conductor)
+    (Arc::new(shared), conductor)
 }
 
 /// A connection to the proxy, and the task that serves it.
-async fn connect(world: &Arc<World>) -> (TcpStream, JoinHandle<()>) {
+async fn connect(shared: &Arc<Shared>) -> (TcpStream, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
     let (stream, peer) = accepted.unwrap();
-    let port = Arc::new(switchboard::listener::Options::from(address));
-    let world = Arc::clone(world);
-    let serving = tokio::spawn(async move { tunnel::serve(stream, peer, port, &world).await });
+    let port = Arc::new(Port::from(address));
+    let shared = Arc::clone(shared);
+    let serving = tokio::spawn(async move { tunnel::serve(stream, peer, port, &shared).await });
     (client.unwrap(), serving)
 }
 
 /// A tunnel goes on while another panics, more often than there are places in all or of the target.
-async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnMut(&Arc<World>, &str) -> C) {
+async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnMut(&Arc<Shared>, &str) -> C) {
     let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = target.local_addr().unwrap();
-    let (world, _conductor) = world(vec![faulty(address), service("sound", address, None)]);
-    let mut client = open(&world, "sound.test:22").await;
+    let (shared, _conductor) = shared(vec![faulty(address), service("sound", address, None)]);
+    let mut client = open(&shared, "sound.test:22").await;
     let mut sound = target.accept().await.unwrap().0;
     for count in 1..=5 {
-        let mut lost_client = open(&world, "faulty.test:22").await;
+        let mut lost_client = open(&shared, "faulty.test:22").await;
         let mut lost = target.accept().await.unwrap().0;
         // It takes both connections with it, and nobody may take that for an orderly end.
         let (mut ours, mut theirs) = ([0], [0]);
@@ -174,7 +174,7 @@ async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnM
         for end in <[_; 2]>::from(ends) {
             assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
         }
-        let page = || Page::parse(&world.metrics.encode().unwrap());
+        let page = || Page::parse(&shared.metrics.encode().unwrap());
         let counted = async {
             while page().value(r#"tunnels_closed_total{by="proxy",reason="panic"}"#) != f64::from(count) {
                 yield_now().await;
@@ -191,8 +191,8 @@ async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnM
 
 #[tokio::test]
 async fn a_tunnel_that_panics_ends_alone_is_counted_and_gives_its_places_back() {
-    panics_alone(async |world, name| {
-        let (mut client, _serving) = connect(world).await;
+    panics_alone(async |shared, name| {
+        let (mut client, _serving) = connect(shared).await;
         client.write_all(request(name).as_bytes()).await.unwrap();
         let mut answer = vec![0; CONFIRMATION.len()];
         client.read_exact(&mut answer).await.unwrap();
@@ -205,9 +205,9 @@ async fn a_tunnel_that_panics_ends_alone_is_counted_and_gives_its_places_back() 
 #[tokio::test]
 async fn a_stream_of_http_2_that_panics_ends_alone_too() {
     let mut connection = None;
-    panics_alone(async |world, name| {
+    panics_alone(async |shared, name| {
         if connection.is_none() {
-            let (requests, driver) = h2::client::handshake(connect(world).await.0).await.unwrap();
+            let (requests, driver) = h2::client::handshake(connect(shared).await.0).await.unwrap();
             tokio::spawn(driver);
             connection = Some(requests);
         }

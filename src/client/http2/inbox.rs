@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use h2::{Reason, RecvStream};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::ReadBuf;
 
 use super::stream::broken;
@@ -65,7 +66,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Received> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

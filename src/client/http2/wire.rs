@@ -2,9 +2,10 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes in both directions, as they are.
@@ -20,17 +21,14 @@ pub(super) struct Fault(Arc<Mutex<Option<io::Error>>>);
 impl Fault {
     /// Gives it away, if there was one. That the proxy has closed, with or without close_notify, is none.
     pub(super) fn take(&self) -> Option<io::Error> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 
     /// h2 gets a copy, which will do.
     fn keep(&self, error: io::Error) -> io::Error {
         let copy = error.kind().into();
         if error.kind() != io::ErrorKind::UnexpectedEof {
-            self.0
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .get_or_insert(error);
+            self.0.lock().get_or_insert(error);
         }
         copy
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::mem::take;
 use std::task::{Context, Poll, ready};
 
-use crate::end::Source;
+use crate::net::transport::Reader;
 
 /// Bytes that were read together. Without any it holds no memory: that belongs to the worker thread.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Ahead {
     }
 
     /// Completes when there are some, or when there will never be more.
-    pub(super) fn poll_fill(&mut self, context: &mut Context<'_>, source: &mut impl Source) -> Poll<io::Result<()>> {
+    pub(super) fn poll_fill(&mut self, context: &mut Context<'_>, source: &mut impl Reader) -> Poll<io::Result<()>> {
         if self.start < self.end {
             return Poll::Ready(Ok(()));
         }
@@ -85,7 +85,7 @@ mod tests {
 
     struct Bytes(&'static [u8]);
 
-    impl Source for Bytes {
+    impl Reader for Bytes {
         fn poll_readable(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
             Poll::Ready(Ok(()))
         }

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
 use super::room::Slice;
-use crate::end::Sink;
+use crate::net::transport::Writer;
 
 /// Bytes in the order in which they are to be sent.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl Gathered {
     }
 
     /// Writes all of them.
-    pub(super) fn poll_write(&mut self, context: &mut Context<'_>, sink: &mut impl Sink) -> Poll<io::Result<()>> {
+    pub(super) fn poll_write(&mut self, context: &mut Context<'_>, sink: &mut impl Writer) -> Poll<io::Result<()>> {
         while self.length > 0 {
             let mut slices = [IoSlice::new(&[]); MOST_SLICES];
             let count = self.slices(&mut slices);
@@ -121,7 +121,7 @@ mod tests {
         pauses: bool,
     }
 
-    impl Sink for Choosy {
+    impl Writer for Choosy {
         fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
             self.poll_write_vectored(context, &[IoSlice::new(bytes)])
         }

@@ -40,7 +40,7 @@ impl Request {
 }
 
 impl Client for Request {
-    type End = Stream;
+    type Transport = Stream;
 
     const HTTP: &'static str = "2";
 

@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::mem::take;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::PollSemaphore;
 
@@ -105,11 +106,11 @@ impl Outbox {
     }
 
     fn leaving(&self) -> MutexGuard<'_, Option<Vec<oneshot::Sender<Infallible>>>> {
-        self.0.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.leaving.lock()
     }
 
     fn last_shown(&self) -> MutexGuard<'_, Option<Slice>> {
-        self.0.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.shown.lock()
     }
 }
 

@@ -1,17 +1,17 @@
 //! One stream of an HTTP/2 connection as the client's end of a tunnel (RFC 9113 section 8.5).
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use h2::{Reason, RecvStream, SendStream};
+use parking_lot::{Mutex, MutexGuard};
 
 use self::receive::{From, Receive};
 use self::send::{Send, To};
 use super::chunk::Chunk;
 use super::frames::Earned;
 use super::room::Outbox;
-use crate::end::End;
+use crate::net::transport::Transport;
 
 mod receive;
 mod send;
@@ -43,13 +43,13 @@ impl Stream {
     }
 
     fn sending(&mut self) -> &mut Send {
-        self.send.get_mut().unwrap_or_else(PoisonError::into_inner)
+        self.send.get_mut()
     }
 }
 
-impl End for Stream {
-    type Source<'a> = From<'a>;
-    type Sink<'a> = To<'a>;
+impl Transport for Stream {
+    type Reader<'a> = From<'a>;
+    type Writer<'a> = To<'a>;
 
     fn split(&mut self) -> (From<'_>, To<'_>) {
         (
@@ -91,7 +91,7 @@ impl Drop for Stream {
 }
 
 fn lock(send: &Mutex<Send>) -> MutexGuard<'_, Send> {
-    send.lock().unwrap_or_else(PoisonError::into_inner)
+    send.lock()
 }
 
 /// A stream's error as a socket would have it.

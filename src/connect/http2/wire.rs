@@ -2,16 +2,17 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::ahead::Ahead;
 use super::frames::{Earned, Frames};
 use super::gathered::Gathered;
 use super::room::Outbox;
-use crate::end::{End, Sink, Source};
+use crate::net::transport::{Reader, Transport, Writer};
 
 /// What the h2 crate reads and writes, shared with who drives it.
 ///
@@ -39,7 +40,7 @@ impl<D> Clone for Wire<D> {
     }
 }
 
-impl<D: End> Wire<D> {
+impl<D: Transport> Wire<D> {
     /// On a connection of which that much was read.
     pub fn new(mut end: D, early: Vec<u8>) -> Self {
         end.keep_unsent_short();
@@ -74,11 +75,11 @@ impl<D: End> Wire<D> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<D>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
-impl<D: End> State<D> {
+impl<D: Transport> State<D> {
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let (mut source, _) = self.end.split();
         ready!(self.ahead.poll_fill(context, &mut source))?;
@@ -134,13 +135,13 @@ impl<D: End> State<D> {
     }
 }
 
-impl<D: End> AsyncRead for Wire<D> {
+impl<D: Transport> AsyncRead for Wire<D> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.lock().poll_read(context, buffer)
     }
 }
 
-impl<D: End> AsyncWrite for Wire<D> {
+impl<D: Transport> AsyncWrite for Wire<D> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.lock().poll_gather(context, &[io::IoSlice::new(bytes)])
     }

@@ -9,11 +9,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use socket2::SockRef;
-use switchboard::limits::{Direction, Rate, Size};
-use switchboard::meter::{Meter, Totals};
+use switchboard::direction::Direction;
+use switchboard::limits::throttle::Limit;
+use switchboard::limits::{Rate, Size};
 use switchboard::outcome::Close;
+use switchboard::relay::meter::{Meter, Totals};
 use switchboard::relay::{Early, Ends, Engine, Options, Resources, Terms, relay};
-use switchboard::throttle::Limit;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 

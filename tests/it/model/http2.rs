@@ -11,7 +11,7 @@ use h2::client::{Builder, Connection, SendRequest};
 use http::{Method, Request};
 use switchboard::connect::{Established, handshake, http2};
 use switchboard::drain::Conductor;
-use switchboard::end::End;
+use switchboard::net::transport::Transport;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 
@@ -48,7 +48,7 @@ pub(crate) struct Http2<C: Wire, D> {
 }
 
 /// Begins HTTP/2 on a connection, and asks for a tunnel: behind the request come the schedule's early bytes.
-pub(crate) async fn over<C: Wire, D: End>(
+pub(crate) async fn over<C: Wire, D: Transport>(
     (client, ours): (C, D),
     schedule: &Schedule,
     resets: Resets,
@@ -86,8 +86,8 @@ pub(crate) async fn over<C: Wire, D: End>(
     (client_end, connection)
 }
 
-impl<C: Wire, D: End> Downstream for Http2<C, D> {
-    type End = http2::Stream;
+impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
+    type Transport = http2::Stream;
 
     async fn carry(self, relayed: impl AsyncFnOnce(http2::Stream, Vec<u8>)) {
         let Self {

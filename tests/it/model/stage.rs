@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use switchboard::end::End;
-use switchboard::limits::Direction;
+use switchboard::direction::Direction;
+use switchboard::net::transport::Transport;
 use switchboard::outcome::{Close, Reason};
 use switchboard::relay::{Early, Ends, Options, Terms, relay};
 use tokio::net::{TcpSocket, TcpStream};
@@ -41,17 +41,17 @@ struct Scene<'a> {
 /// What stands between a client and the relay.
 pub(crate) trait Downstream {
     /// What the relay has of the client.
-    type End: End;
+    type Transport: Transport;
 
     /// Has a tunnel relayed, of whose client these bytes were read already, and does all that goes on beside it.
-    async fn carry(self, relayed: impl AsyncFnOnce(Self::End, Vec<u8>));
+    async fn carry(self, relayed: impl AsyncFnOnce(Self::Transport, Vec<u8>));
 }
 
 /// Nothing: the relay has the end of a client of which so many bytes were read.
 pub(crate) struct Direct<D>(pub(crate) D, pub(crate) usize);
 
-impl<D: End> Downstream for Direct<D> {
-    type End = D;
+impl<D: Transport> Downstream for Direct<D> {
+    type Transport = D;
 
     async fn carry(self, relayed: impl AsyncFnOnce(D, Vec<u8>)) {
         relayed(self.0, stream(Who::Client)[..self.1].to_vec()).await;

@@ -1,16 +1,16 @@
 //! The half of a stream that receives: the upload.
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::sync::Mutex;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 
 use super::{Send, broken, lock};
-use crate::end::Source;
+use crate::net::transport::Reader;
 
 /// What has come and was not passed on.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl<'a> From<'a> {
     }
 }
 
-impl Source for From<'_> {
+impl Reader for From<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.receive.has_some() {
             if ready!(self.receive.poll_frame(context))?.is_none() {

@@ -1,8 +1,8 @@
 //! The half of a stream that sends: the download.
 
+use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::io;
-use std::sync::Mutex;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::super::chunk::Chunk;
 use super::super::frames::Earned;
 use super::super::room::{Lane, Outbox, ROOM, Room};
 use super::{broken, lock};
-use crate::end::Sink;
+use crate::net::transport::Writer;
 
 /// What h2 is given to send.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl<'a> To<'a> {
     }
 }
 
-impl Sink for To<'_> {
+impl Writer for To<'_> {
     /// The window before the turn: whoever has a turn can send. But nobody waits for one with the other. A client may
     /// take windows back (RFC 9113 section 6.9.2), of bytes that have had their turn: these need the connection's window
     /// again, which must not be with those who wait for the turn.

@@ -1,0 +1,341 @@
+//! The join, by examples and by the property that only the objects matter, never their history.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::kubernetes::model::{Endpoint, SlicePort, State};
+
+fn rules() -> Rules {
+    Rules {
+        suffixes: Arc::new(Suffixes::new("cluster.local", ["ssh.example.com"])),
+        alias_port: 22,
+        guards: Guards::default(),
+        limits: Limits::default(),
+        gated: false,
+        knows_clients: false,
+    }
+}
+
+fn key(namespace: &str, name: &str) -> Key {
+    Key {
+        namespace: namespace.into(),
+        name: name.into(),
+    }
+}
+
+fn service(number: u16) -> ServiceFacts {
+    ServiceFacts {
+        created: 1,
+        port: Some(ServicePort {
+            number,
+            name: "ssh".into(),
+            is_implied: false,
+        }),
+        ..ServiceFacts::default()
+    }
+}
+
+fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> SliceFacts {
+    let endpoint = |(address, state): &(&str, State)| Endpoint {
+        address: address.parse().unwrap(),
+        state: *state,
+    };
+    SliceFacts {
+        service: service.into(),
+        ports: Box::new([SlicePort {
+            name: "ssh".into(),
+            number: port,
+        }]),
+        endpoints: endpoints.iter().map(endpoint).collect(),
+    }
+}
+
+fn put_service(join: &mut Join, namespace: &str, name: &str, facts: ServiceFacts) {
+    join.put(key(namespace, name), Object::Service(Box::new(facts)));
+}
+
+fn put_slice(join: &mut Join, namespace: &str, name: &str, facts: SliceFacts) {
+    join.put(key(namespace, name), Object::Slice(Box::new(facts)));
+}
+
+/// The only change, which sets a target.
+fn set(settled: &Settled) -> &ServiceTarget {
+    match settled.changes.as_slice() {
+        [Change::Set(target)] => target,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn kind_of(object: &Object) -> Kind {
+    match object {
+        Object::Service(_) => Kind::Service,
+        Object::Slice(_) => Kind::Slice,
+        Object::Namespace => Kind::Namespace,
+    }
+}
+
+fn addresses(target: &ServiceTarget) -> Vec<String> {
+    target.endpoints.addresses.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_service_and_its_slices_become_a_target_in_any_order() {
+    let mut join = Join::new(rules());
+    let endpoints = slice("a", 22, &[("10.0.0.1", State::Ready), ("10.0.0.2", State::NotReady)]);
+    put_slice(&mut join, "n", "a-1", endpoints);
+    assert_eq!(join.settle(), Settled::default());
+    put_service(&mut join, "n", "a", service(2200));
+    let settled = join.settle();
+    let target = set(&settled);
+    assert_eq!((&*target.name, target.ports), ("a.n", [2200, 22]));
+    assert_eq!(addresses(target), ["10.0.0.1:22"]);
+    assert_eq!((target.endpoints.ready, target.endpoints.total), (1, 2));
+    assert_eq!(settled.notes, [Note::Added(key("n", "a"))]);
+    // The same again is no change.
+    put_service(&mut join, "n", "a", service(2200));
+    assert_eq!(join.settle(), Settled::default());
+    join.remove(Kind::Service, &key("n", "a"));
+    assert_eq!(join.settle().changes, [Change::Remove(target_id(&key("n", "a")))]);
+    join.remove(Kind::Slice, &key("n", "a-1"));
+    join.settle();
+    assert!(join.services.is_empty() && join.owners.is_empty() && join.claims.is_empty());
+}
+
+#[test]
+fn a_service_that_wants_certificates_where_nobody_can_show_one_is_told_and_stays_closed() {
+    let mut join = Join::new(rules());
+    let mut facts = service(22);
+    let names: crate::allowlist::ClientNames = [Box::from("alice")].into();
+    facts.asked.allowed_clients = Some(names.clone());
+    put_service(&mut join, "n", "a", facts);
+    let told = |settled: &Settled| {
+        let is_told = |note: &Note| matches!(note, Note::Annotation(_, fault) if *fault.key == *"allowed-clients");
+        settled.notes.iter().any(is_told)
+    };
+    let settled = join.settle();
+    assert!(told(&settled), "{:?}", settled.notes);
+    assert_eq!(set(&settled).allowed_clients.as_ref(), Some(&names));
+    for (knows_clients, again) in [(true, false), (false, true)] {
+        join.configure(Rules {
+            knows_clients,
+            ..rules()
+        });
+        assert_eq!(told(&join.settle()), again);
+    }
+}
+
+#[test]
+fn what_is_ready_goes_before_what_still_serves() {
+    let mut join = Join::new(rules());
+    put_service(&mut join, "n", "a", service(22));
+    let mut endpoints_of = |states: &[(&str, State)]| {
+        put_slice(&mut join, "n", "s", slice("a", 22, states));
+        addresses(set(&join.settle()))
+    };
+    let (leaving, gone) = (("10.0.0.2", State::Leaving), ("10.0.0.3", State::NotReady));
+    assert_eq!(
+        endpoints_of(&[("10.0.0.1", State::Ready), leaving, gone]),
+        ["10.0.0.1:22"]
+    );
+    assert_eq!(endpoints_of(&[leaving, gone]), ["10.0.0.2:22"]);
+    assert!(endpoints_of(&[gone]).is_empty());
+    let mut publishing = service(22);
+    publishing.publishes_not_ready = true;
+    put_service(&mut join, "n", "a", publishing);
+    assert_eq!(addresses(set(&join.settle())), ["10.0.0.3:22"]);
+}
+
+#[test]
+fn several_slices_each_have_their_own_ports_and_families() {
+    let mut join = Join::new(rules());
+    put_service(&mut join, "n", "a", service(22));
+    put_slice(&mut join, "n", "v4", slice("a", 2022, &[("10.0.0.1", State::Ready)]));
+    put_slice(&mut join, "n", "v4b", slice("a", 2023, &[("10.0.0.2", State::Ready)]));
+    put_slice(&mut join, "n", "v6", slice("a", 2022, &[("fd00::1", State::Ready)]));
+    let mut other = slice("a", 80, &[("10.0.0.4", State::Ready)]);
+    other.ports[0].name = "http".into();
+    put_slice(&mut join, "n", "other", other);
+    let settled = join.settle();
+    let target = set(&settled);
+    assert_eq!(addresses(target), ["10.0.0.1:2022", "10.0.0.2:2023", "[fd00::1]:2022"]);
+    assert_eq!((target.endpoints.ready, target.endpoints.total), (2, 2));
+}
+
+#[test]
+fn a_headless_service_without_ports_is_dialled_at_22() {
+    let mut join = Join::new(rules());
+    let mut headless = service(22);
+    headless.port = Some(ServicePort {
+        number: 22,
+        name: Box::default(),
+        is_implied: true,
+    });
+    put_service(&mut join, "n", "a", headless);
+    let mut portless = slice("a", 1, &[("10.0.0.1", State::Ready)]);
+    portless.ports = Box::default();
+    put_slice(&mut join, "n", "s", portless);
+    assert_eq!(addresses(set(&join.settle())), ["10.0.0.1:22"]);
+}
+
+#[test]
+fn refused_endpoints_are_not_dialled_and_told_once() {
+    let mut join = Join::new(rules());
+    put_service(&mut join, "n", "a", service(22));
+    let endpoints = slice(
+        "a",
+        22,
+        &[
+            ("127.0.0.1", State::Ready),
+            ("10.0.0.1", State::Ready),
+            ("::1", State::Ready),
+        ],
+    );
+    put_slice(&mut join, "n", "s", endpoints);
+    let settled = join.settle();
+    assert_eq!(addresses(set(&settled)), ["10.0.0.1:22"]);
+    assert_eq!(set(&settled).endpoints.total, 1);
+    let refused = settled.notes.iter().filter(|note| matches!(note, Note::Refused(..)));
+    assert_eq!(refused.count(), 2);
+    join.configure(rules());
+    assert_eq!(join.settle().notes, []);
+}
+
+#[test]
+fn a_gated_namespace_admits_its_services() {
+    let gated = Rules { gated: true, ..rules() };
+    let mut join = Join::new(gated);
+    put_service(&mut join, "n", "a", service(22));
+    put_service(&mut join, "m", "b", service(22));
+    assert_eq!(join.settle(), Settled::default());
+    join.put(namespace_key("n"), Object::Namespace);
+    assert_eq!(set(&join.settle()).id, target_id(&key("n", "a")));
+    join.remove(Kind::Namespace, &namespace_key("n"));
+    assert_eq!(join.settle().changes, [Change::Remove(target_id(&key("n", "a")))]);
+}
+
+#[test]
+fn of_two_who_claim_one_name_the_older_has_it() {
+    let mut join = Join::new(rules());
+    let mut young = service(22);
+    young.created = 9;
+    put_service(&mut join, "b.c", "a", young);
+    assert_eq!(&*set(&join.settle()).name, "a.b.c");
+    put_service(&mut join, "c", "a.b", service(22));
+    let settled = join.settle();
+    assert_eq!(settled.changes.len(), 2);
+    assert_eq!(join.contested(), 1);
+    let outdone = Note::Outdone {
+        loser: key("b.c", "a"),
+        winner: key("c", "a.b"),
+        name: "a.b.c".into(),
+    };
+    assert!(settled.notes.contains(&outdone));
+    join.remove(Kind::Service, &key("c", "a.b"));
+    let settled = join.settle();
+    assert!(settled.changes.contains(&Change::Remove(target_id(&key("c", "a.b")))));
+    assert!(settled.notes.contains(&Note::Added(key("b.c", "a"))));
+    assert_eq!(join.contested(), 0);
+}
+
+/// What may happen to a small cluster, names with dots in it included, so that they clash.
+#[derive(Clone, Debug)]
+enum Event {
+    Put(Key, Object),
+    Remove(Kind, Key),
+    Settle,
+    Gate(bool),
+}
+
+fn keys() -> impl Strategy<Value = Key> {
+    let parts = prop::sample::select(vec!["a", "b", "a.b", "b.a"]);
+    (parts.clone(), parts).prop_map(|(namespace, name)| key(namespace, name))
+}
+
+fn objects() -> impl Strategy<Value = Object> {
+    let state = prop::sample::select(vec![State::Ready, State::Leaving, State::NotReady]);
+    let address = prop::sample::select(vec!["10.0.0.1", "10.0.0.2", "fd00::1", "127.0.0.1"]);
+    let endpoints = prop::collection::vec((address, state), 0..3);
+    let owner = prop::sample::select(vec!["a", "b", "a.b"]);
+    prop_oneof![
+        (0..3_u64, prop::option::of(1..3_u16), any::<bool>()).prop_map(|(created, port, publishes_not_ready)| {
+            let mut facts = service(port.unwrap_or(1));
+            facts.created = created;
+            facts.publishes_not_ready = publishes_not_ready;
+            facts.port = facts.port.filter(|_| port.is_some());
+            Object::Service(Box::new(facts))
+        }),
+        (owner, 1..3_u16, endpoints)
+            .prop_map(|(owner, port, endpoints)| Object::Slice(Box::new(slice(owner, port, &endpoints)))),
+        Just(Object::Namespace),
+    ]
+}
+
+fn events() -> impl Strategy<Value = Event> {
+    let kinds = prop::sample::select(vec![Kind::Service, Kind::Slice, Kind::Namespace]);
+    prop_oneof![
+        6 => (keys(), objects()).prop_map(|(key, object)| match object {
+            Object::Namespace => Event::Put(namespace_key(&key.namespace), Object::Namespace),
+            object @ (Object::Service(_) | Object::Slice(_)) => Event::Put(key, object),
+        }),
+        3 => (kinds, keys()).prop_map(|(kind, key)| match kind {
+            Kind::Namespace => Event::Remove(kind, namespace_key(&key.namespace)),
+            Kind::Service | Kind::Slice => Event::Remove(kind, key),
+        }),
+        2 => Just(Event::Settle),
+        1 => any::<bool>().prop_map(Event::Gate),
+    ]
+}
+
+fn follow(targets: &mut BTreeMap<TargetId, ServiceTarget>, settled: Settled) {
+    for change in settled.changes {
+        match change {
+            Change::Set(target) => {
+                targets.insert(target.id.clone(), *target);
+            }
+            Change::Remove(id) => assert!(targets.remove(&id).is_some(), "{id} was not there"),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_history_gives_what_a_rebuild_gives(history in prop::collection::vec(events(), 0..80)) {
+        let mut join = Join::new(rules());
+        let mut targets = BTreeMap::new();
+        let mut objects: BTreeMap<(u8, Key), Object> = BTreeMap::new();
+        for event in history {
+            match event {
+                Event::Put(key, object) => {
+                    objects.insert((kind_of(&object) as u8, key.clone()), object.clone());
+                    join.put(key, object);
+                }
+                Event::Remove(kind, key) => {
+                    objects.remove(&(kind as u8, key.clone()));
+                    join.remove(kind, &key);
+                }
+                Event::Settle => follow(&mut targets, join.settle()),
+                Event::Gate(gated) => join.configure(Rules { gated, ..rules() }),
+            }
+        }
+        follow(&mut targets, join.settle());
+        let mut rebuilt = Join::new(join.rules.clone());
+        for ((_, key), object) in objects {
+            rebuilt.put(key, object);
+        }
+        let mut expected = BTreeMap::new();
+        follow(&mut expected, rebuilt.settle());
+        prop_assert_eq!(&targets, &expected);
+        prop_assert_eq!(join.contested(), rebuilt.contested());
+        let mut names: Vec<_> = targets.values().map(|target| &target.name).collect();
+        names.sort();
+        names.dedup();
+        prop_assert_eq!(names.len(), targets.len());
+        let mut copy = Join::new(join.rules.clone());
+        for (key, object) in join.objects() {
+            copy.put(key, object);
+        }
+        let mut copied = BTreeMap::new();
+        follow(&mut copied, copy.settle());
+        prop_assert_eq!(copied, targets);
+    }
+}

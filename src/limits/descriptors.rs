@@ -1,0 +1,104 @@
+//! Raises the limit of open files, and works out what it leaves room for.
+
+use std::num::NonZeroU32;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::warn;
+
+use super::TotalCaps;
+
+/// How many descriptors the process may have.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptors {
+    /// `None` is any number.
+    most: Option<u64>,
+}
+
+impl Descriptors {
+    /// Raises the soft limit, most often 1,024, to the hard one.
+    pub fn raise() -> Self {
+        let limit = getrlimit(Resource::Nofile);
+        let raised = Rlimit {
+            current: limit.maximum,
+            ..limit
+        };
+        match setrlimit(Resource::Nofile, raised) {
+            Ok(()) => Self { most: limit.maximum },
+            Err(error) => {
+                warn!(%error, "cannot raise the limit of open files");
+                Self { most: limit.current }
+            }
+        }
+    }
+
+    /// How many there may be; `None` is any number.
+    pub fn most(self) -> Option<u64> {
+        self.most
+    }
+
+    /// How many pipes fit, of so many that are wanted: at most an eighth of the descriptors is in them.
+    pub fn pipes(self, wanted: usize) -> usize {
+        let fit = self.most.and_then(|most| usize::try_from(most / 16).ok());
+        fit.map_or(wanted, |fit| wanted.min(fit))
+    }
+
+    /// The caps that can be kept, beside so many pipes. A tunnel takes two descriptors and a connection one: what is
+    /// over the caps is told so and sent away, what is over the descriptors is not even accepted.
+    pub fn fitting(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
+        let Some(most) = self.most else { return caps };
+        let pipes = 2 * u64::try_from(pipes).unwrap_or(u64::MAX / 2);
+        let left = most.saturating_sub(RESERVED.min(most / 4) + pipes);
+        let unfinished = at_most(caps.unfinished, left / 4);
+        let tunnels = at_most(caps.tunnels, left.saturating_sub(unfinished.get().into()) / 2);
+        TotalCaps {
+            tunnels: Some(tunnels),
+            unfinished: Some(unfinished),
+        }
+    }
+}
+
+fn at_most(cap: Option<NonZeroU32>, room: u64) -> NonZeroU32 {
+    let room = u32::try_from(room).unwrap_or(u32::MAX);
+    let room = NonZeroU32::new(room).unwrap_or(NonZeroU32::MIN);
+    cap.map_or(room, |cap| cap.min(room))
+}
+
+/// For the admin port's connections, the listeners, the API server's, files and the runtime.
+const RESERVED: u64 = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_there_may_be_fits_the_descriptors() {
+        for most in [64, 256, 1024, 4096, 65_536, 1 << 20] {
+            let descriptors = Descriptors { most: Some(most) };
+            let pipes = descriptors.pipes(128);
+            let TotalCaps { tunnels, unfinished } = descriptors.fitting(TotalCaps::default(), pipes);
+            let (tunnels, unfinished) = (u64::from(tunnels.unwrap().get()), u64::from(unfinished.unwrap().get()));
+            let taken = 2 * tunnels + unfinished + 2 * pipes as u64;
+            assert!(taken <= most - most.min(512) / 4, "{most}: {taken}");
+            assert!(tunnels > most / 5 || tunnels == 100_000, "{most}: {tunnels}");
+            assert!(unfinished > most / 8 || unfinished == 4096, "{most}: {unfinished}");
+        }
+    }
+
+    #[test]
+    fn without_a_limit_the_caps_are_as_they_are() {
+        let unlimited = Descriptors { most: None };
+        assert_eq!(unlimited.pipes(128), 128);
+        assert_eq!(unlimited.fitting(TotalCaps::default(), 128), TotalCaps::default());
+        let any = TotalCaps {
+            tunnels: None,
+            unfinished: None,
+        };
+        assert_eq!(unlimited.fitting(any, 128), any);
+        let none = Descriptors { most: Some(0) };
+        let least = none.fitting(any, none.pipes(128));
+        assert_eq!(
+            (least.tunnels, least.unfinished),
+            (NonZeroU32::new(1), NonZeroU32::new(1))
+        );
+    }
+}

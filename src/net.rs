@@ -1,0 +1,7 @@
+//! Sockets: how they are bound, accepted, dialled, read and written, and what is said on them about addresses.
+
+pub mod dial;
+pub mod listener;
+pub mod proxy_header;
+pub mod socket;
+pub mod transport;

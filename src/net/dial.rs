@@ -1,0 +1,175 @@
+//! Connects to one of a target's addresses, before a deadline.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::socket;
+use crate::outcome::Refusal;
+
+/// How long a dial may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// One address.
+    pub dial_try: Duration,
+    /// All of them together.
+    pub dial: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            dial_try: Duration::from_secs(3),
+            dial: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A connection to a target, for one client only: never pooled, never opened ahead.
+#[derive(Debug)]
+pub struct Upstream {
+    /// The connected socket, prepared.
+    pub stream: TcpStream,
+    /// Which of the addresses it was.
+    pub address: SocketAddr,
+}
+
+/// Tries the addresses in turn, beginning with the one at `start` (modulo their number), until one connects.
+///
+/// The caller spreads the load by counting `start` up. Dropping the future ends the attempt that is under way.
+///
+/// # Errors
+/// The refusal that the last address earned: all of them failed.
+pub async fn dial(addresses: &[SocketAddr], start: usize, options: &Options) -> Result<Upstream, Refusal> {
+    let deadline = Instant::now() + options.dial;
+    let mut refusal = Refusal::NoEndpoint;
+    for address in in_turn(addresses, start) {
+        let try_deadline = deadline.min(Instant::now() + options.dial_try);
+        match timeout_at(try_deadline, connect(address)).await {
+            Ok(Ok(stream)) => return Ok(Upstream { stream, address }),
+            Ok(Err(error)) => refusal = classify(&error),
+            Err(_) => refusal = Refusal::DialTimeout,
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+    }
+    Err(refusal)
+}
+
+fn in_turn(addresses: &[SocketAddr], start: usize) -> impl Iterator<Item = SocketAddr> {
+    let start = start.checked_rem(addresses.len()).unwrap_or_default();
+    let (before, from) = addresses.split_at(start);
+    from.iter().chain(before).copied()
+}
+
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    // A dial to a free port of this host's ephemeral range can pick that very port as its own and connect to itself
+    // (TCP simultaneous open): nobody is listening there.
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    socket::prepare(&stream)?;
+    Ok(stream)
+}
+
+fn classify(error: &io::Error) -> Refusal {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AGAIN) => {
+            Refusal::Exhausted
+        }
+        Some(Errno::TIMEDOUT) => Refusal::DialTimeout,
+        // ENOTCONN: it was connected, and reset before we could look at it.
+        Some(Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOTCONN) => Refusal::TargetRefused,
+        Some(_) => Refusal::TargetUnreachable,
+        None if error.kind() == io::ErrorKind::ConnectionRefused => Refusal::TargetRefused,
+        None => Refusal::TargetUnreachable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    async fn listening() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    /// An address of loopback where nobody listens.
+    async fn closed() -> SocketAddr {
+        listening().await.1
+    }
+
+    #[tokio::test]
+    async fn the_next_address_is_tried_when_one_refuses() {
+        let (_listener, open) = listening().await;
+        let closed = closed().await;
+        for start in 0..3 {
+            let upstream = dial(&[closed, open], start, &Options::default()).await.unwrap();
+            assert_eq!(upstream.address, open);
+            assert!(upstream.stream.nodelay().unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn counting_up_spreads_over_the_addresses() {
+        let (_one, first) = listening().await;
+        let (_two, second) = listening().await;
+        let mut reached = Vec::new();
+        for start in 0..4 {
+            reached.push(
+                dial(&[first, second], start, &Options::default())
+                    .await
+                    .unwrap()
+                    .address,
+            );
+        }
+        assert_eq!(reached, [first, second, first, second]);
+    }
+
+    #[tokio::test]
+    async fn each_failure_has_its_refusal() {
+        let refused = dial(&[closed().await], 0, &Options::default()).await.unwrap_err();
+        assert_eq!(refused, Refusal::TargetRefused);
+        let none = dial(&[], 7, &Options::default()).await.unwrap_err();
+        assert_eq!(none, Refusal::NoEndpoint);
+        for (errno, refusal) in [
+            (Errno::MFILE, Refusal::Exhausted),
+            (Errno::ADDRNOTAVAIL, Refusal::Exhausted),
+            (Errno::TIMEDOUT, Refusal::DialTimeout),
+            (Errno::CONNRESET, Refusal::TargetRefused),
+            (Errno::NOTCONN, Refusal::TargetRefused),
+            (Errno::HOSTUNREACH, Refusal::TargetUnreachable),
+            (Errno::NETUNREACH, Refusal::TargetUnreachable),
+        ] {
+            assert_eq!(classify(&errno.into()), refusal, "{errno:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_blackhole_ends_at_its_deadline_and_the_next_address_is_tried() {
+        // A listener whose queue is full drops further SYNs, as a blackhole does.
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket
+            .bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into())
+            .unwrap();
+        socket.listen(0).unwrap();
+        let blackhole = socket.local_addr().unwrap().as_socket().unwrap();
+        let _queued = std::net::TcpStream::connect(blackhole).unwrap();
+        let (_listener, open) = listening().await;
+        let options = Options {
+            dial_try: Duration::from_millis(50),
+            dial: Duration::from_secs(5),
+        };
+        assert_eq!(dial(&[blackhole], 0, &options).await.unwrap_err(), Refusal::DialTimeout);
+        assert_eq!(dial(&[blackhole, open], 0, &options).await.unwrap().address, open);
+    }
+}

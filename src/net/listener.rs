@@ -1,0 +1,326 @@
+//! Binds the public port and accepts from it, surviving a full descriptor table.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::yield_now;
+use tokio::time::sleep;
+use tracing::warn;
+
+use super::socket;
+
+/// Where a port listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Where to listen; port 0 lets the kernel choose.
+    pub address: SocketAddr,
+    /// Whether other processes of the same user may have the port too (SO_REUSEPORT): the kernel spreads clients over
+    /// all of them, so that one can take over from another.
+    pub reuse_port: bool,
+}
+
+/// A port of this process alone.
+impl From<SocketAddr> for Options {
+    fn from(address: SocketAddr) -> Self {
+        Self {
+            address,
+            reuse_port: false,
+        }
+    }
+}
+
+/// Binds the port, with a backlog that a burst of 2,000 clients fits.
+///
+/// # Errors
+/// What socket(2), bind(2) and listen(2) say: most often EADDRINUSE or EACCES.
+pub fn bind(options: &Options) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if options.reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    // Here once, and not at every accept: six system calls less for each connection.
+    socket::prepare(&socket)?;
+    socket.bind(&options.address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Hands every connection to `serve`, which must not block, until `stop` completes.
+///
+/// At the descriptor limit it pauses instead of spinning, and calls `paused` once for each pause. When stopped it
+/// still hands over what the kernel has accepted already: closing the listener would reset those clients. A port that
+/// is shared is left gently, which takes a moment.
+pub async fn accept(
+    listener: TcpListener,
+    stop: impl Future<Output = ()>,
+    mut serve: impl FnMut(TcpStream, SocketAddr),
+    mut paused: impl FnMut(),
+) {
+    accept_until(stop, &listener, &mut serve, &mut paused).await;
+    if SockRef::from(&listener).reuse_port().unwrap_or_default() {
+        taper(&listener);
+        accept_until(sleep(TAPER), &listener, &mut serve, &mut paused).await;
+    }
+    if let Ok(listener) = listener.into_std() {
+        hand_over_the_queue(&listener, serve);
+    }
+}
+
+/// Makes the kernel keep nothing about handshakes that begin from now on.
+///
+/// A close resets the handshakes that the kernel still has for this listener, even if another process listens there
+/// (unless net.ipv4.tcp_migrate_req is on). With a backlog of 0 it answers a SYN with a cookie instead: whoever
+/// listens when the client confirms it has the connection. Without cookies (net.ipv4.tcp_syncookies) it drops the SYN,
+/// and the client sends it again a second later.
+fn taper(listener: &TcpListener) {
+    if let Err(error) = rustix::net::listen(listener, 0) {
+        warn!(%error, "cannot leave the shared port gently");
+    }
+}
+
+async fn accept_until(
+    stop: impl Future<Output = ()>,
+    listener: &TcpListener,
+    serve: &mut impl FnMut(TcpStream, SocketAddr),
+    paused: &mut impl FnMut(),
+) {
+    let mut stop = pin!(stop);
+    let mut at_once = 0;
+    loop {
+        // Whoever has to go for those who come does so when it is run, and keeps its descriptor until then.
+        at_once += 1;
+        if at_once > MOST_AT_ONCE {
+            at_once = 1;
+            yield_now().await;
+        }
+        let accepted = tokio::select! {
+            biased;
+            () = &mut stop => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => serve(stream, canonical(peer)),
+            Err(error) if concerns_one_client(&error) => {}
+            Err(error) => {
+                let address = listener.local_addr().ok().map(tracing::field::display);
+                warn!(%error, address, "cannot accept, pausing");
+                paused();
+                tokio::select! {
+                    () = &mut stop => return,
+                    () = sleep(PAUSE) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Accepts without waiting until the queue is empty; bounded, as clients may still be coming.
+fn hand_over_the_queue(listener: &std::net::TcpListener, mut serve: impl FnMut(TcpStream, SocketAddr)) {
+    for _ in 0..BACKLOG {
+        let Ok((stream, peer)) = listener.accept() else { return };
+        if stream.set_nonblocking(true).is_ok()
+            && let Ok(stream) = TcpStream::from_std(stream)
+        {
+            serve(stream, canonical(peer));
+        }
+    }
+}
+
+/// A client of a dual-stack socket as it knows itself: `192.0.2.1`, not `::ffff:192.0.2.1`.
+fn canonical(peer: SocketAddr) -> SocketAddr {
+    SocketAddr::new(peer.ip().to_canonical(), peer.port())
+}
+
+/// Whether the error belongs to the connection that was about to be accepted (accept(2), "Error handling").
+///
+/// All others, EMFILE, ENFILE, ENOBUFS and ENOMEM above all, would come back at once: a plain loop spins on them.
+fn concerns_one_client(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(
+            Errno::CONNABORTED
+                | Errno::CONNRESET
+                | Errno::INTR
+                | Errno::AGAIN
+                | Errno::PROTO
+                | Errno::PERM
+                | Errno::NETDOWN
+                | Errno::NOPROTOOPT
+                | Errno::HOSTDOWN
+                | Errno::NONET
+                | Errno::HOSTUNREACH
+                | Errno::OPNOTSUPP
+                | Errno::NETUNREACH
+        )
+    )
+}
+
+/// tokio's default is 1,024: of 2,000 clients at once half wait a second for their second SYN.
+const BACKLOG: i32 = 4096;
+/// Of a burst of clients, which may push as many others out: far less than the descriptors that are kept free.
+const MOST_AT_ONCE: usize = 16;
+const PAUSE: Duration = Duration::from_millis(100);
+/// By then the handshakes that had begun are over: a confirmation that was lost is sent again after a second.
+const TAPER: Duration = Duration::from_millis(1500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::time::timeout;
+
+    fn loopback() -> Options {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()
+    }
+
+    #[tokio::test]
+    async fn a_burst_of_clients_does_not_run_ahead_of_those_who_serve_it() {
+        const CLIENTS: usize = 100;
+        let listener = bind(&loopback()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| std::net::TcpStream::connect(address).unwrap())
+            .collect();
+        let (waiting, served) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut most = 0;
+        let serve = |stream, _| {
+            most = most.max(waiting.fetch_add(1, Ordering::Relaxed) + 1);
+            let (waiting, served) = (Arc::clone(&waiting), Arc::clone(&served));
+            tokio::spawn(async move {
+                drop::<TcpStream>(stream);
+                waiting.fetch_sub(1, Ordering::Relaxed);
+                served.fetch_add(1, Ordering::Relaxed);
+            });
+        };
+        let all = async {
+            while served.load(Ordering::Relaxed) < CLIENTS {
+                yield_now().await
+            }
+        };
+        timeout(Duration::from_secs(60), accept(listener, all, serve, || {}))
+            .await
+            .unwrap();
+        assert!(most <= MOST_AT_ONCE, "{most}");
+        drop(clients);
+    }
+
+    #[test]
+    fn only_errors_of_one_client_are_passed_over() {
+        for (errno, passed_over) in [
+            (Errno::CONNABORTED, true),
+            (Errno::PERM, true),
+            (Errno::MFILE, false),
+            (Errno::NFILE, false),
+            (Errno::NOBUFS, false),
+            (Errno::NOMEM, false),
+            (Errno::BADF, false),
+        ] {
+            assert_eq!(concerns_one_client(&errno.into()), passed_over, "{errno:?}");
+        }
+    }
+
+    #[test]
+    fn an_ipv4_client_of_a_dual_stack_port_keeps_its_address() {
+        for (seen, known) in [
+            ("[::ffff:192.0.2.1]:7", "192.0.2.1:7"),
+            ("[2001:db8::1]:7", "[2001:db8::1]:7"),
+        ] {
+            assert_eq!(canonical(seen.parse().unwrap()), known.parse().unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_it_accepts_is_prepared() {
+        let listener = bind(&loopback()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let accepted = accepted.unwrap().0;
+        let socket = SockRef::from(&accepted);
+        assert!(socket.tcp_nodelay().unwrap());
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(60));
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(120)));
+    }
+
+    #[tokio::test]
+    async fn what_the_kernel_accepted_before_the_stop_is_still_served() {
+        let listener = bind(&loopback()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let clients: Vec<_> = (0..10)
+            .map(|_| std::net::TcpStream::connect(address).unwrap())
+            .collect();
+        let mut served = 0;
+        accept(listener, std::future::ready(()), |_, _| served += 1, || ()).await;
+        assert_eq!(served, clients.len());
+        std::net::TcpStream::connect(address).unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn a_port_is_shared_only_by_those_who_say_so() {
+        let shared = Options {
+            reuse_port: true,
+            ..loopback()
+        };
+        let first = bind(&shared).unwrap();
+        let there = Options {
+            address: first.local_addr().unwrap(),
+            ..shared
+        };
+        let alone = Options {
+            reuse_port: false,
+            ..there.clone()
+        };
+        assert_eq!(bind(&alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let second = bind(&there).unwrap();
+        assert_eq!(second.local_addr().unwrap(), there.address);
+    }
+
+    /// Clients come all the time while listeners of a shared port come and go.
+    #[tokio::test]
+    async fn nobody_is_lost_when_a_listener_of_a_shared_port_leaves() {
+        let mut options = Options {
+            reuse_port: true,
+            ..loopback()
+        };
+        let first = bind(&options).unwrap();
+        options.address = first.local_addr().unwrap();
+        let second = bind(&options).unwrap();
+        let served = std::cell::Cell::new(0);
+        let serve = |stream: TcpStream, _| {
+            // Each gets its byte: a client that is reset gets none.
+            assert_eq!(SockRef::from(&stream).send(b"x").unwrap(), 1);
+            served.set(served.get() + 1);
+        };
+        let address = options.address;
+        let clients = async {
+            let leaves = tokio::time::Instant::now() + TAPER + Duration::from_millis(500);
+            let mut came = 0;
+            while tokio::time::Instant::now() < leaves {
+                let mut client = TcpStream::connect(address).await.unwrap();
+                tokio::io::AsyncReadExt::read_exact(&mut client, &mut [0])
+                    .await
+                    .unwrap();
+                came += 1;
+            }
+            came
+        };
+        let leaving = accept(first, sleep(Duration::from_millis(100)), serve, || ());
+        let staying = accept(second, std::future::pending(), serve, || ());
+        let ((), came) = tokio::select! {
+            both = async { tokio::join!(leaving, clients) } => both,
+            () = staying => unreachable!("it has not been told to stop"),
+        };
+        assert_eq!(served.get(), came);
+        assert!(came > 1, "{came}");
+    }
+}

@@ -1,0 +1,74 @@
+//! Version 1: `PROXY TCP4 192.0.2.1 198.51.100.1 56324 443` and a line's end.
+
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use super::{Addresses, Ends, Extent, Malformed};
+
+/// Whether a header may begin like that.
+pub(super) fn may_be(start: &[u8]) -> bool {
+    start.starts_with(PREFIX) || PREFIX.starts_with(start)
+}
+
+/// The header ends with the first line's end, which has to come soon.
+pub(super) fn extent(start: &[u8]) -> Result<Extent, Malformed> {
+    match start.windows(END.len()).position(|bytes| bytes == END) {
+        Some(length) if length + END.len() <= LONGEST => Ok(Extent::Exactly(length + END.len())),
+        None if start.len() < LONGEST => Ok(Extent::Longer),
+        Some(_) | None => Err(Malformed),
+    }
+}
+
+/// Reads a whole header. `None` for UNKNOWN, whatever else it says.
+pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
+    let text = header.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(END));
+    let text = std::str::from_utf8(text.ok_or(Malformed)?).map_err(|_| Malformed)?;
+    let mut words = text.split(' ');
+    let protocol = words.next();
+    if protocol == Some("UNKNOWN") {
+        return Ok(None);
+    }
+    let words: Vec<_> = words.collect();
+    let [source, destination, source_port, destination_port] = *words.as_slice() else {
+        return Err(Malformed);
+    };
+    let address = match protocol {
+        Some("TCP4") => address::<Ipv4Addr>,
+        Some("TCP6") => address::<Ipv6Addr>,
+        Some(_) | None => return Err(Malformed),
+    };
+    Ok(Some(Addresses {
+        source: SocketAddr::new(address(source)?, port(source_port)?),
+        destination: SocketAddr::new(address(destination)?, port(destination_port)?),
+    }))
+}
+
+/// A header that says that.
+pub(super) fn encode(passage: &Addresses) -> Vec<u8> {
+    let line = |protocol, source: (&dyn Display, u16), destination: (&dyn Display, u16)| {
+        let (source, source_port) = source;
+        let (destination, destination_port) = destination;
+        format!("PROXY {protocol} {source} {destination} {source_port} {destination_port}\r\n").into_bytes()
+    };
+    match passage.into() {
+        Ends::V4(from, to) => line("TCP4", (from.ip(), from.port()), (to.ip(), to.port())),
+        Ends::V6(from, to) => line("TCP6", (from.ip(), from.port()), (to.ip(), to.port())),
+    }
+}
+
+fn address<T: FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, Malformed> {
+    let address: T = text.parse().map_err(|_| Malformed)?;
+    Ok(address.into().to_canonical())
+}
+
+/// Digits without a zero in front.
+fn port(text: &str) -> Result<u16, Malformed> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| plain).ok_or(Malformed)
+}
+
+const PREFIX: &[u8] = b"PROXY ";
+const END: &[u8] = b"\r\n";
+/// Of a header, its end included: 107 characters are the most that version 1 can have.
+const LONGEST: usize = 107;

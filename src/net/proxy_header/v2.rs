@@ -1,0 +1,101 @@
+//! Version 2: a signature, four bytes that say what follows, two addresses, and extensions that nobody here needs.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::{Addresses, Ends, Extent, Malformed};
+
+/// Whether a header may begin like that.
+pub(super) fn may_be(start: &[u8]) -> bool {
+    start.starts_with(SIGNATURE) || SIGNATURE.starts_with(start)
+}
+
+/// The header says how long it is, extensions included.
+pub(super) fn extent(start: &[u8]) -> Result<Extent, Malformed> {
+    let Some((fixed, _)) = start.split_first_chunk::<FIXED>() else {
+        return Ok(Extent::Longer);
+    };
+    let [.., high, low] = *fixed;
+    match FIXED + usize::from(u16::from_be_bytes([high, low])) {
+        length if length <= LONGEST => Ok(Extent::Exactly(length)),
+        _ => Err(Malformed),
+    }
+}
+
+/// Reads a whole header. `None` when it is of the proxy itself (LOCAL), or of something else than TCP over IP.
+pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
+    let (fixed, rest) = header.split_first_chunk::<FIXED>().ok_or(Malformed)?;
+    let [.., command, protocol, _, _] = *fixed;
+    match command {
+        // The rest of it says nothing, whatever it is.
+        LOCAL => return Ok(None),
+        PROXY => {}
+        _ => return Err(Malformed),
+    }
+    match (protocol >> 4, protocol & 0xF) {
+        (1, 1) => tcp4(rest).map(Some),
+        (2, 1) => tcp6(rest).map(Some),
+        // Unspecified, IPv4, IPv6 or Unix; unspecified, stream or datagram.
+        (0..=3, 0..=2) => Ok(None),
+        _ => Err(Malformed),
+    }
+}
+
+/// A header that says that.
+pub(super) fn encode(passage: &Addresses) -> Vec<u8> {
+    let mut header = SIGNATURE.to_vec();
+    let [source_port, destination_port] = match passage.into() {
+        Ends::V4(source, destination) => {
+            header.extend([PROXY, TCP4, 0, TCP4_BYTES]);
+            header.extend(source.ip().octets());
+            header.extend(destination.ip().octets());
+            [source.port(), destination.port()]
+        }
+        Ends::V6(source, destination) => {
+            header.extend([PROXY, TCP6, 0, TCP6_BYTES]);
+            header.extend(source.ip().octets());
+            header.extend(destination.ip().octets());
+            [source.port(), destination.port()]
+        }
+    };
+    header.extend(source_port.to_be_bytes());
+    header.extend(destination_port.to_be_bytes());
+    header
+}
+
+fn tcp4(bytes: &[u8]) -> Result<Addresses, Malformed> {
+    let (source, bytes) = bytes.split_first_chunk::<4>().ok_or(Malformed)?;
+    let (destination, bytes) = bytes.split_first_chunk::<4>().ok_or(Malformed)?;
+    let [source_port, destination_port] = ports(bytes)?;
+    Ok(Addresses {
+        source: (Ipv4Addr::from(*source), source_port).into(),
+        destination: (Ipv4Addr::from(*destination), destination_port).into(),
+    })
+}
+
+fn tcp6(bytes: &[u8]) -> Result<Addresses, Malformed> {
+    let (source, bytes) = bytes.split_first_chunk::<16>().ok_or(Malformed)?;
+    let (destination, bytes) = bytes.split_first_chunk::<16>().ok_or(Malformed)?;
+    let [source_port, destination_port] = ports(bytes)?;
+    let known = |address: [u8; 16], port| SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
+    Ok(Addresses {
+        source: known(*source, source_port),
+        destination: known(*destination, destination_port),
+    })
+}
+
+fn ports(bytes: &[u8]) -> Result<[u16; 2], Malformed> {
+    let [one, two, three, four] = *bytes.first_chunk().ok_or(Malformed)?;
+    Ok([u16::from_be_bytes([one, two]), u16::from_be_bytes([three, four])])
+}
+
+const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+/// The signature, the version with the command, the family with the protocol, and the length of the rest.
+const FIXED: usize = 16;
+const LOCAL: u8 = 0x20;
+const PROXY: u8 = 0x21;
+const TCP4: u8 = 0x11;
+const TCP6: u8 = 0x21;
+const TCP4_BYTES: u8 = 12;
+const TCP6_BYTES: u8 = 36;
+/// Of a header, extensions included: as much as nginx takes. The certificate's names are the most that is sent.
+const LONGEST: usize = 4096;

@@ -1,0 +1,206 @@
+use super::*;
+use proptest::prelude::*;
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+fn software(bytes: &[u8], from: Side) -> Result<Option<(usize, String)>, NotSsh> {
+    Ok(read(bytes, from)?.map(|line| (line.length, Software::of(line.software).to_string())))
+}
+
+#[test]
+fn an_identification_is_found_at_its_line_end() {
+    let long = [b"SSH-2.0-".as_slice(), &[b'x'; 245], b"\r\n"].concat();
+    for (bytes, length, said) in [
+        (
+            b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\nmore".as_slice(),
+            32,
+            "OpenSSH_9.2p1 Debian-2",
+        ),
+        (b"SSH-2.0-Go\n", 11, "Go"),
+        (b"SSH-1.99-x\r\n", 12, "x"),
+        (b"SSH-2.0-x-y z\r\n", 15, "x-y z"),
+        (&long, 255, &"x".repeat(245)),
+    ] {
+        for side in [Side::Client, Side::Target] {
+            assert_eq!(software(bytes, side), Ok(Some((length, said.to_owned()))));
+            for end in 0..length {
+                assert_eq!(read(&bytes[..end], side), Ok(None), "{end}");
+            }
+        }
+    }
+    let greeted = b"Welcome\r\n\r\nSSH\nSSH-2.0-x\r\n";
+    assert_eq!(
+        software(greeted, Side::Target),
+        Ok(Some((greeted.len(), "x".to_owned())))
+    );
+}
+
+#[test]
+fn what_is_no_identification_is_refused_as_soon_as_it_can_be() {
+    for bytes in [
+        b"GET".as_slice(),
+        b"\r\n",
+        b"\x16",
+        b"ssh-2.0-x",
+        b"SSH-1.5-",
+        b"SSH-2.1-x\r\n",
+        b"SSH-2.0-\r\n",
+        b"SSH-2.0-x\0\r\n",
+        b"SSH-2.0-x\rFLUSHALL\r\n",
+        b"SSH-\r\n",
+    ] {
+        assert_eq!(read(bytes, Side::Client), Err(NotSsh), "{bytes:?}");
+        if bytes.starts_with(b"SSH-") {
+            assert_eq!(read(bytes, Side::Target), Err(NotSsh), "{bytes:?}");
+        }
+    }
+    let long = [b"SSH-2.0-".as_slice(), &[b'x'; 246], b"\r\n"].concat();
+    let endless = vec![b'x'; 8192];
+    let lines = b"220 ready\r\n".repeat(800);
+    for bytes in [&long[..], &long[..255], &endless, &lines] {
+        assert_eq!(read(bytes, Side::Target), Err(NotSsh));
+    }
+    assert_eq!(read(&endless[1..], Side::Target), Ok(None));
+}
+
+proptest! {
+    #[test]
+    fn more_bytes_never_revoke_what_was_found(bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..300_usize) {
+        for bytes in [bytes.clone(), [b"SSH-2.0-".as_slice(), &bytes].concat()] {
+            for side in [Side::Client, Side::Target] {
+                let early = read(&bytes[..cut.min(bytes.len())], side);
+                if early != Ok(None) {
+                    prop_assert_eq!(read(&bytes, side), early);
+                }
+            }
+        }
+    }
+}
+
+/// The sockets of a tunnel whose peers are driven by the test.
+async fn ends() -> (TcpStream, TcpStream, Ends<TcpStream>) {
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (peer, ours) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        (peer.unwrap(), ours.unwrap().0)
+    }
+    let ((client, downstream), (target, upstream)) = tokio::join!(pair(), pair());
+    let ends = Ends {
+        downstream,
+        upstream,
+        early: Box::default(),
+    };
+    (client, target, ends)
+}
+
+/// Runs an exchange while `script` plays both peers; gives its result, who said what, and the ends.
+async fn exchanged(
+    client: &'static [u8],
+    target: &'static [u8],
+) -> (Result<(), Close>, Vec<(Side, String)>, [Vec<u8>; 2], Ends<TcpStream>) {
+    let (mut a, mut b, mut ends) = ends().await;
+    a.write_all(client).await.unwrap();
+    b.write_all(target).await.unwrap();
+    a.shutdown().await.unwrap();
+    b.shutdown().await.unwrap();
+    let said = Mutex::new(Vec::new());
+    let meter = Meter::new(Arc::default());
+    let identified = |side, software: Software| said.lock().unwrap().push((side, software.to_string()));
+    let result = exchange(&mut ends, &meter, &Options::default(), identified).await;
+    let mut heard = [Vec::new(), Vec::new()];
+    ends.downstream.shutdown().await.ok();
+    ends.upstream.shutdown().await.ok();
+    let [by_target, by_client] = &mut heard;
+    b.read_to_end(by_target).await.unwrap();
+    a.read_to_end(by_client).await.unwrap();
+    for (direction, heard) in Direction::ALL.into_iter().zip(&heard) {
+        assert_eq!(meter.bytes(direction), heard.len() as u64);
+    }
+    let mut said = said.into_inner().unwrap();
+    said.sort_by_key(|(side, _)| *side == Side::Target);
+    (result, said, heard, ends)
+}
+
+#[tokio::test]
+async fn the_lines_pass_and_what_is_behind_them_waits() {
+    let (result, said, heard, ends) = exchanged(b"SSH-2.0-a\r\n\x01\x02", b"hello\r\nSSH-2.0-b\nrest").await;
+    assert_eq!(result, Ok(()));
+    assert_eq!(said, [(Side::Client, "a".to_owned()), (Side::Target, "b".to_owned())]);
+    assert_eq!(heard, [b"SSH-2.0-a\r\n".to_vec(), b"hello\r\nSSH-2.0-b\n".to_vec()]);
+    assert_eq!(
+        (ends.early.upload, ends.early.download),
+        (b"\x01\x02".to_vec(), b"rest".to_vec())
+    );
+}
+
+#[tokio::test]
+async fn of_a_side_that_does_not_speak_ssh_nothing_passes() {
+    let not_ssh = |by| {
+        Err(Close {
+            by,
+            reason: Reason::NotSsh,
+        })
+    };
+    let (result, said, heard, _) = exchanged(b"GET / HTTP/1.0\r\n\r\n", b"").await;
+    assert_eq!((result, said), (not_ssh(Side::Client), vec![]));
+    assert!(heard.iter().all(Vec::is_empty), "{heard:?}");
+    let (result, _, heard, _) = exchanged(b"SSH-2.0-a\r\nEHLO a\r\n", b"SSH-3.0-b\r\n").await;
+    assert_eq!(result, not_ssh(Side::Target));
+    // Whether the client's own line had passed by then is up to chance; what is behind it never has.
+    assert!(heard[0].is_empty() || heard[0] == b"SSH-2.0-a\r\n", "{heard:?}");
+    assert!(heard[1].is_empty());
+}
+
+#[tokio::test]
+async fn who_finishes_before_its_line_ends_the_tunnel_and_has_sent_nothing() {
+    for (client, target) in [
+        (b"".as_slice(), b"".as_slice()),
+        (b"SSH-2.0-a", b"Exceeded MaxStartups\r\n"),
+    ] {
+        let (result, said, heard, ends) = exchanged(client, target).await;
+        let reason = result.map_err(|close| close.reason);
+        assert_eq!((reason, said), (Err(Reason::Eof), vec![]));
+        assert!(heard.iter().all(Vec::is_empty), "{heard:?}");
+        drop(ends);
+    }
+}
+
+#[tokio::test]
+async fn a_side_that_says_nothing_has_its_time() {
+    let options = Options {
+        identification: Duration::from_millis(50),
+    };
+    for by in [Side::Client, Side::Target] {
+        let (mut client, mut target, mut ends) = ends().await;
+        let other = if by == Side::Client { &mut target } else { &mut client };
+        other.write_all(b"SSH-2.0-x\r\n").await.unwrap();
+        let meter = Meter::new(Arc::default());
+        let result = exchange(&mut ends, &meter, &options, |_, _| ()).await;
+        let reason = Reason::NotSsh;
+        assert_eq!(result, Err(Close { by, reason }));
+    }
+}
+
+#[tokio::test]
+async fn a_reset_ends_it_even_of_a_side_that_has_identified_itself() {
+    for by in [Side::Client, Side::Target] {
+        let (client, target, mut ends) = ends().await;
+        let (mut resets, mut other) = if by == Side::Client {
+            (client, target)
+        } else {
+            (target, client)
+        };
+        resets.write_all(b"SSH-2.0-x\r\n").await.unwrap();
+        crate::net::socket::reset_on_drop(&resets);
+        let meter = Meter::new(Arc::default());
+        let options = Options::default();
+        let script = async {
+            other.read_exact(&mut [0; 11]).await.unwrap();
+            drop(resets);
+        };
+        let (result, ()) = tokio::join!(exchange(&mut ends, &meter, &options, |_, _| ()), script);
+        let reason = Reason::Reset;
+        assert_eq!(result, Err(Close { by, reason }));
+    }
+}

@@ -1,0 +1,357 @@
+//! Accounts for one connection: gauges while it is open, and one counter, one histogram and one line at its end.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{Level, event};
+
+use crate::allowlist::Target;
+use crate::authority::Authority;
+use crate::direction::Direction;
+use crate::metrics::{Metrics, TargetSeries};
+use crate::net::dial::Upstream;
+use crate::outcome::{Close, Outcome, Reason, Refusal, Side};
+use crate::relay::meter::Meter;
+use crate::ssh::identification::Software;
+use crate::tls::{self, Identity, Peer, Tls};
+
+/// The source of tunnel ids. A random prefix for each process keeps those of replicas apart in a shared log.
+#[derive(Debug)]
+pub struct Ids {
+    process: u32,
+    next: AtomicU64,
+}
+
+impl Default for Ids {
+    fn default() -> Self {
+        // The standard library's only source of random numbers; any 32 bits of it will do.
+        let random = RandomState::new().hash_one(0);
+        Self {
+            process: u32::try_from(random >> 32).unwrap_or_default(),
+            next: AtomicU64::new(1),
+        }
+    }
+}
+
+/// The id of one connection or request: the log field `tunnel_id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id {
+    process: u32,
+    /// Counted up from 1 in this process.
+    pub number: u64,
+}
+
+impl Ids {
+    /// The next id.
+    pub fn next(&self) -> Id {
+        Id {
+            process: self.process,
+            number: self.next.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}-{:x}", self.process, self.number)
+    }
+}
+
+/// An open connection in the gauges.
+#[derive(Debug)]
+struct Connection<'a> {
+    metrics: &'a Metrics,
+}
+
+impl<'a> Connection<'a> {
+    fn open(metrics: &'a Metrics) -> Self {
+        metrics.connections_accepted.inc();
+        metrics.connections_active.inc();
+        Self { metrics }
+    }
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.metrics.connections_active.dec();
+    }
+}
+
+/// The account of what may become a tunnel: a connection from its accept on, or a request on an HTTP/2 connection. Its
+/// drop writes the counts and the access line, so that a panic is accounted for too.
+#[derive(Debug)]
+pub struct Record<'a> {
+    metrics: &'a Metrics,
+    id: Id,
+    peer: SocketAddr,
+    client: SocketAddr,
+    accepted: Instant,
+    authority: Option<Authority>,
+    target: Option<Arc<Target>>,
+    upstream: Option<SocketAddr>,
+    /// 0 when nothing was dialled.
+    dial_ms: f64,
+    /// The client's and the target's. Boxed: it would make every pending request larger.
+    software: Box<[OnceLock<Software>; 2]>,
+    tls: Option<Arc<Peer>>,
+    http: &'static str,
+    established: Option<Instant>,
+    sent: u64,
+    received: u64,
+    outcome: Option<Outcome>,
+    accounted: bool,
+    /// `None` for a request on an HTTP/2 connection, which has a record of its own.
+    connection: Option<Connection<'a>>,
+}
+
+impl<'a> Record<'a> {
+    /// The record of a connection that was accepted at that moment.
+    pub fn open(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Self {
+        let mut record = Self::begin(metrics, id, peer, accepted);
+        record.connection = Some(Connection::open(metrics));
+        record
+    }
+
+    /// The record of a request on this HTTP/2 connection, which begins now.
+    pub fn request(&self, id: Id) -> Self {
+        let mut request = Self::begin(self.metrics, id, self.peer, Instant::now());
+        request.client = self.client;
+        request.tls.clone_from(&self.tls);
+        request
+    }
+
+    fn begin(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Self {
+        Self {
+            metrics,
+            id,
+            peer,
+            client: peer,
+            accepted,
+            authority: None,
+            target: None,
+            upstream: None,
+            dial_ms: 0.0,
+            software: Box::default(),
+            tls: None,
+            http: "",
+            established: None,
+            sent: 0,
+            received: 0,
+            outcome: None,
+            accounted: false,
+            connection: None,
+        }
+    }
+
+    /// The connection's HTTP/2 requests have accounted for themselves: the connection adds neither count nor line.
+    pub fn leave_to_requests(&mut self) {
+        self.accounted = true;
+    }
+
+    /// The client's address, from the PROXY protocol header of a trusted peer.
+    pub fn set_client(&mut self, client: SocketAddr) {
+        self.client = client;
+    }
+
+    /// The HTTP version that the client speaks: `1` or `2`.
+    pub fn set_http_version(&mut self, http: &'static str) {
+        self.http = http;
+    }
+
+    /// The TLS session, with the client's identity if it has shown a certificate.
+    pub fn set_tls(&mut self, accepted: &tls::Accepted) {
+        self.metrics.tls_accepted(accepted);
+        self.tls = Some(Arc::clone(&accepted.peer));
+    }
+
+    /// The identity of the client's certificate.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.tls.as_ref()?.identity.as_ref()
+    }
+
+    /// Whether a new handshake would accept the client's certificate: on a long HTTP/2 connection it may have expired
+    /// or been revoked since.
+    pub fn is_trusted(&self, tls: &Tls) -> bool {
+        self.tls.as_ref().is_none_or(|peer| tls.trusts(peer))
+    }
+
+    /// The authority that the request names.
+    pub fn set_authority(&mut self, authority: Authority) {
+        self.authority = Some(authority);
+    }
+
+    /// The allowlist's entry for the authority.
+    pub fn set_target(&mut self, target: Arc<Target>) {
+        self.target = Some(target);
+    }
+
+    /// The end of the dial, which took that long.
+    pub fn dialled(&mut self, took: Duration, result: Result<&Upstream, &Refusal>) {
+        self.metrics.dial_duration.observe(took.as_secs_f64());
+        self.dial_ms = millis(took);
+        self.upstream = result.ok().map(|upstream| upstream.address);
+    }
+
+    /// The refusal, accounted for at once: the client, which has its answer, may take its time to leave.
+    pub fn refused(&mut self, refusal: Refusal) {
+        self.outcome = Some(Outcome::Refused(refusal));
+        self.account();
+    }
+
+    /// The record of the tunnel that the answered request has become.
+    pub fn established(mut self, target: &Target) -> TunnelRecord<'a> {
+        let now = Instant::now();
+        self.metrics.answered(None);
+        self.metrics
+            .handshake_duration
+            .observe((now - self.accepted).as_secs_f64());
+        self.established = Some(now);
+        let series = Arc::clone(target.series(self.metrics));
+        series.tunnels_active.inc();
+        TunnelRecord {
+            meter: Meter::new(Arc::clone(&series.totals)),
+            series,
+            connection: Box::new(self),
+        }
+    }
+
+    fn account(&mut self) {
+        if std::mem::replace(&mut self.accounted, true) {
+            return;
+        }
+        let now = Instant::now();
+        let lost = match self.established {
+            Some(_) => Outcome::Closed(Close {
+                by: Side::Proxy,
+                reason: Reason::Panic,
+            }),
+            None => Outcome::Refused(Refusal::Internal),
+        };
+        let outcome = self.outcome.unwrap_or(lost);
+        match self.established {
+            Some(established) => {
+                self.metrics.closed(outcome);
+                self.metrics.tunnel_duration.observe((now - established).as_secs_f64());
+            }
+            None => {
+                self.metrics.answered(Some(outcome));
+                self.metrics
+                    .handshake_duration
+                    .observe((now - self.accepted).as_secs_f64());
+            }
+        }
+        self.write_line(outcome);
+    }
+
+    /// The access line: every field every time, so that a log pipeline needs no cases. Their names are an interface.
+    fn write_line(&self, outcome: Outcome) {
+        let [client_software, target_software] = &*self.software;
+        macro_rules! line {
+            ($level:expr) => {
+                event!(
+                    target: "access",
+                    $level,
+                    client.address = %self.client.ip(),
+                    client.port = self.client.port(),
+                    network.peer.address = %self.peer.ip(),
+                    tls.version = self.tls.as_ref().map_or("", |peer| peer.version),
+                    tls.client.subject = self.identity().map_or("", |identity| &identity.subject),
+                    tls.client.names = self.identity().map(|identity| identity.alternative_names.join(",")).unwrap_or_default(),
+                    http.version = self.http,
+                    server.address = self.authority.as_ref().map_or("", Authority::host),
+                    server.port = self.authority.as_ref().map_or(0, Authority::port),
+                    client.software = %OrEmpty(client_software.get()),
+                    upstream.address = %OrEmpty(self.upstream),
+                    upstream.software = %OrEmpty(target_software.get()),
+                    target.namespace = self.target.as_ref().map_or("", |target| &target.id().namespace),
+                    target.service = self.target.as_ref().map_or("", |target| &target.id().service),
+                    status = outcome.status(),
+                    reason = outcome.reason(),
+                    closed_by = outcome.by().label(),
+                    bytes_sent = self.sent,
+                    bytes_received = self.received,
+                    duration_ms = millis(self.accepted.elapsed()),
+                    dial_ms = self.dial_ms,
+                    tunnel_id = %self.id,
+                )
+            };
+        }
+        // DEBUG: a load balancer's port probes would drown the rest.
+        if outcome == Outcome::Refused(Refusal::NoRequest) {
+            line!(Level::DEBUG);
+        } else {
+            line!(Level::INFO);
+        }
+    }
+}
+
+impl Drop for Record<'_> {
+    fn drop(&mut self) {
+        self.account();
+    }
+}
+
+/// The account of an established tunnel; its drop ends it.
+#[derive(Debug)]
+pub struct TunnelRecord<'a> {
+    /// The tunnel's byte counts.
+    pub meter: Meter,
+    series: Arc<TargetSeries>,
+    /// Boxed: unused until the tunnel ends.
+    connection: Box<Record<'a>>,
+}
+
+impl TunnelRecord<'_> {
+    /// The end of the tunnel.
+    pub fn closed(&mut self, close: Close) {
+        self.connection.outcome = Some(Outcome::Closed(close));
+    }
+
+    /// The SSH software of one side, from its identification.
+    pub fn identified(&self, side: Side, software: Software) {
+        self.connection.metrics.identified(side, software.family());
+        let [client, target] = &*self.connection.software;
+        let said = match side {
+            Side::Client => client,
+            Side::Target | Side::Proxy => target,
+        };
+        // Each side says it once.
+        said.set(software).ok();
+    }
+
+    /// The tunnel's id.
+    pub fn id(&self) -> Id {
+        self.connection.id
+    }
+}
+
+impl Drop for TunnelRecord<'_> {
+    fn drop(&mut self) {
+        self.connection.sent = self.meter.bytes(Direction::Download);
+        self.connection.received = self.meter.bytes(Direction::Upload);
+        self.series.tunnels_active.dec();
+    }
+}
+
+struct OrEmpty<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for OrEmpty<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |value| value.fmt(f))
+    }
+}
+
+/// Milliseconds, to the microsecond.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "an f64 counts microseconds exactly for 285 years"
+)]
+fn millis(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1e3
+}
