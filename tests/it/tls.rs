@@ -1,6 +1,6 @@
 //! TLS on the public port, with real peers: which certificate is shown, who is let in, what changes, and all that fails.
 
-mod client;
+pub(crate) mod client;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};

@@ -63,6 +63,13 @@ pub(crate) fn open(client: &mut Client, name: &str) {
     assert_eq!(String::from_utf8_lossy(&answer), CONFIRMATION);
 }
 
+/// All that it hears without a word of its own; as much as came, if it ends otherwise than it should.
+pub(crate) fn rest(client: &mut Client) -> Vec<u8> {
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).ok();
+    rest
+}
+
 /// All that it hears when it asks for that name; as much as came, if it ends otherwise than it should.
 pub(crate) fn answer(client: &mut Client, name: &str) -> String {
     let mut answer = Vec::new();
