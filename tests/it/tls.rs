@@ -1,6 +1,6 @@
 //! TLS on the public port, with real peers: which certificate is shown, who is let in, what changes, and all that fails.
 
-mod client;
+pub(crate) mod client;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -471,7 +471,7 @@ fn who_has_shown_no_certificate_is_not_resumed_once_all_have_to() {
 fn a_handshake_ends_at_its_deadline_and_garbage_at_once() {
     let authority = Authority::new();
     let server = authority.server("server", &[]);
-    let hurried = settings("optional", &[&server], "") + "timeouts: {tls_handshake: 200ms}\n";
+    let hurried = settings("optional", &[&server], "") + "timeouts: {tls_handshake: 1s}\n";
     let proxy = Proxy::start(&hurried);
     // The first byte of a record, and no other.
     proxy.client([0x16]).expect_end();
