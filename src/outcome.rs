@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+pub use self::denial::Denial;
 pub use self::malformed::Malformed;
-pub use self::refusal::{Denial, Refusal};
+pub use self::refusal::Refusal;
 
+mod denial;
 mod malformed;
 mod refusal;
 

@@ -193,7 +193,7 @@ impl Target {
             (Some(_), Some(_)) => Err(Refusal::ClientNotAllowed.into()),
             (Some(_), None) => {
                 let phrase = "the target wants a client certificate";
-                Err(Denial::told(Refusal::ClientNotAllowed, phrase))
+                Err(Denial::with_phrase(Refusal::ClientNotAllowed, phrase))
             }
         }
     }

@@ -293,40 +293,6 @@ impl Refusal {
     }
 }
 
-/// A refusal, and what the client is told of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denial {
-    /// Which.
-    pub refusal: Refusal,
-    phrase: Option<Box<str>>,
-}
-
-impl Denial {
-    /// A refusal in words of its own. Bytes that do not belong in a reason phrase become `?`.
-    pub fn told(refusal: Refusal, phrase: &str) -> Self {
-        let printable = |character| match character {
-            ' '..='~' => character,
-            _ => '?',
-        };
-        Self {
-            refusal,
-            phrase: Some(phrase.chars().map(printable).collect()),
-        }
-    }
-
-    /// The reason phrase: one ASCII line.
-    pub fn phrase(&self) -> &str {
-        self.phrase.as_deref().unwrap_or_else(|| self.refusal.phrase())
-    }
-}
-
-/// In the refusal's own words.
-impl From<Refusal> for Denial {
-    fn from(refusal: Refusal) -> Self {
-        Self { refusal, phrase: None }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,13 +303,5 @@ mod tests {
             let busy = matches!(refusal.status(), 429 | 503);
             assert_eq!(refusal.retry_after().is_some(), busy, "{refusal:?}");
         }
-    }
-
-    #[test]
-    fn a_denial_has_the_words_of_its_refusal_or_harmless_ones_of_its_own() {
-        let plain = Denial::from(Refusal::NoEndpoint);
-        assert_eq!(plain.phrase(), Refusal::NoEndpoint.phrase());
-        let told = Denial::told(Refusal::NoEndpoint, "none for a/b\r\nX: y\u{e9}");
-        assert_eq!(told.phrase(), "none for a/b??X: y?");
     }
 }
