@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn labels_are_unique_words_and_phrases_are_short_ascii() {
-        let mut labels: Vec<_> = Refusal::ALL.map(Refusal::label).to_vec();
+        let mut labels: Vec<_> = Refusal::ALL.iter().map(|refusal| refusal.label()).collect();
         labels.extend(Reason::ALL.map(Reason::label));
         for label in &labels {
             assert!(
