@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_unique_words_and_phrases_are_short_ascii() {
+    fn labels_are_unique_lower_case_words() {
         let mut labels: Vec<_> = Refusal::ALL.iter().map(|refusal| refusal.label()).collect();
         labels.extend(Reason::ALL.map(Reason::label));
         for label in &labels {
@@ -160,12 +160,14 @@ mod tests {
         let count = labels.len();
         labels.dedup();
         assert_eq!(labels.len(), count);
+    }
+
+    #[test]
+    fn a_status_line_is_ascii_and_fits_a_terminal_of_80_columns() {
         for refusal in Refusal::ALL {
-            let phrase = refusal.phrase();
-            assert!(
-                phrase.len() <= 60 && phrase.bytes().all(|byte| (b' '..=b'~').contains(&byte)),
-                "{phrase}"
-            );
+            let line = format!("HTTP/1.1 {} {}", refusal.status(), refusal.phrase());
+            let is_printable = line.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+            assert!(line.len() <= 80 && is_printable, "{line}");
         }
     }
 

@@ -192,7 +192,7 @@ impl Target {
             (Some(clients), Some(identity)) if clients.iter().any(|name| identity.is(name)) => Ok(()),
             (Some(_), Some(_)) => Err(Refusal::ClientNotAllowed.into()),
             (Some(_), None) => {
-                let phrase = "the target wants a client certificate";
+                let phrase = "the target requires a client certificate";
                 Err(Denial::with_phrase(Refusal::ClientNotAllowed, phrase))
             }
         }

@@ -14,15 +14,15 @@ refusals! {
     /// The target is for clients whose certificate has another name, or any certificate at all.
     ClientNotAllowed =>
         403, "client_not_allowed", Proxy, "http_request_denied", None,
-        "the target wants a client certificate of another name";
+        "the client certificate does not name an allowed client";
     /// The certificate of the connection's handshake has expired or been revoked since, or its authority is gone.
     CertificateLapsed =>
         403, "certificate_lapsed", Proxy, "http_request_denied", None,
-        "what the client has shown is no longer good: connect anew";
+        "the client certificate is no longer valid, reconnect";
     /// The port requires TLS, and the client has begun without it.
     TlsRequired =>
         400, "tls_required", Proxy, "http_request_error", None,
-        "this port wants TLS: use an https:// proxy";
+        "this port requires TLS: use an https:// proxy";
     /// The TLS handshake failed.
     TlsHandshake =>
         499, "tls_handshake", Client, "tls_protocol_error", None,
@@ -58,23 +58,23 @@ refusals! {
     /// The target has reached its tunnel limit. Tunnels last for hours: a client need not ask every second.
     TargetFull =>
         503, "target_full", Proxy, "connection_limit_reached", Some(30),
-        "the target has its most tunnels, try again later";
+        "the target has reached its tunnel limit, try again later";
     /// The target has reached its limit of dials in progress.
     TargetBusy =>
         503, "target_busy", Proxy, "connection_limit_reached", Some(1),
-        "too many wait for the target, try again";
+        "too many connections to the target are in progress, try again";
     /// The client address has reached its tunnel limit.
     ClientFull =>
         429, "client_full", Proxy, "connection_limit_reached", Some(30),
-        "this address has its most tunnels, try again later";
+        "this client address has reached its tunnel limit, try again later";
     /// The client address has exceeded its connect rate.
     ConnectRate =>
         429, "connect_rate", Proxy, "connection_limit_reached", Some(1),
-        "this address connects too often, try again";
+        "this client address connects too often, try again";
     /// The process has reached its tunnel limit. Another replica may have free slots.
     ProxyFull =>
         503, "proxy_full", Proxy, "connection_limit_reached", Some(5),
-        "this proxy has its most tunnels, try again later";
+        "the proxy has reached its tunnel limit, try again later";
     /// The request was the oldest unfinished one, of its client or of all, when their limit was reached.
     Crowded =>
         503, "crowded", Proxy, "connection_limit_reached", Some(1),
@@ -82,7 +82,7 @@ refusals! {
     /// The target is unknown, and the allowlist incomplete: the first list of the cluster has not arrived.
     AllowlistUnknown =>
         503, "allowlist_unknown", Proxy, "destination_unavailable", Some(1),
-        "the allowlist is not known yet, try again";
+        "the allowlist is not loaded yet, try again";
     /// The port requires a PROXY protocol header, and the peer is not trusted to send one.
     UntrustedProxy =>
         403, "untrusted_proxy", Proxy, "http_request_denied", None,
@@ -94,11 +94,11 @@ refusals! {
     /// The process drains.
     Draining =>
         503, "draining", Proxy, "connection_limit_reached", Some(1),
-        "this proxy is shutting down, try again";
+        "the proxy is shutting down, try again";
     /// The process is out of descriptors, or of memory for sockets.
     Exhausted =>
         503, "exhausted", Proxy, "connection_limit_reached", Some(1),
-        "this proxy is out of sockets, try again";
+        "the proxy is out of sockets, try again";
     /// The client left before it had an answer.
     ClientLeft =>
         499, "client_left", Client, "http_request_error", None,
