@@ -255,7 +255,7 @@ impl<'a> Record<'a> {
         macro_rules! line {
             ($level:expr) => {
                 event!(
-                    target: "access",
+                    target: ACCESS,
                     $level,
                     client.address = %self.client.ip(),
                     client.port = self.client.port(),
@@ -339,6 +339,10 @@ impl Drop for TunnelRecord<'_> {
     }
 }
 
+/// The tracing target of access lines, by which the log tells them from messages.
+pub const ACCESS: &str = "access";
+
+/// Displays nothing for `None`.
 struct OrEmpty<T>(Option<T>);
 
 impl<T: fmt::Display> fmt::Display for OrEmpty<T> {

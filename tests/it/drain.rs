@@ -144,7 +144,7 @@ fn who_has_not_asked_for_a_tunnel_is_let_go_when_there_is_none_to_be_had() {
     assert_eq!(server.process.exit_status(), 0);
     let told = refusal(
         503,
-        "this proxy is shutting down, try again",
+        "the proxy is shutting down, try again",
         "connection_limit_reached",
         "Retry-After: 1\r\n",
     );
@@ -177,7 +177,7 @@ fn who_waits_for_a_target_at_the_deadline_is_refused_and_no_tunnel_that_was_cut(
     assert!(
         dialling
             .rest_as_text()
-            .starts_with("HTTP/1.1 503 this proxy is shutting down")
+            .starts_with("HTTP/1.1 503 the proxy is shutting down")
     );
     drop(dialling);
     assert_eq!(server.process.exit_status(), 0);

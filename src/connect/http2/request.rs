@@ -148,7 +148,7 @@ mod tests {
                 ("allow", "CONNECT"),
             ]
         );
-        let told = Denial::told(Refusal::NoEndpoint, "none for \"a\\b\"");
+        let told = Denial::with_phrase(Refusal::NoEndpoint, "none for \"a\\b\"");
         let answer = super::answer(&told);
         assert_eq!(answer.headers()["retry-after"], "1");
         assert_eq!(
