@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use crate::authority::{Authority, AuthorityError};
+use crate::text::{chain, printable};
 
 mod head;
 mod http1;
@@ -79,7 +80,7 @@ pub fn command(options: &Options) -> ExitCode {
 }
 
 fn report(error: &ClientError) -> ExitCode {
-    let line = head::printable(&chain(error));
+    let line = printable(&chain(error), LONGEST_LINE);
     // A closed stderr leaves nobody to tell, and the exit code still says it.
     writeln!(io::stderr(), "switchboard: {line}").ok();
     ExitCode::from(error.exit_code())
@@ -316,18 +317,8 @@ impl Deadline {
     }
 }
 
-/// The error and its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(below) = cause {
-        line.push_str(": ");
-        line.push_str(&below.to_string());
-        cause = below.source();
-    }
-    line
-}
-
+/// Characters of a message on stderr, and of a refusal's reason.
+const LONGEST_LINE: usize = 400;
 const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
 
 #[cfg(test)]

@@ -6,7 +6,9 @@
 // Words: values, neither async nor I/O.
 pub mod authority;
 pub mod direction;
+pub mod fnv;
 pub mod outcome;
+pub mod text;
 
 // Machinery: one mechanism each.
 pub mod drain;

@@ -1,6 +1,7 @@
 //! Why a connection got no tunnel, and what the client is told of it.
 
 use super::{Malformed, Side};
+use crate::text::ascii;
 
 /// Why a connection got no tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,13 +305,9 @@ pub struct Denial {
 impl Denial {
     /// A refusal in words of its own. Bytes that do not belong in a reason phrase become `?`.
     pub fn told(refusal: Refusal, phrase: &str) -> Self {
-        let printable = |character| match character {
-            ' '..='~' => character,
-            _ => '?',
-        };
         Self {
             refusal,
-            phrase: Some(phrase.chars().map(printable).collect()),
+            phrase: Some(ascii(phrase.chars())),
         }
     }
 
