@@ -30,7 +30,7 @@ use crate::net::listener;
 use crate::relay::Resources;
 use crate::tls::{self, Tls};
 use crate::tunnel::record::Ids;
-use crate::tunnel::{self, Shared};
+use crate::tunnel::{self, Port, Shared};
 
 pub mod admin;
 pub mod certificate;
@@ -192,8 +192,8 @@ impl App {
         for address in self.public_addresses() {
             info!("public port {address}");
         }
-        for (listener, options) in self.public.into_iter().zip(&self.config.listen) {
-            let port = (listener, Arc::new(options.clone()));
+        for (listener, port) in self.public.into_iter().zip(&self.config.listen) {
+            let port = (listener, Arc::new(port.clone()));
             tasks
                 .acceptors
                 .spawn(accept(port, Arc::clone(&self.shared), tasks.clone()));
@@ -260,16 +260,16 @@ async fn stop(commands: &mut mpsc::Receiver<Command>) {
     while next(commands).await != Command::Stop {}
 }
 
-async fn accept((listener, options): (TcpListener, Arc<listener::Options>), shared: Arc<Shared>, tasks: Tasks) {
+async fn accept((listener, port): (TcpListener, Arc<Port>), shared: Arc<Shared>, tasks: Tasks) {
     let serve = |stream, peer| {
-        let (options, shared) = (Arc::clone(&options), Arc::clone(&shared));
+        let (port, shared) = (Arc::clone(&port), Arc::clone(&shared));
         tasks
             .connections
-            .spawn(async move { tunnel::serve(stream, peer, options, &shared).await });
+            .spawn(async move { tunnel::serve(stream, peer, port, &shared).await });
     };
     let paused = || shared.metrics.accept_paused.inc();
     listener::accept(listener, shared.drain.clone().parting(), serve, paused).await;
-    if options.reuse_port {
+    if port.listener.reuse_port {
         // Another process has the port, so that nobody may notice: whoever came last still has to be heard.
         sleep(LAST_REQUESTS).await;
     }
@@ -280,9 +280,9 @@ fn synced(metrics: &Metrics) {
     metrics.allowlist_last_sync_timestamp.set(now.as_secs_f64());
 }
 
-fn bind_public(options: &listener::Options) -> Result<TcpListener, StartError> {
-    listener::bind(options).map_err(|source| StartError::Bind {
-        address: options.address,
+fn bind_public(port: &Port) -> Result<TcpListener, StartError> {
+    listener::bind(&port.listener).map_err(|source| StartError::Bind {
+        address: port.listener.address,
         source,
     })
 }

@@ -22,9 +22,9 @@ use crate::connect;
 use crate::drain;
 use crate::limits::Limits;
 use crate::net::dial;
-use crate::net::listener;
 use crate::relay;
 use crate::ssh::identification;
+use crate::tunnel::Port;
 use fault::Gathered;
 use section::Field;
 
@@ -32,7 +32,7 @@ use section::Field;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The public ports; at least one.
-    pub listen: Vec<listener::Options>,
+    pub listen: Vec<Port>,
     /// Where metrics and health are served.
     pub admin: SocketAddr,
     /// The targets that need no cluster; no two have one name.
@@ -110,7 +110,7 @@ impl Config {
     #[must_use]
     pub fn overridden(mut self, by: Overrides) -> Self {
         if !by.listen.is_empty() {
-            self.listen = by.listen.into_iter().map(listener::Options::from).collect();
+            self.listen = by.listen.into_iter().map(Port::from).collect();
         }
         self.admin = by.admin.unwrap_or(self.admin);
         let mut places: HashMap<_, _> = self.targets.iter().map(|target| target.name.clone()).zip(0..).collect();
@@ -388,13 +388,11 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
 
     #[test]
     fn every_key_is_read() {
-        let address = |text: &str| listener::Options::from(text.parse::<SocketAddr>().unwrap());
-        let behind_a_balancer = listener::Options {
-            proxy_header: proxy_header::Policy::Required {
-                trusted: ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap()).into(),
-            },
-            reuse_port: true,
-            ..address("[::1]:0")
+        let address = |text: &str| Port::from(text.parse::<SocketAddr>().unwrap());
+        let mut behind_a_balancer = address("[::1]:0");
+        behind_a_balancer.listener.reuse_port = true;
+        behind_a_balancer.proxy_header = proxy_header::Policy::Required {
+            trusted: ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap()).into(),
         };
         let expected = Config {
             listen: vec![address("127.0.0.1:1080"), address("[::1]:0"), behind_a_balancer],
@@ -437,7 +435,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
             assert_eq!(Config::parse(text), Ok(Config::default()), "{text:?}");
         }
         let scalar = Config::parse("listen: \"[::]:8081\"").unwrap();
-        assert_eq!(scalar.listen[0].address, "[::]:8081".parse().unwrap());
+        assert_eq!(scalar.listen[0].listener.address, "[::]:8081".parse().unwrap());
         assert_eq!(scalar.admin, Config::default().admin);
     }
 
@@ -869,7 +867,7 @@ drain: {delay: 0s, timeout: 0s, spread: 0s}
         };
         let config = file.overridden(by);
         assert_eq!(config.listen.len(), 1);
-        assert_eq!(config.listen[0].address, "127.0.0.1:1".parse().unwrap());
+        assert_eq!(config.listen[0].listener.address, "127.0.0.1:1".parse().unwrap());
         assert_eq!(config.admin, "127.0.0.1:2".parse().unwrap());
         let targets: Vec<String> = config
             .targets

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use self::negotiate::{Entered, TurnedAway};
 use self::pending::{Arrival, WaitingRoom};
+pub use self::port::Port;
 use self::record::{Ids, Record, TunnelRecord};
 use crate::allowlist::{Allowlist, Target};
 use crate::authority::Authority;
@@ -24,7 +25,6 @@ use crate::limits::slots::{Slot, Slots};
 use crate::limits::unfinished::Unfinished;
 use crate::metrics::Metrics;
 use crate::net::dial::{self, Upstream};
-use crate::net::listener;
 use crate::net::proxy_header;
 use crate::net::proxy_header::Addresses;
 use crate::net::transport::Transport;
@@ -35,6 +35,7 @@ use crate::tls::{self, Session, Tls};
 
 pub mod negotiate;
 pub mod pending;
+pub mod port;
 pub mod record;
 
 /// What all tunnels of a process share.
@@ -71,12 +72,7 @@ pub struct Shared {
 }
 
 /// Carries one connection of a public port to its end.
-pub fn serve(
-    stream: TcpStream,
-    peer: SocketAddr,
-    port: Arc<listener::Options>,
-    shared: &Shared,
-) -> impl Future<Output = ()> + Send {
+pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> impl Future<Output = ()> + Send {
     // Boxed: nothing that belongs to the handshake outlives it.
     let opening = Box::pin(open(stream, peer, port, shared));
     async move {
@@ -120,12 +116,7 @@ impl<D: Transport> Drop for Tunnel<'_, D> {
 }
 
 /// Learns whose connection it is, then what that client wants. `None` when it was refused, which is accounted for.
-async fn open(
-    mut stream: TcpStream,
-    peer: SocketAddr,
-    port: Arc<listener::Options>,
-    shared: &Shared,
-) -> Option<Opened<'_>> {
+async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
     let accepted = Instant::now();
     let room = WaitingRoom::new([&shared.unfinished], &shared.connect, &shared.drain);
     let mut record = Record::open(&shared.metrics, shared.ids.next(), peer, accepted);

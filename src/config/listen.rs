@@ -6,18 +6,15 @@ use super::Config;
 use super::kubernetes::network;
 use super::schema::truth;
 use super::section::{Field, Section};
-use crate::net::listener;
+use crate::net::listener::Options;
 use crate::net::proxy_header::Policy;
 use crate::tls;
+use crate::tunnel::Port;
 
 /// Reads `listen` and `admin`: no two of them may be one address.
 ///
 /// A port that speaks TLS needs a certificate to show.
-pub(super) fn addresses(
-    top: &mut Section<'_>,
-    default: &Config,
-    has_certificates: bool,
-) -> (Vec<listener::Options>, SocketAddr) {
+pub(super) fn addresses(top: &mut Section<'_>, default: &Config, has_certificates: bool) -> (Vec<Port>, SocketAddr) {
     let listen_field = top.field("listen");
     let admin_field = top.field("admin");
     let listen = listen_field
@@ -28,10 +25,10 @@ pub(super) fn addresses(
         None => Some(default.admin),
     };
     if let Some(admin) = admin
-        && let Some(port) = listen.iter().find(|port| collide(port.address, admin))
+        && let Some(port) = listen.iter().find(|port| collide(port.listener.address, admin))
         && let Some(place) = admin_field.or(listen_field)
     {
-        place.fault(match port.address {
+        place.fault(match port.listener.address {
             same if same == admin => format!("`listen` and `admin` are both {admin}"),
             other => format!("{admin} cannot be had beside {other} of `listen`"),
         });
@@ -40,7 +37,7 @@ pub(super) fn addresses(
 }
 
 /// One port, or a list of them; each is an address, or a map with the key `address`.
-fn listen(field: &Field<'_>, has_certificates: bool) -> Vec<listener::Options> {
+fn listen(field: &Field<'_>, has_certificates: bool) -> Vec<Port> {
     let entries = if field.is_list() {
         field.items()
     } else {
@@ -54,13 +51,13 @@ fn listen(field: &Field<'_>, has_certificates: bool) -> Vec<listener::Options> {
         if entry.is_map() {
             entry.section(|keys| port(keys, &mut seen, has_certificates)).flatten()
         } else {
-            address(&entry, false, &mut seen).map(listener::Options::from)
+            address(&entry, false, &mut seen).map(Port::from)
         }
     };
     entries.into_iter().filter_map(read).collect()
 }
 
-fn port(section: &mut Section<'_>, seen: &mut Vec<Seen>, has_certificates: bool) -> Option<listener::Options> {
+fn port(section: &mut Section<'_>, seen: &mut Vec<Seen>, has_certificates: bool) -> Option<Port> {
     let place = section.required("address");
     let tls = section.field("tls");
     let mode = tls.as_ref().and_then(|field| field.parse(tls_mode)).unwrap_or_default();
@@ -72,11 +69,11 @@ fn port(section: &mut Section<'_>, seen: &mut Vec<Seen>, has_certificates: bool)
     }
     let proxy_header = proxy_header(section);
     let reuse_port = section.value("reuse_port", truth).unwrap_or_default();
-    Some(listener::Options {
-        address: address(&place?, reuse_port, seen)?,
+    let address = address(&place?, reuse_port, seen)?;
+    Some(Port {
+        listener: Options { address, reuse_port },
         proxy_header,
         tls: mode,
-        reuse_port,
     })
 }
 

@@ -29,7 +29,7 @@ use switchboard::metrics::Metrics;
 use switchboard::relay::Resources;
 use switchboard::tls::{self, Tls};
 use switchboard::tunnel::record::Ids;
-use switchboard::tunnel::{self, Shared};
+use switchboard::tunnel::{self, Port, Shared};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, yield_now};
@@ -151,7 +151,7 @@ async fn connect(shared: &Arc<Shared>) -> (TcpStream, JoinHandle<()>) {
     let address = listener.local_addr().unwrap();
     let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
     let (stream, peer) = accepted.unwrap();
-    let port = Arc::new(switchboard::net::listener::Options::from(address));
+    let port = Arc::new(Port::from(address));
     let shared = Arc::clone(shared);
     let serving = tokio::spawn(async move { tunnel::serve(stream, peer, port, &shared).await });
     (client.unwrap(), serving)
