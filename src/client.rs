@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::authority::{Authority, AuthorityError};
 use crate::text::{chain, printable};
 
+mod connection;
 mod head;
 mod http1;
 mod http2;
@@ -20,7 +21,6 @@ mod relay;
 mod stdio;
 mod tls;
 mod url;
-mod wire;
 
 pub use self::tls::{CaFault, Identity, IdentityFault, Trust};
 pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
@@ -102,13 +102,13 @@ where
     let deadline = Deadline::after(options.timeout);
     match options.proxy.scheme() {
         Scheme::Http => {
-            let stream = wire::connect(&options.proxy, deadline).await?;
+            let stream = connection::connect(&options.proxy, deadline).await?;
             Box::pin(http1::tunnel(stream, options, deadline, local)).await
         }
         Scheme::Https => {
             // Before the first packet: a wrong file is told at once, whatever the network does.
             let tls = tls::Connector::new(options.proxy.host(), &options.trust, options.http2)?;
-            let stream = wire::connect(&options.proxy, deadline).await?;
+            let stream = connection::connect(&options.proxy, deadline).await?;
             let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
             if tls::chose_http2(&stream) {
                 Box::pin(http2::tunnel(stream, options, deadline, local)).await

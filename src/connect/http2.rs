@@ -17,24 +17,24 @@ use h2::server::{Builder, Connection};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use self::chunk::Chunk;
+pub use self::connection::Wire;
+use self::local_waker::Turn;
+use self::payload::Chunk;
 pub use self::request::Request;
 pub use self::stream::Stream;
-use self::turn::Turn;
-pub use self::wire::Wire;
 use crate::drain::Drain;
 use crate::net::transport::Transport;
 use crate::outcome::{Malformed, Refusal};
 
-mod ahead;
-mod chunk;
+mod connection;
 mod frames;
-mod gathered;
+mod local_waker;
+mod payload;
+mod read_buffer;
 mod request;
-mod room;
+mod send_buffer;
 mod stream;
-mod turn;
-mod wire;
+mod write_queue;
 
 /// Serves a connection to its end: every request becomes a future that `tunnel` makes, and that is run here.
 ///

@@ -6,9 +6,9 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderValue, Method, Response, StatusCode, header, request};
 
-use super::chunk::Chunk;
 use super::frames::Earned;
-use super::room::Outbox;
+use super::payload::Chunk;
+use super::send_buffer::Outbox;
 use super::stream::Stream;
 use crate::authority::Authority;
 use crate::connect::Client;

@@ -8,9 +8,9 @@ use parking_lot::{Mutex, MutexGuard};
 
 use self::receive::{From, Receive};
 use self::send::{Send, To};
-use super::chunk::Chunk;
 use super::frames::Earned;
-use super::room::Outbox;
+use super::payload::Chunk;
+use super::send_buffer::Outbox;
 use crate::net::transport::Transport;
 
 mod receive;

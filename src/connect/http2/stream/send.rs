@@ -11,9 +11,9 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::PollSemaphore;
 
-use super::super::chunk::Chunk;
 use super::super::frames::Earned;
-use super::super::room::{Lane, Outbox, ROOM, Room};
+use super::super::payload::Chunk;
+use super::super::send_buffer::{Lane, Outbox, ROOM, Room};
 use super::{broken, lock};
 use crate::net::transport::Writer;
 

@@ -6,7 +6,7 @@ use bytes::Buf;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::frames::Earned;
-use super::room::{Outbox, Slice};
+use super::send_buffer::{Outbox, Slice};
 
 /// Bytes that the connection still has to send. When they have left, the connection has earned by it.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-use super::room::Slice;
+use super::send_buffer::Slice;
 use crate::net::transport::Writer;
 
 /// Bytes in the order in which they are to be sent.
@@ -109,7 +109,7 @@ const MOST_SLICES: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use super::super::room::{Lane, Outbox, Room};
+    use super::super::send_buffer::{Lane, Outbox, Room};
     use super::*;
     use proptest::prelude::*;
     use std::task::Waker;

@@ -8,10 +8,10 @@ use std::task::{Context, Poll, ready};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::ahead::Ahead;
 use super::frames::{Earned, Frames};
-use super::gathered::Gathered;
-use super::room::Outbox;
+use super::read_buffer::Ahead;
+use super::send_buffer::Outbox;
+use super::write_queue::Gathered;
 use crate::net::transport::{Reader, Transport, Writer};
 
 /// What the h2 crate reads and writes, shared with who drives it.
@@ -177,8 +177,8 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use tokio_util::io::poll_write_buf;
 
-    use super::super::chunk::Chunk;
-    use super::super::room::{Lane, ROOM, Room};
+    use super::super::payload::Chunk;
+    use super::super::send_buffer::{Lane, ROOM, Room};
     use super::*;
 
     fn turns(outbox: &Outbox) -> usize {
