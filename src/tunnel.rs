@@ -167,13 +167,18 @@ async fn enter<'a>(
             tunnel.await.map(Opened::Plain)
         }
         Ok(Entered::Http2(stream, read)) => {
-            let tunnels = many(http2::Wire::new(stream, read), arrival, record, shared);
+            let tunnels = many(http2::Connection::new(stream, read), arrival, record, shared);
             Some(Opened::Many(Box::pin(tunnels)))
         }
         Ok(Entered::Tls(accepted)) => {
             record.set_tls(&accepted);
             if accepted.http2 {
-                let tunnels = many(http2::Wire::new(accepted.session, Vec::new()), arrival, record, shared);
+                let tunnels = many(
+                    http2::Connection::new(accepted.session, Vec::new()),
+                    arrival,
+                    record,
+                    shared,
+                );
                 return Some(Opened::Many(Box::pin(tunnels)));
             }
             let tunnel = Box::pin(ask(
@@ -203,7 +208,7 @@ async fn enter<'a>(
 }
 
 /// Carries all that is asked for on an HTTP/2 connection to its end.
-async fn many<D: Transport>(wire: http2::Wire<D>, arrival: Arrival, mut record: Record<'_>, shared: &Shared) {
+async fn many<D: Transport>(wire: http2::Connection<D>, arrival: Arrival, mut record: Record<'_>, shared: &Shared) {
     record.set_http_version(<http2::Request as connect::Client>::HTTP);
     let room = arrival.waits(&shared.unfinished, &shared.connect, &shared.drain);
     let late = |since: Option<Instant>| room.late(since.unwrap_or(arrival.accepted));
