@@ -7,7 +7,9 @@
 pub mod authority;
 mod cold;
 pub mod direction;
+pub mod fnv;
 pub mod outcome;
+pub mod text;
 
 // Machinery: one mechanism each.
 pub mod drain;

@@ -81,44 +81,44 @@ async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: 
             Opened::Tls(cold(request(exchange, pending)).await?)
         }
         Negotiated::Http2(stream, read) => {
-            let wire = http2::Wire::new(stream, read);
-            Opened::Streams(Box::pin(streams(wire, pending)))
+            let connection = http2::Connection::new(stream, read);
+            Opened::Streams(Box::pin(streams(connection, pending)))
         }
         Negotiated::TlsHttp2(session) => {
-            let wire = http2::Wire::new(session, Vec::new());
-            Opened::Streams(Box::pin(streams(wire, pending)))
+            let connection = http2::Connection::new(session, Vec::new());
+            Opened::Streams(Box::pin(streams(connection, pending)))
         }
     })
 }
 
 /// Carries every request on an HTTP/2 connection to its end.
-async fn streams<D: Transport>(wire: http2::Wire<D>, mut connection: Pending<'_>) {
-    let shared = connection.shared;
-    connection.record.set_http_version(http2::Request::HTTP);
+async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pending<'_>) {
+    let shared = pending.shared;
+    pending.record.set_http_version(http2::Request::HTTP);
     let lapsed = Notify::new();
     let late = |idle_since: Option<Instant>| {
-        let connection = &connection;
+        let pending = &pending;
         async move {
             match idle_since {
-                None => connection.late().await,
-                Some(_) => connection.idle().await,
+                None => pending.late().await,
+                Some(_) => pending.idle().await,
             }
         }
     };
     let tunnel = |exchange| {
-        let pending = connection.stream();
-        if pending.origin.admission == Err(Refusal::CertificateLapsed) {
+        let stream = pending.stream();
+        if stream.origin.admission == Err(Refusal::CertificateLapsed) {
             lapsed.notify_one();
         }
         async move {
-            if let Some(mut tunnel) = cold(request(exchange, pending)).await {
+            if let Some(mut tunnel) = cold(request(exchange, stream)).await {
                 tunnel.run(shared).await;
             }
         }
     };
-    match cold(http2::serve(wire, late, &shared.drain, &lapsed, tunnel)).await {
-        Ok(()) => connection.record.leave_to_requests(),
-        Err(refusal) => connection.drop_silently(refusal),
+    match cold(http2::serve(connection, late, &shared.drain, &lapsed, tunnel)).await {
+        Ok(()) => pending.record.leave_to_requests(),
+        Err(refusal) => pending.drop_silently(refusal),
     }
 }
 

@@ -6,9 +6,9 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderValue, Method, Response, StatusCode, header, request};
 
-use super::chunk::Chunk;
-use super::frames::Earned;
-use super::room::Outbox;
+use super::frames::EarnedCredit;
+use super::payload::Payload;
+use super::send_buffer::SendBuffers;
 use super::stream::Stream;
 use crate::authority::Authority;
 use crate::connect::Exchange;
@@ -19,15 +19,15 @@ use crate::outcome::{Denial, Malformed, Refusal};
 pub struct Request {
     head: request::Parts,
     receive: RecvStream,
-    respond: SendResponse<Chunk>,
-    outgoing: (Outbox, Earned),
+    respond: SendResponse<Payload>,
+    outgoing: (SendBuffers, EarnedCredit),
 }
 
 impl Request {
     pub(super) fn new(
         request: http::Request<RecvStream>,
-        respond: SendResponse<Chunk>,
-        outgoing: (Outbox, Earned),
+        respond: SendResponse<Payload>,
+        outgoing: (SendBuffers, EarnedCredit),
     ) -> Self {
         let (head, receive) = request.into_parts();
         Self {

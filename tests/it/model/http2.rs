@@ -112,7 +112,7 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
         let (_conductor, drain) = Conductor::new();
         let lapsed = Notify::new();
         let serving = http2::serve(
-            http2::Wire::new(ours, Vec::new()),
+            http2::Connection::new(ours, Vec::new()),
             |_| pending(),
             &drain,
             &lapsed,
