@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 
+use crate::text::{chain, excerpt};
+
 /// Why a list or a watch failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -101,26 +103,15 @@ impl Trouble {
         }
     }
 
-    /// A failure with an error and all its causes.
+    /// A failure, and an error with all its causes as the reason.
     pub(crate) fn caused(failure: Failure, error: &(dyn Error + 'static)) -> Self {
-        let mut reason = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            let text = error.to_string();
-            // Some errors repeat their cause.
-            if !reason.contains(&text) {
-                reason = format!("{reason}: {text}");
-            }
-            cause = error.source();
-        }
-        Self { failure, reason }
+        Self::new(failure, chain(error))
     }
 
-    /// An answer that is no success, with the beginning of its body.
+    /// An answer that is no success, with the beginning of its body as the reason.
     pub(crate) fn answered(failure: Failure, status: StatusCode, body: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(body.get(..LONGEST_SHOWN).unwrap_or(body));
-        let text: String = text.trim().chars().flat_map(char::escape_debug).collect();
-        Self::new(failure, format!("{status}: {text}"))
+        let text = String::from_utf8_lossy(body.get(..LONGEST_READ).unwrap_or(body));
+        Self::new(failure, format!("{status}: {}", excerpt(text.trim(), LONGEST_SHOWN)))
     }
 }
 
@@ -134,7 +125,9 @@ pub(crate) fn backoff(failures: u32, spread: f64) -> Duration {
 
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(1);
+/// Characters of an answer's body in a log line, and the bytes of it that are looked at.
 const LONGEST_SHOWN: usize = 300;
+const LONGEST_READ: usize = 2000;
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::model::{Key, Object};
+use crate::fnv::fnv1a;
 
 /// What a file holds.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub(crate) enum SnapshotError {
 pub(crate) fn encode(objects: &[(Key, Object)], settings: &str, now: SystemTime) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(objects)?;
     let saved = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (settings, sum) = (checksum(settings.as_bytes()), checksum(&body));
+    let (settings, sum) = (fnv1a(settings.as_bytes()), fnv1a(&body));
     let mut text = format!("{MAGIC} {saved} {settings:016x} {sum:016x}\n").into_bytes();
     text.extend(body);
     Ok(text)
@@ -70,23 +71,16 @@ pub(crate) fn read(path: &Path, settings: &str) -> Result<Snapshot, SnapshotErro
     let [saved, of_settings, sum] = fields.as_slice() else {
         return Err(SnapshotError::Format);
     };
-    if *of_settings != format!("{:016x}", checksum(settings.as_bytes())) {
+    if *of_settings != format!("{:016x}", fnv1a(settings.as_bytes())) {
         return Err(SnapshotError::OtherSettings);
     }
-    if *sum != format!("{:016x}", checksum(body)) {
+    if *sum != format!("{:016x}", fnv1a(body)) {
         return Err(SnapshotError::Damaged);
     }
     let saved = saved.parse().map_err(|_| SnapshotError::Format)?;
     Ok(Snapshot {
         saved: UNIX_EPOCH.checked_add(Duration::from_secs(saved)).unwrap_or(UNIX_EPOCH),
         objects: serde_json::from_slice(body).map_err(|_| SnapshotError::Format)?,
-    })
-}
-
-/// FNV-1a: against accidents. Who may write the file may write what he likes.
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
