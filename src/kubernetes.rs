@@ -12,9 +12,9 @@ mod guards;
 mod join;
 mod model;
 mod reconciler;
+mod reflector;
 mod shrink;
 mod snapshot;
-mod watch;
 
 use std::io;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ use self::guards::Guards;
 use self::join::Rules;
 use self::model::Kind;
 use self::reconciler::Reconciler;
-use self::watch::Source;
+use self::reflector::Source;
 use crate::allowlist::{self, Suffixes, Writer};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -194,7 +194,7 @@ impl Following {
             let mut tasks = JoinSet::new();
             tasks.spawn(keeper.run(news, rules));
             for (source, doubt) in followed {
-                tasks.spawn(watch::follow(source, doubt, sender.clone()));
+                tasks.spawn(reflector::follow(source, doubt, sender.clone()));
             }
             drop(sender);
             // None of them ends by itself.

@@ -14,9 +14,9 @@ use tracing::{error, info, warn};
 
 use super::join::{Join, Note, Rules};
 use super::model::{Key, Object};
+use super::reflector::{News, Source, What};
 use super::shrink::Shrink;
 use super::snapshot;
-use super::watch::{News, Source, What};
 use crate::allowlist::{Change, Writer};
 use crate::metrics::Metrics;
 
