@@ -18,7 +18,7 @@ use self::reload::Reload;
 use crate::allowlist::Writer;
 use crate::config::{Config, LoadError};
 use crate::drain::{Conductor, Drained, Tasks};
-use crate::kubernetes::{self, Services};
+use crate::kubernetes::{self, Controller};
 use crate::limits::TotalCaps;
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Clients;
@@ -91,7 +91,7 @@ pub struct App {
     readiness: Readiness,
     starting: Pending,
     unknown: Pending,
-    services: Option<Services>,
+    services: Option<Controller>,
     public: Vec<TcpListener>,
     admin: SocketAddr,
 }
@@ -241,9 +241,9 @@ impl App {
     }
 }
 
-fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<Services>, StartError> {
+fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<Controller>, StartError> {
     let start = |options: &kubernetes::Options| {
-        Services::start(options.clone(), &config.limits, writer.clone(), metrics.clone())
+        Controller::start(options.clone(), &config.limits, writer.clone(), metrics.clone())
     };
     let services = config.kubernetes.as_ref().map(start).transpose();
     services.map_err(StartError::Services)

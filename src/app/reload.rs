@@ -6,7 +6,7 @@ use super::certificate;
 use super::{Room, Source, synced};
 use crate::allowlist::Writer;
 use crate::config::{Config, LoadError};
-use crate::kubernetes::{self, Services};
+use crate::kubernetes::{self, Controller};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::tunnel::Shared;
@@ -17,7 +17,7 @@ pub(super) struct Reload {
     pub(super) source: Source,
     pub(super) room: Room,
     pub(super) writer: Writer,
-    pub(super) services: Option<Services>,
+    pub(super) services: Option<Controller>,
 }
 
 impl Reload {
@@ -65,7 +65,7 @@ impl Reload {
             }
             (Some(options), None) => {
                 self.writer.await_services();
-                Services::start(options, limits, self.writer.clone(), metrics.clone())
+                Controller::start(options, limits, self.writer.clone(), metrics.clone())
                     .map(|started| self.services = Some(started))
             }
             (None, running) => {

@@ -1,16 +1,13 @@
-//! Follows one kind of object: lists it, watches from there, and lists it again now and then.
+//! Lists and watches the objects of one source, and sends what it learns to the reconciler.
 //!
-//! It drives the API itself and not through kube's watcher, whose backoff finds a server again after 7 to 10 s, which
-//! does not notice a half-open connection, and which parses whole objects. Here every wait has a deadline: a watch asks
-//! the server to end it after [`WATCH`], so one that lasts longer has lost its server. A watch that ends as it should is
-//! resumed where it was. After any failure the objects are listed anew: a server that was restored from a backup says
-//! nothing for ever about a revision that it has not reached.
+//! It drives the API itself and not through kube's watcher, which takes 7 to 10 s to find a server that is back, does not
+//! notice a half-open connection, and parses whole objects. Here every wait has a deadline. A watch asks the server to end
+//! it after [`WATCH`]; one that lasts longer has lost its server. A watch that ends in time is resumed at the last resource
+//! version. After a failure the objects are listed anew: a server that was restored from a backup would send no event
+//! about a resource version that it has not reached yet.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube::Client;
@@ -20,126 +17,86 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::api::{self, Pieces, encoded};
-use super::decode::{Reduced, reduce};
-use super::failure::{Failure, Trouble, backoff};
-use super::model::{Key, Kind, Object};
+use super::api::{self, BodyReader};
+use super::decode::{Decoded, decode};
+use super::failure::{ApiError, Failure, backoff};
+use super::model::Key;
+use super::source::{Event, Feed, SourceEvent};
 
-/// What is followed, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
-    /// Which of the sources it is.
-    pub(crate) index: usize,
-    /// What kind of object.
-    pub(crate) kind: Kind,
-    /// In this namespace, or in all.
-    pub(crate) namespace: Option<Box<str>>,
-    /// A label selector.
-    pub(crate) selector: Option<Box<str>>,
-    /// What the names of annotations begin with.
-    pub(crate) prefix: Arc<str>,
-    /// Where the server is named.
-    pub(crate) kubeconfig: Option<PathBuf>,
-}
-
-/// What has been learned, and from which source.
-#[derive(Debug)]
-pub(crate) struct News {
-    /// [`Source::index`].
-    pub(crate) source: usize,
-    /// What.
-    pub(crate) what: What,
-}
-
-/// What has been learned.
-#[derive(Debug)]
-pub(crate) enum What {
-    /// These objects are there, and no others.
-    Listed(Vec<(Key, Object)>),
-    /// This object is there like that.
-    Put(Key, Object),
-    /// This object is not there.
-    Gone(Key),
-    /// Nothing has changed up to now.
-    Current,
-    /// The server could not be asked.
-    Failed(Failure),
-}
-
-/// Follows a source until nobody listens. While there is `doubt` about a list, the next one comes soon.
-pub(crate) async fn follow(source: Source, doubt: Arc<AtomicBool>, news: mpsc::Sender<News>) {
-    let mut follower = Follower {
-        source,
-        doubt,
-        news,
+/// Follows a source until the reconciler is gone.
+pub(crate) async fn run(feed: Feed, events: mpsc::Sender<SourceEvent>) {
+    let mut reflector = Reflector {
+        feed,
+        events,
         client: None,
         version: None,
         listed: None,
         relist_at: Instant::now(),
-        whole_lists: false,
+        lists_whole: false,
         failures: 0,
-        troubled: None,
+        failing_since: None,
         warned: None,
     };
-    while !follower.news.is_closed() {
-        match follower.step().await {
+    while !reflector.events.is_closed() {
+        match reflector.step().await {
             Ok(()) => {}
-            Err(trouble) => follower.recover(trouble).await,
+            Err(error) => reflector.recover(error).await,
         }
     }
 }
 
-struct Follower {
-    source: Source,
-    doubt: Arc<AtomicBool>,
-    news: mpsc::Sender<News>,
+struct Reflector {
+    feed: Feed,
+    events: mpsc::Sender<SourceEvent>,
     client: Option<Client>,
-    /// Where a watch resumes; `None` asks for a list.
+    /// The resource version at which a watch resumes; `None` asks for a list.
     version: Option<String>,
+    /// The end of the last complete list.
     listed: Option<Instant>,
+    /// The time of the next list, however well the watches go.
     relist_at: Instant,
     /// Whether the next list is asked for in one page.
-    whole_lists: bool,
-    /// In a row.
+    lists_whole: bool,
+    /// Failures in a row.
     failures: u32,
-    /// Since when it fails.
-    troubled: Option<Instant>,
+    /// The beginning of the current outage.
+    failing_since: Option<Instant>,
+    /// The last warning about the current outage.
     warned: Option<Instant>,
 }
 
-impl Follower {
+impl Reflector {
     /// One list, or one watch.
-    async fn step(&mut self) -> Result<(), Trouble> {
+    async fn step(&mut self) -> Result<(), ApiError> {
         let client = match &self.client {
             Some(client) => client.clone(),
             None => {
-                let client = api::connect(self.source.kubeconfig.clone()).await?;
+                let client = api::connect(self.feed.source.kubeconfig.clone()).await?;
                 self.client.insert(client).clone()
             }
         };
-        // A watch that is too short is not worth its request.
-        let is_short = Instant::now() + SHORTEST_WATCH * 2 >= self.relist_at;
-        // A server that errs does so for a while: asked again at once it would only repeat itself.
-        let is_fresh = self.listed.is_some_and(|listed| listed.elapsed() < RELIST_SOON);
-        let is_due = is_short || (self.doubt.load(Ordering::Relaxed) && !is_fresh);
-        match self.version.take().filter(|_| !is_due) {
+        // The rest of the time until then is too short for a watch.
+        let is_due = Instant::now() + SHORTEST_WATCH * 2 >= self.relist_at;
+        // A list in doubt is not repeated at once: a server with an error would only send the same again.
+        let is_wanted = self.feed.wants_list() && !self.is_fresh();
+        match self.version.take().filter(|_| !is_due && !is_wanted) {
             Some(version) => self.watch(&client, version).await,
             None => self.list(&client).await,
         }
     }
 
-    async fn list(&mut self, client: &Client) -> Result<(), Trouble> {
+    async fn list(&mut self, client: &Client) -> Result<(), ApiError> {
         let mut objects = Vec::new();
         let mut token = String::new();
         let version = loop {
             let body = self.page(client, &token).await?;
             let page: Page<'_> =
-                serde_json::from_slice(&body).map_err(|error| Trouble::caused(Failure::Malformed, &error))?;
+                serde_json::from_slice(&body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
             for item in page.items.into_iter().flatten() {
-                match reduce(self.source.kind, item.get(), &self.source.prefix) {
-                    Reduced::Object(key, object) => objects.push((key, object)),
-                    Reduced::Nothing(_) => {}
-                    Reduced::Malformed(key) => self.report_malformed(key.as_ref()).await,
+                match decode(self.feed.source.kind, item.get(), &self.feed.source.prefix) {
+                    Decoded::Object(key, object) => objects.push((key, object)),
+                    Decoded::Irrelevant(_) => {}
+                    Decoded::Malformed(key) => self.report_malformed(key.as_ref()).await,
                 }
             }
             let metadata = page.metadata.unwrap_or_default();
@@ -149,183 +106,165 @@ impl Follower {
             }
         };
         let Some(version) = version else {
-            return Err(Trouble::new(Failure::Malformed, "a list without a resource version"));
+            return Err(ApiError::new(Failure::Malformed, "a list without a resource version"));
         };
-        self.whole_lists = false;
+        self.lists_whole = false;
         self.listed = Some(Instant::now());
         self.relist_at = Instant::now() + RELIST.mul_f64(0.8 + 0.4 * random());
         self.version = Some(version);
-        self.tell(What::Listed(objects)).await;
+        self.send(Event::Listed(objects)).await;
         self.recovered();
         self.failures = 0;
         Ok(())
     }
 
-    async fn page(&mut self, client: &Client, token: &str) -> Result<Vec<u8>, Trouble> {
-        let path = self.source.page(token, self.whole_lists);
-        let page = async { api::get(client, &path).await?.whole().await };
-        page.await.inspect_err(|trouble| {
-            // A server that forgets a list within its pages gives it whole.
-            self.whole_lists = trouble.failure == Failure::Expired;
+    async fn page(&mut self, client: &Client, token: &str) -> Result<Vec<u8>, ApiError> {
+        let path = match self.lists_whole {
+            true => self.feed.source.list_path(),
+            false => self.feed.source.page_path(token),
+        };
+        let page = async { api::get(client, &path).await?.read_all().await };
+        page.await.inspect_err(|error| {
+            // A server that forgets a list between two of its pages may still send it in one.
+            self.lists_whole = error.failure == Failure::Expired;
         })
     }
 
-    async fn watch(&mut self, client: &Client, mut version: String) -> Result<(), Trouble> {
-        let begun = Instant::now();
-        let left = self.relist_at.saturating_duration_since(begun);
+    async fn watch(&mut self, client: &Client, mut version: String) -> Result<(), ApiError> {
+        let started = Instant::now();
+        let left = self.relist_at.saturating_duration_since(started);
         let lasts = WATCH.mul_f64(0.8 + 0.4 * random()).min(left).max(SHORTEST_WATCH);
-        let mut events = api::get(client, &self.source.stream(&version, lasts)).await?;
+        let mut body = api::get(client, &self.feed.source.watch_path(&version, lasts)).await?;
         self.recovered();
-        self.tell(What::Current).await;
+        self.send(Event::Current).await;
         let failures = std::mem::take(&mut self.failures);
         let longest_silence = lasts + GRACE;
         let ended = loop {
-            match self.next(&mut events, longest_silence).await {
-                Ok(Some(seen)) => version = seen.unwrap_or(version),
-                Ok(None) => break Ok(()),
-                Err(trouble) => break Err(trouble),
+            match self.next(&mut body, longest_silence).await {
+                Ok(Next::Event(seen)) => version = seen.unwrap_or(version),
+                Ok(Next::End) => break Ok(()),
+                Err(error) => break Err(error),
             }
         };
-        let was_short = begun.elapsed() < SHORTEST_WATCH;
+        let was_short = started.elapsed() < SHORTEST_WATCH;
         if was_short {
-            // A server that takes watches only to drop them is not back.
+            // A server that accepts watches only to drop them is not back.
             self.failures = failures;
         }
         self.version = Some(version);
         match ended {
-            Ok(()) if was_short => Err(Trouble::new(Failure::Cut, "the watch ended at once")),
+            Ok(()) if was_short => Err(ApiError::new(Failure::Cut, "the watch ended at once")),
             ended => ended,
         }
     }
 
-    /// The next event's resource version, if it has one; `None` at the end.
-    async fn next(
-        &mut self,
-        events: &mut Pieces,
-        longest_silence: Duration,
-    ) -> Result<Option<Option<String>>, Trouble> {
-        let Some(line) = events.line(longest_silence).await? else {
-            return Ok(None);
+    /// Takes the next event of a watch.
+    async fn next(&mut self, body: &mut BodyReader, longest_silence: Duration) -> Result<Next, ApiError> {
+        let Some(line) = body.read_line(longest_silence).await? else {
+            return Ok(Next::End);
         };
         if line.trim_ascii().is_empty() {
-            return Ok(Some(None));
+            return Ok(Next::Event(None));
         }
-        let event: Event<'_> =
-            serde_json::from_slice(&line).map_err(|error| Trouble::caused(Failure::Malformed, &error))?;
-        let what = match event.r#type {
-            "ERROR" => return Err(status(event.object)),
-            "BOOKMARK" => What::Current,
-            "ADDED" | "MODIFIED" | "DELETED" => {
-                match reduce(self.source.kind, event.object.get(), &self.source.prefix) {
-                    Reduced::Object(key, _) if event.r#type == "DELETED" => What::Gone(key),
-                    Reduced::Object(key, object) => What::Put(key, object),
-                    Reduced::Nothing(key) => What::Gone(key),
-                    Reduced::Malformed(key) => {
-                        self.report_malformed(key.as_ref()).await;
-                        key.map_or(What::Current, What::Gone)
-                    }
-                }
-            }
-            _ => What::Current,
+        let WatchEvent { r#type, object } =
+            serde_json::from_slice(&line).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+        let event = match r#type {
+            "ERROR" => return Err(error_event(object)),
+            "ADDED" | "MODIFIED" | "DELETED" => self.event_of(object, r#type == "DELETED").await,
+            // "BOOKMARK", and types that are not known yet.
+            _ => Event::Current,
         };
-        self.tell(what).await;
-        let versioned: Versioned = serde_json::from_str(event.object.get()).unwrap_or_default();
-        Ok(Some(versioned.metadata.and_then(|metadata| metadata.version)))
+        self.send(event).await;
+        let versioned: Versioned = serde_json::from_str(object.get()).unwrap_or_default();
+        Ok(Next::Event(versioned.metadata.and_then(|metadata| metadata.version)))
     }
 
-    async fn tell(&self, what: What) {
-        let source = self.source.index;
-        // Nobody listens any more at the end only.
-        self.news.send(News { source, what }).await.ok();
+    async fn event_of(&self, object: &RawValue, is_deleted: bool) -> Event {
+        match decode(self.feed.source.kind, object.get(), &self.feed.source.prefix) {
+            Decoded::Object(key, _) if is_deleted => Event::Deleted(key),
+            Decoded::Object(key, object) => Event::Applied(key, object),
+            Decoded::Irrelevant(key) => Event::Deleted(key),
+            Decoded::Malformed(key) => {
+                self.report_malformed(key.as_ref()).await;
+                key.map_or(Event::Current, Event::Deleted)
+            }
+        }
+    }
+
+    async fn send(&self, event: Event) {
+        let source = self.feed.source.index;
+        // An error means that the reconciler is gone, and `run` returns.
+        self.events.send(SourceEvent { source, event }).await.ok();
     }
 
     async fn report_malformed(&self, key: Option<&Key>) {
-        let kind = self.source.kind.name();
+        let kind = self.feed.source.kind.name();
         match key {
-            Some(key) => warn!(kind, object = %key, "an object makes no sense and does not count"),
-            None => warn!(kind, "an object without a sound name does not count"),
+            Some(key) => warn!(kind, object = %key, "ignoring an object that cannot be decoded"),
+            None => warn!(kind, "ignoring an object without a valid name"),
         }
-        self.tell(What::Failed(Failure::Malformed)).await;
+        self.send(Event::Failed(Failure::Malformed)).await;
+    }
+
+    /// Whether the last list is so new that a further one would hardly differ.
+    fn is_fresh(&self) -> bool {
+        self.listed.is_some_and(|listed| listed.elapsed() < RELIST_SOON)
     }
 
     fn recovered(&mut self) {
-        if let Some(since) = self.troubled.take()
+        if let Some(since) = self.failing_since.take()
             && self.warned.take().is_some()
         {
-            let kind = self.source.kind.name();
+            let kind = self.feed.source.kind.name();
             info!(kind, after = ?since.elapsed(), "the API server answers again");
         }
     }
 
-    /// Tells of a failure, and waits before the next try.
-    async fn recover(&mut self, trouble: Trouble) {
-        self.tell(What::Failed(trouble.failure)).await;
-        if trouble.failure == Failure::Expired && self.failures == 0 {
-            // The list that follows is the remedy, and the connection is sound.
+    /// Reports a failure, and waits before the next attempt.
+    async fn recover(&mut self, error: ApiError) {
+        self.send(Event::Failed(error.failure)).await;
+        if error.failure == Failure::Expired && self.failures == 0 {
+            // The next list is the remedy, without a wait: the connection itself works.
             self.version = None;
             self.failures += 1;
             return;
         }
-        // A connection that is cut again and again must not cost a list each time: a watch tells what was missed, too.
-        let is_fresh = self.listed.is_some_and(|listed| listed.elapsed() < RELIST_SOON);
-        if is_fresh && self.version.is_some() && trouble.failure == Failure::Cut {
+        // A watch that is cut soon after a list is resumed, and sends the events that it missed: a connection that is
+        // cut again and again costs one list in a while and not one each time.
+        if self.is_fresh() && self.version.is_some() && error.failure == Failure::Cut {
             self.relist_at = self.relist_at.min(Instant::now() + RELIST_SOON);
         } else {
             self.version = None;
         }
-        // The certificate, the token or the address may have changed, and a pooled connection may be half-open.
+        // A new client: the certificate, the token or the address may have changed, a pooled connection may be half-open.
         self.client = None;
-        self.warn(&trouble);
+        self.warn(&error);
         sleep(backoff(self.failures, random())).await;
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// At the beginning of an outage, if it is more than a hiccup, and once a minute.
-    fn warn(&mut self, trouble: &Trouble) {
+    /// Warns of an outage once it is more than a single interruption, and then once a minute.
+    fn warn(&mut self, error: &ApiError) {
         let now = Instant::now();
-        let since = *self.troubled.get_or_insert(now);
+        let since = *self.failing_since.get_or_insert(now);
         let is_due = match self.warned {
-            None => self.failures > 0 || !matches!(trouble.failure, Failure::Cut | Failure::Silent | Failure::Expired),
+            None => self.failures > 0 || !matches!(error.failure, Failure::Cut | Failure::Silent | Failure::Expired),
             Some(warned) => now.duration_since(warned) >= WARN_AGAIN,
         };
         if is_due {
             self.warned = Some(now);
-            let (kind, failure) = (self.source.kind.name(), trouble.failure.label());
-            warn!(kind, failure, since = ?since.elapsed(), "cannot follow the cluster, the allowlist stays as it is: {}", trouble.reason);
+            let (kind, failure) = (self.feed.source.kind.name(), error.failure.label());
+            warn!(kind, failure, since = ?since.elapsed(), "cannot follow the cluster, the allowlist stays as it is: {}", error.reason);
         }
     }
 }
 
-impl Source {
-    fn path(&self) -> String {
-        let group = match self.kind {
-            Kind::Service | Kind::Namespace => "/api/v1",
-            Kind::Slice => "/apis/discovery.k8s.io/v1",
-        };
-        let kind = self.kind.name();
-        let mut path = match &self.namespace {
-            Some(namespace) => format!("{group}/namespaces/{}/{kind}?", encoded(namespace)),
-            None => format!("{group}/{kind}?"),
-        };
-        if let Some(selector) = &self.selector {
-            path.push_str(&format!("labelSelector={}&", encoded(selector)));
-        }
-        path
-    }
-
-    fn page(&self, token: &str, whole: bool) -> String {
-        let path = self.path();
-        match token {
-            _ if whole => path,
-            "" => format!("{path}limit={PAGE}"),
-            token => format!("{path}limit={PAGE}&continue={}", encoded(token)),
-        }
-    }
-
-    fn stream(&self, version: &str, lasts: Duration) -> String {
-        let (path, version, seconds) = (self.path(), encoded(version), lasts.as_secs());
-        format!("{path}watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
-    }
+/// The next event of a watch.
+enum Next {
+    /// An event, with its resource version if it has one.
+    Event(Option<String>),
+    /// The end of the watch.
+    End,
 }
 
 #[derive(Deserialize)]
@@ -344,7 +283,7 @@ struct ListMetadata {
 }
 
 #[derive(Deserialize)]
-struct Event<'a> {
+struct WatchEvent<'a> {
     r#type: &'a str,
     #[serde(borrow)]
     object: &'a RawValue,
@@ -355,8 +294,8 @@ struct Versioned {
     metadata: Option<ListMetadata>,
 }
 
-/// What an ERROR event says: the stream had begun, so its status code comes too late for HTTP.
-fn status(object: &RawValue) -> Trouble {
+/// The Status object of an ERROR event. The answer's own status code was sent before, as a success.
+fn error_event(object: &RawValue) -> ApiError {
     #[derive(Default, Deserialize)]
     struct Status {
         code: Option<u16>,
@@ -364,24 +303,23 @@ fn status(object: &RawValue) -> Trouble {
     }
     let Status { code, message } = serde_json::from_str(object.get()).unwrap_or_default();
     let failure = code.and_then(Failure::of_status).unwrap_or(Failure::Server);
-    Trouble::new(failure, message.unwrap_or_else(|| "an error event".to_owned()))
+    ApiError::new(failure, message.unwrap_or_else(|| "an error event".to_owned()))
 }
 
-/// 0 to 1: from the standard library's only source of random numbers.
+/// A random number from 0 to 1, from the standard library's only source of them.
 fn random() -> f64 {
     let bits = u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or_default();
     f64::from(bits) / f64::from(u32::MAX)
 }
 
-/// How long a watch asks to last. It ends by itself then, so a half-open connection is found soon after.
+/// The length of a watch. It ends by itself then, so a half-open connection is found soon after.
 const WATCH: Duration = Duration::from_secs(20);
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
-/// How much later a watch may end than it was asked to.
+/// The longest delay of a watch's end.
 const GRACE: Duration = Duration::from_secs(3);
-/// How often all is listed anew, whatever the watch says.
+/// The interval between lists, however well the watches go.
 const RELIST: Duration = Duration::from_secs(300);
-/// How often after a watch that was cut.
+/// The shortest interval between lists after a watch that was cut, or while a list is in doubt.
 const RELIST_SOON: Duration = Duration::from_secs(10);
+/// The interval between warnings of one outage.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
-/// Objects a page: an answer of a few hundred kilobytes.
-const PAGE: usize = 500;
