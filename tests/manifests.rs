@@ -31,7 +31,7 @@ const PROCESS: [&str; 7] = [
 ];
 
 #[test]
-fn every_metric_that_is_read_is_declared() {
+fn every_metric_in_an_alert_is_declared() {
     let declared = Declared::read();
     for path in READERS {
         let names = metrics_in(&read(path));
@@ -46,7 +46,7 @@ fn every_metric_that_is_read_is_declared() {
 }
 
 #[test]
-fn every_reason_that_is_selected_can_happen() {
+fn every_reason_in_an_alert_exists() {
     let sources = ["src/outcome.rs", "src/outcome/refusal.rs", "src/metrics.rs"]
         .map(read)
         .concat();
@@ -64,7 +64,7 @@ fn every_reason_that_is_selected_can_happen() {
 }
 
 #[test]
-fn a_histogram_is_read_by_its_series_and_a_counter_by_its_name() {
+fn a_histogram_is_found_by_its_series_and_a_counter_by_its_name() {
     let declared = Declared::of(
         r#"
         requests: counters(into, "switchboard_requests_total", "Help.", &["code"])?,

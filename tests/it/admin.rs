@@ -276,7 +276,7 @@ fn the_public_port_has_no_pages() {
 }
 
 #[test]
-fn a_drain_shows_before_anything_ends() {
+fn a_drain_shows_on_the_admin_port_before_any_tunnel_ends() {
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
     let proxy = Proxy::start(&format!("{list}drain: {{delay: 1h}}\n"));
@@ -304,7 +304,7 @@ fn a_drain_shows_before_anything_ends() {
 }
 
 #[test]
-fn slow_clients_of_the_admin_port_block_nobody() {
+fn slow_clients_of_the_admin_port_do_not_block_others() {
     let proxy = Proxy::start("");
     let slow: Vec<Peer> = (0..50)
         .map(|index| {

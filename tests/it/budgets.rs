@@ -45,7 +45,7 @@ fn tunnels_keep_to_each_budget_together() {
 }
 
 #[test]
-fn a_keystroke_goes_before_bulk_and_a_raised_budget_frees_who_waits() {
+fn a_keystroke_goes_before_bulk_and_a_raised_budget_releases_waiting_tunnels() {
     let (bulk, shell) = (Target::listen(), Target::listen());
     let list = allow(&[("bulk:22", bulk.address()), ("shell:22", shell.address())]);
     let proxy = Proxy::start(&format!(

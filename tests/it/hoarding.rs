@@ -48,7 +48,7 @@ fn opens(proxy: &Proxy, target: &Target) -> (Peer, Peer) {
 }
 
 #[test]
-fn so_many_tunnels_pass_the_next_does_not_and_every_ending_gives_its_place_back() {
+fn a_tunnel_above_the_cap_is_refused_and_every_ending_frees_its_slot() {
     type Ending = fn(Peer, Peer);
     let endings: [(&str, Ending); 6] = [
         ("the client closes", |client, _server| drop(client)),
@@ -95,7 +95,7 @@ fn so_many_tunnels_pass_the_next_does_not_and_every_ending_gives_its_place_back(
 }
 
 #[test]
-fn a_dial_that_comes_to_nothing_gives_its_places_back() {
+fn a_failed_dial_frees_its_slots() {
     let closed = Closed::bind();
     for (settings, too_many) in caps(1) {
         let (target, hole) = (Target::listen(), Blackhole::open());
@@ -129,7 +129,7 @@ fn a_dial_that_comes_to_nothing_gives_its_places_back() {
 }
 
 #[test]
-fn what_one_client_takes_another_does_not_miss() {
+fn a_clients_cap_does_not_affect_other_clients() {
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
     let proxy = Proxy::start(&format!("{list}limits: {{client: {{max_tunnels: 1}}}}\n"));
@@ -142,7 +142,7 @@ fn what_one_client_takes_another_does_not_miss() {
 }
 
 #[test]
-fn more_clients_than_may_do_not_wait_for_one_target() {
+fn dials_of_one_target_are_capped() {
     let hole = Blackhole::open();
     let list = allow(&[("hole:22", hole.address())]);
     let limits = "limits: {target: {max_dials: 2}, client: {connects_per_second: unlimited}}\n";
@@ -161,7 +161,7 @@ fn more_clients_than_may_do_not_wait_for_one_target() {
 }
 
 #[test]
-fn a_client_that_connects_too_often_is_told_when_to_come_back() {
+fn a_client_above_its_connect_rate_gets_429_with_retry_after() {
     const BURST: u64 = 5;
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
@@ -199,7 +199,7 @@ fn a_client_that_connects_too_often_is_told_when_to_come_back() {
 }
 
 #[test]
-fn whoever_has_been_silent_for_longest_makes_room_for_the_next() {
+fn the_oldest_silent_connection_is_evicted_first() {
     let crowded = full(503, "too many requests are incomplete, try again", 1);
     for (limit, sources) in [("client", [1, 1, 1, 1]), ("total", [1, 2, 3, 4])] {
         let target = Target::listen();
@@ -236,7 +236,7 @@ fn whoever_has_been_silent_for_longest_makes_room_for_the_next() {
 
 /// Refused clients may take a second to leave: they hold a place as those do whose request is not complete.
 #[test]
-fn clients_that_do_not_leave_after_their_refusal_make_room_too() {
+fn refused_clients_that_linger_are_evicted_too() {
     let limits = "limits: {client: {max_unfinished: 10, connects_per_second: unlimited}}\n";
     let proxy = Proxy::start(limits);
     let stay: Vec<Peer> = (0..300)
@@ -257,7 +257,7 @@ fn clients_that_do_not_leave_after_their_refusal_make_room_too() {
 }
 
 #[test]
-fn a_thousand_slow_and_silent_clients_keep_nobody_waiting() {
+fn a_thousand_slow_and_silent_clients_delay_no_login() {
     const EACH: u16 = 50;
     let echo = Echo::listen();
     let list = allow(&[("echo:22", echo.address())]);
@@ -337,7 +337,7 @@ fn caps_change_under_tunnels_that_run() {
 }
 
 #[test]
-fn the_cap_follows_from_the_descriptors_and_they_are_never_used_up() {
+fn the_cap_follows_from_the_descriptor_limit_which_is_never_reached() {
     const DESCRIPTORS: u32 = 256;
     let echo = Echo::listen();
     let list = allow(&[("echo:22", echo.address())]);

@@ -174,7 +174,7 @@ async fn a_changed_limit_is_followed_while_the_tunnel_runs() {
 }
 
 #[tokio::test]
-async fn the_limit_of_one_direction_is_none_of_the_other() {
+async fn the_limit_of_one_direction_does_not_apply_to_the_other() {
     const RATE: u64 = 64 << 10;
     const FREE: u64 = 16 << 20;
     for_each_setup(async |rig| {

@@ -267,7 +267,7 @@ fn shows_refusals(client: &Client) {
 }
 
 #[test]
-fn a_certificate_opens_what_demands_it_by_the_name_that_the_proxy_has() {
+fn a_client_certificate_opens_a_target_that_demands_one() {
     let login = Login::through(&clients::SWITCHBOARD_TLS);
     for (number, client) in [
         &clients::SWITCHBOARD_CERTIFICATE,
@@ -328,7 +328,7 @@ fn curl_tunnels_to_a_banner() {
 
 /// ssh kills its ProxyCommand as soon as that closes stdout: what there is to say must be out by then.
 #[test]
-fn switchboard_connect_says_why_before_it_hangs_up() {
+fn switchboard_connect_prints_the_reason_before_it_hangs_up() {
     let login = Login::through(&clients::SWITCHBOARD);
     // Many times: it is a race that was lost once in six.
     for _ in 0..50 {

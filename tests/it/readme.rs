@@ -96,7 +96,7 @@ fn limits() -> Vec<(&'static str, &'static str)> {
 }
 
 #[test]
-fn every_limit_that_is_told_has_the_default_that_is_told() {
+fn every_limit_in_security_md_has_its_default() {
     let limits = limits();
     assert!(limits.len() > 10, "{limits:?}");
     for (setting, default) in &limits {
@@ -120,7 +120,7 @@ fn every_limit_that_is_told_has_the_default_that_is_told() {
 }
 
 #[test]
-fn every_cap_and_timeout_is_told() {
+fn every_cap_and_timeout_is_in_security_md() {
     let mut section = ["", ""];
     let mut seen = 0;
     for line in include_str!("../../config/switchboard.yaml").lines() {

@@ -12,7 +12,7 @@ use crate::harness::{CONFIRMATION, allow, refusal, request};
 use switchboard::drain::Drained;
 
 #[test]
-fn each_way_to_fail_has_its_answer() {
+fn each_refusal_has_its_answer() {
     let target = Target::listen();
     let (closed, blackhole) = (Closed::bind(), Blackhole::open());
     let list = allow(&[
@@ -125,7 +125,7 @@ fn a_head_has_its_time_from_the_accept_on_however_it_trickles() {
 }
 
 #[test]
-fn a_handshake_that_ends_after_the_last_accept_is_told_to_come_again() {
+fn a_request_completed_during_the_drain_is_refused_with_retry_after() {
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
     let proxy = Proxy::start(&format!("{list}drain: {{delay: 0s, timeout: 1h, spread: 0s}}\n"));

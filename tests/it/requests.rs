@@ -164,7 +164,7 @@ fn refused() -> Vec<(Vec<u8>, String)> {
 }
 
 #[test]
-fn whatever_is_refused_is_told_exactly_and_opens_nothing() {
+fn each_refused_request_gets_its_exact_answer_and_no_dial() {
     let target = Target::listen();
     let proxy = proxy_to(&target, "");
     let refused = refused();
@@ -230,7 +230,7 @@ fn a_line_of_4_mib_is_refused_at_its_first_16_kib() {
 }
 
 #[test]
-fn a_head_that_ends_too_soon_is_told_so() {
+fn a_truncated_head_is_malformed() {
     let target = Target::listen();
     let proxy = proxy_to(&target, "");
     let head = request(NAME);
@@ -245,7 +245,7 @@ fn a_head_that_ends_too_soon_is_told_so() {
 }
 
 #[test]
-fn who_sends_nothing_is_told_nothing() {
+fn a_connection_without_a_byte_gets_no_answer() {
     let target = Target::listen();
     let proxy = proxy_to(&target, "");
     let mut probe = proxy.client("");

@@ -45,7 +45,7 @@ fn connect_repeatedly(public: SocketAddr, stop: &AtomicBool, connected: &AtomicU
 }
 
 #[test]
-fn a_new_process_takes_over_and_nobody_notices() {
+fn a_new_process_takes_over_without_a_failed_connect_or_a_cut_tunnel() {
     raise_descriptors();
     let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
     let sshd = Sshd::start(directory.path());

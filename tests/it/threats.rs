@@ -190,7 +190,7 @@ async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnM
 }
 
 #[tokio::test]
-async fn a_tunnel_that_panics_ends_alone_is_counted_and_gives_its_places_back() {
+async fn a_tunnel_that_panics_ends_alone_is_counted_and_frees_its_slots() {
     panics_alone(async |shared, name| {
         let (mut client, _serving) = connect(shared).await;
         client.write_all(request(name).as_bytes()).await.unwrap();
@@ -237,7 +237,7 @@ while True:
 ";
 
 #[test]
-fn a_target_that_is_killed_ends_its_tunnels_and_is_there_again_when_it_is_back() {
+fn a_killed_target_ends_its_tunnels_and_is_dialled_again_when_it_is_back() {
     // Bound, it is nobody else's while the server is away.
     let place = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     place.set_reuse_address(true).unwrap();

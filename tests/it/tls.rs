@@ -295,7 +295,7 @@ fn openssl_speaks_both_versions_and_resumes_both() {
 }
 
 #[test]
-fn curl_shows_a_certificate_and_the_log_says_whose_it_is() {
+fn curl_shows_a_certificate_and_the_log_names_its_subject() {
     let (authority, target) = (Authority::new(), Target::listen());
     let server = authority.server("server", &[]);
     let alice = authority.client("alice", &["alice@example.com", "al@example.com"], 7);
@@ -357,7 +357,7 @@ fn curl_shows_a_certificate_and_the_log_says_whose_it_is() {
 }
 
 #[test]
-fn the_name_chooses_the_certificate() {
+fn the_server_name_selects_the_certificate() {
     let authority = Authority::new();
     let first = authority.server("first", &["a.example.com"]);
     let second = authority.server("second", &["b.example.com", "*.apps.example.com"]);
@@ -449,7 +449,7 @@ fn client_certificates_are_asked_for_checked_and_revoked() {
 }
 
 #[test]
-fn who_has_shown_no_certificate_is_not_resumed_once_all_have_to() {
+fn a_session_without_a_certificate_is_not_resumed_once_certificates_are_required() {
     let authority = Authority::new();
     let server = authority.server("server", &[]);
     let settings = |auth: &str| {
@@ -468,7 +468,7 @@ fn who_has_shown_no_certificate_is_not_resumed_once_all_have_to() {
 }
 
 #[test]
-fn a_handshake_ends_at_its_deadline_and_garbage_at_once() {
+fn a_tls_handshake_ends_at_its_deadline_and_garbage_at_once() {
     let authority = Authority::new();
     let server = authority.server("server", &[]);
     let hurried = settings("optional", &[&server], "") + "timeouts: {tls_handshake: 1s}\n";
@@ -495,7 +495,7 @@ fn a_handshake_ends_at_its_deadline_and_garbage_at_once() {
 }
 
 #[test]
-fn plain_clients_are_told_what_the_port_wants() {
+fn plain_clients_of_a_tls_port_are_told_to_use_tls() {
     let authority = Authority::new();
     let server = authority.server("server", &[]);
     let proxy = Proxy::start(&settings("required", &[&server], ""));

@@ -145,7 +145,7 @@ fn every_flood_ends_its_connection_and_memory_is_bounded() {
 }
 
 #[test]
-fn a_flood_is_told_to_calm_down_and_is_accounted_for() {
+fn a_flood_gets_enhance_your_calm_and_is_counted() {
     let target = Echo::listen();
     let server = Server::with(&Settings::new(&(allow(&[("box:22", target.address())]) + OPEN)));
     let mut raw = Raw::connect(server.public());
@@ -156,7 +156,7 @@ fn a_flood_is_told_to_calm_down_and_is_accounted_for() {
 
 /// Who carries the tunnels of many may have to give many up at once: that is no flood.
 #[test]
-fn who_gives_up_ninety_requests_at_once_keeps_its_tunnels() {
+fn ninety_cancelled_requests_at_once_are_no_flood() {
     let target = Echo::listen();
     let server = Server::with(&Settings::new(&(allow(&[("box:22", target.address())]) + OPEN)));
     let mut raw = Raw::connect(server.public());

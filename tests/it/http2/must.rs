@@ -56,7 +56,7 @@ fn a_connect_with_scheme_path_protocol_or_no_authority_is_a_stream_error_and_not
 /// What is malformed otherwise (sections 8.2 and 8.3) is a stream error too: it hurts nobody else. Of what cannot be a
 /// field at all, h2 makes an error of the connection, as an endpoint may (section 5.4.1).
 #[test]
-fn what_is_malformed_ends_its_stream_and_what_is_no_field_the_connection() {
+fn a_malformed_request_ends_its_stream_and_an_invalid_field_the_connection() {
     let target = Echo::listen();
     let proxy = Proxy::start(&allow(&[("box:22", target.address())]));
     let last = |name, value| [connect("box:22"), field(name, value)].concat();
@@ -116,7 +116,7 @@ fn an_empty_or_invalid_port_is_a_400() {
 
 /// "A CONNECT request message does not have content."
 #[test]
-fn content_is_a_400() {
+fn a_connect_with_content_is_a_400() {
     let target = Target::listen();
     let (_proxy, mut peer) = start(target.address());
     peer.ask_with(1, &[ASK, FOR, ("content-length", "3")]);
@@ -178,7 +178,7 @@ fn headers_on_a_connected_stream_are_a_stream_error() {
 /// to the TCP FIN bit. A client is expected to send a DATA frame with the END_STREAM flag set after receiving a frame
 /// with the END_STREAM flag set."
 #[test]
-fn the_clients_end_is_a_fin_and_leaves_the_other_direction_open() {
+fn the_clients_end_stream_is_a_fin_and_leaves_the_other_direction_open() {
     let target = Target::listen();
     let (proxy, mut peer) = start(target.address());
     peer.open(1, "box:22");

@@ -80,7 +80,7 @@ fn a_head_that_is_too_large_is_a_431_and_nothing_else() {
 }
 
 #[test]
-fn a_limit_says_when_to_try_again() {
+fn a_refusal_for_a_limit_has_retry_after() {
     let echo = Echo::listen();
     let settings = allow(&[("box:22", echo.address())]) + "limits: {target: {max_tunnels: 1}}\n";
     let proxy = Proxy::start(&settings);
@@ -98,7 +98,7 @@ fn a_limit_says_when_to_try_again() {
 }
 
 #[test]
-fn more_streams_than_there_may_be_are_refused_and_the_others_go_on() {
+fn streams_above_the_limit_are_refused_and_the_others_go_on() {
     let echo = Echo::listen();
     let settings = allow(&[("box:22", echo.address())]) + "limits: {client: {connects_per_second: unlimited}}\n";
     let proxy = Proxy::start(&settings);

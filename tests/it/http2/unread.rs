@@ -53,7 +53,7 @@ pub(crate) fn downloads_stall(server: &Server) {
 
 /// The text of the refusal has to wait for a window that never comes.
 #[test]
-fn a_refusal_that_nobody_takes_is_given_up_after_a_while() {
+fn a_refusal_without_a_send_window_is_given_up() {
     let target = Target::listen();
     let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
     let (mut raw, _source) = without_window(&server, &target);
@@ -83,7 +83,7 @@ fn a_client_may_leave_while_a_refusal_waits_for_it() {
 /// 99 targets that read nothing leave the last one its window, and the proxy holds no more than SECURITY.md says: of each
 /// its window, and 64 KiB of what is on its way to a target that stalls.
 #[test]
-fn uploads_that_stall_leave_the_others_their_windows_and_memory_is_bounded() {
+fn stalled_uploads_leave_the_others_their_windows_and_memory_is_bounded() {
     let (stalled, lively) = (Target::that_reads_little(), Echo::listen());
     let targets = [("stalled:22", stalled.address()), ("box:22", lively.address())];
     let server = Server::with(&Settings::new(&allow(&targets)));
@@ -111,7 +111,7 @@ fn uploads_that_stall_leave_the_others_their_windows_and_memory_is_bounded() {
 
 /// Fifty tunnels may be sent as much as their targets have, and nobody reads it.
 #[test]
-fn downloads_that_nobody_takes_are_bounded_for_all_streams_together() {
+fn unread_downloads_are_bounded_for_all_streams_together() {
     let target = Target::listen();
     let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
     let mut raw = Raw::connect_with_wide_windows(server.public());
@@ -136,7 +136,7 @@ fn downloads_that_nobody_takes_are_bounded_for_all_streams_together() {
 /// A client takes the windows of all streams back, when two reads wait for the socket and the other streams for their
 /// turn, and gives them again, last of all to those that have been sent most: they hold the turn.
 #[test]
-fn downloads_go_on_when_a_client_gives_windows_again_that_it_took_back() {
+fn downloads_resume_when_a_client_restores_the_windows_that_it_withdrew() {
     let target = Target::listen();
     let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
     let mut raw = Raw::connect(server.public());

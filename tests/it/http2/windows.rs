@@ -133,7 +133,7 @@ fn an_upload_goes_on_wherever_it_paused_when_others_came() {
 }
 
 #[test]
-fn who_acknowledges_settings_late_or_never_can_send_all_the_same() {
+fn a_client_that_acknowledges_settings_late_or_never_can_still_upload() {
     let target = Target::listen();
     let proxy = start(&target);
     for acknowledges in [

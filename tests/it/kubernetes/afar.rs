@@ -5,7 +5,7 @@ use super::proxy::{ADMIN_PORT, eventually};
 use super::stage::Stage;
 
 #[test]
-fn a_drain_is_begun_on_the_host_of_the_proxy_and_from_nowhere_else() {
+fn a_drain_can_be_requested_on_the_proxys_host_only() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;

@@ -51,7 +51,7 @@ fn a_service_answers_to_its_names_and_no_others() {
 }
 
 #[test]
-fn what_changes_is_followed_and_what_leaves_ends_its_tunnels() {
+fn changes_are_followed_and_a_removed_service_ends_its_tunnels() {
     cluster::run(&[], async |ground| {
         let (proxy, here) = (&ground.proxy, ground.here.as_str());
         let authority = format!("svc.{here}:22");

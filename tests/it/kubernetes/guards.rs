@@ -213,7 +213,7 @@ async fn assert_harmless(stage: &Stage, names: &[(String, String)]) {
 }
 
 #[test]
-fn malformed_objects_break_nothing_but_themselves() {
+fn a_malformed_object_affects_no_other() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;

@@ -151,7 +151,7 @@ fn a_changed_rate_holds_for_tunnels_that_run() {
 }
 
 #[test]
-fn a_faulty_annotation_is_told_and_costs_nobody_anything() {
+fn a_faulty_annotation_is_logged_and_ignored() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;

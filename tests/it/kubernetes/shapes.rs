@@ -272,7 +272,7 @@ async fn play(ground: &Ground, shapes: Vec<Shape>) {
 }
 
 #[test]
-fn the_exposed_port_is_found_as_documented() {
+fn the_exposed_port_is_chosen_as_documented() {
     cluster::run(&[], async |ground| {
         let shapes = shapes_of_two_ports().into_iter().chain(shapes_of_one_port());
         play(ground, shapes.collect()).await;
@@ -285,7 +285,7 @@ fn endpoints_are_dialled_by_their_readiness() {
 }
 
 #[test]
-fn services_of_every_type_lead_where_they_should() {
+fn services_of_every_type_lead_to_their_endpoints() {
     cluster::run(&[], async |ground| play(ground, shapes_of_services()).await);
 }
 

@@ -14,7 +14,7 @@ use super::stage::Stage;
 const GIVEN_UP: Duration = Duration::from_secs(300);
 
 #[test]
-fn tunnels_whose_peers_vanish_are_given_up_whether_they_are_idle_or_busy() {
+fn idle_and_busy_tunnels_whose_peers_vanish_are_given_up() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;
