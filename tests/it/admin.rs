@@ -320,7 +320,7 @@ fn slow_clients_of_the_admin_port_do_not_block_others() {
     drop(slow);
 }
 
-/// Who asks for hundreds of pages at once, and takes none, would keep the others waiting and its place for long.
+/// A client that asks for hundreds of pages at once, and reads none, would hold its slot while others wait.
 #[test]
 fn a_connection_to_the_admin_port_has_one_page() {
     let proxy = Proxy::start("");

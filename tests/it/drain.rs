@@ -1,4 +1,4 @@
-//! The way down of the real binary: signals in, exit status out, and what clients see meanwhile.
+//! The drain of the real binary: signals in, exit status out, and what clients see meanwhile.
 
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;
@@ -73,7 +73,7 @@ fn past_the_deadline_tunnels_end_without_loss_and_the_status_is_3() {
         client.send(vec![b'u'; BYTES]);
         service.send(vec![b'd'; BYTES]);
     }
-    // All of it has been relayed, and nobody has read a byte of it yet.
+    // All of it has been relayed, and no byte of it was read yet.
     for direction in ["upload", "download"] {
         let labels = format!(r#"direction="{direction}",target_namespace="static",target_service="devbox:22""#);
         let all = f64::from(u32::try_from(8 * BYTES).unwrap());
@@ -118,7 +118,7 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 /// A port for TLS and for HTTP/2, and no target that answers.
-fn server_for_nobody(authority: &Authority, target: &Blackhole, drain: &str) -> Server {
+fn server_without_an_answering_target(authority: &Authority, target: &Blackhole, drain: &str) -> Server {
     let certificate = authority.server("server", &[]).setting();
     let list = allow(&[("devbox:22", target.address())]);
     Server::with(&Settings::new(&format!(
@@ -129,7 +129,7 @@ fn server_for_nobody(authority: &Authority, target: &Blackhole, drain: &str) -> 
 
 /// Clients that have come and have no tunnel: silent ones, and others in the middle of a head, of a TLS handshake, of
 /// the start of HTTP/2, and without a request on it.
-fn those_without_a_request(server: &Server) -> Vec<Peer> {
+fn clients_without_a_request(server: &Server) -> Vec<Peer> {
     let clients: Vec<_> = WITHOUT_A_REQUEST.map(|said| server.client(said)).into();
     server.settles("connections_unfinished", WITHOUT_A_REQUEST.len() as f64);
     clients
@@ -138,8 +138,8 @@ fn those_without_a_request(server: &Server) -> Vec<Peer> {
 #[test]
 fn a_drain_refuses_connections_without_a_request() {
     let (authority, target) = (Authority::new(), Blackhole::open());
-    let mut server = server_for_nobody(&authority, &target, "{delay: 0s, timeout: 1h}");
-    let mut clients = those_without_a_request(&server);
+    let mut server = server_without_an_answering_target(&authority, &target, "{delay: 0s, timeout: 1h}");
+    let mut clients = clients_without_a_request(&server);
     server.process.signal(Signal::TERM);
     assert_eq!(server.process.exit_status(), 0);
     let told = refusal(
@@ -156,8 +156,8 @@ fn a_drain_refuses_connections_without_a_request() {
 #[test]
 fn a_second_signal_does_not_wait_for_connections_without_a_tunnel() {
     let (authority, target) = (Authority::new(), Blackhole::open());
-    let mut server = server_for_nobody(&authority, &target, "{delay: 1h}");
-    let _clients = those_without_a_request(&server);
+    let mut server = server_without_an_answering_target(&authority, &target, "{delay: 1h}");
+    let _clients = clients_without_a_request(&server);
     let _dialling = server.client(request("devbox:22"));
     target.expect_dials(1);
     server.process.signal(Signal::TERM);
@@ -170,7 +170,7 @@ fn a_second_signal_does_not_wait_for_connections_without_a_tunnel() {
 #[test]
 fn a_dial_at_the_deadline_of_the_drain_is_refused_and_counts_as_no_cut_tunnel() {
     let (authority, target) = (Authority::new(), Blackhole::open());
-    let mut server = server_for_nobody(&authority, &target, "{delay: 0s, timeout: 100ms, spread: 1h}");
+    let mut server = server_without_an_answering_target(&authority, &target, "{delay: 0s, timeout: 100ms, spread: 1h}");
     let mut dialling = server.client(request("devbox:22"));
     target.expect_dials(1);
     server.process.signal(Signal::TERM);
@@ -184,7 +184,7 @@ fn a_dial_at_the_deadline_of_the_drain_is_refused_and_counts_as_no_cut_tunnel() 
     are_refused_for_the_drain(&mut server, 1);
 }
 
-/// Each of them has its line, and nobody had to be given up.
+/// Each of them has its line, and the process waited for all of them.
 #[track_caller]
 fn are_refused_for_the_drain(server: &mut Server, clients: usize) {
     let lines = server.process.stdout.rest();

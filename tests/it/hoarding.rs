@@ -1,4 +1,4 @@
-//! Caps on tunnels, connections and dials: so many pass and the next does not, and every place is free again.
+//! Caps on tunnels, connections and dials: the one above the cap is refused, and every slot is free again.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ fn caps(most: u32) -> [(String, String); 3] {
 
 /// A tunnel, as soon as there is a slot for it.
 #[track_caller]
-fn opens(proxy: &Proxy, target: &Target) -> (Peer, Peer) {
+fn open_when_free(proxy: &Proxy, target: &Target) -> (Peer, Peer) {
     let client = eventually("a free slot", || {
         let mut client = proxy.client(request("devbox:22"));
         (client.read_once() == CONFIRMATION.as_bytes()).then_some(client)
@@ -84,13 +84,13 @@ fn a_tunnel_above_the_cap_is_refused_and_every_ending_frees_its_slot() {
         let mut open: Vec<_> = (0..3).map(|_| proxy.tunnel("devbox:22", &target)).collect();
         for (what, end) in endings {
             assert_eq!(proxy.answer("devbox:22"), too_many, "{what}");
-            target.expect_nobody();
+            target.expect_no_connection();
             let (client, server) = open.remove(0);
             end(client, server);
-            open.push(opens(&proxy, &target));
+            open.push(open_when_free(&proxy, &target));
         }
         assert_eq!(proxy.answer("devbox:22"), too_many);
-        target.expect_nobody();
+        target.expect_no_connection();
     }
 }
 
@@ -124,7 +124,7 @@ fn a_failed_dial_frees_its_slots() {
         hole.expect_dials(0);
         proxy.reload(&list(target.address(), &[]));
         proxy.settles("allowlist_targets", 2.0);
-        drop(opens(&proxy, &target));
+        drop(open_when_free(&proxy, &target));
     }
 }
 
@@ -184,7 +184,7 @@ fn a_client_above_its_connect_rate_gets_429_with_retry_after() {
         (BURST..=BURST + start.elapsed().as_secs() + 1).contains(&passed),
         "{passed}"
     );
-    target.expect_nobody();
+    target.expect_no_connection();
     // One that closes and comes again does not begin anew, and another client is none the worse.
     let mut other = Peer::connect_from(ELSEWHERE, proxy.public());
     other.send(request("devbox:22"));
@@ -234,7 +234,7 @@ fn the_oldest_silent_connection_is_evicted_first() {
     }
 }
 
-/// Refused clients may take a second to leave: they hold a place as those do whose request is not complete.
+/// Refused clients may take a second to leave: they hold a slot, as connections with an incomplete request do.
 #[test]
 fn refused_clients_that_linger_are_evicted_too() {
     let limits = "limits: {client: {max_unfinished: 10, connects_per_second: unlimited}}\n";
@@ -319,7 +319,7 @@ fn caps_change_under_tunnels_that_run() {
     let (second, _) = proxy.tunnel("devbox:22", &target);
     proxy.reload(&with(&one));
     proxy.settles("tunnels_limit", 1.0);
-    // Nobody is thrown out, and nobody comes until there is room.
+    // No tunnel ends for it, and none is opened until a slot is free.
     first.send("still");
     server.expect("still");
     assert_eq!(proxy.answer("devbox:22"), too_many);
@@ -331,7 +331,7 @@ fn caps_change_under_tunnels_that_run() {
     assert_eq!(proxy.answer("devbox:22"), too_many);
     proxy.reload(&with(&two));
     proxy.settles("tunnels_limit", 2.0);
-    opens(&proxy, &target);
+    open_when_free(&proxy, &target);
     first.send("still");
     server.expect("still");
 }
@@ -346,8 +346,8 @@ fn the_cap_follows_from_the_descriptor_limit_which_is_never_reached() {
     ));
     let command = switchboard_with_descriptors(DESCRIPTORS, &["serve", "--config", settings.path()]);
     let server = Server::start(command);
-    let room = server.scrape().value("tunnels_limit");
-    assert!((50.0..100.0).contains(&room), "{room}");
+    let slots = server.scrape().value("tunnels_limit");
+    assert!((50.0..100.0).contains(&slots), "{slots}");
     // Silent ones take descriptors as well.
     let silent: Vec<Peer> = (0..DESCRIPTORS).map(|_| server.client("")).collect();
     for _ in 0..2 {
@@ -364,7 +364,7 @@ fn the_cap_follows_from_the_descriptor_limit_which_is_never_reached() {
             refused,
             full(503, "this proxy has its most tunnels, try again later", 5)
         );
-        assert_eq!(open.len().to_string(), room.to_string());
+        assert_eq!(open.len().to_string(), slots.to_string());
         for client in &mut open {
             client.send("served");
             client.expect("served");

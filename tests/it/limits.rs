@@ -33,15 +33,15 @@ async fn for_each_setup(test: impl AsyncFn(Rig)) {
     tokio::join!(test(one), test(two), test(three), test(four), test(five));
 }
 
-/// Who sends in that direction, and who receives.
-fn ways(direction: Direction, client: TcpStream, target: TcpStream) -> (TcpStream, TcpStream) {
+/// The sender and the receiver of that direction.
+fn sender_and_receiver(direction: Direction, client: TcpStream, target: TcpStream) -> (TcpStream, TcpStream) {
     match direction {
         Direction::Upload => (client, target),
         Direction::Download => (target, client),
     }
 }
 
-/// Sends for as long as somebody takes it.
+/// Sends until the other end is closed.
 async fn flood(to: &mut TcpStream) {
     let bytes = vec![1; 256 << 10];
     while to.write_all(&bytes).await.is_ok() {}
@@ -72,10 +72,10 @@ async fn keeps_to(rate: u64) {
             let allowed = allowance(rate, BURST);
             let start = Instant::now();
             let script = async |client, target| {
-                let (mut from, mut to) = ways(direction, client, target);
+                let (mut from, mut to) = sender_and_receiver(direction, client, target);
                 let period = Duration::from_millis(1200);
                 tokio::select! {
-                    () = flood(&mut from) => unreachable!("nobody ends it"),
+                    () = flood(&mut from) => unreachable!("it never ends"),
                     received = receive(&mut to, |_| start.elapsed() >= period, allowed) => received,
                 }
             };
@@ -164,7 +164,7 @@ async fn a_changed_limit_is_followed_while_the_tunnel_runs() {
                 }
             };
             tokio::select! {
-                () = flood(&mut client) => unreachable!("nobody ends it"),
+                () = flood(&mut client) => unreachable!("it never ends"),
                 () = changes => {}
             }
         };
@@ -188,7 +188,7 @@ async fn the_limit_of_one_direction_does_not_apply_to_the_other() {
             let before = (rig.meter.bytes(limited), rig.totals.throttled(free));
             let allowed = allowance(RATE, BURST);
             let script = async |client: TcpStream, target: TcpStream| {
-                let (mut slow, mut fast) = ways(limited, client, target);
+                let (mut slow, mut fast) = sender_and_receiver(limited, client, target);
                 let ((mut slow_reads, mut slow_writes), (mut fast_reads, mut fast_writes)) =
                     (slow.split(), fast.split());
                 let bytes = vec![1; 256 << 10];
@@ -203,9 +203,9 @@ async fn the_limit_of_one_direction_does_not_apply_to_the_other() {
                     }
                 };
                 tokio::select! {
-                    () = send => unreachable!("nobody ends it"),
-                    () = send_free => unreachable!("nobody ends it"),
-                    () = read => unreachable!("nobody ends it"),
+                    () = send => unreachable!("it never ends"),
+                    () = send_free => unreachable!("it never ends"),
+                    () = read => unreachable!("it never ends"),
                     // It would take four minutes at the other's rate: the deadline of the rig is half of that.
                     () = read_free => {}
                 }

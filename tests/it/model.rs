@@ -17,7 +17,7 @@ use crate::harness::loopback::{Rig, SETUPS, Setup};
 use http2::Resets;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use schedule::{Schedule, Step, Who, schedule};
+use schedule::{Role, Schedule, Step, schedule};
 use socket2::SockRef;
 use stage::{Direct, Disagreement, pair, perform};
 use switchboard::outcome::{Close, Reason, Side};
@@ -25,8 +25,8 @@ use switchboard::relay::Engine;
 use tls::Protocol;
 use tokio::runtime::Builder;
 
+use Role::{Client, Target};
 use Step::{Finish, Pass, Reset, Resume, Send, Settle, Stall};
-use Who::{Client, Target};
 
 /// What carries the client's end of the tunnel.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ impl Downstream {
         Self::Http2OverTls,
     ];
 
-    /// The kernel cannot move what is encrypted or framed: who asks it to has to do without.
+    /// The kernel cannot move what is encrypted or framed: splicing engines fall back.
     fn setups(self) -> &'static [Setup] {
         match self {
             Self::Plain => &SETUPS,
@@ -132,7 +132,7 @@ fn cases() -> u32 {
     }
 }
 
-/// The usual schedules are the same every time; who asks for more gets others.
+/// The usual schedules are the same every time; further ones are random.
 fn seed() -> RngSeed {
     match env::var_os("SWITCHBOARD_MODEL_CASES") {
         Some(_) => RngSeed::Random,
@@ -144,7 +144,7 @@ fn seed() -> RngSeed {
 const KNOWN: &[(&[Step], Side, Reason)] = &[
     (&[Send(Client, 5), Send(Target, 300_000)], Side::Client, Reason::Eof),
     (&[Finish(Target), Settle, Send(Client, 9)], Side::Target, Reason::Eof),
-    // Somebody who stalls loses nothing, and hides no reset of the other.
+    // A side that stalls loses nothing, and hides no reset of the other.
     (
         &[Stall(Target), Send(Client, 500_000), Pass(9), Resume(Target)],
         Side::Client,
@@ -166,7 +166,7 @@ const KNOWN: &[(&[Step], Side, Reason)] = &[
         Side::Target,
         Reason::Reset,
     ),
-    // Half of a tunnel can be reset as well, and who has finished takes nothing back by it.
+    // Half of a tunnel can be reset as well, and a side that has finished takes nothing back by it.
     (&[Finish(Client), Settle, Reset(Target)], Side::Target, Reason::Reset),
     (
         &[Send(Target, 200_000), Finish(Target), Settle, Reset(Target)],

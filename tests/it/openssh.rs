@@ -184,7 +184,7 @@ fn forwards_like_vs_code(client: &Client) {
     assert_tunnel(client, &login.proxy.access_lines(1)[0]);
 }
 
-/// Starts the session on a port that was free a moment ago, and again when somebody else was faster.
+/// Starts the session on a port that was free a moment ago, and again when another process has taken it.
 fn vs_code_session(login: &Login) -> (std::net::SocketAddr, Process) {
     for _ in 0..8 {
         let socks = sshd::free_address();
@@ -353,7 +353,7 @@ fn switchboard_connect_prints_the_reason_before_it_hangs_up() {
     }
 }
 
-/// Kubernetes sends SIGTERM and waits: who is logged in may finish.
+/// Kubernetes sends SIGTERM and waits: sessions may finish.
 #[test]
 fn a_session_outlives_sigterm() {
     let mut login = Login::through(&clients::SWITCHBOARD);
@@ -388,7 +388,7 @@ fn echo(session: &mut Process, stdout: &Lines, text: &str) {
         .unwrap();
 }
 
-/// sshd 9.8 and later punishes addresses that connect and do not log in, and everybody has the proxy's.
+/// sshd 9.8 and later punishes addresses that connect and do not log in, and all of them have the proxy's.
 #[test]
 fn sshd_sees_the_logins_and_no_other_connection() {
     let mut login = Login::through(&clients::NC);
@@ -423,7 +423,7 @@ fn the_readme_gives_these_commands() {
         clients::SWITCHBOARD_TLS,
         clients::PROXYTUNNEL_TLS,
     ] {
-        // A proxy for everybody has a certificate that everybody trusts.
+        // A public proxy has a certificate that its clients trust.
         let command = client.proxy_command.replace(" --ca ca.crt", "").replace(" -z", "");
         let line = format!("ProxyCommand {command}");
         assert!(
@@ -451,7 +451,7 @@ fn assert_tunnel(client: &Client, line: &str) {
     assert!(ended, "{line}");
 }
 
-/// The client has come by the door that it is tested for.
+/// The client has spoken the protocol that it is tested for.
 fn assert_spoken(client: &Client, line: &str) {
     let [tls, http] = client.spoken;
     for field in [

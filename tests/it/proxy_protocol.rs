@@ -132,7 +132,7 @@ fn a_header_from_an_untrusted_address_is_refused() {
     }
     let refused = r#"connect_requests_total{code="403",reason="untrusted_proxy"}"#;
     assert_eq!(server.scrape().value(refused), 3.0);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_connection_without_a_valid_header_is_refused() {
     let refused = r#"connect_requests_total{code="400",reason="bad_proxy_header"}"#;
     let count = f64::from(u32::try_from(bad.len()).unwrap());
     proxy.settles(refused, count);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn each_refusal_has_its_answer() {
     proxy.settles("connections_active", 0.0);
     assert_eq!(proxy.scrape().value("dial_duration_seconds_count"), 2.0);
     blackhole.expect_dials(0);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_request_completed_during_the_drain_is_refused_with_retry_after() {
     assert_eq!(client.rest_as_text(), expected);
     drop(client);
     assert_eq!(proxy.drained(), Drained::Clean);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]

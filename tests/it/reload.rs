@@ -68,7 +68,7 @@ fn a_changed_address_applies_to_the_next_tunnel() {
     server.tunnel("devbox:22", &new);
     client.send("up");
     service.expect("up");
-    old.expect_nobody();
+    old.expect_no_connection();
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_half_written_file_removes_no_target() {
     client.send("up");
     service.expect("up");
     server.tunnel("devbox:22", &target);
-    // Who means it can say so.
+    // An empty list has to be explicit.
     settings.change("allowlist: {static: []}\n");
     server.process.signal(Signal::HUP);
     let reloaded = server.process.stderr.find("configuration reloaded");

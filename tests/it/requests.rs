@@ -191,7 +191,7 @@ fn each_refused_request_gets_its_exact_answer_and_no_dial() {
         .sum();
     assert_eq!(answered, f64::from(count));
     assert_eq!(page.value("dial_duration_seconds_count"), 0.0);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_truncated_head_is_malformed() {
         assert_eq!(client.rest_as_text(), answer, "{end}");
     }
     proxy.settles("connections_active", 0.0);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn an_identification_has_a_deadline() {
     client.expect(SERVER);
     client.expect_end();
     proxy.settles(&not_ssh("client"), 1.0);
-    // Who has said it may be silent for ever.
+    // Behind both identifications a tunnel may be silent for ever.
     let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
     client.send(CLIENT);
     server.send(SERVER);

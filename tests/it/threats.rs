@@ -54,7 +54,7 @@ fn two_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
         service.expect(vec![b'x'; 1 << 17]);
     }
     let before = resident(&server);
-    // Each end sends until nobody takes any more, and reads nothing.
+    // Each end sends until its socket is full, and reads nothing.
     let fill = |mut peer: Peer, chunk: &[u8]| {
         while peer.send_what_fits(chunk) > 0 {}
         peer
@@ -118,7 +118,7 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
     }
 }
 
-/// What its tunnels share, for as long as nobody drains it.
+/// What its tunnels share, until it is drained.
 fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
     let limits = Limits::default();
     let (writer, allowlist) = Writer::new();
@@ -157,7 +157,7 @@ async fn connect(shared: &Arc<Shared>) -> (TcpStream, JoinHandle<()>) {
     (client.unwrap(), serving)
 }
 
-/// A tunnel goes on while another panics, more often than there are places in all or of the target.
+/// A tunnel goes on while another panics, more often than there are slots in all or of the target.
 async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnMut(&Arc<Shared>, &str) -> C) {
     let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = target.local_addr().unwrap();
@@ -167,7 +167,7 @@ async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnM
     for count in 1..=5 {
         let mut lost_client = open(&shared, "faulty.test:22").await;
         let mut lost = target.accept().await.unwrap().0;
-        // It takes both connections with it, and nobody may take that for an orderly end.
+        // It takes both connections with it, and neither side may take that for an orderly end.
         let (mut ours, mut theirs) = ([0], [0]);
         let ends = async { tokio::join!(lost.read(&mut ours), lost_client.read(&mut theirs)) };
         let ends = timeout(DEADLINE, ends).await.unwrap();
@@ -219,7 +219,7 @@ async fn a_stream_of_http_2_that_panics_ends_alone_too() {
     .await;
 }
 
-/// A server that is somebody else's process: it says where it listens, greets everybody, and reads nothing.
+/// A server in a process of its own: it prints when it listens, greets each client, and reads nothing.
 fn server(port: u16) -> Process {
     let mut command = Command::new("python3");
     command.args(["-c", SERVER, &port.to_string()]);
@@ -238,7 +238,7 @@ while True:
 
 #[test]
 fn a_killed_target_ends_its_tunnels_and_is_dialled_again_when_it_is_back() {
-    // Bound, it is nobody else's while the server is away.
+    // Bound, so that the port is not taken while the server is away.
     let place = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     place.set_reuse_address(true).unwrap();
     place.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -290,7 +290,7 @@ fn a_target_sees_the_connections_of_clients_and_no_other() {
     server.settles(r#"tunnels_closed_total{by="client",reason="eof"}"#, 3.0);
     server.settles("connections_active", 0.0);
     for target in &targets {
-        target.expect_nobody();
+        target.expect_no_connection();
     }
 }
 

@@ -1,4 +1,4 @@
-//! TLS on the public port, with real peers: which certificate is shown, who is let in, what changes, and all that fails.
+//! TLS on the public port, with real peers: which certificate is shown, which clients are admitted, what changes, and all that fails.
 
 pub(crate) mod client;
 
@@ -107,7 +107,7 @@ fn a_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
         client.read_exact(&mut [0; 1 << 17]).unwrap();
     }
     let before = resident();
-    // Each end sends until nobody takes any more, and reads nothing.
+    // Each end sends until its socket is full, and reads nothing.
     let filling: Vec<_> = (0..TUNNELS)
         .map(|_| {
             let (mut client, mut service) = tunnel();
@@ -215,7 +215,7 @@ fn an_end_of_the_target_before_its_first_line_is_an_end() {
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
 }
 
-/// Whoever is in between can cut a connection, and sends a FIN to both sides.
+/// A host in between can cut a connection, by a FIN to both sides.
 #[test]
 fn an_end_in_the_middle_of_a_record_is_no_end() {
     let (authority, target) = (Authority::new(), Target::listen());
@@ -288,7 +288,7 @@ fn openssl_speaks_both_versions_and_resumes_both() {
     let said = run("openssl", &old, "");
     assert!(said.contains("SSL alert number"), "{said}");
     fails(&proxy, "incompatible");
-    // It asks for what nobody has first, and gets what there is.
+    // Its first protocol is unknown; it gets its second.
     let alpn = ["s_client", "-connect", &address, "-alpn", "x,http/1.1", "-ign_eof"];
     let said = run("openssl", &alpn, &asked);
     assert!(said.contains("ALPN protocol: http/1.1"), "{said}");
@@ -371,7 +371,7 @@ fn the_server_name_selects_the_certificate() {
         let client = connect(proxy.public(), &config(&authority, None), name).unwrap();
         assert_eq!(client.conn.peer_certificates().unwrap()[0], expected.load().0, "{name}");
     }
-    // Whoever does not trust it says so.
+    // A client that does not trust it sends an alert.
     let stranger = Authority::new();
     connect(proxy.public(), &config(&stranger, None), "a.example.com").unwrap_err();
     fails(&proxy, "certificate_refused");
@@ -427,7 +427,7 @@ fn client_certificates_are_asked_for_checked_and_revoked() {
             auth == "required"
         );
     }
-    // Who is revoked later does not come in by the ticket of an earlier session.
+    // A certificate that is revoked later is not resumed by the ticket of an earlier session.
     let proxy = Proxy::start(&settings("required"));
     let remembering = config(&authority, Some(&good));
     let come = || {

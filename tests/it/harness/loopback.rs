@@ -95,7 +95,7 @@ impl Rig {
         }
     }
 
-    /// Waits until nothing moves any more: the relay is blocked by whom it writes to.
+    /// Waits until nothing moves any more: the relay is blocked by the side that it writes to.
     pub(crate) async fn stalled(&self, direction: Direction) {
         let mut before = 0;
         let mut quiet = 0;

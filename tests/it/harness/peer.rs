@@ -21,7 +21,7 @@ impl Peer {
         Self::try_connect(address).unwrap()
     }
 
-    /// Connects, if somebody listens.
+    /// Connects, if the port is open.
     pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Self> {
         TcpStream::connect_timeout(&address, DEADLINE).map(Self::of)
     }

@@ -69,7 +69,7 @@ pub(crate) trait Ports {
         eventually(&format!("readyz {status}"), answers);
     }
 
-    /// Waits until the public port takes nobody any more.
+    /// Waits until the public port refuses connections.
     fn stops_accepting(&self) {
         eventually("the public port is closed", || Peer::try_connect(self.public()).err());
     }

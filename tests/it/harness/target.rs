@@ -44,9 +44,9 @@ impl Target {
         Peer::of(self.listener.accept().unwrap().0)
     }
 
-    /// Nobody has connected that was not accepted yet.
+    /// No connection is waiting to be accepted.
     #[track_caller]
-    pub(crate) fn expect_nobody(&self) {
+    pub(crate) fn expect_no_connection(&self) {
         self.listener.set_nonblocking(true).unwrap();
         let error = self.listener.accept().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");

@@ -1,4 +1,4 @@
-//! Clients that ask for work and move nothing: their connection ends, with bounded memory, and nobody else is hurt.
+//! Clients that ask for work and move nothing: their connection ends, with bounded memory, and no other is affected.
 
 use super::peer::code;
 use super::raw::{
@@ -154,7 +154,7 @@ fn a_flood_gets_enhance_your_calm_and_is_counted() {
     server.settles("connect_requests_total{code=\"400\",reason=\"flood\"}", 1.0);
 }
 
-/// Who carries the tunnels of many may have to give many up at once: that is no flood.
+/// A client that carries the tunnels of many users may have to cancel many at once: that is no flood.
 #[test]
 fn ninety_cancelled_requests_at_once_are_no_flood() {
     let target = Echo::listen();

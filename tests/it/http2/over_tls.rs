@@ -84,5 +84,5 @@ fn a_revoked_certificate_gets_no_further_tunnel_on_an_open_connection() {
         "connect_requests_total{code=\"403\",reason=\"certificate_lapsed\"}",
         1.0,
     );
-    target.expect_nobody();
+    target.expect_no_connection();
 }

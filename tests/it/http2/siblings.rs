@@ -208,7 +208,7 @@ fn a_target_that_stalls_leaves_the_others_their_windows() {
     let bytes = 4 << 20;
     peer.tell(&format!("bulk 1 {bytes}"));
     while peer.event("data", 1)["total"].as_u64().unwrap() < bytes {}
-    // Whoever is taken from goes on.
+    // A stream whose target reads again goes on.
     let mut one = stuck.remove(0);
     thread::spawn(move || while !one.read_once().is_empty() {});
     while peer.any(3)["event"] != "sent" {}

@@ -17,7 +17,7 @@ use crate::harness::process::{Server, Settings};
 use crate::harness::target::{Echo, Target};
 use crate::harness::{allow, eventually};
 
-/// A connection on which stream 1 was sent so much that nobody may be sent any more.
+/// A connection on which stream 1 was sent so much that no stream has a send window any more.
 fn without_window(server: &Server, target: &Target) -> (Raw, Peer) {
     let mut raw = Raw::connect(server.public());
     raw.send(&frame(HEADERS, END_HEADERS, 1, &connect("box:22")));
@@ -109,7 +109,7 @@ fn stalled_uploads_leave_the_others_their_windows_and_memory_is_bounded() {
     assert!(grown <= 99 * (256 + 64), "{grown} KiB for 99 uploads that stall");
 }
 
-/// Fifty tunnels may be sent as much as their targets have, and nobody reads it.
+/// Fifty targets send without end, and the client reads nothing.
 #[test]
 fn unread_downloads_are_bounded_for_all_streams_together() {
     let target = Target::listen();
@@ -129,8 +129,8 @@ fn unread_downloads_are_bounded_for_all_streams_together() {
         let now = Some(downloaded(&server));
         (std::mem::replace(&mut last, now) == now).then_some(())
     });
-    println!("{most} KiB for 50 downloads that nobody takes");
-    assert!(most < 4096, "{most} KiB for 50 downloads that nobody takes");
+    println!("{most} KiB for 50 unread downloads");
+    assert!(most < 4096, "{most} KiB for 50 unread downloads");
 }
 
 /// A client takes the windows of all streams back, when two reads wait for the socket and the other streams for their
@@ -220,5 +220,5 @@ fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
 
 /// Between two looks at what was downloaded: far longer than a target needs to send something.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-/// The window of a stream and of a connection before anybody says otherwise (RFC 9113 section 6.9.2).
+/// The window of a stream and of a connection by default (RFC 9113 section 6.9.2).
 const WINDOW: usize = 65_535;

@@ -156,6 +156,6 @@ fn a_client_that_acknowledges_settings_late_or_never_can_still_upload() {
     }
 }
 
-/// Of a stream and of a connection, before anybody says otherwise (section 6.9.2).
+/// Of a stream and of a connection, by default (section 6.9.2).
 const WINDOW: i64 = 65_535;
 const LONGEST_FRAME: usize = 16 * 1024;

@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     cut: watch::Sender<Option<Cut>>,
 }
 
-/// Who may what, besides the administrator.
+/// The rights of each token but the administrator's.
 #[derive(Debug)]
 struct Access {
     tokens: HashSet<String>,

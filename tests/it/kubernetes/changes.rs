@@ -1,4 +1,4 @@
-//! Names and changes of Services that nobody means harm with: with a real API server or the fake one.
+//! Names and changes of well-formed Services: with a real API server or the fake one.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Objects of a tenant who means no good, or of a controller with a defect: never followed, never in the way of others.
+//! Objects of a hostile tenant, or of a controller with a defect: never followed, and no obstacle for others.
 
 use std::net::IpAddr;
 

@@ -7,7 +7,7 @@
 //! every pod of 10.9.0.0/16 and fd09::/64
 //! ```
 //!
-//! A test runs itself again inside. No root is needed where a user may make user namespaces; where nobody may, it fails.
+//! A test runs itself again inside. No root is needed where users may make user namespaces; without either it fails.
 
 use std::any::type_name;
 use std::env;

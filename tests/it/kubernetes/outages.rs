@@ -167,7 +167,7 @@ fn a_half_open_server_is_noticed_by_its_silence() {
         stage.noticed("silent", silent).await;
         eprintln!("figure: silence was noticed after {:?}", started.elapsed());
         stage.is_unmoved("svc-a").await;
-        // Another server takes its place: what was said to the silent one is lost.
+        // Another server replaces it: what was written to the silent one is lost.
         stage.api.close().await;
         stage.api.freeze(false);
         stage.api.open();

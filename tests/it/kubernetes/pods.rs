@@ -27,7 +27,7 @@ impl Pods {
         pods
     }
 
-    /// Whether somebody came to that address.
+    /// Whether that address got a connection.
     pub(crate) fn was_reached(&self, address: IpAddr) -> bool {
         let reached = self.reached.lock().unwrap();
         reached.iter().any(|local| local.ip() == address)
@@ -51,7 +51,7 @@ impl Pods {
     }
 }
 
-/// Says who it is and what it is asked for: what comes back again, or more than a link can carry.
+/// Sends its address and what it is asked for: what comes back again, or more than a link can carry.
 async fn serve(mut stream: TcpStream, local: SocketAddr, told: &Mutex<Vec<Vec<u8>>>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let (reader, mut writer) = stream.split();

@@ -289,5 +289,5 @@ fn services_of_every_type_lead_to_their_endpoints() {
     cluster::run(&[], async |ground| play(ground, shapes_of_services()).await);
 }
 
-/// Put in place of this by the namespace of the test.
+/// A placeholder for the namespace of the test.
 const NAMESPACE: &str = "here";

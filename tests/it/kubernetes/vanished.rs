@@ -23,7 +23,7 @@ fn idle_and_busy_tunnels_whose_peers_vanish_are_given_up() {
         let mut busy = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
         busy.flood().await;
         let started = Instant::now();
-        // Every packet of clients and pods is lost from now on, and nobody is told.
+        // Every packet of clients and pods is lost from now on, without a FIN or a reset.
         let down = Command::new("ip").args(["link", "set", "pods", "down"]).status();
         assert!(down.unwrap().success());
         let is_given_up = |line: &Value| line["status"] == 200 && line["reason"] == "io";

@@ -120,14 +120,14 @@ pub(crate) const HTTP2: Client = Client {
     spoken: ["", "2"],
 };
 
-/// The same by TLS, whoever the certificate is of.
+/// The same by TLS, with any certificate.
 pub(crate) const HTTP2_TLS: Client = Client {
     proxy_command: "stdio.py proxy.example.com 8080 %h:%p tls",
     spoken: ["1.3", "2"],
     ..HTTP2
 };
 
-/// In place of a package: a script of ours, for the Python that `tests/install-clients` makes.
+/// Instead of a package: a script of ours, for the Python that `tests/install-clients` makes.
 const PYTHON: &str = "PyPI";
 
 impl Client {

@@ -69,7 +69,7 @@ impl Process {
         self.end()
     }
 
-    /// Kills before it reaps: until then nobody else can have the number.
+    /// Kills before it reaps: until then no other process can have the number.
     fn end(&mut self) -> ExitStatus {
         *self.status.get_or_insert_with(|| {
             let killed = if self.heads_group {

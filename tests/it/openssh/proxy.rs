@@ -27,7 +27,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts it with one port for everybody and a drain that does not wait for load balancers. What users need of its
+    /// Starts it with one port for all clients and a drain that does not wait for load balancers. What users need of its
     /// authority is in `directory`: `ca.crt`, and `alice.crt` with `alice.key`.
     pub(crate) fn start(directory: &Path, target: SocketAddr) -> Self {
         let authority = Authority::new();

@@ -60,7 +60,7 @@ impl Script {
         self.rules.push(Rule { verb, fault, times });
     }
 
-    /// In place of all rules.
+    /// Instead of all rules.
     pub(crate) fn fail_only(&mut self, verb: Verb, fault: Fault, times: usize) {
         self.rules = vec![Rule { verb, fault, times }];
     }

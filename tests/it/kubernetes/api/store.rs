@@ -63,7 +63,7 @@ impl Store {
         self.revision
     }
 
-    /// Creates it, or puts it in the place of what has its name. Answers with what is kept.
+    /// Creates it, or replaces the object of its name. Answers with what is kept.
     pub(crate) fn put(&mut self, key: Key, mut object: Value) -> Value {
         self.revision += 1;
         let before = self.objects.get(&key).cloned();

@@ -1,4 +1,4 @@
-//! How connections end: by a drain, for want of tunnels, for want of a request.
+//! How connections end: by a drain, without a tunnel, without a request.
 
 use switchboard::drain::Drained;
 

@@ -53,7 +53,7 @@ fn a_connect_with_scheme_path_protocol_or_no_authority_is_a_stream_error_and_not
     }
 }
 
-/// What is malformed otherwise (sections 8.2 and 8.3) is a stream error too: it hurts nobody else. Of what cannot be a
+/// What is malformed otherwise (sections 8.2 and 8.3) is a stream error too: it affects no other stream. Of what cannot be a
 /// field at all, h2 makes an error of the connection, as an endpoint may (section 5.4.1).
 #[test]
 fn a_malformed_request_ends_its_stream_and_an_invalid_field_the_connection() {
@@ -111,7 +111,7 @@ fn an_empty_or_invalid_port_is_a_400() {
         peer.expect_end(stream);
         peer.expect_reset(stream, code::NO_ERROR);
     }
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 /// "A CONNECT request message does not have content."
@@ -121,7 +121,7 @@ fn a_connect_with_content_is_a_400() {
     let (_proxy, mut peer) = start(target.address());
     peer.ask_with(1, &[ASK, FOR, ("content-length", "3")]);
     peer.expect_status(1, "400");
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 /// "The payload of any DATA frames sent by the client is transmitted by the proxy to the TCP server; data received from
@@ -279,7 +279,7 @@ fn the_connections_error_is_a_reset_of_every_tunnel() {
     }
 }
 
-/// Who leaves while the target is dialled ends the dial.
+/// A client that leaves while the target is dialled ends the dial.
 #[test]
 fn a_stream_that_is_reset_before_its_answer_ends_the_dial() {
     let target = crate::harness::target::Blackhole::open();
