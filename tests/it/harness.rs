@@ -43,14 +43,15 @@ pub(crate) fn allow(targets: &[(&str, SocketAddr)]) -> String {
     section
 }
 
-/// These settings, on ports that the kernel chooses where they name none. Most peers of the tests speak no SSH, and all
-/// of them are one client: unless the settings say otherwise, they need not, and it may take what it wants.
+/// These settings, on ports that the kernel chooses where they name none. Most peers of the tests speak no SSH, all of them
+/// are one client, and on a busy machine they are slow: unless the settings say otherwise, they may.
 pub(crate) fn on_free_ports(settings: &str) -> String {
     let unless = |named: &str, line: &'static str| if settings.contains(named) { "" } else { line };
     let listen = unless("listen:", "listen: 127.0.0.1:0\n");
     let protocol = unless("ssh_only:", "ssh_only: false\n");
     let limits = unless("limits:", ONE_CLIENT);
-    format!("{listen}admin: 127.0.0.1:0\n{settings}{protocol}{limits}")
+    let timeouts = unless("timeouts:", PATIENT);
+    format!("{listen}admin: 127.0.0.1:0\n{settings}{protocol}{limits}{timeouts}")
 }
 
 /// A request that every client could have sent.
@@ -68,4 +69,5 @@ pub(crate) fn refusal(status: u16, phrase: &str, proxy_status: &str, fields: &st
 }
 
 const ONE_CLIENT: &str = "limits: {client: {max_tunnels: unlimited, connects_per_second: unlimited}}\n";
+const PATIENT: &str = "timeouts: {head: 2m}\n";
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(5);
