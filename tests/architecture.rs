@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// From the bottom to the top. A module is a file of `src`, with all that is in the folder of its name.
 const LAYERS: [(&str, &[&str]); 6] = [
-    ("words", &["authority", "direction", "outcome"]),
+    ("words", &["authority", "cold", "direction", "fnv", "outcome", "text"]),
     ("machinery", &["drain", "limits", "net"]),
     ("protocols", &["relay", "ssh", "tls"]),
     ("questions", &["allowlist", "connect", "metrics"]),

@@ -144,7 +144,7 @@ fn a_drain_refuses_connections_without_a_request() {
     assert_eq!(server.process.exit_status(), 0);
     let told = refusal(
         503,
-        "this proxy is shutting down, try again",
+        "the proxy is shutting down, try again",
         "connection_limit_reached",
         "Retry-After: 1\r\n",
     );
@@ -177,7 +177,7 @@ fn a_dial_at_the_deadline_of_the_drain_is_refused_and_counts_as_no_cut_tunnel() 
     assert!(
         dialling
             .rest_as_text()
-            .starts_with("HTTP/1.1 503 this proxy is shutting down")
+            .starts_with("HTTP/1.1 503 the proxy is shutting down")
     );
     drop(dialling);
     assert_eq!(server.process.exit_status(), 0);

@@ -24,15 +24,19 @@ fn caps(most: u32) -> [(String, String); 3] {
     [
         (
             format!("limits: {{client: {{{patient}}}, total: {{max_tunnels: {most}}}}}\n"),
-            full(503, "this proxy has its most tunnels, try again later", 5),
+            full(503, "the proxy has reached its tunnel limit, try again later", 5),
         ),
         (
             format!("limits: {{client: {{{patient}, max_tunnels: {most}}}}}\n"),
-            full(429, "this address has its most tunnels, try again later", 30),
+            full(
+                429,
+                "this client address has reached its tunnel limit, try again later",
+                30,
+            ),
         ),
         (
             format!("limits: {{client: {{{patient}}}, target: {{max_tunnels: {most}}}}}\n"),
-            full(503, "the target has its most tunnels, try again later", 30),
+            full(503, "the target has reached its tunnel limit, try again later", 30),
         ),
     ]
 }
@@ -150,7 +154,7 @@ fn dials_of_one_target_are_capped() {
     let first = proxy.client(request("hole:22"));
     let _second = proxy.client(request("hole:22"));
     hole.expect_dials(2);
-    let busy = full(503, "too many wait for the target, try again", 1);
+    let busy = full(503, "too many connections to the target are in progress, try again", 1);
     assert_eq!(proxy.answer("hole:22"), busy);
     hole.expect_dials(2);
     first.reset();
@@ -177,7 +181,7 @@ fn a_client_above_its_connect_rate_gets_429_with_retry_after() {
             target.accept();
         } else {
             let told = String::from_utf8([answer, client.rest()].concat()).unwrap();
-            assert_eq!(told, full(429, "this address connects too often, try again", 1));
+            assert_eq!(told, full(429, "this client address connects too often, try again", 1));
         }
     }
     assert!(
@@ -362,7 +366,7 @@ fn the_cap_follows_from_the_descriptor_limit_which_is_never_reached() {
         };
         assert_eq!(
             refused,
-            full(503, "this proxy has its most tunnels, try again later", 5)
+            full(503, "the proxy has reached its tunnel limit, try again later", 5)
         );
         assert_eq!(open.len().to_string(), slots.to_string());
         for client in &mut open {

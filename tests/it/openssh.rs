@@ -237,14 +237,14 @@ fn shows_refusals(client: &Client) {
         (
             GUARDED,
             403,
-            "the target wants a client certificate",
+            "the target requires a client certificate",
             "client_not_allowed",
         ),
         (CLOSED, 502, "the target refused the connection", "target_refused"),
         (
             HOST,
             503,
-            "the target has its most tunnels, try again later",
+            "the target has reached its tunnel limit, try again later",
             "target_full",
         ),
     ]

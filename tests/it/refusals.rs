@@ -136,7 +136,7 @@ fn a_request_completed_during_the_drain_is_refused_with_retry_after() {
     proxy.stop();
     proxy.stops_accepting();
     client.send(end);
-    let phrase = "this proxy is shutting down, try again";
+    let phrase = "the proxy is shutting down, try again";
     let expected = refusal(503, phrase, "connection_limit_reached", "Retry-After: 1\r\n");
     assert_eq!(client.rest_as_text(), expected);
     drop(client);
@@ -168,7 +168,7 @@ fn a_full_descriptor_table_pauses_accepting_and_nothing_else() {
     running.expect("still here");
     // It was accepted, but there is no descriptor left for its target.
     next.send(request("echo:22"));
-    let phrase = "this proxy is out of sockets, try again";
+    let phrase = "the proxy is out of sockets, try again";
     let expected = refusal(503, phrase, "connection_limit_reached", "Retry-After: 1\r\n");
     assert_eq!(next.rest_as_text(), expected);
     drop((rest, waiting));

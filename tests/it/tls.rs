@@ -344,12 +344,12 @@ fn curl_shows_a_certificate_and_the_log_names_its_subject() {
     );
     let bob = authority.client("bob", &[], 8);
     let mut client = connect(server.public(), &config(&authority, Some(&bob)), "127.0.0.1").unwrap();
-    let phrase = "the target wants a client certificate of another name";
+    let phrase = "the client certificate does not name an allowed client";
     assert_eq!(
         answer(&mut client, "devbox:22"),
         refusal(403, phrase, "http_request_denied", "")
     );
-    let phrase = "the target wants a client certificate";
+    let phrase = "the target requires a client certificate";
     assert_eq!(
         server.answer("devbox:22"),
         refusal(403, phrase, "http_request_denied", "")
@@ -501,7 +501,7 @@ fn plain_clients_of_a_tls_port_are_told_to_use_tls() {
     let proxy = Proxy::start(&settings("required", &[&server], ""));
     let wants_tls = refusal(
         400,
-        "this port wants TLS: use an https:// proxy",
+        "this port requires TLS: use an https:// proxy",
         "http_request_error",
         "",
     );
