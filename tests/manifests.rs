@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// What reads metrics. `deploy/check` sees to it that the copies of them under `deploy/kustomize` are the same.
+/// The readers of metrics. `deploy/check` sees to it that the copies of them under `deploy/kustomize` are the same.
 const READERS: [&str; 8] = [
     "deploy/helm/switchboard/files/dashboard.json",
     "deploy/helm/switchboard/files/rules.yaml",
@@ -19,7 +19,7 @@ const READERS: [&str; 8] = [
     "deploy/README.md",
 ];
 
-/// What the process collector of the prometheus crate adds to a registry.
+/// The metrics of the prometheus crate's process collector.
 const PROCESS: [&str; 7] = [
     "process_cpu_seconds_total",
     "process_max_fds",

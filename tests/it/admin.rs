@@ -50,7 +50,7 @@ const METRICS: [(&str, &str, &[&str]); 28] = [
     ("switchboard_log_lines_dropped", "gauge", &[]),
 ];
 
-/// What the operating system knows of a process.
+/// The operating system's metrics of a process.
 const PROCESS: [(&str, &str); 5] = [
     ("process_cpu_seconds_total", "counter"),
     ("process_max_fds", "gauge"),

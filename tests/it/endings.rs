@@ -1,4 +1,4 @@
-//! How tunnels end: what both sides see of it, and which one counter it is.
+//! The ends of tunnels, as both sides see them, and the one counter of each.
 
 use crate::harness::allow;
 use crate::harness::peer::Peer;

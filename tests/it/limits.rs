@@ -1,7 +1,7 @@
 //! A tunnel keeps to its limits in real time, whatever moves its bytes.
 //!
-//! What a limit allows is computed from the clock at every read, so a busy machine cannot break that bound. That a flow
-//! is not much slower than its limit is asserted by half: the exact figures are in `benches/throttle.rs`.
+//! The allowance of a limit is computed from the clock at every read, so a busy machine cannot break that bound. That a
+//! flow is not much slower than its limit is asserted by half: the exact figures are in `benches/throttle.rs`.
 
 use std::future::pending;
 use std::time::Duration;
@@ -47,7 +47,7 @@ async fn flood(to: &mut TcpStream) {
     while to.write_all(&bytes).await.is_ok() {}
 }
 
-/// How many bytes come until then; none of them before `allowed` says so.
+/// The number of bytes received until `enough`; never more than `allowed` at the time.
 async fn receive(from: &mut TcpStream, enough: impl Fn(u64) -> bool, allowed: impl Fn() -> f64) -> u64 {
     let mut buffer = vec![0; 256 << 10];
     let mut received = 0;
@@ -59,7 +59,7 @@ async fn receive(from: &mut TcpStream, enough: impl Fn(u64) -> bool, allowed: im
     received
 }
 
-/// What a limit lets through from now on, as time goes by.
+/// The allowance of a limit from now on, as time goes by.
 fn allowance(rate: u64, burst: u64) -> impl Fn() -> f64 {
     let start = Instant::now();
     move || burst as f64 + rate as f64 * start.elapsed().as_secs_f64() * 1.02
@@ -151,7 +151,8 @@ async fn a_changed_limit_is_followed_while_the_tunnel_runs() {
                     // It would take a minute at the old rate.
                     timeout(Duration::from_secs(50), much).await.expect("faster at once");
                     set(&rig.upload, SLOW, BURST);
-                    // It may sleep, or read, under the old rate for once more; what the kernel holds is counted already.
+                    // It may sleep, or read, under the old rate for once more; what the kernel holds is counted
+                    // already.
                     let in_flight = FAST as f64 * LONGEST_WAIT.as_secs_f64() + f64::from(1 << 20);
                     let before = rig.meter.bytes(Direction::Upload);
                     let (start, allowed) = (Instant::now(), allowance(SLOW, BURST));

@@ -1,7 +1,7 @@
 //! The relay against a small reference of one tunnel: random schedules on both sides, real connections between them.
 //!
-//! `SWITCHBOARD_MODEL_CASES=5000` tries more schedules than usual. One that fails is shrunk and printed: its steps can be
-//! put into `KNOWN` as they are.
+//! `SWITCHBOARD_MODEL_CASES=5000` tries more schedules than usual. One that fails is shrunk and printed: its steps can
+//! be put into `KNOWN` as they are.
 
 mod http2;
 mod peer;
@@ -28,7 +28,7 @@ use tokio::runtime::Builder;
 use Role::{Client, Target};
 use Step::{Finish, Pass, Reset, Resume, Send, Settle, Stall};
 
-/// What carries the client's end of the tunnel.
+/// The carrier of the client's end of the tunnel.
 #[derive(Clone, Copy, Debug)]
 enum Downstream {
     Plain,
@@ -206,5 +206,5 @@ const TYPED_AHEAD: [Step; 82] = {
 };
 /// Milliseconds: what does not happen is waited for in vain.
 const LONGEST_SHRINK: u32 = 60_000;
-/// How many schedules, each over every downstream and engine.
+/// The number of schedules, each over every downstream and engine.
 const USUAL: u32 = 600;

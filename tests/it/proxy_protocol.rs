@@ -1,4 +1,5 @@
-//! The PROXY protocol: whose header is believed, what becomes of the others, and what HAProxy and we make of each other.
+//! The PROXY protocol: whose header is believed, what becomes of the others, and what HAProxy and we make of each
+//! other.
 
 use std::net::SocketAddr;
 use std::thread;

@@ -21,9 +21,10 @@ fn every_refusal_has_a_row_and_no_other_has_one() {
         .collect();
     for refusal in Refusal::ALL {
         let (status, label) = (refusal.status(), refusal.label());
-        let answered = match refusal {
-            Refusal::Malformed(_) => format!("| {status} | a sentence that names the fault"),
-            refusal => format!("| {status} | `{}` |", refusal.phrase()),
+        let answered = if let Refusal::Malformed(_) = refusal {
+            format!("| {status} | a sentence that names the fault")
+        } else {
+            format!("| {status} | `{}` |", refusal.phrase())
         };
         let unanswered = format!("| `{label}` | {status} |");
         let before = rows.len();

@@ -1,4 +1,4 @@
-//! What a client is told when its tunnel cannot be had, and when.
+//! The refusals that clients get, and when.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What clients send, however it is chopped, gets its tunnel or its refusal, and nothing else reaches a target.
+//! Every request, however it is chopped, gets its tunnel or its refusal, and nothing else reaches a target.
 
 mod tables;
 
@@ -109,7 +109,7 @@ fn a_banner_that_is_there_first_follows_the_confirmation() {
     }
 }
 
-/// What must be refused, what comes behind it, and the whole answer.
+/// A request that is refused, the bytes behind it, and the whole answer.
 fn refused() -> Vec<(Vec<u8>, String)> {
     let bad = |phrase| refusal(400, phrase, "http_request_error", "");
     let not_allowed = refusal(403, "the target is not on the allowlist", "http_request_denied", "");

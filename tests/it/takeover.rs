@@ -110,8 +110,8 @@ fn a_new_process_takes_over_without_a_failed_connect_or_a_cut_tunnel() {
     assert_eq!(new.process.exit_status(), 0);
 }
 
-/// Makes room for both ends of 500 tunnels in this process: 1,000 descriptors, of the soft limit of 1,024 that is usual. Any
-/// proxy that runs inside a test does the same.
+/// Makes room for both ends of 500 tunnels in this process: 1,000 descriptors, of the soft limit of 1,024 that is
+/// usual. Any proxy that runs inside a test does the same.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -1,4 +1,4 @@
-//! What a peer or a defect does to one tunnel is that tunnel's affair: memory, panics, and what targets see.
+//! A hostile peer or a defect affects its own tunnel only: memory, panics, and the connections that targets see.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::timeout;
 
-/// What a tunnel may hold when neither side reads: a buffer of 64 KiB each way, and what keeps it open.
+/// The memory of a tunnel when neither side reads: a buffer of 64 KiB each way, and its own state.
 const MOST_A_TUNNEL: f64 = (2 * 64 + 16) as f64 * 1024.0;
 
 #[test]
@@ -118,7 +118,7 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
     }
 }
 
-/// What its tunnels share, until it is drained.
+/// The state that tunnels share, until the drain.
 fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
     let limits = Limits::default();
     let (writer, allowlist) = Writer::new();

@@ -1,4 +1,5 @@
-//! TLS on the public port, with real peers: which certificate is shown, which clients are admitted, what changes, and all that fails.
+//! TLS on the public port, with real peers: which certificate is shown, which clients are admitted, what changes, and
+//! all that fails.
 
 pub(crate) mod client;
 
@@ -80,8 +81,8 @@ fn one_port_serves_tls_and_plain_clients() {
     assert_eq!(answer(&mut client, "other:22"), expected);
 }
 
-/// What a tunnel may hold when neither side reads: 64 KiB each way, as much that came with it and is still encrypted, and
-/// what keeps both open. The 512 KiB of sixteen directions leave room in that for a hundred tunnels.
+/// The memory of a tunnel when neither side reads: 64 KiB each way, as much that came with it and is still encrypted,
+/// and what keeps both open. The 512 KiB of sixteen directions leave room in that for a hundred tunnels.
 const MOST_A_TUNNEL: f64 = (3 * 64 + 64) as f64 * 1024.0;
 
 #[test]
@@ -622,7 +623,7 @@ fn a_reload_brings_other_certificates() {
     shown();
 }
 
-/// What is wrong with a configuration that names this certificate and key, and further settings of the section `tls`.
+/// The faults of a configuration that names this certificate and key, and further settings of the section `tls`.
 fn faults(cert: &Path, key: &Path, more: &str) -> String {
     let (cert, key) = (cert.display(), key.display());
     let text = format!(

@@ -26,7 +26,7 @@ use crate::lab::PROXY;
 use crate::proxy::PATIENCE;
 use crate::stream::Stream;
 
-/// What a client speaks.
+/// The protocol of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Plain,
@@ -50,7 +50,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) early: &'a str,
 }
 
-/// What came of it. Dropped in this order: what is counted as closed is.
+/// An answer. Dropped in this order: what is counted as closed is closed.
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) status: u16,
@@ -58,7 +58,7 @@ pub(crate) struct Answered {
     _socket: Option<Socket>,
 }
 
-/// What carries a tunnel: a connection, or a stream of one.
+/// The carrier of a tunnel: a connection, or a stream of one.
 pub(crate) trait Carrier: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {
     /// Makes its end a reset.
     fn reset(&mut self);
@@ -123,7 +123,7 @@ impl Connections {
         (connections, json!({"certificates": [{"cert": cert, "key": key}]}))
     }
 
-    /// How many connections are open.
+    /// The number of open connections.
     pub(crate) fn sockets(&self) -> usize {
         self.sockets.load(Ordering::Relaxed)
     }

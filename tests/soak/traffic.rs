@@ -16,7 +16,7 @@ use crate::connections::{Answered, Asked, Connections, Protocol};
 use crate::proxy::PATIENCE;
 use crate::targets::{ANSWER, Bytes, Service};
 
-/// What clients share, and what they have done.
+/// The clients' shared state and their counters.
 pub(crate) struct Traffic {
     pub(crate) connections: Connections,
     /// Read-locked by each client with something under way.
@@ -24,9 +24,9 @@ pub(crate) struct Traffic {
     is_over: AtomicBool,
     bytes: [Bytes; Service::ALL.len()],
     open: [AtomicUsize; Service::ALL.len()],
-    /// How often there was which answer.
+    /// The number of answers of each kind.
     pub(crate) answers: Lock<BTreeMap<u16, u64>>,
-    /// What went wrong for a client that should not.
+    /// The faults that clients saw.
     pub(crate) faults: Lock<Vec<String>>,
     /// From the end of each outage until there were news.
     pub(crate) outages: Lock<Vec<Duration>>,
@@ -64,7 +64,8 @@ impl Traffic {
         clients
     }
 
-    /// Asks for an unknown name until it is refused as such: the proxy may be ready a moment before it has the first list.
+    /// Asks for an unknown name until it is refused as such: the proxy may be ready a moment before it has the first
+    /// list.
     pub(crate) async fn knows_all(&self) {
         while !self.answers.lock().unwrap().contains_key(&403) {
             self.open(Protocol::Plain, Service::News, "nobody", "echo\n")
@@ -91,7 +92,7 @@ impl Traffic {
         &self.bytes[service as usize]
     }
 
-    /// How many tunnels are open.
+    /// The number of open tunnels.
     pub(crate) fn open_to(&self, service: Service) -> usize {
         self.open[service as usize].load(Ordering::Relaxed)
     }
@@ -296,7 +297,7 @@ impl Traffic {
     }
 }
 
-/// What is done again and again.
+/// One of the acts that are repeated.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Copy,
@@ -368,7 +369,7 @@ impl Drop for Tunnel<'_> {
     }
 }
 
-/// How an idle tunnel ended.
+/// The end of an idle tunnel.
 async fn is_ended(tunnel: &mut Option<Tunnel<'_>>) -> io::Error {
     let Some(tunnel) = tunnel else {
         return pending().await;
@@ -380,7 +381,7 @@ async fn is_ended(tunnel: &mut Option<Tunnel<'_>>) -> io::Error {
     }
 }
 
-/// What a client sends first.
+/// The client's first bytes.
 fn first(command: &str) -> String {
     format!("SSH-2.0-soak\r\n{command}")
 }
@@ -397,14 +398,14 @@ const ACTS: [(Act, Duration); 5] = [
     (Act::Vanish, Duration::from_millis(1_500)),
     (Act::Refused, Duration::from_millis(300)),
 ];
-/// What is refused, and with which status. Nothing at all is a probe, which sends nothing and is told nothing.
+/// The refused requests, and their statuses. An empty one is a probe, which sends nothing and gets no answer.
 const REFUSED: [Option<(&str, &str, u16)>; 4] = [
     Some(("CONNECT", "nobody.soak:22", 403)),
     Some(("GET", "http://a/", 405)),
     Some(("CONNECT", "typing.soak", 400)),
     None,
 ];
-/// How silence is counted.
+/// The label of a probe.
 pub(crate) const PROBED: u16 = 499;
 /// Tunnels on a connection that is cut.
 const TOGETHER: usize = 4;

@@ -29,7 +29,7 @@ impl HaProxy {
         ))
     }
 
-    /// Where it listens.
+    /// Its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -164,7 +164,7 @@ impl Settings {
         fs::write(&self.file, text).unwrap();
     }
 
-    /// Where it is.
+    /// Its address.
     pub(crate) fn path(&self) -> &str {
         self.file.to_str().unwrap()
     }

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(crate) struct Stream {
     send: SendStream<Bytes>,
     receive: Receive,
-    /// What was received and not read yet: as long as it is, the window stays closed for it.
+    /// Received bytes that were not read yet, for which the window stays closed.
     unread: Bytes,
 }
 

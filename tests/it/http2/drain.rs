@@ -1,4 +1,4 @@
-//! How connections end: by a drain, without a tunnel, without a request.
+//! The ends of connections: by a drain, without a tunnel, without a request.
 
 use switchboard::drain::Drained;
 

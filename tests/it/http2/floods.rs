@@ -13,9 +13,9 @@ use crate::harness::{CONFIRMATION, allow, eventually};
 
 struct Flood {
     name: &'static str,
-    /// What is sent first.
+    /// The first bytes.
     begin: fn() -> Vec<u8>,
-    /// What is sent again and again, with a stream that was not used yet.
+    /// The repeated frames, with a stream that was not used yet.
     again: fn(u32) -> Vec<u8>,
 }
 
@@ -205,7 +205,7 @@ fn fields_that_decompress_to_megabytes_are_refused_without_them() {
 
 /// The caps of one client would end some of the floods before their frames do.
 const OPEN: &str = "limits: {client: {max_tunnels: unlimited, connects_per_second: unlimited}}\n";
-/// What stands in the sockets' buffers is taken whatever the proxy does.
+/// The sockets' buffers take bytes whatever the proxy does.
 const MOST_TAKEN: usize = 64 * 1024 * 1024;
 /// For all floods together, in KiB.
 const MOST_GROWN: usize = 24 * 1024;

@@ -1,4 +1,4 @@
-//! What a tunnel of keystrokes notices of bulk on the same connection. Counted in bytes, not in time.
+//! The delay of keystrokes by bulk on the same connection, counted in bytes, not in time.
 
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::Target;
 
-/// Twenty downloads have filled the connection when a key is pressed: its echo overtakes what their targets have to send.
+/// Twenty downloads have filled the connection when a key is pressed: its echo overtakes what their targets have to
+/// send.
 #[test]
 fn an_echo_does_not_wait_for_the_downloads_of_others() {
     let (typing, bulk) = (Target::listen(), Target::listen());

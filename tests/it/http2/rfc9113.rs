@@ -53,8 +53,8 @@ fn a_connect_with_scheme_path_protocol_or_no_authority_is_a_stream_error_and_not
     }
 }
 
-/// What is malformed otherwise (sections 8.2 and 8.3) is a stream error too: it affects no other stream. Of what cannot be a
-/// field at all, h2 makes an error of the connection, as an endpoint may (section 5.4.1).
+/// Any other malformed request (sections 8.2 and 8.3) is a stream error too: it affects no other stream. Of what cannot
+/// be a field at all, h2 makes an error of the connection, as an endpoint may (section 5.4.1).
 #[test]
 fn a_malformed_request_ends_its_stream_and_an_invalid_field_the_connection() {
     let target = Echo::listen();
@@ -139,7 +139,7 @@ fn data_frames_are_the_bytes_of_the_tunnel_both_ways() {
     server.expect("SSH-2.0-client\r\n");
 }
 
-/// What a client sends before it has its answer waits in its stream.
+/// Data sent before the answer waits in its stream.
 #[test]
 fn data_before_the_200_reaches_the_target() {
     let target = Target::listen();
@@ -195,8 +195,8 @@ fn the_clients_end_stream_is_a_fin_and_leaves_the_other_direction_open() {
 }
 
 /// "A proxy that receives a DATA frame with the END_STREAM flag set sends the attached data with the FIN bit set on the
-/// last TCP segment. A proxy that receives a TCP segment with the FIN bit set sends a DATA frame with the END_STREAM flag
-/// set."
+/// last TCP segment. A proxy that receives a TCP segment with the FIN bit set sends a DATA frame with the END_STREAM
+/// flag set."
 #[test]
 fn the_targets_fin_is_an_end_and_leaves_the_other_direction_open() {
     let target = Target::listen();

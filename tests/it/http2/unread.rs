@@ -80,8 +80,8 @@ fn a_client_may_leave_while_a_refusal_waits_for_it() {
     assert!(!said.iter().any(|line| line.contains("panicked")), "{said:#?}");
 }
 
-/// 99 targets that read nothing leave the last one its window, and the proxy holds no more than SECURITY.md says: of each
-/// its window, and 64 KiB of what is on its way to a target that stalls.
+/// 99 targets that read nothing leave the last one its window, and the proxy holds no more than SECURITY.md says: of
+/// each its window, and 64 KiB of what is on its way to a target that stalls.
 #[test]
 fn stalled_uploads_leave_the_others_their_windows_and_memory_is_bounded() {
     let (stalled, lively) = (Target::that_reads_little(), Echo::listen());
@@ -180,7 +180,7 @@ fn downloads_resume_when_a_client_restores_the_windows_that_it_withdrew() {
 
 /// Both sides have finished, and what the target sent last stands in the proxy: its client may take its time.
 ///
-/// How much that is depends on the kernel: of so many sizes some are right.
+/// The amount depends on the kernel: of so many sizes some are right.
 #[test]
 fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
     let target = Target::listen();

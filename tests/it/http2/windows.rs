@@ -10,7 +10,7 @@ use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
 
-/// When it says that it has applied the proxy's SETTINGS, and does.
+/// The moment at which it applies the proxy's SETTINGS and acknowledges them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Acknowledges {
     AtOnce,

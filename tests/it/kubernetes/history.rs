@@ -189,7 +189,8 @@ async fn serve_many(stage: &Stage, count: u32) {
 
 /// A target that a list has lost is there while no later list can have confirmed that, and so are its tunnels.
 ///
-/// On a busy machine the later list may come at any time: what is gone is a fault only if it is `early`, asked afterwards.
+/// On a busy machine the later list may come at any time: what is gone is a fault only if it is `early`, asked
+/// afterwards.
 async fn remains(stage: &Stage, tunnel: &mut Tunnel, early: impl Fn() -> bool) {
     for _ in 0..20 {
         let refused = stage.proxy.connect("svc-29.team-a:22").await.err();
@@ -208,5 +209,5 @@ async fn is_held(stage: &Stage, expected: f64) {
     .await;
 }
 
-/// What lies between a list and one that confirms it, at least.
+/// The shortest time between a list and one that confirms it.
 const CONFIRMING: Duration = Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! What changes under tunnels that run.
+//! Changes under running tunnels.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -272,5 +272,5 @@ fn a_thousand_events_a_second_delay_no_keystroke() {
     });
 }
 
-/// What is written while keys are pressed: changes of EndpointSlices, and a third as many of Services.
+/// The changes of EndpointSlices while keys are pressed; those of Services are a third as many.
 const EVENTS: u32 = 5000;

@@ -33,7 +33,7 @@ impl Pods {
         reached.iter().any(|local| local.ip() == address)
     }
 
-    /// What came in front of the last client's identification.
+    /// The bytes in front of the last client's identification.
     pub(crate) fn last_told(&self) -> Option<Vec<u8>> {
         self.told.lock().unwrap().last().cloned()
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::cluster::{self, Ground};
 use super::objects::{annotated, endpoint, service, slice, with};
 
-/// What a CONNECT comes to.
+/// The outcome of a CONNECT.
 #[derive(Clone, Debug)]
 enum Outcome {
     /// A tunnel to one of these.

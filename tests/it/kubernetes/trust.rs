@@ -1,4 +1,4 @@
-//! What lets the proxy ask an API server, and what lets it believe one, changes while it runs.
+//! The proxy's credentials, and the certificates that it trusts, change while it runs.
 
 use std::time::Instant;
 

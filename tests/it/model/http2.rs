@@ -20,7 +20,7 @@ use super::schedule::{Role, Schedule};
 use super::stage::Downstream;
 use crate::harness::stream::Stream;
 
-/// How a client resets its tunnel.
+/// The way in which a client resets its tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resets {
     /// The stream alone.

@@ -25,7 +25,7 @@ impl Wire for TcpStream {
     }
 }
 
-/// What a side is to do: all of it, as of now.
+/// The orders of a side, as a total.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Orders {
     /// Bytes to be sent in all.

@@ -9,23 +9,23 @@ use switchboard::outcome::{Close, Reason, Side};
 
 use super::schedule::{Role, Step};
 
-/// How a stream has ended at the side that reads it.
+/// The end of a stream at the side that reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Eof,
     Reset,
 }
 
-/// What there is to be seen of a tunnel from outside. The pairs are the client's and the target's.
+/// The visible state of a tunnel. The pairs are the client's and the target's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     /// Bytes that have come to this side.
     pub(crate) received: [usize; 2],
-    /// What ended them.
+    /// The end of each stream.
     pub(crate) end: [Option<End>; 2],
     /// Bytes from this side that the meter has counted.
     pub(crate) counted: [u64; 2],
-    /// What the relay has returned.
+    /// The relay's result.
     pub(crate) close: Option<Close>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Reference {
     possible: Vec<State>,
 }
 
-/// What a side has done, which is known.
+/// The known actions of a side.
 #[derive(Clone, Copy, Debug, Default)]
 struct Actions {
     sent: usize,
@@ -50,7 +50,7 @@ struct Actions {
 /// One thing that may be true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
-    /// What has become of each side's end of stream.
+    /// The state of each side's end of stream.
     finish: [Finish; 2],
     /// Whose reset is under way.
     reset: [bool; 2],
@@ -58,7 +58,7 @@ struct State {
     first: Option<Role>,
     /// Seconds since anything moved.
     quiet: u32,
-    /// What each side has to see.
+    /// The end that each side has to see.
     sees: [Option<End>; 2],
     over: Option<Over>,
 }
@@ -267,7 +267,7 @@ impl Reference {
             .filter(|state| !self.next(*state).any(|(_, must)| must))
     }
 
-    /// What the relay may notice next, and whether it has to.
+    /// The states after the relay's next step, and whether it has to take it.
     fn next(&self, state: State) -> impl Iterator<Item = (State, bool)> {
         let mut next = Vec::new();
         for who in Role::BOTH.into_iter().filter(|_| state.over.is_none()) {

@@ -1,4 +1,4 @@
-//! What the two sides of one tunnel do, and in which order: random, and shrunk when it fails.
+//! The actions of both sides of one tunnel, in order: random, and shrunk when they fail.
 
 use proptest::prelude::*;
 use switchboard::outcome::Side;
@@ -36,7 +36,7 @@ impl Role {
     }
 }
 
-/// What happens next.
+/// One step of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// That side sends so many bytes.

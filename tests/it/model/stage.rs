@@ -38,9 +38,9 @@ struct Scene<'a> {
     close: &'a Cell<Option<Close>>,
 }
 
-/// What stands between a client and the relay.
+/// The protocol between a client and the relay.
 pub(crate) trait Downstream {
-    /// What the relay has of the client.
+    /// The relay's transport to the client.
     type Transport: Transport;
 
     /// Has a tunnel relayed, of whose client these bytes were read already, and does all that goes on beside it.
@@ -202,7 +202,7 @@ impl Scene<'_> {
         }))
     }
 
-    /// What was counted lies between what came and what was sent, and is all of it when both sides finished.
+    /// The count lies between the bytes received and those sent, and is equal to them when both sides finished.
     fn counts_are_right(&self) -> bool {
         let Seen {
             received,
@@ -238,7 +238,7 @@ pub(crate) async fn pair(tight: bool) -> (TcpStream, TcpStream) {
     (peer, ours)
 }
 
-/// What must happen does within milliseconds: this only ends a schedule that hangs, on however busy a machine.
+/// The deadline of a step, which takes milliseconds: it only ends a schedule that hangs, on however busy a machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 const ROUNDS_A_TICK: usize = 20;
 const TICK: Duration = Duration::from_millis(100);

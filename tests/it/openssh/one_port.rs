@@ -1,4 +1,5 @@
-//! All clients at once by one port: plain, by TLS of both versions, over both versions of HTTP, with a certificate and without.
+//! All clients at once by one port: plain, by TLS of both versions, over both versions of HTTP, with a certificate and
+//! without.
 
 use std::fs;
 use std::path::Path;

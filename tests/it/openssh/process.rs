@@ -90,7 +90,7 @@ impl Drop for Process {
     }
 }
 
-/// What a finished program printed, and how it ended.
+/// The output and the status of a finished program.
 pub(crate) struct Finished {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
@@ -164,7 +164,7 @@ pub(crate) fn quiet(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Where the program is. A missing one fails the test, with the Debian package that has it.
+/// The path of a program. A missing one fails the test, with the Debian package that has it.
 pub(crate) fn program(name: &str, package: &str) -> PathBuf {
     // sshd is in sbin, which is not in every user's PATH.
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -27,8 +27,8 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts it with one port for all clients and a drain that does not wait for load balancers. What users need of its
-    /// authority is in `directory`: `ca.crt`, and `alice.crt` with `alice.key`.
+    /// Starts it with one port for all clients and a drain that does not wait for load balancers. What users need of
+    /// its authority is in `directory`: `ca.crt`, and `alice.crt` with `alice.key`.
     pub(crate) fn start(directory: &Path, target: SocketAddr) -> Self {
         let authority = Authority::new();
         let alice = authority.client("alice", &["alice@example.com"], 7);
@@ -114,7 +114,7 @@ impl Proxy {
         reloaded.unwrap_or_else(|said| panic!("it does not reload: {said}"));
     }
 
-    /// What a page of the admin port answers, head and all.
+    /// A page of the admin port, with its head.
     pub(crate) fn page(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
@@ -140,7 +140,7 @@ impl Proxy {
             .unwrap_or_else(|said| panic!("{text:?} is not said: {said}"));
     }
 
-    /// What it has said, for the message of a failing test.
+    /// Its messages and access lines, for the message of a failing test.
     pub(crate) fn log(&self) -> String {
         format!("{}\n{}", self.stderr.all().join("\n"), self.stdout.all().join("\n"))
     }
