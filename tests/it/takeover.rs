@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::Signal;
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
@@ -46,7 +46,6 @@ fn connect_repeatedly(public: SocketAddr, stop: &AtomicBool, connected: &AtomicU
 
 #[test]
 fn a_new_process_takes_over_without_a_failed_connect_or_a_cut_tunnel() {
-    raise_descriptors();
     let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
     let sshd = Sshd::start(directory.path());
     let echo = Echo::listen();
@@ -108,17 +107,6 @@ fn a_new_process_takes_over_without_a_failed_connect_or_a_cut_tunnel() {
     assert_eq!(old.process.exit_status(), 0);
     new.process.signal(Signal::TERM);
     assert_eq!(new.process.exit_status(), 0);
-}
-
-/// Makes room for both ends of 500 tunnels in this process: 1,000 descriptors, of the soft limit of 1,024 that is
-/// usual. Any proxy that runs inside a test does the same.
-fn raise_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    setrlimit(Resource::Nofile, raised).unwrap();
 }
 
 /// Ends the loops of connects.
