@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
-use crate::harness::target::Target;
+use crate::harness::target::{Closed, Target};
 use crate::harness::{allow, request};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -119,8 +119,8 @@ fn no_field_is_both_a_value_and_the_prefix_of_another() {
 
 #[test]
 fn a_refusal_has_a_line_with_every_field() {
-    let nobody = Target::listen().address();
-    let mut server = Server::with(&Settings::new(&allow(&[("[fd00::1]:22", nobody)])));
+    let closed = Closed::bind();
+    let mut server = Server::with(&Settings::new(&allow(&[("[fd00::1]:22", closed.address())])));
     let refusals = [
         (
             request("[FD00::1]:22"),

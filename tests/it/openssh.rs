@@ -308,7 +308,7 @@ fn curl_tunnels_to_a_banner() {
     let login = Login::through(&clients::SWITCHBOARD);
     let directory = tempfile::tempdir().unwrap();
     let mut curl = quiet(program("curl", "curl"));
-    curl.args(["--silent", "--show-error", "--max-time", "20", "-p", "-x"])
+    curl.args(["--silent", "--show-error", "--max-time", "120", "-p", "-x"])
         .arg(format!("http://{}", login.proxy.address))
         .arg(format!("telnet://{HOST}:{}", login::PORT));
     // A client that is not ssh: sshd shows its own line, says what is wrong and hangs up.

@@ -254,7 +254,7 @@ fn openssl_speaks_both_versions_and_resumes_both() {
     let server = authority.server("server", &["proxy.example.com"]);
     let proxy = Proxy::start(&settings("optional", &[&server], ""));
     let (address, ca) = (proxy.public().to_string(), authority.ca());
-    let (saved, asked) = (authority.path("session"), request("nobody:22"));
+    let (saved, asked) = (authority.path("session"), request("unknown:22"));
     for (option, version) in [("-tls1_2", "1.2"), ("-tls1_3", "1.3")] {
         let common = [
             "s_client",
@@ -409,7 +409,7 @@ fn client_certificates_are_asked_for_checked_and_revoked() {
         let proxy = Proxy::start(&settings(auth));
         let tries = |shows: Option<&Issued>| {
             let mut client = connect(proxy.public(), &config(&authority, shows), "127.0.0.1").unwrap();
-            answer(&mut client, "nobody:22")
+            answer(&mut client, "unknown:22")
         };
         assert!(tries(Some(&good)).starts_with("HTTP/1.1 403"));
         for (shows, cause) in [
@@ -434,7 +434,7 @@ fn client_certificates_are_asked_for_checked_and_revoked() {
     let come = || {
         answer(
             &mut connect(proxy.public(), &remembering, "127.0.0.1").unwrap(),
-            "nobody:22",
+            "unknown:22",
         )
     };
     assert!(come().starts_with("HTTP/1.1 403"));
@@ -461,7 +461,7 @@ fn a_session_without_a_certificate_is_not_resumed_once_certificates_are_required
     let nameless = config(&authority, None);
     let come = || {
         let client = connect(proxy.public(), &nameless, "127.0.0.1");
-        client.map_or_else(|_| String::new(), |mut client| answer(&mut client, "nobody:22"))
+        client.map_or_else(|_| String::new(), |mut client| answer(&mut client, "unknown:22"))
     };
     assert!(come().starts_with("HTTP/1.1 403"));
     proxy.reload(&settings("required"));
@@ -601,7 +601,7 @@ fn a_reload_brings_other_certificates() {
     let come = || {
         answer(
             &mut connect(proxy.public(), &remembering, "127.0.0.1").unwrap(),
-            "nobody:22",
+            "unknown:22",
         )
     };
     come();

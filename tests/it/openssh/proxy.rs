@@ -12,8 +12,8 @@ use rustix::process::Signal;
 use super::lines::Lines;
 use super::login::{CLOSED, GUARDED, HOST, PORT};
 use super::process::{Process, quiet};
-use super::sshd::free_address;
 use crate::harness::authority::Authority;
+use crate::harness::target::Closed;
 
 /// A running `switchboard serve`.
 pub(crate) struct Proxy {
@@ -24,6 +24,7 @@ pub(crate) struct Proxy {
     process: Process,
     configuration: PathBuf,
     _authority: Authority,
+    _closed_port: Closed,
 }
 
 impl Proxy {
@@ -41,7 +42,8 @@ impl Proxy {
         }
         let [by_address, by_name] = [("address", &[][..]), ("name", &["ssh.example.com"])]
             .map(|(file, names)| authority.server(file, names).setting());
-        let (ca, closed) = (authority.ca(), free_address());
+        let (ca, closed_port) = (authority.ca(), Closed::bind());
+        let closed = closed_port.address();
         let text = format!(
             "listen: {{address: \"127.0.0.1:0\", tls: optional}}\n\
              tls: {{certificates: [{by_address}, {by_name}], client_auth: optional, client_ca: \"{}\"}}\n\
@@ -77,6 +79,7 @@ impl Proxy {
             process,
             configuration,
             _authority: authority,
+            _closed_port: closed_port,
         }
     }
 
