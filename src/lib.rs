@@ -10,6 +10,7 @@ pub mod direction;
 pub mod fnv;
 pub mod outcome;
 pub mod text;
+mod values;
 
 // Machinery: one mechanism each.
 pub mod drain;

@@ -166,7 +166,7 @@ fn a_half_written_file_removes_no_target() {
         server
             .process
             .stderr
-            .find("nothing is set in it, as in a file that is being written");
+            .find("empty, like a file that is still being written");
     }
     server.settles("config_reload_failures_total", 4.0);
     client.send("up");

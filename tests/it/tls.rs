@@ -681,13 +681,13 @@ fn settings_that_contradict_each_other_are_found_too() {
         ),
         (
             "  client_auth: required\n",
-            "line 2: tls: `client_auth` needs `client_ca`: who may have issued the certificates",
+            "line 2: tls: `client_auth` needs `client_ca`: the authorities that issue client certificates",
         ),
         (
             "  client_ca: x\n",
-            "line 6: tls.client_ca: of no use without `client_auth`",
+            "line 6: tls.client_ca: has no effect without `client_auth`",
         ),
-        ("  crl: x\n", "line 6: tls.crl: of no use without `client_auth`"),
+        ("  crl: x\n", "line 6: tls.crl: has no effect without `client_auth`"),
         ("  poll: 0s\n", "line 6: tls.poll: must be more than 0s (found `0s`)"),
         (
             &format!("  client_auth: optional\n  client_ca: \"{empty}\"\n  crl: \"{empty}\"\n"),
@@ -719,9 +719,9 @@ fn settings_that_contradict_each_other_are_found_too() {
             "off" => auth.to_owned(),
             _ => format!("{auth}, client_ca: \"{}\"", ca.display()),
         };
-        let nobody = "line 5: allowlist.static[0].allowed_clients: nobody can show a certificate: it needs \
-                      `tls.client_auth`, and a port with `tls`";
-        let expected = if met { Ok(()) } else { Err(nobody.to_owned()) };
+        let fault = "line 5: allowlist.static[0].allowed_clients: no client has a certificate: `allowed_clients` needs \
+                     `tls.client_auth` and a port with `tls`";
+        let expected = if met { Ok(()) } else { Err(fault.to_owned()) };
         assert_eq!(names(listen, &issued_by), expected, "{listen}, {auth}");
     }
     let bare = Config::parse("listen: {address: \"127.0.0.1:0\", tls: required}\n").unwrap_err();
