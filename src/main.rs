@@ -13,7 +13,7 @@ use switchboard::allowlist::StaticTarget;
 use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::app::logging::{self, ParseError};
-use switchboard::app::{App, Command, Source, StartError};
+use switchboard::app::{App, Command, LoadConfig, StartError};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
 use switchboard::config::{Config, LoadError, Overrides};
 use switchboard::drain::Drained;
@@ -167,7 +167,7 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
         .context("cannot start the runtime")?;
     let drained = runtime.block_on(async {
         let commands = commands().context("cannot listen for signals")?;
-        let app = App::start(source(options), Box::new(move || dropped.lines()))?;
+        let app = App::start(load_config(options), Box::new(move || dropped.lines()))?;
         anyhow::Ok(Box::pin(app.run(commands)).await)
     });
     // Whatever still runs has been told to end, and had its time.
@@ -179,8 +179,8 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The file, overlaid by the flags, every time it is asked for.
-fn source(options: Serve) -> Source {
+/// Reads the file anew and overlays it with the flags.
+fn load_config(options: Serve) -> LoadConfig {
     Box::new(move || {
         let file = options
             .config

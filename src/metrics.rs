@@ -1,6 +1,7 @@
 //! Every metric that operators see: declared here and nowhere else.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
@@ -256,6 +257,12 @@ impl Metrics {
     /// Shows a failure of that kind at zero.
     pub fn watch_may_fail(&self, kind: &'static str) {
         self.watch_errors.with_label_values(&[kind]);
+    }
+
+    /// Notes that the allowlist is current.
+    pub fn allowlist_synced(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.allowlist_last_sync_timestamp.set(now.as_secs_f64());
     }
 
     /// Counts a TLS handshake.
