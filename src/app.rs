@@ -1,4 +1,4 @@
-//! The process: binds the ports, serves until it is told to stop, reloads, and drains.
+//! The process: binds the ports, serves, reloads, and drains.
 
 use std::io;
 use std::net::SocketAddr;
