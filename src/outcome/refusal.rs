@@ -181,7 +181,7 @@ macro_rules! refusals {
         }
 
         impl Refusal {
-            /// Every refusal, with one fault for all that are malformed: for metrics that show zero before the first.
+            /// Every refusal, with one fault for all malformed requests: for metrics with the value 0.
             pub const ALL: &[Self] = &[$(Self::$refusal $(($listed))?),*];
 
             fn row(self) -> Row {
