@@ -11,7 +11,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use crate::authority::{Authority, AuthorityError};
+use crate::text::{chain, printable};
 
+mod connection;
 mod head;
 mod http1;
 mod http2;
@@ -19,7 +21,6 @@ mod relay;
 mod stdio;
 mod tls;
 mod url;
-mod wire;
 
 pub use self::tls::{CaFault, Identity, IdentityFault, Trust};
 pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
@@ -79,7 +80,7 @@ pub fn command(options: &Options) -> ExitCode {
 }
 
 fn report(error: &ClientError) -> ExitCode {
-    let line = head::printable(&chain(error));
+    let line = printable(&chain(error), LONGEST_LINE);
     // A closed stderr leaves nobody to tell, and the exit code still says it.
     writeln!(io::stderr(), "switchboard: {line}").ok();
     ExitCode::from(error.exit_code())
@@ -101,13 +102,13 @@ where
     let deadline = Deadline::after(options.timeout);
     match options.proxy.scheme() {
         Scheme::Http => {
-            let stream = wire::connect(&options.proxy, deadline).await?;
+            let stream = connection::connect(&options.proxy, deadline).await?;
             Box::pin(http1::tunnel(stream, options, deadline, local)).await
         }
         Scheme::Https => {
             // Before the first packet: a wrong file is told at once, whatever the network does.
             let tls = tls::Connector::new(options.proxy.host(), &options.trust, options.http2)?;
-            let stream = wire::connect(&options.proxy, deadline).await?;
+            let stream = connection::connect(&options.proxy, deadline).await?;
             let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
             if tls::chose_http2(&stream) {
                 Box::pin(http2::tunnel(stream, options, deadline, local)).await
@@ -316,18 +317,8 @@ impl Deadline {
     }
 }
 
-/// The error and its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(below) = cause {
-        line.push_str(": ");
-        line.push_str(&below.to_string());
-        cause = below.source();
-    }
-    line
-}
-
+/// Characters of a message on stderr, and of a refusal's reason.
+const LONGEST_LINE: usize = 400;
 const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::time::Duration;
 use httparse::{ParserConfig, Status};
 use tokio::io::AsyncRead;
 
-use super::ClientError;
-use super::wire::read_some;
+use super::connection::read_some;
+use super::{ClientError, LONGEST_LINE};
+use crate::text::printable;
 
 /// The bytes of the request. `target` and `authorization` come from checked types and cannot break a line.
 pub(super) fn request(target: &str, authorization: Option<&str>) -> Vec<u8> {
@@ -86,7 +87,7 @@ impl Answer {
     /// Why the proxy refuses: its phrase, or the first line of its text. Empty if it gives neither.
     async fn into_reason(mut self, stream: &mut (impl AsyncRead + Unpin)) -> String {
         if !self.phrase.trim().is_empty() {
-            return printable(&self.phrase);
+            return printable(&self.phrase, LONGEST_LINE);
         }
         // The refusal is known: a slow or broken body must not hide it, so neither its errors nor its time count.
         let body = async {
@@ -99,23 +100,13 @@ impl Answer {
         tokio::time::timeout(BODY_WAIT, body).await.ok();
         self.rest.truncate(self.text_length);
         let text = String::from_utf8_lossy(&self.rest);
-        printable(text.lines().next().unwrap_or_default())
+        printable(text.lines().next().unwrap_or_default(), LONGEST_LINE)
     }
 
     /// 100 to 199, which a client skips (RFC 9110 section 15.2); but nothing like HTTP follows a 101.
     fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
-}
-
-/// A peer's text, fit for a terminal: no escape sequences, no line ends, no characters that turn the line round.
-pub(super) fn printable(text: &str) -> String {
-    text.chars()
-        .filter(|c| !c.is_control() && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'))
-        .take(MAX_TEXT)
-        .collect::<String>()
-        .trim()
-        .to_owned()
 }
 
 /// Parses one head, and tells its length; `None` if it is not all there.
@@ -166,7 +157,6 @@ pub(super) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERS
 const MAX_HEAD: usize = 16 * 1024;
 const MAX_HEADERS: usize = 128;
 const MAX_BODY: usize = 1024;
-const MAX_TEXT: usize = 400;
 const BODY_WAIT: Duration = Duration::from_secs(1);
 /// The first byte of a TLS alert record (RFC 8446 section 5.1): what a TLS server answers to plain text.
 const TLS_ALERT: u8 = 21;
@@ -254,7 +244,7 @@ mod tests {
         ] {
             let message = read(bytes.as_bytes()).await.unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
-            assert_eq!(printable(&message), message);
+            assert_eq!(printable(&message, LONGEST_LINE), message);
         }
     }
 

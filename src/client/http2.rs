@@ -11,15 +11,15 @@ use h2::client::{Builder, Connection, SendRequest};
 use http::{HeaderValue, Request, header};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::first_error::{Fault, Wire};
 use self::inbox::Inbox;
 use self::stream::{Stream, broken};
-use self::wire::{Fault, Wire};
 use super::head::{Answer, USER_AGENT};
 use super::{ClientError, Deadline, Local, Options, Step, relay, tls};
 
+mod first_error;
 mod inbox;
 mod stream;
-mod wire;
 
 /// Asks for the target over an open connection and, if the proxy agrees, relays.
 pub(super) async fn tunnel<S, R, W>(

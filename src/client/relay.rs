@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::wire::read_some;
+use super::connection::read_some;
 use super::{ClientError, Local};
 
 /// Writes `early` to stdout, then relays. The end of one direction closes the other peer's input and nothing else.

@@ -218,6 +218,7 @@ fn system_roots() -> Result<RootCertStore, ClientError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::chain;
     use std::io::Write;
 
     fn fault(content: &str) -> String {
@@ -230,7 +231,7 @@ mod tests {
         let Err(error) = Connector::new("proxy", &trust, true) else {
             panic!("accepted {content:?}");
         };
-        let line = super::super::chain(&error);
+        let line = chain(&error);
         let path = file.path().display().to_string();
         assert!(line.contains(&path), "{line}");
         line.replace(&path, "FILE")
@@ -267,7 +268,7 @@ mod tests {
         let Err(error) = Connector::new("proxy", &trust, true) else {
             panic!("accepted a missing file");
         };
-        let line = super::super::chain(&error);
+        let line = chain(&error);
         assert!(
             line.contains("/nonexistent/ca.pem") && line.contains("No such file"),
             "{line}"

@@ -13,28 +13,28 @@ use std::time::Duration;
 use futures_util::future::{CatchUnwind, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::Reason;
-use h2::server::{Builder, Connection};
+use h2::server;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use self::chunk::Chunk;
+pub use self::connection::Connection;
+use self::local_waker::LocalWaker;
+use self::payload::Payload;
 pub use self::request::Request;
 pub use self::stream::Stream;
-use self::turn::Turn;
-pub use self::wire::Wire;
 use crate::drain::Drain;
 use crate::net::transport::Transport;
 use crate::outcome::{Malformed, Refusal};
 
-mod ahead;
-mod chunk;
+mod connection;
 mod frames;
-mod gathered;
+mod local_waker;
+mod payload;
+mod read_buffer;
 mod request;
-mod room;
+mod send_buffer;
 mod stream;
-mod turn;
-mod wire;
+mod write_queue;
 
 /// Serves a connection to its end: every request becomes a future that `tunnel` makes, and that is run here.
 ///
@@ -46,7 +46,7 @@ mod wire;
 /// Why the connection was refused as a whole: it never asked for anything, or sent too many frames. The requests on it
 /// have ended each for itself.
 pub async fn serve<D: Transport, F: Future<Output = ()>, L: Future<Output = Refusal>>(
-    wire: Wire<D>,
+    wire: Connection<D>,
     late: impl Fn(Option<Instant>) -> L,
     drain: &Drain,
     lapsed: &Notify,
@@ -68,8 +68,8 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, L: Future<Output = Refu
     serving.run(late, drain, lapsed, tunnel).await
 }
 
-async fn handshake<D: Transport>(wire: &Wire<D>) -> Result<Connection<Wire<D>, Chunk>, Refusal> {
-    let mut handshake = Builder::new()
+async fn handshake<D: Transport>(wire: &Connection<D>) -> Result<server::Connection<Connection<D>, Payload>, Refusal> {
+    let mut handshake = server::Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(MOST_STREAMS * WINDOW)
         .max_concurrent_streams(MOST_STREAMS)
@@ -103,8 +103,8 @@ fn refusal_of(error: &h2::Error) -> Refusal {
 
 /// A connection that is being served.
 struct Serving<D: Transport, F, L> {
-    connection: Connection<Wire<D>, Chunk>,
-    wire: Wire<D>,
+    connection: server::Connection<Connection<D>, Payload>,
+    wire: Connection<D>,
     /// A panic ends its stream and nothing else: its record accounts for it.
     streams: FuturesUnordered<CatchUnwind<AssertUnwindSafe<F>>>,
     requests: u64,
@@ -150,7 +150,7 @@ impl<D: Transport, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<
                 () = lapsed.notified() => {}
             }
         });
-        let turn = Turn::new();
+        let turn = LocalWaker::new();
         loop {
             let event = poll_fn(|context| turn.poll(context, |context| self.poll_next(context, leaving.as_mut())));
             match event.await {
@@ -182,7 +182,7 @@ impl<D: Transport, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<
         }
         // What is left of its streams learns of the end now.
         drop(self.connection);
-        self.wire.outbox().abandoned();
+        self.wire.buffers().abandoned();
         while self.streams.next().await.is_some() {}
         verdict
     }
@@ -197,7 +197,7 @@ impl<D: Transport, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<
         }
         match self.connection.poll_accept(context) {
             Poll::Ready(Some(Ok((request, respond)))) => {
-                let request = Request::new(request, respond, (self.wire.outbox(), self.wire.earned()));
+                let request = Request::new(request, respond, (self.wire.buffers(), self.wire.credit()));
                 return Poll::Ready(Event::Asked(Box::new(request)));
             }
             Poll::Ready(Some(Err(error))) => return Poll::Ready(Event::Closed(Some(error))),

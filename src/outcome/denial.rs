@@ -1,6 +1,7 @@
 //! A refusal in the words that its client is told.
 
 use super::Refusal;
+use crate::text::ascii;
 
 /// A refusal in the words that its client is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,13 +14,9 @@ pub struct Denial {
 impl Denial {
     /// A refusal with a phrase of its own. Bytes that a reason phrase may not hold become `?`.
     pub fn with_phrase(refusal: Refusal, phrase: &str) -> Self {
-        let printable = |character| match character {
-            ' '..='~' => character,
-            _ => '?',
-        };
         Self {
             refusal,
-            phrase: Some(phrase.chars().map(printable).collect()),
+            phrase: Some(ascii(phrase.chars())),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::text::ascii;
+
 /// The software of one side, as it names itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Software(Box<str>);
@@ -9,11 +11,7 @@ pub struct Software(Box<str>);
 impl Software {
     /// What stands behind `SSH-2.0-`. Whatever is not printable ASCII is a `?`: it goes into a log.
     pub(super) fn of(bytes: &[u8]) -> Self {
-        let printable = |&byte: &u8| match byte {
-            b' '..=b'~' => char::from(byte),
-            _ => '?',
-        };
-        Self(bytes.iter().map(printable).collect())
+        Self(ascii(bytes.iter().copied().map(char::from)))
     }
 
     /// Which family it belongs to.

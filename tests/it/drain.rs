@@ -1,12 +1,10 @@
 //! The way down of the real binary: signals in, exit status out, and what clients see meanwhile.
 
-use std::net::TcpListener;
-
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
-use crate::harness::target::{Blackhole, Target};
+use crate::harness::target::{Blackhole, Closed, Target};
 use crate::harness::{allow, refusal, request};
 use rustix::process::Signal;
 
@@ -307,11 +305,8 @@ fn the_command_says_when_nobody_can_be_asked() {
     let server = server_to(&target, "{delay: 0s}");
     let public = server.public().to_string();
     let refused = format!("switchboard: {public} does not drain: HTTP/1.1 405 only CONNECT is served here");
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let port = Closed::bind();
+    let closed = port.address().to_string();
     let unreachable = format!("switchboard: cannot ask {closed} to drain: Connection refused");
     for (admin, expected) in [(&public, refused), (&closed, unreachable)] {
         let mut asking = Process::spawn(switchboard(&["drain", "--wait", "--admin", admin]));

@@ -1,6 +1,7 @@
 //! The tables of the documents against the program: refusals, reasons, metrics, limits and files of tests.
 
 use std::fs;
+use std::path::Path;
 
 use switchboard::config::Config;
 use switchboard::metrics::Metrics;
@@ -147,6 +148,29 @@ fn every_file_of_tests_has_a_row() {
                 !name.ends_with(".rs") || name == "main.rs" || table.contains(&row),
                 "no row: {row}"
             );
+        }
+    }
+}
+
+#[test]
+fn every_link_between_documents_leads_to_a_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut documents: Vec<_> = ["", "docs", "deploy", "benches", "benches/compare", "tests"]
+        .iter()
+        .flat_map(|folder| fs::read_dir(root.join(folder)).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    assert!(documents.len() > 10, "{documents:?}");
+    for document in documents {
+        let text = fs::read_to_string(&document).unwrap();
+        for link in text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split([')', '#']).next())
+        {
+            let is_file = document.parent().unwrap().join(link).exists();
+            assert!(link.starts_with("http") || is_file, "{}: {link}", document.display());
         }
     }
 }

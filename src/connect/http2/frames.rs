@@ -13,21 +13,21 @@ use tokio::time::Instant;
 /// ever, as fast as they come. Here each has a price, and a connection that cannot pay has to end. Credit comes with
 /// time, and with every DATA frame that the client was sent: that is what honest WINDOW_UPDATEs and PINGs answer.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub(super) struct FrameBudget {
     head: Vec<u8>,
     /// Bytes of the preface, or of the payload of the frame at hand, that are still to come.
     skip: usize,
     credit: u32,
     counted_to: Instant,
-    earned: Earned,
+    earned: EarnedCredit,
     too_many: bool,
 }
 
 /// What the client's connection earns by the DATA that it is sent.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Earned(Arc<AtomicU32>);
+pub(super) struct EarnedCredit(Arc<AtomicU32>);
 
-impl Earned {
+impl EarnedCredit {
     /// So many bytes of a tunnel left in DATA frames.
     pub(super) fn sent(&self, bytes: usize) {
         let earned = PER_SENT + u32::try_from(bytes / BYTES_PER_CREDIT).unwrap_or(MOST_CREDIT);
@@ -35,9 +35,9 @@ impl Earned {
     }
 }
 
-impl Frames {
+impl FrameBudget {
     /// The frames behind a preface that is still to come.
-    pub(super) fn new(earned: Earned) -> Self {
+    pub(super) fn new(earned: EarnedCredit) -> Self {
         Self {
             head: Vec::with_capacity(HEAD),
             skip: PREFACE,
@@ -49,7 +49,7 @@ impl Frames {
     }
 
     /// Where what the client is sent is counted.
-    pub(super) fn earned(&self) -> Earned {
+    pub(super) fn credit(&self) -> EarnedCredit {
         self.earned.clone()
     }
 
@@ -59,7 +59,7 @@ impl Frames {
     }
 
     /// These bytes came next. False when there were too many frames in them.
-    pub(super) fn came(&mut self, mut bytes: &[u8]) -> bool {
+    pub(super) fn observe(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let known = bytes.len().min(self.skip);
             self.skip -= known;
@@ -144,16 +144,16 @@ mod tests {
         frame
     }
 
-    fn frames() -> Frames {
-        let mut frames = Frames::new(Earned::default());
-        assert!(frames.came(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
+    fn frames() -> FrameBudget {
+        let mut frames = FrameBudget::new(EarnedCredit::default());
+        assert!(frames.observe(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
         frames
     }
 
     /// How many of these may come at once.
     fn at_once(frame: &[u8]) -> usize {
         let mut frames = frames();
-        (0..100_000).take_while(|_| frames.came(frame)).count()
+        (0..100_000).take_while(|_| frames.observe(frame)).count()
     }
 
     #[tokio::test(start_paused = true)]
@@ -179,26 +179,26 @@ mod tests {
     async fn credit_comes_with_time_and_is_saved_up_to_the_most() {
         let (mut frames, ping) = (frames(), frame(PING, 0, 8));
         for _ in 0..500 {
-            assert!(frames.came(&ping));
+            assert!(frames.observe(&ping));
         }
         for (pause, pings) in [(1, 100), (3600, 500)] {
             tokio::time::advance(Duration::from_secs(pause)).await;
             for _ in 0..pings {
-                assert!(frames.came(&ping), "after {pause} s");
+                assert!(frames.observe(&ping), "after {pause} s");
             }
         }
-        assert!(!frames.came(&ping));
+        assert!(!frames.observe(&ping));
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_is_sent_data_may_answer_it() {
-        let earned = Earned::default();
-        let mut frames = Frames::new(earned.clone());
-        frames.came(&[0; PREFACE]);
+        let earned = EarnedCredit::default();
+        let mut frames = FrameBudget::new(earned.clone());
+        frames.observe(&[0; PREFACE]);
         let update = frame(8, 0, 4);
         for _ in 0..100_000 {
             earned.sent(40);
-            assert!(frames.came(&update) && frames.came(&update));
+            assert!(frames.observe(&update) && frames.observe(&update));
         }
     }
 
@@ -209,9 +209,9 @@ mod tests {
             let _guard = runtime.enter();
             let bytes: Vec<u8> = lengths.iter().flat_map(|&(kind, length)| frame(kind, 0, length)).collect();
             let (mut whole, mut chopped) = (frames(), frames());
-            whole.came(&bytes);
+            whole.observe(&bytes);
             for piece in bytes.chunks(size) {
-                chopped.came(piece);
+                chopped.observe(piece);
             }
             prop_assert_eq!((whole.credit, whole.skip, whole.too_many), (chopped.credit, chopped.skip, chopped.too_many));
         }

@@ -6,12 +6,12 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderValue, Method, Response, StatusCode, header, request};
 
-use super::chunk::Chunk;
-use super::frames::Earned;
-use super::room::Outbox;
+use super::frames::EarnedCredit;
+use super::payload::Payload;
+use super::send_buffer::SendBuffers;
 use super::stream::Stream;
 use crate::authority::Authority;
-use crate::connect::Client;
+use crate::connect::Exchange;
 use crate::outcome::{Denial, Malformed, Refusal};
 
 /// A client that has asked on a stream of its own, and has no answer yet.
@@ -19,15 +19,15 @@ use crate::outcome::{Denial, Malformed, Refusal};
 pub struct Request {
     head: request::Parts,
     receive: RecvStream,
-    respond: SendResponse<Chunk>,
-    outgoing: (Outbox, Earned),
+    respond: SendResponse<Payload>,
+    outgoing: (SendBuffers, EarnedCredit),
 }
 
 impl Request {
     pub(super) fn new(
         request: http::Request<RecvStream>,
-        respond: SendResponse<Chunk>,
-        outgoing: (Outbox, Earned),
+        respond: SendResponse<Payload>,
+        outgoing: (SendBuffers, EarnedCredit),
     ) -> Self {
         let (head, receive) = request.into_parts();
         Self {
@@ -39,7 +39,7 @@ impl Request {
     }
 }
 
-impl Client for Request {
+impl Exchange for Request {
     type Transport = Stream;
 
     const HTTP: &'static str = "2";
@@ -64,7 +64,7 @@ impl Client for Request {
     }
 
     /// Only a reset is leaving: END_STREAM is an end of stream and nothing else, with no close(2) behind it.
-    async fn leaves(&mut self) {
+    async fn client_left(&mut self) {
         // An error is the end of the connection.
         poll_fn(|context| self.respond.poll_reset(context)).await.ok();
     }

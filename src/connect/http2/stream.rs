@@ -6,11 +6,11 @@ use std::time::Duration;
 use h2::{Reason, RecvStream, SendStream};
 use parking_lot::{Mutex, MutexGuard};
 
-use self::receive::{From, Receive};
-use self::send::{Send, To};
-use super::chunk::Chunk;
-use super::frames::Earned;
-use super::room::Outbox;
+use self::receive::{ReceiveHalf, StreamReader};
+use self::send::{SendHalf, StreamWriter};
+use super::frames::EarnedCredit;
+use super::payload::Payload;
+use super::send_buffer::SendBuffers;
 use crate::net::transport::Transport;
 
 mod receive;
@@ -19,18 +19,18 @@ mod send;
 /// A stream whose client has its answer.
 #[derive(Debug)]
 pub struct Stream {
-    receive: Receive,
+    receive: ReceiveHalf,
     /// Behind a lock, as both directions need it: to send, and to learn of a reset. They run in one task.
-    send: Mutex<Send>,
-    outgoing: (Outbox, Earned),
+    send: Mutex<SendHalf>,
+    outgoing: (SendBuffers, EarnedCredit),
     reset: bool,
 }
 
 impl Stream {
-    pub(super) fn new(receive: RecvStream, send: SendStream<Chunk>, outgoing: (Outbox, Earned)) -> Self {
+    pub(super) fn new(receive: RecvStream, send: SendStream<Payload>, outgoing: (SendBuffers, EarnedCredit)) -> Self {
         Self {
-            receive: Receive::new(receive),
-            send: Mutex::new(Send::new(send, outgoing.0.clone())),
+            receive: ReceiveHalf::new(receive),
+            send: Mutex::new(SendHalf::new(send, outgoing.0.clone())),
             outgoing,
             reset: false,
         }
@@ -42,19 +42,19 @@ impl Stream {
         self
     }
 
-    fn sending(&mut self) -> &mut Send {
+    fn sending(&mut self) -> &mut SendHalf {
         self.send.get_mut()
     }
 }
 
 impl Transport for Stream {
-    type Reader<'a> = From<'a>;
-    type Writer<'a> = To<'a>;
+    type Reader<'a> = StreamReader<'a>;
+    type Writer<'a> = StreamWriter<'a>;
 
-    fn split(&mut self) -> (From<'_>, To<'_>) {
+    fn split(&mut self) -> (StreamReader<'_>, StreamWriter<'_>) {
         (
-            From::new(&mut self.receive, &self.send),
-            To::new(&self.send, &self.outgoing),
+            StreamReader::new(&mut self.receive, &self.send),
+            StreamWriter::new(&self.send, &self.outgoing),
         )
     }
 
@@ -90,7 +90,7 @@ impl Drop for Stream {
     }
 }
 
-fn lock(send: &Mutex<Send>) -> MutexGuard<'_, Send> {
+fn lock(send: &Mutex<SendHalf>) -> MutexGuard<'_, SendHalf> {
     send.lock()
 }
 

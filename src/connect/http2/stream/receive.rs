@@ -9,12 +9,12 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 
-use super::{Send, broken, lock};
+use super::{SendHalf, broken, lock};
 use crate::net::transport::Reader;
 
 /// What has come and was not passed on.
 #[derive(Debug)]
-pub(super) struct Receive {
+pub(super) struct ReceiveHalf {
     stream: RecvStream,
     /// What came while nothing of it could be passed on.
     ahead: VecDeque<Bytes>,
@@ -25,7 +25,7 @@ pub(super) struct Receive {
     ended: bool,
 }
 
-impl Receive {
+impl ReceiveHalf {
     pub(super) fn new(stream: RecvStream) -> Self {
         Self {
             stream,
@@ -124,18 +124,18 @@ impl Receive {
 
 /// Where the upload is read.
 #[derive(Debug)]
-pub struct From<'a> {
-    receive: &'a mut Receive,
-    send: &'a Mutex<Send>,
+pub struct StreamReader<'a> {
+    receive: &'a mut ReceiveHalf,
+    send: &'a Mutex<SendHalf>,
 }
 
-impl<'a> From<'a> {
-    pub(super) fn new(receive: &'a mut Receive, send: &'a Mutex<Send>) -> Self {
+impl<'a> StreamReader<'a> {
+    pub(super) fn new(receive: &'a mut ReceiveHalf, send: &'a Mutex<SendHalf>) -> Self {
         Self { receive, send }
     }
 }
 
-impl Reader for From<'_> {
+impl Reader for StreamReader<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.receive.has_some() {
             if ready!(self.receive.poll_frame(context))?.is_none() {

@@ -11,27 +11,27 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::PollSemaphore;
 
-use super::super::chunk::Chunk;
-use super::super::frames::Earned;
-use super::super::room::{Lane, Outbox, ROOM, Room};
+use super::super::frames::EarnedCredit;
+use super::super::payload::Payload;
+use super::super::send_buffer::{BUFFER_BYTES, Class, SendBuffer, SendBuffers};
 use super::{broken, lock};
 use crate::net::transport::Writer;
 
 /// What h2 is given to send.
 #[derive(Debug)]
-pub(super) struct Send {
-    stream: SendStream<Chunk>,
-    outbox: Outbox,
+pub(super) struct SendHalf {
+    stream: SendStream<Payload>,
+    buffers: SendBuffers,
     ended: bool,
     /// Once it has ended: completes when all of it has left.
     left: Option<oneshot::Receiver<Infallible>>,
 }
 
-impl Send {
-    pub(super) fn new(stream: SendStream<Chunk>, outbox: Outbox) -> Self {
+impl SendHalf {
+    pub(super) fn new(stream: SendStream<Payload>, buffers: SendBuffers) -> Self {
         Self {
             stream,
-            outbox,
+            buffers,
             ended: false,
             left: None,
         }
@@ -76,7 +76,7 @@ impl Send {
     pub(super) fn end(&mut self, last: Vec<u8>) {
         if !self.ended {
             self.ended = true;
-            let (last, left) = Chunk::last(last, &self.outbox);
+            let (last, left) = Payload::last(last, &self.buffers);
             self.left = Some(left);
             // It fails for a stream that has been reset, which whoever reads learns.
             self.stream.send_data(last, true).ok();
@@ -86,49 +86,49 @@ impl Send {
 
 /// Where the download is written.
 #[derive(Debug)]
-pub struct To<'a> {
-    send: &'a Mutex<Send>,
-    lane: Lane,
+pub struct StreamWriter<'a> {
+    send: &'a Mutex<SendHalf>,
+    class: Class,
     turns: PollSemaphore,
     /// It has its turn.
-    units: Option<OwnedSemaphorePermit>,
+    permits: Option<OwnedSemaphorePermit>,
     /// It is being read into.
-    room: Option<Room>,
-    outbox: &'a Outbox,
-    earned: &'a Earned,
+    room: Option<SendBuffer>,
+    buffers: &'a SendBuffers,
+    earned: &'a EarnedCredit,
 }
 
-impl<'a> To<'a> {
-    pub(super) fn new(send: &'a Mutex<Send>, (outbox, earned): &'a (Outbox, Earned)) -> Self {
+impl<'a> StreamWriter<'a> {
+    pub(super) fn new(send: &'a Mutex<SendHalf>, (buffers, earned): &'a (SendBuffers, EarnedCredit)) -> Self {
         Self {
             send,
-            lane: Lane::Few,
-            turns: outbox.turns(Lane::Few),
-            units: None,
+            class: Class::Interactive,
+            turns: buffers.permits(Class::Interactive),
+            permits: None,
             room: None,
-            outbox,
+            buffers,
             earned,
         }
     }
 }
 
-impl Writer for To<'_> {
+impl Writer for StreamWriter<'_> {
     /// The window before the turn: whoever has a turn can send. But nobody waits for one with the other. A client may
     /// take windows back (RFC 9113 section 6.9.2), of bytes that have had their turn: these need the connection's window
     /// again, which must not be with those who wait for the turn.
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut send = lock(self.send);
-        let Poll::Ready(window) = send.poll_capacity(context, self.lane.most()) else {
-            (self.units, self.turns) = (None, self.outbox.turns(self.lane));
+        let Poll::Ready(window) = send.poll_capacity(context, self.class.most()) else {
+            (self.permits, self.turns) = (None, self.buffers.permits(self.class));
             return Poll::Pending;
         };
         window?;
-        if self.units.is_none() {
-            let Poll::Ready(units) = self.turns.poll_acquire_many(context, self.lane.units()) else {
+        if self.permits.is_none() {
+            let Poll::Ready(permits) = self.turns.poll_acquire_many(context, self.class.permits()) else {
                 send.give_back();
                 return Poll::Pending;
             };
-            self.units = units;
+            self.permits = permits;
         }
         Poll::Ready(Ok(()))
     }
@@ -138,17 +138,17 @@ impl Writer for To<'_> {
     }
 
     fn most_lent(&self) -> usize {
-        ROOM
+        BUFFER_BYTES
     }
 
     fn lend(&mut self, most: usize) -> Option<&mut [u8]> {
-        let units = self.units.take()?;
-        let most = most.min(self.lane.most()).min(lock(self.send).stream.capacity());
+        let permits = self.permits.take()?;
+        let most = most.min(self.class.most()).min(lock(self.send).stream.capacity());
         // Nothing can be read into nothing: that would look like an end.
         if most == 0 {
             return None;
         }
-        self.room.insert(Room::new(units)).memory().get_mut(..most)
+        self.room.insert(SendBuffer::new(permits)).memory().get_mut(..most)
     }
 
     fn keep(&mut self, bytes: usize) -> io::Result<()> {
@@ -159,19 +159,19 @@ impl Writer for To<'_> {
         let sent = if bytes == 0 {
             Ok(())
         } else {
-            let chunk = if bytes < FEW {
-                let (bytes, units) = room.copy(bytes);
-                Chunk::of(bytes, units, self.earned)
+            let chunk = if bytes < COPIED_BELOW {
+                let (bytes, permits) = room.copy(bytes);
+                Payload::of(bytes, permits, self.earned)
             } else {
-                Chunk::read(room.slice(bytes), self.outbox, self.earned)
+                Payload::read(room.slice(bytes), self.buffers, self.earned)
             };
             send.stream.send_data(chunk, false).map_err(broken)
         };
         send.give_back();
-        let lane = Lane::after(bytes);
-        if lane != self.lane {
-            self.lane = lane;
-            self.turns = self.outbox.turns(lane);
+        let class = Class::after(bytes);
+        if class != self.class {
+            self.class = class;
+            self.turns = self.buffers.permits(class);
         }
         sent
     }
@@ -181,7 +181,7 @@ impl Writer for To<'_> {
         ready!(send.poll_capacity(context, bytes.len()))?;
         let now = bytes.get(..send.stream.capacity()).unwrap_or(bytes).to_vec();
         let length = now.len();
-        let chunk = Chunk::of(now, None, self.earned);
+        let chunk = Payload::of(now, None, self.earned);
         let sent = send.stream.send_data(chunk, false).map_err(broken);
         send.give_back();
         Poll::Ready(sent.map(|()| length))
@@ -194,4 +194,4 @@ impl Writer for To<'_> {
 }
 
 /// A read of less is copied: it need not hold all the room that it might have filled.
-const FEW: usize = 32 * 1024;
+const COPIED_BELOW: usize = 32 * 1024;

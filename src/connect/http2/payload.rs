@@ -5,17 +5,17 @@ use std::convert::Infallible;
 use bytes::Buf;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::frames::Earned;
-use super::room::{Outbox, Slice};
+use super::frames::EarnedCredit;
+use super::send_buffer::{SendBuffers, Slice};
 
 /// Bytes that the connection still has to send. When they have left, the connection has earned by it.
 #[derive(Debug)]
-pub(super) struct Chunk {
+pub(super) struct Payload {
     bytes: Bytes,
     sent: usize,
-    earned: Option<Earned>,
+    earned: Option<EarnedCredit>,
     /// For the last of a stream: nothing is sent by it. When all that was written has left it is dropped, which says so.
-    leaves: Option<(oneshot::Sender<Infallible>, Outbox)>,
+    leaves: Option<(oneshot::Sender<Infallible>, SendBuffers)>,
 }
 
 #[derive(Debug)]
@@ -25,17 +25,17 @@ enum Bytes {
         start: usize,
         _units: Option<OwnedSemaphorePermit>,
     },
-    Read(Slice, Outbox),
+    Read(Slice, SendBuffers),
 }
 
-impl Chunk {
+impl Payload {
     /// Bytes of a tunnel.
-    pub(super) fn of(bytes: Vec<u8>, units: Option<OwnedSemaphorePermit>, earned: &Earned) -> Self {
+    pub(super) fn of(bytes: Vec<u8>, permits: Option<OwnedSemaphorePermit>, earned: &EarnedCredit) -> Self {
         Self {
             bytes: Bytes::Copied {
                 bytes,
                 start: 0,
-                _units: units,
+                _units: permits,
             },
             sent: 0,
             earned: Some(earned.clone()),
@@ -44,9 +44,9 @@ impl Chunk {
     }
 
     /// Bytes of a tunnel that stand where they were read.
-    pub(super) fn read(slice: Slice, outbox: &Outbox, earned: &Earned) -> Self {
+    pub(super) fn read(slice: Slice, buffers: &SendBuffers, earned: &EarnedCredit) -> Self {
         Self {
-            bytes: Bytes::Read(slice, outbox.clone()),
+            bytes: Bytes::Read(slice, buffers.clone()),
             sent: 0,
             earned: Some(earned.clone()),
             leaves: None,
@@ -55,7 +55,7 @@ impl Chunk {
 
     /// The last of a stream: the text of a refusal, or nothing. What comes with it completes when it has left, and all
     /// that was before it, or when it never will.
-    pub(super) fn last(bytes: Vec<u8>, outbox: &Outbox) -> (Self, oneshot::Receiver<Infallible>) {
+    pub(super) fn last(bytes: Vec<u8>, buffers: &SendBuffers) -> (Self, oneshot::Receiver<Infallible>) {
         let (leaves, left) = oneshot::channel();
         let last = Self {
             bytes: Bytes::Copied {
@@ -65,13 +65,13 @@ impl Chunk {
             },
             sent: 0,
             earned: None,
-            leaves: Some((leaves, outbox.clone())),
+            leaves: Some((leaves, buffers.clone())),
         };
         (last, left)
     }
 }
 
-impl Buf for Chunk {
+impl Buf for Payload {
     fn remaining(&self) -> usize {
         match &self.bytes {
             Bytes::Copied { bytes, start, .. } => bytes.len() - start,
@@ -82,8 +82,8 @@ impl Buf for Chunk {
     fn chunk(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Copied { bytes, start, .. } => bytes.get(*start..).unwrap_or_default(),
-            Bytes::Read(slice, outbox) => {
-                outbox.show(slice);
+            Bytes::Read(slice, buffers) => {
+                buffers.show(slice);
                 slice.bytes()
             }
         }
@@ -98,13 +98,13 @@ impl Buf for Chunk {
     }
 }
 
-impl Drop for Chunk {
+impl Drop for Payload {
     fn drop(&mut self) {
         if let Some(earned) = &self.earned {
             earned.sent(self.sent);
         }
-        if let Some((leaves, outbox)) = self.leaves.take() {
-            outbox.leaves(leaves);
+        if let Some((leaves, buffers)) = self.leaves.take() {
+            buffers.leaves(leaves);
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::coop::has_budget_remaining;
 /// A connection wakes its streams when it has sent, and they wake it when they have to send, all within one task. Each
 /// of those would put the task into a queue again, and have tokio wake an idle thread to take it over, with cold caches.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct LocalWaker {
     own: Arc<Own>,
     waker: Waker,
 }
@@ -25,7 +25,7 @@ struct Own {
     task: AtomicWaker,
 }
 
-impl Turn {
+impl LocalWaker {
     pub(super) fn new() -> Self {
         let own = Arc::<Own>::default();
         Self {
@@ -96,13 +96,14 @@ mod tests {
     fn run(wakes: usize) -> (usize, usize) {
         let task = Arc::<Counted>::default();
         let mut rounds = 0;
-        let polled: Poll<()> = Turn::new().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&task))), |context| {
-            rounds += 1;
-            if rounds <= wakes {
-                context.waker().wake_by_ref();
-            }
-            Poll::Pending
-        });
+        let polled: Poll<()> =
+            LocalWaker::new().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&task))), |context| {
+                rounds += 1;
+                if rounds <= wakes {
+                    context.waker().wake_by_ref();
+                }
+                Poll::Pending
+            });
         assert!(polled.is_pending());
         (rounds, task.0.load(Ordering::SeqCst))
     }
@@ -118,19 +119,20 @@ mod tests {
     async fn who_has_used_up_what_a_task_may_do_lets_other_tasks_run() {
         let task = Arc::<Counted>::default();
         let mut rounds = 0;
-        let polled: Poll<()> = Turn::new().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&task))), |context| {
-            rounds += 1;
-            while pin!(consume_budget()).poll(context).is_ready() {}
-            context.waker().wake_by_ref();
-            Poll::Pending
-        });
+        let polled: Poll<()> =
+            LocalWaker::new().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&task))), |context| {
+                rounds += 1;
+                while pin!(consume_budget()).poll(context).is_ready() {}
+                context.waker().wake_by_ref();
+                Poll::Pending
+            });
         assert!(polled.is_pending());
         assert_eq!((rounds, task.0.load(Ordering::SeqCst)), (1, 1));
     }
 
     #[test]
     fn who_is_woken_from_outside_wakes_its_task() {
-        let (turn, task) = (Turn::new(), Arc::<Counted>::default());
+        let (turn, task) = (LocalWaker::new(), Arc::<Counted>::default());
         let mut kept = None;
         let polled: Poll<()> = turn.poll(&mut Context::from_waker(&Waker::from(Arc::clone(&task))), |context| {
             kept = Some(context.waker().clone());

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-use super::room::Slice;
+use super::send_buffer::Slice;
 use crate::net::transport::Writer;
 
 /// Bytes in the order in which they are to be sent.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct WriteQueue {
     pieces: VecDeque<Piece>,
     /// The bytes of all pieces that are copied.
     copied: Vec<u8>,
@@ -24,7 +24,7 @@ enum Piece {
     Shared(Slice),
 }
 
-impl Gathered {
+impl WriteQueue {
     /// How many they are.
     pub(super) fn len(&self) -> usize {
         self.length
@@ -109,7 +109,7 @@ const MOST_SLICES: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use super::super::room::{Lane, Outbox, Room};
+    use super::super::send_buffer::{Class, SendBuffer, SendBuffers};
     use super::*;
     use proptest::prelude::*;
     use std::task::Waker;
@@ -148,17 +148,17 @@ mod tests {
             pieces in proptest::collection::vec((any::<bool>(), 1_usize..300), 0..200),
             most in 1_usize..2000,
         ) {
-            let outbox = Outbox::new();
+            let buffers = SendBuffers::new();
             let mut context = Context::from_waker(Waker::noop());
-            let (mut gathered, mut expected) = (Gathered::default(), Vec::<u8>::new());
+            let (mut gathered, mut expected) = (WriteQueue::default(), Vec::<u8>::new());
             let mut sink = Choosy { taken: Vec::new(), most, pauses: false };
             for (number, &(shared, length)) in pieces.iter().enumerate() {
                 let bytes = vec![u8::try_from(number % 251).unwrap(); length];
                 expected.extend(&bytes);
-                let turn = outbox.turns(Lane::Bulk).poll_acquire_many(&mut context, Lane::Bulk.units());
+                let turn = buffers.permits(Class::Bulk).poll_acquire_many(&mut context, Class::Bulk.permits());
                 match turn {
-                    Poll::Ready(Some(units)) if shared => {
-                        let mut room = Room::new(units);
+                    Poll::Ready(Some(permits)) if shared => {
+                        let mut room = SendBuffer::new(permits);
                         room.memory()[..length].copy_from_slice(&bytes);
                         gathered.share(room.slice(length));
                     }

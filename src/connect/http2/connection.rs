@@ -8,10 +8,10 @@ use std::task::{Context, Poll, ready};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::ahead::Ahead;
-use super::frames::{Earned, Frames};
-use super::gathered::Gathered;
-use super::room::Outbox;
+use super::frames::{EarnedCredit, FrameBudget};
+use super::read_buffer::ReadBuffer;
+use super::send_buffer::SendBuffers;
+use super::write_queue::WriteQueue;
 use crate::net::transport::{Reader, Transport, Writer};
 
 /// What the h2 crate reads and writes, shared with who drives it.
@@ -20,36 +20,36 @@ use crate::net::transport::{Reader, Transport, Writer};
 /// two TLS records, as 16 KiB and nine bytes are one and a bit. So a flush of h2's does nothing, and its driver
 /// [sends](Self::poll_send) when there is nothing more to gather: a third less CPU for each GiB.
 #[derive(Debug)]
-pub struct Wire<D>(Arc<Mutex<State<D>>>);
+pub struct Connection<D>(Arc<Mutex<State<D>>>);
 
 #[derive(Debug)]
 struct State<D> {
     end: D,
     /// Begins with what was read before HTTP/2 was known to be spoken.
-    ahead: Ahead,
-    frames: Frames,
-    outbox: Outbox,
-    unsent: Gathered,
+    ahead: ReadBuffer,
+    frames: FrameBudget,
+    buffers: SendBuffers,
+    unsent: WriteQueue,
     /// How much of what comes behind the end is still thrown away.
     lingering: usize,
 }
 
-impl<D> Clone for Wire<D> {
+impl<D> Clone for Connection<D> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<D: Transport> Wire<D> {
+impl<D: Transport> Connection<D> {
     /// On a connection of which that much was read.
     pub fn new(mut end: D, early: Vec<u8>) -> Self {
         end.keep_unsent_short();
         Self(Arc::new(Mutex::new(State {
             end,
-            ahead: Ahead::of(early),
-            frames: Frames::new(Earned::default()),
-            outbox: Outbox::new(),
-            unsent: Gathered::default(),
+            ahead: ReadBuffer::of(early),
+            frames: FrameBudget::new(EarnedCredit::default()),
+            buffers: SendBuffers::new(),
+            unsent: WriteQueue::default(),
             lingering: LINGER_BYTES,
         })))
     }
@@ -60,13 +60,13 @@ impl<D: Transport> Wire<D> {
     }
 
     /// Where it is counted what the client is sent.
-    pub(super) fn earned(&self) -> Earned {
-        self.lock().frames.earned()
+    pub(super) fn credit(&self) -> EarnedCredit {
+        self.lock().frames.credit()
     }
 
     /// What its streams send by.
-    pub(super) fn outbox(&self) -> Outbox {
-        self.lock().outbox.clone()
+    pub(super) fn buffers(&self) -> SendBuffers {
+        self.lock().buffers.clone()
     }
 
     /// Whether the client sent so many frames that the connection has to end.
@@ -84,7 +84,7 @@ impl<D: Transport> State<D> {
         let (mut source, _) = self.end.split();
         ready!(self.ahead.poll_fill(context, &mut source))?;
         let next = self.ahead.next(buffer.remaining());
-        if !self.frames.came(next) {
+        if !self.frames.observe(next) {
             // Its driver asks next, and ends the connection: h2 need not see them.
             return Poll::Pending;
         }
@@ -95,16 +95,16 @@ impl<D: Transport> State<D> {
     }
 
     fn poll_gather(&mut self, context: &mut Context<'_>, pieces: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        if self.unsent.len() >= MOST_GATHERED {
+        if self.unsent.len() >= MOST_QUEUED {
             ready!(self.poll_send(context))?;
         }
         for piece in pieces {
-            match self.outbox.shown(piece) {
+            match self.buffers.shown(piece) {
                 Some(slice) => self.unsent.share(slice),
                 None => self.unsent.copy(piece),
             }
         }
-        self.outbox.written();
+        self.buffers.written();
         Poll::Ready(Ok(pieces.iter().map(|piece| piece.len()).sum()))
     }
 
@@ -114,7 +114,7 @@ impl<D: Transport> State<D> {
         if sink.holds_back() {
             ready!(sink.poll_flush(context))?;
         }
-        self.outbox.left();
+        self.buffers.left();
         Poll::Ready(Ok(()))
     }
 
@@ -135,13 +135,13 @@ impl<D: Transport> State<D> {
     }
 }
 
-impl<D: Transport> AsyncRead for Wire<D> {
+impl<D: Transport> AsyncRead for Connection<D> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.lock().poll_read(context, buffer)
     }
 }
 
-impl<D: Transport> AsyncWrite for Wire<D> {
+impl<D: Transport> AsyncWrite for Connection<D> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.lock().poll_gather(context, &[io::IoSlice::new(bytes)])
     }
@@ -168,7 +168,7 @@ impl<D: Transport> AsyncWrite for Wire<D> {
 }
 
 /// What is sent at once, if there is as much: enough for the system call, or the TLS records, to be used well.
-const MOST_GATHERED: usize = 256 * 1024;
+const MOST_QUEUED: usize = 256 * 1024;
 const LINGER_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -177,18 +177,21 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use tokio_util::io::poll_write_buf;
 
-    use super::super::chunk::Chunk;
-    use super::super::room::{Lane, ROOM, Room};
+    use super::super::payload::Payload;
+    use super::super::send_buffer::{BUFFER_BYTES, Class, SendBuffer};
     use super::*;
 
-    fn turns(outbox: &Outbox) -> usize {
-        let mut turns = outbox.turns(Lane::Bulk);
+    fn free_buffers(buffers: &SendBuffers) -> usize {
+        let mut permits = buffers.permits(Class::Bulk);
         let mut context = Context::from_waker(std::task::Waker::noop());
-        let taken: Vec<_> = std::iter::from_fn(|| match turns.poll_acquire_many(&mut context, Lane::Bulk.units()) {
-            Poll::Ready(units) => units,
-            Poll::Pending => None,
-        })
-        .collect();
+        let taken: Vec<_> =
+            std::iter::from_fn(
+                || match permits.poll_acquire_many(&mut context, Class::Bulk.permits()) {
+                    Poll::Ready(permits) => permits,
+                    Poll::Pending => None,
+                },
+            )
+            .collect();
         taken.len()
     }
 
@@ -196,17 +199,17 @@ mod tests {
     async fn a_frame_is_sent_from_the_room_that_it_was_read_into_and_a_small_one_is_copied_out_of_it() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let end = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let wire = Wire::new(end, Vec::new());
-        let (outbox, earned) = (wire.outbox(), wire.earned());
+        let wire = Connection::new(end, Vec::new());
+        let (buffers, earned) = (wire.buffers(), wire.credit());
         let mut context = Context::from_waker(std::task::Waker::noop());
         for (shown_by_h2, free) in [(true, 1), (false, 2)] {
-            let units = outbox
-                .turns(Lane::Bulk)
-                .poll_acquire_many(&mut context, Lane::Bulk.units());
-            let Poll::Ready(Some(units)) = units else {
+            let permits = buffers
+                .permits(Class::Bulk)
+                .poll_acquire_many(&mut context, Class::Bulk.permits());
+            let Poll::Ready(Some(permits)) = permits else {
                 panic!("no turn")
             };
-            let mut chunk = Chunk::read(Room::new(units).slice(ROOM), &outbox, &earned);
+            let mut chunk = Payload::read(SendBuffer::new(permits).slice(BUFFER_BYTES), &buffers, &earned);
             // As h2 writes a frame, and one that is so small that it has copied it behind its head.
             let mut head = &[7; 265][..];
             let written = if shown_by_h2 {
@@ -221,9 +224,9 @@ mod tests {
             };
             assert!(written.is_ready());
             drop(chunk);
-            assert_eq!(turns(&outbox), free);
+            assert_eq!(free_buffers(&buffers), free);
             assert!(wire.poll_send(&mut context).is_ready());
-            assert_eq!(turns(&outbox), 2);
+            assert_eq!(free_buffers(&buffers), 2);
         }
     }
 }

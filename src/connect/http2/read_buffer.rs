@@ -9,13 +9,13 @@ use crate::net::transport::Reader;
 
 /// Bytes that were read together. Without any it holds no memory: that belongs to the worker thread.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct ReadBuffer {
     memory: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Ahead {
+impl ReadBuffer {
     /// Bytes that were read by others.
     pub(super) fn of(bytes: Vec<u8>) -> Self {
         Self {
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn what_was_read_is_taken_in_order_and_no_memory_is_held_without_any() {
         let mut context = Context::from_waker(Waker::noop());
-        let mut ahead = Ahead::of(b"early".to_vec());
+        let mut ahead = ReadBuffer::of(b"early".to_vec());
         let mut source = Bytes(b"what came");
         for expected in [&b"earl"[..], b"y", b"what", b" cam", b"e", b"", b""] {
             assert!(ahead.poll_fill(&mut context, &mut source).is_ready());

@@ -11,7 +11,7 @@ use tokio_util::sync::PollSemaphore;
 
 /// What the streams of a connection and the connection itself share of what is still to be sent.
 #[derive(Clone, Debug)]
-pub(super) struct Outbox(Arc<Shared>);
+pub(super) struct SendBuffers(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -28,40 +28,40 @@ struct Shared {
 /// A part of a room that does not change any more.
 #[derive(Clone, Debug)]
 pub(super) struct Slice {
-    room: Arc<Room>,
+    room: Arc<SendBuffer>,
     start: usize,
     end: usize,
 }
 
 /// Whose turn it is: a stream that had few bytes to send has few again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    Few,
+pub(super) enum Class {
+    Interactive,
     Bulk,
 }
 
 /// Room for one read. Its memory goes back to the worker thread, which has some at hand.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct SendBuffer {
     memory: Vec<u8>,
-    units: OwnedSemaphorePermit,
+    permits: OwnedSemaphorePermit,
 }
 
-impl Outbox {
+impl SendBuffers {
     pub(super) fn new() -> Self {
         Self(Arc::new(Shared {
-            bulk: Arc::new(Semaphore::new(MOST_BULK)),
-            few: Arc::new(Semaphore::new(MOST_FEW)),
+            bulk: Arc::new(Semaphore::new(BULK_PERMITS)),
+            few: Arc::new(Semaphore::new(INTERACTIVE_PERMITS)),
             shown: Mutex::default(),
             leaving: Mutex::new(Some(Vec::new())),
         }))
     }
 
     /// Where a stream waits for its turn.
-    pub(super) fn turns(&self, lane: Lane) -> PollSemaphore {
-        PollSemaphore::new(Arc::clone(match lane {
-            Lane::Few => &self.0.few,
-            Lane::Bulk => &self.0.bulk,
+    pub(super) fn permits(&self, class: Class) -> PollSemaphore {
+        PollSemaphore::new(Arc::clone(match class {
+            Class::Interactive => &self.0.few,
+            Class::Bulk => &self.0.bulk,
         }))
     }
 
@@ -114,34 +114,38 @@ impl Outbox {
     }
 }
 
-impl Lane {
+impl Class {
     /// What one turn takes of what there may be.
-    pub(super) fn units(self) -> u32 {
+    pub(super) fn permits(self) -> u32 {
         match self {
-            Self::Few => 1,
-            Self::Bulk => UNITS,
+            Self::Interactive => 1,
+            Self::Bulk => BUFFER_PERMITS,
         }
     }
 
     /// The most that is read in one turn.
     pub(super) fn most(self) -> usize {
         match self {
-            Self::Few => UNIT,
-            Self::Bulk => ROOM,
+            Self::Interactive => PERMIT_BYTES,
+            Self::Bulk => BUFFER_BYTES,
         }
     }
 
     /// Of the turn after one that gave so many bytes.
     pub(super) fn after(read: usize) -> Self {
-        if read < UNIT { Self::Few } else { Self::Bulk }
+        if read < PERMIT_BYTES {
+            Self::Interactive
+        } else {
+            Self::Bulk
+        }
     }
 }
 
-impl Room {
-    pub(super) fn new(units: OwnedSemaphorePermit) -> Self {
+impl SendBuffer {
+    pub(super) fn new(permits: OwnedSemaphorePermit) -> Self {
         let mut memory = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
-        memory.resize(ROOM, 0);
-        Self { memory, units }
+        memory.resize(BUFFER_BYTES, 0);
+        Self { memory, permits }
     }
 
     pub(super) fn memory(&mut self) -> &mut [u8] {
@@ -159,12 +163,12 @@ impl Room {
 
     /// A few bytes of it, without the rest of it.
     pub(super) fn copy(mut self, length: usize) -> (Vec<u8>, Option<OwnedSemaphorePermit>) {
-        let units = self.units.split(length.div_ceil(UNIT));
-        (self.memory.get(..length).unwrap_or_default().to_vec(), units)
+        let permits = self.permits.split(length.div_ceil(PERMIT_BYTES));
+        (self.memory.get(..length).unwrap_or_default().to_vec(), permits)
     }
 }
 
-impl Drop for Room {
+impl Drop for SendBuffer {
     fn drop(&mut self) {
         SPARE.with_borrow_mut(|spare| {
             if spare.len() < MOST_SPARE {
@@ -194,16 +198,16 @@ thread_local! {
 }
 
 /// The most that one read gives: the fewer and larger they are, the fewer times target and client are woken.
-pub(super) const ROOM: usize = 256 * 1024;
+pub(super) const BUFFER_BYTES: usize = 256 * 1024;
 /// As it is counted; a read of less takes less of what there may be.
-const UNIT: usize = 4096;
+const PERMIT_BYTES: usize = 4096;
 /// Of each room.
 #[expect(clippy::cast_possible_truncation, reason = "it is 64")]
-const UNITS: u32 = (ROOM / UNIT) as u32;
+const BUFFER_PERMITS: u32 = (BUFFER_BYTES / PERMIT_BYTES) as u32;
 /// Two rooms: more of them would not stay in the cache.
-const MOST_BULK: usize = 2 * ROOM / UNIT;
+const BULK_PERMITS: usize = 2 * BUFFER_BYTES / PERMIT_BYTES;
 /// 64 KiB.
-const MOST_FEW: usize = 16;
+const INTERACTIVE_PERMITS: usize = 16;
 /// What a thread keeps.
 const MOST_SPARE: usize = 2;
 
@@ -212,68 +216,74 @@ mod tests {
     use super::*;
     use std::task::{Context, Poll, Waker};
 
-    fn turn(outbox: &Outbox) -> Option<Room> {
+    fn turn(buffers: &SendBuffers) -> Option<SendBuffer> {
         let mut context = Context::from_waker(Waker::noop());
-        match outbox.turns(Lane::Bulk).poll_acquire_many(&mut context, UNITS) {
-            Poll::Ready(units) => units.map(Room::new),
+        match buffers
+            .permits(Class::Bulk)
+            .poll_acquire_many(&mut context, BUFFER_PERMITS)
+        {
+            Poll::Ready(permits) => permits.map(SendBuffer::new),
             Poll::Pending => None,
         }
     }
 
     #[test]
     fn few_bytes_are_read_however_much_bulk_waits_and_they_are_bounded_too() {
-        let outbox = Outbox::new();
-        let _bulk: Vec<Room> = std::iter::from_fn(|| turn(&outbox)).collect();
-        let mut few = outbox.turns(Lane::Few);
+        let buffers = SendBuffers::new();
+        let _bulk: Vec<SendBuffer> = std::iter::from_fn(|| turn(&buffers)).collect();
+        let mut few = buffers.permits(Class::Interactive);
         let mut context = Context::from_waker(Waker::noop());
-        let taken: Vec<_> = std::iter::from_fn(|| match few.poll_acquire_many(&mut context, Lane::Few.units()) {
-            Poll::Ready(units) => units,
-            Poll::Pending => None,
-        })
-        .collect();
-        assert_eq!(taken.len() * Lane::Few.most(), 64 * 1024);
+        let taken: Vec<_> =
+            std::iter::from_fn(
+                || match few.poll_acquire_many(&mut context, Class::Interactive.permits()) {
+                    Poll::Ready(permits) => permits,
+                    Poll::Pending => None,
+                },
+            )
+            .collect();
+        assert_eq!(taken.len() * Class::Interactive.most(), 64 * 1024);
     }
 
     #[test]
     fn a_stream_whose_read_was_full_is_in_bulk_until_one_is_short() {
-        assert_eq!(Lane::after(0), Lane::Few);
-        assert_eq!(Lane::after(Lane::Few.most() - 1), Lane::Few);
-        assert_eq!(Lane::after(Lane::Few.most()), Lane::Bulk);
+        assert_eq!(Class::after(0), Class::Interactive);
+        assert_eq!(Class::after(Class::Interactive.most() - 1), Class::Interactive);
+        assert_eq!(Class::after(Class::Interactive.most()), Class::Bulk);
     }
 
     #[test]
     fn two_reads_may_be_on_their_way_and_a_small_one_leaves_its_place() {
-        let outbox = Outbox::new();
-        let mut slices: Vec<Slice> = std::iter::from_fn(|| turn(&outbox))
-            .map(|room| room.slice(ROOM))
+        let buffers = SendBuffers::new();
+        let mut slices: Vec<Slice> = std::iter::from_fn(|| turn(&buffers))
+            .map(|room| room.slice(BUFFER_BYTES))
             .collect();
         assert_eq!(slices.len(), 2);
         slices.pop();
-        let (bytes, units) = turn(&outbox).unwrap().copy(100);
-        assert_eq!((bytes.len(), units.unwrap().num_permits()), (100, 1));
-        assert!(turn(&outbox).is_some());
+        let (bytes, permits) = turn(&buffers).unwrap().copy(100);
+        assert_eq!((bytes.len(), permits.unwrap().num_permits()), (100, 1));
+        assert!(turn(&buffers).is_some());
     }
 
     #[test]
     fn bytes_are_shared_only_where_they_stand() {
-        let outbox = Outbox::new();
-        let mut slice = turn(&outbox).unwrap().slice(1000);
+        let buffers = SendBuffers::new();
+        let mut slice = turn(&buffers).unwrap().slice(1000);
         slice.advance(100);
-        outbox.show(&slice);
-        let shared = outbox.shown(&slice.bytes()[..500]).unwrap();
+        buffers.show(&slice);
+        let shared = buffers.shown(&slice.bytes()[..500]).unwrap();
         assert!(std::ptr::eq(shared.bytes(), &raw const slice.bytes()[..500]));
         // Once, and no other bytes, nor more than were shown, nor any that are written.
-        assert!(outbox.shown(slice.bytes()).is_none());
-        outbox.show(&slice);
-        assert!(outbox.shown(&[0; 500]).is_none());
-        outbox.written();
-        assert!(outbox.shown(slice.bytes()).is_none());
+        assert!(buffers.shown(slice.bytes()).is_none());
+        buffers.show(&slice);
+        assert!(buffers.shown(&[0; 500]).is_none());
+        buffers.written();
+        assert!(buffers.shown(slice.bytes()).is_none());
         let short = {
             let mut short = slice.clone();
             short.end -= 1;
             short
         };
-        outbox.show(&short);
-        assert!(outbox.shown(slice.bytes()).is_none());
+        buffers.show(&short);
+        assert!(buffers.shown(slice.bytes()).is_none());
     }
 }
