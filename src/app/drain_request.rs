@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::admin::Progress;
+use crate::text::escaped;
 
 /// The process to ask, and how long to wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +116,7 @@ fn ask(address: SocketAddr, method: &str) -> Result<Progress, RequestError> {
         Ok(_) | Err(_) => {
             let line = head.lines().next().unwrap_or_default();
             let text = body.lines().next().unwrap_or_default();
-            let answer = format!("{line}: {text}").escape_debug().to_string();
+            let answer = escaped(&format!("{line}: {text}"));
             Err(RequestError::Refused { address, answer })
         }
     }

@@ -1,4 +1,4 @@
-//! The refusals: one row each for why a connection gets no tunnel, and what its client is told.
+//! The table of refusals: one row for each reason not to open a tunnel, with its answer, its label and its side.
 
 use super::{Malformed, Side};
 

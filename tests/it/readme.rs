@@ -21,9 +21,10 @@ fn every_refusal_has_a_row_and_no_other_has_one() {
         .collect();
     for refusal in Refusal::ALL {
         let (status, label) = (refusal.status(), refusal.label());
-        let answered = match refusal {
-            Refusal::Malformed(_) => format!("| {status} | a sentence that names the fault"),
-            refusal => format!("| {status} | `{}` |", refusal.phrase()),
+        let answered = if matches!(refusal, Refusal::Malformed(_)) {
+            format!("| {status} | a sentence that names the fault")
+        } else {
+            format!("| {status} | `{}` |", refusal.phrase())
         };
         let unanswered = format!("| `{label}` | {status} |");
         let before = rows.len();
@@ -130,8 +131,8 @@ fn every_cap_and_timeout_is_told() {
         let path = [section[0], section[1], key].join(".").replace("..", ".");
         if path.starts_with("timeouts.") && value.len() > 1 || key.starts_with("max_") || key.starts_with("connects_") {
             seen += 1;
-            let told = limits().iter().any(|(setting, _)| *setting == path);
-            assert!(told, "{path} is not in SECURITY.md");
+            let has_row = limits().iter().any(|(setting, _)| *setting == path);
+            assert!(has_row, "{path} is not in SECURITY.md");
         }
     }
     assert!(seen > 10, "{seen}");
