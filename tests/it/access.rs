@@ -9,7 +9,7 @@ use crate::harness::{allow, request};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Every field: an interface. `null` stands for what is another each time.
+/// Every field, as the interface that it is. `null` stands for a value that differs every time.
 fn fields(client: Value) -> Value {
     let every = json!({
         "timestamp": null,
@@ -139,7 +139,7 @@ fn a_refusal_has_a_line_with_every_field() {
             json!({"server.address": "other", "server.port": 2222, "status": 403, "reason": "not_allowed", "dial_ms": 0.0}),
         ),
         (
-            // Of what a client sends nothing reaches the log but a name that is well formed.
+            // Of the bytes that a client sends, only a well-formed name reaches the log.
             "CONNECT a\"%1b:22 HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
             json!({"status": 400, "reason": "malformed", "dial_ms": 0.0}),
         ),

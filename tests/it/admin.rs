@@ -10,7 +10,7 @@ use crate::harness::target::{Blackhole, Target};
 use crate::harness::{allow, eventually, request};
 use switchboard::drain::Drained;
 
-/// Every metric of ours: its type, and its labels in the order of the page.
+/// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
 const METRICS: [(&str, &str, &[&str]); 28] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
@@ -326,7 +326,7 @@ fn a_connection_to_the_admin_port_has_one_page() {
     let proxy = Proxy::start("");
     let mut peer = Peer::connect(proxy.admin());
     peer.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2));
-    let said = peer.rest_as_text();
-    assert_eq!(said.matches("HTTP/1.1 200 OK").count(), 1, "{said}");
-    assert!(said.contains("connection: close"), "{said}");
+    let answer = peer.rest_as_text();
+    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 1, "{answer}");
+    assert!(answer.contains("connection: close"), "{answer}");
 }

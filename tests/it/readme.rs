@@ -131,8 +131,8 @@ fn every_cap_and_timeout_is_in_security_md() {
         let path = [section[0], section[1], key].join(".").replace("..", ".");
         if path.starts_with("timeouts.") && value.len() > 1 || key.starts_with("max_") || key.starts_with("connects_") {
             seen += 1;
-            let told = limits().iter().any(|(setting, _)| *setting == path);
-            assert!(told, "{path} is not in SECURITY.md");
+            let has_row = limits().iter().any(|(setting, _)| *setting == path);
+            assert!(has_row, "{path} is not in SECURITY.md");
         }
     }
     assert!(seen > 10, "{seen}");
