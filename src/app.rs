@@ -22,7 +22,7 @@ use self::reload::Reload;
 use crate::allowlist::{Allowlist, Writer};
 use crate::config::{Config, LoadError};
 use crate::drain::{Conductor, Drain, Drained, Tasks};
-use crate::kubernetes::{self, Services};
+use crate::kubernetes::{self, Controller};
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Clients;
 use crate::limits::slots::Slots;
@@ -214,9 +214,9 @@ fn share(config: &Config, capacity: Capacity, allowlist: Arc<Allowlist>, drain: 
 }
 
 /// Follows the cluster, if the configuration says so.
-fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<Services>, StartError> {
+fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<Controller>, StartError> {
     let start = |options: &kubernetes::Options| {
-        Services::start(options.clone(), &config.limits, writer.clone(), metrics.clone())
+        Controller::start(options.clone(), &config.limits, writer.clone(), metrics.clone())
     };
     let services = config.kubernetes.as_ref().map(start).transpose();
     services.map_err(StartError::Services)

@@ -6,7 +6,7 @@ use super::capacity::Capacity;
 use super::certificate;
 use crate::allowlist::Writer;
 use crate::config::{Config, LoadError};
-use crate::kubernetes::{self, Services};
+use crate::kubernetes::{self, Controller};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::tunnel::Shared;
@@ -20,7 +20,7 @@ pub(super) struct Reload {
     pub(super) load: LoadConfig,
     pub(super) capacity: Capacity,
     pub(super) writer: Writer,
-    pub(super) services: Option<Services>,
+    pub(super) services: Option<Controller>,
 }
 
 impl Reload {
@@ -68,7 +68,7 @@ impl Reload {
             }
             (Some(options), None) => {
                 self.writer.await_services();
-                Services::start(options, limits, self.writer.clone(), metrics.clone())
+                Controller::start(options, limits, self.writer.clone(), metrics.clone())
                     .map(|started| self.services = Some(started))
             }
             (None, running) => {

@@ -112,7 +112,7 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
                 ..TargetCaps::default()
             },
             idle: Some(idle),
-            any_protocol: true,
+            ssh_only: false,
             ..TargetLimits::default()
         },
     }
