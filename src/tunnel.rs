@@ -208,7 +208,12 @@ async fn enter<'a>(
 }
 
 /// Carries all that is asked for on an HTTP/2 connection to its end.
-async fn many<D: Transport>(wire: http2::Connection<D>, arrival: Arrival, mut record: Record<'_>, shared: &Shared) {
+async fn many<D: Transport>(
+    connection: http2::Connection<D>,
+    arrival: Arrival,
+    mut record: Record<'_>,
+    shared: &Shared,
+) {
     record.set_http_version(<http2::Request as connect::Client>::HTTP);
     let room = arrival.waits(&shared.unfinished, &shared.connect, &shared.drain);
     let late = |since: Option<Instant>| room.late(since.unwrap_or(arrival.accepted));
@@ -226,7 +231,11 @@ async fn many<D: Transport>(wire: http2::Connection<D>, arrival: Arrival, mut re
             }
         }
     };
-    match Box::pin(http2::serve(wire, late, &shared.drain, &lapsed, tunnel)).await {
+    let go_away = http2::GoAway {
+        drain: &shared.drain,
+        lapsed: &lapsed,
+    };
+    match Box::pin(http2::serve(connection, late, go_away, tunnel)).await {
         Ok(()) => record.leave_to_requests(),
         Err(refusal) => record.refused(refusal),
     }
