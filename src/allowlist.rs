@@ -79,7 +79,7 @@ impl Allowlist {
             () = sleep(longest) => {
                 let Endpoints { ready, total, .. } = *target.endpoints();
                 let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
-                Err(Denial::told(Refusal::NoEndpoint, &phrase))
+                Err(Denial::with_phrase(Refusal::NoEndpoint, &phrase))
             }
         }
     }

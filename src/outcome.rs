@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+pub use self::denial::Denial;
 pub use self::malformed::Malformed;
-pub use self::refusal::{Denial, Refusal};
+pub use self::refusal::Refusal;
 
+mod denial;
 mod malformed;
 mod refusal;
 
@@ -145,8 +147,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_unique_words_and_phrases_are_short_ascii() {
-        let mut labels: Vec<_> = Refusal::ALL.map(Refusal::label).to_vec();
+    fn labels_are_unique_lower_case_words() {
+        let mut labels: Vec<_> = Refusal::ALL.iter().map(|refusal| refusal.label()).collect();
         labels.extend(Reason::ALL.map(Reason::label));
         for label in &labels {
             assert!(
@@ -158,12 +160,14 @@ mod tests {
         let count = labels.len();
         labels.dedup();
         assert_eq!(labels.len(), count);
+    }
+
+    #[test]
+    fn a_status_line_is_ascii_and_fits_a_terminal_of_80_columns() {
         for refusal in Refusal::ALL {
-            let phrase = refusal.phrase();
-            assert!(
-                phrase.len() <= 60 && phrase.bytes().all(|byte| (b' '..=b'~').contains(&byte)),
-                "{phrase}"
-            );
+            let line = format!("HTTP/1.1 {} {}", refusal.status(), refusal.phrase());
+            let is_printable = line.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+            assert!(line.len() <= 80 && is_printable, "{line}");
         }
     }
 

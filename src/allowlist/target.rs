@@ -192,8 +192,8 @@ impl Target {
             (Some(clients), Some(identity)) if clients.iter().any(|name| identity.is(name)) => Ok(()),
             (Some(_), Some(_)) => Err(Refusal::ClientNotAllowed.into()),
             (Some(_), None) => {
-                let phrase = "the target wants a client certificate";
-                Err(Denial::told(Refusal::ClientNotAllowed, phrase))
+                let phrase = "the target requires a client certificate";
+                Err(Denial::with_phrase(Refusal::ClientNotAllowed, phrase))
             }
         }
     }

@@ -13,8 +13,7 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The tracing target of access lines.
-pub const ACCESS: &str = "access";
+use crate::tunnel::record::ACCESS;
 
 /// Running writers. Dropping it writes what is queued.
 #[derive(Debug)]
@@ -51,6 +50,8 @@ pub fn start(filter: &str) -> Result<Logging, ParseError> {
         .flatten_event(true)
         .with_current_span(false)
         .with_span_list(false)
+        // A field "target" would clash with "target.namespace" where a log store makes objects of dotted names.
+        .with_target(false)
         .with_writer(access)
         .with_filter(filter_fn(|event| {
             event.target() == ACCESS && *event.level() <= Level::INFO

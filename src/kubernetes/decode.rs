@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::value::RawValue;
 
-use super::annotations::{self, Fault, PortAsked};
+use super::annotations::{self, AnnotationFault, Parsed, PortSelector};
 use super::model::{Endpoint, Key, Kind, Object, ServiceFacts, ServicePort, SliceFacts, SlicePort, State};
 
 /// What an object says.
@@ -122,12 +122,15 @@ struct RawServicePort {
 }
 
 fn service(raw: RawService, prefix: &str) -> ServiceFacts {
-    let mut faults = Vec::new();
     let spec = raw.spec.unwrap_or_default();
     let (created, annotations) = raw.metadata.map_or((u64::MAX, BTreeMap::new()), |metadata| {
         (created(&metadata), metadata.annotations.unwrap_or_default())
     });
-    let (asked, port) = annotations::read(&annotations, prefix, &mut faults);
+    let Parsed {
+        annotations,
+        port,
+        mut faults,
+    } = annotations::parse(&annotations, prefix);
     let external = spec.r#type.as_deref() == Some("ExternalName");
     let ports: Vec<_> = sound(spec.ports).collect();
     ServiceFacts {
@@ -139,7 +142,7 @@ fn service(raw: RawService, prefix: &str) -> ServiceFacts {
         } else {
             choose(ports, port.as_ref(), &mut faults)
         },
-        asked,
+        annotations,
         faults,
     }
 }
@@ -154,7 +157,11 @@ fn created(metadata: &Metadata) -> u64 {
 }
 
 /// The port for SSH: the annotation's, else the only one, else the one that says so, else 22.
-fn choose(ports: Vec<RawServicePort>, asked: Option<&PortAsked>, faults: &mut Vec<Fault>) -> Option<ServicePort> {
+fn choose(
+    ports: Vec<RawServicePort>,
+    asked: Option<&PortSelector>,
+    faults: &mut Vec<AnnotationFault>,
+) -> Option<ServicePort> {
     if ports.is_empty() && asked.is_none() {
         // Only a headless Service has none, and its pods are dialled as they are.
         return Some(ServicePort {
@@ -167,11 +174,11 @@ fn choose(ports: Vec<RawServicePort>, asked: Option<&PortAsked>, faults: &mut Ve
     let find = |wanted: &dyn Fn(&TcpPort) -> bool| ports.iter().find(|port| wanted(port));
     let named = asked.and_then(|asked| {
         let found = find(&|port| match asked {
-            PortAsked::Number(number) => port.plain.number == *number,
-            PortAsked::Name(name) => port.plain.name == *name,
+            PortSelector::Number(number) => port.plain.number == *number,
+            PortSelector::Name(name) => port.plain.name == *name,
         });
         if found.is_none() {
-            faults.push(Fault {
+            faults.push(AnnotationFault {
                 key: "port".into(),
                 reason: "the Service has no such TCP port".into(),
             });
@@ -184,7 +191,7 @@ fn choose(ports: Vec<RawServicePort>, asked: Option<&PortAsked>, faults: &mut Ve
         .or_else(|| find(&|port| matches!(&*port.plain.name, "ssh" | "tcp-ssh")))
         .or_else(|| find(&|port| port.plain.number == SSH));
     if chosen.is_none() {
-        faults.push(Fault {
+        faults.push(AnnotationFault {
             key: "port".into(),
             reason: format!("needed: none of the {} TCP ports of the Service says SSH", ports.len()).into(),
         });
@@ -307,7 +314,7 @@ const SSH: u16 = 22;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::annotations::Asked;
+    use crate::kubernetes::annotations::Annotations;
     use serde_json::{Value, json};
 
     fn reduced(kind: Kind, json: &Value) -> Reduced {
@@ -372,7 +379,7 @@ mod tests {
     fn a_service_is_read_with_all_that_may_be_null() {
         let minimal = facts(&json!(null), &json!(null));
         assert_eq!(minimal.created, u64::MAX);
-        assert_eq!(minimal.asked, Asked::default());
+        assert_eq!(minimal.annotations, Annotations::default());
         let json = json!({
             "metadata": {
                 "name": "svc-a", "namespace": "team-a", "creationTimestamp": "1970-01-01T00:01:00Z",
@@ -390,7 +397,7 @@ mod tests {
         assert_eq!(key.to_string(), "team-a/svc-a");
         assert_eq!(facts.created, 60);
         assert!(facts.publishes_not_ready && !facts.external);
-        assert_eq!(facts.asked.upload, Some("1MiB/s".parse().unwrap()));
+        assert_eq!(facts.annotations.upload, Some("1MiB/s".parse().unwrap()));
         let port = facts.port.unwrap();
         assert_eq!((port.number, &*port.name, port.is_implied), (22, "", false));
     }

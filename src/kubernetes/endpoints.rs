@@ -48,7 +48,7 @@ pub(super) fn dialable(
         addresses: chosen.into_iter().collect(),
         ready: total_ready.into_iter().max().unwrap_or_default(),
         total: u32::try_from(total).unwrap_or(u32::MAX),
-        proxy_header: facts.asked.send_proxy_header,
+        proxy_header: facts.annotations.send_proxy_header,
     }
 }
 

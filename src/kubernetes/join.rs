@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::annotations::{Fault, exceeded, grant, unmet};
+use super::annotations::{AnnotationFault, above_ceiling, grant, unsatisfiable};
 use super::endpoints::dialable;
 use super::guards::{Class, Guards};
 use super::model::{Key, Kind, Object, ServiceFacts, ServicePort, SliceFacts};
@@ -48,7 +48,7 @@ pub(crate) enum Note {
     /// It is no longer.
     Removed(Key),
     /// An annotation does not do what it says.
-    Annotation(Key, Fault),
+    Annotation(Key, AnnotationFault),
     /// An endpoint is not dialled.
     Refused(Key, SocketAddr, Class),
     /// It is an ExternalName.
@@ -341,9 +341,10 @@ impl Join {
         let entry = self.services.get(key)?;
         if let Some(facts) = &entry.facts {
             let note = |fault| Note::Annotation(key.clone(), fault);
-            let exceeded = exceeded(&facts.asked, &self.rules.limits);
-            let unmet = unmet(&facts.asked, self.rules.knows_clients);
-            told.extend(facts.faults.iter().cloned().chain(exceeded).chain(unmet).map(note));
+            let above_ceiling = above_ceiling(&facts.annotations, &self.rules.limits);
+            let unsatisfiable = unsatisfiable(&facts.annotations, self.rules.knows_clients);
+            let faults = facts.faults.iter().cloned();
+            told.extend(faults.chain(above_ceiling).chain(unsatisfiable).map(note));
             told.extend(facts.external.then(|| Note::External(key.clone())));
         }
         let (facts, port) = self.eligible(key)?;
@@ -366,8 +367,8 @@ impl Join {
             name,
             ports: [port.number, self.rules.alias_port],
             endpoints,
-            limits: grant(&facts.asked, &self.rules.limits),
-            allowed_clients: facts.asked.allowed_clients.clone(),
+            limits: grant(&facts.annotations, &self.rules.limits),
+            allowed_clients: facts.annotations.allowed_clients.clone(),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::annotations::{Asked, Fault};
+use super::annotations::{AnnotationFault, Annotations};
 
 /// A kind of object that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,10 +69,11 @@ pub(crate) struct ServiceFacts {
     pub(crate) publishes_not_ready: bool,
     /// Which of its ports is for SSH.
     pub(crate) port: Option<ServicePort>,
-    /// What its annotations ask for.
-    pub(crate) asked: Asked,
-    /// What is wrong with them.
-    pub(crate) faults: Vec<Fault>,
+    /// The values of its annotations.
+    #[serde(rename = "asked")]
+    pub(crate) annotations: Annotations,
+    /// The faults of its annotations.
+    pub(crate) faults: Vec<AnnotationFault>,
 }
 
 /// A port of a Service.

@@ -501,7 +501,7 @@ mod tests {
         let mut kept = kept(None);
         let (key, mut object) = service("s0");
         if let Object::Service(facts) = &mut object {
-            facts.faults.push(crate::kubernetes::annotations::Fault {
+            facts.faults.push(crate::kubernetes::annotations::AnnotationFault {
                 key: "upload".into(),
                 reason: "expected a rate".into(),
             });

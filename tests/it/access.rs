@@ -14,7 +14,6 @@ fn fields(client: Value) -> Value {
     let every = json!({
         "timestamp": null,
         "level": "INFO",
-        "target": "access",
         "client.address": "127.0.0.1",
         "client.port": null,
         "network.peer.address": "127.0.0.1",
@@ -102,6 +101,20 @@ fn a_tunnel_has_a_line_with_every_field() {
     let line: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(line["client.port"], port);
     assert!(line["dial_ms"].as_f64().unwrap() > 0.0);
+}
+
+/// Elasticsearch makes objects of dotted names, and rejects a line in which one name is both an object and a value.
+#[test]
+fn no_field_is_both_a_value_and_the_prefix_of_another() {
+    let mut server = Server::with(&Settings::new(""));
+    server.client(request("other:22")).expect("HTTP/1.1 403 ");
+    let line: Value = serde_json::from_str(&server.process.stdout.next().unwrap()).unwrap();
+    let names: Vec<_> = line.as_object().unwrap().keys().collect();
+    assert!(names.iter().any(|name| *name == "target.namespace"), "{line}");
+    for name in &names {
+        let prefix = format!("{name}.");
+        assert!(!names.iter().any(|other| other.starts_with(&prefix)), "{name}: {line}");
+    }
 }
 
 #[test]

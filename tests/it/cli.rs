@@ -193,9 +193,11 @@ fn the_log_filter_quietens_messages_but_not_the_access_log() {
     let (status, _, stderr) = run(switchboard(&["serve", "--log", "off", "--config", "/nonexistent"]));
     assert_eq!(status, 2);
     assert!(stderr.contains("cannot read"), "{stderr}");
-    let mut server = Server::start(switchboard(&["serve", "--log", "info", "--config", settings.path()]));
+    let arguments = ["serve", "--log", "info,access=off", "--config", settings.path()];
+    let mut server = Server::start(switchboard(&arguments));
     server.tunnel("devbox:22", &target);
-    assert!(server.process.stdout.next().unwrap().contains(r#""target":"access""#));
+    let line = server.process.stdout.next().unwrap();
+    assert!(line.contains(r#""target.service":"devbox:22""#), "{line}");
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! The way down of the real binary: signals in, exit status out, and what clients see meanwhile.
 
-use std::net::TcpListener;
-
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
-use crate::harness::target::{Blackhole, Target};
+use crate::harness::target::{Blackhole, Closed, Target};
 use crate::harness::{allow, refusal, request};
 use rustix::process::Signal;
 
@@ -146,7 +144,7 @@ fn who_has_not_asked_for_a_tunnel_is_let_go_when_there_is_none_to_be_had() {
     assert_eq!(server.process.exit_status(), 0);
     let told = refusal(
         503,
-        "this proxy is shutting down, try again",
+        "the proxy is shutting down, try again",
         "connection_limit_reached",
         "Retry-After: 1\r\n",
     );
@@ -179,7 +177,7 @@ fn who_waits_for_a_target_at_the_deadline_is_refused_and_no_tunnel_that_was_cut(
     assert!(
         dialling
             .rest_as_text()
-            .starts_with("HTTP/1.1 503 this proxy is shutting down")
+            .starts_with("HTTP/1.1 503 the proxy is shutting down")
     );
     drop(dialling);
     assert_eq!(server.process.exit_status(), 0);
@@ -307,11 +305,8 @@ fn the_command_says_when_nobody_can_be_asked() {
     let server = server_to(&target, "{delay: 0s}");
     let public = server.public().to_string();
     let refused = format!("switchboard: {public} does not drain: HTTP/1.1 405 only CONNECT is served here");
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let port = Closed::bind();
+    let closed = port.address().to_string();
     let unreachable = format!("switchboard: cannot ask {closed} to drain: Connection refused");
     for (admin, expected) in [(&public, refused), (&closed, unreachable)] {
         let mut asking = Process::spawn(switchboard(&["drain", "--wait", "--admin", admin]));

@@ -1,13 +1,13 @@
 //! Caps on tunnels, connections and dials: so many pass and the next does not, and every place is free again.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings, switchboard_with_descriptors};
 use crate::harness::proxy::Proxy;
-use crate::harness::target::{Blackhole, Echo, Target};
+use crate::harness::target::{Blackhole, Closed, Echo, Target};
 use crate::harness::{CONFIRMATION, allow, eventually, refusal, request};
 
 /// Another client.
@@ -24,27 +24,29 @@ fn caps(most: u32) -> [(String, String); 3] {
     [
         (
             format!("limits: {{client: {{{patient}}}, total: {{max_tunnels: {most}}}}}\n"),
-            full(503, "this proxy has its most tunnels, try again later", 5),
+            full(503, "the proxy has reached its tunnel limit, try again later", 5),
         ),
         (
             format!("limits: {{client: {{{patient}, max_tunnels: {most}}}}}\n"),
-            full(429, "this address has its most tunnels, try again later", 30),
+            full(
+                429,
+                "this client address has reached its tunnel limit, try again later",
+                30,
+            ),
         ),
         (
             format!("limits: {{client: {{{patient}}}, target: {{max_tunnels: {most}}}}}\n"),
-            full(503, "the target has its most tunnels, try again later", 30),
+            full(503, "the target has reached its tunnel limit, try again later", 30),
         ),
     ]
 }
 
-/// A tunnel, as soon as there is a place for it.
+/// A tunnel, as soon as there is a slot for it.
 #[track_caller]
 fn opens(proxy: &Proxy, target: &Target) -> (Peer, Peer) {
-    let client = eventually("a free place", || {
+    let client = eventually("a free slot", || {
         let mut client = proxy.client(request("devbox:22"));
-        // Before a reload it may be dialling what never answers.
-        let answer = client.read_within(Duration::from_secs(3))?;
-        (answer == CONFIRMATION.as_bytes()).then_some(client)
+        (client.read_once() == CONFIRMATION.as_bytes()).then_some(client)
     });
     (client, target.accept())
 }
@@ -98,43 +100,34 @@ fn so_many_tunnels_pass_the_next_does_not_and_every_ending_gives_its_place_back(
 
 #[test]
 fn a_dial_that_comes_to_nothing_gives_its_places_back() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = Closed::bind();
     for (settings, too_many) in caps(1) {
         let (target, hole) = (Target::listen(), Blackhole::open());
         let one_target = settings.contains("target:");
         // The target's own cap is tried with a target that first cannot be reached, then does not answer, then does.
-        let list = |address: SocketAddr| {
+        let list = |address: SocketAddr, more: &[(&str, SocketAddr)]| {
             let other = if one_target { address } else { target.address() };
             let timeouts = "timeouts: {dial: 1h, dial_try: 1h}\n";
-            format!(
-                "{}{timeouts}{settings}",
-                allow(&[("fails:22", address), ("devbox:22", other)])
-            )
+            let targets = [&[("fails:22", address), ("devbox:22", other)], more].concat();
+            format!("{}{timeouts}{settings}", allow(&targets))
         };
-        let proxy = Proxy::start(&list(nobody));
+        let proxy = Proxy::start(&list(closed.address(), &[]));
         for _ in 0..3 {
             let refused = refusal(502, "the target refused the connection", "connection_refused", "");
             assert_eq!(proxy.answer("fails:22"), refused);
         }
-        proxy.reload(&list(hole.address()));
-        let dialling = eventually("a dial", || {
-            let client = proxy.client(request("fails:22"));
-            let silent = || (hole.dials() == 1).then_some(());
-            let deadline = Instant::now() + Duration::from_secs(1);
-            while Instant::now() < deadline {
-                if silent().is_some() {
-                    return Some(client);
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            None
-        });
+        // One more target says that the reload was applied.
+        proxy.reload(&list(hole.address(), &[("third:22", target.address())]));
+        proxy.settles("allowlist_targets", 3.0);
+        let dialling = proxy.client(request("fails:22"));
+        hole.expect_dials(1);
         let asked = if one_target { "fails:22" } else { "devbox:22" };
         assert_eq!(proxy.answer(asked), too_many);
-        assert_eq!(hole.dials(), 1);
+        hole.expect_dials(1);
         dialling.reset();
         hole.expect_dials(0);
-        proxy.reload(&list(target.address()));
+        proxy.reload(&list(target.address(), &[]));
+        proxy.settles("allowlist_targets", 2.0);
         drop(opens(&proxy, &target));
     }
 }
@@ -161,9 +154,9 @@ fn more_clients_than_may_do_not_wait_for_one_target() {
     let first = proxy.client(request("hole:22"));
     let _second = proxy.client(request("hole:22"));
     hole.expect_dials(2);
-    let busy = full(503, "too many wait for the target, try again", 1);
+    let busy = full(503, "too many connections to the target are in progress, try again", 1);
     assert_eq!(proxy.answer("hole:22"), busy);
-    assert_eq!(hole.dials(), 2);
+    hole.expect_dials(2);
     first.reset();
     hole.expect_dials(1);
     let _third = proxy.client(request("hole:22"));
@@ -188,7 +181,7 @@ fn a_client_that_connects_too_often_is_told_when_to_come_back() {
             target.accept();
         } else {
             let told = String::from_utf8([answer, client.rest()].concat()).unwrap();
-            assert_eq!(told, full(429, "this address connects too often, try again", 1));
+            assert_eq!(told, full(429, "this client address connects too often, try again", 1));
         }
     }
     assert!(
@@ -257,8 +250,12 @@ fn clients_that_do_not_leave_after_their_refusal_make_room_too() {
             client
         })
         .collect();
-    let page = proxy.scrape();
-    assert!(page.value("connections_active") <= 11.0, "{page:?}");
+    // They are 300 if they may all stay for their second. An evicted one may be on its way out yet.
+    let active = || proxy.scrape().value("connections_active");
+    assert!(active() < 100.0, "{}", active());
+    eventually("the evicted connections are closed", || {
+        (active() <= 11.0).then_some(())
+    });
     drop(stay);
     proxy.settles("connections_active", 0.0);
 }
@@ -270,13 +267,6 @@ fn a_thousand_slow_and_silent_clients_keep_nobody_waiting() {
     let list = allow(&[("echo:22", echo.address())]);
     // The caps are as they come.
     let proxy = Proxy::start(&format!("{list}timeouts: {{head: 1h}}\nlimits: {{}}\n"));
-    // From twenty addresses, each below what one client may have.
-    let mut held: Vec<Peer> = Vec::new();
-    for client in 0..20 * EACH {
-        let [_, last] = (client / EACH).to_be_bytes();
-        let source = Ipv4Addr::new(127, 0, 1, last);
-        held.push(Peer::connect_from(source, proxy.public()));
-    }
     let request = request("echo:22");
     let log_in = || {
         let start = Instant::now();
@@ -286,6 +276,18 @@ fn a_thousand_slow_and_silent_clients_keep_nobody_waiting() {
         good.expect("hello");
         start.elapsed()
     };
+    let median = |mut took: Vec<Duration>| {
+        took.sort_unstable();
+        took[took.len() / 2]
+    };
+    let alone = median((0..20).map(|_| log_in()).collect());
+    // From twenty addresses, each below what one client may have.
+    let mut held: Vec<Peer> = Vec::new();
+    for client in 0..20 * EACH {
+        let [_, last] = (client / EACH).to_be_bytes();
+        let source = Ipv4Addr::new(127, 0, 1, last);
+        held.push(Peer::connect_from(source, proxy.public()));
+    }
     let mut took = Vec::new();
     for byte in request.as_bytes().iter().take(20) {
         // Half of them never say a word.
@@ -295,12 +297,13 @@ fn a_thousand_slow_and_silent_clients_keep_nobody_waiting() {
         took.push(log_in());
     }
     assert!(proxy.scrape().value("connections_unfinished") >= 1000.0);
-    took.sort_unstable();
-    println!(
-        "a login beside 500 slow and 500 silent: median {:?}, longest {:?}",
-        took[10], took[19]
+    let beside = median(took);
+    println!("median of a login beside 500 slow and 500 silent clients: {beside:?}; alone: {alone:?}");
+    // Held to what this machine does without them, whatever else it has to do.
+    assert!(
+        beside < alone * 20 + Duration::from_millis(100),
+        "{beside:?}, alone {alone:?}"
     );
-    assert!(took[10] < Duration::from_millis(100), "{took:?}");
     // From one address they are sent away instead, but for those that are allowed.
     let all: Vec<Peer> = (0..300)
         .map(|_| Peer::connect_from(ELSEWHERE, proxy.public()))
@@ -363,7 +366,7 @@ fn the_cap_follows_from_the_descriptors_and_they_are_never_used_up() {
         };
         assert_eq!(
             refused,
-            full(503, "this proxy has its most tunnels, try again later", 5)
+            full(503, "the proxy has reached its tunnel limit, try again later", 5)
         );
         assert_eq!(open.len().to_string(), room.to_string());
         for client in &mut open {

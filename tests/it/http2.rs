@@ -5,7 +5,7 @@ mod floods;
 mod must;
 mod over_tls;
 mod peer;
-mod raw;
+pub(crate) mod raw;
 mod siblings;
 mod unread;
 mod way_down;

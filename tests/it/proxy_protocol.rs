@@ -90,7 +90,7 @@ fn limits_are_of_the_client_that_the_header_names() {
         open.push((client, target.accept()));
         let refused = ask(source).rest_as_text();
         assert!(
-            refused.starts_with("HTTP/1.1 429 this address has its most tunnels"),
+            refused.starts_with("HTTP/1.1 429 this client address has reached its tunnel limit"),
             "{refused}"
         );
     }

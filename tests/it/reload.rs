@@ -166,7 +166,7 @@ fn a_file_that_is_only_being_written_takes_nobody_away() {
         server
             .process
             .stderr
-            .find("nothing is set in it, as in a file that is being written");
+            .find("empty, like a file that is still being written");
     }
     server.settles("config_reload_failures_total", 4.0);
     client.send("up");

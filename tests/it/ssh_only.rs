@@ -128,7 +128,7 @@ fn a_target_that_speaks_something_else_hears_one_line_and_says_nothing() {
 #[test]
 fn a_side_that_does_not_say_what_it_is_has_its_time() {
     let target = Target::listen();
-    let proxy = Proxy::start(&format!("{}timeouts: {{identification: 300ms}}\n", settings(&target)));
+    let proxy = Proxy::start(&format!("{}timeouts: {{identification: 1s}}\n", settings(&target)));
     let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
     client.send(CLIENT);
     server.expect(CLIENT);
@@ -147,7 +147,7 @@ fn a_side_that_does_not_say_what_it_is_has_its_time() {
     server.send(SERVER);
     server.expect(CLIENT);
     client.expect(SERVER);
-    assert_eq!(client.read_within(Duration::from_millis(500)), None);
+    assert_eq!(client.read_within(Duration::from_millis(1500)), None);
     server.send("still here");
     client.expect("still here");
 }

@@ -1,6 +1,6 @@
 //! TLS on the public port, with real peers: which certificate is shown, who is let in, what changes, and all that fails.
 
-mod client;
+pub(crate) mod client;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -344,12 +344,12 @@ fn curl_shows_a_certificate_and_the_log_says_whose_it_is() {
     );
     let bob = authority.client("bob", &[], 8);
     let mut client = connect(server.public(), &config(&authority, Some(&bob)), "127.0.0.1").unwrap();
-    let phrase = "the target wants a client certificate of another name";
+    let phrase = "the client certificate does not name an allowed client";
     assert_eq!(
         answer(&mut client, "devbox:22"),
         refusal(403, phrase, "http_request_denied", "")
     );
-    let phrase = "the target wants a client certificate";
+    let phrase = "the target requires a client certificate";
     assert_eq!(
         server.answer("devbox:22"),
         refusal(403, phrase, "http_request_denied", "")
@@ -471,7 +471,7 @@ fn who_has_shown_no_certificate_is_not_resumed_once_all_have_to() {
 fn a_handshake_ends_at_its_deadline_and_garbage_at_once() {
     let authority = Authority::new();
     let server = authority.server("server", &[]);
-    let hurried = settings("optional", &[&server], "") + "timeouts: {tls_handshake: 200ms}\n";
+    let hurried = settings("optional", &[&server], "") + "timeouts: {tls_handshake: 1s}\n";
     let proxy = Proxy::start(&hurried);
     // The first byte of a record, and no other.
     proxy.client([0x16]).expect_end();
@@ -501,7 +501,7 @@ fn plain_clients_are_told_what_the_port_wants() {
     let proxy = Proxy::start(&settings("required", &[&server], ""));
     let wants_tls = refusal(
         400,
-        "this port wants TLS: use an https:// proxy",
+        "this port requires TLS: use an https:// proxy",
         "http_request_error",
         "",
     );
@@ -680,13 +680,13 @@ fn settings_that_contradict_each_other_are_found_too() {
         ),
         (
             "  client_auth: required\n",
-            "line 2: tls: `client_auth` needs `client_ca`: who may have issued the certificates",
+            "line 2: tls: `client_auth` needs `client_ca`: the authorities that issue client certificates",
         ),
         (
             "  client_ca: x\n",
-            "line 6: tls.client_ca: of no use without `client_auth`",
+            "line 6: tls.client_ca: has no effect without `client_auth`",
         ),
-        ("  crl: x\n", "line 6: tls.crl: of no use without `client_auth`"),
+        ("  crl: x\n", "line 6: tls.crl: has no effect without `client_auth`"),
         ("  poll: 0s\n", "line 6: tls.poll: must be more than 0s (found `0s`)"),
         (
             &format!("  client_auth: optional\n  client_ca: \"{empty}\"\n  crl: \"{empty}\"\n"),
@@ -718,9 +718,9 @@ fn settings_that_contradict_each_other_are_found_too() {
             "off" => auth.to_owned(),
             _ => format!("{auth}, client_ca: \"{}\"", ca.display()),
         };
-        let nobody = "line 5: allowlist.static[0].allowed_clients: nobody can show a certificate: it needs \
-                      `tls.client_auth`, and a port with `tls`";
-        let expected = if met { Ok(()) } else { Err(nobody.to_owned()) };
+        let fault = "line 5: allowlist.static[0].allowed_clients: no client has a certificate: `allowed_clients` needs \
+                     `tls.client_auth` and a port with `tls`";
+        let expected = if met { Ok(()) } else { Err(fault.to_owned()) };
         assert_eq!(names(listen, &issued_by), expected, "{listen}, {auth}");
     }
     let bare = Config::parse("listen: {address: \"127.0.0.1:0\", tls: required}\n").unwrap_err();

@@ -10,7 +10,7 @@ use super::outgoing::Outgoing;
 use super::payload::Payload;
 use super::stream::Stream;
 use crate::authority::Authority;
-use crate::connect::Client;
+use crate::connect::Exchange;
 use crate::outcome::{Denial, Malformed, Refusal};
 
 /// A request that has not been answered.
@@ -34,7 +34,7 @@ impl Request {
     }
 }
 
-impl Client for Request {
+impl Exchange for Request {
     type Transport = Stream;
 
     const HTTP: &'static str = "2";
@@ -59,7 +59,7 @@ impl Client for Request {
     }
 
     /// Completes at a reset only. END_STREAM is a half-close: unlike a FIN, no close(2) can be behind it.
-    async fn leaves(&mut self) {
+    async fn client_left(&mut self) {
         // An error means that the connection has ended.
         poll_fn(|context| self.respond.poll_reset(context)).await.ok();
     }
@@ -143,7 +143,7 @@ mod tests {
                 ("allow", "CONNECT"),
             ]
         );
-        let told = Denial::told(Refusal::NoEndpoint, "none for \"a\\b\"");
+        let told = Denial::with_phrase(Refusal::NoEndpoint, "none for \"a\\b\"");
         let answer = super::answer(&told);
         assert_eq!(answer.headers()["retry-after"], "1");
         assert_eq!(

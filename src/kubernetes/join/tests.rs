@@ -106,7 +106,7 @@ fn a_service_that_wants_certificates_where_nobody_can_show_one_is_told_and_stays
     let mut join = Join::new(rules());
     let mut facts = service(22);
     let names: crate::allowlist::ClientNames = [Box::from("alice")].into();
-    facts.asked.allowed_clients = Some(names.clone());
+    facts.annotations.allowed_clients = Some(names.clone());
     put_service(&mut join, "n", "a", facts);
     let told = |settled: &Settled| {
         let is_told = |note: &Note| matches!(note, Note::Annotation(_, fault) if *fault.key == *"allowed-clients");

@@ -268,4 +268,4 @@ pub(crate) fn reset(stream: TcpStream) {
 }
 
 /// How long the longest of all scripts may take on a busy machine; only a defect comes near.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);

@@ -1,9 +1,9 @@
 //! What a tunnel of keystrokes notices of bulk on the same connection. Counted in bytes, not in time.
 
 use std::thread;
-use std::time::Duration;
 
 use super::raw::{DATA, END_HEADERS, HEADERS, Raw, connect, frame};
+use super::unread::downloads_stall;
 use crate::harness::allow;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
@@ -24,11 +24,15 @@ fn an_echo_does_not_wait_for_the_downloads_of_others() {
         thread::spawn(move || while source.try_send([0; 65536]).is_ok() {});
     }
     // Each of them has more to send than goes through: nothing is read yet, nor has the client's buffer grown.
-    thread::sleep(Duration::from_millis(200));
+    downloads_stall(&server);
     raw.send(&frame(DATA, 0, 1, b"k"));
     shell.expect(b"k");
     shell.send(b"k");
-    thread::sleep(Duration::from_millis(200));
+    // The proxy has it.
+    server.settles(
+        r#"tunnel_bytes_total{direction="download",target_namespace="static",target_service="typing:22"}"#,
+        1.0,
+    );
     let mut before = 0;
     loop {
         let next = raw.next();

@@ -73,8 +73,8 @@ fn who_is_revoked_gets_no_further_tunnel_on_an_old_connection() {
     revoked.ask(3, "box:22");
     let fields = revoked.expect_status(3, "403");
     let said = fields["proxy-status"].as_str().unwrap();
-    assert!(said.contains("no longer good"), "{said}");
-    // It is told to connect anew, and the tunnel that it has goes on.
+    assert!(said.contains("no longer valid"), "{said}");
+    // The client is told to reconnect, and its open tunnel goes on.
     assert_eq!(revoked.event("goaway", 0)["code"], 0);
     for (peer, mut server) in [&mut revoked, &mut welcome].into_iter().zip(before) {
         server.send("still here");

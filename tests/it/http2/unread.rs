@@ -11,11 +11,11 @@ use super::raw::{
     DATA, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, Raw, SETTINGS, WINDOW_UPDATE, connect, frame,
 };
 use super::siblings::resident;
-use crate::harness::allow;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::{Echo, Target};
+use crate::harness::{allow, eventually};
 
 /// A connection on which stream 1 was sent so much that nobody may be sent any more.
 fn without_window(server: &Server, target: &Target) -> (Raw, Peer) {
@@ -31,6 +31,24 @@ fn without_window(server: &Server, target: &Target) -> (Raw, Peer) {
         came += next.payload.len();
     }
     (raw, source)
+}
+
+/// Bytes that clients were sent through tunnels so far, as the proxy counts them.
+fn downloaded(server: &Server) -> f64 {
+    let counted = server.scrape().counted("tunnel_bytes_total");
+    let downloads = counted.iter().filter(|(labels, _)| labels.contains("download"));
+    downloads.map(|(_, bytes)| bytes).sum()
+}
+
+/// Waits until the sockets and the proxy are full of what their clients do not read.
+#[track_caller]
+pub(crate) fn downloads_stall(server: &Server) {
+    let mut last = None;
+    eventually("all downloads stall", || {
+        thread::sleep(BETWEEN_LOOKS);
+        let now = Some(downloaded(server));
+        (std::mem::replace(&mut last, now) == now).then_some(())
+    });
 }
 
 /// The text of the refusal has to wait for a window that never comes.
@@ -104,10 +122,13 @@ fn downloads_that_nobody_takes_are_bounded_for_all_streams_together() {
         thread::spawn(move || while source.try_send([0; 65536]).is_ok() {});
     }
     let mut most = 0;
-    for _ in 0..20 {
-        thread::sleep(Duration::from_millis(50));
+    let mut last = None;
+    eventually("all downloads stall", || {
+        thread::sleep(BETWEEN_LOOKS);
         most = most.max(resident(&server).saturating_sub(before));
-    }
+        let now = Some(downloaded(&server));
+        (std::mem::replace(&mut last, now) == now).then_some(())
+    });
     println!("{most} KiB for 50 downloads that nobody takes");
     assert!(most < 4096, "{most} KiB for 50 downloads that nobody takes");
 }
@@ -130,8 +151,7 @@ fn downloads_go_on_when_a_client_gives_windows_again_that_it_took_back() {
         thread::spawn(move || while source.try_send([0; 65536]).is_ok() {});
         came.insert(stream, 0);
     }
-    // Until the socket is full.
-    thread::sleep(Duration::from_secs(1));
+    downloads_stall(&server);
     raw.send(&initial(0));
     raw.send(&frame(PING, 0, 0, b"12345678"));
     loop {
@@ -164,7 +184,7 @@ fn downloads_go_on_when_a_client_gives_windows_again_that_it_took_back() {
 #[test]
 fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
     let target = Target::listen();
-    let settings = allow(&[("box:22", target.address())]) + "timeouts: {head: 1s}\ndrain: {delay: 0s}\n";
+    let settings = allow(&[("box:22", target.address())]) + "timeouts: {head: 3s}\ndrain: {delay: 0s}\n";
     let mut server = Server::with(&Settings::new(&settings));
     let sizes = (200_000..1_500_000).step_by(100_000);
     let waiting: Vec<(Raw, usize)> = sizes
@@ -181,9 +201,9 @@ fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
         })
         .collect();
     // Longer than a connection without a tunnel may stay; and a drain does not end before they have it.
-    thread::sleep(Duration::from_secs(2));
+    thread::sleep(Duration::from_secs(4));
     server.process.signal(Signal::TERM);
-    thread::sleep(Duration::from_secs(2));
+    thread::sleep(Duration::from_secs(4));
     for (mut raw, size) in waiting {
         let mut came = 0;
         loop {
@@ -198,5 +218,7 @@ fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
     assert_eq!(server.process.exit_status(), 0);
 }
 
+/// Between two looks at what was downloaded: far longer than a target needs to send something.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 /// The window of a stream and of a connection before anybody says otherwise (RFC 9113 section 6.9.2).
 const WINDOW: usize = 65_535;

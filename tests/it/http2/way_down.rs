@@ -48,7 +48,7 @@ fn past_the_deadline_of_the_drain_tunnels_end_in_order_and_then_the_connection()
 #[test]
 fn without_a_tunnel_a_connection_is_ended_after_a_while() {
     let echo = Echo::listen();
-    let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {head: 500ms}\n"));
+    let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {head: 3s}\n"));
     let mut peer = Peer::connect(proxy.public());
     peer.open(1, "box:22");
     peer.expect_echo(1);

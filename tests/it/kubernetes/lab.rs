@@ -240,4 +240,4 @@ route add 169.254.169.254 via 10.8.0.1
 const INSIDE: &str = "SWITCHBOARD_TEST_LAB";
 /// The file that says that a scenario ran to its end.
 const DONE: &str = "done";
-const LONGEST: Duration = Duration::from_secs(150);
+const LONGEST: Duration = Duration::from_secs(600);

@@ -9,8 +9,9 @@ use super::lab;
 use super::proxy::within;
 use super::stage::Stage;
 
-/// TCP_USER_TIMEOUT and keepalive come to 120 s, and a keepalive probe is sent every 15.
-const GIVEN_UP: Duration = Duration::from_secs(145);
+/// TCP_USER_TIMEOUT and keepalive come to 120 s, and a keepalive probe is sent every 15. Without them it would be two hours,
+/// or 15 minutes of retransmissions (tcp(7), tcp_keepalive_time and tcp_retries2).
+const GIVEN_UP: Duration = Duration::from_secs(300);
 
 #[test]
 fn tunnels_whose_peers_vanish_are_given_up_whether_they_are_idle_or_busy() {

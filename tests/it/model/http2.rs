@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use http::{Method, Request};
-use switchboard::connect::{Established, handshake, http2};
+use switchboard::connect::{Exchange, http2};
 use switchboard::drain::Conductor;
 use switchboard::net::transport::Transport;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -118,11 +118,11 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
                 drain: &drain,
                 lapsed: &lapsed,
             },
-            |request| {
+            |mut exchange| {
                 let relayed = relayed.take().expect("one tunnel is asked for");
                 async move {
-                    let Established { stream, early, .. } =
-                        handshake(request, pending(), async |_| Ok(())).await.unwrap();
+                    exchange.read_head().await.unwrap();
+                    let (stream, early) = exchange.confirm().await.unwrap();
                     relayed(stream, early).await;
                 }
             },

@@ -167,7 +167,7 @@ pub(crate) fn assert_nc_is_the_right_one(directory: &Path) {
         quiet(program(NC.program, NC.package)).arg("-h"),
         &[],
         directory,
-        std::time::Duration::from_secs(5),
+        std::time::Duration::from_secs(60),
     );
     assert!(
         format!("{}{}", help.stdout, help.stderr).contains("OpenBSD"),

@@ -98,4 +98,4 @@ fn make_key(directory: &Path, name: &str) {
 }
 
 const TRIES: usize = 8;
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);

@@ -1,17 +1,17 @@
-//! The format of `limits`.
+//! The section `limits`: rates, sizes and counts.
 
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-use super::schema::{truth, unless};
-use super::section::Section;
+use crate::config::section::Section;
 use crate::limits::{
     Caps, Ceiling, ClientCaps, Limits, SharedLimits, TargetCaps, TotalCaps, TunnelLimits, TunnelOverrides,
 };
+use crate::values::{boolean, count, timeout, unless};
 
 /// Reads the section.
-pub(super) fn limits(section: &mut Section<'_>) -> Limits {
-    let tunnel = section.field("tunnel").and_then(|field| field.section(tunnel_limits));
+pub(super) fn read(section: &mut Section<'_>) -> Limits {
+    let tunnel = section.field("tunnel").and_then(|field| field.section(tunnel));
     let target = section.field("target").and_then(|field| field.section(target));
     let client = section.field("client").and_then(|field| field.section(client));
     let total = section.field("total").and_then(|field| field.section(total));
@@ -34,13 +34,13 @@ pub(super) fn limits(section: &mut Section<'_>) -> Limits {
     }
 }
 
-/// `limits.tunnel`, and the `limits` of a target.
-pub(super) fn tunnel_limits(section: &mut Section<'_>) -> TunnelOverrides {
+/// Reads `limits.tunnel`, or the `limits` of a static target.
+pub(super) fn tunnel(section: &mut Section<'_>) -> TunnelOverrides {
     TunnelOverrides {
         download: section.value("download", FromStr::from_str),
         upload: section.value("upload", FromStr::from_str),
         burst: section.value("burst", FromStr::from_str),
-        lifetime: section.value("lifetime", |text| unless("unlimited", text)),
+        lifetime: section.value("lifetime", |text| unless("unlimited", text, timeout)),
         any_protocol: None,
     }
 }
@@ -48,8 +48,10 @@ pub(super) fn tunnel_limits(section: &mut Section<'_>) -> TunnelOverrides {
 fn target(section: &mut Section<'_>) -> (SharedLimits, TargetCaps) {
     let default = TargetCaps::default();
     let caps = TargetCaps {
-        tunnels: section.value("max_tunnels", any_number).unwrap_or(default.tunnels),
-        dials: section.value("max_dials", any_number).unwrap_or(default.dials),
+        tunnels: section
+            .value("max_tunnels", count_or_unlimited)
+            .unwrap_or(default.tunnels),
+        dials: section.value("max_dials", count_or_unlimited).unwrap_or(default.dials),
     };
     (shared(section), caps)
 }
@@ -57,16 +59,16 @@ fn target(section: &mut Section<'_>) -> (SharedLimits, TargetCaps) {
 fn client(section: &mut Section<'_>) -> (SharedLimits, ClientCaps) {
     let default = ClientCaps::default();
     let caps = ClientCaps {
-        tunnels: section.value("max_tunnels", any_number).unwrap_or(default.tunnels),
+        tunnels: section
+            .value("max_tunnels", count_or_unlimited)
+            .unwrap_or(default.tunnels),
         unfinished: section
-            .value("max_unfinished", any_number)
+            .value("max_unfinished", count_or_unlimited)
             .unwrap_or(default.unfinished),
         connects_per_second: section
-            .value("connects_per_second", any_number)
+            .value("connects_per_second", count_or_unlimited)
             .unwrap_or(default.connects_per_second),
-        connects_burst: section
-            .value("connects_burst", number)
-            .unwrap_or(default.connects_burst),
+        connects_burst: section.value("connects_burst", count).unwrap_or(default.connects_burst),
     };
     (shared(section), caps)
 }
@@ -74,9 +76,11 @@ fn client(section: &mut Section<'_>) -> (SharedLimits, ClientCaps) {
 fn total(section: &mut Section<'_>) -> (SharedLimits, TotalCaps) {
     let default = TotalCaps::default();
     let caps = TotalCaps {
-        tunnels: section.value("max_tunnels", any_number).unwrap_or(default.tunnels),
+        tunnels: section
+            .value("max_tunnels", count_or_unlimited)
+            .unwrap_or(default.tunnels),
         unfinished: section
-            .value("max_unfinished", any_number)
+            .value("max_unfinished", count_or_unlimited)
             .unwrap_or(default.unfinished),
     };
     (shared(section), caps)
@@ -95,19 +99,10 @@ fn ceiling(section: &mut Section<'_>) -> Ceiling {
     Ceiling {
         download: section.value("download", FromStr::from_str).unwrap_or(default.download),
         upload: section.value("upload", FromStr::from_str).unwrap_or(default.upload),
-        ssh_only: section.value("ssh_only", truth).unwrap_or(default.ssh_only),
+        ssh_only: section.value("ssh_only", boolean).unwrap_or(default.ssh_only),
     }
 }
 
-fn any_number(text: &str) -> Result<Option<NonZeroU32>, &'static str> {
-    match text {
-        "unlimited" => Ok(None),
-        _ => number(text)
-            .map(Some)
-            .map_err(|_| "expected a whole number of at least 1, or `unlimited`"),
-    }
-}
-
-fn number(text: &str) -> Result<NonZeroU32, &'static str> {
-    text.parse().map_err(|_| "expected a whole number of at least 1")
+fn count_or_unlimited(text: &str) -> Result<Option<NonZeroU32>, String> {
+    unless("unlimited", text, count)
 }
