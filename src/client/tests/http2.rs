@@ -11,7 +11,7 @@ use http::{Request, Response};
 use proptest::prelude::*;
 
 mod endings;
-mod odd;
+mod frames;
 
 /// A proxy that speaks HTTP/2 with whoever offers it.
 struct Http2Proxy {
