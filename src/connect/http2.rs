@@ -14,7 +14,7 @@ use futures_util::future::{CatchUnwind, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::{Reason, server};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 pub use self::connection::Connection;
 use self::local_waker::LocalWaker;
@@ -38,6 +38,15 @@ mod stream;
 mod write_queue;
 mod zero_copy;
 
+/// The request that an idle connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// The first one. The wait began with the connection.
+    FirstRequest,
+    /// One behind the last tunnel, with whose end the wait begins.
+    FurtherRequest,
+}
+
 /// The events at which the client is told to open its next tunnels on another connection (GOAWAY).
 #[derive(Clone, Copy, Debug)]
 pub struct GoAway<'a> {
@@ -49,19 +58,19 @@ pub struct GoAway<'a> {
 
 /// Serves a connection to its end. `tunnel` makes a future of every request, which runs in this task.
 ///
-/// `expiry(None)` completes when the first request takes too long, and `expiry(Some(since))` when the connection has been
-/// without a tunnel for too long since then. After a GOAWAY the connection ends with its last tunnel.
+/// `expiry` completes when a connection that becomes idle now has been idle for too long. After a GOAWAY the connection
+/// ends with its last tunnel.
 ///
 /// # Errors
 /// The refusal of the connection as a whole: it made no request, or sent too many frames. Its requests have ended each
 /// for itself.
 pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>>(
     connection: Connection<D>,
-    expiry: impl Fn(Option<Instant>) -> E,
+    expiry: impl Fn(Awaited) -> E,
     go_away: GoAway<'_>,
     tunnel: impl Fn(Request) -> F,
 ) -> Result<(), Refusal> {
-    let mut first_request = Box::pin(expiry(None));
+    let mut first_request = Box::pin(expiry(Awaited::FirstRequest));
     let h2 = tokio::select! {
         biased;
         h2 = handshake(&connection) => h2?,
@@ -152,7 +161,7 @@ enum Event {
 impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<D, F, E> {
     async fn run(
         mut self,
-        expiry: impl Fn(Option<Instant>) -> E,
+        expiry: impl Fn(Awaited) -> E,
         go_away: GoAway<'_>,
         tunnel: impl Fn(Request) -> F,
     ) -> Result<(), Refusal> {
@@ -242,9 +251,11 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         }
     }
 
-    fn end_tunnel(&mut self, expiry: &impl Fn(Option<Instant>) -> E, drain: &Drain) {
+    fn end_tunnel(&mut self, expiry: &impl Fn(Awaited) -> E, drain: &Drain) {
         match self.phase {
-            Phase::Busy if self.tunnels.is_empty() => self.phase = Phase::Idle(Box::pin(expiry(Some(Instant::now())))),
+            Phase::Busy if self.tunnels.is_empty() => {
+                self.phase = Phase::Idle(Box::pin(expiry(Awaited::FurtherRequest)))
+            }
             Phase::Leaving(_) => self.phase = Phase::Leaving(linger(drain)),
             Phase::Busy | Phase::Idle(_) | Phase::Closing(_) => {}
         }
