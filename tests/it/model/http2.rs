@@ -114,8 +114,10 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
         let serving = http2::serve(
             http2::Connection::new(ours, Vec::new()),
             |_| pending(),
-            &drain,
-            &lapsed,
+            http2::GoAway {
+                drain: &drain,
+                lapsed: &lapsed,
+            },
             |mut exchange| {
                 let relayed = relayed.take().expect("one tunnel is asked for");
                 async move {
