@@ -1,6 +1,10 @@
 //! Holds the sources to the layers: an import goes down or sideways, never up, and makes no circle.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot read the sources has failed")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot read the sources has failed"
+)]
 
 mod sources;
 
