@@ -160,9 +160,9 @@ impl Target {
         self.limits.load().idle.unwrap_or(default)
     }
 
-    /// Whether a tunnel that begins now may begin otherwise than SSH does.
-    pub fn any_protocol(&self) -> bool {
-        self.limits.load().any_protocol
+    /// Whether both sides of a tunnel that begins now must begin with an SSH identification.
+    pub fn ssh_only(&self) -> bool {
+        self.limits.load().ssh_only
     }
 
     /// Takes one of the slots that it has for tunnels.
