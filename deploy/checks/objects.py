@@ -154,6 +154,21 @@ def promises_of_switchboard(where, objects):
     must(deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0, "maxUnavailable is 0")
     drain = sum(seconds(config["drain"][key]) for key in ("delay", "timeout", "spread"))
     must(spec["terminationGracePeriodSeconds"] >= drain, f"grace period shorter than a drain of {drain} s")
+    alerts = [
+        rule
+        for each in objects
+        if each["kind"] == "PrometheusRule"
+        for group in each["spec"]["groups"]
+        for rule in group["rules"]
+        if rule["alert"].startswith("Switchboard")
+    ]
+    for alert in alerts:
+        if alert["alert"] == "SwitchboardDrainStuck":
+            must(seconds(alert["for"]) == drain + 300, f"SwitchboardDrainStuck waits for a drain of {drain} s")
+    runbooks = {alert["annotations"]["runbook_url"].split("#")[0] for alert in alerts}
+    must(len(runbooks) <= 1, f"one runbook, not {runbooks}")
+    if where == "helm-namespaced.yaml":
+        must(runbooks == {"https://wiki.example.com/ssh"}, "the runbook of the values")
     must(spec["enableServiceLinks"] is False, "service links would set SWITCHBOARD_PORT")
     pod, own = spec["securityContext"], container["securityContext"]
     must(pod["runAsNonRoot"] is True and pod["runAsUser"] == 65532, "runs as 65532")

@@ -179,3 +179,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [endpointslices]
   verbs: [get, list, watch]
 {{- end -}}
+
+{{- /* The groups of files/rules.yaml, with this release's runbook and the bound of its drain. */ -}}
+{{- define "switchboard.alerts" -}}
+{{- $runbook := .Values.metrics.prometheus.prometheusRule.runbook -}}
+{{- $groups := get (.Files.Get "files/rules.yaml" | fromYaml) "groups" -}}
+{{- range $group := $groups -}}
+{{- range $rule := $group.rules -}}
+{{- $anchor := regexFind "#.*" $rule.annotations.runbook_url -}}
+{{- $_ := set $rule.annotations "runbook_url" (print $runbook $anchor) -}}
+{{- if eq $rule.alert "SwitchboardDrainStuck" -}}
+{{- $_ := set $rule "for" (printf "%ds" (add 300 (include "switchboard.drainSeconds" $ | int64))) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $groups -}}
+{{- end -}}
