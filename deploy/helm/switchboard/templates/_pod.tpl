@@ -1,7 +1,73 @@
+{{- /* The volumes: the ConfigMap `config`, the Secrets of `tls`, and those of the values. */ -}}
+{{- define "switchboard.volumes" -}}
+{{- $tlsSecrets := include "switchboard.tlsSecrets" .root | fromYamlArray -}}
+volumes:
+  - name: config
+    configMap:
+      name: {{ .config }}
+  {{- range $index, $secret := $tlsSecrets }}
+  - name: tls-{{ $index }}
+    secret:
+      secretName: {{ $secret }}
+  {{- end }}
+  {{- range .root.Values.volumes }}
+  - name: {{ .name | replace "." "-" }}
+    {{- if eq .type "secret" }}
+    secret:
+      secretName: {{ .name }}
+    {{- else if eq .type "emptyDir" }}
+    emptyDir: {}
+    {{- else }}
+    configMap:
+      name: {{ .name }}
+    {{- end }}
+  {{- end }}
+{{- with .root.Values.deployment.additionalVolumes }}
+{{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /* The paths of the volumes. */ -}}
+{{- define "switchboard.volumeMounts" -}}
+{{- $tlsSecrets := include "switchboard.tlsSecrets" . | fromYamlArray -}}
+volumeMounts:
+  - name: config
+    mountPath: /etc/switchboard
+    readOnly: true
+  {{- range $index, $secret := $tlsSecrets }}
+  - name: tls-{{ $index }}
+    mountPath: /tls/{{ $secret }}
+    readOnly: true
+  {{- end }}
+  {{- range .Values.volumes }}
+  - name: {{ .name | replace "." "-" }}
+    mountPath: {{ .mountPath }}
+    readOnly: {{ ne .type "emptyDir" }}
+  {{- end }}
+{{- with .Values.additionalVolumeMounts }}
+{{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /* The nodes that the pods may run on. */ -}}
+{{- define "switchboard.placement" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- /* The pods, of a Deployment or a DaemonSet. */ -}}
 {{- define "switchboard.pod" -}}
 {{- $kubernetes := include "switchboard.kubernetes" . | fromYaml -}}
-{{- $tlsSecrets := include "switchboard.tlsSecrets" . | fromYamlArray -}}
 metadata:
   labels:
     {{- include "switchboard.selectorLabels" . | nindent 4 }}
@@ -25,6 +91,13 @@ spec:
   enableServiceLinks: false
   # At least as long as a drain may take: {{ include "switchboard.drainSeconds" . }} s.
   terminationGracePeriodSeconds: {{ include "switchboard.gracePeriod" . }}
+  {{- $_ := include "switchboard.hostPorts" . }}
+  {{- if .Values.deployment.hostNetwork }}
+  hostNetwork: true
+  {{- end }}
+  {{- with .Values.deployment.dnsPolicy }}
+  dnsPolicy: {{ . }}
+  {{- end }}
   {{- with .Values.deployment.imagePullSecrets }}
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
@@ -34,6 +107,10 @@ spec:
   {{- end }}
   securityContext:
     {{- toYaml .Values.podSecurityContext | nindent 4 }}
+  {{- with .Values.deployment.initContainers }}
+  initContainers:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   containers:
     - name: switchboard
       image: {{ include "switchboard.image" . }}
@@ -55,10 +132,16 @@ spec:
       ports:
         - name: web
           containerPort: {{ .Values.ports.web.port }}
+          {{- with .Values.ports.web.hostPort }}
+          hostPort: {{ . }}
+          {{- end }}
           protocol: TCP
-        {{- if .Values.ports.websecure.expose.default }}
+        {{- if include "switchboard.websecure" . }}
         - name: websecure
           containerPort: {{ .Values.ports.websecure.port }}
+          {{- with .Values.ports.websecure.hostPort }}
+          hostPort: {{ . }}
+          {{- end }}
           protocol: TCP
         {{- end }}
         - name: metrics
@@ -85,53 +168,15 @@ spec:
         {{- toYaml .Values.resources | nindent 8 }}
       securityContext:
         {{- toYaml .Values.securityContext | nindent 8 }}
-      volumeMounts:
-        - name: config
-          mountPath: /etc/switchboard
-          readOnly: true
-        {{- range $index, $secret := $tlsSecrets }}
-        - name: tls-{{ $index }}
-          mountPath: /tls/{{ $secret }}
-          readOnly: true
-        {{- end }}
-        {{- range .Values.volumes }}
-        - name: {{ .name | replace "." "-" }}
-          mountPath: {{ .mountPath }}
-          readOnly: {{ ne .type "emptyDir" }}
-        {{- end }}
-  volumes:
-    - name: config
-      configMap:
-        name: {{ include "switchboard.fullname" . }}
-    {{- range $index, $secret := $tlsSecrets }}
-    - name: tls-{{ $index }}
-      secret:
-        secretName: {{ $secret }}
+      {{- include "switchboard.volumeMounts" . | nindent 6 }}
+    {{- with .Values.deployment.additionalContainers }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
-    {{- range .Values.volumes }}
-    - name: {{ .name | replace "." "-" }}
-      {{- if eq .type "secret" }}
-      secret:
-        secretName: {{ .name }}
-      {{- else if eq .type "emptyDir" }}
-      emptyDir: {}
-      {{- else }}
-      configMap:
-        name: {{ .name }}
-      {{- end }}
-    {{- end }}
-  {{- with .Values.nodeSelector }}
-  nodeSelector:
-    {{- toYaml . | nindent 4 }}
+  {{- include "switchboard.volumes" (dict "root" . "config" (include "switchboard.fullname" .)) | nindent 2 }}
+  {{- with include "switchboard.placement" . | trim }}
+  {{- . | nindent 2 }}
   {{- end }}
-  {{- with .Values.affinity }}
-  affinity:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with .Values.tolerations }}
-  tolerations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
+  {{- if ne .Values.deployment.kind "DaemonSet" }}
   topologySpreadConstraints:
     {{- if .Values.topologySpreadConstraints }}
     {{- range .Values.topologySpreadConstraints }}
@@ -152,4 +197,5 @@ spec:
           {{- include "switchboard.selectorLabels" $ | nindent 10 }}
     {{- end }}
     {{- end }}
+  {{- end }}
 {{- end -}}
