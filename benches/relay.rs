@@ -24,7 +24,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group};
-use switchboard::limits::throttle::Limit;
+use switchboard::limits::bucket::Limit;
 use switchboard::limits::{Rate, Size};
 use switchboard::relay::meter::{Meter, Totals};
 use switchboard::relay::{Ends, Engine, Options, Resources, Terms, relay};

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group};
 use switchboard::direction::Direction;
-use switchboard::limits::throttle::{Limit, Throttle};
+use switchboard::limits::bucket::Limit;
+use switchboard::limits::throttle::Throttle;
 use switchboard::limits::{Rate, Size};
 use switchboard::outcome::Close;
 use switchboard::relay::meter::{Meter, Totals};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps};
 
+pub mod bucket;
 pub mod budget;
 mod caps;
 pub mod clients;

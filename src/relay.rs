@@ -13,8 +13,8 @@ use self::meter::Meter;
 use self::pump::Pump;
 pub use self::pump::{Broken, Engine};
 pub use self::resources::Resources;
+use crate::limits::bucket::Limit;
 use crate::limits::budget::Budget;
-use crate::limits::throttle::Limit;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 

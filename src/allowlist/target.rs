@@ -15,9 +15,9 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use crate::direction::Direction;
 use crate::limits::TargetLimits;
+use crate::limits::bucket::Limit;
 use crate::limits::budget::Budgets;
 use crate::limits::slots::{Slot, Slots};
-use crate::limits::throttle::Limit;
 use crate::metrics::{Metrics, TargetSeries};
 use crate::net::proxy_header;
 use crate::outcome::{Denial, Refusal};

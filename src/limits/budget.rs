@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::throttle::{LATENESS, LONGEST_WAIT, Limit, NANOS_PER_SECOND, PAUSE};
+use super::bucket::{Bucket, Limit};
 use super::{Rate, SharedLimits, Size};
 use crate::direction::Direction;
 
@@ -58,11 +58,8 @@ impl Budgets {
 
 #[derive(Debug)]
 struct State {
-    /// Byte-nanoseconds. Below zero when the last grant was larger than what there was: a grant is never cut to crumbs.
-    credit: i128,
-    counted_to: Instant,
-    /// Somebody had to wait, and there has been no pause since.
-    backlogged: bool,
+    /// In debt when the last grant was larger than the credit: a grant is never cut to crumbs.
+    bucket: Bucket,
     /// The largest tag of a request that was served in turn.
     served: u64,
     tickets: u64,
@@ -82,9 +79,7 @@ impl Budget {
     pub fn new(rate: Rate, burst: Size) -> Self {
         let limit = Limit::new(rate, burst);
         let state = State {
-            credit: in_credit(limit.burst()),
-            counted_to: Instant::now(),
-            backlogged: false,
+            bucket: Bucket::full(&limit),
             served: 0,
             tickets: 0,
             waiting: BTreeMap::new(),
@@ -95,7 +90,7 @@ impl Budget {
         }
     }
 
-    /// Changes it; those who wait follow within [`LONGEST_WAIT`].
+    /// Changes it; those who wait follow within [`LONGEST_WAIT`](super::bucket::LONGEST_WAIT).
     pub fn set(&self, rate: Rate, burst: Size) {
         self.limit.set(rate, burst);
     }
@@ -144,15 +139,15 @@ impl Share<'_> {
     /// Returns what was granted and not used.
     pub fn give_back(&mut self, bytes: usize) {
         if bytes > 0 && !self.budget.rate().is_unlimited() {
-            self.budget.lock().credit += in_credit(bytes as u64);
+            self.budget.lock().bucket.give_back(bytes as u64);
             self.had = self.had.saturating_sub(bytes as u64);
         }
     }
 
     fn take_at_once(&mut self, rate: Rate, most: usize) -> Option<usize> {
         let mut state = self.budget.lock();
-        state.count(&self.budget.limit);
-        let free = state.waiting.is_empty() && state.credit > 0;
+        state.earn(&self.budget.limit);
+        let free = state.waiting.is_empty() && state.bucket.has_credit();
         free.then(|| self.grant(&mut state, rate, most, true))
     }
 
@@ -178,7 +173,7 @@ impl Share<'_> {
 
     fn grant(&mut self, state: &mut State, rate: Rate, most: usize, in_turn: bool) -> usize {
         let granted = quantum(rate).min(most as u64);
-        state.credit -= in_credit(granted);
+        state.bucket.spend(granted);
         let tag = self.had.max(state.served);
         // While bulk waits its clock stands still for those who go before it.
         if in_turn || state.waiting.is_empty() {
@@ -229,13 +224,11 @@ impl<'a> Place<'a> {
         {
             return Turn::Later;
         }
-        state.count(&self.budget.limit);
-        if rate.is_unlimited() || state.credit > 0 {
+        state.earn(&self.budget.limit);
+        if rate.is_unlimited() || state.bucket.has_credit() {
             return Turn::Now(rate);
         }
-        let missing = (1 - state.credit).unsigned_abs().div_ceil(u128::from(rate.get()));
-        let wait = Duration::from_nanos(u64::try_from(missing).unwrap_or(u64::MAX));
-        Turn::At(state.counted_to + wait.min(LONGEST_WAIT))
+        Turn::At(state.bucket.has_credit_at(rate))
     }
 
     fn leave(&self, state: &mut State) {
@@ -259,15 +252,10 @@ impl State {
         tag.saturating_sub(self.served) < quantum(rate)
     }
 
-    /// Earns up to now. While somebody waits, waking late is our fault and costs nothing.
-    fn count(&mut self, limit: &Limit) {
-        let elapsed = self.counted_to.elapsed();
-        self.backlogged = !self.waiting.is_empty() || (self.backlogged && elapsed <= PAUSE);
-        let excess = if self.backlogged { LATENESS } else { Duration::ZERO };
-        let rate = limit.rate();
-        let ceiling = in_credit(limit.burst()).saturating_add(earned(rate, excess));
-        self.credit = self.credit.saturating_add(earned(rate, elapsed)).min(ceiling);
-        self.counted_to += elapsed;
+    /// Earns up to now.
+    fn earn(&mut self, limit: &Limit) {
+        let is_waiting = !self.waiting.is_empty();
+        self.bucket.earn(limit, is_waiting);
     }
 }
 
@@ -276,20 +264,13 @@ fn quantum(rate: Rate) -> u64 {
     (rate.get() / QUANTA_PER_SECOND).max(SMALLEST_QUANTUM)
 }
 
-fn in_credit(bytes: u64) -> i128 {
-    i128::from(bytes) * NANOS_PER_SECOND as i128
-}
-
-fn earned(rate: Rate, elapsed: Duration) -> i128 {
-    i128::try_from(u128::from(rate.get()) * elapsed.as_nanos()).unwrap_or(i128::MAX)
-}
-
 const QUANTA_PER_SECOND: u64 = 500;
 /// A slow rate is granted this much at a time, in bytes: less would be all overhead.
 const SMALLEST_QUANTUM: u64 = 512;
 
 #[cfg(test)]
 mod tests {
+    use super::super::bucket::LONGEST_WAIT;
     use super::*;
     use std::cell::Cell;
     use std::rc::Rc;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use switchboard::direction::Direction;
-use switchboard::limits::throttle::Limit;
+use switchboard::limits::bucket::Limit;
 use switchboard::limits::{Rate, Size};
 use switchboard::outcome::Close;
 use switchboard::relay::meter::{Meter, Totals};
