@@ -307,8 +307,8 @@ async fn reach(
     if !shared.drain.phase().takes_tunnels() {
         return Err(Refusal::Draining.into());
     }
-    let in_all = shared.tunnels.enter().ok_or(Refusal::ProxyFull)?;
-    let slots = Box::new([in_all, client.enter()?, target.enter()?]);
+    let in_all = shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
+    let slots = Box::new([in_all, client.take_slot()?, target.enter()?]);
     let _dial = target.begin_dial()?;
     let endpoints = shared.allowlist.dialable(&target).await?;
     let start = Instant::now();

@@ -170,7 +170,7 @@ impl Target {
     /// # Errors
     /// [`Refusal::TargetFull`].
     pub fn enter(&self) -> Result<Slot, Refusal> {
-        self.tunnels.enter().ok_or(Refusal::TargetFull)
+        self.tunnels.take().ok_or(Refusal::TargetFull)
     }
 
     /// Takes one of the slots that it has for dials.
@@ -178,7 +178,7 @@ impl Target {
     /// # Errors
     /// [`Refusal::TargetBusy`].
     pub fn begin_dial(&self) -> Result<Slot, Refusal> {
-        self.dials.enter().ok_or(Refusal::TargetBusy)
+        self.dials.take().ok_or(Refusal::TargetBusy)
     }
 
     /// Whether a client may have a tunnel to it that has shown to be that.

@@ -139,12 +139,12 @@ impl Client {
         kept.then_some(()).ok_or(Refusal::ConnectRate)
     }
 
-    /// Takes one of the slots that it has for tunnels.
+    /// Takes one of its slots for tunnels.
     ///
     /// # Errors
-    /// [`Refusal::ClientFull`].
-    pub fn enter(&self) -> Result<Slot, Refusal> {
-        self.tunnels.enter().ok_or(Refusal::ClientFull)
+    /// [`Refusal::ClientFull`]: none is free.
+    pub fn take_slot(&self) -> Result<Slot, Refusal> {
+        self.tunnels.take().ok_or(Refusal::ClientFull)
     }
 }
 
@@ -264,8 +264,8 @@ mod tests {
         for client in [here, client(&clients, "192.0.2.2")] {
             assert_eq!(client.budgets.of(Direction::Download).rate(), limits.download);
             assert_eq!(client.budgets.of(Direction::Upload).rate(), limits.upload);
-            let _place = client.enter().unwrap();
-            assert_eq!(client.enter().unwrap_err(), Refusal::ClientFull);
+            let _slot = client.take_slot().unwrap();
+            assert_eq!(client.take_slot().unwrap_err(), Refusal::ClientFull);
             client.connects().unwrap();
             assert_eq!(client.connects().unwrap_err(), Refusal::ConnectRate);
         }

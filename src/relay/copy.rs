@@ -2,42 +2,14 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use crate::net::transport::{Reader, Writer};
 
 /// The most that one copy moves, in bytes.
 pub(super) const MOST: usize = 64 * 1024;
-/// The most that it moves with a [`LargePiece`].
+/// The most that one copy moves with a slot among the large pieces, in bytes.
 pub(super) const MOST_LARGE: usize = 512 * 1024;
-
-/// How many large pieces may be in flight: what their receivers leave of them stays in memory.
-#[derive(Debug, Default)]
-pub(super) struct LargePieces {
-    taken: AtomicUsize,
-}
-
-/// The right to copy [`MOST_LARGE`] at once, for as long as any of it is in flight.
-#[derive(Debug)]
-pub(super) struct LargePiece<'a> {
-    pieces: &'a LargePieces,
-}
-
-impl LargePieces {
-    /// `None` when all are out.
-    pub(super) fn take(&self) -> Option<LargePiece<'_>> {
-        let claim = |taken| (taken < MOST_LARGE_PIECES).then_some(taken + 1);
-        let claimed = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
-        claimed.is_ok().then(|| LargePiece { pieces: self })
-    }
-}
-
-impl Drop for LargePiece<'_> {
-    fn drop(&mut self) {
-        self.pieces.taken.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// What one copy did.
 #[derive(Debug)]
@@ -153,21 +125,4 @@ fn poll_through_scratch(
 thread_local! {
     /// Used within one poll only, never across an await.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// 8 MiB of memory at most.
-const MOST_LARGE_PIECES: usize = 16;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn so_many_large_pieces_are_out_at_once_and_each_comes_back() {
-        let pieces = LargePieces::default();
-        for _ in 0..3 {
-            let taken: Vec<_> = (0..2 * MOST_LARGE_PIECES).filter_map(|_| pieces.take()).collect();
-            assert_eq!(taken.len(), MOST_LARGE_PIECES);
-        }
-    }
 }

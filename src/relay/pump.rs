@@ -7,11 +7,12 @@ use std::{io, mem};
 
 use tokio::time::Instant;
 
-use super::copy::{self, LargePiece, Residue};
+use super::copy::{self, Residue};
 use super::splice::{self, Pipe};
 use super::{Bounds, Terms};
 use crate::direction::Direction;
 use crate::limits::budget::{Budget, Share};
+use crate::limits::slots::Slot;
 use crate::limits::throttle::Throttle;
 use crate::net::transport::{Reader, Writer};
 use crate::outcome::Side;
@@ -59,8 +60,8 @@ enum InFlight<'a> {
     Nothing,
     Buffered {
         residue: Residue,
-        /// The right to be as many as they are, where that is needed.
-        _large: Option<LargePiece<'a>>,
+        /// Taken if they are more than a piece of the usual size.
+        _large: Option<Slot>,
     },
     Piped(Pipe<'a>),
 }
@@ -240,7 +241,7 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
     fn copy(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Broken> {
         let (source, sink) = self.sides();
         let is_large = most > copy::MOST && self.copies_bulk();
-        let large = is_large.then(|| self.terms.resources.pieces.take()).flatten();
+        let large = is_large.then(|| self.terms.resources.large_pieces.take()).flatten();
         let most = if large.is_some() {
             most.min(copy::MOST_LARGE)
         } else {
