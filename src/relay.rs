@@ -6,98 +6,21 @@ use std::mem::take;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::meter::Meter;
+pub use self::pump::Broken;
 use self::pump::Pump;
-pub use self::pump::{Broken, Engine};
-pub use self::resources::Resources;
-use crate::limits::bucket::Limit;
-use crate::limits::budget::Budget;
+pub use self::terms::{Bounds, Early, Ends, Engine, Options, Resources, Terms};
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 
 mod copy;
 pub mod meter;
 mod pump;
-mod resources;
 mod splice;
+mod terms;
 mod yielder;
-
-/// How long a relay may be silent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The longest silence both ways; `None` is for ever, as SSH sessions sleep for days.
-    pub idle: Option<Duration>,
-    /// The longest silence once one side has finished.
-    pub half_closed: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            idle: None,
-            half_closed: Duration::from_secs(300),
-        }
-    }
-}
-
-/// The two ends of a tunnel.
-#[derive(Debug)]
-pub struct Ends<D> {
-    /// The client's: a socket, or what is spoken on one.
-    pub downstream: D,
-    /// The target's, which speaks nothing but the tunnel's bytes.
-    pub upstream: TcpStream,
-    /// What was read of them already. Boxed: it is gone when the relay has begun.
-    pub early: Box<Early>,
-}
-
-/// The first bytes of both directions.
-#[derive(Debug, Default)]
-pub struct Early {
-    /// From the client, such as those behind its request head.
-    pub upload: Vec<u8>,
-    /// From the target.
-    pub download: Vec<u8>,
-}
-
-/// What bounds one direction.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds<'a> {
-    /// This tunnel alone.
-    pub tunnel: &'a Limit,
-    /// This tunnel together with others: those of its target, of its client, of the process.
-    pub shared: [Option<&'a Budget>; 3],
-}
-
-/// Nothing is shared.
-impl<'a> From<&'a Limit> for Bounds<'a> {
-    fn from(tunnel: &'a Limit) -> Self {
-        Self {
-            tunnel,
-            shared: [None; 3],
-        }
-    }
-}
-
-/// Under what a relay runs. All of it may be shared with other relays but the meter.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms<'a> {
-    /// What bounds the upload.
-    pub upload: Bounds<'a>,
-    /// What bounds the download.
-    pub download: Bounds<'a>,
-    /// Counts the bytes.
-    pub meter: &'a Meter,
-    /// What all relays share.
-    pub resources: &'a Resources,
-    /// What moves its bytes.
-    pub engine: Engine,
-    /// Timeouts.
-    pub options: &'a Options,
-}
 
 /// Relays until both sides have finished, one has failed, nothing moves any more, or `ending` says so.
 ///

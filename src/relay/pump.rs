@@ -9,24 +9,13 @@ use tokio::time::Instant;
 
 use super::copy::{self, Residue};
 use super::splice::{self, Pipe};
-use super::{Bounds, Terms};
+use super::terms::{Bounds, Engine, Terms};
 use crate::direction::Direction;
 use crate::limits::budget::{Budget, Share};
 use crate::limits::slots::Slot;
 use crate::limits::throttle::Throttle;
 use crate::net::transport::{Reader, Writer};
 use crate::outcome::Side;
-
-/// What moves the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    /// Copies, and splices while the direction runs hot: copy is cheaper for small messages, splice for bulk.
-    Adaptive,
-    /// Always through a buffer.
-    Copy,
-    /// Through a pipe whenever the pool has one.
-    Splice,
-}
 
 /// One direction of a relay. Every future of it may be dropped at any await and made anew: no byte is lost.
 #[derive(Debug)]
