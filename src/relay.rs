@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::meter::Meter;
-pub use self::pump::Broken;
+pub use self::pump::Failure;
 use self::pump::Pump;
-pub use self::terms::{Bounds, Early, Ends, Engine, Options, Resources, Terms};
+pub use self::terms::{Bounds, Early, Engine, Options, Resources, Terms, Transports};
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 
@@ -29,7 +29,7 @@ mod yielder;
 /// the end of stream that it sent first. When `ending` or a timeout ends it, what was read is still written and both
 /// sides are closed.
 pub async fn relay<D: Transport>(
-    ends: &mut Ends<D>,
+    ends: &mut Transports<D>,
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Close {
@@ -41,8 +41,8 @@ pub async fn relay<D: Transport>(
 /// Lets both ends know how a tunnel ended, whose side that ended it `has_finished` before or not.
 ///
 /// An end that has not been passed on as one is told to both of them now.
-pub async fn let_go<D: Transport>(ends: &mut Ends<D>, close: Close, has_finished: bool) {
-    let Ends {
+pub async fn let_go<D: Transport>(ends: &mut Transports<D>, close: Close, has_finished: bool) {
+    let Transports {
         downstream, upstream, ..
     } = ends;
     match close.reason {
@@ -61,7 +61,7 @@ pub async fn let_go<D: Transport>(ends: &mut Ends<D>, close: Close, has_finished
 
 /// Relays until something ends it, and says what, and whether the side that ended it had finished before.
 async fn move_bytes<D: Transport>(
-    ends: &mut Ends<D>,
+    ends: &mut Transports<D>,
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> (Close, bool) {
@@ -155,12 +155,12 @@ async fn half_closed(
     }
 }
 
-impl From<Broken> for Close {
+impl From<Failure> for Close {
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "the enum is the standard library's, and grows"
     )]
-    fn from(Broken { by, error }: Broken) -> Self {
+    fn from(Failure { by, error }: Failure) -> Self {
         let reason = match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
                 Reason::Reset

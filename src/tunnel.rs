@@ -29,7 +29,7 @@ use crate::net::proxy_header;
 use crate::net::proxy_header::Addresses;
 use crate::net::transport::Transport;
 use crate::outcome::{Close, Denial, Reason, Refusal, Side};
-use crate::relay::{self, Bounds, Early, Ends, Engine, Resources, Terms, relay};
+use crate::relay::{self, Bounds, Early, Engine, Resources, Terms, Transports, relay};
 use crate::ssh::identification;
 use crate::tls::{self, Session, Tls};
 
@@ -101,7 +101,7 @@ enum Opened<'a> {
 /// A client and a target that can talk. Dropped in this order: who reads the log line may rely on closed sockets.
 #[derive(Debug)]
 struct Tunnel<'a, D: Transport> {
-    ends: Ends<D>,
+    ends: Transports<D>,
     target: Arc<Target>,
     client: Arc<Client>,
     _slots: Box<[Slot; 3]>,
@@ -268,7 +268,7 @@ async fn ask<'a, C: connect::Client>(
             client: arrival.client,
             _slots: slots,
             _open: shared.drain.opened(),
-            ends: Ends {
+            ends: Transports {
                 downstream: stream,
                 upstream: upstream.stream,
                 early: Box::new(Early {
@@ -371,7 +371,7 @@ impl<D: Transport> Tunnel<'_, D> {
 
 /// Has both sides say that they speak SSH.
 async fn begin<D: Transport>(
-    ends: &mut Ends<D>,
+    ends: &mut Transports<D>,
     record: &TunnelRecord<'_>,
     shared: &Shared,
     ending: Pin<&mut impl Future<Output = Close>>,

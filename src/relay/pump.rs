@@ -36,7 +36,7 @@ pub(super) struct Pump<'a, F, T> {
 
 /// Which side broke a direction, and how.
 #[derive(Debug)]
-pub struct Broken {
+pub struct Failure {
     /// Whose socket failed.
     pub by: Side,
     /// How.
@@ -94,8 +94,8 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
     }
 
     /// Completes when the source fails, without reading from it.
-    pub(super) async fn source_failed(&mut self) -> Broken {
-        Broken {
+    pub(super) async fn source_failed(&mut self) -> Failure {
+        Failure {
             by: self.sides().0,
             error: self.from.failed().await,
         }
@@ -107,7 +107,7 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
     }
 
     /// Moves bytes until the source's end of stream has been passed on.
-    pub(super) async fn run(&mut self) -> Result<(), Broken> {
+    pub(super) async fn run(&mut self) -> Result<(), Failure> {
         self.flush().await?;
         loop {
             self.readable().await?;
@@ -132,20 +132,20 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
     }
 
     /// Before a limit is asked, so that who has nothing to send takes nobody's part of a budget.
-    async fn readable(&mut self) -> Result<(), Broken> {
+    async fn readable(&mut self) -> Result<(), Failure> {
         let (source, _) = self.sides();
         let ready = poll_fn(|context| self.from.poll_readable(context)).await;
-        ready.map_err(|error| Broken { by: source, error })
+        ready.map_err(|error| Failure { by: source, error })
     }
 
     /// Waits until the sink can take something. A source that resets meanwhile ends it: nobody else would notice.
-    async fn room(&mut self) -> Result<(), Broken> {
+    async fn room(&mut self) -> Result<(), Failure> {
         let (source, sink) = self.sides();
         let (from, to) = (&mut self.from, &mut self.to);
         tokio::select! {
             biased;
-            room = poll_fn(|context| to.poll_room(context)) => room.map_err(|error| Broken { by: sink, error }),
-            error = from.failed() => Err(Broken { by: source, error }),
+            room = poll_fn(|context| to.poll_room(context)) => room.map_err(|error| Failure { by: sink, error }),
+            error = from.failed() => Err(Failure { by: source, error }),
         }
     }
 
@@ -177,7 +177,7 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
     }
 
     /// Writes what is in flight. A source that resets meanwhile ends it: nobody else would notice.
-    pub(super) async fn flush(&mut self) -> Result<(), Broken> {
+    pub(super) async fn flush(&mut self) -> Result<(), Failure> {
         if matches!(self.in_flight, InFlight::Nothing) && !self.to.holds_back() {
             self.slow = false;
             return Ok(());
@@ -200,8 +200,8 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
         });
         tokio::select! {
             biased;
-            written = write => written.map_err(|error| Broken { by: sink, error })?,
-            error = from.failed() => return Err(Broken { by: source, error }),
+            written = write => written.map_err(|error| Failure { by: sink, error })?,
+            error = from.failed() => return Err(Failure { by: source, error }),
         }
         if let InFlight::Buffered { residue, .. } = mem::replace(&mut self.in_flight, InFlight::Nothing) {
             self.from.passed_on(residue.len());
@@ -211,7 +211,7 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
     }
 
     /// Reads at most `most` bytes: 0 at the end of stream, `None` if there are none after all.
-    fn fill(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Broken> {
+    fn fill(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Failure> {
         // A pipe is taken only now that there is something to put into it. There may be none to be had.
         let pipe = if self.is_hot() {
             self.terms.resources.pipes.take()
@@ -227,7 +227,7 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
         }
     }
 
-    fn copy(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Broken> {
+    fn copy(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Failure> {
         let (source, sink) = self.sides();
         let is_large = most > copy::MOST && self.copies_bulk();
         let large = is_large.then(|| self.terms.resources.large_pieces.take()).flatten();
@@ -242,8 +242,8 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
             return Ok(None);
         };
         let copied = copied.map_err(|fault| match fault {
-            copy::Fault::Read(error) => Broken { by: source, error },
-            copy::Fault::Write(error) => Broken { by: sink, error },
+            copy::Fault::Read(error) => Failure { by: source, error },
+            copy::Fault::Write(error) => Failure { by: sink, error },
         })?;
         let written = copied.read - copied.residue.as_ref().map_or(0, Residue::len);
         if written > 0 {
@@ -266,7 +266,7 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
         context: &mut Context<'_>,
         (pipe, filled): (Pipe<'a>, io::Result<usize>),
         most: usize,
-    ) -> Result<Option<usize>, Broken> {
+    ) -> Result<Option<usize>, Failure> {
         match filled {
             Ok(0) => self.copy(context, most),
             Ok(read) => {
@@ -274,7 +274,7 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
                 Ok(Some(read))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.copy(context, most),
-            Err(error) => Err(Broken {
+            Err(error) => Err(Failure {
                 by: self.sides().0,
                 error,
             }),

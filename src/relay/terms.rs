@@ -32,7 +32,7 @@ impl Default for Options {
 
 /// The two ends of a tunnel.
 #[derive(Debug)]
-pub struct Ends<D> {
+pub struct Transports<D> {
     /// The client's: a socket, or what is spoken on one.
     pub downstream: D,
     /// The target's, which speaks nothing but the tunnel's bytes.

@@ -17,7 +17,7 @@ use crate::direction::Direction;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 use crate::relay::meter::Meter;
-use crate::relay::{Broken, Early, Ends};
+use crate::relay::{Early, Failure, Transports};
 
 pub use super::software::{Family, Software};
 
@@ -44,7 +44,7 @@ impl Default for Options {
 /// # Errors
 /// How the tunnel ends: [`Reason::NotSsh`], or as a relay would.
 pub async fn exchange<D: Transport>(
-    ends: &mut Ends<D>,
+    ends: &mut Transports<D>,
     meter: &Meter,
     options: &Options,
     identified: impl Fn(Side, Software) + Sync,
@@ -130,7 +130,7 @@ impl<F: Reader, T: Writer> Opening<F, T> {
         progress.passed();
         let error = self.from.failed().await;
         let by = self.sides().0;
-        Broken { by, error }.into()
+        Failure { by, error }.into()
     }
 
     async fn pass(&mut self, meter: &Meter, identified: impl Fn(Software)) -> Result<(), Close> {
@@ -150,7 +150,7 @@ impl<F: Reader, T: Writer> Opening<F, T> {
                 }
             }
             let more = poll_fn(|context| poll_more(context, &mut self.from, &mut self.held)).await;
-            if more.map_err(|error| Broken { by: source, error })? == 0 {
+            if more.map_err(|error| Failure { by: source, error })? == 0 {
                 return Err(Close {
                     by: source,
                     reason: Reason::Eof,
@@ -161,7 +161,7 @@ impl<F: Reader, T: Writer> Opening<F, T> {
         let line = std::mem::replace(&mut self.held, rest);
         let mut line = line.as_slice();
         let sent = poll_fn(|context| self.poll_send(context, &mut line, meter)).await;
-        sent.map_err(|error| Broken { by: sink, error }.into())
+        sent.map_err(|error| Failure { by: sink, error }.into())
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>, line: &mut &[u8], meter: &Meter) -> Poll<io::Result<()>> {
