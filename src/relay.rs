@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::copy::Halves;
 use self::meter::Meter;
 pub use self::pump::Failure;
 use self::pump::Pump;
+use self::strategy::Strategy;
 pub use self::terms::{Bounds, Early, Engine, Options, Resources, Terms, Transports};
+use crate::direction::Direction;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 
@@ -19,6 +22,7 @@ mod copy;
 pub mod meter;
 mod pump;
 mod splice;
+mod strategy;
 mod terms;
 mod yielder;
 
@@ -67,8 +71,18 @@ async fn move_bytes<D: Transport>(
 ) -> (Close, bool) {
     let (from_client, to_client) = ends.downstream.split();
     let (from_target, to_target) = Transport::split(&mut ends.upstream);
-    let mut upload = Pump::upload(from_client, to_target, take(&mut ends.early.upload), terms);
-    let mut download = Pump::download(from_target, to_client, take(&mut ends.early.download), terms);
+    let up = Halves {
+        reader: from_client,
+        writer: to_target,
+    };
+    let down = Halves {
+        reader: from_target,
+        writer: to_client,
+    };
+    let strategy = |direction| Strategy::new(direction, D::BULK, terms.engine);
+    let mut upload = Pump::new(up, strategy(Direction::Upload), terms).beginning_with(take(&mut ends.early.upload));
+    let mut download =
+        Pump::new(down, strategy(Direction::Download), terms).beginning_with(take(&mut ends.early.download));
     let close = tokio::select! {
         biased;
         close = until_both_end(&mut upload, &mut download, terms) => close,
@@ -150,7 +164,7 @@ async fn half_closed(
             Ok(()) => Close { by: first, reason: Reason::Eof },
             Err(broken) => broken.into(),
         },
-        broken = ended.source_failed() => broken.into(),
+        broken = ended.reader_failed() => broken.into(),
         close = silence(terms.meter, Some(longest), Instant::now()) => close,
     }
 }

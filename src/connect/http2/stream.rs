@@ -11,7 +11,7 @@ use self::send::{Send, To};
 use super::chunk::Chunk;
 use super::frames::Earned;
 use super::room::Outbox;
-use crate::net::transport::Transport;
+use crate::net::transport::{Bulk, Transport};
 
 mod receive;
 mod send;
@@ -48,6 +48,8 @@ impl Stream {
 }
 
 impl Transport for Stream {
+    const BULK: Bulk = Bulk::Lend;
+
     type Reader<'a> = From<'a>;
     type Writer<'a> = To<'a>;
 

@@ -111,9 +111,7 @@ impl<D: Transport> State<D> {
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (_, mut sink) = self.end.split();
         ready!(self.unsent.poll_write(context, &mut sink))?;
-        if sink.holds_back() {
-            ready!(sink.poll_flush(context))?;
-        }
+        ready!(sink.poll_flush(context))?;
         self.outbox.left();
         Poll::Ready(Ok(()))
     }

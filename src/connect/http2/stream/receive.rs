@@ -22,6 +22,8 @@ pub(super) struct Receive {
     small: BytesMut,
     /// What was read last.
     current: Bytes,
+    /// How many bytes that was: when they have been passed on, the client may send as many more.
+    unreleased: usize,
     ended: bool,
 }
 
@@ -32,6 +34,7 @@ impl Receive {
             ahead: VecDeque::new(),
             small: BytesMut::new(),
             current: Bytes::new(),
+            unreleased: 0,
             ended: false,
         }
     }
@@ -99,6 +102,7 @@ impl Receive {
         self.settle();
         if self.ahead.len() == 1 || self.ahead.front().is_some_and(|first| first.len() >= room.len()) {
             self.current = self.next(room.len());
+            self.unreleased = self.current.len();
             return &self.current;
         }
         let mut length = 0;
@@ -110,7 +114,18 @@ impl Receive {
             rest.get_mut(..next.len()).unwrap_or_default().copy_from_slice(&next);
             length += next.len();
         }
+        self.unreleased = length;
         room.get(..length).unwrap_or_default()
+    }
+
+    /// What was read last has been passed on.
+    fn release(&mut self) {
+        if self.unreleased > 0 {
+            self.current = Bytes::new();
+            // It fails for a stream that is gone, whose window does not matter any more.
+            self.stream.flow_control().release_capacity(self.unreleased).ok();
+            self.unreleased = 0;
+        }
     }
 
     fn next(&mut self, most: usize) -> Bytes {
@@ -137,6 +152,7 @@ impl<'a> From<'a> {
 
 impl Reader for From<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.receive.release();
         while !self.receive.has_some() {
             if ready!(self.receive.poll_frame(context))?.is_none() {
                 break;
@@ -149,16 +165,6 @@ impl Reader for From<'_> {
         ready!(self.poll_readable(context))?;
         self.receive.take_in(context)?;
         Poll::Ready(Ok(self.receive.take(room)))
-    }
-
-    fn passed_on(&mut self, bytes: usize) {
-        self.receive.current = Bytes::new();
-        // It fails for a stream that is gone, whose window does not matter any more.
-        self.receive.stream.flow_control().release_capacity(bytes).ok();
-    }
-
-    fn shares_task(&self) -> bool {
-        true
     }
 
     /// Frames that come meanwhile are kept: the window bounds them, as none of them is passed on.

@@ -13,9 +13,9 @@ use tokio_util::sync::PollSemaphore;
 
 use super::super::chunk::Chunk;
 use super::super::frames::Earned;
-use super::super::room::{Lane, Outbox, ROOM, Room};
+use super::super::room::{Lane, Outbox, Room};
 use super::{broken, lock};
-use crate::net::transport::Writer;
+use crate::net::transport::{Lender, Writer};
 
 /// What h2 is given to send.
 #[derive(Debug)]
@@ -112,11 +112,11 @@ impl<'a> To<'a> {
     }
 }
 
-impl Writer for To<'_> {
+impl Lender for To<'_> {
     /// The window before the turn: whoever has a turn can send. But nobody waits for one with the other. A client may
     /// take windows back (RFC 9113 section 6.9.2), of bytes that have had their turn: these need the connection's window
     /// again, which must not be with those who wait for the turn.
-    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut send = lock(self.send);
         let Poll::Ready(window) = send.poll_capacity(context, self.lane.most()) else {
             (self.units, self.turns) = (None, self.outbox.turns(self.lane));
@@ -131,14 +131,6 @@ impl Writer for To<'_> {
             self.units = units;
         }
         Poll::Ready(Ok(()))
-    }
-
-    fn shares_task(&self) -> bool {
-        true
-    }
-
-    fn most_lent(&self) -> usize {
-        ROOM
     }
 
     fn lend(&mut self, most: usize) -> Option<&mut [u8]> {
@@ -175,7 +167,9 @@ impl Writer for To<'_> {
         }
         sent
     }
+}
 
+impl Writer for To<'_> {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut send = lock(self.send);
         ready!(send.poll_capacity(context, bytes.len()))?;
@@ -190,6 +184,10 @@ impl Writer for To<'_> {
     fn poll_shutdown(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         lock(self.send).end(Vec::new());
         Poll::Ready(Ok(()))
+    }
+
+    fn lender(&mut self) -> Option<&mut dyn Lender> {
+        Some(self)
     }
 }
 
