@@ -26,7 +26,7 @@ impl<'a> Throttle<'a> {
         }
     }
 
-    /// Waits until enough bytes to be worth a wake-up may be moved, and returns how many: 1 to `most`.
+    /// Waits until enough bytes for a wake-up may be moved, and returns how many: 1 to `most`.
     ///
     /// `waited` is called with the length of each wait for credit. What is moved then must be [`spent`](Self::spend).
     pub async fn admit(&mut self, most: usize, waited: impl Fn(Duration)) -> usize {
@@ -107,7 +107,7 @@ mod tests {
         Limit::new(rate.parse().unwrap(), burst.parse().unwrap())
     }
 
-    /// Moves as fast as it may for that long, in pieces of at most `most`, and counts.
+    /// Moves as fast as the throttle lets it for that long, in pieces of at most `most`. Returns the bytes moved.
     async fn run(throttle: &mut Throttle<'_>, most: usize, period: Duration) -> u64 {
         let end = Instant::now() + period;
         let mut moved = 0;
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_changed_limit_is_followed_by_one_that_waits() {
+    async fn a_changed_limit_reaches_a_flow_that_waits() {
         let limit = limit("1B/s", "1B");
         let mut throttle = Throttle::new(&limit);
         throttle.spend(1);
