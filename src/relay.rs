@@ -1,4 +1,4 @@
-//! Relays bytes both ways between the two ends of a tunnel until they end, and says how they ended.
+//! Relays bytes both ways between the two transports of a tunnel, and returns how the tunnel ended.
 
 use std::future::{Future, pending};
 use std::io;
@@ -28,49 +28,50 @@ mod yielder;
 
 /// Relays until both sides have finished, one has failed, nothing moves any more, or `ending` says so.
 ///
-/// An end of stream is passed on as one and leaves the other direction running; a reset is passed on as a reset, when
-/// the caller drops `ends`, which it does next. Only who resets after it has finished is followed by no reset, but by
-/// the end of stream that it sent first. When `ending` or a timeout ends it, what was read is still written and both
-/// sides are closed.
+/// An end of stream is passed on as one and leaves the other direction running. A reset is passed on as a reset, when
+/// the caller drops `transports`, which it does next; but a side that resets after it has finished has its end of stream
+/// passed on, and no reset. When `ending` or a timeout ends the tunnel, what was read is still written and both sides
+/// are closed.
 pub async fn relay<D: Transport>(
-    ends: &mut Transports<D>,
+    transports: &mut Transports<D>,
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Close {
-    let (close, has_finished) = move_bytes(ends, terms, ending).await;
-    let_go(ends, close, has_finished).await;
+    let (close, has_finished) = move_bytes(transports, terms, ending).await;
+    let_go(transports, close, has_finished).await;
     close
 }
 
-/// Lets both ends know how a tunnel ended, whose side that ended it `has_finished` before or not.
+/// Prepares both transports for their drop after a tunnel has ended like that: with a reset, or gently.
 ///
-/// An end that has not been passed on as one is told to both of them now.
-pub async fn let_go<D: Transport>(ends: &mut Transports<D>, close: Close, has_finished: bool) {
+/// `has_finished` is whether the end of stream of the side that ended it had been passed on.
+pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, has_finished: bool) {
     let Transports {
         downstream, upstream, ..
-    } = ends;
+    } = transports;
     match close.reason {
-        // Boxed, as the goodbye below.
+        // Boxed, as the close below.
         Reason::Eof if has_finished => Box::pin(downstream.sent()).await,
         Reason::Reset | Reason::Truncated | Reason::Io | Reason::Panic => match close.by {
-            Side::Client => pass_on_break(downstream, has_finished, upstream).await,
-            Side::Target | Side::Proxy => pass_on_break(upstream, has_finished, downstream).await,
+            Side::Client => pass_on_failure(downstream, has_finished, upstream).await,
+            Side::Target | Side::Proxy => pass_on_failure(upstream, has_finished, downstream).await,
         },
         Reason::Eof | Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked | Reason::NotSsh => {
-            // Boxed: an open tunnel need not hold the room for it.
+            // Boxed: an open tunnel need not hold memory for its end.
             Box::pin(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
         }
     }
 }
 
-/// Relays until something ends it, and says what, and whether the side that ended it had finished before.
+/// Relays until something ends it. Returns what, and whether the side that ended it had finished before.
 async fn move_bytes<D: Transport>(
-    ends: &mut Transports<D>,
+    transports: &mut Transports<D>,
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> (Close, bool) {
-    let (from_client, to_client) = ends.downstream.split();
-    let (from_target, to_target) = Transport::split(&mut ends.upstream);
+    let early = &mut transports.early;
+    let (from_client, to_client) = transports.downstream.split();
+    let (from_target, to_target) = Transport::split(&mut transports.upstream);
     let up = Halves {
         reader: from_client,
         writer: to_target,
@@ -80,9 +81,8 @@ async fn move_bytes<D: Transport>(
         writer: to_client,
     };
     let strategy = |direction| Strategy::new(direction, D::BULK, terms.engine);
-    let mut upload = Pump::new(up, strategy(Direction::Upload), terms).beginning_with(take(&mut ends.early.upload));
-    let mut download =
-        Pump::new(down, strategy(Direction::Download), terms).beginning_with(take(&mut ends.early.download));
+    let mut upload = Pump::new(up, strategy(Direction::Upload), terms).beginning_with(take(&mut early.upload));
+    let mut download = Pump::new(down, strategy(Direction::Download), terms).beginning_with(take(&mut early.download));
     let close = tokio::select! {
         biased;
         close = until_both_end(&mut upload, &mut download, terms) => close,
@@ -92,8 +92,8 @@ async fn move_bytes<D: Transport>(
         close.reason,
         Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked
     ) {
-        // Boxed, as the goodbye.
-        Box::pin(last_words(&mut upload, &mut download)).await;
+        // Boxed, as the close.
+        Box::pin(write_in_flight(&mut upload, &mut download)).await;
     }
     let has_finished = match close.by {
         Side::Client => upload.has_finished(),
@@ -102,14 +102,14 @@ async fn move_bytes<D: Transport>(
     (close, has_finished)
 }
 
-/// Prepares the ends for their drop after `broken` has failed, which `has_finished` before or not.
+/// Passes the failure of one transport on to the other.
 ///
-/// If it had, all that it sent stands in the other side's send buffer, and a reset would throw the tail away: a server
-/// that closes at once gets a late message of its client, and its kernel answers with a reset.
-async fn pass_on_break(broken: &mut impl Transport, has_finished: bool, other: &mut impl Transport) {
-    broken.reset_on_drop();
+/// If the failed one had finished, all that it sent stands in the other's send buffer, and a reset would discard the
+/// tail. A server that closes at once fails like that: a late message of its client makes its kernel answer with a reset.
+async fn pass_on_failure(failed: &mut impl Transport, has_finished: bool, other: &mut impl Transport) {
+    failed.reset_on_drop();
     if has_finished {
-        // Boxed, as the goodbye.
+        // Boxed, as the close.
         Box::pin(async {
             other.sent().await;
             other.close_gently().await;
@@ -121,15 +121,16 @@ async fn pass_on_break(broken: &mut impl Transport, has_finished: bool, other: &
 }
 
 /// Writes what was read, within a deadline.
-async fn last_words(
+async fn write_in_flight(
     upload: &mut Pump<'_, impl Reader, impl Writer>,
     download: &mut Pump<'_, impl Reader, impl Writer>,
 ) {
     let written = async { tokio::join!(upload.flush(), download.flush()) };
-    // Whether it succeeds is the peers' affair: they are told to go in any case.
-    timeout(LAST_WORDS, written).await.ok();
+    // Both sides are closed next, whether it succeeds or not.
+    timeout(LONGEST_FLUSH, written).await.ok();
 }
 
+/// Relays until both sides have finished, one has failed, or nothing moves any more.
 async fn until_both_end(
     upload: &mut Pump<'_, impl Reader, impl Writer>,
     download: &mut Pump<'_, impl Reader, impl Writer>,
@@ -140,8 +141,8 @@ async fn until_both_end(
         finished = download.run() => (finished, Side::Target),
         close = silence(terms.meter, terms.options.idle, Instant::now()) => return close,
     };
-    if let Err(broken) = finished {
-        return broken.into();
+    if let Err(failure) = finished {
+        return failure.into();
     }
     match first {
         Side::Client => half_closed(download, upload, first, terms).await,
@@ -149,7 +150,7 @@ async fn until_both_end(
     }
 }
 
-/// The side that has finished first still takes bytes, and may still reset.
+/// Relays the direction that is left. The side that has finished first still takes bytes, and may still reset.
 async fn half_closed(
     running: &mut Pump<'_, impl Reader, impl Writer>,
     ended: &mut Pump<'_, impl Reader, impl Writer>,
@@ -162,9 +163,9 @@ async fn half_closed(
         biased;
         finished = running.run() => match finished {
             Ok(()) => Close { by: first, reason: Reason::Eof },
-            Err(broken) => broken.into(),
+            Err(failure) => failure.into(),
         },
-        broken = ended.reader_failed() => broken.into(),
+        failure = ended.reader_failed() => failure.into(),
         close = silence(terms.meter, Some(longest), Instant::now()) => close,
     }
 }
@@ -204,4 +205,4 @@ async fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) -> Cl
 }
 
 /// How long bytes that were already read have to be written when the proxy ends a tunnel.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LONGEST_FLUSH: Duration = Duration::from_secs(1);

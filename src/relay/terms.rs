@@ -1,4 +1,4 @@
-//! What a relay is given: the two transports, and the terms it runs under.
+//! What a relay is given: the two transports of a tunnel, and the terms under which it runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::limits::bucket::Limit;
 use crate::limits::budget::Budget;
 use crate::limits::slots::Slots;
 
-/// How long a relay may be silent.
+/// The longest silences of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The longest silence both ways; `None` is for ever, as SSH sessions sleep for days.
+    /// Without a byte either way; `None` is for ever, as SSH sessions sleep for days.
     pub idle: Option<Duration>,
-    /// The longest silence once one side has finished.
+    /// The same once one side has finished.
     pub half_closed: Duration,
 }
 
@@ -30,18 +30,18 @@ impl Default for Options {
     }
 }
 
-/// The two ends of a tunnel.
+/// The two transports of a tunnel, and the early data that was read from them.
 #[derive(Debug)]
 pub struct Transports<D> {
-    /// The client's: a socket, or what is spoken on one.
+    /// The client's: a socket, a TLS session or an HTTP/2 stream.
     pub downstream: D,
-    /// The target's, which speaks nothing but the tunnel's bytes.
+    /// The target's: always a socket, whose bytes are the tunnel's.
     pub upstream: TcpStream,
-    /// What was read of them already. Boxed: it is gone when the relay has begun.
+    /// Boxed: it is gone when the relay has begun.
     pub early: Box<Early>,
 }
 
-/// The first bytes of both directions.
+/// Early data: the first bytes of each direction, read before the relay begins.
 #[derive(Debug, Default)]
 pub struct Early {
     /// From the client, such as those behind its request head.
@@ -50,16 +50,16 @@ pub struct Early {
     pub download: Vec<u8>,
 }
 
-/// What bounds one direction.
+/// The limits of one direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds<'a> {
-    /// This tunnel alone.
+    /// Of this tunnel alone.
     pub tunnel: &'a Limit,
-    /// This tunnel together with others: those of its target, of its client, of the process.
+    /// Of this tunnel together with those of its target, of its client and of the process.
     pub shared: [Option<&'a Budget>; 3],
 }
 
-/// Nothing is shared.
+/// A limit of the tunnel alone.
 impl<'a> From<&'a Limit> for Bounds<'a> {
     fn from(tunnel: &'a Limit) -> Self {
         Self {
@@ -69,35 +69,35 @@ impl<'a> From<&'a Limit> for Bounds<'a> {
     }
 }
 
-/// Under what a relay runs. All of it may be shared with other relays but the meter.
+/// The terms under which a relay runs. All of them may be shared with other relays but the meter.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
-    /// What bounds the upload.
+    /// The limits of the upload.
     pub upload: Bounds<'a>,
-    /// What bounds the download.
+    /// The limits of the download.
     pub download: Bounds<'a>,
-    /// Counts the bytes.
+    /// Counter of the tunnel's bytes.
     pub meter: &'a Meter,
-    /// What all relays share.
+    /// Pipes and memory that all relays share.
     pub resources: &'a Resources,
-    /// What moves its bytes.
+    /// Mechanism between two sockets.
     pub engine: Engine,
-    /// Timeouts.
+    /// The longest silences.
     pub options: &'a Options,
 }
 
-/// What moves the bytes.
+/// The mechanism that moves bytes between two sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// Copies, and splices while the direction runs hot: copy is cheaper for small messages, splice for bulk.
+    /// Copies small messages and splices bulk: each is the cheaper one there.
     Adaptive,
-    /// Always through a buffer.
+    /// Always copies, through a buffer.
     Copy,
-    /// Through a pipe whenever the pool has one.
+    /// Always splices, through a pipe, if the pool has one.
     Splice,
 }
 
-/// Shared by all relays of a runtime.
+/// What all relays of a runtime share.
 #[derive(Debug)]
 pub struct Resources {
     pub(super) pipes: PipePool,
@@ -107,7 +107,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// With at most `pipes` pipes in use at once, two descriptors each.
+    /// Resources with at most `pipes` pipes in use at once, two descriptors each.
     pub fn new(pipes: usize) -> Self {
         Self {
             pipes: PipePool::new(pipes),
