@@ -23,12 +23,12 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use switchboard::authority::Authority;
-use switchboard::connect::{self, Established};
+use switchboard::connect::{self, Exchange};
 use thread_time::{ThreadTime, used};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::Instant;
+use tokio::time::timeout;
 
 /// What proxytunnel and `nc -X connect` send.
 const REQUESTS: [(&str, &[u8]); 2] = [
@@ -43,12 +43,12 @@ const REQUESTS: [(&str, &[u8]); 2] = [
 const EARLY: &[u8] = b"SSH-2.0-OpenSSH_9.2p1\r\n";
 
 async fn ours(stream: TcpStream) -> (TcpStream, usize) {
-    let options = connect::Options::default();
-    let late = options.late(Instant::now());
-    let answer = async |authority: Authority| Ok(authority);
-    let Established { stream, early, .. } = connect::handshake(connect::http1(stream, Vec::new()), late, answer)
-        .await
+    let mut exchange = connect::http1(stream, Vec::new());
+    let authority = timeout(connect::Options::default().head, exchange.read_head()).await;
+    authority
+        .expect("the request is there")
         .expect("the request is a good one");
+    let (stream, early) = exchange.confirm().await.expect("the client is there");
     (stream, early.len())
 }
 

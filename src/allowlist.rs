@@ -79,7 +79,7 @@ impl Allowlist {
             () = sleep(longest) => {
                 let Endpoints { ready, total, .. } = *target.endpoints();
                 let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
-                Err(Denial::told(Refusal::NoEndpoint, &phrase))
+                Err(Denial::with_phrase(Refusal::NoEndpoint, &phrase))
             }
         }
     }
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(&*authorize(&allowlist, "x.a:22").unwrap().id().namespace, "static");
         assert_eq!(&*authorize(&allowlist, "x.a.svc:22").unwrap().id().namespace, "a");
         assert_eq!(allowlist.conflicts(), 1);
-        writer.contested(2);
+        writer.set_contested(2);
         assert_eq!(allowlist.conflicts(), 3);
         writer.apply([Change::Remove(service("a", "x", "10.0.0.1:22").id)]);
         assert_eq!(allowlist.conflicts(), 2);

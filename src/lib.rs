@@ -5,8 +5,12 @@
 
 // Words: values, neither async nor I/O.
 pub mod authority;
+mod cold;
 pub mod direction;
+pub mod fnv;
 pub mod outcome;
+pub mod text;
+mod values;
 
 // Machinery: one mechanism each.
 pub mod drain;

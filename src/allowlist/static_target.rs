@@ -53,7 +53,7 @@ pub enum StaticTargetError {
     #[error("names are not resolved: give IP:PORT after the `=`")]
     NotAnAddress,
     /// An address has port 0.
-    #[error("port 0 can not be dialled")]
+    #[error("port 0 cannot be dialled")]
     PortZero,
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::Options;
 use super::target::Target;
 use crate::authority::Authority;
+use crate::fnv::fnv1a;
 
 /// Targets that the configuration names, by the authority.
 pub(super) type Statics = HashMap<Authority, Arc<Target>>;
@@ -91,12 +92,9 @@ impl Suffixes {
     }
 }
 
-/// FNV-1a: which shard a name is in must not depend on a map's random state.
+/// The shard of a name, the same in every process.
 pub(super) fn shard_of(name: &str) -> usize {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    usize::try_from((hash >> 32) % SHARDS as u64).unwrap_or_default()
+    usize::try_from((fnv1a(name.as_bytes()) >> 32) % SHARDS as u64).unwrap_or_default()
 }
 
 /// At 100,000 Services a change copies 400 entries.

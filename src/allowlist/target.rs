@@ -160,9 +160,9 @@ impl Target {
         self.limits.load().idle.unwrap_or(default)
     }
 
-    /// Whether a tunnel that begins now may begin otherwise than SSH does.
-    pub fn any_protocol(&self) -> bool {
-        self.limits.load().any_protocol
+    /// Whether both sides of a tunnel that begins now must begin with an SSH identification.
+    pub fn ssh_only(&self) -> bool {
+        self.limits.load().ssh_only
     }
 
     /// Takes one of the slots that it has for tunnels.
@@ -192,8 +192,8 @@ impl Target {
             (Some(clients), Some(identity)) if clients.iter().any(|name| identity.is(name)) => Ok(()),
             (Some(_), Some(_)) => Err(Refusal::ClientNotAllowed.into()),
             (Some(_), None) => {
-                let phrase = "the target wants a client certificate";
-                Err(Denial::told(Refusal::ClientNotAllowed, phrase))
+                let phrase = "the target requires a client certificate";
+                Err(Denial::with_phrase(Refusal::ClientNotAllowed, phrase))
             }
         }
     }

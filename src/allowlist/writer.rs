@@ -161,8 +161,8 @@ impl Writer {
         self.change(&mut self.state(), changes, false);
     }
 
-    /// How many names several Services claim.
-    pub fn contested(&self, names: usize) {
+    /// Sets the number of names that several Services claim.
+    pub fn set_contested(&self, names: usize) {
         self.allowlist.set_contested(names);
     }
 

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: every fault with its line, its key and the reason.
+//! The faults of a configuration: each has a line, a key and a reason, and all of a file are reported at once.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,11 +7,11 @@ use std::path::PathBuf;
 /// One fault of a configuration. Prints as `line 12: limits.tunnel.download: expected …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where, counted from 1; `None` when it is the file as a whole.
+    /// The line of the file, counted from 1; `None` for a fault of the file as a whole.
     pub line: Option<u64>,
-    /// What, as a dotted path such as `allowlist.static[2].addresses[0]`; empty when it is no single key.
+    /// The dotted path of the value, such as `allowlist.static[2].addresses[0]`; empty for a fault of no single value.
     pub key: String,
-    /// Why, and what is expected in its place.
+    /// The reason, and what was expected instead.
     pub reason: String,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Every fault of one configuration: at least one, in the order of their lines. Prints one a line.
+/// All faults of one configuration: at least one, in the order of their lines. Prints one a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults(Vec<Fault>);
 
@@ -61,10 +61,10 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// Why a configuration file gives no configuration.
+/// The reason why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// It could not be opened or read.
+    /// The file could not be opened or read.
     #[error("cannot read {}", path.display())]
     Unreadable {
         /// The file.
@@ -72,23 +72,23 @@ pub enum LoadError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// It was read, and is wrong.
+    /// The file was read and has faults.
     #[error("{} is not a configuration", path.display())]
     Faulty {
         /// The file.
         path: PathBuf,
-        /// Everything that is wrong with it.
+        /// All faults of the file.
         #[source]
         faults: Faults,
     },
 }
 
-/// Where the faults of one file gather while it is read: one fault never hides another.
+/// The faults found so far while a file is read. Readers share it and go on after a fault, so that none hides another.
 #[derive(Debug, Default)]
-pub(super) struct Gathered(RefCell<Vec<Fault>>);
+pub(super) struct FaultCollector(RefCell<Vec<Fault>>);
 
-impl Gathered {
-    /// Adds one.
+impl FaultCollector {
+    /// Adds a fault.
     pub(super) fn push(&self, line: Option<u64>, key: &str, reason: impl Into<String>) {
         self.0.borrow_mut().push(Fault {
             line,
@@ -97,13 +97,16 @@ impl Gathered {
         });
     }
 
-    /// How many there are so far.
+    /// The number of faults so far.
     pub(super) fn count(&self) -> usize {
         self.0.borrow().len()
     }
 
-    /// The value if there were no faults, else the faults.
-    pub(super) fn or<T>(self, value: T) -> Result<T, Faults> {
+    /// The value of a file without faults.
+    ///
+    /// # Errors
+    /// The faults, first line first.
+    pub(super) fn finish<T>(self, value: T) -> Result<T, Faults> {
         let mut faults = self.0.into_inner();
         if faults.is_empty() {
             return Ok(value);
@@ -114,50 +117,21 @@ impl Gathered {
     }
 }
 
-/// A value of the file as a fault may show it: short, and unable to steer a terminal.
-pub(super) fn shown(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_SHOWN) {
-        Some((end, _)) => escaped(text.get(..end).unwrap_or_default()) + "…",
-        None => escaped(text),
-    }
-}
-
-/// A text without control characters and other unprintable ones.
-pub(super) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '"' | '\'' | '\\' => escaped.push(character),
-            _ => escaped.extend(character.escape_debug()),
-        }
-    }
-    escaped
-}
-
-const LONGEST_SHOWN: usize = 60;
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn faults_print_in_the_order_of_their_lines() {
-        let gathered = Gathered::default();
-        gathered.push(Some(12), "limits.tunnel.download", "too large");
-        gathered.push(Some(3), "admin", "first");
-        gathered.push(Some(3), "admin", "second");
-        gathered.push(None, "", "larger than 1 MiB");
+        let faults = FaultCollector::default();
+        faults.push(Some(12), "limits.tunnel.download", "too large");
+        faults.push(Some(3), "admin", "first");
+        faults.push(Some(3), "admin", "second");
+        faults.push(None, "", "larger than 1 MiB");
         assert_eq!(
-            gathered.or(()).unwrap_err().to_string(),
+            faults.finish(()).unwrap_err().to_string(),
             "larger than 1 MiB\nline 3: admin: first\nline 3: admin: second\n\
              line 12: limits.tunnel.download: too large"
         );
-    }
-
-    #[test]
-    fn a_text_is_shown_short_and_harmless() {
-        assert_eq!(shown("10 \"MiB\"/s"), "10 \"MiB\"/s");
-        assert_eq!(shown("\u{1b}[31m\n\u{202e}"), "\\u{1b}[31m\\n\\u{202e}");
-        assert_eq!(shown(&"x".repeat(61)), format!("{}…", "x".repeat(60)));
     }
 }

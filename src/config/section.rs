@@ -1,23 +1,24 @@
-//! Walks the tree section by section; what no reader asked for is a fault.
+//! Gives the readers of the sections typed access to the tree. A key that no reader asks for is a fault.
 
 use std::collections::HashMap;
-use std::fmt;
+use std::fmt::Display;
 
-use super::fault::{Gathered, shown};
+use super::fault::FaultCollector;
 use super::tree::{Entry, Node, Value};
+use crate::values::{self, shown};
 
-/// One value of the file, with its place in it.
+/// One value of the file, with its line and its path.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'a> {
     path: String,
     line: u64,
     value: &'a Value,
-    faults: &'a Gathered,
+    faults: &'a FaultCollector,
 }
 
 impl<'a> Field<'a> {
     /// The whole file.
-    pub(super) fn root(node: &'a Node, faults: &'a Gathered) -> Self {
+    pub(super) fn root(node: &'a Node, faults: &'a FaultCollector) -> Self {
         Self {
             path: String::new(),
             line: node.line,
@@ -26,7 +27,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The line of its key, or where it begins when it stands in a list.
+    /// The line of its key; for an item of a list, the line where it begins.
     pub(super) fn line(&self) -> u64 {
         self.line
     }
@@ -37,14 +38,12 @@ impl<'a> Field<'a> {
     }
 
     /// Its text, read by `parse`; `None` after a fault.
-    pub(super) fn parse<T, E: fmt::Display>(&self, parse: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
+    pub(super) fn parse<T, E: Display>(&self, parse: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
         let Value::Text(text) = self.value else {
             self.fault_of_kind("a single value");
             return None;
         };
-        parse(text)
-            .map_err(|error| self.fault(format!("{error} (found `{}`)", shown(text))))
-            .ok()
+        values::read(text, parse).map_err(|reason| self.fault(reason)).ok()
     }
 
     /// Whether it is a map.
@@ -72,14 +71,14 @@ impl<'a> Field<'a> {
         items.iter().enumerate().map(item).collect()
     }
 
-    /// The keys of a map, read by `read`; `None` after a fault. The keys that it does not ask for are faults.
+    /// The keys of a map, read by `read`; `None` after a fault. Keys that `read` does not ask for are faults.
     pub(super) fn section<T>(&self, read: impl FnOnce(&mut Section<'a>) -> T) -> Option<T> {
         let Value::Map(entries) = self.value else {
             self.fault_of_kind("a map");
             return None;
         };
         let mut section = Section {
-            place: self.clone(),
+            field: self.clone(),
             entries,
             known: Vec::new(),
         };
@@ -96,9 +95,10 @@ impl<'a> Field<'a> {
 /// The keys of one map.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
-    place: Field<'a>,
+    /// The map itself.
+    field: Field<'a>,
     entries: &'a [Entry],
-    /// Every key that was asked for.
+    /// The keys that the reader has asked for.
     known: Vec<&'static str>,
 }
 
@@ -110,20 +110,20 @@ impl<'a> Section<'a> {
             .iter()
             .find(|entry| entry.key == name)
             .filter(|entry| entry.value != Value::Null)
-            .map(|entry| self.at(entry))
+            .map(|entry| self.field_of(entry))
     }
 
     /// The value of a key that has no default; its absence is a fault.
     pub(super) fn required(&mut self, name: &'static str) -> Option<Field<'a>> {
         let field = self.field(name);
         if field.is_none() {
-            self.place.fault(format!("`{name}` is missing"));
+            self.field.fault(format!("`{name}` is missing"));
         }
         field
     }
 
     /// The text of a key, read by `parse`; `None` when it is absent, null or a fault.
-    pub(super) fn value<T, E: fmt::Display>(
+    pub(super) fn value<T, E: Display>(
         &mut self,
         name: &'static str,
         parse: impl FnOnce(&str) -> Result<T, E>,
@@ -131,26 +131,33 @@ impl<'a> Section<'a> {
         self.field(name)?.parse(parse)
     }
 
+    /// The items of the list of a key, each read by `parse`; none when it is absent or null, without those that are faults.
+    pub(super) fn list<T, E: Display>(&mut self, name: &'static str, parse: impl Fn(&str) -> Result<T, E>) -> Vec<T> {
+        let items = self.field(name).map(|field| field.items()).unwrap_or_default();
+        items.iter().filter_map(|item| item.parse(&parse)).collect()
+    }
+
     /// Reports a fault of the map as a whole.
     pub(super) fn fault(&self, reason: impl Into<String>) {
-        self.place.fault(reason);
+        self.field.fault(reason);
     }
 
-    /// How many faults the file has so far, to check values against one another only if they are sound.
+    /// The number of faults in the file so far. A reader compares it to check values against each other only if each is
+    /// sound.
     pub(super) fn faults(&self) -> usize {
-        self.place.faults.count()
+        self.field.faults.count()
     }
 
-    fn at(&self, entry: &'a Entry) -> Field<'a> {
+    fn field_of(&self, entry: &'a Entry) -> Field<'a> {
         let name = shown(&entry.key);
         Field {
-            path: match self.place.path.as_str() {
+            path: match self.field.path.as_str() {
                 "" => name,
                 path => format!("{path}.{name}"),
             },
             line: entry.line,
             value: &entry.value,
-            faults: self.place.faults,
+            faults: self.field.faults,
         }
     }
 
@@ -159,9 +166,10 @@ impl<'a> Section<'a> {
         for entry in self.entries {
             if !self.known.contains(&entry.key.as_str()) {
                 let known = self.known.join(", ");
-                self.at(entry).fault(format!("unknown key; known here: {known}"));
+                self.field_of(entry).fault(format!("unknown key; known here: {known}"));
             } else if let Some(line) = first_lines.insert(entry.key.as_str(), entry.line) {
-                self.at(entry).fault(format!("duplicate key; it is on line {line} too"));
+                self.field_of(entry)
+                    .fault(format!("duplicate key; it is on line {line} too"));
             }
         }
     }

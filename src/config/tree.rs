@@ -1,38 +1,39 @@
-//! Reads YAML into a tree of texts, lists and maps that knows its lines.
+//! Reads YAML into a tree of texts, lists and maps with their lines.
 //!
-//! It works on the parser's events and not through serde, which stops at the first fault, reads `010` as a number and
-//! merges duplicate keys. Scalars stay text: what they mean is decided where they are used.
+//! It builds the tree from the parser's events. Serde would stop at the first fault, read `010` as a number and merge
+//! duplicate keys. Scalars stay text until a reader of a section parses them.
 
 use std::collections::HashMap;
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span};
 
-use super::fault::{Gathered, escaped};
+use super::fault::FaultCollector;
+use crate::text::escaped;
 
 /// One value of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    /// Where it begins.
+    /// The line where it begins.
     pub(super) line: u64,
-    /// What it is.
+    /// The value itself.
     pub(super) value: Value,
 }
 
-/// What a [`Node`] is.
+/// The value of a [`Node`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     /// Nothing, `~` or `null`.
     Null,
-    /// A text, quoted or not, numbers included.
+    /// A scalar: a text, quoted or not, numbers included.
     Text(String),
     /// A list.
     List(Vec<Node>),
-    /// A map in the order of the file, duplicates included.
+    /// A map in the order of the file, duplicate keys included.
     Map(Vec<Entry>),
 }
 
 impl Value {
-    /// What a fault calls it.
+    /// Its kind in the words of a fault.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -48,19 +49,17 @@ impl Value {
 pub(super) struct Entry {
     /// The key.
     pub(super) key: String,
-    /// Where the key is.
+    /// The line of the key.
     pub(super) line: u64,
     /// The value.
     pub(super) value: Value,
 }
 
-/// The tree of the one document in `text`.
+/// Reads the tree of the only document in `text`. `None` after a fault that ends the reading, such as a syntax error.
 ///
-/// What it refuses goes to `faults`. `None` when the rest can not be read either, as after a syntax error.
-///
-/// A file in which nothing is set is refused: it is what most programs leave for a moment while they write a file, and a
-/// reload would take every target away.
-pub(super) fn read(text: &str, faults: &Gathered) -> Option<Node> {
+/// An empty document is a fault: most programs truncate a file before they write it, and a reload at that moment would
+/// remove every target.
+pub(super) fn read(text: &str, faults: &FaultCollector) -> Option<Node> {
     let mut builder = Builder::new(faults);
     for event in Parser::new_from_str_with_options(text, parser_options()) {
         let (event, span) = match event {
@@ -72,45 +71,49 @@ pub(super) fn read(text: &str, faults: &Gathered) -> Option<Node> {
             }
         };
         match builder.take(event, &span) {
-            Step::On => {}
+            Step::Continue => {}
             Step::End => break,
-            Step::GiveUp => return None,
+            Step::Abort => return None,
         }
     }
     let root = builder.root.filter(|root| root.value != Value::Null);
     if root.is_none() {
-        faults.push(None, "", NOTHING);
+        faults.push(None, "", EMPTY);
     }
     root
 }
 
 fn parser_options() -> Options {
     let mut options = Options::default();
-    // Another crate may switch the feature on, and then comments come as events.
+    // With the parser's feature for comments, which another crate may enable, comments are events.
     options.set_emit_comments(false);
     options.flow_nesting_limit = DEEPEST;
     options.block_nesting_limit = DEEPEST;
     options
 }
 
-/// Whether to read on.
+/// What the reader does after an event.
 enum Step {
-    On,
+    /// Takes the next event.
+    Continue,
+    /// Ends with the tree so far.
     End,
-    GiveUp,
+    /// Ends without a tree, after a fault.
+    Abort,
 }
 
 struct Builder<'a> {
-    faults: &'a Gathered,
+    faults: &'a FaultCollector,
     root: Option<Node>,
     open: Vec<Open>,
-    /// What `*name` stands for, by the number that the parser gives to `&name`.
+    /// The anchored nodes, by the number that the parser gives to `&name`.
     anchors: HashMap<usize, Node>,
     documents: usize,
+    /// About the bytes of memory that all nodes so far take.
     weight: usize,
 }
 
-/// A list or map whose end has not come yet.
+/// A list or map whose end has not been read yet.
 struct Open {
     line: u64,
     anchor: usize,
@@ -122,16 +125,16 @@ enum OpenValue {
     Map(Vec<Entry>, Expected),
 }
 
-/// What the next node of a map is.
+/// The role of the next node in a map.
 enum Expected {
     Key,
     ValueOf(String, u64),
-    /// The value of a key that was refused.
-    Nothing,
+    /// The value of a key that is a fault.
+    Ignored,
 }
 
 impl<'a> Builder<'a> {
-    fn new(faults: &'a Gathered) -> Self {
+    fn new(faults: &'a FaultCollector) -> Self {
         Self {
             faults,
             root: None,
@@ -151,7 +154,7 @@ impl<'a> Builder<'a> {
                     self.fault(line, "a second document: there may be only one");
                     return Step::End;
                 }
-                Step::On
+                Step::Continue
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_tag(line, tag.is_some());
@@ -172,24 +175,24 @@ impl<'a> Builder<'a> {
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => self.alias(anchor, line),
-            // No node: the stream's ends, and what the options switch off.
+            // Events without a node.
             Event::StreamStart
             | Event::StreamEnd
             | Event::DocumentEnd
             | Event::Anchor(..)
             | Event::UnresolvedAlias(_)
-            | _ => Step::On,
+            | _ => Step::Continue,
         }
     }
 
     fn begin(&mut self, line: u64, anchor: usize, value: OpenValue) -> Step {
         self.open.push(Open { line, anchor, value });
-        Step::On
+        Step::Continue
     }
 
     fn end(&mut self) -> Step {
         let Some(open) = self.open.pop() else {
-            return Step::GiveUp;
+            return Step::Abort;
         };
         let value = match open.value {
             OpenValue::List(items) => Value::List(items),
@@ -201,14 +204,14 @@ impl<'a> Builder<'a> {
 
     fn alias(&mut self, anchor: usize, line: u64) -> Step {
         let Some(node) = self.anchors.get(&anchor) else {
-            // The parser knows the name, so the anchored node is still open round this alias.
+            // The parser has resolved the name, so the anchored node is still open and contains this alias.
             self.fault(line, "an alias inside the value that it stands for");
             return self.place(Node {
                 line,
                 value: Value::Null,
             });
         };
-        // Weighed before it is copied: aliases of aliases grow without bound.
+        // Weighed before it is copied: aliases of aliases grow exponentially ("billion laughs").
         self.weight = self.weight.saturating_add(weight(&node.value));
         if self.weight > HEAVIEST {
             return self.too_heavy(line);
@@ -217,7 +220,7 @@ impl<'a> Builder<'a> {
         self.place(Node { line, value })
     }
 
-    /// A node is complete: remembers it under its anchor and puts it where it belongs.
+    /// Stores a complete node under its anchor, and adds it to the list or map that contains it.
     fn finish(&mut self, node: Node, anchor: usize) -> Step {
         let weighs = match &node.value {
             Value::Text(text) => text.len() + NODE_WEIGHT,
@@ -237,7 +240,7 @@ impl<'a> Builder<'a> {
     fn place(&mut self, node: Node) -> Step {
         let Some(open) = self.open.last_mut() else {
             self.root = Some(node);
-            return Step::On;
+            return Step::Continue;
         };
         match &mut open.value {
             OpenValue::List(items) => items.push(node),
@@ -246,28 +249,28 @@ impl<'a> Builder<'a> {
                     (Expected::Key, Value::Text(key)) => Expected::ValueOf(key, node.line),
                     (Expected::Key, Value::Null | Value::List(_) | Value::Map(_)) => {
                         self.faults.push(Some(node.line), "", "a key must be a name");
-                        Expected::Nothing
+                        Expected::Ignored
                     }
                     (Expected::ValueOf(key, line), value) => {
                         entries.push(Entry { key, line, value });
                         Expected::Key
                     }
-                    (Expected::Nothing, _) => Expected::Key,
+                    (Expected::Ignored, _) => Expected::Key,
                 };
             }
         }
-        Step::On
+        Step::Continue
     }
 
     fn refuse_tag(&self, line: u64, tagged: bool) {
         if tagged {
-            self.fault(line, "tags such as `!!str` have no meaning here");
+            self.fault(line, "tags such as `!!str` are not supported");
         }
     }
 
     fn too_heavy(&self, line: u64) -> Step {
         self.fault(line, "too many values, or aliases that expand to too many");
-        Step::GiveUp
+        Step::Abort
     }
 
     fn fault(&self, line: u64, reason: &str) {
@@ -275,7 +278,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// About how many bytes a value takes in memory.
+/// About the bytes of memory that a value takes.
 fn weight(value: &Value) -> usize {
     NODE_WEIGHT
         + match value {
@@ -289,15 +292,15 @@ fn weight(value: &Value) -> usize {
         }
 }
 
-const NOTHING: &str = "nothing is set in it, as in a file that is being written; `{}` means every default";
+const EMPTY: &str = "empty, like a file that is still being written; write `{}` for the defaults";
 
-/// YAML 1.2.2 section 10.3.2, and no value at all.
+/// The texts of null (YAML 1.2.2 section 10.3.2).
 const NULLS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
-/// How deep lists, and maps, may stand in one another; the format needs 5 levels.
+/// The most levels of nested lists and maps; the format needs 5.
 const DEEPEST: usize = 32;
 
-/// 16 MiB: some 20,000 targets, and nothing to notice in memory.
+/// The largest weight of a tree: 16 MiB, about 20,000 targets.
 const HEAVIEST: usize = 16 << 20;
 const NODE_WEIGHT: usize = 64;
 
@@ -328,16 +331,16 @@ mod tests {
     }
 
     fn outcome(text: &str) -> String {
-        let faults = Gathered::default();
+        let faults = FaultCollector::default();
         let tree = read(text, &faults).map(|root| printed(&root.value)).unwrap_or_default();
-        match faults.or(()) {
+        match faults.finish(()) {
             Ok(()) => tree,
             Err(faults) => format!("{tree} ! {faults}"),
         }
     }
 
     #[test]
-    fn scalars_stay_text_and_everything_knows_its_line() {
+    fn scalars_stay_text_and_every_node_has_its_line() {
         for (text, tree) in [
             ("{}\n", "{}"),
             ("\u{feff}a: 1\r\nb: 2\r\n", "{a@1: \"1\", b@2: \"2\"}"),
@@ -355,14 +358,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_which_nothing_is_set_is_refused() {
+    fn an_empty_file_is_refused() {
         for text in ["", "\n \n", "# only a comment\n", "---\n", "~", "null\n", "\u{feff}"] {
-            assert_eq!(outcome(text), format!(" ! {NOTHING}"), "{text:?}");
+            assert_eq!(outcome(text), format!(" ! {EMPTY}"), "{text:?}");
         }
     }
 
     #[test]
-    fn what_is_refused_is_refused_with_its_line() {
+    fn each_fault_has_its_line() {
         for (text, expected) in [
             (
                 "a: 1\n---\nb: 2\n",
@@ -370,7 +373,7 @@ mod tests {
             ),
             (
                 "a: !!str 1\n",
-                "{a@1: \"1\"} ! line 1: tags such as `!!str` have no meaning here",
+                "{a@1: \"1\"} ! line 1: tags such as `!!str` are not supported",
             ),
             ("a: 1\n? [b]\n: 2\n", "{a@1: \"1\"} ! line 2: a key must be a name"),
             ("~: 1\na: 2\n", "{a@2: \"2\"} ! line 1: a key must be a name"),
@@ -397,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_can_not_expand_without_bound() {
+    fn aliases_cannot_expand_without_bound() {
         let mut lists = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
         for level in 1..12 {
             let inner = vec![format!("*a{}", level - 1); 9].join(", ");

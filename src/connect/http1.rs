@@ -1,4 +1,4 @@
-//! Talks HTTP/1 with one client: reads its head, and writes the one answer.
+//! One exchange by HTTP/1: reads the head, and writes the answer.
 
 use std::fmt::Write;
 use std::future::poll_fn;
@@ -14,45 +14,45 @@ use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Malformed, Refusal};
 use crate::ssh::disconnect::disconnect;
 
-/// A client that has no answer yet.
+/// An exchange that has no answer yet.
 #[derive(Debug)]
-pub(super) struct Client<D> {
+pub(super) struct Exchange<D> {
     stream: D,
-    /// All that was read; without the head once that is complete.
+    /// The bytes that were read; once the head is complete, those behind it.
     buffer: Vec<u8>,
 }
 
-impl<D: Transport> Client<D> {
-    /// A client of which that much was read.
+impl<D: Transport> Exchange<D> {
+    /// An exchange of which `read` has been read.
     pub(super) fn new(stream: D, read: Vec<u8>) -> Self {
         Self { stream, buffer: read }
     }
 
     async fn read_some(&mut self) -> io::Result<usize> {
-        let (mut source, _) = self.stream.split();
-        poll_fn(|context| poll_read_some(&mut source, context, &mut self.buffer)).await
+        let (mut reader, _) = self.stream.split();
+        poll_fn(|context| poll_read_some(&mut reader, context, &mut self.buffer)).await
     }
 
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let (_, mut sink) = self.stream.split();
+        let (_, mut writer) = self.stream.split();
         let mut rest = bytes;
         let sent = poll_fn(|context| {
             while !rest.is_empty() {
-                let written = ready!(sink.poll_write(context, rest))?;
+                let written = ready!(writer.poll_write(context, rest))?;
                 rest = rest.get(written..).unwrap_or_default();
             }
-            sink.poll_flush(context)
+            writer.poll_flush(context)
         });
         timeout(LONGEST_SEND, sent).await?
     }
 }
 
-impl<D: Transport> super::Client for Client<D> {
+impl<D: Transport> super::Exchange for Exchange<D> {
     type Transport = D;
 
     const HTTP: &'static str = "1";
 
-    /// Reads until the head is complete or refused, however it is chopped.
+    /// Reads until the head is complete or refused, in whatever pieces it comes.
     async fn read_head(&mut self) -> Result<Authority, Refusal> {
         let mut known = 0;
         loop {
@@ -78,10 +78,9 @@ impl<D: Transport> super::Client for Client<D> {
         }
     }
 
-    /// Completes when the client has left: with a reset, or by finishing before it sent a byte to its target.
-    ///
-    /// One that finishes after early bytes is half-closed; they still have to reach the target.
-    async fn leaves(&mut self) {
+    /// A client leaves by a reset, or by an end of stream before any byte for its target. After early data an end of
+    /// stream is a half-close: the data still has to reach the target.
+    async fn client_left(&mut self) {
         loop {
             if self.buffer.len() >= MOST_BYTES {
                 break;
@@ -96,33 +95,32 @@ impl<D: Transport> super::Client for Client<D> {
         self.stream.split().0.failed().await;
     }
 
-    /// In one write: corkscrew reads once.
+    /// In one write: corkscrew reads the answer once.
     async fn confirm(mut self) -> Result<(D, Vec<u8>), Refusal> {
         self.send(CONFIRMATION).await.map_err(|_| Refusal::ClientLeft)?;
         Ok((self.stream, self.buffer))
     }
 
-    /// Gives the connection back if there was somebody to send it to.
     async fn refuse(mut self, denial: &Denial) -> Option<D> {
         let told = denial.refusal.is_answered() && self.send(&answer(denial)).await.is_ok();
         told.then_some(self.stream)
     }
 }
 
-/// Not async: its chunk must not live as long as the wait for the client.
+/// A function and not part of the future: its buffer is on the stack, and not held while the client is silent.
 fn poll_read_some(
-    source: &mut impl Reader,
+    reader: &mut impl Reader,
     context: &mut Context<'_>,
     buffer: &mut Vec<u8>,
 ) -> Poll<io::Result<usize>> {
     let mut chunk = [0; CHUNK];
     let room = MOST_BYTES.saturating_sub(buffer.len()).min(CHUNK);
-    let read = ready!(source.poll_read(context, chunk.get_mut(..room).unwrap_or_default()))?;
+    let read = ready!(reader.poll_read(context, chunk.get_mut(..room).unwrap_or_default()))?;
     buffer.extend(read);
     Poll::Ready(Ok(read.len()))
 }
 
-/// The whole refusal, in the client's language.
+/// The refusal as an HTTP response or, for a client that spoke SSH, as an SSH disconnect.
 fn answer(denial: &Denial) -> Vec<u8> {
     if denial.refusal == Refusal::Malformed(Malformed::Ssh) {
         return disconnect(denial.phrase());
@@ -130,7 +128,7 @@ fn answer(denial: &Denial) -> Vec<u8> {
     response(denial).into_bytes()
 }
 
-/// The phrase stands in the body too, for those who print that.
+/// The phrase stands in the body, too: some clients print that.
 fn response(denial: &Denial) -> String {
     let (refusal, phrase) = (denial.refusal, denial.phrase());
     let status = refusal.status();
@@ -156,12 +154,12 @@ fn response(denial: &Denial) -> String {
     answer
 }
 
-/// No field at all: every client is content, and nobody's buffer is too small (RFC 9110 section 9.3.6 forbids
+/// No field at all, which every client understands and every client's buffer holds (RFC 9110 section 9.3.6 forbids
 /// Content-Length and Transfer-Encoding).
 const CONFIRMATION: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
-/// Most heads come whole in one read of this size.
+/// The bytes of one read: most heads fit.
 const CHUNK: usize = 2048;
-/// An answer fits any send buffer: a client that does not take it has gone.
+/// The timeout of an answer, which fits any send buffer: a client that does not take it has vanished.
 const LONGEST_SEND: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

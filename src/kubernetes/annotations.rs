@@ -1,4 +1,4 @@
-//! What a Service asks for in its annotations, and what an operator lets it have.
+//! The annotations of a Service: their values, their faults, and the limits that the operator grants for them.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -11,137 +11,153 @@ use serde::{Deserialize, Serialize};
 use crate::allowlist::ClientNames;
 use crate::limits::{Ceiling, Limits, Rate, Size, TargetLimits, TunnelLimits};
 use crate::net::proxy_header::Version;
+use crate::values::{self, boolean, count, timeout, unless};
 
-/// What the annotations of a Service ask for; `None` leaves the default.
+/// The values of a Service's annotations; `None` where there is no annotation, or a faulty one.
+///
+/// The names of its fields in serde are those of snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Asked {
-    /// `download`: from the pod to the client, each tunnel.
+pub(crate) struct Annotations {
+    /// `download`: the rate of each tunnel, pod to client.
     #[serde(with = "as_text", default)]
     pub(crate) download: Option<Rate>,
-    /// `upload`.
+    /// `upload`: the rate of each tunnel, client to pod.
     #[serde(with = "as_text", default)]
     pub(crate) upload: Option<Rate>,
-    /// `burst`.
+    /// `burst`: the bytes that a direction may move at once after it was idle.
     #[serde(with = "as_text", default)]
     pub(crate) burst: Option<Size>,
-    /// `max-tunnels`.
-    pub(crate) most_tunnels: Option<NonZeroU32>,
-    /// `idle-timeout`.
-    pub(crate) idle: Option<Idle>,
-    /// `allowed-clients`.
+    /// `max-tunnels`: the most tunnels at once.
+    #[serde(rename = "most_tunnels")]
+    pub(crate) max_tunnels: Option<NonZeroU32>,
+    /// `idle-timeout`: the longest silence of a tunnel.
+    #[serde(rename = "idle")]
+    pub(crate) idle_timeout: Option<IdleTimeout>,
+    /// `allowed-clients`: names of client certificates, one of which a client must have.
     #[serde(default)]
     pub(crate) allowed_clients: Option<ClientNames>,
-    /// `send-proxy-protocol`: what the pod is told first of whose connection it is.
+    /// `send-proxy-protocol`: the version of the header that a tunnel to a pod begins with.
     #[serde(with = "as_text", default)]
     pub(crate) send_proxy_header: Option<Version>,
-    /// `ssh-only`.
+    /// `ssh-only`: whether both sides must begin as SSH does.
     #[serde(default)]
     pub(crate) ssh_only: Option<bool>,
 }
 
-/// The longest silence of a tunnel.
+/// The longest silence of a tunnel. An enum, because JSON cannot tell `Some(None)` from `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Idle {
-    /// For ever.
+pub(crate) enum IdleTimeout {
+    /// No timeout.
     Off,
-    /// That long.
+    /// A tunnel ends after a silence of that long.
     After(Duration),
 }
 
-/// Which port of a Service its annotation names.
+/// The value of the annotation `port`, which selects a port of the Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum PortAsked {
-    /// By the number that clients use.
+pub(crate) enum PortSelector {
+    /// The port of the Service, not of its pods.
     Number(u16),
-    /// By its name.
+    /// The name of the port.
     Name(Box<str>),
 }
 
-/// What is wrong with one annotation.
+/// A fault of one annotation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Fault {
-    /// Its key without the prefix.
+pub(crate) struct AnnotationFault {
+    /// The annotation's name without the prefix.
     pub(crate) key: Box<str>,
-    /// Why, and what is expected.
+    /// The reason, and what was expected instead.
     pub(crate) reason: Box<str>,
 }
 
-/// Reads the annotations that begin with the prefix. A faulty one is as if it were absent.
-pub(crate) fn read(
-    annotations: &BTreeMap<String, Option<String>>,
-    prefix: &str,
-    faults: &mut Vec<Fault>,
-) -> (Asked, Option<PortAsked>) {
-    let mut asked = Asked::default();
-    let mut port = None;
+/// The result of [`parse`].
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parsed {
+    /// The values.
+    pub(crate) annotations: Annotations,
+    /// The annotation `port`.
+    pub(crate) port: Option<PortSelector>,
+    /// The annotations without a valid value, which count as absent.
+    pub(crate) faults: Vec<AnnotationFault>,
+}
+
+/// Parses the annotations whose names begin with the prefix.
+pub(crate) fn parse(annotations: &BTreeMap<String, Option<String>>, prefix: &str) -> Parsed {
+    let mut parsed = Parsed::default();
     for (key, text) in annotations {
-        let (Some(key), Some(text)) = (key.strip_prefix(prefix), text) else {
-            continue;
-        };
-        let text = text.trim();
-        let read = match key {
-            "port" => parse(text, port_asked, &mut port),
-            "download" => parse(text, Rate::from_str, &mut asked.download),
-            "upload" => parse(text, Rate::from_str, &mut asked.upload),
-            "burst" => parse(text, Size::from_str, &mut asked.burst),
-            "max-tunnels" => match text {
-                "unlimited" => Ok(()),
-                _ => parse(text, most_tunnels, &mut asked.most_tunnels),
-            },
-            "allowed-clients" => {
-                asked.allowed_clients = Some(names(text));
-                Ok(())
-            }
-            "idle-timeout" => parse(text, idle, &mut asked.idle),
-            "send-proxy-protocol" => match text {
-                "off" => Ok(()),
-                _ => parse(text, version, &mut asked.send_proxy_header),
-            },
-            "ssh-only" => parse(text, truth, &mut asked.ssh_only),
-            // The label that opts in may stand among the annotations, too.
-            "expose" => Ok(()),
-            _ => Err(format!("unknown; known are {KNOWN}")),
-        };
-        if let Err(reason) = read {
-            faults.push(Fault {
-                key: short(key),
+        if let (Some(key), Some(text)) = (key.strip_prefix(prefix), text)
+            && let Err(reason) = parsed.set(key, text.trim())
+        {
+            parsed.faults.push(AnnotationFault {
+                key: values::shown(key).into(),
                 reason: reason.into(),
             });
         }
     }
-    (asked, port)
+    parsed
 }
 
-/// What a Service gets that asks for that.
-pub(crate) fn grant(asked: &Asked, limits: &Limits) -> TargetLimits {
+impl Parsed {
+    fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
+        let values = &mut self.annotations;
+        match key {
+            "port" => self.port = Some(values::read(text, port_selector)?),
+            "download" => values.download = Some(values::read(text, Rate::from_str)?),
+            "upload" => values.upload = Some(values::read(text, Rate::from_str)?),
+            "burst" => values.burst = Some(values::read(text, Size::from_str)?),
+            "max-tunnels" => values.max_tunnels = values::read(text, |text| unless("unlimited", text, count))?,
+            "allowed-clients" => values.allowed_clients = Some(client_names(text)),
+            "idle-timeout" => {
+                let idle = values::read(text, |text| unless("off", text, timeout))?;
+                values.idle_timeout = Some(idle.map_or(IdleTimeout::Off, IdleTimeout::After));
+            }
+            "send-proxy-protocol" => {
+                let version = |text: &str| unless("off", text, Version::from_str);
+                values.send_proxy_header = values::read(text, version)?;
+            }
+            "ssh-only" => values.ssh_only = Some(values::read(text, boolean)?),
+            // The label that puts a Service on the allowlist; as an annotation it has no effect.
+            "expose" => {}
+            _ => return Err(format!("unknown annotation; known here: {KNOWN}")),
+        }
+        Ok(())
+    }
+}
+
+/// The limits that a Service gets for its annotations.
+pub(crate) fn grant(asked: &Annotations, limits: &Limits) -> TargetLimits {
     let (ceiling, default) = (limits.ceiling, limits.tunnel);
     TargetLimits {
-        // A default is the operator's own, and may be above the ceiling.
+        // The ceiling bounds annotations only: a default of the operator may be above it.
         tunnel: TunnelLimits {
             download: asked
                 .download
                 .map_or(default.download, |rate| rate.min(ceiling.download)),
             upload: asked.upload.map_or(default.upload, |rate| rate.min(ceiling.upload)),
-            burst: asked.burst.map_or(default.burst, |burst| burst.min(most_burst(limits))),
+            burst: asked
+                .burst
+                .map_or(default.burst, |burst| burst.min(largest_burst(limits))),
             lifetime: default.lifetime,
         },
         shared: limits.target,
-        // The operator's own number is no default but a bound: a target may ask for fewer.
-        caps: limits.caps.target.lowered(asked.most_tunnels),
-        idle: asked.idle.map(|idle| match idle {
-            Idle::Off => None,
-            Idle::After(idle) => Some(idle),
+        // The operator's number of tunnels is a bound and no default: an annotation can only lower it.
+        caps: limits.caps.target.lowered(asked.max_tunnels),
+        idle: asked.idle_timeout.map(|idle| match idle {
+            IdleTimeout::Off => None,
+            IdleTimeout::After(idle) => Some(idle),
         }),
-        any_protocol: match asked.ssh_only {
-            Some(ssh_only) => !ssh_only && (limits.any_protocol || !ceiling.ssh_only),
-            None => limits.any_protocol,
+        // The ceiling forbids `false` only where the operator's own default is `true`.
+        ssh_only: match asked.ssh_only {
+            Some(ssh_only) => ssh_only || (limits.ssh_only && ceiling.ssh_only),
+            None => limits.ssh_only,
         },
     }
 }
 
-/// What is asked for above the ceiling.
-pub(crate) fn exceeded(asked: &Asked, limits: &Limits) -> Vec<Fault> {
-    let over = |key: &str, ceiling: &dyn Display| Fault {
+/// The annotations that ask for more than the ceiling, each as a fault.
+pub(crate) fn above_ceiling(asked: &Annotations, limits: &Limits) -> Vec<AnnotationFault> {
+    let fault = |key: &str, ceiling: &dyn Display| AnnotationFault {
         key: key.into(),
         reason: format!("above the operator's ceiling: {ceiling} applies").into(),
     };
@@ -150,98 +166,53 @@ pub(crate) fn exceeded(asked: &Asked, limits: &Limits) -> Vec<Fault> {
         upload,
         ssh_only,
     } = limits.ceiling;
-    let burst = most_burst(limits);
-    let is_over = |asked: Option<Rate>, ceiling| asked.is_some_and(|rate| rate > ceiling);
+    let burst = largest_burst(limits);
+    let is_above = |asked: Option<Rate>, ceiling| asked.is_some_and(|rate| rate > ceiling);
     [
-        is_over(asked.download, download).then(|| over("download", &download)),
-        is_over(asked.upload, upload).then(|| over("upload", &upload)),
+        is_above(asked.download, download).then(|| fault("download", &download)),
+        is_above(asked.upload, upload).then(|| fault("upload", &upload)),
         asked
             .burst
             .filter(|asked| *asked > burst)
-            .map(|_| over("burst", &burst)),
-        (asked.ssh_only == Some(false) && ssh_only && !limits.any_protocol).then(|| over("ssh-only", &"true")),
+            .map(|_| fault("burst", &burst)),
+        (asked.ssh_only == Some(false) && ssh_only && limits.ssh_only).then(|| fault("ssh-only", &"true")),
     ]
     .into_iter()
     .flatten()
     .collect()
 }
 
-/// What is asked for that nobody can do: such a Service keeps everybody out.
-pub(crate) fn unmet(asked: &Asked, knows_clients: bool) -> Option<Fault> {
-    (asked.allowed_clients.is_some() && !knows_clients).then(|| Fault {
+/// The fault of `allowed-clients` on a proxy whose clients have no certificates: no client can reach such a Service.
+pub(crate) fn unsatisfiable(asked: &Annotations, knows_clients: bool) -> Option<AnnotationFault> {
+    (asked.allowed_clients.is_some() && !knows_clients).then(|| AnnotationFault {
         key: "allowed-clients".into(),
-        reason: "nobody can show a certificate to this proxy, so nobody may come".into(),
+        reason: "no client of this proxy has a certificate, so every client is refused".into(),
     })
 }
 
-/// A burst has no rate: one of hours would be a way round the ceiling. It may be what the ceiling moves in a second.
-fn most_burst(limits: &Limits) -> Size {
+/// The largest burst that an annotation may ask for: the bytes of one second at the ceiling's rate, or the default burst
+/// if that is more. Without this bound a burst of gigabytes would evade the ceiling of the rates.
+fn largest_burst(limits: &Limits) -> Size {
     let default = limits.tunnel.burst;
     let second = limits.ceiling.download.min(limits.ceiling.upload).get();
     Size::bytes(second).map_or(default, |second| second.max(default))
 }
 
-fn parse<T, E: Display>(
-    text: &str,
-    parse: impl FnOnce(&str) -> Result<T, E>,
-    into: &mut Option<T>,
-) -> Result<(), String> {
-    match parse(text) {
-        Ok(value) => {
-            *into = Some(value);
-            Ok(())
-        }
-        Err(error) => Err(format!("{error} (found `{}`)", short(text))),
-    }
-}
-
-fn port_asked(text: &str) -> Result<PortAsked, &'static str> {
+fn port_selector(text: &str) -> Result<PortSelector, String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return match text.parse() {
-            Ok(number) if number > 0 => Ok(PortAsked::Number(number)),
-            _ => Err("expected the number (1 to 65535) or the name of a port"),
-        };
+        let number = values::port(text).map(PortSelector::Number);
+        return number.map_err(|error| format!("{error}, or the name of one"));
     }
-    Ok(PortAsked::Name(text.into()))
+    Ok(PortSelector::Name(text.into()))
 }
 
-/// Without a name in it nobody may come: who has written the annotation means to keep clients out.
-fn names(text: &str) -> ClientNames {
+/// The names of a list with commas. A list without names allows no client: its author means to keep clients out.
+fn client_names(text: &str) -> ClientNames {
     let names = text.split(',').map(str::trim);
-    names.filter(|name| !name.is_empty()).map(Into::into).collect()
+    names.filter_map(|name| values::client_name(name).ok()).collect()
 }
 
-fn most_tunnels(text: &str) -> Result<NonZeroU32, &'static str> {
-    text.parse()
-        .map_err(|_| "expected a whole number of at least 1, or `unlimited`")
-}
-
-fn version(text: &str) -> Result<Version, String> {
-    text.parse().map_err(|error| format!("{error}, or `off`"))
-}
-
-fn truth(text: &str) -> Result<bool, &'static str> {
-    text.parse().map_err(|_| "expected `true` or `false`")
-}
-
-fn idle(text: &str) -> Result<Idle, &'static str> {
-    if text == "off" {
-        return Ok(Idle::Off);
-    }
-    match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err("must be more than 0s, or `off`"),
-        Ok(idle) if idle <= LONGEST => Ok(Idle::After(idle)),
-        Ok(_) => Err("must be at most 365d, or `off`"),
-        Err(_) => Err("expected a duration such as `30m` or `1h30m`, or `off`"),
-    }
-}
-
-/// What a tenant wrote, as a log line may show it: short, and unable to steer a terminal.
-pub(super) fn short(text: &str) -> Box<str> {
-    text.chars().take(LONGEST_SHOWN).flat_map(char::escape_debug).collect()
-}
-
-/// Serde for an optional value that has a text form.
+/// Serde for an optional value, as its text.
 mod as_text {
     use std::fmt::Display;
     use std::str::FromStr;
@@ -267,10 +238,9 @@ mod as_text {
     }
 }
 
+/// The names of all annotations, without the prefix.
 const KNOWN: &str =
-    "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients and send-proxy-protocol";
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-const LONGEST_SHOWN: usize = 60;
+    "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, send-proxy-protocol";
 
 #[cfg(test)]
 mod tests {
@@ -283,15 +253,14 @@ mod tests {
             .collect()
     }
 
-    fn read_all(pairs: &[(&str, &str)]) -> (Asked, Option<PortAsked>, Vec<Fault>) {
-        let mut faults = Vec::new();
-        let (asked, port) = read(&annotations(pairs), "switchboard.dev/", &mut faults);
-        (asked, port, faults)
+    fn parsed(pairs: &[(&str, &str)]) -> (Annotations, Option<PortSelector>, Vec<AnnotationFault>) {
+        let parsed = parse(&annotations(pairs), "switchboard.dev/");
+        (parsed.annotations, parsed.port, parsed.faults)
     }
 
     #[test]
-    fn what_is_well_written_is_read() {
-        let (asked, port, faults) = read_all(&[
+    fn every_annotation_is_read() {
+        let (asked, port, faults) = parsed(&[
             ("download", "10MiB/s"),
             ("upload", " 80Mbit/s"),
             ("burst", "64KiB"),
@@ -304,39 +273,43 @@ mod tests {
             ("expose", "true"),
         ]);
         assert_eq!(faults, []);
-        assert_eq!(port, Some(PortAsked::Number(2222)));
+        assert_eq!(port, Some(PortSelector::Number(2222)));
         assert_eq!(
             asked,
-            Asked {
+            Annotations {
                 download: Rate::per_second(10 << 20),
                 upload: Rate::per_second(10_000_000),
                 burst: Size::bytes(64 << 10),
-                most_tunnels: NonZeroU32::new(3),
-                idle: Some(Idle::After(Duration::from_secs(1800))),
+                max_tunnels: NonZeroU32::new(3),
+                idle_timeout: Some(IdleTimeout::After(Duration::from_secs(1800))),
                 send_proxy_header: Some(Version::V2),
                 ssh_only: Some(false),
                 allowed_clients: Some(["alice", "spiffe://x/bob"].map(Into::into).into()),
             }
         );
         let json = serde_json::to_string(&asked).unwrap();
-        assert_eq!(serde_json::from_str::<Asked>(&json).unwrap(), asked);
-        let (asked, port, _) = read_all(&[
+        assert_eq!(serde_json::from_str::<Annotations>(&json).unwrap(), asked);
+        let (asked, port, _) = parsed(&[
             ("port", "ssh"),
             ("idle-timeout", "off"),
             ("max-tunnels", "unlimited"),
             ("send-proxy-protocol", "off"),
             ("allowed-clients", ""),
         ]);
-        assert_eq!(asked.allowed_clients, Some(Box::default()), "nobody, and not everybody");
-        assert_eq!(port, Some(PortAsked::Name("ssh".into())));
         assert_eq!(
-            (asked.idle, asked.most_tunnels, asked.send_proxy_header),
-            (Some(Idle::Off), None, None)
+            asked.allowed_clients,
+            Some(Box::default()),
+            "no client, and not every client"
+        );
+        assert_eq!(port, Some(PortSelector::Name("ssh".into())));
+        assert_eq!(
+            (asked.idle_timeout, asked.max_tunnels, asked.send_proxy_header),
+            (Some(IdleTimeout::Off), None, None)
         );
     }
 
     #[test]
-    fn a_faulty_annotation_is_named_and_leaves_the_default() {
+    fn a_faulty_annotation_is_reported_and_leaves_the_default() {
         for (key, value) in [
             ("download", "fast"),
             ("download", "0B/s"),
@@ -354,8 +327,8 @@ mod tests {
             ("downlaod", "1MiB/s"),
             ("upload", "\u{1b}[31m\n"),
         ] {
-            let (asked, port, faults) = read_all(&[(key, value), ("burst2", "")]);
-            assert_eq!((asked, port), (Asked::default(), None), "{key}: {value}");
+            let (asked, port, faults) = parsed(&[(key, value), ("burst2", "")]);
+            assert_eq!((asked, port), (Annotations::default(), None), "{key}: {value}");
             assert_eq!(faults.len(), 2);
             let fault = faults.iter().find(|fault| *fault.key == *key).unwrap();
             assert!(fault.reason.bytes().all(|byte| byte >= b' '), "{fault:?}");
@@ -363,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_more_than_the_ceiling_by_asking() {
+    fn an_annotation_gets_no_more_than_the_ceiling() {
         let limits = Limits {
             ceiling: Ceiling {
                 download: "10MiB/s".parse().unwrap(),
@@ -376,37 +349,44 @@ mod tests {
             },
             ..Limits::default()
         };
-        let (greedy, ..) = read_all(&[("download", "unlimited"), ("upload", "1MiB/s"), ("burst", "1GiB")]);
+        let (greedy, ..) = parsed(&[("download", "unlimited"), ("upload", "1MiB/s"), ("burst", "1GiB")]);
         let granted = grant(&greedy, &limits).tunnel;
         assert_eq!(granted.download, limits.ceiling.download);
         assert_eq!(granted.upload, "1MiB/s".parse().unwrap());
         assert_eq!(granted.burst, "5MiB".parse().unwrap());
-        let faults = exceeded(&greedy, &limits);
+        let faults = above_ceiling(&greedy, &limits);
         let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
         assert_eq!(keys, ["download", "burst"]);
-        assert_eq!(grant(&Asked::default(), &limits).tunnel, limits.tunnel);
-        assert_eq!(exceeded(&greedy, &Limits::default()), []);
+        assert_eq!(grant(&Annotations::default(), &limits).tunnel, limits.tunnel);
+        assert_eq!(above_ceiling(&greedy, &Limits::default()), []);
     }
 
     #[test]
-    fn whether_a_service_may_be_no_ssh_server_is_its_own_affair_unless_the_operator_says_otherwise() {
-        let limits = |any_protocol, ssh_only| Limits {
+    fn ssh_only_is_the_choice_of_a_service_unless_the_ceiling_forbids_it() {
+        let limits = |ssh_only, ceiling| Limits {
             ceiling: Ceiling {
-                ssh_only,
+                ssh_only: ceiling,
                 ..Ceiling::default()
             },
-            any_protocol,
+            ssh_only,
             ..Limits::default()
         };
-        for (limits, unsaid, no, told) in [
-            (limits(false, false), false, true, 0),
-            (limits(false, true), false, false, 1),
-            (limits(true, true), true, true, 0),
+        // The operator's default and ceiling, what a Service gets without the annotation and for `false`, and the faults
+        // of `false`.
+        for (limits, without, for_false, faults) in [
+            (limits(true, false), true, false, 0),
+            (limits(true, true), true, true, 1),
+            (limits(false, false), false, false, 0),
+            (limits(false, true), false, false, 0),
         ] {
-            let any = |value: &[(&str, &str)]| grant(&read_all(value).0, &limits).any_protocol;
-            assert_eq!((any(&[]), any(&[("ssh-only", "false")])), (unsaid, no), "{limits:?}");
-            assert!(!any(&[("ssh-only", "true")]));
-            assert_eq!(exceeded(&read_all(&[("ssh-only", "false")]).0, &limits).len(), told);
+            let ssh_only = |value: &[(&str, &str)]| grant(&parsed(value).0, &limits).ssh_only;
+            assert_eq!(ssh_only(&[]), without, "{limits:?}");
+            assert_eq!(ssh_only(&[("ssh-only", "false")]), for_false, "{limits:?}");
+            assert!(ssh_only(&[("ssh-only", "true")]));
+            assert_eq!(
+                above_ceiling(&parsed(&[("ssh-only", "false")]).0, &limits).len(),
+                faults
+            );
         }
     }
 }

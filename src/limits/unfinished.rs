@@ -1,16 +1,16 @@
-//! Bounds those who have not said what they want: when one too many comes, whoever has waited longest has to go.
+//! Bounds the connections whose request is not complete: one too many evicts the one that was accepted first.
 //!
-//! Not the one who comes: a few hundred connections that trickle their bytes would keep everybody else out. A client in
-//! earnest is through after a round trip, so who has waited longest is who means to wait.
+//! The newest is not refused instead: a few hundred connections that trickle their bytes would keep all others out. An
+//! honest client's request is complete after a round trip, so the oldest is the least likely to be one.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Those who wait in one place.
+/// The unfinished connections of the process, or of one client.
 #[derive(Debug)]
 pub struct Unfinished {
     state: Mutex<State>,
@@ -18,18 +18,22 @@ pub struct Unfinished {
 
 #[derive(Debug)]
 struct State {
+    /// `None` for any number.
     most: Option<NonZeroU32>,
-    next: u64,
-    /// By their arrival. What they are told by is theirs in every crowd.
-    waiting: BTreeMap<u64, Arc<Notify>>,
+    /// The connections, oldest first, each with its notice of eviction.
+    waiting: BTreeMap<Ticket, Arc<Notify>>,
 }
 
+/// A connection's place in the order of accepts: the lower number is the older connection. It keeps its ticket through
+/// every step until its answer, so that bytes do not make it younger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
 impl Unfinished {
-    /// Nobody, and at most so many; `None` for any number.
+    /// An empty set that holds at most `most` connections; `None` for any number.
     pub fn new(most: Option<NonZeroU32>) -> Self {
         let state = State {
             most,
-            next: 0,
             waiting: BTreeMap::new(),
         };
         Self {
@@ -37,43 +41,36 @@ impl Unfinished {
         }
     }
 
-    /// Changes how many there may be, and sends those away who are too many now.
+    /// Changes the bound, and evicts the oldest connections that exceed it.
     pub fn set(&self, most: Option<NonZeroU32>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.most = most;
-        state.send_away();
+        state.evict();
     }
 
-    /// How many there are.
+    /// The number of connections in the set.
     pub fn len(&self) -> usize {
-        self.lock().waiting.len()
+        self.state.lock().waiting.len()
     }
 
-    /// Whether there is nobody.
+    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    fn enter(&self, told: Arc<Notify>) -> u64 {
-        let mut state = self.lock();
-        let number = state.next;
-        state.next += 1;
-        state.waiting.insert(number, told);
-        state.send_away();
-        number
+    fn join(&self, ticket: Ticket, eviction: Arc<Notify>) {
+        let mut state = self.state.lock();
+        state.waiting.insert(ticket, eviction);
+        state.evict();
     }
 
-    fn leave(&self, number: u64) {
-        self.lock().waiting.remove(&number);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    fn leave(&self, ticket: Ticket) {
+        self.state.lock().waiting.remove(&ticket);
     }
 }
 
 impl State {
-    fn send_away(&mut self) {
+    fn evict(&mut self) {
         let Some(most) = self.most else { return };
         while self.waiting.len() > usize::try_from(most.get()).unwrap_or(usize::MAX) {
             let Some((_, oldest)) = self.waiting.pop_first() else {
@@ -84,36 +81,35 @@ impl State {
     }
 }
 
-/// One who waits, in several crowds at once; no longer when it is dropped.
+/// A connection's membership in several sets; dropping it leaves them.
 #[derive(Debug)]
-#[must_use = "dropping it leaves the crowds"]
-pub struct Waiting<'a, const N: usize> {
-    crowds: [&'a Unfinished; N],
-    numbers: [u64; N],
-    told: Arc<Notify>,
+#[must_use = "dropping it leaves the sets"]
+pub struct Membership<'a> {
+    sets: [Option<&'a Unfinished>; 2],
+    ticket: Ticket,
+    eviction: Arc<Notify>,
 }
 
-impl<'a, const N: usize> Waiting<'a, N> {
-    /// Joins all of them. Somebody may have to go.
-    pub fn among(crowds: [&'a Unfinished; N]) -> Self {
-        let told = Arc::new(Notify::new());
-        Self {
-            numbers: crowds.map(|crowd| crowd.enter(Arc::clone(&told))),
-            crowds,
-            told,
+impl<'a> Membership<'a> {
+    /// Joins the sets. Each of them that is full evicts its oldest connection, which may be this one.
+    pub fn join(sets: [Option<&'a Unfinished>; 2], ticket: Ticket) -> Self {
+        let eviction = Arc::new(Notify::new());
+        for set in sets.iter().flatten() {
+            set.join(ticket, Arc::clone(&eviction));
         }
+        Self { sets, ticket, eviction }
     }
 
-    /// Completes when this one has to go, which it is told once.
-    pub async fn sent_away(&self) {
-        self.told.notified().await;
+    /// Completes, once, when one of the sets has evicted this connection.
+    pub async fn evicted(&self) {
+        self.eviction.notified().await;
     }
 }
 
-impl<const N: usize> Drop for Waiting<'_, N> {
+impl Drop for Membership<'_> {
     fn drop(&mut self) {
-        for (crowd, number) in self.crowds.iter().zip(self.numbers) {
-            crowd.leave(number);
+        for set in self.sets.iter().flatten() {
+            set.leave(self.ticket);
         }
     }
 }
@@ -125,37 +121,56 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    fn is_sent_away<const N: usize>(waiting: &Waiting<'_, N>) -> bool {
+    fn join(set: &Unfinished, ticket: u64) -> Membership<'_> {
+        Membership::join([Some(set), None], Ticket(ticket))
+    }
+
+    fn is_evicted(membership: &Membership<'_>) -> bool {
         let mut context = Context::from_waker(Waker::noop());
-        pin!(waiting.sent_away()).poll(&mut context).is_ready()
+        pin!(membership.evicted()).poll(&mut context).is_ready()
     }
 
     #[test]
-    fn who_has_waited_longest_goes() {
-        let crowd = Unfinished::new(NonZeroU32::new(2));
-        let first = Waiting::among([&crowd]);
-        let second = Waiting::among([&crowd]);
-        assert!(!is_sent_away(&first));
-        let third = Waiting::among([&crowd]);
-        assert!(is_sent_away(&first));
-        assert_eq!(crowd.len(), 2);
+    fn the_oldest_connection_is_evicted_first() {
+        let set = Unfinished::new(NonZeroU32::new(2));
+        let first = join(&set, 1);
+        let second = join(&set, 2);
+        assert!(!is_evicted(&first));
+        let third = join(&set, 3);
+        assert!(is_evicted(&first));
+        assert_eq!(set.len(), 2);
         drop(first);
         drop(second);
-        let _fourth = Waiting::among([&crowd]);
-        assert!(!is_sent_away(&third));
-        crowd.set(NonZeroU32::new(1));
-        assert!(is_sent_away(&third));
-        crowd.set(None);
-        let _more: Vec<_> = (0..10).map(|_| Waiting::among([&crowd])).collect();
-        assert_eq!(crowd.len(), 11);
+        let _fourth = join(&set, 4);
+        assert!(!is_evicted(&third));
+        set.set(NonZeroU32::new(1));
+        assert!(is_evicted(&third));
+        set.set(None);
+        let _more: Vec<_> = (5..15).map(|ticket| join(&set, ticket)).collect();
+        assert_eq!(set.len(), 11);
     }
 
     #[test]
-    fn who_is_sent_away_from_one_crowd_leaves_the_others_when_it_goes() {
+    fn a_connection_that_joins_again_is_as_old_as_before() {
+        let set = Unfinished::new(NonZeroU32::new(2));
+        let older = join(&set, 1);
+        let younger = join(&set, 2);
+        drop(older);
+        let older = join(&set, 1);
+        let _newest = join(&set, 3);
+        assert!(is_evicted(&older) && !is_evicted(&younger));
+        // Evicted from a set that was full of younger ones at once, were it to try a third time.
+        drop(older);
+        assert!(is_evicted(&join(&set, 1)));
+        assert_eq!(set.len(), 2);
+    }
+
+    #[test]
+    fn a_connection_evicted_from_one_set_leaves_the_other_when_it_is_dropped() {
         let (own, all) = (Unfinished::new(NonZeroU32::new(1)), Unfinished::new(NonZeroU32::new(9)));
-        let first = Waiting::among([&own, &all]);
-        let second = Waiting::among([&own, &all]);
-        assert!(is_sent_away(&first) && !is_sent_away(&second));
+        let first = Membership::join([Some(&own), Some(&all)], Ticket(1));
+        let second = Membership::join([Some(&own), Some(&all)], Ticket(2));
+        assert!(is_evicted(&first) && !is_evicted(&second));
         assert_eq!((own.len(), all.len()), (1, 2));
         drop(first);
         drop(second);

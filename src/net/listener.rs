@@ -13,33 +13,23 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 use tracing::warn;
 
-use super::proxy_header;
-
 use super::socket;
 
-use crate::tls;
-
-/// One public port.
+/// Where a port listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Where to listen; port 0 lets the kernel choose.
     pub address: SocketAddr,
-    /// Who may say there whose connections they are.
-    pub proxy_header: proxy_header::Policy,
-    /// Whether it speaks TLS.
-    pub tls: tls::Mode,
     /// Whether other processes of the same user may have the port too (SO_REUSEPORT): the kernel spreads clients over
     /// all of them, so that one can take over from another.
     pub reuse_port: bool,
 }
 
-/// A port at that address, with nothing special about it.
+/// A port of this process alone.
 impl From<SocketAddr> for Options {
     fn from(address: SocketAddr) -> Self {
         Self {
             address,
-            proxy_header: proxy_header::Policy::Off,
-            tls: tls::Mode::Off,
             reuse_port: false,
         }
     }
@@ -289,7 +279,7 @@ mod tests {
         };
         let alone = Options {
             reuse_port: false,
-            ..there.clone()
+            ..there
         };
         assert_eq!(bind(&alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         let second = bind(&there).unwrap();

@@ -1,349 +1,237 @@
-//! Why a connection got no tunnel, and what the client is told of it.
+//! The table of refusals: one row for each reason not to open a tunnel, with its answer, its label and its side.
 
 use super::{Malformed, Side};
 
-/// Why a connection got no tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The head breaks RFC 9112, or the target is not an authority.
-    Malformed(Malformed),
-    /// The target is not on the allowlist; whether its name or its port is unknown is not said.
-    NotAllowed,
-    /// The target is for other clients, who show a certificate.
-    ClientNotAllowed,
-    /// What the client showed when its HTTP/2 connection began would not let it in any more.
-    CertificateLapsed,
-    /// The port wants TLS, and the client has begun without.
-    TlsRequired,
+refusals! {
+    /// The head breaks RFC 9112, or the request target is not an authority.
+    Malformed(fault: Malformed = Malformed::RequestLine) =>
+        400, "malformed", Proxy, "http_request_error", None,
+        fault.phrase();
+    /// The target is not on the allowlist. The answer does not tell an unknown name from an unknown port.
+    NotAllowed =>
+        403, "not_allowed", Proxy, "http_request_denied", None,
+        "the target is not on the allowlist";
+    /// The target is for clients whose certificate has another name, or any certificate at all.
+    ClientNotAllowed =>
+        403, "client_not_allowed", Proxy, "http_request_denied", None,
+        "the client certificate does not name an allowed client";
+    /// The certificate of the connection's handshake has expired or been revoked since, or its authority is gone.
+    CertificateLapsed =>
+        403, "certificate_lapsed", Proxy, "http_request_denied", None,
+        "the client certificate is no longer valid, reconnect";
+    /// The port requires TLS, and the client has begun without it.
+    TlsRequired =>
+        400, "tls_required", Proxy, "http_request_error", None,
+        "this port requires TLS: use an https:// proxy";
     /// The TLS handshake failed.
-    TlsHandshake,
-    /// Another method than CONNECT.
-    MethodNotAllowed,
-    /// The head was not complete in time.
-    HeadTimeout,
+    TlsHandshake =>
+        499, "tls_handshake", Client, "tls_protocol_error", None,
+        "the TLS handshake failed";
+    /// The method is not CONNECT.
+    MethodNotAllowed =>
+        405, "method_not_allowed", Proxy, "http_request_error", None,
+        "only CONNECT is served here";
+    /// The head was not complete before its deadline.
+    HeadTimeout =>
+        408, "head_timeout", Proxy, "http_request_error", None,
+        "the request head did not arrive in time";
     /// The head is larger than 16 KiB or has more than 64 fields.
-    HeadTooLarge,
-    /// The target's host answered with a reset.
-    TargetRefused,
-    /// No route to the target's host, or another error of the dial.
-    TargetUnreachable,
-    /// No address answered before the dial deadline.
-    DialTimeout,
+    HeadTooLarge =>
+        431, "head_too_large", Proxy, "http_request_error", None,
+        "the request head is too large";
+    /// The target's host answered the dial with a reset.
+    TargetRefused =>
+        502, "target_refused", Target, "connection_refused", None,
+        "the target refused the connection";
+    /// There is no route to the target's host, or the dial failed for another reason.
+    TargetUnreachable =>
+        502, "target_unreachable", Proxy, "destination_ip_unroutable", None,
+        "the target cannot be reached";
+    /// No address of the target answered before the dial's deadline.
+    DialTimeout =>
+        504, "dial_timeout", Proxy, "connection_timeout", None,
+        "the target did not answer in time";
     /// The target has no address to dial.
-    NoEndpoint,
-    /// The target has as many tunnels as it may have.
-    TargetFull,
-    /// As many clients as may are waiting for the target to answer.
-    TargetBusy,
-    /// The client has as many tunnels as it may have.
-    ClientFull,
-    /// The client connects too often.
-    ConnectRate,
-    /// The process has as many tunnels as it may have.
-    ProxyFull,
-    /// Too many requests are incomplete, of the client or in all, and this one has waited longest.
-    Crowded,
-    /// The target is unknown, and so is the allowlist: the cluster has not told it yet.
-    AllowlistUnknown,
-    /// A header of the PROXY protocol is required, and whoever connected is not trusted to send one.
-    UntrustedProxy,
-    /// The header of the PROXY protocol is missing or malformed.
-    BadProxyHeader,
-    /// The process shuts down.
-    Draining,
-    /// The process is out of descriptors or memory for sockets.
-    Exhausted,
+    NoEndpoint =>
+        503, "no_endpoint", Proxy, "destination_unavailable", Some(1),
+        "the target has no ready endpoint";
+    /// The target has reached its tunnel limit. Tunnels last for hours: a client need not ask every second.
+    TargetFull =>
+        503, "target_full", Proxy, "connection_limit_reached", Some(30),
+        "the target has reached its tunnel limit, try again later";
+    /// The target has reached its limit of dials in progress.
+    TargetBusy =>
+        503, "target_busy", Proxy, "connection_limit_reached", Some(1),
+        "too many connections to the target are in progress, try again";
+    /// The client address has reached its tunnel limit.
+    ClientFull =>
+        429, "client_full", Proxy, "connection_limit_reached", Some(30),
+        "this client address has reached its tunnel limit, try again later";
+    /// The client address has exceeded its connect rate.
+    ConnectRate =>
+        429, "connect_rate", Proxy, "connection_limit_reached", Some(1),
+        "this client address connects too often, try again";
+    /// The process has reached its tunnel limit. Another replica may have free slots.
+    ProxyFull =>
+        503, "proxy_full", Proxy, "connection_limit_reached", Some(5),
+        "the proxy has reached its tunnel limit, try again later";
+    /// The request was the oldest unfinished one, of its client or of all, when their limit was reached.
+    Crowded =>
+        503, "crowded", Proxy, "connection_limit_reached", Some(1),
+        "too many requests are incomplete, try again";
+    /// The target is unknown, and the allowlist incomplete: the first list of the cluster has not arrived.
+    AllowlistUnknown =>
+        503, "allowlist_unknown", Proxy, "destination_unavailable", Some(1),
+        "the allowlist is not loaded yet, try again";
+    /// The port requires a PROXY protocol header, and the peer is not trusted to send one.
+    UntrustedProxy =>
+        403, "untrusted_proxy", Proxy, "http_request_denied", None,
+        "only a trusted load balancer may connect here";
+    /// The PROXY protocol header is missing or malformed.
+    BadProxyHeader =>
+        400, "bad_proxy_header", Proxy, "http_request_error", None,
+        "the PROXY protocol header is missing or malformed";
+    /// The process drains.
+    Draining =>
+        503, "draining", Proxy, "connection_limit_reached", Some(1),
+        "the proxy is shutting down, try again";
+    /// The process is out of descriptors, or of memory for sockets.
+    Exhausted =>
+        503, "exhausted", Proxy, "connection_limit_reached", Some(1),
+        "the proxy is out of sockets, try again";
     /// The client left before it had an answer.
-    ClientLeft,
+    ClientLeft =>
+        499, "client_left", Client, "http_request_error", None,
+        "the client left";
     /// The connection closed without a byte: a port probe, not a request.
-    NoRequest,
-    /// An HTTP/2 connection sent so many frames that move nothing that it was ended (RFC 9113 section 10.5).
-    Flood,
+    NoRequest =>
+        499, "no_request", Client, "http_request_error", None,
+        "no request";
+    /// The HTTP/2 connection was ended for too many frames that carry nothing (RFC 9113 section 10.5).
+    Flood =>
+        400, "flood", Proxy, "http_request_error", None,
+        "too many HTTP/2 frames";
     /// A defect of ours.
-    Internal,
+    Internal =>
+        500, "internal", Proxy, "proxy_internal_error", None,
+        "internal error";
 }
 
 impl Refusal {
-    /// Every refusal, with one fault for all that are malformed: for metrics that show zero before the first.
-    pub const ALL: [Self; 28] = [
-        Self::Malformed(Malformed::RequestLine),
-        Self::NotAllowed,
-        Self::ClientNotAllowed,
-        Self::CertificateLapsed,
-        Self::TlsRequired,
-        Self::TlsHandshake,
-        Self::MethodNotAllowed,
-        Self::HeadTimeout,
-        Self::HeadTooLarge,
-        Self::TargetRefused,
-        Self::TargetUnreachable,
-        Self::DialTimeout,
-        Self::NoEndpoint,
-        Self::TargetFull,
-        Self::TargetBusy,
-        Self::ClientFull,
-        Self::ConnectRate,
-        Self::ProxyFull,
-        Self::Crowded,
-        Self::AllowlistUnknown,
-        Self::UntrustedProxy,
-        Self::BadProxyHeader,
-        Self::Draining,
-        Self::Exhausted,
-        Self::ClientLeft,
-        Self::NoRequest,
-        Self::Flood,
-        Self::Internal,
-    ];
-
-    /// The status code of the answer. 499 (as nginx has it) is never sent: there was nobody to send it to.
+    /// The status code of the answer. 499, as nginx has it, is never sent: the client is gone.
     pub fn status(self) -> u16 {
-        match self {
-            Self::Malformed(_) | Self::BadProxyHeader | Self::TlsRequired | Self::Flood => 400,
-            Self::NotAllowed | Self::ClientNotAllowed | Self::CertificateLapsed | Self::UntrustedProxy => 403,
-            Self::MethodNotAllowed => 405,
-            Self::HeadTimeout => 408,
-            Self::ClientFull | Self::ConnectRate => 429,
-            Self::HeadTooLarge => 431,
-            Self::ClientLeft | Self::NoRequest | Self::TlsHandshake => 499,
-            Self::Internal => 500,
-            Self::TargetRefused | Self::TargetUnreachable => 502,
-            Self::NoEndpoint
-            | Self::TargetFull
-            | Self::TargetBusy
-            | Self::ProxyFull
-            | Self::Crowded
-            | Self::AllowlistUnknown
-            | Self::Draining
-            | Self::Exhausted => 503,
-            Self::DialTimeout => 504,
-        }
+        self.row().status
     }
 
-    /// The value of the label `reason`.
+    /// The value of the label `reason` and of the log field `reason`.
     pub fn label(self) -> &'static str {
-        match self {
-            Self::Malformed(_) => "malformed",
-            Self::NotAllowed => "not_allowed",
-            Self::ClientNotAllowed => "client_not_allowed",
-            Self::CertificateLapsed => "certificate_lapsed",
-            Self::TlsRequired => "tls_required",
-            Self::TlsHandshake => "tls_handshake",
-            Self::MethodNotAllowed => "method_not_allowed",
-            Self::HeadTimeout => "head_timeout",
-            Self::HeadTooLarge => "head_too_large",
-            Self::TargetRefused => "target_refused",
-            Self::TargetUnreachable => "target_unreachable",
-            Self::DialTimeout => "dial_timeout",
-            Self::NoEndpoint => "no_endpoint",
-            Self::TargetFull => "target_full",
-            Self::TargetBusy => "target_busy",
-            Self::ClientFull => "client_full",
-            Self::ConnectRate => "connect_rate",
-            Self::ProxyFull => "proxy_full",
-            Self::Crowded => "crowded",
-            Self::AllowlistUnknown => "allowlist_unknown",
-            Self::UntrustedProxy => "untrusted_proxy",
-            Self::BadProxyHeader => "bad_proxy_header",
-            Self::Draining => "draining",
-            Self::Exhausted => "exhausted",
-            Self::ClientLeft => "client_left",
-            Self::NoRequest => "no_request",
-            Self::Flood => "flood",
-            Self::Internal => "internal",
-        }
+        self.row().label
     }
 
-    /// Who ended it.
+    /// The side that ended the connection.
     pub fn by(self) -> Side {
-        match self {
-            Self::ClientLeft | Self::NoRequest | Self::TlsHandshake => Side::Client,
-            Self::TargetRefused => Side::Target,
-            Self::Malformed(_)
-            | Self::NotAllowed
-            | Self::ClientNotAllowed
-            | Self::CertificateLapsed
-            | Self::TlsRequired
-            | Self::MethodNotAllowed
-            | Self::HeadTimeout
-            | Self::HeadTooLarge
-            | Self::TargetUnreachable
-            | Self::DialTimeout
-            | Self::NoEndpoint
-            | Self::TargetFull
-            | Self::TargetBusy
-            | Self::ClientFull
-            | Self::ConnectRate
-            | Self::ProxyFull
-            | Self::Crowded
-            | Self::AllowlistUnknown
-            | Self::UntrustedProxy
-            | Self::BadProxyHeader
-            | Self::Draining
-            | Self::Exhausted
-            | Self::Flood
-            | Self::Internal => Side::Proxy,
-        }
-    }
-
-    /// The reason phrase: one ASCII line, since it is all that most clients print.
-    pub fn phrase(self) -> &'static str {
-        match self {
-            Self::Malformed(fault) => fault.phrase(),
-            Self::NotAllowed => "the target is not on the allowlist",
-            Self::ClientNotAllowed => "the target wants a client certificate of another name",
-            Self::CertificateLapsed => "what the client has shown is no longer good: connect anew",
-            Self::TlsRequired => "this port wants TLS: use an https:// proxy",
-            Self::TlsHandshake => "the TLS handshake failed",
-            Self::MethodNotAllowed => "only CONNECT is served here",
-            Self::HeadTimeout => "the request head did not arrive in time",
-            Self::HeadTooLarge => "the request head is too large",
-            Self::TargetRefused => "the target refused the connection",
-            Self::TargetUnreachable => "the target cannot be reached",
-            Self::DialTimeout => "the target did not answer in time",
-            Self::NoEndpoint => "the target has no ready endpoint",
-            Self::TargetFull => "the target has its most tunnels, try again later",
-            Self::TargetBusy => "too many wait for the target, try again",
-            Self::ClientFull => "this address has its most tunnels, try again later",
-            Self::ConnectRate => "this address connects too often, try again",
-            Self::ProxyFull => "this proxy has its most tunnels, try again later",
-            Self::Crowded => "too many requests are incomplete, try again",
-            Self::AllowlistUnknown => "the allowlist is not known yet, try again",
-            Self::UntrustedProxy => "only a trusted load balancer may connect here",
-            Self::BadProxyHeader => "the PROXY protocol header is missing or malformed",
-            Self::Draining => "this proxy is shutting down, try again",
-            Self::Exhausted => "this proxy is out of sockets, try again",
-            Self::ClientLeft => "the client left",
-            Self::NoRequest => "no request",
-            Self::Flood => "too many HTTP/2 frames",
-            Self::Internal => "internal error",
-        }
+        self.row().by
     }
 
     /// The error type for `Proxy-Status` (RFC 9209 section 2.3).
     pub fn proxy_status(self) -> &'static str {
-        match self {
-            Self::Malformed(_)
-            | Self::TlsRequired
-            | Self::MethodNotAllowed
-            | Self::HeadTimeout
-            | Self::HeadTooLarge
-            | Self::BadProxyHeader
-            | Self::ClientLeft
-            | Self::NoRequest
-            | Self::Flood => "http_request_error",
-            Self::TlsHandshake => "tls_protocol_error",
-            Self::NotAllowed | Self::ClientNotAllowed | Self::CertificateLapsed | Self::UntrustedProxy => {
-                "http_request_denied"
-            }
-            Self::TargetRefused => "connection_refused",
-            Self::TargetUnreachable => "destination_ip_unroutable",
-            Self::DialTimeout => "connection_timeout",
-            Self::NoEndpoint | Self::AllowlistUnknown => "destination_unavailable",
-            Self::TargetFull
-            | Self::TargetBusy
-            | Self::ClientFull
-            | Self::ConnectRate
-            | Self::ProxyFull
-            | Self::Crowded
-            | Self::Draining
-            | Self::Exhausted => "connection_limit_reached",
-            Self::Internal => "proxy_internal_error",
-        }
+        self.row().proxy_status
     }
 
     /// Whole seconds after which another try makes sense: `Retry-After` (RFC 9110 section 10.2.3).
     pub fn retry_after(self) -> Option<u32> {
-        match self {
-            Self::NoEndpoint
-            | Self::TargetBusy
-            | Self::ConnectRate
-            | Self::Crowded
-            | Self::AllowlistUnknown
-            | Self::Draining
-            | Self::Exhausted => Some(1),
-            // Another replica may have room.
-            Self::ProxyFull => Some(5),
-            // Tunnels last: whoever waits for one to end need not ask every second.
-            Self::TargetFull | Self::ClientFull => Some(30),
-            Self::Malformed(_)
-            | Self::NotAllowed
-            | Self::ClientNotAllowed
-            | Self::CertificateLapsed
-            | Self::TlsRequired
-            | Self::TlsHandshake
-            | Self::MethodNotAllowed
-            | Self::HeadTimeout
-            | Self::HeadTooLarge
-            | Self::TargetRefused
-            | Self::TargetUnreachable
-            | Self::DialTimeout
-            | Self::UntrustedProxy
-            | Self::BadProxyHeader
-            | Self::ClientLeft
-            | Self::NoRequest
-            | Self::Flood
-            | Self::Internal => None,
-        }
+        self.row().retry_after
     }
 
-    /// Whether there is still somebody to answer.
+    /// The reason phrase: one ASCII line, since most clients print nothing else.
+    pub fn phrase(self) -> &'static str {
+        self.row().phrase
+    }
+
+    /// Whether there is a client left to answer.
     pub fn is_answered(self) -> bool {
         self.status() != 499
     }
 }
 
-/// A refusal, and what the client is told of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denial {
-    /// Which.
-    pub refusal: Refusal,
-    phrase: Option<Box<str>>,
+/// Everything that a refusal means to the client, the metrics and the log.
+struct Row {
+    status: u16,
+    label: &'static str,
+    by: Side,
+    proxy_status: &'static str,
+    retry_after: Option<u32>,
+    phrase: &'static str,
 }
 
-impl Denial {
-    /// A refusal in words of its own. Bytes that do not belong in a reason phrase become `?`.
-    pub fn told(refusal: Refusal, phrase: &str) -> Self {
-        let printable = |character| match character {
-            ' '..='~' => character,
-            _ => '?',
-        };
-        Self {
-            refusal,
-            phrase: Some(phrase.chars().map(printable).collect()),
+/// Makes the enum, its list and its rows from one table, so that none of them can lack a refusal. A row is
+/// `Variant => status, label, side that ended it, Proxy-Status error, Retry-After in seconds, phrase;`. A variant with a
+/// detail gives its type and the value that stands for it in the list.
+macro_rules! refusals {
+    ($(
+        $(#[$doc:meta])*
+        $refusal:ident $(($detail:ident: $Detail:ty = $listed:expr))? =>
+            $status:literal, $label:literal, $by:ident, $proxy_status:literal, $retry_after:expr,
+            $phrase:expr;
+    )*) => {
+        /// Why a connection gets no tunnel.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Refusal {
+            $($(#[$doc])* $refusal $(($Detail))?,)*
         }
-    }
 
-    /// The reason phrase: one ASCII line.
-    pub fn phrase(&self) -> &str {
-        self.phrase.as_deref().unwrap_or_else(|| self.refusal.phrase())
-    }
-}
+        impl Refusal {
+            /// Every refusal, with one fault for all malformed requests: for metrics with the value 0.
+            pub const ALL: &[Self] = &[$(Self::$refusal $(($listed))?),*];
 
-/// In the refusal's own words.
-impl From<Refusal> for Denial {
-    fn from(refusal: Refusal) -> Self {
-        Self { refusal, phrase: None }
-    }
+            fn row(self) -> Row {
+                match self {
+                    $(Self::$refusal $(($detail))? => Row {
+                        status: $status,
+                        label: $label,
+                        by: Side::$by,
+                        proxy_status: $proxy_status,
+                        retry_after: $retry_after,
+                        phrase: $phrase,
+                    },)*
+                }
+            }
+        }
+    };
 }
+// By path, so that the table may stand above its macro.
+use refusals;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn only_a_busy_proxy_says_when_to_come_back() {
+    fn only_429_and_503_say_when_to_try_again() {
         for refusal in Refusal::ALL {
-            let busy = matches!(refusal.status(), 429 | 503);
-            assert_eq!(refusal.retry_after().is_some(), busy, "{refusal:?}");
+            let is_busy = matches!(refusal.status(), 429 | 503);
+            assert_eq!(refusal.retry_after().is_some(), is_busy, "{refusal:?}");
         }
     }
 
+    /// RFC 9209 section 2.3, in so far as it fits.
     #[test]
-    fn a_denial_has_the_words_of_its_refusal_or_harmless_ones_of_its_own() {
-        let plain = Denial::from(Refusal::NoEndpoint);
-        assert_eq!(plain.phrase(), Refusal::NoEndpoint.phrase());
-        let told = Denial::told(Refusal::NoEndpoint, "none for a/b\r\nX: y\u{e9}");
-        assert_eq!(told.phrase(), "none for a/b??X: y?");
+    fn each_proxy_status_error_is_registered() {
+        for refusal in Refusal::ALL {
+            let error = refusal.proxy_status();
+            assert!(REGISTERED.contains(&error), "{error}");
+        }
     }
+
+    const REGISTERED: [&str; 9] = [
+        "destination_unavailable",
+        "destination_ip_unroutable",
+        "connection_refused",
+        "connection_timeout",
+        "connection_limit_reached",
+        "tls_protocol_error",
+        "http_request_error",
+        "http_request_denied",
+        "proxy_internal_error",
+    ];
 }

@@ -2,18 +2,16 @@
 
 use std::fmt;
 
+use crate::text::ascii;
+
 /// The software of one side, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Software(Box<str>);
 
 impl Software {
-    /// What stands behind `SSH-2.0-`. Whatever is not printable ASCII is a `?`: it goes into a log.
+    /// The software behind `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: it goes into a log.
     pub(super) fn of(bytes: &[u8]) -> Self {
-        let printable = |&byte: &u8| match byte {
-            b' '..=b'~' => char::from(byte),
-            _ => '?',
-        };
-        Self(bytes.iter().map(printable).collect())
+        Self(ascii(bytes.iter().copied().map(char::from)))
     }
 
     /// Its family.

@@ -1,123 +1,119 @@
-//! Takes a client in by the door that it comes to: it looks at the first bytes, and does the TLS handshake.
+//! Finds out what a client speaks by its first bytes, and does the TLS handshake.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::net::TcpStream;
-use tokio::time::Instant;
 
-use crate::connect::{Refused, refuse};
+use super::pending::Pending;
+use crate::connect;
 use crate::net::transport::{Reader, Transport};
 use crate::outcome::{Malformed, Refusal};
-use crate::tls::{Accepted, Failed, Mode, Tls};
+use crate::tls::{self, Session};
 
-/// Who may come in, and how.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms<'a> {
-    /// Whether the port speaks TLS.
-    pub mode: Mode,
-    /// What it speaks it with.
-    pub tls: &'a Tls,
-    /// When a handshake has to be over.
-    pub deadline: Instant,
-    /// Whether the client comes as seldom as it has to.
-    pub paced: Result<(), Refusal>,
-}
-
-/// A client that can be asked what it wants.
+/// A client whose protocol is known, with the bytes that were read of it.
 #[derive(Debug)]
-pub enum Entered {
-    /// As it came, with what was read of it.
-    Plain(TcpStream, Vec<u8>),
-    /// The same, when what was read begins HTTP/2.
+pub(super) enum Negotiated {
+    /// HTTP/1 in clear.
+    Http1(TcpStream, Vec<u8>),
+    /// HTTP/2 in clear, with prior knowledge.
     Http2(TcpStream, Vec<u8>),
-    /// By TLS.
-    Tls(Accepted),
+    /// HTTP/1 by TLS.
+    TlsHttp1(Session),
+    /// HTTP/2 by TLS, agreed on by ALPN.
+    TlsHttp2(Session),
 }
 
-/// A client that cannot.
-#[derive(Debug)]
-pub enum TurnedAway {
-    /// It has been told why.
-    Refused(Refused<TcpStream>),
-    /// Its TLS handshake failed.
-    Handshake(Failed),
-    /// There is no way to tell it.
-    Silently(Refusal),
-}
-
-/// Finds out what a client speaks, and speaks it.
-///
-/// # Errors
-/// Why it may not come in. `late` says when it has taken too long.
-pub async fn enter(
+/// Negotiates the protocol with a client on a port of that TLS mode. `None` when the client was refused.
+pub(super) async fn negotiate<'a>(
     mut stream: TcpStream,
-    terms: &Terms<'_>,
-    late: impl Future<Output = Refusal>,
-) -> Result<Entered, TurnedAway> {
-    let mut late = pin!(late);
-    let looked = tokio::select! {
-        biased;
-        looked = look(&mut stream) => Ok(looked),
-        refusal = late.as_mut() => Err(refusal),
-    };
+    mode: tls::Mode,
+    pending: Pending<'a>,
+) -> Option<(Negotiated, Pending<'a>)> {
+    let looked = pending.step(async { Ok(look(&mut stream).await) }).await;
     let refusal = match looked {
-        Ok((Protocol::Tls | Protocol::Ssh | Protocol::Http1, read)) if terms.mode == Mode::Off => {
-            return Ok(Entered::Plain(stream, read));
+        Ok((Protocol::Tls | Protocol::Ssh | Protocol::Http1, read)) if mode == tls::Mode::Off => {
+            return Some((Negotiated::Http1(stream, read), pending));
         }
-        Ok((Protocol::Tls, read)) => {
-            // Here already: a handshake is the dearest part of a connection.
-            terms.paced.map_err(TurnedAway::Silently)?;
-            return tokio::select! {
-                biased;
-                accepted = terms.tls.accept(stream, read, terms.deadline) => {
-                    accepted.map(Entered::Tls).map_err(TurnedAway::Handshake)
-                }
-                refusal = late => Err(TurnedAway::Silently(refusal)),
-            };
-        }
+        Ok((Protocol::Tls, read)) => return handshake(stream, read, pending).await,
         Ok((Protocol::Ssh, _)) => Refusal::Malformed(Malformed::Ssh),
         // A port probe.
         Ok((Protocol::Http1, read)) if read.is_empty() => Refusal::NoRequest,
-        Ok((Protocol::Http1 | Protocol::Http2, _)) if terms.mode == Mode::Required => Refusal::TlsRequired,
-        Ok((Protocol::Http1, read)) => return Ok(Entered::Plain(stream, read)),
-        Ok((Protocol::Http2, read)) => return Ok(Entered::Http2(stream, read)),
+        Ok((Protocol::Http1 | Protocol::Http2, _)) if mode == tls::Mode::Required => Refusal::TlsRequired,
+        Ok((Protocol::Http1, read)) => return Some((Negotiated::Http1(stream, read), pending)),
+        Ok((Protocol::Http2, read)) => return Some((Negotiated::Http2(stream, read), pending)),
         Err(refusal) => refusal,
     };
-    Err(TurnedAway::Refused(refuse(stream, refusal).await))
+    pending
+        .refuse(connect::http1(stream, Vec::new()), &refusal.into())
+        .await;
+    None
 }
 
-/// What a client speaks.
+/// Does the TLS handshake of a client of which `read` was taken from the socket.
+async fn handshake<'a>(
+    stream: TcpStream,
+    read: Vec<u8>,
+    mut pending: Pending<'a>,
+) -> Option<(Negotiated, Pending<'a>)> {
+    // Before the handshake, which is the dearest part of a connection.
+    if let Err(refusal) = pending.origin.admission {
+        pending.drop_silently(refusal);
+        return None;
+    }
+    let tls = &pending.shared.tls;
+    let accepted = pending
+        .step(async { Ok(tls.accept(stream, read, pending.deadline()).await) })
+        .await;
+    match accepted {
+        Ok(Ok(accepted)) => {
+            pending.record.set_tls(&accepted);
+            let negotiated = match accepted.http2 {
+                true => Negotiated::TlsHttp2(accepted.session),
+                false => Negotiated::TlsHttp1(accepted.session),
+            };
+            return Some((negotiated, pending));
+        }
+        Ok(Err(failed)) => {
+            pending.shared.metrics.tls_failed(failed.cause);
+            pending.conclude(Refusal::TlsHandshake, failed.close()).await;
+        }
+        // In the middle of a handshake nothing can be said.
+        Err(refusal) => pending.drop_silently(refusal),
+    }
+    None
+}
+
+/// What a client's first bytes begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
-    /// It begins a TLS handshake.
+    /// A TLS handshake.
     Tls,
-    /// It begins an HTTP/2 connection with prior knowledge (RFC 9113 section 3.4).
+    /// An HTTP/2 connection with prior knowledge (RFC 9113 section 3.4).
     Http2,
-    /// It begins an SSH session: it has no ProxyCommand.
+    /// An SSH session: the client has no ProxyCommand.
     Ssh,
-    /// It makes an HTTP/1 request, or something that is to be refused as one.
+    /// An HTTP/1 request, or anything else, which is refused as one.
     Http1,
 }
 
-/// Reads until it is known what the client speaks, and gives back what was read. A client that leaves makes no request.
+/// Reads until the protocol is known. A client that leaves before has made no HTTP/1 request.
 async fn look(stream: &mut TcpStream) -> (Protocol, Vec<u8>) {
     let mut read = Vec::new();
-    let (mut source, _) = Transport::split(stream);
+    let (mut reader, _) = Transport::split(stream);
     loop {
         if let Some(protocol) = protocol(&read) {
             return (protocol, read);
         }
-        match poll_fn(|context| poll_read_some(&mut source, context, &mut read)).await {
+        match poll_fn(|context| poll_read_some(&mut reader, context, &mut read)).await {
             Ok(0) | Err(_) => return (Protocol::Http1, read),
             Ok(_) => {}
         }
     }
 }
 
-/// What begins like that; `None` while it may be one or the other.
+/// The protocol that begins with these bytes; `None` while there are several.
 fn protocol(bytes: &[u8]) -> Option<Protocol> {
     for (start, protocol) in STARTS {
         if bytes.starts_with(start) {
@@ -130,10 +126,10 @@ fn protocol(bytes: &[u8]) -> Option<Protocol> {
     Some(Protocol::Http1)
 }
 
-/// Not async: its chunk must not live as long as the wait for the client.
-fn poll_read_some(source: &mut impl Reader, context: &mut Context<'_>, read: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+/// A function and not part of the future: its buffer is on the stack, and not held while the client is silent.
+fn poll_read_some(reader: &mut impl Reader, context: &mut Context<'_>, read: &mut Vec<u8>) -> Poll<io::Result<usize>> {
     let bytes = &mut [0; CHUNK];
-    let bytes = ready!(source.poll_read(context, bytes))?;
+    let bytes = ready!(reader.poll_read(context, bytes))?;
     read.extend(bytes);
     Poll::Ready(Ok(bytes.len()))
 }
@@ -145,7 +141,7 @@ const STARTS: [(&[u8], Protocol); 3] = [
     (b"PRI ", Protocol::Http2),
     (b"SSH-", Protocol::Ssh),
 ];
-/// Most heads, and most ClientHellos, come whole in one read of this size.
+/// The bytes of one read: most heads, and most ClientHellos, fit.
 const CHUNK: usize = 2048;
 
 #[cfg(test)]
@@ -153,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_bytes_are_read_as_decide() {
+    fn the_protocol_is_known_as_soon_as_the_bytes_decide_it() {
         for (bytes, expected) in [
             (&b""[..], None),
             (b"\x16", Some(Protocol::Tls)),

@@ -1,91 +1,207 @@
-//! Somebody who has come and has not said what they want: who they are, and how long they may wait.
+//! A connection, or an HTTP/2 stream, that has not been answered: whose it is, since when, until when.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
-use crate::connect::{Options, Refused};
-use crate::drain::Drain;
+use super::Shared;
+use super::record::{Id, Record};
+use crate::connect::Exchange;
 use crate::limits::clients::Client;
-use crate::limits::unfinished::{Unfinished, Waiting};
+use crate::limits::unfinished::{Membership, Ticket, Unfinished};
 use crate::net::proxy_header::Addresses;
 use crate::net::transport::Transport;
-use crate::outcome::Refusal;
+use crate::outcome::{Denial, Refusal};
 
-/// When a connection came, and whose it is.
+/// A connection, or an HTTP/2 stream, from its accept until it is a tunnel or has read its refusal.
 #[derive(Debug)]
-pub struct Arrival {
-    /// When.
-    pub accepted: Instant,
-    /// Between which addresses.
-    pub passage: Addresses,
+pub(super) struct Pending<'a, O = Origin> {
+    pub(super) shared: &'a Shared,
+    /// The metrics and the log line, whatever becomes of it.
+    pub(super) record: Box<Record<'a>>,
     /// Whose it is.
-    pub client: Arc<Client>,
-    /// Whether it may ask: it comes as seldom as it has to, and is still who may come.
-    pub welcome: Result<(), Refusal>,
+    pub(super) origin: O,
+    age: Age,
 }
 
-impl Arrival {
-    /// That of a further request on the same connection, which counts as a connect. Who comes too often is not judged:
-    /// `is_trusted` may have signatures to check.
-    pub fn again(&self, is_trusted: impl FnOnce() -> bool) -> Self {
-        let judged = |()| is_trusted().then_some(()).ok_or(Refusal::CertificateLapsed);
-        Self {
-            accepted: Instant::now(),
-            passage: self.passage,
-            welcome: self.client.connects().and_then(judged),
-            client: Arc::clone(&self.client),
-        }
-    }
-
-    /// Where it waits, with those of its client and with `all`.
-    pub fn waits<'a>(&'a self, all: &'a Unfinished, options: &'a Options, drain: &'a Drain) -> WaitingRoom<'a, 2> {
-        WaitingRoom::new([&self.client.unfinished, all], options, drain)
-    }
+/// The client of a connection, known once the PROXY header has been read where the port requires one.
+#[derive(Debug)]
+pub(super) struct Origin {
+    /// The client's address and the one that it connected to.
+    pub(super) addresses: Addresses,
+    /// What all connections of the client share.
+    pub(super) client: Arc<Client>,
+    /// Whether a request may be served at all; a refusal is sent in the client's protocol, once that is known.
+    pub(super) admission: Result<(), Refusal>,
 }
 
-/// Where those wait who have not said what they want, and those who have yet to read why they may not have it.
+/// The client of a connection whose PROXY header has not been read.
+#[derive(Debug)]
+pub(super) struct Unknown;
+
+/// How long the wait has lasted, and which connections are older.
 #[derive(Clone, Copy, Debug)]
-pub struct WaitingRoom<'a, const N: usize> {
-    crowds: [&'a Unfinished; N],
-    options: &'a Options,
-    drain: &'a Drain,
+struct Age {
+    since: Instant,
+    ticket: Ticket,
 }
 
-impl<'a, const N: usize> WaitingRoom<'a, N> {
-    /// One that is shared with these crowds, until nobody is heard any more.
-    pub fn new(crowds: [&'a Unfinished; N], options: &'a Options, drain: &'a Drain) -> Self {
-        Self { crowds, options, drain }
-    }
-
-    /// Completes when a client that came at `accepted` has taken too long for its request, or others have come who want
-    /// to be heard, or it could have no tunnel any more.
-    pub async fn late(self, accepted: Instant) -> Refusal {
-        let waiting = Waiting::among(self.crowds);
-        tokio::select! {
-            refusal = self.options.late(accepted) => refusal,
-            () = waiting.sent_away() => Refusal::Crowded,
-            () = self.drain.clone().stopped() => Refusal::Draining,
+impl<'a> Pending<'a, Unknown> {
+    /// A connection that has just been accepted. Its number, drawn here, is its ticket in every set that it joins.
+    pub(super) fn accept(peer: SocketAddr, shared: &'a Shared) -> Self {
+        let id = shared.ids.next();
+        let age = Age::new(id);
+        Self {
+            shared,
+            record: Record::open(&shared.metrics, id, peer, age.since),
+            origin: Unknown,
+            age,
         }
     }
 
-    /// Lets the client read its refusal, as long as there is room for its connection.
-    pub async fn part(self, refused: Refused<impl Transport>) {
-        if refused.lingers() && refused.refusal != Refusal::Crowded {
-            self.leave(refused.close()).await;
+    /// The same connection, now that its client is known. It counts towards the client's connect rate.
+    pub(super) fn introduce(mut self, addresses: Addresses) -> Pending<'a> {
+        self.record.set_client(addresses.source);
+        let client = self.shared.clients.client(addresses.source.ip());
+        Pending {
+            shared: self.shared,
+            record: self.record,
+            origin: Origin {
+                addresses,
+                admission: client.connects(),
+                client,
+            },
+            age: self.age,
+        }
+    }
+}
+
+impl Pending<'_> {
+    /// A further request on this HTTP/2 connection. It is judged as a connection is: first by the client's connect
+    /// rate, then by its certificate, whose signatures cost processor time to verify.
+    pub(super) fn stream(&self) -> Self {
+        let Origin { addresses, client, .. } = &self.origin;
+        let id = self.shared.ids.next();
+        let record = self.record.request(id);
+        let is_trusted = |()| match record.is_trusted(&self.shared.tls) {
+            true => Ok(()),
+            false => Err(Refusal::CertificateLapsed),
+        };
+        Self {
+            shared: self.shared,
+            origin: Origin {
+                addresses: *addresses,
+                admission: client.connects().and_then(is_trusted),
+                client: Arc::clone(client),
+            },
+            record,
+            age: Age::new(id),
         }
     }
 
-    /// Lets the client take note of a close, as long as there is room for its connection.
-    pub async fn leave(self, close: impl Future<Output = ()>) {
-        let waiting = Waiting::among(self.crowds);
+    /// Completes when an HTTP/2 connection without a stream has waited too long for the next one. The wait begins now:
+    /// its last request has been answered.
+    pub(super) async fn idle(&self) -> Refusal {
+        self.overdue(Age::new(self.shared.ids.next())).await
+    }
+}
+
+impl<O: Whose> Pending<'_, O> {
+    /// Takes one step towards the request.
+    ///
+    /// # Errors
+    /// The step's own refusal, or what ended the wait for it: the head deadline, an eviction, or the drain.
+    pub(super) async fn step<T>(&self, step: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
         tokio::select! {
-            // First: it says that this is the end.
+            biased;
+            done = step => done,
+            refusal = self.late() => Err(refusal),
+        }
+    }
+
+    /// Completes when the wait for the request is over.
+    pub(super) async fn late(&self) -> Refusal {
+        self.overdue(self.age).await
+    }
+
+    /// When the request has to be complete.
+    pub(super) fn deadline(&self) -> Instant {
+        self.age.since + self.shared.connect.head
+    }
+
+    /// Sends a refusal, accounts for it, and gives the client time to read it.
+    pub(super) async fn refuse(self, exchange: impl Exchange, denial: &Denial) {
+        match exchange.refuse(denial).await {
+            Some(mut transport) => self.conclude(denial.refusal, transport.close_gently()).await,
+            None => self.drop_silently(denial.refusal),
+        }
+    }
+
+    /// Accounts for a refusal that was sent, and keeps the connection until `close` has let the client read it.
+    ///
+    /// Younger connections may evict this one: the client loses the sentence then, as a close with unread bytes is a
+    /// reset, which discards it.
+    pub(super) async fn conclude(mut self, refusal: Refusal, close: impl Future<Output = ()>) {
+        self.record.refused(refusal);
+        // An evicted connection gives its descriptor to a younger one at once.
+        if refusal == Refusal::Crowded {
+            return;
+        }
+        let membership = self.join(self.age);
+        tokio::select! {
+            // First: its first poll sends the end of stream.
             biased;
             () = close => {}
-            () = waiting.sent_away() => {}
-            () = self.drain.clone().ended() => {}
+            () = membership.evicted() => {}
+            () = self.shared.drain.clone().ended() => {}
         }
+    }
+
+    /// Accounts for a refusal that cannot be sent: the client has left, or speaks nothing yet that has words for it.
+    pub(super) fn drop_silently(mut self, refusal: Refusal) {
+        self.record.refused(refusal);
+    }
+
+    async fn overdue(&self, age: Age) -> Refusal {
+        let membership = self.join(age);
+        tokio::select! {
+            () = sleep_until(age.since + self.shared.connect.head) => Refusal::HeadTimeout,
+            () = membership.evicted() => Refusal::Crowded,
+            () = self.shared.drain.clone().stopped() => Refusal::Draining,
+        }
+    }
+
+    fn join(&self, age: Age) -> Membership<'_> {
+        Membership::join([Some(&self.shared.unfinished), self.origin.unfinished()], age.ticket)
+    }
+}
+
+impl Age {
+    /// That of a wait which begins now, younger than all before.
+    fn new(id: Id) -> Self {
+        Self {
+            since: Instant::now(),
+            ticket: Ticket(id.number),
+        }
+    }
+}
+
+/// What is known of a connection's client.
+pub(super) trait Whose {
+    /// The client's unfinished connections, if it is known.
+    fn unfinished(&self) -> Option<&Unfinished>;
+}
+
+impl Whose for Unknown {
+    fn unfinished(&self) -> Option<&Unfinished> {
+        None
+    }
+}
+
+impl Whose for Origin {
+    fn unfinished(&self) -> Option<&Unfinished> {
+        Some(&self.client.unfinished)
     }
 }

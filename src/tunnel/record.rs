@@ -112,22 +112,22 @@ pub struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// The record of a connection that was accepted at that moment.
-    pub fn open(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Self {
+    pub fn open(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
         let mut record = Self::begin(metrics, id, peer, accepted);
         record.connection = Some(Connection::open(metrics));
         record
     }
 
     /// The record of a request on this HTTP/2 connection, which begins now.
-    pub fn request(&self, id: Id) -> Self {
+    pub fn request(&self, id: Id) -> Box<Self> {
         let mut request = Self::begin(self.metrics, id, self.peer, Instant::now());
         request.client = self.client;
         request.tls.clone_from(&self.tls);
         request
     }
 
-    fn begin(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Self {
-        Self {
+    fn begin(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
+        Box::new(Self {
             metrics,
             id,
             peer,
@@ -146,7 +146,7 @@ impl<'a> Record<'a> {
             outcome: None,
             accounted: false,
             connection: None,
-        }
+        })
     }
 
     /// The connection's HTTP/2 requests have accounted for themselves: the connection adds neither count nor line.
@@ -205,7 +205,7 @@ impl<'a> Record<'a> {
     }
 
     /// The record of the tunnel that the answered request has become.
-    pub fn established(mut self, target: &Target) -> TunnelRecord<'a> {
+    pub fn established(mut self: Box<Self>, target: &Target) -> TunnelRecord<'a> {
         let now = Instant::now();
         self.metrics.answered(None);
         self.metrics
@@ -217,7 +217,7 @@ impl<'a> Record<'a> {
         TunnelRecord {
             meter: Meter::new(Arc::clone(&series.totals)),
             series,
-            connection: Box::new(self),
+            connection: self,
         }
     }
 
@@ -255,7 +255,7 @@ impl<'a> Record<'a> {
         macro_rules! line {
             ($level:expr) => {
                 event!(
-                    target: "access",
+                    target: ACCESS,
                     $level,
                     client.address = %self.client.ip(),
                     client.port = self.client.port(),
@@ -339,6 +339,10 @@ impl Drop for TunnelRecord<'_> {
     }
 }
 
+/// The tracing target of access lines, which separates them from messages.
+pub const ACCESS: &str = "access";
+
+/// Displays nothing for `None`.
 struct OrEmpty<T>(Option<T>);
 
 impl<T: fmt::Display> fmt::Display for OrEmpty<T> {

@@ -4,17 +4,16 @@ use std::collections::HashSet;
 
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
-use crate::harness::target::Target;
+use crate::harness::target::{Closed, Target};
 use crate::harness::{allow, request};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Every field: an interface. `null` stands for what is another each time.
+/// Every field, as the interface that it is. `null` stands for a value that differs every time.
 fn fields(client: Value) -> Value {
     let every = json!({
         "timestamp": null,
         "level": "INFO",
-        "target": "access",
         "client.address": "127.0.0.1",
         "client.port": null,
         "network.peer.address": "127.0.0.1",
@@ -47,7 +46,7 @@ fn merged(mut base: Value, over: Value) -> Value {
     base
 }
 
-/// A line with the values that are expected, once those that nobody can know have been looked at.
+/// A line with the values that are expected, once those that differ each time have been looked at.
 fn checked(line: &str, expected: &Value) -> Value {
     let mut line: Value = serde_json::from_str(line).unwrap();
     let text = |field: &str| line[field].as_str().unwrap().to_owned();
@@ -104,10 +103,24 @@ fn a_tunnel_has_a_line_with_every_field() {
     assert!(line["dial_ms"].as_f64().unwrap() > 0.0);
 }
 
+/// Elasticsearch makes objects of dotted names, and rejects a line in which one name is both an object and a value.
+#[test]
+fn no_field_is_both_a_value_and_the_prefix_of_another() {
+    let mut server = Server::with(&Settings::new(""));
+    server.client(request("other:22")).expect("HTTP/1.1 403 ");
+    let line: Value = serde_json::from_str(&server.process.stdout.next().unwrap()).unwrap();
+    let names: Vec<_> = line.as_object().unwrap().keys().collect();
+    assert!(names.iter().any(|name| *name == "target.namespace"), "{line}");
+    for name in &names {
+        let prefix = format!("{name}.");
+        assert!(!names.iter().any(|other| other.starts_with(&prefix)), "{name}: {line}");
+    }
+}
+
 #[test]
 fn a_refusal_has_a_line_with_every_field() {
-    let nobody = Target::listen().address();
-    let mut server = Server::with(&Settings::new(&allow(&[("[fd00::1]:22", nobody)])));
+    let closed = Closed::bind();
+    let mut server = Server::with(&Settings::new(&allow(&[("[fd00::1]:22", closed.address())])));
     let refusals = [
         (
             request("[FD00::1]:22"),
@@ -126,7 +139,7 @@ fn a_refusal_has_a_line_with_every_field() {
             json!({"server.address": "other", "server.port": 2222, "status": 403, "reason": "not_allowed", "dial_ms": 0.0}),
         ),
         (
-            // Of what a client sends nothing reaches the log but a name that is well formed.
+            // Of the bytes that a client sends, only a well-formed name reaches the log.
             "CONNECT a\"%1b:22 HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
             json!({"status": 400, "reason": "malformed", "dial_ms": 0.0}),
         ),

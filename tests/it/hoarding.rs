@@ -1,13 +1,13 @@
-//! Caps on tunnels, connections and dials: so many pass and the next does not, and every place is free again.
+//! Caps on tunnels, connections and dials: the one above the cap is refused, and every slot is free again.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings, switchboard_with_descriptors};
 use crate::harness::proxy::Proxy;
-use crate::harness::target::{Blackhole, Echo, Target};
+use crate::harness::target::{Blackhole, Closed, Echo, Target};
 use crate::harness::{CONFIRMATION, allow, eventually, refusal, request};
 
 /// Another client.
@@ -24,33 +24,35 @@ fn caps(most: u32) -> [(String, String); 3] {
     [
         (
             format!("limits: {{client: {{{patient}}}, total: {{max_tunnels: {most}}}}}\n"),
-            full(503, "this proxy has its most tunnels, try again later", 5),
+            full(503, "the proxy has reached its tunnel limit, try again later", 5),
         ),
         (
             format!("limits: {{client: {{{patient}, max_tunnels: {most}}}}}\n"),
-            full(429, "this address has its most tunnels, try again later", 30),
+            full(
+                429,
+                "this client address has reached its tunnel limit, try again later",
+                30,
+            ),
         ),
         (
             format!("limits: {{client: {{{patient}}}, target: {{max_tunnels: {most}}}}}\n"),
-            full(503, "the target has its most tunnels, try again later", 30),
+            full(503, "the target has reached its tunnel limit, try again later", 30),
         ),
     ]
 }
 
-/// A tunnel, as soon as there is a place for it.
+/// A tunnel, as soon as there is a slot for it.
 #[track_caller]
-fn opens(proxy: &Proxy, target: &Target) -> (Peer, Peer) {
-    let client = eventually("a free place", || {
+fn open_when_free(proxy: &Proxy, target: &Target) -> (Peer, Peer) {
+    let client = eventually("a free slot", || {
         let mut client = proxy.client(request("devbox:22"));
-        // Before a reload it may be dialling what never answers.
-        let answer = client.read_within(Duration::from_secs(3))?;
-        (answer == CONFIRMATION.as_bytes()).then_some(client)
+        (client.read_once() == CONFIRMATION.as_bytes()).then_some(client)
     });
     (client, target.accept())
 }
 
 #[test]
-fn so_many_tunnels_pass_the_next_does_not_and_every_ending_gives_its_place_back() {
+fn a_tunnel_above_the_cap_is_refused_and_every_ending_frees_its_slot() {
     type Ending = fn(Peer, Peer);
     let endings: [(&str, Ending); 6] = [
         ("the client closes", |client, _server| drop(client)),
@@ -86,61 +88,52 @@ fn so_many_tunnels_pass_the_next_does_not_and_every_ending_gives_its_place_back(
         let mut open: Vec<_> = (0..3).map(|_| proxy.tunnel("devbox:22", &target)).collect();
         for (what, end) in endings {
             assert_eq!(proxy.answer("devbox:22"), too_many, "{what}");
-            target.expect_nobody();
+            target.expect_no_connection();
             let (client, server) = open.remove(0);
             end(client, server);
-            open.push(opens(&proxy, &target));
+            open.push(open_when_free(&proxy, &target));
         }
         assert_eq!(proxy.answer("devbox:22"), too_many);
-        target.expect_nobody();
+        target.expect_no_connection();
     }
 }
 
 #[test]
-fn a_dial_that_comes_to_nothing_gives_its_places_back() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+fn a_failed_dial_frees_its_slots() {
+    let closed = Closed::bind();
     for (settings, too_many) in caps(1) {
         let (target, hole) = (Target::listen(), Blackhole::open());
         let one_target = settings.contains("target:");
         // The target's own cap is tried with a target that first cannot be reached, then does not answer, then does.
-        let list = |address: SocketAddr| {
+        let list = |address: SocketAddr, more: &[(&str, SocketAddr)]| {
             let other = if one_target { address } else { target.address() };
             let timeouts = "timeouts: {dial: 1h, dial_try: 1h}\n";
-            format!(
-                "{}{timeouts}{settings}",
-                allow(&[("fails:22", address), ("devbox:22", other)])
-            )
+            let targets = [&[("fails:22", address), ("devbox:22", other)], more].concat();
+            format!("{}{timeouts}{settings}", allow(&targets))
         };
-        let proxy = Proxy::start(&list(nobody));
+        let proxy = Proxy::start(&list(closed.address(), &[]));
         for _ in 0..3 {
             let refused = refusal(502, "the target refused the connection", "connection_refused", "");
             assert_eq!(proxy.answer("fails:22"), refused);
         }
-        proxy.reload(&list(hole.address()));
-        let dialling = eventually("a dial", || {
-            let client = proxy.client(request("fails:22"));
-            let silent = || (hole.dials() == 1).then_some(());
-            let deadline = Instant::now() + Duration::from_secs(1);
-            while Instant::now() < deadline {
-                if silent().is_some() {
-                    return Some(client);
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            None
-        });
+        // One more target says that the reload was applied.
+        proxy.reload(&list(hole.address(), &[("third:22", target.address())]));
+        proxy.settles("allowlist_targets", 3.0);
+        let dialling = proxy.client(request("fails:22"));
+        hole.expect_dials(1);
         let asked = if one_target { "fails:22" } else { "devbox:22" };
         assert_eq!(proxy.answer(asked), too_many);
-        assert_eq!(hole.dials(), 1);
+        hole.expect_dials(1);
         dialling.reset();
         hole.expect_dials(0);
-        proxy.reload(&list(target.address()));
-        drop(opens(&proxy, &target));
+        proxy.reload(&list(target.address(), &[]));
+        proxy.settles("allowlist_targets", 2.0);
+        drop(open_when_free(&proxy, &target));
     }
 }
 
 #[test]
-fn what_one_client_takes_another_does_not_miss() {
+fn a_clients_cap_does_not_affect_other_clients() {
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
     let proxy = Proxy::start(&format!("{list}limits: {{client: {{max_tunnels: 1}}}}\n"));
@@ -153,7 +146,7 @@ fn what_one_client_takes_another_does_not_miss() {
 }
 
 #[test]
-fn more_clients_than_may_do_not_wait_for_one_target() {
+fn dials_of_one_target_are_capped() {
     let hole = Blackhole::open();
     let list = allow(&[("hole:22", hole.address())]);
     let limits = "limits: {target: {max_dials: 2}, client: {connects_per_second: unlimited}}\n";
@@ -161,9 +154,9 @@ fn more_clients_than_may_do_not_wait_for_one_target() {
     let first = proxy.client(request("hole:22"));
     let _second = proxy.client(request("hole:22"));
     hole.expect_dials(2);
-    let busy = full(503, "too many wait for the target, try again", 1);
+    let busy = full(503, "too many connections to the target are in progress, try again", 1);
     assert_eq!(proxy.answer("hole:22"), busy);
-    assert_eq!(hole.dials(), 2);
+    hole.expect_dials(2);
     first.reset();
     hole.expect_dials(1);
     let _third = proxy.client(request("hole:22"));
@@ -172,7 +165,7 @@ fn more_clients_than_may_do_not_wait_for_one_target() {
 }
 
 #[test]
-fn a_client_that_connects_too_often_is_told_when_to_come_back() {
+fn a_client_above_its_connect_rate_gets_429_with_retry_after() {
     const BURST: u64 = 5;
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
@@ -188,14 +181,14 @@ fn a_client_that_connects_too_often_is_told_when_to_come_back() {
             target.accept();
         } else {
             let told = String::from_utf8([answer, client.rest()].concat()).unwrap();
-            assert_eq!(told, full(429, "this address connects too often, try again", 1));
+            assert_eq!(told, full(429, "this client address connects too often, try again", 1));
         }
     }
     assert!(
         (BURST..=BURST + start.elapsed().as_secs() + 1).contains(&passed),
         "{passed}"
     );
-    target.expect_nobody();
+    target.expect_no_connection();
     // One that closes and comes again does not begin anew, and another client is none the worse.
     let mut other = Peer::connect_from(ELSEWHERE, proxy.public());
     other.send(request("devbox:22"));
@@ -210,7 +203,7 @@ fn a_client_that_connects_too_often_is_told_when_to_come_back() {
 }
 
 #[test]
-fn whoever_has_been_silent_for_longest_makes_room_for_the_next() {
+fn the_oldest_silent_connection_is_evicted_first() {
     let crowded = full(503, "too many requests are incomplete, try again", 1);
     for (limit, sources) in [("client", [1, 1, 1, 1]), ("total", [1, 2, 3, 4])] {
         let target = Target::listen();
@@ -245,9 +238,9 @@ fn whoever_has_been_silent_for_longest_makes_room_for_the_next() {
     }
 }
 
-/// Refused clients may take a second to leave: they hold a place as those do whose request is not complete.
+/// Refused clients may take a second to leave: they hold a slot, as connections with an incomplete request do.
 #[test]
-fn clients_that_do_not_leave_after_their_refusal_make_room_too() {
+fn refused_clients_that_linger_are_evicted_too() {
     let limits = "limits: {client: {max_unfinished: 10, connects_per_second: unlimited}}\n";
     let proxy = Proxy::start(limits);
     let stay: Vec<Peer> = (0..300)
@@ -257,26 +250,23 @@ fn clients_that_do_not_leave_after_their_refusal_make_room_too() {
             client
         })
         .collect();
-    let page = proxy.scrape();
-    assert!(page.value("connections_active") <= 11.0, "{page:?}");
+    // They are 300 if they may all stay for their second. An evicted one may be on its way out yet.
+    let active = || proxy.scrape().value("connections_active");
+    assert!(active() < 100.0, "{}", active());
+    eventually("the evicted connections are closed", || {
+        (active() <= 11.0).then_some(())
+    });
     drop(stay);
     proxy.settles("connections_active", 0.0);
 }
 
 #[test]
-fn a_thousand_slow_and_silent_clients_keep_nobody_waiting() {
+fn a_thousand_slow_and_silent_clients_delay_no_login() {
     const EACH: u16 = 50;
     let echo = Echo::listen();
     let list = allow(&[("echo:22", echo.address())]);
     // The caps are as they come.
     let proxy = Proxy::start(&format!("{list}timeouts: {{head: 1h}}\nlimits: {{}}\n"));
-    // From twenty addresses, each below what one client may have.
-    let mut held: Vec<Peer> = Vec::new();
-    for client in 0..20 * EACH {
-        let [_, last] = (client / EACH).to_be_bytes();
-        let source = Ipv4Addr::new(127, 0, 1, last);
-        held.push(Peer::connect_from(source, proxy.public()));
-    }
     let request = request("echo:22");
     let log_in = || {
         let start = Instant::now();
@@ -286,6 +276,18 @@ fn a_thousand_slow_and_silent_clients_keep_nobody_waiting() {
         good.expect("hello");
         start.elapsed()
     };
+    let median = |mut took: Vec<Duration>| {
+        took.sort_unstable();
+        took[took.len() / 2]
+    };
+    let alone = median((0..20).map(|_| log_in()).collect());
+    // From twenty addresses, each below what one client may have.
+    let mut held: Vec<Peer> = Vec::new();
+    for client in 0..20 * EACH {
+        let [_, last] = (client / EACH).to_be_bytes();
+        let source = Ipv4Addr::new(127, 0, 1, last);
+        held.push(Peer::connect_from(source, proxy.public()));
+    }
     let mut took = Vec::new();
     for byte in request.as_bytes().iter().take(20) {
         // Half of them never say a word.
@@ -295,12 +297,13 @@ fn a_thousand_slow_and_silent_clients_keep_nobody_waiting() {
         took.push(log_in());
     }
     assert!(proxy.scrape().value("connections_unfinished") >= 1000.0);
-    took.sort_unstable();
-    println!(
-        "a login beside 500 slow and 500 silent: median {:?}, longest {:?}",
-        took[10], took[19]
+    let beside = median(took);
+    println!("median of a login beside 500 slow and 500 silent clients: {beside:?}; alone: {alone:?}");
+    // Held to what this machine does without them, whatever else it has to do.
+    assert!(
+        beside < alone * 20 + Duration::from_millis(100),
+        "{beside:?}, alone {alone:?}"
     );
-    assert!(took[10] < Duration::from_millis(100), "{took:?}");
     // From one address they are sent away instead, but for those that are allowed.
     let all: Vec<Peer> = (0..300)
         .map(|_| Peer::connect_from(ELSEWHERE, proxy.public()))
@@ -320,7 +323,7 @@ fn caps_change_under_tunnels_that_run() {
     let (second, _) = proxy.tunnel("devbox:22", &target);
     proxy.reload(&with(&one));
     proxy.settles("tunnels_limit", 1.0);
-    // Nobody is thrown out, and nobody comes until there is room.
+    // No tunnel ends for it, and none is opened until a slot is free.
     first.send("still");
     server.expect("still");
     assert_eq!(proxy.answer("devbox:22"), too_many);
@@ -332,13 +335,13 @@ fn caps_change_under_tunnels_that_run() {
     assert_eq!(proxy.answer("devbox:22"), too_many);
     proxy.reload(&with(&two));
     proxy.settles("tunnels_limit", 2.0);
-    opens(&proxy, &target);
+    open_when_free(&proxy, &target);
     first.send("still");
     server.expect("still");
 }
 
 #[test]
-fn the_cap_follows_from_the_descriptors_and_they_are_never_used_up() {
+fn the_cap_follows_from_the_descriptor_limit_which_is_never_reached() {
     const DESCRIPTORS: u32 = 256;
     let echo = Echo::listen();
     let list = allow(&[("echo:22", echo.address())]);
@@ -347,8 +350,8 @@ fn the_cap_follows_from_the_descriptors_and_they_are_never_used_up() {
     ));
     let command = switchboard_with_descriptors(DESCRIPTORS, &["serve", "--config", settings.path()]);
     let server = Server::start(command);
-    let room = server.scrape().value("tunnels_limit");
-    assert!((50.0..100.0).contains(&room), "{room}");
+    let slots = server.scrape().value("tunnels_limit");
+    assert!((50.0..100.0).contains(&slots), "{slots}");
     // Silent ones take descriptors as well.
     let silent: Vec<Peer> = (0..DESCRIPTORS).map(|_| server.client("")).collect();
     for _ in 0..2 {
@@ -363,9 +366,9 @@ fn the_cap_follows_from_the_descriptors_and_they_are_never_used_up() {
         };
         assert_eq!(
             refused,
-            full(503, "this proxy has its most tunnels, try again later", 5)
+            full(503, "the proxy has reached its tunnel limit, try again later", 5)
         );
-        assert_eq!(open.len().to_string(), room.to_string());
+        assert_eq!(open.len().to_string(), slots.to_string());
         for client in &mut open {
             client.send("served");
             client.expect("served");

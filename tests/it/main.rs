@@ -34,3 +34,4 @@ mod ssh_only;
 mod takeover;
 mod threats;
 mod tls;
+mod unfinished;

@@ -1,6 +1,7 @@
 //! The tables of the documents against the program: refusals, reasons, metrics, limits and files of tests.
 
 use std::fs;
+use std::path::Path;
 
 use switchboard::config::Config;
 use switchboard::metrics::Metrics;
@@ -11,36 +12,30 @@ const REFUSALS: &str = include_str!("../../docs/refusals.md");
 const ACCESS_LOG: &str = include_str!("../../docs/access-log.md");
 const METRICS: &str = include_str!("../../docs/metrics.md");
 
+/// The table of answers has status and phrase, the table of connections without an answer reason and status.
 #[test]
-fn every_refusal_has_a_row() {
-    for refusal in [
-        Refusal::NotAllowed,
-        Refusal::ClientNotAllowed,
-        Refusal::CertificateLapsed,
-        Refusal::TlsRequired,
-        Refusal::MethodNotAllowed,
-        Refusal::HeadTimeout,
-        Refusal::HeadTooLarge,
-        Refusal::TargetRefused,
-        Refusal::TargetUnreachable,
-        Refusal::DialTimeout,
-        Refusal::NoEndpoint,
-        Refusal::TargetFull,
-        Refusal::TargetBusy,
-        Refusal::ClientFull,
-        Refusal::ConnectRate,
-        Refusal::ProxyFull,
-        Refusal::Crowded,
-        Refusal::AllowlistUnknown,
-        Refusal::UntrustedProxy,
-        Refusal::BadProxyHeader,
-        Refusal::Draining,
-        Refusal::Exhausted,
-        Refusal::Internal,
-    ] {
-        let row = format!("| {} | `{}` |", refusal.status(), refusal.phrase());
-        assert!(REFUSALS.contains(&row), "no row begins with: {row}");
+fn every_refusal_has_a_row_and_no_other_has_one() {
+    let mut rows: Vec<_> = REFUSALS
+        .lines()
+        .filter(|line| line.starts_with("| 4") || line.starts_with("| 5") || line.starts_with("| `"))
+        .collect();
+    for refusal in Refusal::ALL {
+        let (status, label) = (refusal.status(), refusal.label());
+        let answered = if let Refusal::Malformed(_) = refusal {
+            format!("| {status} | a sentence that names the fault")
+        } else {
+            format!("| {status} | `{}` |", refusal.phrase())
+        };
+        let unanswered = format!("| `{label}` | {status} |");
+        let before = rows.len();
+        rows.retain(|row| !row.starts_with(&answered) && !row.starts_with(&unanswered));
+        assert_eq!(
+            before - rows.len(),
+            1,
+            "rows that begin with {answered} or {unanswered}"
+        );
     }
+    assert!(rows.is_empty(), "rows of no refusal: {rows:#?}");
 }
 
 #[test]
@@ -96,7 +91,7 @@ fn limits() -> Vec<(&'static str, &'static str)> {
 }
 
 #[test]
-fn every_limit_that_is_told_has_the_default_that_is_told() {
+fn every_limit_in_security_md_has_its_default() {
     let limits = limits();
     assert!(limits.len() > 10, "{limits:?}");
     for (setting, default) in &limits {
@@ -120,7 +115,7 @@ fn every_limit_that_is_told_has_the_default_that_is_told() {
 }
 
 #[test]
-fn every_cap_and_timeout_is_told() {
+fn every_cap_and_timeout_is_in_security_md() {
     let mut section = ["", ""];
     let mut seen = 0;
     for line in include_str!("../../config/switchboard.yaml").lines() {
@@ -136,8 +131,8 @@ fn every_cap_and_timeout_is_told() {
         let path = [section[0], section[1], key].join(".").replace("..", ".");
         if path.starts_with("timeouts.") && value.len() > 1 || key.starts_with("max_") || key.starts_with("connects_") {
             seen += 1;
-            let told = limits().iter().any(|(setting, _)| *setting == path);
-            assert!(told, "{path} is not in SECURITY.md");
+            let has_row = limits().iter().any(|(setting, _)| *setting == path);
+            assert!(has_row, "{path} is not in SECURITY.md");
         }
     }
     assert!(seen > 10, "{seen}");
@@ -154,6 +149,29 @@ fn every_file_of_tests_has_a_row() {
                 !name.ends_with(".rs") || name == "main.rs" || table.contains(&row),
                 "no row: {row}"
             );
+        }
+    }
+}
+
+#[test]
+fn every_link_between_documents_leads_to_a_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut documents: Vec<_> = ["", "docs", "deploy", "benches", "benches/compare", "tests"]
+        .iter()
+        .flat_map(|folder| fs::read_dir(root.join(folder)).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    assert!(documents.len() > 10, "{documents:?}");
+    for document in documents {
+        let text = fs::read_to_string(&document).unwrap();
+        for link in text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split([')', '#']).next())
+        {
+            let is_file = document.parent().unwrap().join(link).exists();
+            assert!(link.starts_with("http") || is_file, "{}: {link}", document.display());
         }
     }
 }

@@ -1,22 +1,26 @@
-//! A new process takes the port of one that drains (`reuse_port`): nobody notices, not even who connects meanwhile.
+//! A new process takes the port of one that drains (`reuse_port`): no connect fails meanwhile, and no tunnel ends.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Write, copy};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::process::Signal;
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::Echo;
-use crate::harness::{CONFIRMATION, request};
-use crate::openssh::login::{HOST, PORT, noise, options};
+use crate::harness::{CONFIRMATION, eventually, request};
+use crate::openssh::clients::NC;
+use crate::openssh::login::{HOST, PATIENCE, PORT, noise, options};
 use crate::openssh::process::{Process, program, quiet};
 use crate::openssh::sshd::Sshd;
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 /// A process that shares that address, and leads to an echo and to sshd.
 fn start(address: &str, echo: SocketAddr, sshd: SocketAddr) -> Server {
@@ -29,30 +33,19 @@ fn start(address: &str, echo: SocketAddr, sshd: SocketAddr) -> Server {
     )))
 }
 
-/// Connects fifty times a second, and each time has a byte sent back, until it is told to stop. How often that was.
-fn connect_on_and_on(public: SocketAddr, stop: &AtomicBool) -> u32 {
-    let start = Instant::now();
-    let mut came = 0;
+/// Connects fifty times a second, and each time has a byte sent back, until it is told to stop; counts those.
+fn connect_repeatedly(public: SocketAddr, stop: &AtomicBool, connected: &AtomicU32) {
     while !stop.load(Ordering::Relaxed) {
         let mut client = Peer::connect(public);
         client.send(request("echo:22") + "x");
         client.expect(format!("{CONFIRMATION}x"));
-        came += 1;
-        let next = start + came * Duration::from_millis(20);
-        thread::sleep(next.saturating_duration_since(Instant::now()));
+        connected.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(Duration::from_millis(20));
     }
-    came
 }
 
 #[test]
-fn a_new_process_takes_over_and_nobody_notices() {
-    // Both ends of 500 tunnels are in this process.
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    setrlimit(Resource::Nofile, raised).unwrap();
+fn a_new_process_takes_over_without_a_failed_connect_or_a_cut_tunnel() {
     let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
     let sshd = Sshd::start(directory.path());
     let echo = Echo::listen();
@@ -60,40 +53,52 @@ fn a_new_process_takes_over_and_nobody_notices() {
     let public = old.public();
 
     let mut tunnels: Vec<_> = (0..500).map(|_| old.open("echo:22")).collect();
-    let mut copy = copy_1_gib(directory.path(), &sshd, public);
+    let copy = Copy::begin(directory.path(), &sshd, public);
     let copied =
         format!(r#"tunnel_bytes_total{{direction="upload",target_namespace="static",target_service="{HOST}:{PORT}"}}"#);
-    crate::harness::eventually("the copy is under way", || {
+    eventually("the copy is under way", || {
         (old.scrape().value(&copied) > 64e6).then_some(())
     });
 
-    let stop = AtomicBool::new(false);
-    let (came, mut new) = thread::scope(|scope| {
-        let loops = [(); 2].map(|()| scope.spawn(|| connect_on_and_on(public, &stop)));
+    let (stop, connected) = (AtomicBool::new(false), [const { AtomicU32::new(0) }; 2]);
+    let mut new = thread::scope(|scope| {
+        // Also when a wait fails: else the loops would keep this scope for ever.
+        let _stop = StopOnDrop(&stop);
+        for counter in &connected {
+            let stop = &stop;
+            scope.spawn(move || connect_repeatedly(public, stop, counter));
+        }
+        let further = |connects: u32| {
+            let before = connected.each_ref().map(|counter| counter.load(Ordering::Relaxed));
+            eventually("both loops connect", || {
+                let mut loops = before.iter().zip(&connected);
+                let enough = loops.all(|(before, counter)| counter.load(Ordering::Relaxed) >= before + connects);
+                enough.then_some(())
+            });
+        };
+        further(20);
         let new = start(&public.to_string(), echo.address(), sshd.address);
         old.process.signal(Signal::TERM);
         old.process.stderr.find("waiting for tunnels to end");
         // From now on all of them are the new one's.
         let before = new.scrape().value("connections_accepted_total");
-        crate::harness::eventually("the new process has the port", || {
-            (new.scrape().value("connections_accepted_total") > before + 50.0).then_some(())
-        });
-        stop.store(true, Ordering::Relaxed);
-        (loops.map(|clients| clients.join().unwrap()), new)
+        further(50);
+        assert!(new.scrape().value("connections_accepted_total") >= before + 98.0);
+        new
     });
-    assert!(came.iter().all(|came| *came > 100), "{came:?}");
-    let progress = old.ask_admin("GET", "/drain").body;
-    assert!(
-        progress.starts_with(r#"{"phase":"stopped","tunnels":501,"#),
-        "{progress}"
-    );
+    // The loops' last tunnels through it may just be ending.
+    eventually("the old process has the 500 tunnels and the copy", || {
+        let progress = old.ask_admin("GET", "/drain").body;
+        progress
+            .starts_with(r#"{"phase":"stopped","tunnels":501,"#)
+            .then_some(())
+    });
 
     for client in &mut tunnels {
         client.send("still here");
         client.expect("still here");
     }
-    assert!(!copy.has_ended(), "the copy was too short to tell");
-    assert!(copy.wait(Duration::from_secs(120)).success());
+    copy.finish();
     assert!(are_equal(
         &directory.path().join("here"),
         &directory.path().join("there")
@@ -104,24 +109,64 @@ fn a_new_process_takes_over_and_nobody_notices() {
     assert_eq!(new.process.exit_status(), 0);
 }
 
-/// Begins to copy `here` to `there`.
-fn copy_1_gib(directory: &Path, sshd: &Sshd, proxy: SocketAddr) -> Process {
+/// Ends the loops of connects.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A copy of `here` to `there` over SSH whose last block is held back: however slow the rest is, it is under way.
+struct Copy {
+    ssh: Process,
+    feeding: JoinHandle<()>,
+    last_block: Sender<()>,
+}
+
+impl Copy {
+    fn begin(directory: &Path, sshd: &Sshd, proxy: SocketAddr) -> Self {
+        let mut here = write_1_gib(directory);
+        let mut ssh = quiet(program("ssh", "openssh-client"));
+        ssh.args(options(directory, &sshd.user, &NC.command(proxy)))
+            .args(["-c", "aes128-gcm@openssh.com", HOST])
+            .arg(format!("cat > '{}'", directory.join("there").display()))
+            .stdin(Stdio::piped());
+        let mut ssh = Process::start(&mut ssh);
+        let mut input = ssh.child().stdin.take().unwrap();
+        let (last_block, told) = channel();
+        let feeding = thread::spawn(move || {
+            let mut all_but_the_last = (&mut here).take(63 << 24);
+            copy(&mut all_but_the_last, &mut input).unwrap();
+            told.recv().unwrap();
+            copy(&mut here, &mut input).unwrap();
+        });
+        Self {
+            ssh,
+            feeding,
+            last_block,
+        }
+    }
+
+    /// Lets it come to its end.
+    fn finish(mut self) {
+        assert!(!self.ssh.has_ended(), "the copy was cut");
+        self.last_block.send(()).unwrap();
+        self.feeding.join().unwrap();
+        assert!(self.ssh.wait(PATIENCE).success());
+    }
+}
+
+/// The file `here`, to be read from its start.
+fn write_1_gib(directory: &Path) -> File {
     let mut file = File::create(directory.join("here")).unwrap();
     let mut block = noise(16 << 20);
     for number in 0..64_u64 {
         block[..8].copy_from_slice(&number.to_le_bytes());
         file.write_all(&block).unwrap();
     }
-    let mut scp = quiet(program("scp", "openssh-client"));
-    scp.args(options(
-        directory,
-        &sshd.user,
-        &crate::openssh::clients::NC.command(proxy),
-    ))
-    .args(["-c", "aes128-gcm@openssh.com"])
-    .arg(directory.join("here"))
-    .arg(format!("{HOST}:{}", directory.join("there").display()));
-    Process::start(&mut scp)
+    File::open(directory.join("here")).unwrap()
 }
 
 fn are_equal(one: &Path, other: &Path) -> bool {

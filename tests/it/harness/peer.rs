@@ -1,5 +1,6 @@
 //! One end of a connection, on either side of the proxy, that is driven byte by byte.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
 use std::time::Duration;
@@ -20,7 +21,7 @@ impl Peer {
         Self::try_connect(address).unwrap()
     }
 
-    /// Connects, if somebody listens.
+    /// Connects, if the port is open.
     pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Self> {
         TcpStream::connect_timeout(&address, DEADLINE).map(Self::of)
     }
@@ -40,6 +41,21 @@ impl Peer {
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
         Self { stream }
+    }
+
+    /// The number of bytes from here that the other end's kernel has, and its process has not read.
+    ///
+    /// The other end is on this host, and the table lists it from its side: its address, ours, its state and its queues
+    /// (proc_pid_net(5)). What was sent over loopback is in its queue when the write returns.
+    pub(crate) fn unread_by(&self, other: SocketAddr) -> usize {
+        let table = fs::read_to_string("/proc/net/tcp").unwrap();
+        let (its, ours) = (as_in_the_table(other), as_in_the_table(self.address()));
+        let queue = table.lines().find_map(|line| {
+            let mut columns = line.split_whitespace().skip(1);
+            let is_it = columns.next() == Some(&its) && columns.next() == Some(&ours);
+            is_it.then(|| columns.nth(1).unwrap().split_once(':').unwrap().1)
+        });
+        queue.map_or(0, |queue| usize::from_str_radix(queue, 16).unwrap())
     }
 
     /// The address of this end.
@@ -90,7 +106,7 @@ impl Peer {
         assert!(read == expected, "{} instead of {}", shown(&read), shown(expected));
     }
 
-    /// What one read gives.
+    /// The bytes of one read.
     pub(crate) fn read_once(&mut self) -> Vec<u8> {
         let mut chunk = vec![0; 64 * 1024];
         let read = self.stream.read(&mut chunk).unwrap();
@@ -98,7 +114,7 @@ impl Peer {
         chunk
     }
 
-    /// What one read gives within that time, if anything.
+    /// The bytes of one read, if any come within that time.
     pub(crate) fn read_within(&mut self, time: Duration) -> Option<Vec<u8>> {
         self.stream.set_read_timeout(Some(time)).unwrap();
         let mut chunk = vec![0; 64 * 1024];
@@ -121,7 +137,7 @@ impl Peer {
         rest
     }
 
-    /// Everything up to the end of the stream, however that comes.
+    /// All bytes up to the end of the stream, or the error that ends it.
     pub(crate) fn try_rest(&mut self) -> io::Result<Vec<u8>> {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).map(|_| rest)
@@ -161,6 +177,21 @@ impl Peer {
     /// Closes with a reset.
     pub(crate) fn reset(self) {
         SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+}
+
+/// An address of IPv4 as /proc/net/tcp has it.
+fn as_in_the_table(address: SocketAddr) -> String {
+    let SocketAddr::V4(address) = address else {
+        panic!("{address} is none of the tests' addresses")
+    };
+    let ip = u32::from_le_bytes(address.ip().octets());
+    format!("{ip:08X}:{:04X}", address.port())
+}
+
+impl From<Peer> for TcpStream {
+    fn from(peer: Peer) -> Self {
+        peer.stream
     }
 }
 

@@ -1,5 +1,6 @@
 //! The SSH server's side: listeners that a test accepts from, one that echoes, and one that never answers.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener};
@@ -32,7 +33,7 @@ impl Target {
         target
     }
 
-    /// Where it is.
+    /// Its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.listener.local_addr().unwrap()
     }
@@ -43,13 +44,33 @@ impl Target {
         Peer::of(self.listener.accept().unwrap().0)
     }
 
-    /// Nobody has connected that was not accepted yet.
+    /// No connection is waiting to be accepted.
     #[track_caller]
-    pub(crate) fn expect_nobody(&self) {
+    pub(crate) fn expect_no_connection(&self) {
         self.listener.set_nonblocking(true).unwrap();
         let error = self.listener.accept().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
         self.listener.set_nonblocking(false).unwrap();
+    }
+}
+
+/// An address of loopback that refuses connections: its port is taken, by a socket that does not listen.
+#[derive(Debug)]
+pub(crate) struct Closed {
+    socket: Socket,
+}
+
+impl Closed {
+    /// Takes a port.
+    pub(crate) fn bind() -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        Self { socket }
+    }
+
+    /// Its address.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.socket.local_addr().unwrap().as_socket().unwrap()
     }
 }
 
@@ -79,7 +100,7 @@ impl Echo {
         Self { listener }
     }
 
-    /// Where it is.
+    /// Its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.listener.local_addr().unwrap()
     }
@@ -114,20 +135,24 @@ impl Blackhole {
         }
     }
 
-    /// Where it is.
+    /// Its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.socket.local_addr().unwrap().as_socket().unwrap()
     }
 
-    /// How many dials to it are under way on this host.
+    /// The number of dials to it that are under way on this host.
+    ///
+    /// The kernel writes its table a page at a time: a socket may be in two of them when others come and go meanwhile,
+    /// so each is counted by its own address.
     pub(crate) fn dials(&self) -> usize {
         let port = format!("0100007F:{:04X}", self.address().port());
         let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
-        let dials = sockets.lines().filter(|line| {
-            let mut columns = line.split_whitespace().skip(2);
-            columns.next() == Some(&port) && columns.next() == Some(SYN_SENT)
+        let dials = sockets.lines().filter_map(|line| {
+            let mut columns = line.split_whitespace().skip(1);
+            let own = columns.next()?;
+            (columns.next() == Some(&port) && columns.next() == Some(SYN_SENT)).then_some(own)
         });
-        dials.count()
+        dials.collect::<HashSet<_>>().len()
     }
 
     /// Waits until so many dials are under way.

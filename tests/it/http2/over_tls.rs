@@ -10,7 +10,7 @@ use crate::harness::process::{Server, Settings};
 use crate::harness::target::{Echo, Target};
 
 #[test]
-fn alpn_chooses_it_and_its_tunnels_are_those_of_the_plain_one() {
+fn alpn_selects_http_2_and_its_tunnels_work_as_without_tls() {
     let (authority, echo, target) = (Authority::new(), Echo::listen(), Target::listen());
     let issued = authority.server("server", &["localhost"]);
     let settings = format!(
@@ -46,7 +46,7 @@ fn alpn_chooses_it_and_its_tunnels_are_those_of_the_plain_one() {
 
 /// A connection lasts for days, and what was shown when it began does not.
 #[test]
-fn who_is_revoked_gets_no_further_tunnel_on_an_old_connection() {
+fn a_revoked_certificate_gets_no_further_tunnel_on_an_open_connection() {
     let (authority, target) = (Authority::new(), Target::listen());
     let issued = authority.server("server", &["localhost"]);
     let [good, other] = [("good", 5), ("other", 6)].map(|(name, serial)| authority.client(name, &[], serial));
@@ -73,8 +73,8 @@ fn who_is_revoked_gets_no_further_tunnel_on_an_old_connection() {
     revoked.ask(3, "box:22");
     let fields = revoked.expect_status(3, "403");
     let said = fields["proxy-status"].as_str().unwrap();
-    assert!(said.contains("no longer good"), "{said}");
-    // It is told to connect anew, and the tunnel that it has goes on.
+    assert!(said.contains("no longer valid"), "{said}");
+    // The client is told to reconnect, and its open tunnel goes on.
     assert_eq!(revoked.event("goaway", 0)["code"], 0);
     for (peer, mut server) in [&mut revoked, &mut welcome].into_iter().zip(before) {
         server.send("still here");
@@ -84,5 +84,5 @@ fn who_is_revoked_gets_no_further_tunnel_on_an_old_connection() {
         "connect_requests_total{code=\"403\",reason=\"certificate_lapsed\"}",
         1.0,
     );
-    target.expect_nobody();
+    target.expect_no_connection();
 }

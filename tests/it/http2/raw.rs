@@ -1,11 +1,11 @@
 //! Frames byte by byte, for what no implementation would send.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::harness::DEADLINE;
+use crate::harness::peer::Peer;
 
 /// A connection on which HTTP/2 was begun.
 #[derive(Debug)]
@@ -19,10 +19,18 @@ impl Raw {
         let stream = TcpStream::connect(proxy).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
-        let mut raw = Self { stream };
-        raw.stream.write_all(PREFACE).unwrap();
-        raw.send(&frame(SETTINGS, 0, 0, b""));
-        raw
+        Self { stream }.begun()
+    }
+
+    /// The same on a connection that there is already.
+    pub(crate) fn begin(peer: Peer) -> Self {
+        Self::from(peer).begun()
+    }
+
+    fn begun(mut self) -> Self {
+        self.stream.write_all(PREFACE).unwrap();
+        self.send(&frame(SETTINGS, 0, 0, b""));
+        self
     }
 
     /// The same for a client that takes 1 GiB of a stream, and of all together.
@@ -99,22 +107,36 @@ impl Raw {
     pub(crate) fn goaway(mut self) -> Option<u32> {
         let mut came = Vec::new();
         let mut chunk = [0; 65536];
-        let start = Instant::now();
-        while let Ok(read @ 1..) = self.stream.read(&mut chunk) {
-            came.extend_from_slice(&chunk[..read]);
-        }
-        assert!(start.elapsed() < DEADLINE - Duration::from_secs(1), "it was not ended");
-        let mut rest = came.as_slice();
-        let mut code = None;
-        while rest.len() >= 9 {
-            let length = usize::from(rest[0]) << 16 | usize::from(rest[1]) << 8 | usize::from(rest[2]);
-            if rest[3] == GOAWAY {
-                code = Some(u32::from_be_bytes(rest[13..17].try_into().unwrap()));
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(read) => came.extend_from_slice(&chunk[..read]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("it was not ended"),
+                Err(_) => break,
             }
-            rest = rest.get(9 + length..).unwrap_or_default();
         }
-        code
+        goaway_in(&came)
     }
+}
+
+/// One on which it was begun.
+impl From<Peer> for Raw {
+    fn from(peer: Peer) -> Self {
+        Self { stream: peer.into() }
+    }
+}
+
+/// The code of the last GOAWAY among these frames.
+pub(crate) fn goaway_in(mut frames: &[u8]) -> Option<u32> {
+    let mut code = None;
+    while frames.len() >= 9 {
+        let length = usize::from(frames[0]) << 16 | usize::from(frames[1]) << 8 | usize::from(frames[2]);
+        if frames[3] == GOAWAY {
+            code = Some(u32::from_be_bytes(frames[13..17].try_into().unwrap()));
+        }
+        frames = frames.get(9 + length..).unwrap_or_default();
+    }
+    code
 }
 
 /// A frame that came.
@@ -154,7 +176,7 @@ pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
     field
 }
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
 pub(crate) const PRIORITY: u8 = 2;

@@ -5,17 +5,17 @@ use std::thread;
 use std::time::Instant;
 
 use super::peer::{Peer, code};
-use crate::harness::allow;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::proxy::Proxy;
-use crate::harness::target::{Echo, Target};
+use crate::harness::target::{Closed, Echo, Target};
+use crate::harness::{allow, eventually};
 
 #[test]
 fn a_refused_stream_has_status_phrase_and_reason_and_does_not_hurt_its_siblings() {
     let echo = Echo::listen();
-    let gone = Target::listen().address();
-    let proxy = Proxy::start(&allow(&[("box:22", echo.address()), ("gone:22", gone)]));
+    let gone = Closed::bind();
+    let proxy = Proxy::start(&allow(&[("box:22", echo.address()), ("gone:22", gone.address())]));
     let mut peer = Peer::connect(proxy.public());
     peer.open(1, "box:22");
     let get = [
@@ -80,7 +80,7 @@ fn a_head_that_is_too_large_is_a_431_and_nothing_else() {
 }
 
 #[test]
-fn a_limit_says_when_to_try_again() {
+fn a_refusal_for_a_limit_has_retry_after() {
     let echo = Echo::listen();
     let settings = allow(&[("box:22", echo.address())]) + "limits: {target: {max_tunnels: 1}}\n";
     let proxy = Proxy::start(&settings);
@@ -98,7 +98,7 @@ fn a_limit_says_when_to_try_again() {
 }
 
 #[test]
-fn more_streams_than_there_may_be_are_refused_and_the_others_go_on() {
+fn streams_above_the_limit_are_refused_and_the_others_go_on() {
     let echo = Echo::listen();
     let settings = allow(&[("box:22", echo.address())]) + "limits: {client: {connects_per_second: unlimited}}\n";
     let proxy = Proxy::start(&settings);
@@ -180,11 +180,8 @@ fn a_client_that_stalls_one_tunnel_gets_the_others_and_memory_is_bounded() {
     for _ in 0..100 {
         peer.expect_echo(1);
     }
-    assert!(
-        resident(&server) - before < 4096,
-        "{} KiB more",
-        resident(&server) - before
-    );
+    let grown = resident(&server).saturating_sub(before);
+    assert!(grown < 4096, "{grown} KiB more");
     peer.tell(&format!("reset 3 {}", code::CANCEL));
     assert!(stuffing.join().unwrap() < 64 << 20);
     peer.expect_echo(1);
@@ -211,7 +208,7 @@ fn a_target_that_stalls_leaves_the_others_their_windows() {
     let bytes = 4 << 20;
     peer.tell(&format!("bulk 1 {bytes}"));
     while peer.event("data", 1)["total"].as_u64().unwrap() < bytes {}
-    // Whoever is taken from goes on.
+    // A stream whose target reads again goes on.
     let mut one = stuck.remove(0);
     thread::spawn(move || while !one.read_once().is_empty() {});
     while peer.any(3)["event"] != "sent" {}
@@ -242,23 +239,29 @@ fn bulk_arrives_whole_both_ways() {
 #[test]
 fn a_limit_holds_for_each_stream_alone() {
     let echo = Echo::listen();
-    let settings = allow(&[("box:22", echo.address())]) + "limits: {tunnel: {upload: 4MiB/s, burst: 64KiB}}\n";
+    let settings = allow(&[("box:22", echo.address())]) + "limits: {tunnel: {upload: 1MiB/s, burst: 64KiB}}\n";
     let proxy = Proxy::start(&settings);
-    let mut peer = Peer::connect(proxy.public());
-    let bytes = 6_u64 << 20;
-    for stream in [1, 3] {
-        peer.open(stream, "box:22");
-        peer.tell(&format!("bulk {stream} {bytes}"));
-    }
-    let start = Instant::now();
-    for stream in [1, 3] {
-        while peer.any(stream)["total"].as_u64() != Some(bytes) {}
-    }
-    let took = start.elapsed().as_secs_f64();
-    // 1.5 s each, side by side; one limit for both would be 3 s. The upper bound leaves room for a busy machine.
-    assert!((1.3..30.0).contains(&took), "{took} s");
+    let bytes = 3_u64 << 19;
+    // 1.44 s each, side by side; under one limit both could not be through before 2.94 s. A busy machine may be slower
+    // than that once, so it is tried until they are faster than one limit would ever let them be.
+    eventually("two streams are faster than one limit", || {
+        let mut peer = Peer::connect(proxy.public());
+        for stream in [1, 3] {
+            peer.open(stream, "box:22");
+        }
+        let start = Instant::now();
+        for stream in [1, 3] {
+            peer.tell(&format!("bulk {stream} {bytes}"));
+        }
+        for stream in [1, 3] {
+            while peer.any(stream)["total"].as_u64() != Some(bytes) {}
+        }
+        let took = start.elapsed().as_secs_f64();
+        assert!(took > 1.4, "{took} s");
+        (took < 2.9).then_some(())
+    });
     let throttled = proxy.scrape().value("throttled_seconds_total{direction=\"upload\"}");
-    assert!(throttled > 1.0, "{throttled} s");
+    assert!(throttled > 0.0, "{throttled} s");
 }
 
 /// 50 idle tunnels on one connection: at most 12 KiB each.
@@ -268,18 +271,19 @@ fn an_idle_tunnel_holds_little_memory() {
     let settings = allow(&[("box:22", echo.address())])
         + "limits: {client: {max_tunnels: unlimited, connects_per_second: unlimited}}\n";
     let server = Server::with(&Settings::new(&settings));
-    let mut peers: Vec<Peer> = (0..11).map(|_| Peer::connect(server.public())).collect();
-    let open = |peer: &mut Peer| {
+    let fifty = || {
+        let mut peer = Peer::connect(server.public());
         for number in 0..50 {
             peer.open(2 * number + 1, "box:22");
             peer.expect_echo(2 * number + 1);
         }
+        peer
     };
     // What the first ones make the process fetch from the system stays.
-    open(&mut peers[0]);
+    let _first = fifty();
     let before = resident(&server);
-    peers[1..].iter_mut().for_each(open);
-    let grown = resident(&server) - before;
+    let _others: Vec<Peer> = (0..10).map(|_| fifty()).collect();
+    let grown = resident(&server).saturating_sub(before);
     println!("{:.2} KiB a tunnel", grown as f64 / 500.0);
     assert!(grown < 12 * 500, "{grown} KiB for 500 tunnels");
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::api::{Cut, Fault, Verb};
 use super::lab;
 use super::objects::{service, slice};
-use super::proxy::{eventually, within};
+use super::proxy::{Tunnel, eventually};
 use super::stage::Stage;
 
 #[test]
@@ -81,33 +81,28 @@ fn a_list_that_lost_most_is_held_back_until_it_is_confirmed() {
         stage.proxy.reaches("svc-29.team-a:22", "10.9.1.30:22").await;
         let mut tunnel = stage.proxy.connect("svc-29.team-a:22").await.unwrap();
         stage.api.lose(|_, name| !name.starts_with("svc-1"));
+        let lost = Instant::now();
+        let early = || lost.elapsed() < CONFIRMING;
         stage.api.cut(Cut::Expired);
-        is_held(&stage, 1.0, Duration::from_secs(10)).await;
-        stage.is_unmoved("svc-29").await;
-        tunnel.echo().await.unwrap();
+        is_held(&stage, 1.0).await;
+        remains(&stage, &mut tunnel, early).await;
         // Events are believed meanwhile.
         stage.recovered("while a list is held back", "new").await;
         stage.api.delete(&service("team-a", "svc-10"));
         stage.proxy.refuses("svc-10.team-a:22", 403).await;
         // A list that comes at once may be of the same emptiness; only a later one confirms it.
-        let started = Instant::now();
-        for early in 0..3 {
-            // On a machine so slow that the next would be a later one, it is one less.
-            if early > 0 && started.elapsed() > EARLY {
-                break;
-            }
+        for _ in 0..3 {
             stage.api.cut(Cut::Expired);
             stage.recovered("at once after a list", "news").await;
             stage.api.delete(&service("team-a", "news"));
             stage.proxy.refuses("news.team-a:22", 403).await;
         }
-        assert_eq!(
-            stage.proxy.metric("switchboard_allowlist_shrink_held", "").await,
-            Some(1.0)
-        );
-        tunnel.echo().await.unwrap();
-        is_held(&stage, 0.0, Duration::from_secs(60)).await;
-        eprintln!("figure: confirmed after {:?}", started.elapsed());
+        let held = stage.proxy.metric("switchboard_allowlist_shrink_held", "").await;
+        assert!(held == Some(1.0) || !early(), "{held:?}");
+        remains(&stage, &mut tunnel, early).await;
+        is_held(&stage, 0.0).await;
+        eprintln!("figure: confirmed after {:?}", lost.elapsed());
+        assert!(!early(), "{:?}", lost.elapsed());
         stage.proxy.refuses("svc-29.team-a:22", 403).await;
         tunnel.ended().await;
         stage.proxy.reaches("svc-11.team-a:22", "10.9.1.12:22").await;
@@ -115,7 +110,7 @@ fn a_list_that_lost_most_is_held_back_until_it_is_confirmed() {
 }
 
 #[test]
-fn a_loss_that_a_later_list_takes_back_never_shows() {
+fn a_loss_that_a_later_list_corrects_never_shows() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         serve_many(&stage, 30).await;
@@ -123,11 +118,11 @@ fn a_loss_that_a_later_list_takes_back_never_shows() {
         let backup = stage.api.backup();
         stage.api.lose(|_, _| true);
         stage.api.cut(Cut::Expired);
-        is_held(&stage, 1.0, Duration::from_secs(10)).await;
+        is_held(&stage, 1.0).await;
         stage.api.close().await;
         stage.api.restore(backup);
         stage.api.open();
-        is_held(&stage, 0.0, Duration::from_secs(60)).await;
+        is_held(&stage, 0.0).await;
         hammer.never_refused().await;
     });
 }
@@ -140,9 +135,9 @@ fn events_that_delete_most_apply_at_once() {
         for index in 1..30 {
             stage.api.delete(&service("team-a", &format!("svc-{index}")));
         }
-        let started = Instant::now();
         stage.proxy.refuses("svc-29.team-a:22", 403).await;
-        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+        let messages = stage.proxy.messages();
+        assert!(!messages.contains("a list has lost most"), "{messages}");
         stage.is_unmoved("svc-0").await;
     });
 }
@@ -169,7 +164,7 @@ fn an_object_that_comes_again_under_its_name_is_a_new_one() {
 }
 
 #[test]
-fn a_name_that_a_static_target_has_is_not_for_a_service() {
+fn a_static_target_takes_precedence_over_a_service_of_its_name() {
     lab::run(async |lab| {
         let name = json!([{"name": "svc-a.team-a:22", "addresses": ["10.9.7.7:22"]}]);
         let settings = super::objects::with(super::proxy::settings(&[]), "/allowlist/static", name);
@@ -192,13 +187,27 @@ async fn serve_many(stage: &Stage, count: u32) {
     stage.proxy.reaches(&last, "10.9.1.1:22").await;
 }
 
+/// A target that a list has lost is there while no later list can have confirmed that, and so are its tunnels.
+///
+/// On a busy machine the later list may come at any time: what is gone is a fault only if it is `early`, asked
+/// afterwards.
+async fn remains(stage: &Stage, tunnel: &mut Tunnel, early: impl Fn() -> bool) {
+    for _ in 0..20 {
+        let refused = stage.proxy.connect("svc-29.team-a:22").await.err();
+        assert!(refused.is_none() || !early(), "{refused:?}");
+    }
+    let echoed = tunnel.echo().await;
+    assert!(echoed.is_ok() || !early(), "{echoed:?}");
+    assert!(stage.proxy.is_ready().await, "it stays ready");
+}
+
 /// Waits until a list is held back (1) or none is (0).
-async fn is_held(stage: &Stage, expected: f64, deadline: Duration) {
-    within(deadline, "a list is held back, or none", async || {
+async fn is_held(stage: &Stage, expected: f64) {
+    eventually("a list is held back, or none", async || {
         stage.proxy.metric("switchboard_allowlist_shrink_held", "").await == Some(expected)
     })
     .await;
 }
 
-/// A third of what lies between a list and one that confirms it.
-const EARLY: Duration = Duration::from_secs(5);
+/// The shortest time between a list and one that confirms it.
+const CONFIRMING: Duration = Duration::from_secs(15);

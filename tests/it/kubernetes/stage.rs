@@ -1,4 +1,4 @@
-//! What most scenarios begin with: a fake API server, pods, and a proxy that follows it.
+//! The start of most scenarios: a fake API server, pods, and a proxy that follows it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,14 +95,13 @@ impl Stage {
 
     /// Waits until the metric `watch_errors_total` of that kind has grown past `before`.
     pub(crate) async fn noticed(&self, kind: &str, before: f64) {
-        let bound = Duration::from_secs(45);
-        within(bound, &format!("a watch error {kind}"), async || {
+        eventually(&format!("a watch error {kind}"), async || {
             self.errors(kind).await > before
         })
         .await;
     }
 
-    /// How often talking to the API server failed so.
+    /// The number of such failures in talking to the API server.
     pub(crate) async fn errors(&self, kind: &str) -> f64 {
         let labels = format!("kind=\"{kind}\"");
         let errors = self.proxy.metric("switchboard_watch_errors_total", &labels).await;
@@ -119,17 +118,12 @@ impl Stage {
         assert!(self.proxy.is_ready().await, "it stays ready");
     }
 
-    /// Asks for that name every millisecond, until it is stopped.
+    /// Asks for that name every few milliseconds, until it is stopped.
     pub(crate) fn hammer(&self, authority: &'static str) -> Hammer {
-        self.hammer_every(Duration::from_millis(1), authority)
-    }
-
-    /// The same with another period: a host has 28,000 ports a minute for connections to one address.
-    pub(crate) fn hammer_every(&self, period: Duration, authority: &'static str) -> Hammer {
         let is_over = Arc::new(AtomicBool::new(false));
         let (proxy, over) = (Arc::clone(&self.proxy), Arc::clone(&is_over));
         let task = tokio::spawn(async move {
-            let mut ticks = interval(period);
+            let mut ticks = interval(BETWEEN_CONNECTS);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut running = JoinSet::new();
             let mut answers = Vec::new();
@@ -177,7 +171,11 @@ impl Hammer {
     }
 }
 
+/// A host has 28,000 ports a minute for connections to one address: so seldom, a hammer may run for as long as it
+/// likes.
+const BETWEEN_CONNECTS: Duration = Duration::from_millis(3);
 /// So many answers, at the least, make a test.
 const FEWEST: usize = 100;
-/// An API server that is back should be found within 2 s. Twice that and more is a fault on any machine.
-const RECOVERY: Duration = Duration::from_secs(5);
+/// An API server that is back is found within 2 s, of which at most one is the backoff (tested in src). A busy machine
+/// may take longer; but a watch lasts 20 s, and what is only found because another begins was not recovered.
+pub(crate) const RECOVERY: Duration = Duration::from_secs(15);

@@ -38,7 +38,11 @@ pub(crate) type Client = StreamOwned<ClientConnection, TcpStream>;
 
 /// Connects, and asks for a certificate of that name. The handshake is over when this is.
 pub(crate) fn connect(address: SocketAddr, config: &Arc<ClientConfig>, name: &str) -> io::Result<Client> {
-    let stream = TcpStream::connect(address)?;
+    handshake(TcpStream::connect(address)?, config, name)
+}
+
+/// The same on a connection that there is already.
+pub(crate) fn handshake(stream: TcpStream, config: &Arc<ClientConfig>, name: &str) -> io::Result<Client> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(DEADLINE))?;
     stream.set_write_timeout(Some(DEADLINE))?;
@@ -59,6 +63,13 @@ pub(crate) fn open(client: &mut Client, name: &str) {
     assert_eq!(String::from_utf8_lossy(&answer), CONFIRMATION);
 }
 
+/// All that it hears without a word of its own; as much as came, if it ends otherwise than it should.
+pub(crate) fn rest(client: &mut Client) -> Vec<u8> {
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).ok();
+    rest
+}
+
 /// All that it hears when it asks for that name; as much as came, if it ends otherwise than it should.
 pub(crate) fn answer(client: &mut Client, name: &str) -> String {
     let mut answer = Vec::new();
@@ -74,7 +85,7 @@ pub(crate) fn answer(client: &mut Client, name: &str) -> String {
 /// Runs a program with that input, and gives both of its streams together.
 pub(crate) fn run(program: &str, arguments: &[&str], input: &str) -> String {
     let mut child = Command::new("timeout")
-        .args(["-s", "KILL", "30", program])
+        .args(["-s", "KILL", "120", program])
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,57 +1,58 @@
-//! The half of a stream that sends: the download.
+//! The sending half of a stream: the download.
 
-use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::io;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use h2::{Reason, SendStream};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::PollSemaphore;
 
-use super::super::chunk::Chunk;
-use super::super::frames::Earned;
-use super::super::room::{Lane, Outbox, Room};
-use super::{broken, lock};
+use super::stream_error;
+use crate::connect::http2::outgoing::Outgoing;
+use crate::connect::http2::payload::Payload;
+use crate::connect::http2::send_buffer::{Class, SendBuffer};
 use crate::net::transport::{Lender, Writer};
 
-/// What h2 is given to send.
+/// The download as far as h2 has been given it.
 #[derive(Debug)]
-pub(super) struct Send {
-    stream: SendStream<Chunk>,
-    outbox: Outbox,
-    ended: bool,
-    /// Once it has ended: completes when all of it has left.
-    left: Option<oneshot::Receiver<Infallible>>,
+pub(super) struct SendHalf {
+    stream: SendStream<Payload>,
+    outgoing: Outgoing,
+    finished: bool,
+    /// Once it is finished: completes when END_STREAM, and all in front of it, has been flushed.
+    flushed: Option<oneshot::Receiver<Infallible>>,
 }
 
-impl Send {
-    pub(super) fn new(stream: SendStream<Chunk>, outbox: Outbox) -> Self {
+impl SendHalf {
+    pub(super) fn new(stream: SendStream<Payload>, outgoing: Outgoing) -> Self {
         Self {
             stream,
-            outbox,
-            ended: false,
-            left: None,
+            outgoing,
+            finished: false,
+            flushed: None,
         }
     }
 
-    /// Completes when the windows let some bytes through, at most so many, which are reserved then.
-    fn poll_capacity(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<()>> {
+    /// Completes when the windows of stream and connection have space for some bytes, at most `longest`. The space is
+    /// reserved until [`release_capacity`](Self::release_capacity).
+    fn poll_capacity(&mut self, context: &mut Context<'_>, longest: usize) -> Poll<io::Result<()>> {
         let stream = &mut self.stream;
-        stream.reserve_capacity(most);
+        stream.reserve_capacity(longest);
         while stream.capacity() == 0 {
             match ready!(stream.poll_capacity(context)) {
-                Some(capacity) => _ = capacity.map_err(broken)?,
+                Some(capacity) => _ = capacity.map_err(stream_error)?,
                 None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// What is reserved and not used would be kept from the others: the connection has one window for all.
-    fn give_back(&mut self) {
+    /// Gives back what is reserved and unused: the connection has one window for all its streams.
+    fn release_capacity(&mut self) {
         self.stream.reserve_capacity(0);
     }
 
@@ -60,129 +61,131 @@ impl Send {
         self.stream.poll_reset(context)
     }
 
-    /// Resets the stream, and throws away what has not left yet.
+    /// Resets the stream. Bytes that have not been written are dropped.
     pub(super) fn reset(&mut self, reason: Reason) {
         self.stream.send_reset(reason);
     }
 
-    /// Waits until its end has left, at most so long, and once.
-    pub(super) async fn left(&mut self, longest: Duration) {
-        if let Some(left) = self.left.take() {
-            timeout(longest, left).await.ok();
+    /// Waits until END_STREAM has been flushed, at most `longest`. A second call does not wait.
+    pub(super) async fn flushed(&mut self, longest: Duration) {
+        if let Some(flushed) = self.flushed.take() {
+            timeout(longest, flushed).await.ok();
         }
     }
 
-    /// Ends it, behind these bytes, once.
-    pub(super) fn end(&mut self, last: Vec<u8>) {
-        if !self.ended {
-            self.ended = true;
-            let (last, left) = Chunk::last(last, &self.outbox);
-            self.left = Some(left);
-            // It fails for a stream that has been reset, which whoever reads learns.
+    /// Sends these bytes and END_STREAM, once.
+    pub(super) fn finish(&mut self, last: Vec<u8>) {
+        if !self.finished {
+            self.finished = true;
+            let (last, flushed) = Payload::last(last, &self.outgoing);
+            self.flushed = Some(flushed);
+            // It fails for a stream that has been reset, which the reader reports.
             self.stream.send_data(last, true).ok();
         }
     }
 }
 
-/// Where the download is written.
+/// The writer of the download.
 #[derive(Debug)]
-pub struct To<'a> {
-    send: &'a Mutex<Send>,
-    lane: Lane,
-    turns: PollSemaphore,
-    /// It has its turn.
-    units: Option<OwnedSemaphorePermit>,
-    /// It is being read into.
-    room: Option<Room>,
-    outbox: &'a Outbox,
-    earned: &'a Earned,
+pub struct StreamWriter<'a> {
+    send: &'a Mutex<SendHalf>,
+    class: Class,
+    semaphore: PollSemaphore,
+    /// The permits for the next send buffer, once they are acquired.
+    permits: Option<OwnedSemaphorePermit>,
+    /// The send buffer that is lent.
+    lent: Option<SendBuffer>,
+    outgoing: &'a Outgoing,
 }
 
-impl<'a> To<'a> {
-    pub(super) fn new(send: &'a Mutex<Send>, (outbox, earned): &'a (Outbox, Earned)) -> Self {
+impl<'a> StreamWriter<'a> {
+    pub(super) fn new(send: &'a Mutex<SendHalf>, outgoing: &'a Outgoing) -> Self {
+        let class = Class::Interactive;
         Self {
             send,
-            lane: Lane::Few,
-            turns: outbox.turns(Lane::Few),
-            units: None,
-            room: None,
-            outbox,
-            earned,
+            class,
+            semaphore: outgoing.semaphore(class),
+            permits: None,
+            lent: None,
+            outgoing,
         }
     }
 }
 
-impl Lender for To<'_> {
-    /// The window before the turn: whoever has a turn can send. But nobody waits for one with the other. A client may
-    /// take windows back (RFC 9113 section 6.9.2), of bytes that have had their turn: these need the connection's window
-    /// again, which must not be with those who wait for the turn.
+impl Lender for StreamWriter<'_> {
+    /// Window space first, then permits: a stream that holds permits can send. It gives each back while it waits for the
+    /// other. A client may shrink windows (RFC 9113 section 6.9.2) under payloads that hold permits: these then need
+    /// space in the connection's window, which no stream that waits for permits may hold.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut send = lock(self.send);
-        let Poll::Ready(window) = send.poll_capacity(context, self.lane.most()) else {
-            (self.units, self.turns) = (None, self.outbox.turns(self.lane));
+        let mut send = self.send.lock();
+        let Poll::Ready(capacity) = send.poll_capacity(context, self.class.longest_read()) else {
+            // A new semaphore handle also leaves the queue for permits.
+            (self.permits, self.semaphore) = (None, self.outgoing.semaphore(self.class));
             return Poll::Pending;
         };
-        window?;
-        if self.units.is_none() {
-            let Poll::Ready(units) = self.turns.poll_acquire_many(context, self.lane.units()) else {
-                send.give_back();
+        capacity?;
+        if self.permits.is_none() {
+            let Poll::Ready(permits) = self.semaphore.poll_acquire_many(context, self.class.permits()) else {
+                send.release_capacity();
                 return Poll::Pending;
             };
-            self.units = units;
+            self.permits = permits;
         }
         Poll::Ready(Ok(()))
     }
 
     fn lend(&mut self, most: usize) -> Option<&mut [u8]> {
-        let units = self.units.take()?;
-        let most = most.min(self.lane.most()).min(lock(self.send).stream.capacity());
-        // Nothing can be read into nothing: that would look like an end.
-        if most == 0 {
+        let permits = self.permits.take()?;
+        let longest = most
+            .min(self.class.longest_read())
+            .min(self.send.lock().stream.capacity());
+        // A read into no memory returns 0, which would pass for the end of stream.
+        if longest == 0 {
             return None;
         }
-        self.room.insert(Room::new(units)).memory().get_mut(..most)
+        self.lent.insert(SendBuffer::new(permits)).memory().get_mut(..longest)
     }
 
     fn keep(&mut self, bytes: usize) -> io::Result<()> {
-        let Some(room) = self.room.take() else {
+        let Some(buffer) = self.lent.take() else {
             return Ok(());
         };
-        let mut send = lock(self.send);
+        let mut send = self.send.lock();
         let sent = if bytes == 0 {
             Ok(())
         } else {
-            let chunk = if bytes < FEW {
-                let (bytes, units) = room.copy(bytes);
-                Chunk::of(bytes, units, self.earned)
+            let payload = if bytes < COPIED_BELOW {
+                let (bytes, permits) = buffer.copy(bytes);
+                Payload::copied(bytes, permits, self.outgoing)
             } else {
-                Chunk::read(room.slice(bytes), self.outbox, self.earned)
+                Payload::buffered(buffer.slice(bytes), self.outgoing)
             };
-            send.stream.send_data(chunk, false).map_err(broken)
+            send.stream.send_data(payload, false).map_err(stream_error)
         };
-        send.give_back();
-        let lane = Lane::after(bytes);
-        if lane != self.lane {
-            self.lane = lane;
-            self.turns = self.outbox.turns(lane);
+        send.release_capacity();
+        let class = Class::after_read(bytes);
+        if class != self.class {
+            self.class = class;
+            self.semaphore = self.outgoing.semaphore(class);
         }
         sent
     }
 }
 
-impl Writer for To<'_> {
+impl Writer for StreamWriter<'_> {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut send = lock(self.send);
+        let mut send = self.send.lock();
         ready!(send.poll_capacity(context, bytes.len()))?;
         let now = bytes.get(..send.stream.capacity()).unwrap_or(bytes).to_vec();
         let length = now.len();
-        let chunk = Chunk::of(now, None, self.earned);
-        let sent = send.stream.send_data(chunk, false).map_err(broken);
-        send.give_back();
+        let payload = Payload::copied(now, None, self.outgoing);
+        let sent = send.stream.send_data(payload, false).map_err(stream_error);
+        send.release_capacity();
         Poll::Ready(sent.map(|()| length))
     }
 
     fn poll_shutdown(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        lock(self.send).end(Vec::new());
+        self.send.lock().finish(Vec::new());
         Poll::Ready(Ok(()))
     }
 
@@ -191,5 +194,5 @@ impl Writer for To<'_> {
     }
 }
 
-/// A read of less is copied: it need not hold all the room that it might have filled.
-const FEW: usize = 32 * 1024;
+/// A read of fewer bytes is copied out of its send buffer, which is free again at once.
+const COPIED_BELOW: usize = 32 * 1024;

@@ -1,0 +1,98 @@
+//! The TCP connection to the proxy.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::TcpStream;
+
+use super::{ClientError, Deadline, ProxyUrl, Step};
+use crate::net::socket;
+
+/// Looks the proxy's name up and connects to the first of its addresses that accepts.
+pub(super) async fn connect(proxy: &ProxyUrl, deadline: Deadline) -> Result<TcpStream, ClientError> {
+    let addresses = deadline.bound(Step::Lookup, lookup(proxy)).await?;
+    connect_in_order(&addresses, deadline)
+        .await
+        .map_err(|error| error.unwrap_or_else(|| lookup_error(proxy, io::Error::other("the name has no address"))))
+}
+
+/// Reads into the spare capacity of `buffer`, and returns the number of bytes: 0 is the end of stream.
+///
+/// rustls reports an end without close_notify as `UnexpectedEof`. Many proxies end like that, and SSH protects the
+/// integrity of its stream itself, so it counts as an end of stream.
+pub(super) async fn read_some(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> io::Result<usize> {
+    match stream.read_buf(buffer).await {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+        read => read,
+    }
+}
+
+async fn lookup(proxy: &ProxyUrl) -> Result<Vec<SocketAddr>, ClientError> {
+    match tokio::net::lookup_host((proxy.host(), proxy.port())).await {
+        Ok(addresses) => Ok(addresses.collect()),
+        Err(source) => Err(lookup_error(proxy, source)),
+    }
+}
+
+fn lookup_error(proxy: &ProxyUrl, source: io::Error) -> ClientError {
+    ClientError::Lookup {
+        proxy: proxy.host().to_owned(),
+        source,
+    }
+}
+
+/// The error is that of the last address, or `None` without addresses.
+async fn connect_in_order(addresses: &[SocketAddr], deadline: Deadline) -> Result<TcpStream, Option<ClientError>> {
+    let mut error = None;
+    for (tried, &address) in addresses.iter().enumerate() {
+        // An equal share of the time left: a dead address must not use up the time of those behind it.
+        let shares = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+        match connect_one(address, deadline.remaining() / shares).await {
+            Ok(stream) => return Ok(stream),
+            Err(source) => error = Some(ClientError::Connect { address, source }),
+        }
+    }
+    Err(error)
+}
+
+async fn connect_one(address: SocketAddr, share: Duration) -> io::Result<TcpStream> {
+    let stream = tokio::time::timeout(share, TcpStream::connect(address)).await??;
+    // Without it a keystroke waits for the acknowledgement of the one before (tcp(7)).
+    stream.set_nodelay(true)?;
+    socket::keep_alive(&stream)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use socket2::SockRef;
+    use tokio::net::TcpListener;
+
+    async fn bound() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_refuses_is_followed_by_the_next() {
+        let deadline = Deadline::after(Duration::from_secs(10));
+        let (gone, closed) = bound().await;
+        drop(gone);
+        let (_listener, open) = bound().await;
+        let stream = connect_in_order(&[closed, open], deadline).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), open);
+        assert!(stream.nodelay().unwrap());
+        assert_eq!(
+            SockRef::from(&stream).tcp_keepalive_time().unwrap(),
+            Duration::from_secs(60)
+        );
+
+        let error = connect_in_order(&[closed, closed], deadline).await.unwrap_err();
+        assert!(matches!(error, Some(ClientError::Connect { address, .. }) if address == closed));
+        assert!(connect_in_order(&[], deadline).await.unwrap_err().is_none());
+    }
+}

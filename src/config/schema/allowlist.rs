@@ -1,0 +1,96 @@
+//! The section `allowlist`: the static targets, and the cluster.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use super::{kubernetes, limits};
+use crate::allowlist::StaticTarget;
+use crate::authority::Authority;
+use crate::config::section::{Field, Section};
+use crate::kubernetes::Options;
+use crate::limits::TunnelOverrides;
+use crate::net::proxy_header::Version;
+use crate::values::{boolean, client_name, unless};
+
+/// Reads the section. `knows_clients`: whether a port asks clients for certificates.
+pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> (Vec<StaticTarget>, Option<Options>) {
+    let targets = static_targets(section, knows_clients);
+    let kubernetes = section
+        .field("kubernetes")
+        .and_then(|field| field.section(|keys| kubernetes::read(keys, knows_clients)));
+    (targets, kubernetes.flatten())
+}
+
+fn static_targets(section: &mut Section<'_>, knows_clients: bool) -> Vec<StaticTarget> {
+    let entries = section.field("static").map(|field| field.items()).unwrap_or_default();
+    let mut lines = HashMap::new();
+    entries
+        .iter()
+        .filter_map(|entry| {
+            let target = entry.section(|keys| static_target(keys, &mut lines, knows_clients));
+            target.flatten()
+        })
+        .collect()
+}
+
+/// `lines`: the line of each name that was read before. A name of two targets would be ambiguous.
+fn static_target(
+    section: &mut Section<'_>,
+    lines: &mut HashMap<Authority, u64>,
+    knows_clients: bool,
+) -> Option<StaticTarget> {
+    let name = section.required("name").and_then(|field| {
+        let name = field.parse(target_name)?;
+        if let Some(line) = lines.insert(name.clone(), field.line()) {
+            field.fault(format!("{name} is on line {line} too"));
+        }
+        Some(name)
+    });
+    let addresses = section.required("addresses").map(|field| {
+        let items = field.items();
+        if field.is_list() && items.is_empty() {
+            field.fault("at least one address is needed");
+        }
+        items.iter().filter_map(|item| item.parse(target_address)).collect()
+    });
+    let limits = section.field("limits").and_then(|field| field.section(limits::tunnel));
+    let ssh_only = section.value("ssh_only", boolean);
+    let send_proxy_header = section.value("send_proxy_protocol", |text| unless("off", text, str::parse::<Version>));
+    let allowed_clients = section
+        .field("allowed_clients")
+        .map(|field| allowed_clients(&field, knows_clients));
+    Some(StaticTarget {
+        name: name?,
+        addresses: addresses?,
+        limits: TunnelOverrides {
+            ssh_only,
+            ..limits.unwrap_or_default()
+        },
+        send_proxy_header: send_proxy_header.flatten(),
+        allowed_clients,
+    })
+}
+
+fn allowed_clients(field: &Field<'_>, knows_clients: bool) -> Box<[Box<str>]> {
+    if !knows_clients {
+        field.fault("no client has a certificate: `allowed_clients` needs `tls.client_auth` and a port with `tls`");
+    }
+    let items = field.items();
+    if field.is_list() && items.is_empty() {
+        field.fault("at least one name is needed; without the key every client is allowed");
+    }
+    items.iter().filter_map(|item| item.parse(client_name)).collect()
+}
+
+fn target_address(text: &str) -> Result<SocketAddr, &'static str> {
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() == 0 => Err("port 0 cannot be dialled"),
+        Ok(address) => Ok(address),
+        Err(_) => Err("names are not resolved: give IP:port"),
+    }
+}
+
+fn target_name(text: &str) -> Result<Authority, String> {
+    text.parse()
+        .map_err(|error| format!("expected the host:port that clients ask for: {error}"))
+}

@@ -1,0 +1,70 @@
+//! The section `allowlist.kubernetes`: the cluster whose Services are targets.
+
+use crate::config::section::Section;
+use crate::kubernetes::Options;
+use crate::values::{boolean, brief, domain, network, path, port};
+
+/// Reads the section; `None` unless it is enabled. The other keys are checked in either case.
+///
+/// `knows_clients`: whether a port asks clients for certificates.
+pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Options> {
+    let default = Options::default();
+    let enabled = section.value("enabled", boolean).unwrap_or_default();
+    let options = Options {
+        kubeconfig: section.value("kubeconfig", path),
+        namespaces: section.list("namespaces", namespace),
+        namespace_selector: section.value("namespace_selector", selector),
+        selector: section.value("selector", selector).unwrap_or(default.selector),
+        annotation_prefix: section
+            .value("annotation_prefix", annotation_prefix)
+            .unwrap_or(default.annotation_prefix),
+        cluster_domain: section
+            .value("cluster_domain", domain)
+            .unwrap_or(default.cluster_domain),
+        public_suffixes: section.list("public_suffixes", domain),
+        alias_port: section.value("alias_port", port).unwrap_or(default.alias_port),
+        allowed_cidrs: section.list("allowed_cidrs", network),
+        wait_for_ready: section.value("wait_for_ready", brief).unwrap_or(default.wait_for_ready),
+        keeps_removed: section
+            .value("on_removal", keeps_removed)
+            .unwrap_or(default.keeps_removed),
+        snapshot_file: section.value("snapshot_file", path),
+        knows_clients,
+    };
+    enabled.then_some(options)
+}
+
+/// The name of a Namespace (RFC 1123).
+fn namespace(text: &str) -> Result<Box<str>, &'static str> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if (1..=63).contains(&text.len()) && text.bytes().all(is_inner) && !text.starts_with('-') && !text.ends_with('-') {
+        Ok(text.into())
+    } else {
+        Err("expected the name of a Namespace: lower case letters, digits and `-`")
+    }
+}
+
+/// A label selector that is not empty. The API server checks the whole grammar; an empty one would select everything.
+fn selector(text: &str) -> Result<Box<str>, &'static str> {
+    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=!,() ".contains(&byte);
+    if !text.trim().is_empty() && text.bytes().all(is_known) {
+        Ok(text.trim().into())
+    } else {
+        Err("expected a label selector such as `switchboard.dev/expose=true`")
+    }
+}
+
+fn annotation_prefix(text: &str) -> Result<Box<str>, &'static str> {
+    match text.strip_suffix('/').map(domain) {
+        Some(Ok(_)) => Ok(text.into()),
+        _ => Err("expected a DNS name with a slash, such as `switchboard.dev/`"),
+    }
+}
+
+fn keeps_removed(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "close" => Ok(false),
+        "keep" => Ok(true),
+        _ => Err("expected `close` or `keep`"),
+    }
+}

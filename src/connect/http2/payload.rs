@@ -1,0 +1,101 @@
+//! The payload of DATA frames, as h2 takes it.
+
+use std::convert::Infallible;
+
+use bytes::Buf;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::outgoing::Outgoing;
+use super::send_buffer::Slice;
+
+/// Bytes of one stream that h2 has to write. The drop says what became of them.
+#[derive(Debug)]
+pub(super) struct Payload {
+    memory: Memory,
+    /// The bytes that h2 has written so far.
+    written: usize,
+    /// For the last payload of a stream: dropped when all that was written has been flushed.
+    flushed: Option<oneshot::Sender<Infallible>>,
+    outgoing: Outgoing,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Copied {
+        bytes: Vec<u8>,
+        start: usize,
+        _permits: Option<OwnedSemaphorePermit>,
+    },
+    Buffered(Slice),
+}
+
+impl Payload {
+    /// A tunnel's bytes, with the permits that they hold until they are written.
+    pub(super) fn copied(bytes: Vec<u8>, permits: Option<OwnedSemaphorePermit>, outgoing: &Outgoing) -> Self {
+        Self {
+            memory: Memory::Copied {
+                bytes,
+                start: 0,
+                _permits: permits,
+            },
+            written: 0,
+            flushed: None,
+            outgoing: outgoing.clone(),
+        }
+    }
+
+    /// A tunnel's bytes in their send buffer.
+    pub(super) fn buffered(slice: Slice, outgoing: &Outgoing) -> Self {
+        Self {
+            memory: Memory::Buffered(slice),
+            written: 0,
+            flushed: None,
+            outgoing: outgoing.clone(),
+        }
+    }
+
+    /// The last payload of a stream: the text of a refusal, or no bytes. The receiver completes when it and all in front
+    /// of it has been flushed, or never will be.
+    pub(super) fn last(bytes: Vec<u8>, outgoing: &Outgoing) -> (Self, oneshot::Receiver<Infallible>) {
+        let (sender, receiver) = oneshot::channel();
+        let mut last = Self::copied(bytes, None, outgoing);
+        last.flushed = Some(sender);
+        (last, receiver)
+    }
+}
+
+impl Buf for Payload {
+    fn remaining(&self) -> usize {
+        match &self.memory {
+            Memory::Copied { bytes, start, .. } => bytes.len() - start,
+            Memory::Buffered(slice) => slice.len(),
+        }
+    }
+
+    fn chunk(&self) -> &[u8] {
+        match &self.memory {
+            Memory::Copied { bytes, start, .. } => bytes.get(*start..).unwrap_or_default(),
+            Memory::Buffered(slice) => {
+                self.outgoing.zero_copy().offer(slice);
+                slice.bytes()
+            }
+        }
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.written += count;
+        match &mut self.memory {
+            Memory::Copied { bytes, start, .. } => *start = bytes.len().min(*start + count),
+            Memory::Buffered(slice) => slice.advance(count),
+        }
+    }
+}
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        match self.flushed.take() {
+            Some(sender) => self.outgoing.drop_when_flushed(sender),
+            None => self.outgoing.credit().data_sent(self.written),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The bytes that a connection has received and h2 has not asked for: h2 reads one frame, the socket holds many.
+
+use std::cell::RefCell;
+use std::io;
+use std::mem::take;
+use std::task::{Context, Poll, ready};
+
+use crate::net::transport::Reader;
+
+/// The rest of one read. An empty one holds no memory: the worker thread keeps that for the next read.
+#[derive(Debug, Default)]
+pub(super) struct ReadBuffer {
+    memory: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl ReadBuffer {
+    /// A buffer of bytes that were read before HTTP/2 was recognised.
+    pub(super) fn with(early: Vec<u8>) -> Self {
+        Self {
+            start: 0,
+            end: early.len(),
+            memory: early,
+        }
+    }
+
+    /// Completes when there are bytes, or none at the end of the connection. Reads only if the buffer is empty.
+    pub(super) fn poll_fill(&mut self, context: &mut Context<'_>, reader: &mut impl Reader) -> Poll<io::Result<()>> {
+        if self.start < self.end {
+            return Poll::Ready(Ok(()));
+        }
+        ready!(reader.poll_readable(context))?;
+        self.memory = SPARE.take();
+        self.memory.resize(LONGEST_READ, 0);
+        (self.start, self.end) = (0, 0);
+        let start = self.memory.as_ptr();
+        let read = reader.poll_read(context, &mut self.memory).map_ok(|bytes| {
+            let elsewhere = (!std::ptr::eq(bytes.as_ptr(), start)).then(|| bytes.to_vec());
+            (bytes.len(), elsewhere)
+        });
+        match read {
+            Poll::Ready(Ok((length, elsewhere))) => {
+                if let Some(bytes) = elsewhere {
+                    self.memory = bytes;
+                }
+                self.end = length;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                self.consume(0);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The next bytes, at most `longest`.
+    pub(super) fn peek(&self, longest: usize) -> &[u8] {
+        self.memory
+            .get(self.start..self.end.min(self.start + longest))
+            .unwrap_or_default()
+    }
+
+    /// Removes the next bytes.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.start >= self.end {
+            SPARE.set(take(&mut self.memory));
+        }
+    }
+}
+
+thread_local! {
+    static SPARE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Almost four frames of 16 KiB, the longest that clients may send.
+const LONGEST_READ: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    struct Bytes(&'static [u8]);
+
+    impl Reader for Bytes {
+        fn poll_readable(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_read<'a>(&'a mut self, _: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
+            if self.0 == b"later" {
+                return Poll::Pending;
+            }
+            let room = room.get_mut(..self.0.len()).unwrap();
+            room.copy_from_slice(self.0);
+            self.0 = b"";
+            Poll::Ready(Ok(room))
+        }
+
+        async fn failed(&mut self) -> io::Error {
+            io::ErrorKind::ConnectionReset.into()
+        }
+    }
+
+    #[test]
+    fn bytes_are_consumed_in_order_and_an_empty_buffer_holds_no_memory() {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut buffer = ReadBuffer::with(b"early".to_vec());
+        let mut reader = Bytes(b"what came");
+        for expected in [&b"earl"[..], b"y", b"what", b" cam", b"e", b"", b""] {
+            assert!(buffer.poll_fill(&mut context, &mut reader).is_ready());
+            assert_eq!(buffer.peek(4), expected);
+            buffer.consume(expected.len());
+        }
+        assert!(buffer.poll_fill(&mut context, &mut Bytes(b"later")).is_pending());
+        assert_eq!(buffer.memory.capacity(), 0);
+    }
+}

@@ -1,0 +1,206 @@
+//! Send buffers: memory that downloads are read into, and that the socket sends them from without a copy.
+
+use std::cell::RefCell;
+use std::mem::take;
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::PollSemaphore;
+
+/// The permits of a connection's send buffers, one for each 4 KiB. They bound what its streams have read and the socket
+/// has not taken.
+#[derive(Debug)]
+pub(super) struct BufferPermits {
+    interactive: Arc<Semaphore>,
+    bulk: Arc<Semaphore>,
+}
+
+/// The class of a stream by its last read. Each has permits of its own, so that keystrokes do not queue behind bulk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// The last read returned less than 4 KiB.
+    Interactive,
+    Bulk,
+}
+
+/// The memory for one read, with the permits for it. The worker thread keeps the memory for the next one.
+#[derive(Debug)]
+pub(super) struct SendBuffer {
+    memory: Vec<u8>,
+    permits: OwnedSemaphorePermit,
+}
+
+/// A part of a send buffer, which does not change any more.
+#[derive(Clone, Debug)]
+pub(super) struct Slice {
+    buffer: Arc<SendBuffer>,
+    start: usize,
+    end: usize,
+}
+
+impl BufferPermits {
+    pub(super) fn new() -> Self {
+        Self {
+            interactive: Arc::new(Semaphore::new(INTERACTIVE_PERMITS)),
+            bulk: Arc::new(Semaphore::new(BULK_PERMITS)),
+        }
+    }
+
+    /// A handle by which one stream waits for permits.
+    pub(super) fn semaphore(&self, class: Class) -> PollSemaphore {
+        PollSemaphore::new(Arc::clone(match class {
+            Class::Interactive => &self.interactive,
+            Class::Bulk => &self.bulk,
+        }))
+    }
+}
+
+impl Class {
+    /// The permits that one read needs.
+    pub(super) fn permits(self) -> u32 {
+        match self {
+            Self::Interactive => 1,
+            Self::Bulk => PERMITS_PER_BUFFER,
+        }
+    }
+
+    /// The bytes that one read may return at most.
+    pub(super) fn longest_read(self) -> usize {
+        match self {
+            Self::Interactive => PERMIT_BYTES,
+            Self::Bulk => BUFFER_BYTES,
+        }
+    }
+
+    /// The class behind a read that returned so many bytes.
+    pub(super) fn after_read(bytes: usize) -> Self {
+        if bytes < PERMIT_BYTES {
+            Self::Interactive
+        } else {
+            Self::Bulk
+        }
+    }
+}
+
+impl SendBuffer {
+    pub(super) fn new(permits: OwnedSemaphorePermit) -> Self {
+        let mut memory = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+        memory.resize(BUFFER_BYTES, 0);
+        Self { memory, permits }
+    }
+
+    pub(super) fn memory(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+
+    /// The first bytes, in place.
+    pub(super) fn slice(self, length: usize) -> Slice {
+        Slice {
+            end: length.min(self.memory.len()),
+            start: 0,
+            buffer: Arc::new(self),
+        }
+    }
+
+    /// A copy of the first bytes, with the permits that it needs. The rest of the permits is free.
+    pub(super) fn copy(mut self, length: usize) -> (Vec<u8>, Option<OwnedSemaphorePermit>) {
+        let permits = self.permits.split(length.div_ceil(PERMIT_BYTES));
+        (self.memory.get(..length).unwrap_or_default().to_vec(), permits)
+    }
+}
+
+impl Drop for SendBuffer {
+    fn drop(&mut self) {
+        SPARE.with_borrow_mut(|spare| {
+            if spare.len() < MOST_SPARE {
+                spare.push(take(&mut self.memory));
+            }
+        });
+    }
+}
+
+impl Slice {
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.buffer.memory.get(self.start..self.end).unwrap_or_default()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Removes bytes at the start.
+    pub(super) fn advance(&mut self, count: usize) {
+        self.start = self.end.min(self.start + count);
+    }
+
+    /// Removes all but the first bytes.
+    pub(super) fn truncate(&mut self, length: usize) {
+        self.end = self.end.min(self.start + length);
+    }
+}
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The size of a send buffer: fewer and larger reads wake target and client less often.
+pub(super) const BUFFER_BYTES: usize = 256 * 1024;
+/// The memory that one permit stands for.
+const PERMIT_BYTES: usize = 4096;
+/// The permits of a whole send buffer.
+#[expect(clippy::cast_possible_truncation, reason = "it is 64")]
+const PERMITS_PER_BUFFER: u32 = (BUFFER_BYTES / PERMIT_BYTES) as u32;
+/// Two send buffers: more of them would not stay in the processor's cache.
+const BULK_PERMITS: usize = 2 * BUFFER_BYTES / PERMIT_BYTES;
+/// 64 KiB.
+const INTERACTIVE_PERMITS: usize = 16;
+/// The buffers that a worker thread keeps.
+const MOST_SPARE: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::iter::from_fn;
+    use std::task::{Context, Poll, Waker};
+
+    fn acquire(permits: &BufferPermits, class: Class) -> Option<OwnedSemaphorePermit> {
+        let mut context = Context::from_waker(Waker::noop());
+        match permits
+            .semaphore(class)
+            .poll_acquire_many(&mut context, class.permits())
+        {
+            Poll::Ready(permits) => permits,
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn interactive_reads_have_64_kib_of_their_own_whatever_bulk_holds() {
+        let permits = BufferPermits::new();
+        let _bulk: Vec<_> = from_fn(|| acquire(&permits, Class::Bulk)).collect();
+        let interactive: Vec<_> = from_fn(|| acquire(&permits, Class::Interactive)).collect();
+        assert_eq!(interactive.len() * Class::Interactive.longest_read(), 64 * 1024);
+    }
+
+    #[test]
+    fn a_full_read_makes_a_stream_bulk_and_a_short_one_makes_it_interactive() {
+        assert_eq!(Class::after_read(0), Class::Interactive);
+        assert_eq!(
+            Class::after_read(Class::Interactive.longest_read() - 1),
+            Class::Interactive
+        );
+        assert_eq!(Class::after_read(Class::Interactive.longest_read()), Class::Bulk);
+    }
+
+    #[test]
+    fn two_bulk_reads_are_unsent_at_most_and_a_copied_one_frees_its_buffer() {
+        let permits = BufferPermits::new();
+        let acquire = || acquire(&permits, Class::Bulk).map(SendBuffer::new);
+        let mut slices: Vec<Slice> = from_fn(acquire).map(|buffer| buffer.slice(BUFFER_BYTES)).collect();
+        assert_eq!(slices.len(), 2);
+        slices.pop();
+        let (bytes, kept) = acquire().unwrap().copy(100);
+        assert_eq!((bytes.len(), kept.unwrap().num_permits()), (100, 1));
+        assert!(acquire().is_some());
+    }
+}

@@ -1,0 +1,47 @@
+//! A refusal with the phrase that one client gets.
+
+use super::Refusal;
+use crate::text::ascii;
+
+/// A refusal with the phrase that one client gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// The refusal.
+    pub refusal: Refusal,
+    phrase: Option<Box<str>>,
+}
+
+impl Denial {
+    /// A refusal with a phrase of its own. Bytes that a reason phrase may not hold become `?`.
+    pub fn with_phrase(refusal: Refusal, phrase: &str) -> Self {
+        Self {
+            refusal,
+            phrase: Some(ascii(phrase.chars())),
+        }
+    }
+
+    /// The reason phrase: one ASCII line.
+    pub fn phrase(&self) -> &str {
+        self.phrase.as_deref().unwrap_or_else(|| self.refusal.phrase())
+    }
+}
+
+/// A refusal with the phrase of its row.
+impl From<Refusal> for Denial {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, phrase: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_has_the_phrase_of_its_refusal_or_a_harmless_one_of_its_own() {
+        let plain = Denial::from(Refusal::NoEndpoint);
+        assert_eq!(plain.phrase(), Refusal::NoEndpoint.phrase());
+        let own = Denial::with_phrase(Refusal::NoEndpoint, "none for a/b\r\nX: y\u{e9}");
+        assert_eq!(own.phrase(), "none for a/b??X: y?");
+    }
+}

@@ -1,0 +1,115 @@
+//! Text for logs and terminals: an error with its causes, and text of foreign origin made safe to print.
+
+use std::error::Error;
+
+/// An error and its causes in one line: `cannot look up proxy: Name or service not known`.
+///
+/// A cause that the line quotes already is left out: some crates repeat it in their own message.
+pub fn chain(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(below) = cause {
+        let message = below.to_string();
+        if !line.contains(&message) {
+            line.push_str(": ");
+            line.push_str(&message);
+        }
+        cause = below.source();
+    }
+    line
+}
+
+/// A foreign text for a log line: control and other unprintable characters become Rust escapes, such as `\n` and
+/// `\u{1b}`. Quotes and backslashes stay as they are.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '"' | '\'' | '\\' => escaped.push(character),
+            _ => escaped.extend(character.escape_debug()),
+        }
+    }
+    escaped
+}
+
+/// The first `longest` characters of a foreign text, [escaped], with `…` where the text goes on.
+pub fn excerpt(text: &str, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
+        Some((end, _)) => escaped(text.get(..end).unwrap_or_default()) + "…",
+        None => escaped(text),
+    }
+}
+
+/// A foreign text as printable ASCII: every other character becomes `?`. Bytes are passed as `char::from(byte)`.
+pub fn ascii(characters: impl Iterator<Item = char>) -> Box<str> {
+    let replace = |character| match character {
+        ' '..='~' => character,
+        _ => '?',
+    };
+    characters.map(replace).collect()
+}
+
+/// A foreign text as a person reads it on a terminal, at most `longest` characters: without escape sequences, line ends,
+/// invisible characters and those that reverse the direction of writing. White space at its ends is left out.
+pub fn printable(text: &str, longest: usize) -> String {
+    text.chars()
+        .filter(|&character| !character.is_control() && !is_invisible(character))
+        .take(longest)
+        .collect::<String>()
+        .trim()
+        .to_owned()
+}
+
+/// Zero-width characters, separators of lines, and the controls of bidirectional text (Unicode TR 9 section 2).
+fn is_invisible(character: char) -> bool {
+    matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{message}")]
+    struct Link {
+        message: &'static str,
+        source: Option<Box<Self>>,
+    }
+
+    #[test]
+    fn a_chain_names_each_cause_once() {
+        let link = |message, source: Option<Link>| Link {
+            message,
+            source: source.map(Box::new),
+        };
+        let error = link("no table: file", Some(link("file", Some(link("not found", None)))));
+        assert_eq!(chain(&error), "no table: file: not found");
+        assert_eq!(chain(&link("alone", None)), "alone");
+    }
+
+    #[test]
+    fn an_excerpt_is_short_and_cannot_steer_a_terminal() {
+        assert_eq!(excerpt("10 \"MiB\"/s", 60), "10 \"MiB\"/s");
+        assert_eq!(excerpt("\u{1b}[31m\n\u{202e}", 60), "\\u{1b}[31m\\n\\u{202e}");
+        assert_eq!(excerpt("déjà vu", 4), "déjà…");
+        assert_eq!(excerpt("déjà", 4), "déjà");
+    }
+
+    #[test]
+    fn ascii_replaces_each_other_character_by_one_question_mark() {
+        assert_eq!(&*ascii("a/b\r\nX: y\u{e9}~ \u{7f}".chars()), "a/b??X: y?~ ?");
+        assert_eq!(
+            &*ascii(b"OpenSSH_9.2\xff\0".iter().copied().map(char::from)),
+            "OpenSSH_9.2??"
+        );
+    }
+
+    #[test]
+    fn a_printable_text_has_no_control_and_no_invisible_character() {
+        assert_eq!(
+            printable(" \x1b[31mred\x07\x7f\u{9b}\u{202e}text\r\n", 400),
+            "[31mredtext"
+        );
+        assert_eq!(printable("abcdef", 3), "abc");
+    }
+}

@@ -1,0 +1,143 @@
+//! A tunnel whose client has its 200: it relays until something ends it, and says what did.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::thread;
+
+use super::pending::Pending;
+use super::record::TunnelRecord;
+use super::{Reached, Shared};
+use crate::allowlist::Target;
+use crate::cold::cold;
+use crate::direction::Direction;
+use crate::drain::Open;
+use crate::limits::clients::Client;
+use crate::limits::slots::Slot;
+use crate::net::transport::Transport;
+use crate::outcome::{Close, Reason, Side};
+use crate::relay::{self, Bounds, Early, Engine, Terms, Transports, relay};
+use crate::ssh::identification;
+
+/// A client and a target that are connected.
+///
+/// The fields are dropped in this order: a reader of the log line may rely on closed sockets.
+#[derive(Debug)]
+pub(super) struct Tunnel<'a, D: Transport> {
+    ends: Transports<D>,
+    target: Arc<Target>,
+    client: Arc<Client>,
+    _slots: Box<[Slot; 3]>,
+    record: TunnelRecord<'a>,
+    _open: Open,
+}
+
+/// After a panic it is unknown what was passed on: an end of stream would make it look complete.
+impl<D: Transport> Drop for Tunnel<'_, D> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.ends.downstream.reset_on_drop();
+            self.ends.upstream.reset_on_drop();
+        }
+    }
+}
+
+impl<'a, D: Transport> Tunnel<'a, D> {
+    /// A tunnel from this client to the target that was reached; `early` are the bytes read behind the request.
+    pub(super) fn new(pending: Pending<'a>, reached: Reached, downstream: D, early: Vec<u8>) -> Self {
+        let Reached {
+            target,
+            slots,
+            upstream,
+        } = reached;
+        Self {
+            record: pending.record.established(&target),
+            target,
+            client: pending.origin.client,
+            _slots: slots,
+            _open: pending.shared.drain.opened(),
+            ends: Transports {
+                downstream,
+                upstream: upstream.stream,
+                early: Box::new(Early {
+                    upload: early,
+                    ..Early::default()
+                }),
+            },
+        }
+    }
+
+    /// Relays to the end, and records it.
+    pub(super) async fn run(&mut self, shared: &Shared) {
+        let close = self.carry(shared).await;
+        self.record.closed(close);
+    }
+
+    async fn carry(&mut self, shared: &Shared) -> Close {
+        let Self {
+            ends,
+            target,
+            client,
+            record,
+            ..
+        } = self;
+        let bounds = |direction| Bounds {
+            tunnel: target.limit(direction),
+            shared: [target.shared(), &client.budgets, &shared.total].map(|budgets| Some(budgets.of(direction))),
+        };
+        let options = relay::Options {
+            idle: target.idle(shared.relay.idle),
+            ..shared.relay
+        };
+        let terms = Terms {
+            upload: bounds(Direction::Upload),
+            download: bounds(Direction::Download),
+            meter: &record.meter,
+            resources: &shared.resources,
+            engine: Engine::Adaptive,
+            options: &options,
+        };
+        let mut ending = pin!(ending(target, record, shared));
+        if target.ssh_only() {
+            let identified = cold(identify(ends, record, shared, ending.as_mut())).await;
+            if let Err(close) = identified {
+                return close;
+            }
+        }
+        relay(ends, &terms, ending).await
+    }
+}
+
+/// Waits for the SSH identifications of both sides.
+async fn identify<D: Transport>(
+    ends: &mut Transports<D>,
+    record: &TunnelRecord<'_>,
+    shared: &Shared,
+    ending: Pin<&mut impl Future<Output = Close>>,
+) -> Result<(), Close> {
+    let identified = |side, software| record.identified(side, software);
+    let exchanged = tokio::select! {
+        biased;
+        exchanged = identification::exchange(ends, &record.meter, &shared.identification, identified) => exchanged,
+        close = ending => Err(close),
+    };
+    if let Err(close) = exchanged {
+        relay::let_go(ends, close, false).await;
+    }
+    exchanged
+}
+
+/// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, or
+/// in a drain.
+async fn ending(target: &Target, record: &TunnelRecord<'_>, shared: &Shared) -> Close {
+    let last_moved = || record.meter.last_moved();
+    let reason = tokio::select! {
+        () = target.outlived() => Reason::Lifetime,
+        () = target.revoked() => Reason::Revoked,
+        () = shared.drain.closes(record.id().number, last_moved) => Reason::Drained,
+    };
+    Close {
+        by: Side::Proxy,
+        reason,
+    }
+}

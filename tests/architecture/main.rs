@@ -1,0 +1,186 @@
+//! Holds the sources to the layers: an import goes down or sideways, never up, and makes no circle.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot read the sources has failed"
+)]
+
+mod sources;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use self::sources::{Sources, root, words};
+
+/// The folders of `src` from the bottom to the top, each with the file of its name; some are a file alone.
+const LAYERS: [(&str, &[&str]); 6] = [
+    (
+        "words",
+        &["authority", "cold", "direction", "fnv", "outcome", "text", "values"],
+    ),
+    ("machinery", &["drain", "limits", "net"]),
+    ("protocols", &["relay", "ssh", "tls"]),
+    ("questions", &["allowlist", "connect", "metrics"]),
+    ("tunnel", &["tunnel"]),
+    ("programs", &["app", "client", "config", "kubernetes", "main"]),
+];
+
+/// The folders that may name a crate. Crates that are not listed are free to all.
+const OWNERS: [(&str, &[&str]); 23] = [
+    ("anyhow", &["main"]),
+    ("arc_swap", &["allowlist"]),
+    ("clap", &["main"]),
+    ("futures_util", &["connect"]),
+    ("granit_parser", &["config"]),
+    ("h2", &["client", "connect"]),
+    ("http_body_util", &["app", "kubernetes"]),
+    ("httparse", &["client", "connect"]),
+    ("humantime", &["kubernetes", "main", "values"]),
+    ("hyper", &["app", "kubernetes"]),
+    ("hyper_util", &["app"]),
+    ("k8s_openapi", &["kubernetes"]),
+    ("kube", &["kubernetes"]),
+    ("prometheus", &["metrics"]),
+    ("rustix", &["client", "kubernetes", "limits", "net", "relay"]),
+    ("rustls", &["client", "tls"]),
+    ("rustls_native_certs", &["client"]),
+    ("serde_json", &["app", "kubernetes"]),
+    ("socket2", &["client", "net"]),
+    ("tokio_rustls", &["client"]),
+    ("tracing_appender", &["app"]),
+    ("tracing_subscriber", &["app"]),
+    ("x509_parser", &["tls"]),
+];
+
+#[test]
+fn every_folder_has_a_layer_and_imports_none_above_it() {
+    let sources = Sources::read();
+    let mut wrong = Vec::new();
+    for source in &sources.0 {
+        let Some(own) = layer(source.folder()) else {
+            wrong.push(format!("{} belongs to no layer", source.path.display()));
+            continue;
+        };
+        for import in source.imports(&sources) {
+            if layer(&import[0]).is_none_or(|other| other > own) {
+                wrong.push(format!("{} imports {}", source.path.display(), import.join("::")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn files_do_not_import_each_other_in_circles() {
+    let sources = Sources::read();
+    let mut graph = BTreeMap::new();
+    for source in &sources.0 {
+        let files = source
+            .imports(&sources)
+            .into_iter()
+            .filter_map(|path| sources.definition(&path));
+        // A file may use what the files above it in its own folder define: they hold the folder's words.
+        let others = files.filter(|file| !source.module.starts_with(&file.module));
+        let others: BTreeSet<_> = others.map(|file| file.module.join("::")).collect();
+        graph.insert(source.module.join("::"), others);
+    }
+    assert_no_circle(graph);
+}
+
+#[test]
+fn folders_do_not_import_each_other_in_circles() {
+    let sources = Sources::read();
+    let mut graph: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for source in &sources.0 {
+        let folders = source.imports(&sources).into_iter().map(|path| path[0].clone());
+        let others = folders.filter(|folder| folder != source.folder());
+        graph.entry(source.folder().to_owned()).or_default().extend(others);
+    }
+    assert_no_circle(graph);
+}
+
+#[test]
+fn each_crate_is_named_by_its_owners_only() {
+    let mut wrong = Vec::new();
+    for source in &Sources::read().0 {
+        for (name, owners) in OWNERS {
+            if !owners.contains(&source.folder()) && names_crate(&source.code, name) {
+                wrong.push(format!("{} names {name}", source.path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn there_is_no_unsafe_and_nothing_relaxes_the_lints() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    assert!(manifest.contains("unsafe_code = \"forbid\""));
+    for source in &Sources::read().0 {
+        for word in ["unsafe", "allow"] {
+            let found = match word {
+                "allow" => source.code.contains("#[allow(") || source.code.contains("#![allow("),
+                _ => words(&source.code).any(|found| found == word),
+            };
+            assert!(!found, "{}: {word}", source.path.display());
+        }
+    }
+}
+
+#[test]
+fn a_file_says_what_it_does_first_and_stays_small() {
+    let vague = ["mod", "util", "utils", "common", "helpers", "types", "manager"];
+    for source in &Sources::read().0 {
+        let path = source.path.display();
+        let text = fs::read_to_string(&source.path).unwrap();
+        assert!(text.starts_with("//! "), "{path} does not say what it does");
+        let lines = text
+            .lines()
+            .take_while(|line| !line.starts_with("#[cfg(test)]"))
+            .count();
+        assert!(lines <= 400, "{path} has {lines} lines before its tests");
+        let stem = source.path.file_stem().unwrap().to_str().unwrap();
+        assert!(!vague.contains(&stem), "{path} has a name that says nothing");
+    }
+}
+
+/// Takes away what imports nothing that is left. A circle, and what imports it, stays.
+fn assert_no_circle(mut graph: BTreeMap<String, BTreeSet<String>>) {
+    while let Some(free) = graph
+        .iter()
+        .find(|(_, imports)| imports.iter().all(|name| !graph.contains_key(name)))
+    {
+        let free = free.0.clone();
+        graph.remove(&free);
+    }
+    // And what nothing in the circle imports, so that the rest is the circle alone.
+    while let Some(unused) = graph
+        .keys()
+        .find(|name| !graph.values().any(|imports| imports.contains(*name)))
+        .cloned()
+    {
+        graph.remove(&unused);
+    }
+    let circle: BTreeMap<_, Vec<_>> = graph
+        .iter()
+        .map(|(name, imports)| {
+            (
+                name,
+                imports.iter().filter(|import| graph.contains_key(*import)).collect(),
+            )
+        })
+        .collect();
+    assert!(circle.is_empty(), "these import each other: {circle:#?}");
+}
+
+fn layer(folder: &str) -> Option<usize> {
+    LAYERS.iter().position(|(_, folders)| folders.contains(&folder))
+}
+
+fn names_crate(code: &str, name: &str) -> bool {
+    code.match_indices(&format!("{name}::")).any(|(start, _)| {
+        let before = code[..start].chars().next_back();
+        !before.is_some_and(|character| character.is_alphanumeric() || character == '_' || character == ':')
+    })
+}

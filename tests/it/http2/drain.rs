@@ -1,0 +1,88 @@
+//! The ends of connections: by a drain, without a tunnel, without a request.
+
+use switchboard::drain::Drained;
+
+use super::peer::{Peer, code};
+use super::raw::Raw;
+use crate::harness::allow;
+use crate::harness::ports::Ports;
+use crate::harness::proxy::Proxy;
+use crate::harness::target::{Echo, Target};
+
+#[test]
+fn a_drain_sends_goaway_refuses_new_tunnels_and_waits_for_the_others() {
+    let echo = Echo::listen();
+    let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "drain: {delay: 0s, timeout: 1h}\n"));
+    let mut peer = Peer::connect(proxy.public());
+    peer.open(1, "box:22");
+    proxy.stop();
+    // The first says that the end is near, the second which streams are served (RFC 9113 section 6.8).
+    let goaway = peer.event("goaway", 0);
+    assert_eq!(
+        (&goaway["code"], &goaway["last"]),
+        (&code::NO_ERROR.into(), &0x7fff_ffff_u32.into())
+    );
+    assert_eq!(peer.event("goaway", 0)["last"], 1);
+    peer.expect_echo(1);
+    peer.tell("end 1");
+    peer.expect_end(1);
+    assert_eq!(peer.event("closed", 0)["how"], "end");
+    assert_eq!(proxy.drained(), Drained::Clean);
+}
+
+#[test]
+fn past_the_deadline_of_the_drain_tunnels_end_with_a_fin_and_then_the_connection() {
+    let target = Target::listen();
+    let settings = allow(&[("box:22", target.address())]) + "drain: {delay: 0s, timeout: 0s, spread: 0s}\n";
+    let proxy = Proxy::start(&settings);
+    let mut peer = Peer::connect(proxy.public());
+    peer.open(1, "box:22");
+    let mut server = target.accept();
+    proxy.stop();
+    server.expect_end();
+    peer.expect_end(1);
+    peer.event("closed", 0);
+    assert_eq!(proxy.drained(), Drained::Cut);
+}
+
+#[test]
+fn a_connection_whose_tunnels_have_ended_is_closed_after_the_head_timeout() {
+    let echo = Echo::listen();
+    let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {head: 3s}\n"));
+    let mut peer = Peer::connect(proxy.public());
+    peer.open(1, "box:22");
+    peer.expect_echo(1);
+    peer.tell("end 1");
+    peer.expect_end(1);
+    let goaway = peer.event("goaway", 0);
+    assert_eq!((&goaway["code"], &goaway["last"]), (&code::NO_ERROR.into(), &1.into()));
+    peer.event("closed", 0);
+    proxy.settles("connections_active", 0.0);
+    // It had its tunnel: there is nothing more to be said of it.
+    proxy.settles("connect_requests_total{code=\"408\",reason=\"head_timeout\"}", 0.0);
+}
+
+#[test]
+fn a_connection_without_a_request_gets_goaway_and_counts_as_a_late_head() {
+    let echo = Echo::listen();
+    let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {head: 300ms}\n"));
+    assert_eq!(
+        Raw::connect(proxy.public()).goaway().map(u64::from),
+        Some(code::NO_ERROR)
+    );
+    proxy.settles("connect_requests_total{code=\"408\",reason=\"head_timeout\"}", 1.0);
+    let mut silent = proxy.client("PRI * HTTP/2.0\r\n\r\n");
+    // Our SETTINGS, and the end.
+    silent.rest();
+    proxy.settles("connect_requests_total{code=\"408\",reason=\"head_timeout\"}", 2.0);
+    proxy.settles("connections_active", 0.0);
+}
+
+#[test]
+fn a_broken_preface_is_malformed() {
+    let echo = Echo::listen();
+    let proxy = Proxy::start(&allow(&[("box:22", echo.address())]));
+    let mut client = proxy.client("PRI * HTTP/2.0\r\n\r\nSX\r\n\r\n");
+    client.rest();
+    proxy.settles("connect_requests_total{code=\"400\",reason=\"malformed\"}", 1.0);
+}
