@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use switchboard::allowlist::StaticTarget;
 use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
-use switchboard::app::logging::{self, ParseError};
+use switchboard::app::logging::{self, Logging, ParseError};
 use switchboard::app::{App, Command, LoadConfig, StartError};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
 use switchboard::config::{Config, LoadError, Overrides};
@@ -159,7 +159,7 @@ fn is_usage(cause: &(dyn Error + 'static)) -> bool {
 }
 
 fn serve(options: Serve) -> anyhow::Result<ExitCode> {
-    let logging = logging::start(&options.log).context("--log")?;
+    let logging = start_logging(&options)?;
     let dropped = logging.dropped.clone();
     let runtime = runtime::Builder::new_multi_thread()
         .enable_all()
@@ -176,6 +176,13 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
     Ok(match drained? {
         Drained::Clean => ExitCode::SUCCESS,
         Drained::Cut => ExitCode::from(DRAIN_CUT),
+    })
+}
+
+fn start_logging(options: &Serve) -> anyhow::Result<Logging> {
+    logging::start(&options.log).map_err(|error| match error {
+        logging::StartError::Filter(fault) => anyhow::Error::new(fault).context("--log"),
+        logging::StartError::Open(_) => error.into(),
     })
 }
 

@@ -1,0 +1,106 @@
+//! The two logs of the real binary when they cannot be written.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::pipe;
+use std::process::{Command, Stdio};
+
+use crate::harness::ports::Ports;
+use crate::harness::process::{Server, Settings, switchboard};
+use crate::harness::target::Target;
+use crate::harness::{allow, eventually};
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const NO_DELAY: &str = "drain: {delay: 0s}\n";
+
+/// The messages up to the end of the process, which is asked for.
+fn messages(server: &mut Server) -> Vec<String> {
+    server.process.signal(Signal::TERM);
+    assert_eq!(server.process.exit_status(), 0);
+    server.process.stderr.rest()
+}
+
+#[test]
+fn access_lines_that_cannot_be_written_are_counted_and_reported_once() {
+    let without_reader = || {
+        let (reader, writer) = pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    for (stdout, error) in [(without_reader(), "Broken pipe"), (full(), "No space left")] {
+        let settings = Settings::new(NO_DELAY);
+        let mut server = Server::start_into(switchboard(&["serve", "--config", settings.path()]), stdout);
+        for lost in 1..=5 {
+            server.answer("other:22");
+            server.settles("log_lines_dropped", f64::from(lost));
+        }
+        let messages = messages(&mut server);
+        let reports: Vec<_> = messages.iter().filter(|line| line.contains(error)).collect();
+        assert_eq!(reports.len(), 1, "{messages:#?}");
+        assert!(
+            reports[0].contains("ERROR") && reports[0].contains("access lines"),
+            "{}",
+            reports[0]
+        );
+    }
+}
+
+#[test]
+fn the_line_after_a_torn_one_begins_on_a_line_of_its_own() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("access.log");
+    let settings = Settings::new(NO_DELAY);
+    // A limit of 1,024 bytes tears the second line. SIGXFSZ is ignored, so that write(2) fails instead.
+    let mut command = Command::new("bash");
+    command.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\""]);
+    let arguments = switchboard(&["serve", "--config", settings.path()]);
+    command.arg(arguments.get_program()).args(arguments.get_args());
+    let log = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+    let mut server = Server::start_into(command, log.try_clone().unwrap());
+    server.answer("first:22");
+    eventually("a whole line", || {
+        fs::read_to_string(&path).unwrap().ends_with('\n').then_some(())
+    });
+    server.answer("torn:22");
+    server.settles("log_lines_dropped", 1.0);
+    let torn = fs::read_to_string(&path).unwrap();
+    assert!(torn.len() == 1024 && !torn.ends_with('\n'), "{torn}");
+    // Space comes back, and what is left ends in the middle of a line.
+    log.set_len(100).unwrap();
+    server.answer("third:22");
+    eventually("the third line", || {
+        fs::read_to_string(&path).unwrap().contains("third").then_some(())
+    });
+    let messages = messages(&mut server);
+    assert!(
+        messages
+            .iter()
+            .any(|line| line.contains("written again") && line.contains("lost=1")),
+        "{messages:#?}"
+    );
+    let text = fs::read_to_string(&path).unwrap();
+    let third: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(third["server.address"], "third");
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert_eq!(server.process.stdout.next(), None);
+}
+
+/// The pipe is full, the queue is full, and still the process ends.
+#[test]
+fn a_stalled_reader_of_the_access_log_does_not_keep_the_process() {
+    let (reader, writer) = pipe().unwrap();
+    let target = Target::listen();
+    let settings = Settings::new(&(allow(&[("devbox:22", target.address())]) + NO_DELAY));
+    let mut server = Server::start_into(switchboard(&["serve", "--config", settings.path()]), writer);
+    eventually("lines are dropped", || {
+        for _ in 0..1_000 {
+            server.tunnel("devbox:22", &target);
+        }
+        (server.scrape().value("log_lines_dropped") > 0.0).then_some(())
+    });
+    server.process.signal(Signal::TERM);
+    assert_eq!(server.process.exit_status(), 0);
+    drop(reader);
+}
