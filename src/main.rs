@@ -130,7 +130,7 @@ struct Serve {
         value_delimiter = ' '
     )]
     allow: Vec<StaticTarget>,
-    /// Filter of the messages on stderr, such as `warn` or `info,switchboard=debug`
+    /// Filter of the messages on stderr, such as `warn` or `debug,h2=warn`: other crates are silent unless named
     #[arg(long, env = "SWITCHBOARD_LOG", value_name = "FILTER", default_value = "info")]
     log: String,
 }

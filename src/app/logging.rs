@@ -11,7 +11,7 @@ use tracing::Level;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 /// Why a filter is malformed.
 pub use tracing_subscriber::filter::ParseError;
-use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
+use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, filter_fn};
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -69,15 +69,15 @@ impl Dropped {
     }
 }
 
-/// Starts logging for the process. `filter` selects messages, such as `info` or `warn,switchboard=debug`; it does not
-/// apply to access lines.
+/// Starts logging for the process. `filter` selects messages, such as `warn` or `debug,h2=warn`, where a level without
+/// a name is that of switchboard; other crates are silent unless it names them. It does not apply to access lines.
 ///
 /// Each writer has a bounded queue and a thread of its own: a log reader that stalls costs lines, but delays no tunnel.
 ///
 /// # Errors
 /// The filter is malformed, or a descriptor is lacking.
 pub fn start(filter: &str) -> Result<Logging, StartError> {
-    let filter = EnvFilter::try_new(format!("{QUIET}{filter}"))?;
+    let filter = EnvFilter::try_new(directives(filter))?;
     let (access, access_writer, access_dropped) = writer("access lines", &io::stdout())?;
     let (messages, messages_writer, messages_dropped) = writer("messages", &io::stderr())?;
     let is_access = filter_fn(|event| event.target() == ACCESS);
@@ -103,6 +103,20 @@ pub fn start(filter: &str) -> Result<Logging, StartError> {
     })
 }
 
+/// The directives of a user's filter. A peer can have other crates log what it likes (h2 warns of each PING that it did
+/// not send), so they are silent by default.
+fn directives(filter: &str) -> String {
+    let mut directives = DEFAULT.to_owned();
+    for directive in filter.split(',').filter(|directive| !directive.trim().is_empty()) {
+        directives.push(',');
+        if directive.trim().parse::<LevelFilter>().is_ok() {
+            directives.push_str("switchboard=");
+        }
+        directives.push_str(directive.trim());
+    }
+    directives
+}
+
 /// Not by `io::stdout`, which keeps what it could not write, and says that it has written to a descriptor which is closed.
 fn writer(name: &'static str, to: &impl AsFd) -> io::Result<(NonBlocking, WorkerGuard, (ErrorCounter, Lost))> {
     let to = File::from(to.as_fd().try_clone_to_owned()?);
@@ -116,9 +130,30 @@ fn writer(name: &'static str, to: &impl AsFd) -> io::Result<(NonBlocking, Worker
     Ok((queue, guard, dropped))
 }
 
-/// Off unless a filter names it: kube logs every failed request as an error, and the reconciler logs outages itself.
-const QUIET: &str = "kube_client=off,";
+const DEFAULT: &str = "switchboard=info";
 /// At 600 bytes a line, 10 MiB at most.
 const QUEUED_LINES: usize = 16_384;
 /// The drop of the guards takes 2.2 s at most where it does not print.
 const LONGEST_FLUSH: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_without_a_name_is_that_of_switchboard() {
+        for (filter, expected) in [
+            ("", "switchboard=info"),
+            ("off", "switchboard=info,switchboard=off"),
+            ("WARN, h2=debug,", "switchboard=info,switchboard=WARN,h2=debug"),
+            ("json", "switchboard=info,json"),
+            (
+                "kube[request{verb=get}]=trace",
+                "switchboard=info,kube[request{verb=get}]=trace",
+            ),
+        ] {
+            assert_eq!(directives(filter), expected);
+            EnvFilter::try_new(expected).unwrap();
+        }
+    }
+}

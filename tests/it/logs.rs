@@ -1,9 +1,10 @@
-//! The two logs of the real binary when they cannot be written.
+//! The two logs of the real binary: when they cannot be written, and when a stranger would fill them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::pipe;
 use std::process::{Command, Stdio};
 
+use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings, switchboard};
 use crate::harness::target::Target;
@@ -85,6 +86,46 @@ fn the_line_after_a_torn_one_begins_on_a_line_of_its_own() {
     assert_eq!(third["server.address"], "third");
     assert_eq!(text.lines().count(), 2, "{text}");
     assert_eq!(server.process.stdout.next(), None);
+}
+
+#[test]
+fn a_filter_that_names_no_level_for_switchboard_leaves_it_at_info() {
+    for filter in ["json", "h2=debug", "kube_client=error", ""] {
+        let settings = Settings::new(NO_DELAY);
+        let mut server = Server::start(switchboard(&["serve", "--config", settings.path(), "--log", filter]));
+        let messages = messages(&mut server);
+        assert!(
+            messages.iter().any(|line| line.contains("drained")),
+            "{filter}: {messages:#?}"
+        );
+    }
+}
+
+/// An HTTP/2 connection that answers pings which were never sent; h2 warns of each.
+fn answer_no_ping(server: &Server) {
+    let mut client = Peer::connect(server.public());
+    client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    client.send(b"\0\0\x08\x06\x01\0\0\0\0pingpong".repeat(50));
+    client.finish();
+    client.ends();
+}
+
+#[test]
+fn other_crates_are_silent_unless_the_filter_names_them() {
+    for (filter, speaks) in [("info", false), ("trace", false), ("info,h2=warn", true)] {
+        let settings = Settings::new(NO_DELAY);
+        let mut server = Server::start(switchboard(&["serve", "--config", settings.path(), "--log", filter]));
+        answer_no_ping(&server);
+        server.settles("connections_active", 0.0);
+        let messages = messages(&mut server);
+        let foreign = |line: &&String| !line.contains(" switchboard::");
+        assert_eq!(
+            messages.iter().any(|line| foreign(&line)),
+            speaks,
+            "{filter}: {messages:#?}"
+        );
+        assert_eq!(messages.iter().any(|line| line.contains("PING")), speaks, "{filter}");
+    }
 }
 
 /// The pipe is full, the queue is full, and still the process ends.
