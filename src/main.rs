@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use switchboard::allowlist::StaticTarget;
 use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
@@ -133,6 +133,24 @@ struct Serve {
     /// Filter of the messages on stderr, such as `warn` or `debug,h2=warn`: other crates are silent unless named
     #[arg(long, env = "SWITCHBOARD_LOG", value_name = "FILTER", default_value = "info")]
     log: String,
+    /// Form of the messages on stderr
+    #[arg(long, env = "SWITCHBOARD_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+impl From<LogFormat> for logging::Format {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -180,7 +198,7 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
 }
 
 fn start_logging(options: &Serve) -> anyhow::Result<Logging> {
-    logging::start(&options.log).map_err(|error| match error {
+    logging::start(&options.log, options.log_format.into()).map_err(|error| match error {
         logging::StartError::Filter(fault) => anyhow::Error::new(fault).context("--log"),
         logging::StartError::Open(_) => error.into(),
     })

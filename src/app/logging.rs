@@ -1,4 +1,4 @@
-//! Logging: access lines to stdout as JSON, messages to stderr as text, and no wait for a slow reader of either.
+//! Logging: access lines to stdout as JSON, messages to stderr as text or JSON, and no wait for a slow reader of either.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -20,6 +20,16 @@ use self::writer::{BatchWriter, Lost};
 use crate::tunnel::record::ACCESS;
 
 mod writer;
+
+/// The form of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// One line of text for each.
+    #[default]
+    Text,
+    /// One line of JSON for each, with the fields `timestamp`, `level` and `message`.
+    Json,
+}
 
 /// Why logging cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +86,7 @@ impl Dropped {
 ///
 /// # Errors
 /// The filter is malformed, or a descriptor is lacking.
-pub fn start(filter: &str) -> Result<Logging, StartError> {
+pub fn start(filter: &str, format: Format) -> Result<Logging, StartError> {
     let filter = EnvFilter::try_new(directives(filter))?;
     let (access, access_writer, access_dropped) = writer("access lines", &io::stdout())?;
     let (messages, messages_writer, messages_dropped) = writer("messages", &io::stderr())?;
@@ -92,10 +102,19 @@ pub fn start(filter: &str) -> Result<Logging, StartError> {
         .with_filter(filter_fn(|event| {
             event.target() == ACCESS && *event.level() <= Level::INFO
         }));
-    let messages = fmt::layer()
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(messages)
-        .with_filter(filter.and(is_access.not()));
+    let text = fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(messages);
+    let messages = match format {
+        Format::Text => text.boxed(),
+        Format::Json => text
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .with_span_list(false)
+            // As above: collectors put both streams of a container into one index.
+            .with_target(false)
+            .boxed(),
+    };
+    let messages = messages.with_filter(filter.and(is_access.not()));
     tracing_subscriber::registry().with(access).with(messages).init();
     Ok(Logging {
         dropped: Dropped([access_dropped, messages_dropped]),

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Server, Settings, switchboard};
+use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
 use crate::harness::{allow, eventually};
 use rustix::process::Signal;
@@ -86,6 +86,32 @@ fn the_line_after_a_torn_one_begins_on_a_line_of_its_own() {
     assert_eq!(third["server.address"], "third");
     assert_eq!(text.lines().count(), 2, "{text}");
     assert_eq!(server.process.stdout.next(), None);
+}
+
+#[test]
+fn messages_are_json_where_they_are_asked_for_as_json() {
+    let settings = Settings::new(NO_DELAY);
+    let serve = ["serve", "--config", settings.path(), "--log", "debug"];
+    let mut by_environment = switchboard(&serve);
+    by_environment.env("SWITCHBOARD_LOG_FORMAT", "json");
+    for command in [
+        switchboard(&[&serve[..], &["--log-format", "json"]].concat()),
+        by_environment,
+    ] {
+        // Not by Server: its ports are in the messages.
+        let mut process = Process::spawn(command);
+        let public = process.stderr.find("public port ");
+        process.signal(Signal::TERM);
+        assert_eq!(process.exit_status(), 0);
+        for line in [vec![public], process.stderr.rest()].concat() {
+            let message: Value = serde_json::from_str(&line).unwrap();
+            for field in ["timestamp", "level", "message"] {
+                assert!(message[field].is_string(), "{line}");
+            }
+            // As in the access log, which a collector may put into the same index.
+            assert!(message["target"].is_null(), "{line}");
+        }
+    }
 }
 
 #[test]
