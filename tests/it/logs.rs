@@ -2,13 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::pipe;
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
-use crate::harness::{allow, eventually};
+use crate::harness::{allow, eventually, request};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -152,6 +153,105 @@ fn other_crates_are_silent_unless_the_filter_names_them() {
         );
         assert_eq!(messages.iter().any(|line| line.contains("PING")), speaks, "{filter}");
     }
+}
+
+/// The access lines up to the end of the process, which is asked for.
+fn access_lines(mut server: Server) -> Vec<Value> {
+    messages(&mut server);
+    let lines = server.process.stdout.rest();
+    lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The lines of that client and reason, and the connections that they stand for.
+fn counted(lines: &[Value], client: &str, reason: &str) -> (usize, u64) {
+    let of_it: Vec<_> = lines
+        .iter()
+        .filter(|line| line["client.address"] == client && line["reason"] == reason)
+        .collect();
+    let count = of_it.iter().map(|line| line["count"].as_u64().unwrap()).sum();
+    (of_it.len(), count)
+}
+
+#[test]
+fn refusals_of_one_address_share_lines_that_say_how_many_they_are() {
+    const FLOOD: u32 = 300;
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let server = Server::with(&Settings::new(&(list + NO_DELAY)));
+    let since = std::time::Instant::now();
+    for _ in 0..FLOOD {
+        server.client("garbage\r\n\r\n").expect("HTTP/1.1 400 ");
+        server.client(request("other:22")).expect("HTTP/1.1 403 ");
+    }
+    let took = usize::try_from(since.elapsed().as_secs()).unwrap();
+    let mut neighbour = Peer::connect_from(Ipv4Addr::new(127, 0, 0, 9), server.public());
+    neighbour.send("garbage\r\n\r\n");
+    neighbour.expect("HTTP/1.1 400 ");
+    server.settles(
+        r#"connect_requests_total{code="400",reason="malformed"}"#,
+        f64::from(FLOOD + 1),
+    );
+    server.settles(
+        r#"connect_requests_total{code="403",reason="not_allowed"}"#,
+        f64::from(FLOOD),
+    );
+    let lines = access_lines(server);
+    let (garbage, stands_for) = counted(&lines, "127.0.0.1", "malformed");
+    assert_eq!(stands_for, u64::from(FLOOD));
+    // One a second, and one of the rest at the end.
+    assert!(garbage <= took + 3, "{garbage} lines in {took} s");
+    let (denied, stands_for) = counted(&lines, "127.0.0.1", "not_allowed");
+    assert_eq!(stands_for, u64::from(FLOOD));
+    assert!(denied <= 10 * (took + 3), "{denied} lines in {took} s");
+    assert_eq!(counted(&lines, "127.0.0.9", "malformed"), (1, 1));
+}
+
+#[test]
+fn what_an_address_is_owed_is_written_within_seconds() {
+    let mut server = Server::with(&Settings::new(""));
+    for _ in 0..20 {
+        server.client("garbage\r\n\r\n").expect("HTTP/1.1 400 ");
+    }
+    let mut count = 0;
+    while count < 20 {
+        let line: Value = serde_json::from_str(&server.process.stdout.next().unwrap()).unwrap();
+        assert_eq!(line["reason"], "malformed");
+        count += line["count"].as_u64().unwrap();
+    }
+    assert_eq!(count, 20);
+}
+
+#[test]
+fn every_established_tunnel_has_a_line_of_its_own() {
+    const TUNNELS: usize = 100;
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let server = Server::with(&Settings::new(&(list + NO_DELAY)));
+    for _ in 0..TUNNELS {
+        server.tunnel("devbox:22", &target);
+    }
+    server.settles("connections_active", 0.0);
+    let lines = access_lines(server);
+    assert_eq!(lines.len(), TUNNELS);
+    assert!(lines.iter().all(|line| line["count"] == 1 && line["status"] == 200));
+}
+
+#[test]
+fn a_crowd_of_addresses_does_not_get_a_line_each() {
+    const ADDRESSES: u32 = 3_000;
+    let server = Server::with(&Settings::new(NO_DELAY));
+    let since = std::time::Instant::now();
+    for number in 0..ADDRESSES {
+        let source = Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 0).to_bits() + number);
+        let mut client = Peer::connect_from(source, server.public());
+        client.send("garbage\r\n\r\n");
+        client.expect("HTTP/1.1 400 ");
+    }
+    let took = usize::try_from(since.elapsed().as_secs()).unwrap();
+    let lines = access_lines(server);
+    let stand_for: u64 = lines.iter().map(|line| line["count"].as_u64().unwrap()).sum();
+    assert_eq!(stand_for, u64::from(ADDRESSES));
+    assert!(lines.len() <= 1_025 * (took + 2), "{} lines in {took} s", lines.len());
 }
 
 /// The pipe is full, the queue is full, and still the process ends.
