@@ -271,9 +271,8 @@ impl<'a> Record<'a> {
     fn write_line(&self, outcome: Outcome) {
         let [client_software, target_software] = &*self.software;
         self.telemetry.access_log.write(&Line {
-            client: Some(self.client.ip()),
+            addresses: Some([self.client.ip(), self.peer.ip()]),
             client_port: self.client.port(),
-            peer: Some(self.peer.ip()),
             tls: self.tls.as_deref(),
             http: self.http,
             authority: self.authority.as_ref(),

@@ -29,7 +29,8 @@ type Key = (Option<IpAddr>, &'static str);
 /// The lines of this second.
 #[derive(Debug)]
 struct Share {
-    client: Option<IpAddr>,
+    /// The client and the peer of the first refusal; `None` where the share is that of many clients.
+    first: Option<[IpAddr; 2]>,
     refusal: Refusal,
     written: u32,
     left_out: u64,
@@ -38,8 +39,8 @@ struct Share {
 impl AccessLog {
     /// Writes the line, or counts it for a later one.
     pub(super) fn write(&self, line: &Line<'_>) {
-        let is_admitted = match (line.outcome, line.client) {
-            (Outcome::Refused(refusal), Some(client)) => self.admits(client, refusal),
+        let is_admitted = match (line.outcome, line.addresses) {
+            (Outcome::Refused(refusal), Some(addresses)) => self.admits(addresses, refusal),
             (Outcome::Refused(_), None) | (Outcome::Closed(_), _) => true,
         };
         if is_admitted {
@@ -61,7 +62,8 @@ impl AccessLog {
         self.write_counts();
     }
 
-    fn admits(&self, client: IpAddr, refusal: Refusal) -> bool {
+    fn admits(&self, addresses: [IpAddr; 2], refusal: Refusal) -> bool {
+        let [client, _] = addresses;
         let most = lines_a_second(refusal);
         let key = (Some(network(client)), refusal.label());
         let mut shares = self.shares.lock();
@@ -71,7 +73,7 @@ impl AccessLog {
         let has_space = shares.len() < MOST_SHARES || shares.contains_key(&key);
         let key = if has_space { key } else { (None, refusal.label()) };
         let share = shares.entry(key).or_insert_with(|| Share {
-            client: has_space.then_some(client),
+            first: has_space.then_some(addresses),
             refusal,
             written: 0,
             left_out: 0,
@@ -92,13 +94,13 @@ impl AccessLog {
             if share.left_out == 0 {
                 return false;
             }
-            due.push((share.client, share.refusal, share.left_out));
+            due.push((share.first, share.refusal, share.left_out));
             share.left_out = 0;
             share.written = 1;
             true
         });
-        for (client, refusal, count) in due {
-            Line::of_several(client, refusal, count).write();
+        for (first, refusal, count) in due {
+            Line::of_several(first, refusal, count).write();
         }
     }
 }
@@ -162,8 +164,8 @@ mod tests {
 
     /// The lines that are written at once, of that many refusals of a client.
     fn admitted(log: &AccessLog, client: &str, refusal: Refusal, refusals: u32) -> usize {
-        let client = client.parse().unwrap();
-        (0..refusals).filter(|_| log.admits(client, refusal)).count()
+        let addresses = [client.parse().unwrap(); 2];
+        (0..refusals).filter(|_| log.admits(addresses, refusal)).count()
     }
 
     fn left_out(log: &AccessLog) -> u64 {
@@ -201,7 +203,7 @@ mod tests {
         for number in 0..100_000 {
             let client = IpAddr::from(std::net::Ipv4Addr::from_bits(number));
             for refusal in Refusal::ALL {
-                log.admits(client, *refusal);
+                log.admits([client; 2], *refusal);
             }
         }
         let shares = log.shares.lock();

@@ -15,10 +15,10 @@ use crate::tls::Peer;
 /// The line of a connection or request, or of several that were refused.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
-    pub(super) client: Option<IpAddr>,
+    /// Those of the client and of the peer; `None` in a line of many clients.
+    pub(super) addresses: Option<[IpAddr; 2]>,
     /// 0 in a line of several.
     pub(super) client_port: u16,
-    pub(super) peer: Option<IpAddr>,
     pub(super) tls: Option<&'a Peer>,
     pub(super) http: &'static str,
     pub(super) authority: Option<&'a Authority>,
@@ -38,12 +38,11 @@ pub(super) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// The line of several refusals of one client; without a client, of many.
-    pub(super) fn of_several(client: Option<IpAddr>, refusal: Refusal, count: u64) -> Self {
+    /// The line of several refusals of one client; without addresses, of many.
+    pub(super) fn of_several(addresses: Option<[IpAddr; 2]>, refusal: Refusal, count: u64) -> Self {
         Self {
-            client,
+            addresses,
             client_port: 0,
-            peer: None,
             tls: None,
             http: "",
             authority: None,
@@ -62,6 +61,7 @@ impl Line<'_> {
 
     /// Writes every field every time, so that a log pipeline needs no cases. Their names are an interface.
     pub(super) fn write(&self) {
+        let [client, peer] = self.addresses.map_or([None; 2], |both| both.map(Some));
         let [client_software, target_software] = self.software;
         let identity = self.tls.and_then(|peer| peer.identity.as_ref());
         macro_rules! line {
@@ -69,9 +69,9 @@ impl Line<'_> {
                 event!(
                     target: ACCESS,
                     $level,
-                    client.address = %OrEmpty(self.client),
+                    client.address = %OrEmpty(client),
                     client.port = self.client_port,
-                    network.peer.address = %OrEmpty(self.peer),
+                    network.peer.address = %OrEmpty(peer),
                     tls.version = self.tls.map_or("", |peer| peer.version),
                     tls.client.subject = identity.map_or("", |identity| &identity.subject),
                     tls.client.names = identity.map(|identity| identity.alternative_names.join(",")).unwrap_or_default(),
