@@ -11,6 +11,7 @@ mod caps;
 pub mod clients;
 pub mod connect_rate;
 pub mod descriptors;
+pub mod line;
 pub mod slots;
 pub mod throttle;
 pub mod unfinished;

@@ -12,6 +12,7 @@
 mod access;
 mod admin;
 mod budgets;
+mod bursts;
 mod cli;
 mod corpus;
 mod departures;
