@@ -1,6 +1,5 @@
 //! Speaks TLS with clients: certificates that are read anew when they change, and one deadline for each handshake.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +12,12 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use self::files::{Contents, Material};
-pub use self::files::{Fault, Part};
+pub use self::files::{Expiry, Fault, Part};
 pub use self::handshake::{Accepted, Cause, Failed, Peer};
 pub use self::identity::Identity;
 pub(crate) use self::records::Records;
 pub use self::session::Session;
+pub use self::settings::{ClientAuth, Mode, Options, Pair, Settings};
 
 mod certificates;
 mod files;
@@ -25,88 +25,7 @@ mod handshake;
 mod identity;
 mod records;
 mod session;
-
-/// Whether a public port speaks TLS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// It does not.
-    #[default]
-    Off,
-    /// If the client does: its first byte tells.
-    Optional,
-    /// Only that.
-    Required,
-}
-
-/// Whether clients show certificates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ClientAuth {
-    /// They are not asked.
-    #[default]
-    Off,
-    /// Those that have one; it must be good.
-    Optional,
-    /// All of them.
-    Required,
-}
-
-/// A certificate and its key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// PEM, the certificate first and what leads to its authority behind it.
-    pub cert: PathBuf,
-    /// PEM, not encrypted.
-    pub key: PathBuf,
-}
-
-/// What the process shows to clients, and wants to see of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Chosen by the name that the client asks for; the first one is for all other names.
-    pub certificates: Vec<Pair>,
-    /// Whether clients show theirs.
-    pub client_auth: ClientAuth,
-    /// PEM: who may have issued a client's.
-    pub client_ca: Option<PathBuf>,
-    /// PEM: which of them are revoked.
-    pub crl: Option<PathBuf>,
-    /// How often the files are looked at.
-    pub poll: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            certificates: Vec::new(),
-            client_auth: ClientAuth::Off,
-            client_ca: None,
-            crl: None,
-            poll: Duration::from_secs(10),
-        }
-    }
-}
-
-impl Settings {
-    /// What is wrong with the files.
-    pub fn faults(&self) -> Vec<Fault> {
-        Material::of(self, &Contents::read(self)).err().unwrap_or_default()
-    }
-}
-
-/// How long a handshake may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// From its first byte to its last.
-    pub handshake: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            handshake: Duration::from_secs(5),
-        }
-    }
-}
+mod settings;
 
 /// The TLS of a process. Handshakes that run keep what they began with, and sessions need none of it.
 #[derive(Debug)]
@@ -134,15 +53,6 @@ pub enum Look {
     Loaded,
     /// They are faulty: what was read before serves on.
     Faulty(Vec<Fault>),
-}
-
-/// Until when a certificate is good.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expiry {
-    /// The file that it is in, as the configuration has it.
-    pub certificate: String,
-    /// Seconds since 1970.
-    pub timestamp: i64,
 }
 
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::certificates::Certificates;
-use super::{ClientAuth, Expiry, Pair, Settings};
+use super::settings::{ClientAuth, Pair, Settings};
 
 /// Which of the files is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,22 @@ impl fmt::Display for Fault {
             }
         }
     }
+}
+
+impl Settings {
+    /// What is wrong with the files.
+    pub fn faults(&self) -> Vec<Fault> {
+        Material::of(self, &Contents::read(self)).err().unwrap_or_default()
+    }
+}
+
+/// Until when a certificate is good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    /// The file that it is in, as the configuration has it.
+    pub certificate: String,
+    /// Seconds since 1970.
+    pub timestamp: i64,
 }
 
 /// What the files hold, or why they cannot be read.
