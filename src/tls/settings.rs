@@ -9,45 +9,45 @@ pub enum Mode {
     /// It does not.
     #[default]
     Off,
-    /// If the client does: its first byte tells.
+    /// With clients whose first byte begins a TLS handshake.
     Optional,
-    /// Only that.
+    /// It speaks nothing else.
     Required,
 }
 
-/// Whether clients show certificates.
+/// Whether clients present certificates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ClientAuth {
-    /// They are not asked.
+    /// They are not asked for one.
     #[default]
     Off,
-    /// Those that have one; it must be good.
+    /// Those that have one, which must be valid.
     Optional,
-    /// All of them.
+    /// All of them, or the handshake fails.
     Required,
 }
 
-/// A certificate and its key.
+/// The paths of a certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// PEM, the certificate first and what leads to its authority behind it.
+pub struct CertificatePaths {
+    /// PEM: the certificate first, the intermediate ones behind it.
     pub cert: PathBuf,
     /// PEM, not encrypted.
     pub key: PathBuf,
 }
 
-/// What the process shows to clients, and wants to see of them.
+/// The certificates of the process, and what it demands of client certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Chosen by the name that the client asks for; the first one is for all other names.
-    pub certificates: Vec<Pair>,
-    /// Whether clients show theirs.
+    /// Chosen by the name in the ClientHello. The first one serves all other names.
+    pub certificates: Vec<CertificatePaths>,
+    /// Whether clients present one.
     pub client_auth: ClientAuth,
-    /// PEM: who may have issued a client's.
+    /// PEM: the authorities of client certificates.
     pub client_ca: Option<PathBuf>,
-    /// PEM: which of them are revoked.
+    /// PEM: the revocation lists of client certificates.
     pub crl: Option<PathBuf>,
-    /// How often the files are looked at.
+    /// The interval at which the files are read again.
     pub poll: Duration,
 }
 
@@ -63,7 +63,7 @@ impl Default for Settings {
     }
 }
 
-/// How long a handshake may take.
+/// The deadline of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// From its first byte to its last.
