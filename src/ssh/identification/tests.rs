@@ -94,7 +94,9 @@ async fn ends() -> (TcpStream, TcpStream, Transports<TcpStream>) {
     (client, target, ends)
 }
 
-/// Runs an exchange while `script` plays both peers; returns its result, the software of each side, what each side heard, and the transports.
+/// Runs an exchange between two peers that send these bytes.
+///
+/// Returns its result, the software of each side, the bytes that each side received, and the transports.
 async fn exchanged(
     client: &'static [u8],
     target: &'static [u8],
