@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::bucket::{Bucket, Limit};
 use super::{Rate, SharedLimits, Size};
+use crate::cold::cold;
 use crate::direction::Direction;
 
 /// One rate for one direction of all tunnels of a target, of a client or of the process.
@@ -61,7 +62,7 @@ impl Budgets {
 struct State {
     /// In debt when the last grant was larger than the credit: a grant is never cut to crumbs.
     bucket: Bucket,
-    /// The largest tag of a request that was served in turn.
+    /// The largest tag that was served, but for small messages before waiting bulk.
     served: u64,
     /// The number of requests that have been queued.
     tickets: u64,
@@ -136,7 +137,7 @@ impl Share<'_> {
             return granted;
         }
         let start = Instant::now();
-        let granted = Box::pin(self.queue(most)).await;
+        let granted = cold(self.queue(most)).await;
         waited(start.elapsed());
         granted
     }
