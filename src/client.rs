@@ -154,8 +154,8 @@ pub enum ClientError {
     #[error("cannot use the client certificate")]
     Identity(#[source] IdentityError),
     /// The proxy requires a client certificate, and there is none.
-    #[error("the proxy wants a client certificate: give --cert and --key")]
-    CertificateWanted(#[source] io::Error),
+    #[error("the proxy requires a client certificate: give --cert and --key")]
+    CertificateRequired(#[source] io::Error),
     /// The proxy does not accept the client certificate.
     #[error("the proxy refused the client certificate")]
     CertificateRefused(#[source] io::Error),
@@ -163,7 +163,7 @@ pub enum ClientError {
     #[error("the system has no trusted certificates: give the proxy's with --ca")]
     NoSystemRoots(#[source] Option<rustls_native_certs::Error>),
     /// The proxy's host, or the name in its place, cannot be the name in a certificate.
-    #[error("{name} cannot stand in a certificate as the proxy's name")]
+    #[error("{name} cannot be the proxy's name in a certificate")]
     TlsName {
         /// The name.
         name: String,
@@ -214,7 +214,7 @@ pub enum ClientError {
     NoAnswer,
     /// The proxy closed in the middle of a response head.
     #[error("the proxy closed the connection in the middle of its answer")]
-    CutAnswer,
+    TruncatedAnswer,
     /// The response head is over 16 KiB, or has over 128 fields.
     #[error("the head of the proxy's answer is too long")]
     LongAnswer,
@@ -236,10 +236,10 @@ pub enum ClientError {
     #[error("the connection to the proxy was lost")]
     Lost(#[source] io::Error),
     /// The proxy reset the tunnel's stream, or the HTTP/2 connection under it. Bytes may be missing.
-    #[error("the proxy broke the tunnel off ({})", code(.0))]
-    BrokenOff(#[source] h2::Error),
+    #[error("the proxy aborted the tunnel ({})", code(.0))]
+    Aborted(#[source] h2::Error),
     /// The proxy has broken the rules of HTTP/2.
-    #[error("the proxy's HTTP/2 is faulty ({}; --http1.1 does without it)", code(.0))]
+    #[error("the proxy's HTTP/2 is faulty ({}; --http1.1 avoids it)", code(.0))]
     NotHttp2(#[source] h2::Error),
     /// stdin cannot be read.
     #[error("cannot read stdin")]
@@ -296,7 +296,7 @@ impl Deadline {
         let now = Instant::now();
         Self {
             // A timeout beyond the range of the clock.
-            at: now.checked_add(timeout).unwrap_or(now + FOR_EVER),
+            at: now.checked_add(timeout).unwrap_or(now + LONGEST_TIMEOUT),
             timeout,
         }
     }
@@ -318,7 +318,8 @@ impl Deadline {
 
 /// Characters of a message on stderr, and of a refusal's reason.
 const LONGEST_LINE: usize = 400;
-const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
+/// A year.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
 
 #[cfg(test)]
 #[expect(

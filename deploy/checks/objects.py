@@ -13,7 +13,7 @@ import kubernetes_validate
 import yaml
 
 VERSIONS = ["1.29", "1.37"]
-BUILT_IN = re.compile(r"^(v1|apps/v1|policy/v1|autoscaling/v2|networking\.k8s\.io/v1|rbac\.authorization\.k8s\.io/v1)$")
+BUILT_IN = re.compile(r"^(v1|apps/v1|batch/v1|policy/v1|autoscaling/v2|networking\.k8s\.io/v1|rbac\.authorization\.k8s\.io/v1)$")
 UNIT = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 faults = []
@@ -72,7 +72,7 @@ def seconds(text):
 def pods(objects):
     """Every pod template with the labels that select it."""
     for each in objects:
-        if each["kind"] == "Deployment":
+        if each["kind"] in ("Deployment", "DaemonSet", "Job"):
             yield each, each["spec"]["template"]
         if each["kind"] == "Notebook":
             labels = {"notebook-name": each["metadata"]["name"], "statefulset": each["metadata"]["name"]}
@@ -89,7 +89,8 @@ def promises_of_any(where, objects):
     for each in sorted(set(seen)):
         if seen.count(each) > 1:
             fault(where, f"{each} twice")
-    templates = [(owner["metadata"].get("namespace"), template) for owner, template in pods(objects)]
+    templates = [(owner["metadata"].get("namespace"), template) for owner, template in pods(objects) if owner["kind"] != "Job"]
+    jobs = [template["metadata"]["labels"] for owner, template in pods(objects) if owner["kind"] == "Job"]
     maps = {each["metadata"]["name"] for each in objects if each["kind"] == "ConfigMap"}
     claims = {each["metadata"]["name"] for each in objects if each["kind"] == "PersistentVolumeClaim"}
     for owner, template in pods(objects):
@@ -106,11 +107,15 @@ def promises_of_any(where, objects):
                 fault(where, f"{name(owner)}: there is no ConfigMap {volume['configMap']['name']}")
             if "persistentVolumeClaim" in volume and volume["persistentVolumeClaim"]["claimName"] not in claims:
                 fault(where, f"{name(owner)}: there is no claim {volume['persistentVolumeClaim']['claimName']}")
-        if owner["kind"] == "Deployment":
+        if owner["kind"] in ("Deployment", "DaemonSet"):
             selector = owner["spec"]["selector"]["matchLabels"]
             if not selector.items() <= template["metadata"]["labels"].items():
                 fault(where, f"{name(owner)} does not select its own pods")
     for each in objects:
+        selector = each.get("spec", {}).get("podSelector", each.get("spec", {}).get("selector", {}))
+        selector = selector.get("matchLabels", selector)
+        if any(selector and selector.items() <= labels.items() for labels in jobs):
+            fault(where, f"{name(each)} selects the pods of a Job")
         if each["kind"] == "Service":
             selected = [
                 template["spec"]
@@ -136,24 +141,67 @@ def promises_of_any(where, objects):
                 fault(where, f"{name(each)} selects no pod")
 
 
+def configurations(objects):
+    """The proxy's configuration files, each with the name of its ConfigMap."""
+    for each in objects:
+        if each["kind"] == "ConfigMap" and "switchboard.yaml" in each.get("data", {}):
+            yield each["metadata"]["name"], each["data"]["switchboard.yaml"]
+
+
 def promises_of_switchboard(where, objects):
     """What deploy/README.md says of the proxy's own pods."""
-    one = {each["kind"]: each for each in objects if each["kind"] not in ("Service", "ConfigMap", "Role", "RoleBinding")}
-    deployment = one["Deployment"]
-    spec = deployment["spec"]["template"]["spec"]
+    [workload] = [each for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
+    spec = workload["spec"]["template"]["spec"]
     container = spec["containers"][0]
-    files = [each["data"]["switchboard.yaml"] for each in objects if "switchboard.yaml" in each.get("data", {})]
+    files = [file for _, file in configurations(objects)]
     config = yaml.load(files[0], Loader=Loader)
 
     def must(true, what):
         if not true:
             fault(where, what)
 
-    must(len(files) == 1, "one configuration file")
-    must(deployment["spec"].get("replicas", 2) >= 2, "two replicas")
-    must(deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0, "maxUnavailable is 0")
+    must(container["name"] == "switchboard", "the proxy's container is the first one")
+    must(len(set(files)) == 1, "one configuration file, and the check before the rollout has the same")
+    is_daemon = workload["kind"] == "DaemonSet"
+    has_host_ports = spec.get("hostNetwork", False) or any("hostPort" in port for port in container["ports"])
+    if is_daemon and has_host_ports:
+        must(workload["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0, "a surge could not get the port")
+    else:
+        update = workload["spec"]["updateStrategy" if is_daemon else "strategy"]
+        must(update["rollingUpdate"]["maxUnavailable"] == 0, "maxUnavailable is 0")
+    must(is_daemon or workload["spec"].get("replicas", 2) >= 2, "two replicas")
+    must(not is_daemon or not any(each["kind"] == "PodDisruptionBudget" for each in objects), "no budget of a DaemonSet")
+    accounts = {each["metadata"]["name"]: each for each in objects if each["kind"] == "ServiceAccount"}
+    must(set(accounts) <= {spec["serviceAccountName"]}, "no account but the pods'")
+    for job in [each for each in objects if each["kind"] == "Job"]:
+        checked = job["spec"]["template"]["spec"]
+        must(checked["containers"][0]["args"][0] == "check", "the Job checks")
+        must(checked["containers"][0]["image"] == container["image"], "it checks with the image that will serve")
+        must(checked["automountServiceAccountToken"] is False, "it has no token")
+        must(checked["securityContext"] == spec["securityContext"], "it runs as the pods do")
+        mounts = [each["containers"][0]["volumeMounts"] for each in (checked, spec)]
+        must(mounts[0] == mounts[1], "it sees what the pods see")
+        for each in objects:
+            if each["metadata"]["name"] == job["metadata"]["name"]:
+                hook = each["metadata"]["annotations"].get("helm.sh/hook")
+                must(hook == "pre-install,pre-upgrade", f"{name(each)} exists before the rollout")
     drain = sum(seconds(config["drain"][key]) for key in ("delay", "timeout", "spread"))
     must(spec["terminationGracePeriodSeconds"] >= drain, f"grace period shorter than a drain of {drain} s")
+    alerts = [
+        rule
+        for each in objects
+        if each["kind"] == "PrometheusRule"
+        for group in each["spec"]["groups"]
+        for rule in group["rules"]
+        if rule["alert"].startswith("Switchboard")
+    ]
+    for alert in alerts:
+        if alert["alert"] == "SwitchboardDrainStuck":
+            must(seconds(alert["for"]) == drain + 300, f"SwitchboardDrainStuck waits for a drain of {drain} s")
+    runbooks = {alert["annotations"]["runbook_url"].split("#")[0] for alert in alerts}
+    must(len(runbooks) <= 1, f"one runbook, not {runbooks}")
+    if where == "helm-namespaced.yaml":
+        must(runbooks == {"https://wiki.example.com/ssh"}, "the runbook of the values")
     must(spec["enableServiceLinks"] is False, "service links would set SWITCHBOARD_PORT")
     pod, own = spec["securityContext"], container["securityContext"]
     must(pod["runAsNonRoot"] is True and pod["runAsUser"] == 65532, "runs as 65532")
@@ -162,8 +210,9 @@ def promises_of_switchboard(where, objects):
     must(own["allowPrivilegeEscalation"] is False, "no privilege escalation")
     must(own["capabilities"] == {"drop": ["ALL"]}, "all capabilities dropped")
     must("cpu" not in container["resources"].get("limits", {}), "no CPU limit")
-    must({each["topologyKey"] for each in spec["topologySpreadConstraints"]} >= {"kubernetes.io/hostname"}, "spread")
-    for constraint in spec["topologySpreadConstraints"]:
+    spread = spec.get("topologySpreadConstraints", [])
+    must(is_daemon or {each["topologyKey"] for each in spread} >= {"kubernetes.io/hostname"}, "spread")
+    for constraint in spread:
         must(constraint["labelSelector"]["matchLabels"], "a spread without a selector counts no pod")
     must(container["livenessProbe"]["httpGet"]["path"] == "/livez", "liveness on /livez")
     must(container["readinessProbe"]["httpGet"]["path"] == "/readyz", "readiness on /readyz")
@@ -280,7 +329,7 @@ def main():
     [rule] = [each for each in everything if each["kind"] == "PrometheusRule"]
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": rule["spec"]["groups"]}, width=10000))
     for path in folder.glob("helm-*.yaml"):
-        [config] = [each["data"]["switchboard.yaml"] for each in load(path) if "switchboard.yaml" in each.get("data", {})]
+        config = next(file for _, file in configurations(load(path)))
         (folder / f"config-{path.name}").write_text(config)
     (folder / "custom.json").write_text(json.dumps([each for each in custom if each["object"]["kind"] != "Notebook"]))
     for each in faults:

@@ -39,7 +39,7 @@ pub(super) async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result
             return Err(if buffer.is_empty() {
                 ClientError::NoAnswer
             } else {
-                ClientError::CutAnswer
+                ClientError::TruncatedAnswer
             });
         }
     }

@@ -24,7 +24,7 @@ where
             stream.flush().await
         };
         let sent = sent.await;
-        // An answer may have been received although the request could not be sent: it says why.
+        // A proxy may have answered, and closed, before it read the request: the answer is the reason.
         match (head::read_answer(&mut stream).await, sent) {
             (Err(ClientError::Lost(error)), Ok(()) | Err(_)) => Err(tls::explain(error, ClientError::Lost)),
             (Err(ClientError::NoAnswer), Err(error)) => Err(ClientError::Lost(error)),

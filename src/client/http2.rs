@@ -185,7 +185,7 @@ fn explain(error: ClientError, connection: Option<h2::Error>, transport: Option<
 
 fn http2_error(error: h2::Error) -> ClientError {
     if error.is_remote() {
-        ClientError::BrokenOff(error)
+        ClientError::Aborted(error)
     } else {
         ClientError::NotHttp2(error)
     }

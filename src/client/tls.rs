@@ -100,7 +100,7 @@ pub(super) fn chose_http2(stream: &TlsStream<TruncationDetector>) -> bool {
 /// handshake, in place of an answer.
 pub(super) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
     match alert(&error) {
-        Some(AlertDescription::CertificateRequired) => ClientError::CertificateWanted(error),
+        Some(AlertDescription::CertificateRequired) => ClientError::CertificateRequired(error),
         Some(alert) if REFUSALS.contains(&alert) => ClientError::CertificateRefused(error),
         Some(_) | None => otherwise(error),
     }

@@ -107,7 +107,7 @@ pub enum ProxyUrlError {
     #[error("an IPv6 address in the proxy URL needs brackets")]
     UnbracketedIpv6,
     /// Brackets around anything but an IPv6 address.
-    #[error("only an IPv6 address may stand in brackets in the proxy URL")]
+    #[error("only an IPv6 address may be in brackets in the proxy URL")]
     BadIpLiteral,
     /// The host has a forbidden byte, or a label that is empty or too long.
     #[error("the host of the proxy URL is not a valid name")]

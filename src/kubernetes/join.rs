@@ -257,7 +257,7 @@ impl Join {
     /// The shortest name of a Service.
     fn name(&self, key: &Key) -> Box<str> {
         let name = format!("{}.{}", key.name, key.namespace);
-        self.rules.suffixes.cut(&name).into()
+        self.rules.suffixes.strip(&name).into()
     }
 
     /// All Services that claim a name.

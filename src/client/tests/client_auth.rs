@@ -102,7 +102,7 @@ async fn a_missing_or_refused_certificate_is_reported_as_such() {
     let server = requiring(&authority);
     let stranger = Authority::named("strangers").issue("alice");
     let (wanted, refused) = (
-        "the proxy wants a client certificate: give --cert and --key",
+        "the proxy requires a client certificate: give --cert and --key",
         "the proxy refused the client certificate",
     );
     for (identity, http2, expected) in [
@@ -197,7 +197,7 @@ async fn the_server_name_takes_the_place_of_the_urls_host() {
 
     let line = Session::start(named(&proxy, "no name")).failure().await;
     assert!(
-        line.starts_with("no name cannot stand in a certificate as the proxy's name"),
+        line.starts_with("no name cannot be the proxy's name in a certificate"),
         "{line}"
     );
 }

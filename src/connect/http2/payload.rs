@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::outgoing::Outgoing;
 use super::send_buffer::Slice;
 
-/// Bytes of one stream that h2 has to write. The drop says what became of them.
+/// Bytes of one stream that h2 has to write. The drop earns credit for those that it has written.
 #[derive(Debug)]
 pub(super) struct Payload {
     memory: Memory,

@@ -94,10 +94,10 @@ mod tests {
             if self.0 == b"later" {
                 return Poll::Pending;
             }
-            let room = room.get_mut(..self.0.len()).unwrap();
-            room.copy_from_slice(self.0);
+            let memory = room.get_mut(..self.0.len()).unwrap();
+            memory.copy_from_slice(self.0);
             self.0 = b"";
-            Poll::Ready(Ok(room))
+            Poll::Ready(Ok(memory))
         }
 
         async fn failed(&mut self) -> io::Error {

@@ -19,12 +19,22 @@
 {{- end -}}
 
 {{- define "switchboard.serviceAccountName" -}}
-{{- default (include "switchboard.fullname" .) .Values.serviceAccount.name -}}
+{{- default (ternary (include "switchboard.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
 {{- end -}}
 
 {{- define "switchboard.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "switchboard.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- /* The pods of the check have other labels than the proxy's, or Services and policies would select them. */ -}}
+{{- define "switchboard.checkLabels" -}}
+app.kubernetes.io/name: {{ include "switchboard.name" . | trunc 57 | trimSuffix "-" }}-check
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "switchboard.labels" -}}
@@ -92,6 +102,27 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{- /* Whether websecure listens: some Service or the node has it. */ -}}
+{{- define "switchboard.websecure" -}}
+{{- with .Values.ports.websecure -}}
+{{- if or (has true (values .expose)) .hostPort -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Whether pods take ports of their nodes. */ -}}
+{{- define "switchboard.hostPorts" -}}
+{{- if .Values.deployment.hostNetwork -}}
+{{- range $name := list "web" "websecure" -}}
+{{- with get (get $.Values.ports $name) "hostPort" -}}
+{{- fail (printf "ports.%s.hostPort has no effect with deployment.hostNetwork: the port of the node is ports.%s.port" $name $name) -}}
+{{- end -}}
+{{- end -}}
+true
+{{- else if or .Values.ports.web.hostPort .Values.ports.websecure.hostPort -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{- /* One entry of `listen`. */ -}}
 {{- define "switchboard.listener" -}}
 {{- $address := printf "%s:%d" .port.address (int .port.port) -}}
@@ -151,12 +182,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if not $tls.certificates -}}
 {{- if ne $ports.web.tls "off" -}}
 {{- fail (printf "ports.web.tls is %s: it needs tls.certificates" $ports.web.tls) -}}
-{{- else if $ports.websecure.expose.default -}}
-{{- fail "ports.websecure.expose.default needs tls.certificates" -}}
+{{- else if include "switchboard.websecure" . -}}
+{{- fail "ports.websecure.expose.default (or another Service, or hostPort) needs tls.certificates" -}}
 {{- end -}}
 {{- end -}}
 {{- $listen := list (include "switchboard.listener" (dict "name" "web" "port" $ports.web "tls" $ports.web.tls) | fromYaml) -}}
-{{- if $ports.websecure.expose.default -}}
+{{- if include "switchboard.websecure" . -}}
 {{- $listen = append $listen (include "switchboard.listener" (dict "name" "websecure" "port" $ports.websecure "tls" "required") | fromYaml) -}}
 {{- end -}}
 {{- $derived := dict "listen" $listen "admin" (printf "%s:%d" $ports.web.address (int $ports.metrics.port)) -}}
@@ -178,4 +209,29 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]
+{{- end -}}
+
+{{- /* The groups of files/rules.yaml, with this release's runbook and the bound of its drain. */ -}}
+{{- define "switchboard.alerts" -}}
+{{- $runbook := .Values.metrics.prometheus.prometheusRule.runbook -}}
+{{- $groups := get (.Files.Get "files/rules.yaml" | fromYaml) "groups" -}}
+{{- range $group := $groups -}}
+{{- range $rule := $group.rules -}}
+{{- $anchor := regexFind "#.*" $rule.annotations.runbook_url -}}
+{{- $_ := set $rule.annotations "runbook_url" (print $runbook $anchor) -}}
+{{- if eq $rule.alert "SwitchboardDrainStuck" -}}
+{{- $_ := set $rule "for" (printf "%ds" (add 300 (include "switchboard.drainSeconds" $ | int64))) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $groups -}}
+{{- end -}}
+
+{{- /* Refuses an object whose kind the cluster does not have. Without a cluster (`helm template`) its kinds are unknown,
+and v1/Service is missing among them. */ -}}
+{{- define "switchboard.needsKind" -}}
+{{- $kinds := .root.Capabilities.APIVersions -}}
+{{- if and ($kinds.Has "v1/Service") (not ($kinds.Has .kind)) -}}
+{{- fail (printf "%s needs the custom resource %s, which this cluster does not have: install the Prometheus operator first, or set it to false" .key .kind) -}}
+{{- end -}}
 {{- end -}}

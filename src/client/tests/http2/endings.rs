@@ -53,7 +53,7 @@ async fn a_reset_is_reported_by_its_code_after_the_bytes_before_it() {
     assert_eq!(error.exit_code(), 1);
     let line = chain(&error);
     assert!(
-        line.starts_with("the proxy broke the tunnel off (CONNECT_ERROR): "),
+        line.starts_with("the proxy aborted the tunnel (CONNECT_ERROR): "),
         "{line}"
     );
 }
@@ -67,7 +67,7 @@ async fn a_reset_before_the_answer_is_reported_by_its_code() {
     let _connection = driven(asked.connection);
     let line = session.failure().await;
     assert!(
-        line.starts_with("the proxy broke the tunnel off (REFUSED_STREAM): "),
+        line.starts_with("the proxy aborted the tunnel (REFUSED_STREAM): "),
         "{line}"
     );
 }
@@ -98,7 +98,7 @@ async fn a_goaway_with_an_error_is_reported_as_the_cause() {
         stream.shutdown().await.unwrap();
         let line = session.failure().await;
         assert!(
-            line.starts_with("the proxy broke the tunnel off (ENHANCE_YOUR_CALM): "),
+            line.starts_with("the proxy aborted the tunnel (ENHANCE_YOUR_CALM): "),
             "{line}"
         );
         assert!(line.ends_with("(b\"why?\")"), "{line}");
@@ -130,12 +130,12 @@ async fn bytes_that_are_no_answer_are_reported_by_name_over_http_2() {
         (SETTINGS, "the proxy closed the connection without an answer"),
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "the proxy's HTTP/2 is faulty (FRAME_SIZE_ERROR; --http1.1 does without it): ",
+            "the proxy's HTTP/2 is faulty (FRAME_SIZE_ERROR; --http1.1 avoids it): ",
         ),
         (
             // A response to a request that was never made.
             b"\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x04\0\0\0\x03\x88",
-            "the proxy's HTTP/2 is faulty (PROTOCOL_ERROR; --http1.1 does without it): ",
+            "the proxy's HTTP/2 is faulty (PROTOCOL_ERROR; --http1.1 avoids it): ",
         ),
     ] {
         let session = proxy.start();

@@ -61,7 +61,7 @@ async fn expect_failure(what: &str, bytes: &[u8], expected: &str) {
 }
 
 async fn expect_faulty_http2(what: &str, bytes: &[u8], name: &str) {
-    let expected = format!("the proxy's HTTP/2 is faulty ({name}; --http1.1 does without it): ");
+    let expected = format!("the proxy's HTTP/2 is faulty ({name}; --http1.1 avoids it): ");
     expect_failure(what, bytes, &expected).await;
 }
 
@@ -71,7 +71,7 @@ async fn a_goaway_before_the_answer_is_reported_by_its_code() {
         (&b"\0\0\0\0\0\0\0\0"[..], "NO_ERROR"),
         (b"\0\0\0\0\0\0\0\x0bcalm", "ENHANCE_YOUR_CALM"),
     ] {
-        let expected = format!("the proxy broke the tunnel off ({name}): ");
+        let expected = format!("the proxy aborted the tunnel ({name}): ");
         expect_failure(name, &frame(GOAWAY, 0, 0, payload), &expected).await;
     }
 }
@@ -265,7 +265,7 @@ async fn trailers_are_no_end_of_a_tunnel() {
     assert_eq!(&read_exactly::<3>(&mut session.stdout).await, b"bye");
     let line = session.failure().await;
     assert!(
-        line.starts_with("the proxy's HTTP/2 is faulty (PROTOCOL_ERROR; --http1.1 does without it): "),
+        line.starts_with("the proxy's HTTP/2 is faulty (PROTOCOL_ERROR; --http1.1 avoids it): "),
         "{line}"
     );
 }
