@@ -10,6 +10,8 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::cold::cold;
+
 /// Sets the options of both sockets of a tunnel: no delay for keystrokes, and an end for peers that have vanished.
 ///
 /// Options of a listener hold for every socket that it accepts: Linux clones them.
@@ -68,8 +70,7 @@ pub async fn close_gently(stream: &TcpStream) {
 
 /// Completes when the peer resets the connection or the kernel gives it up, without reading from it.
 pub async fn failed(stream: &TcpStream) -> io::Error {
-    // Boxed: it is polled only while a tunnel is stuck.
-    match Box::pin(stream.ready(Interest::ERROR)).await {
+    match cold(stream.ready(Interest::ERROR)).await {
         Ok(_) => match stream.take_error() {
             Ok(Some(error)) | Err(error) => error,
             // Another read of the socket has taken the error already.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::config::section::{Field, Section};
-use crate::tls::{ClientAuth, Pair, Part, Settings};
+use crate::tls::{CertificatePaths, ClientAuth, Part, Settings};
 use crate::values::{brief_timeout, path};
 
 /// Reads the section, and checks the files that it names.
@@ -63,8 +63,8 @@ struct PairField<'a> {
 }
 
 impl PairField<'_> {
-    fn paths(&self) -> Pair {
-        Pair {
+    fn paths(&self) -> CertificatePaths {
+        CertificatePaths {
             cert: self.cert.path.clone(),
             key: self.key.path.clone(),
         }
