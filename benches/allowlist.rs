@@ -1,4 +1,4 @@
-//! What a lookup costs as the list grows, and what publishing a list costs.
+//! The cost of a lookup and of a publication, by the number of names.
 
 #![expect(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use thread_time::ThreadTime;
 
 const SIZES: [usize; 3] = [10, 1_000, 100_000];
 
-/// The Services of a cluster, alike but for a number, with one endpoint each.
+/// Services with one endpoint each, which differ by a number.
 fn services(names: usize) -> Vec<ServiceTarget> {
     (0..names)
         .map(|number| {
@@ -44,7 +44,7 @@ fn services(names: usize) -> Vec<ServiceTarget> {
         .collect()
 }
 
-/// The same names, from the configuration.
+/// Static targets with the same names.
 fn statics(names: usize) -> Vec<StaticTarget> {
     services(names)
         .into_iter()
@@ -58,7 +58,7 @@ fn statics(names: usize) -> Vec<StaticTarget> {
         .collect()
 }
 
-/// The names as clients ask for them: so many, each another one, in an order that no prefetcher foresees.
+/// Random names as clients ask for them: `count` of them, in an order that no prefetcher foresees.
 fn asked(names: usize, count: usize) -> Vec<Authority> {
     let targets = statics(names);
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -68,7 +68,7 @@ fn asked(names: usize, count: usize) -> Vec<Authority> {
             state ^= state >> 7;
             state ^= state << 17;
             let at = usize::try_from(state >> 16).unwrap() % targets.len();
-            // Parsed, as those of a head are: it shares no memory with the list.
+            // Parsed, as that of a request is: it shares no memory with the list.
             targets[at].name.to_string().parse().unwrap()
         })
         .collect()

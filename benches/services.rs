@@ -1,8 +1,8 @@
-//! Follows a cluster of 10,000 Services: the first list, from an event to a routable name, the memory of a target, and
-//! what a churn of 2,000 Services does to the tunnels of others.
+//! Figures of a cluster of 10,000 Services: the time of the first list, the time from an event to a routable name, the memory
+//! of a target, and the tunnels that other Services lose in a churn of 2,000.
 //!
-//! `cargo bench --bench services [-- SERVICES]`. It runs the real binary against an API server that only serves what a
-//! file of Services would: lists in pages, and watches. It prints one line for each figure, and fails for none.
+//! `cargo bench --bench services [-- SERVICES]`. It runs the real binary against an API server with nothing but lists in
+//! pages and watches. It prints one line for each figure, and no figure fails it.
 
 #![expect(
     clippy::unwrap_used,
@@ -56,7 +56,7 @@ fn churn() {
         for stream in pod.incoming() {
             let mut stream = stream.unwrap();
             let mut reader = stream.try_clone().unwrap();
-            // Its end is of no interest.
+            // An error ends the connection, as the tunnel's end does.
             thread::spawn(move || std::io::copy(&mut reader, &mut stream).ok());
         }
     });
@@ -70,7 +70,7 @@ fn churn() {
     for kind in ["ADDED", "MODIFIED", "DELETED"] {
         for index in 0..CHURN {
             let object = service(&name(index), "bench", 2_000_000 + index);
-            run.server.tell(&json!({"type": kind, "object": object}));
+            run.server.send(&json!({"type": kind, "object": object}));
         }
         let expected = if kind == "DELETED" { 403 } else { 503 };
         let last = format!("{}.bench.ssh.example.com:22", name(CHURN - 1));
@@ -88,15 +88,15 @@ fn churn() {
     );
 }
 
-/// What the server has.
+/// The Services of the server.
 #[derive(Clone, Copy)]
 struct Cluster {
     count: u64,
-    /// Where on this host all of its pods are; they cannot be reached otherwise.
+    /// The port of all pods on the loopback address; `None` for pods that cannot be reached.
     pod: Option<u16>,
 }
 
-/// A proxy that follows a server of so many Services.
+/// A proxy and the API server that it follows.
 struct Run {
     proxy: Child,
     server: Server,
@@ -141,7 +141,10 @@ impl Run {
             _directory: directory,
         };
         while !get(admin, "/readyz").is_some_and(|page| page.starts_with("HTTP/1.1 200")) {
-            assert!(began.elapsed() < Duration::from_secs(60), "it does not get ready");
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "the proxy does not get ready"
+            );
             thread::sleep(Duration::from_millis(2));
         }
         run.synced = run.server.asked().elapsed();
@@ -154,7 +157,7 @@ impl Run {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// A tunnel that has carried a line.
+    /// Opens a tunnel, and sends a line through it and back.
     fn tunnel(&self, index: u64) -> TcpStream {
         let mut stream = TcpStream::connect(self.public).unwrap();
         let authority = format!("svc-{index}.team-{index}.ssh.example.com:22");
@@ -169,17 +172,18 @@ impl Run {
         stream
     }
 
-    /// Creates a Service without endpoints: 503 says that it is known, and 403 that it is not yet.
+    /// The time from the event of a new Service to its route. The Service has no endpoints, so the status is 503 once it is
+    /// known, and 403 before.
     fn event_to_routable(&self, index: u64) -> Duration {
         let name = format!("new-{index}");
         let event = json!({"type": "ADDED", "object": service(&name, "bench", 1_000_000 + index)});
         let began = Instant::now();
-        self.server.tell(&event);
+        self.server.send(&event);
         let authority = format!("{name}.bench.ssh.example.com:22");
         while status_of(self.public, &authority) == 403 {
             assert!(
                 began.elapsed() < Duration::from_secs(10),
-                "{authority} does not get routable"
+                "{authority} does not become routable"
             );
         }
         began.elapsed()
@@ -193,7 +197,7 @@ impl Drop for Run {
     }
 }
 
-/// Serves pages that were written before, and tells events to those who watch Services.
+/// Serves pages that are made beforehand, and sends events to the watches of Services.
 struct Server {
     address: SocketAddr,
     state: Arc<State>,
@@ -235,15 +239,15 @@ impl Server {
         self.state.asked.lock().unwrap().unwrap()
     }
 
-    fn tell(&self, event: &Value) {
+    fn send(&self, event: &Value) {
         let mut watchers = self.state.watchers.lock().unwrap();
         watchers.retain(|watcher| watcher.send(event.to_string()).is_ok());
-        assert!(!watchers.is_empty(), "nobody watches");
+        assert!(!watchers.is_empty(), "there is no watch");
     }
 }
 
 impl State {
-    /// One connection. Its end is of no interest.
+    /// Serves one connection; `None` at its end.
     fn serve(&self, mut stream: TcpStream) -> Option<()> {
         stream.set_nodelay(true).ok()?;
         let mut head = Vec::new();
@@ -306,7 +310,7 @@ fn number(target: &str, key: &str) -> Option<u64> {
     value.split('&').next()?.parse().ok()
 }
 
-/// As large as a Service that `kubectl apply` has made.
+/// A Service of the size of one made by `kubectl apply`.
 fn service(name: &str, namespace: &str, index: u64) -> Value {
     json!({
         "metadata": {
@@ -369,12 +373,12 @@ fn get(address: SocketAddr, path: &str) -> Option<String> {
     Some(answer)
 }
 
-/// Taken by nobody a moment ago.
+/// An address whose port was free a moment ago.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 const EVENTS: u64 = 1000;
 const CHURN: u64 = 2000;
-/// For what was needed only while it was read to be given back.
+/// Time for the proxy to return the memory that it needed to read the lists.
 const SETTLE: Duration = Duration::from_secs(3);

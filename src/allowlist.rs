@@ -1,4 +1,5 @@
-//! Which authorities lead where: a hash lookup in an immutable table, which writers replace while readers read on.
+//! The allowlist: the names that clients may ask for, and their targets. A lookup reads an immutable table, which a writer
+//! replaces as a whole, so that readers never wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,23 +22,26 @@ mod table;
 mod target;
 mod writer;
 
-/// The names that may be asked for. Readers never wait; a [`Writer`] changes them.
+/// The names that clients may ask for. A [`Writer`] changes them.
 #[derive(Debug, Default)]
 pub struct Allowlist {
     table: ArcSwap<Table>,
-    /// Names that several Services claim, and names of the configuration that a Service claims.
-    conflicts: [AtomicUsize; 2],
+    /// The number of names that several Services claim.
+    contested: AtomicUsize,
+    /// The number of static targets whose name a Service claims too.
+    shadowing: AtomicUsize,
+    /// Set with the first complete list of Services.
     completed: SetOnce<()>,
 }
 
-/// How Services are named and left.
+/// The names of Services, and what happens to a client whose Service has no endpoint or is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What may follow `svc.ns`.
+    /// The suffixes of a Service's names.
     pub suffixes: Arc<Suffixes>,
-    /// Whether the tunnels of a Service that has left the allowlist may run on.
+    /// Whether the tunnels of a Service go on when it leaves the allowlist.
     pub keeps_removed: bool,
-    /// How long a client waits for an endpoint of a target that has none.
+    /// The longest wait of a client for an endpoint of a Service that has none.
     pub wait_for_ready: Duration,
 }
 
@@ -52,11 +56,11 @@ impl Default for Options {
 }
 
 impl Allowlist {
-    /// The target of that name.
+    /// The target of an authority.
     ///
     /// # Errors
-    /// [`Refusal::NotAllowed`], whether the name or only its port is unknown; [`Refusal::AllowlistUnknown`] as long as
-    /// the cluster has not told its Services.
+    /// [`Refusal::NotAllowed`] for an unknown name or port; [`Refusal::AllowlistUnknown`] instead, as long as the Services
+    /// of the cluster are not known completely.
     pub fn authorize(&self, authority: &Authority) -> Result<Arc<Target>, Refusal> {
         let table = self.table.load();
         match table.find(authority) {
@@ -66,10 +70,11 @@ impl Allowlist {
         }
     }
 
-    /// Waits for an endpoint of a target, if there is none: a pod that starts is worth a moment.
+    /// The endpoints of a target. If it has none it waits for one, since a pod may be about to start.
     ///
     /// # Errors
-    /// There was none in time, or the target has left the allowlist.
+    /// [`Refusal::NoEndpoint`] after [`Options::wait_for_ready`]; [`Refusal::NotAllowed`] when the target leaves the
+    /// allowlist.
     pub async fn dialable(&self, target: &Target) -> Result<Arc<Endpoints>, Denial> {
         let longest = self.table.load().options.wait_for_ready;
         tokio::select! {
@@ -84,18 +89,18 @@ impl Allowlist {
         }
     }
 
-    /// How many targets there are, under however many names.
+    /// The number of targets, each counted once however many names it has.
     pub fn targets(&self) -> usize {
         let table = self.table.load();
         table.statics.len() + table.services
     }
 
-    /// How many names are claimed more than once.
+    /// The number of names that more than one target claims.
     pub fn conflicts(&self) -> usize {
-        self.conflicts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+        self.contested.load(Ordering::Relaxed) + self.shadowing.load(Ordering::Relaxed)
     }
 
-    /// Completes once all that may be asked for is known, or was when it was written down.
+    /// Completes once the targets are known: from the cluster, from a snapshot of it, or at once without a cluster.
     pub async fn completed(&self) {
         if !self.table.load().complete {
             self.completed.wait().await;
@@ -108,13 +113,11 @@ impl Allowlist {
 
     fn store(&self, table: Table, shadowing: usize) {
         self.table.store(Arc::new(table));
-        let [_, shadowed] = &self.conflicts;
-        shadowed.store(shadowing, Ordering::Relaxed);
+        self.shadowing.store(shadowing, Ordering::Relaxed);
     }
 
     fn set_contested(&self, names: usize) {
-        let [contested, _] = &self.conflicts;
-        contested.store(names, Ordering::Relaxed);
+        self.contested.store(names, Ordering::Relaxed);
     }
 }
 
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_published_names_are_allowed() {
+    fn only_published_names_are_allowed() {
         let (mut writer, allowlist) = Writer::new();
         assert_eq!(authorize(&allowlist, "a:22").unwrap_err(), Refusal::NotAllowed);
         writer.publish(
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stays_follows_and_who_goes_is_revoked() {
+    fn a_target_that_stays_is_updated_and_one_that_goes_is_revoked() {
         let (mut writer, allowlist) = Writer::new();
         writer.publish(
             &[target("a:22", "127.0.0.1:1"), target("b:22", "127.0.0.1:2")],
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_answers_to_all_its_names_at_both_ports() {
+    fn a_service_has_all_its_names_at_both_ports() {
         let (writer, allowlist) = configured(false);
         writer.replace(vec![service("team-a", "svc-a", "10.0.0.1:22")], true);
         assert_eq!(allowlist.targets(), 1);
@@ -291,21 +294,21 @@ mod tests {
         assert!(authorize(&allowlist, "x.a:2222").is_err());
         assert!(!is_revoked(&stays) && is_revoked(&goes));
         assert_eq!(allowlist.targets(), 1);
-        // A name that goes from one to the other within one change, in either order.
+        // A name that passes from one Service to another within one change, in either order.
         for (first, second) in [("x", "y"), ("y", "x")] {
-            let mut heir = service("a", second, "10.0.0.2:22");
-            heir.name = "one.name".into();
-            let mut late = service("a", first, "10.0.0.2:22");
-            late.name = "one.name".into();
-            writer.replace(vec![late.clone()], true);
-            writer.apply([set(heir), Change::Remove(late.id)]);
+            let mut new_owner = service("a", second, "10.0.0.2:22");
+            new_owner.name = "one.name".into();
+            let mut old_owner = service("a", first, "10.0.0.2:22");
+            old_owner.name = "one.name".into();
+            writer.replace(vec![old_owner.clone()], true);
+            writer.apply([set(new_owner), Change::Remove(old_owner.id)]);
             let target = authorize(&allowlist, "one.name:22").unwrap();
             assert_eq!(&*target.id().service, second);
         }
     }
 
     #[test]
-    fn removed_services_may_keep_their_tunnels() {
+    fn the_tunnels_of_a_removed_service_may_go_on() {
         let (writer, allowlist) = configured(true);
         writer.replace(vec![service("a", "x", "10.0.0.1:22")], true);
         let target = authorize(&allowlist, "x.a:22").unwrap();
@@ -333,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_goes_before_the_cluster() {
+    fn a_static_target_takes_precedence_over_a_service() {
         let (mut writer, allowlist) = configured(false);
         writer.replace(vec![service("a", "x", "10.0.0.1:22")], true);
         writer.publish(&[target("x.a:22", "127.0.0.1:1")], &Limits::default());
         assert_eq!(&*authorize(&allowlist, "x.a:22").unwrap().id().namespace, "static");
         assert_eq!(&*authorize(&allowlist, "x.a.svc:22").unwrap().id().namespace, "a");
         assert_eq!(allowlist.conflicts(), 1);
-        writer.contested(2);
+        writer.set_contested(2);
         assert_eq!(allowlist.conflicts(), 3);
         writer.apply([Change::Remove(service("a", "x", "10.0.0.1:22").id)]);
         assert_eq!(allowlist.conflicts(), 2);

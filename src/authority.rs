@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::num::NonZeroU16;
 use std::str::FromStr;
 
-/// A request target in authority form (RFC 9112 section 3.2.3), in the one spelling that the allowlist knows.
+/// A request target in authority form (RFC 9112 section 3.2.3), in its canonical spelling.
 ///
 /// The host is lower case and has no trailing dot; an IPv6 literal is kept without brackets in its RFC 5952 form. Two
 /// authorities that mean the same are equal, so an exact map can hold them.
@@ -27,7 +27,7 @@ impl Authority {
     }
 }
 
-/// Prints what a client would have to send: `host:port`, with brackets round an IPv6 address.
+/// Displays `host:port`, with brackets around an IPv6 address: the form of a request target.
 impl fmt::Display for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
@@ -50,7 +50,7 @@ impl FromStr for Authority {
     }
 }
 
-/// Why a text is not an authority. `phrase` is what the client is told.
+/// Why a text is not an authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorityError {
     /// `http://host:port`, `/path`, `*` or a query: a request target in another form.
@@ -65,7 +65,7 @@ pub enum AuthorityError {
     BadPort,
     /// Several colons outside brackets: an IPv6 address needs brackets (RFC 3986 section 3.2.2).
     UnbracketedIpv6,
-    /// Brackets round something that is not an IPv6 address (zone identifiers included).
+    /// The brackets hold something that is not an IPv6 address; a zone identifier is none either.
     BadIpLiteral,
     /// An empty label, a label over 63 octets, or a name over 253 (RFC 1035 section 2.3.4).
     BadLabel,

@@ -1,4 +1,4 @@
-//! The ProxyCommand: carries stdin and stdout through an HTTP CONNECT proxy, and needs nothing else on the user's machine.
+//! The ProxyCommand: a tunnel between stdin, stdout and a target behind an HTTP CONNECT proxy.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -22,39 +22,39 @@ mod stdio;
 mod tls;
 mod url;
 
-pub use self::tls::{CaFault, Identity, IdentityFault, Trust};
+pub use self::tls::{CaError, Identity, IdentityError, Trust};
 pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 
-/// Where to go, through what, and how long that may take.
+/// The settings of one tunnel.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The proxy, with its credentials if it wants any.
+    /// The proxy, with the user's credentials if it needs them.
     pub proxy: ProxyUrl,
-    /// Whom to believe, and who to be, with an `https://` proxy.
+    /// The certificates for an `https://` proxy.
     pub trust: Trust,
-    /// Whether HTTP/2 is offered to an `https://` proxy, which then chooses. Else it is HTTP/1.1, as always without TLS.
+    /// Whether HTTP/2 is offered to an `https://` proxy, which then chooses. Without TLS it is HTTP/1.1.
     pub http2: bool,
-    /// The `host:port` to ask for. It is checked as an [`Authority`] and then sent as typed, as another proxy may tell
-    /// spellings apart that ours does not.
+    /// The `host:port` to ask for. It is checked as an [`Authority`] and then sent as typed: to other proxies two
+    /// spellings of one name may be different targets.
     pub target: String,
-    /// How long the connection, the TLS handshake and the proxy's answer may take together. See [`DEFAULT_TIMEOUT`].
+    /// The time for the connection, the TLS handshake and the proxy's answer together. See [`DEFAULT_TIMEOUT`].
     pub timeout: Duration,
 }
 
 /// The default of [`Options::timeout`]: 30 seconds.
 ///
 /// Switchboard itself may wait 10 s for a ready pod and 10 s for the dial before it answers; a client that gives up
-/// sooner hides the refusal that says why. Whoever wants less has ssh's ConnectTimeout, which covers a ProxyCommand.
+/// sooner hides the refusal. ssh's ConnectTimeout covers a ProxyCommand too, and may be shorter.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The user's end of the tunnel.
+/// The user's side of the tunnel.
 #[derive(Debug)]
 pub struct Local<R, W> {
-    /// What goes to the target. Its end becomes a FIN.
+    /// The bytes for the target. Its end becomes a FIN, or END_STREAM.
     pub stdin: R,
-    /// What comes from the target. `shutdown` is called at the proxy's end, and must let its reader see that end.
+    /// The bytes from the target. Its `shutdown` is called at their end, and must be an end of stream to its reader.
     pub stdout: W,
-    /// Whether a person types into `stdin`: then nobody closes it when `stdout` ends, so the proxy's end is the end.
+    /// Whether `stdin` is a terminal, which stays open when `stdout` ends: the proxy's end then ends the tunnel.
     pub interactive: bool,
 }
 
@@ -74,14 +74,14 @@ pub fn command(options: &Options) -> ExitCode {
     };
     match run_to_the_end(options, &mut local) {
         Ok(()) => ExitCode::SUCCESS,
-        // While `local` holds stdout open: ssh hangs up on a ProxyCommand whose stdout ends, said or not.
+        // `local` still holds stdout open: ssh exits when its ProxyCommand's stdout ends, reported or not.
         Err(error) => report(&error),
     }
 }
 
 fn report(error: &ClientError) -> ExitCode {
     let line = printable(&chain(error), LONGEST_LINE);
-    // A closed stderr leaves nobody to tell, and the exit code still says it.
+    // With stderr closed the exit code remains.
     writeln!(io::stderr(), "switchboard: {line}").ok();
     ExitCode::from(error.exit_code())
 }
@@ -90,9 +90,8 @@ fn report(error: &ClientError) -> ExitCode {
 ///
 /// # Errors
 ///
-/// Every way in which the tunnel did not open, or did not end in order. `local.stdout` is closed only at the
-/// tunnel's end, so that a failure can be told before. A reader of `stdout` that went away is not an
-/// error: ssh leaves like that.
+/// Every way in which the tunnel did not open, or did not end in order. `local.stdout` stays open then, so that the
+/// failure can be reported before ssh exits. A `stdout` whose reader has closed it is no error: ssh ends like that.
 pub async fn run<R, W>(options: &Options, local: &mut Local<R, W>) -> Result<(), ClientError>
 where
     R: AsyncRead + Unpin,
@@ -106,7 +105,7 @@ where
             Box::pin(http1::tunnel(stream, options, deadline, local)).await
         }
         Scheme::Https => {
-            // Before the first packet: a wrong file is told at once, whatever the network does.
+            // Before the first packet: a wrong file is reported whatever the state of the network.
             let tls = tls::Connector::new(options.proxy.host(), &options.trust, options.http2)?;
             let stream = connection::connect(&options.proxy, deadline).await?;
             let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
@@ -134,12 +133,12 @@ where
     ended
 }
 
-/// Why a tunnel did not open, or did not end in order.
+/// The failure of a tunnel: it did not open, or did not end in order.
 ///
-/// Each message prints its own level; the cause below is the `source`.
+/// Each message prints its own level. The cause is the `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The target is not `host:port`. The caller used the command wrongly.
+    /// The target is not `host:port`: an error of usage.
     #[error("the target is not HOST:PORT")]
     Target(#[source] AuthorityError),
     /// The file of `--ca` cannot be used.
@@ -147,28 +146,28 @@ pub enum ClientError {
     Ca {
         /// The file as typed.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Its fault.
         #[source]
-        fault: CaFault,
+        fault: CaError,
     },
     /// The files of `--cert` and `--key` cannot be used.
     #[error("cannot use the client certificate")]
-    Identity(#[source] IdentityFault),
-    /// The proxy wants a client certificate, and there is none.
-    #[error("the proxy wants a client certificate: give --cert and --key")]
-    CertificateWanted(#[source] io::Error),
-    /// The proxy does not take the client certificate.
+    Identity(#[source] IdentityError),
+    /// The proxy requires a client certificate, and there is none.
+    #[error("the proxy requires a client certificate: give --cert and --key")]
+    CertificateRequired(#[source] io::Error),
+    /// The proxy does not accept the client certificate.
     #[error("the proxy refused the client certificate")]
     CertificateRefused(#[source] io::Error),
-    /// The system has no list of trusted certificates where anyone would look.
+    /// The system has no list of trusted certificates in a usual place.
     #[error("the system has no trusted certificates: give the proxy's with --ca")]
     NoSystemRoots(#[source] Option<rustls_native_certs::Error>),
     /// The proxy's host, or the name in its place, cannot be the name in a certificate.
-    #[error("{name} cannot stand in a certificate as the proxy's name")]
+    #[error("{name} cannot be the proxy's name in a certificate")]
     TlsName {
         /// The name.
         name: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: rustls::pki_types::InvalidDnsNameError,
     },
@@ -186,26 +185,26 @@ pub enum ClientError {
     Lookup {
         /// `host:port` of the proxy.
         proxy: String,
-        /// What the resolver says.
+        /// The resolver's error.
         #[source]
         source: io::Error,
     },
-    /// No address of the proxy took the connection; this is the last one tried.
+    /// No address of the proxy accepted the connection. This is the last one.
     #[error("cannot connect to the proxy at {address}")]
     Connect {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
     /// The TLS handshake failed: an unknown authority, a wrong name, or a peer that does not speak TLS.
     #[error("the TLS handshake with the proxy failed")]
     Tls(#[source] io::Error),
-    /// The time was over.
+    /// The time is over.
     #[error("{step} took longer than {timeout:?}")]
     Deadline {
-        /// What the client was waiting for.
+        /// The step that was not completed.
         step: Step,
         /// The time for all steps together.
         timeout: Duration,
@@ -215,61 +214,61 @@ pub enum ClientError {
     NoAnswer,
     /// The proxy closed in the middle of a response head.
     #[error("the proxy closed the connection in the middle of its answer")]
-    CutAnswer,
+    TruncatedAnswer,
     /// The response head is over 16 KiB, or has over 128 fields.
     #[error("the head of the proxy's answer is too long")]
     LongAnswer,
-    /// The peer answered something else than HTTP.
+    /// The peer's answer is not HTTP.
     #[error("the proxy's answer is not HTTP: are the address and the port right?")]
     NotHttp,
-    /// The peer answered in TLS.
+    /// The peer's answer is TLS.
     #[error("the proxy's answer is not HTTP but TLS: is the URL https://?")]
     AnsweredInTls,
-    /// The proxy answered anything but 2xx.
+    /// The proxy's answer is not 2xx.
     #[error("the proxy answered {status}{}{reason}", if reason.is_empty() { "" } else { ": " })]
     Refused {
         /// The status code.
         status: u16,
-        /// The reason phrase or the first line of the body, without control characters; perhaps empty.
+        /// The reason phrase or the first line of the body, without control characters. It may be empty.
         reason: String,
     },
     /// The connection to the proxy was reset, or timed out. Bytes may be missing.
     #[error("the connection to the proxy was lost")]
     Lost(#[source] io::Error),
     /// The proxy reset the tunnel's stream, or the HTTP/2 connection under it. Bytes may be missing.
-    #[error("the proxy broke the tunnel off ({})", code(.0))]
-    BrokenOff(#[source] h2::Error),
-    /// What the proxy sends as HTTP/2 is faulty.
-    #[error("the proxy's HTTP/2 is faulty ({}; --http1.1 does without it)", code(.0))]
+    #[error("the proxy aborted the tunnel ({})", code(.0))]
+    Aborted(#[source] h2::Error),
+    /// The proxy has broken the rules of HTTP/2.
+    #[error("the proxy's HTTP/2 is faulty ({}; --http1.1 avoids it)", code(.0))]
     NotHttp2(#[source] h2::Error),
     /// stdin cannot be read.
     #[error("cannot read stdin")]
     Input(#[source] io::Error),
-    /// stdout cannot be written, and not because its reader went away.
+    /// stdout cannot be written although its reader is there.
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
 }
 
 impl ClientError {
-    /// The exit code of the process: 2 where the command line is at fault, else 1.
+    /// The exit code of the process: 2 for an error of usage, else 1.
     pub fn exit_code(&self) -> u8 {
         if matches!(self, Self::Target(_)) { 2 } else { 1 }
     }
 }
 
-/// The name that RFC 9113 section 7 gives an error.
+/// The name of an error code (RFC 9113 section 7).
 fn code(error: &h2::Error) -> String {
     error
         .reason()
         .map_or_else(|| "no code".to_owned(), |reason| format!("{reason:?}"))
 }
 
-/// What the client waits for before the tunnel is open.
+/// A step before the tunnel is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The resolver.
+    /// The lookup of the proxy's name.
     Lookup,
-    /// The proxy's half of the TLS handshake.
+    /// The TLS handshake.
     Tls,
     /// The response head.
     Answer,
@@ -285,7 +284,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// One moment by which all steps must be over.
+/// The time by which all steps must be completed.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     at: Instant,
@@ -296,8 +295,8 @@ impl Deadline {
     fn after(timeout: Duration) -> Self {
         let now = Instant::now();
         Self {
-            // A timeout that the clock cannot hold means "for ever", and must not panic.
-            at: now.checked_add(timeout).unwrap_or(now + FOR_EVER),
+            // A timeout beyond the range of the clock.
+            at: now.checked_add(timeout).unwrap_or(now + LONGEST_TIMEOUT),
             timeout,
         }
     }
@@ -319,7 +318,8 @@ impl Deadline {
 
 /// Characters of a message on stderr, and of a refusal's reason.
 const LONGEST_LINE: usize = 400;
-const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
+/// A year.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
 
 #[cfg(test)]
 #[expect(

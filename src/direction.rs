@@ -1,6 +1,6 @@
 //! The two directions in which a tunnel carries bytes.
 
-/// Which way bytes flow, as the user at the client sees it.
+/// The direction of bytes, as the user of the client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the client to the target.

@@ -1,11 +1,9 @@
-//! How much a tunnel may move and how long it may live: rates and sizes with their units.
+//! The limits of tunnels, targets, clients and the process, as the configuration sets them.
 
-use std::fmt;
-use std::num::NonZeroU64;
-use std::str::FromStr;
 use std::time::Duration;
 
 pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps};
+pub use self::units::{Rate, Size, UnitError};
 
 pub mod budget;
 mod caps;
@@ -15,145 +13,23 @@ pub mod descriptors;
 pub mod slots;
 pub mod throttle;
 pub mod unfinished;
+mod units;
 
-/// A data rate in bytes per second, at least 1, or unlimited.
-///
-/// Text: `unlimited`, or a whole number with a unit: bytes (`B/s KB/s MB/s GB/s`, powers of 1,000, and
-/// `KiB/s MiB/s GiB/s`, powers of 1,024) or bits (`bit/s kbit/s Mbit/s Gbit/s`, powers of 1,000, eight to a byte).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Rate(NonZeroU64);
-
-impl Rate {
-    /// No limit at all. It is above every limited rate.
-    pub const UNLIMITED: Self = Self(NonZeroU64::MAX);
-
-    /// A rate of that many bytes per second; `None` for 0, which would be a tunnel that never moves.
-    pub fn per_second(bytes: u64) -> Option<Self> {
-        NonZeroU64::new(bytes).map(Self)
-    }
-
-    /// Bytes per second; `u64::MAX` when unlimited.
-    pub fn get(self) -> u64 {
-        self.0.get()
-    }
-
-    /// Whether there is no limit.
-    pub fn is_unlimited(self) -> bool {
-        self == Self::UNLIMITED
-    }
-}
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_unlimited() {
-            return f.write_str("unlimited");
-        }
-        write!(f, "{}/s", Size(self.get()))
-    }
-}
-
-impl FromStr for Rate {
-    type Err = UnitError;
-
-    fn from_str(text: &str) -> Result<Self, UnitError> {
-        if text == "unlimited" {
-            return Ok(Self::UNLIMITED);
-        }
-        let (number, unit) = number_and_unit(text)?;
-        let (factor, divisor) = match unit {
-            "bit/s" => (1, 8),
-            "kbit/s" => (1_000, 8),
-            "Mbit/s" => (1_000_000, 8),
-            "Gbit/s" => (1_000_000_000, 8),
-            _ => (
-                byte_unit(unit.strip_suffix("/s").unwrap_or_default()).ok_or(UnitError::NotARate)?,
-                1,
-            ),
-        };
-        let bytes = number.checked_mul(factor).ok_or(UnitError::TooLarge)? / divisor;
-        if bytes == u64::MAX {
-            return Err(UnitError::TooLarge);
-        }
-        Self::per_second(bytes).ok_or(UnitError::Zero)
-    }
-}
-
-/// A number of bytes, at least 1. Text: a whole number with a unit (`B KB MB GB`, `KiB MiB GiB`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Size(u64);
-
-impl Size {
-    /// A size of that many bytes; `None` for 0.
-    pub const fn bytes(bytes: u64) -> Option<Self> {
-        match bytes {
-            0 => None,
-            _ => Some(Self(bytes)),
-        }
-    }
-
-    /// The number of bytes.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (factor, unit) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
-            if self.0.is_multiple_of(factor) {
-                return write!(f, "{}{unit}", self.0 / factor);
-            }
-        }
-        write!(f, "{}B", self.0)
-    }
-}
-
-impl FromStr for Size {
-    type Err = UnitError;
-
-    fn from_str(text: &str) -> Result<Self, UnitError> {
-        let (number, unit) = number_and_unit(text)?;
-        let factor = byte_unit(unit).ok_or(UnitError::NotASize)?;
-        let bytes = number.checked_mul(factor).ok_or(UnitError::TooLarge)?;
-        Self::bytes(bytes).ok_or(UnitError::Zero)
-    }
-}
-
-/// Why a text is not a rate or a size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnitError {
-    /// It does not start with a whole number.
-    #[error("expected a whole number with a unit")]
-    NoNumber,
-    /// The unit is missing or is none of a rate's.
-    #[error("expected `unlimited` or a number with a unit such as `50MiB/s` or `80Mbit/s`")]
-    NotARate,
-    /// The unit is missing or is none of a size's.
-    #[error("expected a number with a unit such as `512KiB` or `1MiB`")]
-    NotASize,
-    /// Nothing could ever move.
-    #[error("must be at least 1 byte")]
-    Zero,
-    /// It does not fit 64 bits.
-    #[error("too large")]
-    TooLarge,
-}
-
-/// What bounds one tunnel.
+/// The limits of one tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelLimits {
-    /// Target to client.
+    /// The rate from the target to the client.
     pub download: Rate,
-    /// Client to target.
+    /// The rate from the client to the target.
     pub upload: Rate,
-    /// What a direction may move at once after it was idle, whatever its rate.
+    /// The bytes that a direction may move at once after it was idle, whatever its rate.
     pub burst: Size,
-    /// The longest a tunnel may live; `None` is for ever.
+    /// The longest life of a tunnel; `None` is unlimited.
     pub lifetime: Option<Duration>,
 }
 
 impl TunnelLimits {
-    /// These limits, with those that a target sets itself in their place.
+    /// These limits, with the overrides of a target in their place.
     pub fn overridden(self, by: &TunnelOverrides) -> Self {
         Self {
             download: by.download.unwrap_or(self.download),
@@ -164,39 +40,39 @@ impl TunnelLimits {
     }
 }
 
-/// Unlimited for ever, with a burst of 1 MiB for the rates that are set later.
+/// Unlimited, with a burst of 1 MiB for rates that are set later.
 impl Default for TunnelLimits {
     fn default() -> Self {
         Self {
             download: Rate::UNLIMITED,
             upload: Rate::UNLIMITED,
-            burst: Size(1 << 20),
+            burst: Size::MEBIBYTE,
             lifetime: None,
         }
     }
 }
 
-/// What one target sets for its own tunnels; `None` leaves the default.
+/// The limits that a target sets for its own tunnels; `None` leaves the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunnelOverrides {
-    /// Target to client.
+    /// See [`TunnelLimits::download`].
     pub download: Option<Rate>,
-    /// Client to target.
+    /// See [`TunnelLimits::upload`].
     pub upload: Option<Rate>,
     /// See [`TunnelLimits::burst`].
     pub burst: Option<Size>,
     /// See [`TunnelLimits::lifetime`].
     pub lifetime: Option<Option<Duration>>,
-    /// See [`TargetLimits::any_protocol`].
-    pub any_protocol: Option<bool>,
+    /// See [`TargetLimits::ssh_only`].
+    pub ssh_only: Option<bool>,
 }
 
-/// Rates that many tunnels share: those of a target, of a client, or of the process.
+/// The rates that many tunnels share: those of a target, of a client, or of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedLimits {
-    /// Target to client, all of them together.
+    /// The rate from targets to clients, of all tunnels together.
     pub download: Rate,
-    /// Client to target, all of them together.
+    /// The rate from clients to targets, of all tunnels together.
     pub upload: Rate,
 }
 
@@ -210,29 +86,52 @@ impl Default for SharedLimits {
     }
 }
 
-/// What bounds one target and each of its tunnels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The limits of one target and of each of its tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetLimits {
-    /// Each of its tunnels.
+    /// The limits of each of its tunnels.
     pub tunnel: TunnelLimits,
-    /// All of its tunnels together.
+    /// The rates of all of its tunnels together.
     pub shared: SharedLimits,
-    /// How many tunnels and dials it may have at once.
+    /// The most tunnels and dials at once.
     pub caps: TargetCaps,
-    /// The longest silence of its tunnels, where `Some(None)` is for ever; `None` leaves the default.
+    /// The longest silence of its tunnels, where `Some(None)` is unlimited; `None` leaves the default.
     pub idle: Option<Option<Duration>>,
-    /// Whether its tunnels may begin otherwise than SSH does.
-    pub any_protocol: bool,
+    /// Whether both sides of its tunnels must begin with an SSH identification.
+    pub ssh_only: bool,
 }
 
-/// The most that a target may set for its own tunnels, where it is not the operator who sets it.
+/// The defaults, for tunnels that carry SSH.
+impl Default for TargetLimits {
+    fn default() -> Self {
+        Self {
+            tunnel: TunnelLimits::default(),
+            shared: SharedLimits::default(),
+            caps: TargetCaps::default(),
+            idle: None,
+            ssh_only: true,
+        }
+    }
+}
+
+/// These limits of each tunnel, and the defaults of the target.
+impl From<TunnelLimits> for TargetLimits {
+    fn from(tunnel: TunnelLimits) -> Self {
+        Self {
+            tunnel,
+            ..Self::default()
+        }
+    }
+}
+
+/// The most that the annotations of a Service may ask for. The configuration itself is not bound by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceiling {
-    /// Target to client.
+    /// The highest rate from the target to the client.
     pub download: Rate,
-    /// Client to target.
+    /// The highest rate from the client to the target.
     pub upload: Rate,
-    /// Whether it may not have tunnels that begin otherwise than SSH does.
+    /// Whether the annotation `ssh-only: "false"` is ignored.
     pub ssh_only: bool,
 }
 
@@ -247,69 +146,51 @@ impl Default for Ceiling {
     }
 }
 
-/// Every limit of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// All limits of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Each tunnel, unless its target sets its own.
+    /// The limits of each tunnel, unless its target overrides them.
     pub tunnel: TunnelLimits,
-    /// All tunnels of one target together.
+    /// The rates of all tunnels of one target together.
     pub target: SharedLimits,
-    /// All tunnels of one client together.
+    /// The rates of all tunnels of one client together.
     pub client: SharedLimits,
-    /// All tunnels together.
+    /// The rates of all tunnels together.
     pub total: SharedLimits,
-    /// What the annotations of a Service may ask for.
+    /// The most that the annotations of a Service may ask for.
     pub ceiling: Ceiling,
-    /// How many there may be.
+    /// The most tunnels, connections and dials.
     pub caps: Caps,
-    /// Whether a target that does not say may have tunnels that begin otherwise than SSH does.
-    pub any_protocol: bool,
+    /// [`TargetLimits::ssh_only`] of the targets that do not set it themselves.
+    pub ssh_only: bool,
+}
+
+/// The defaults, for tunnels that carry SSH.
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            tunnel: TunnelLimits::default(),
+            target: SharedLimits::default(),
+            client: SharedLimits::default(),
+            total: SharedLimits::default(),
+            ceiling: Ceiling::default(),
+            caps: Caps::default(),
+            ssh_only: true,
+        }
+    }
 }
 
 impl Limits {
-    /// Those of a target that sets some for its tunnels.
+    /// The limits of a target with these overrides.
     pub fn of_target(&self, tunnel: &TunnelOverrides) -> TargetLimits {
         TargetLimits {
             tunnel: self.tunnel.overridden(tunnel),
             shared: self.target,
             caps: self.caps.target,
-            any_protocol: tunnel.any_protocol.unwrap_or(self.any_protocol),
+            ssh_only: tunnel.ssh_only.unwrap_or(self.ssh_only),
             ..TargetLimits::default()
         }
     }
-}
-
-/// Limits of its tunnels, and nothing else.
-impl From<TunnelLimits> for TargetLimits {
-    fn from(tunnel: TunnelLimits) -> Self {
-        Self {
-            tunnel,
-            ..Self::default()
-        }
-    }
-}
-
-fn number_and_unit(text: &str) -> Result<(u64, &str), UnitError> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    if number.is_empty() {
-        return Err(UnitError::NoNumber);
-    }
-    let number = number.parse().map_err(|_| UnitError::TooLarge)?;
-    Ok((number, unit.trim_start_matches(' ')))
-}
-
-fn byte_unit(unit: &str) -> Option<u64> {
-    Some(match unit {
-        "B" => 1,
-        "KB" | "kB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        _ => return None,
-    })
 }
 
 #[cfg(test)]
@@ -317,53 +198,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_read_with_their_units() {
-        for (text, bytes) in [
-            ("1B/s", 1),
-            ("50MiB/s", 50 << 20),
-            ("50 MiB/s", 50 << 20),
-            ("80Mbit/s", 10_000_000),
-            ("1Gbit/s", 125_000_000),
-            ("3kB/s", 3_000),
-            ("1GiB/s", 1 << 30),
+    fn a_target_is_ssh_only_as_it_says_itself_or_else_as_the_process_does() {
+        for (process, target, expected) in [
+            (true, None, true),
+            (true, Some(false), false),
+            (true, Some(true), true),
+            (false, None, false),
+            (false, Some(false), false),
+            (false, Some(true), true),
         ] {
-            assert_eq!(text.parse::<Rate>().map(Rate::get), Ok(bytes), "{text}");
+            let limits = Limits {
+                ssh_only: process,
+                ..Limits::default()
+            };
+            let overrides = TunnelOverrides {
+                ssh_only: target,
+                ..TunnelOverrides::default()
+            };
+            assert_eq!(limits.of_target(&overrides).ssh_only, expected, "{process} {target:?}");
         }
-        assert_eq!("unlimited".parse(), Ok(Rate::UNLIMITED));
-        assert!(Rate::UNLIMITED > "1000000GiB/s".parse().unwrap());
-    }
-
-    #[test]
-    fn what_is_not_a_rate_or_a_size_is_named() {
-        for (text, error) in [
-            ("", UnitError::NoNumber),
-            ("fast", UnitError::NoNumber),
-            ("-1MiB/s", UnitError::NoNumber),
-            ("50", UnitError::NotARate),
-            ("50MiB", UnitError::NotARate),
-            ("1.5MiB/s", UnitError::NotARate),
-            ("50Mb/s", UnitError::NotARate),
-            ("0MiB/s", UnitError::Zero),
-            ("7bit/s", UnitError::Zero),
-            ("99999999999GiB/s", UnitError::TooLarge),
-            ("18446744073709551615B/s", UnitError::TooLarge),
-            ("99999999999999999999B/s", UnitError::TooLarge),
-        ] {
-            assert_eq!(text.parse::<Rate>(), Err(error), "{text:?}");
-        }
-        for (text, error) in [
-            ("1", UnitError::NotASize),
-            ("1MiB/s", UnitError::NotASize),
-            ("0B", UnitError::Zero),
-        ] {
-            assert_eq!(text.parse::<Size>(), Err(error), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_printed_is_read_back() {
-        for text in ["unlimited", "50MiB/s", "10000000B/s", "1GiB/s", "64KiB/s"] {
-            assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
-        }
+        assert!(Limits::default().ssh_only && TargetLimits::default().ssh_only);
     }
 }

@@ -13,7 +13,7 @@ use switchboard::allowlist::StaticTarget;
 use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::app::logging::{self, ParseError};
-use switchboard::app::{App, Command, Source, StartError};
+use switchboard::app::{App, Command, LoadConfig, StartError};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
 use switchboard::config::{Config, LoadError, Overrides};
 use switchboard::drain::Drained;
@@ -43,14 +43,14 @@ enum Task {
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
     Connect(Connect),
-    /// Have the process of this host drain, as SIGTERM does: a preStop hook where there is no shell
+    /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drain),
 }
 
 #[derive(Args)]
 struct Drain {
-    /// Its admin port
+    /// The admin port of the process
     #[arg(
         long,
         env = "SWITCHBOARD_ADMIN",
@@ -58,7 +58,7 @@ struct Drain {
         default_value = "127.0.0.1:9090"
     )]
     admin: SocketAddr,
-    /// Return when its tunnels have ended
+    /// Return when the tunnels of the process have ended
     #[arg(long)]
     wait: bool,
     /// Return when no more than N tunnels are left
@@ -71,13 +71,13 @@ struct Drain {
 
 #[derive(Args)]
 struct Connect {
-    /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it wants credentials
+    /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it requires credentials
     #[arg(long, env = "SWITCHBOARD_PROXY", value_name = "URL", hide_env_values = true)]
     proxy: ProxyUrl,
     /// Trust the certificates of this PEM file instead of the system's for an https:// proxy
     #[arg(long, env = "SWITCHBOARD_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Show this client certificate (PEM, with what leads to its authority) to an https:// proxy that asks
+    /// Show this client certificate (PEM, with its intermediate certificates) to an https:// proxy that asks for one
     #[arg(long, env = "SWITCHBOARD_CERT", value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
     /// The private key of --cert (PEM, not encrypted)
@@ -86,10 +86,10 @@ struct Connect {
     /// Expect this name in the proxy's certificate, and ask for it, instead of the host of the URL
     #[arg(long, env = "SWITCHBOARD_SERVER_NAME", value_name = "NAME")]
     server_name: Option<String>,
-    /// Speak HTTP/1.1 to an https:// proxy that would rather have HTTP/2; to an http:// one it is always HTTP/1.1
+    /// Offer only HTTP/1.1 to an https:// proxy, not HTTP/2; to an http:// proxy it is always HTTP/1.1
     #[arg(long = "http1.1")]
     http1: bool,
-    /// Where to go
+    /// The target to reach through the proxy
     #[arg(value_name = "HOST:PORT")]
     target: String,
 }
@@ -113,7 +113,7 @@ impl From<Connect> for client::Options {
 
 #[derive(Args)]
 struct Serve {
-    /// Read settings from this file; flags and environment go before it
+    /// Read settings from this file; flags and environment override it
     #[arg(long, env = "SWITCHBOARD_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Serve clients at this address, in place of the file's (repeatable)
@@ -130,19 +130,19 @@ struct Serve {
         value_delimiter = ' '
     )]
     allow: Vec<StaticTarget>,
-    /// Which messages go to stderr, such as `warn` or `info,switchboard=debug`
+    /// Filter of the messages on stderr, such as `warn` or `info,switchboard=debug`
     #[arg(long, env = "SWITCHBOARD_LOG", value_name = "FILTER", default_value = "info")]
     log: String,
 }
 
 fn main() -> ExitCode {
-    let done = match CommandLine::parse().task {
+    let result = match CommandLine::parse().task {
         Task::Serve(options) => serve(options),
         Task::Check { config } => check(&config),
         Task::Drain(options) => drain(&options),
         Task::Connect(options) => Ok(client::command(&options.into())),
     };
-    done.unwrap_or_else(|error| {
+    result.unwrap_or_else(|error| {
         eprintln!("switchboard: {error:#}");
         if error.chain().any(is_usage) {
             ExitCode::from(USAGE)
@@ -153,7 +153,7 @@ fn main() -> ExitCode {
 }
 
 fn is_usage(cause: &(dyn Error + 'static)) -> bool {
-    // It passes for its cause, and is one link of the chain with it.
+    // StartError::Config is transparent: the chain holds it in place of its LoadError.
     let is_config = matches!(cause.downcast_ref(), Some(StartError::Config(_)));
     is_config || cause.is::<LoadError>() || cause.is::<ParseError>()
 }
@@ -167,10 +167,10 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
         .context("cannot start the runtime")?;
     let drained = runtime.block_on(async {
         let commands = commands().context("cannot listen for signals")?;
-        let app = App::start(source(options), Box::new(move || dropped.lines()))?;
+        let app = App::start(load_config(options), Box::new(move || dropped.lines()))?;
         anyhow::Ok(Box::pin(app.run(commands)).await)
     });
-    // Whatever still runs has been told to end, and had its time.
+    // The drain is over: tasks that still run have had their deadline.
     runtime.shutdown_background();
     drop(logging);
     Ok(match drained? {
@@ -179,8 +179,8 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The file, overlaid by the flags, every time it is asked for.
-fn source(options: Serve) -> Source {
+/// Reads the file anew and overlays it with the flags.
+fn load_config(options: Serve) -> LoadConfig {
     Box::new(move || {
         let file = options
             .config
@@ -221,16 +221,16 @@ fn drain(options: &Drain) -> anyhow::Result<ExitCode> {
         timeout: options.timeout,
     });
     let admin = options.admin;
-    let (told, code) = match drain_request::drain(&drain_request::Options { admin, wait })? {
-        Answer::Drains(progress) => (told(&progress), ExitCode::SUCCESS),
+    let (state, code) = match drain_request::drain(&drain_request::Options { admin, wait })? {
+        Answer::Draining(progress) => (describe(&progress), ExitCode::SUCCESS),
         Answer::Ended => ("ended".to_owned(), ExitCode::SUCCESS),
-        Answer::Late(progress) => (told(&progress), ExitCode::from(DRAIN_CUT)),
+        Answer::TimedOut(progress) => (describe(&progress), ExitCode::from(DRAIN_CUT)),
     };
-    writeln!(std::io::stdout(), "{told}")?;
+    writeln!(std::io::stdout(), "{state}")?;
     Ok(code)
 }
 
-fn told(progress: &Progress) -> String {
+fn describe(progress: &Progress) -> String {
     let Progress {
         phase,
         tunnels,
@@ -240,8 +240,8 @@ fn told(progress: &Progress) -> String {
 }
 
 const DRAIN_EXITS: &str = "\
-Exit status: 0 it drains, with --wait no more than N tunnels are left or it has ended, 1 it cannot be asked, 2 usage, \
-3 more were left after --timeout";
+Exit status: 0 the process drains, with --wait no more than N tunnels are left or it has ended, 1 it cannot be asked, \
+2 usage, 3 more were left after --timeout";
 const SERVE_EXITS: &str = "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut";
 const CONNECT_EXAMPLE: &str = "\
 In ~/.ssh/config:

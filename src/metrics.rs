@@ -1,16 +1,17 @@
 //! Every metric that operators see: declared here and nowhere else.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 /// Why the metrics cannot be declared or written.
 pub use prometheus::Error;
 
-use self::declare::{counter, counters, gauge, histogram, registered};
-use self::targets::TargetMetrics;
+use self::declare::{counter, counters, gauge, gauges, histogram, seconds, timestamp};
 pub use self::targets::TargetSeries;
+use self::targets::{Families, TargetMetrics};
 use crate::outcome::{Outcome, Reason, Refusal, Side};
 use crate::ssh::identification::Family;
 use crate::tls;
@@ -18,211 +19,95 @@ use crate::tls;
 mod declare;
 mod targets;
 
-/// The metrics of one process; a clone is another handle on them. Labels come from our enums or the allowlist, never from what a client sent.
-#[derive(Clone, Debug)]
-pub struct Metrics {
-    registry: Registry,
-    /// Connections taken from the public ports.
-    pub connections_accepted: IntCounter,
-    /// Those that are open.
-    pub connections_active: IntGauge,
-    /// Those of them whose request is not complete.
-    pub connections_unfinished: IntGauge,
-    /// How many tunnels there may be.
-    pub tunnels_limit: IntGauge,
-    connect_requests: IntCounterVec,
-    tunnels_closed: IntCounterVec,
-    identifications: IntCounterVec,
-    /// A dial of a target, all its tries together, whether it succeeded or not.
-    pub dial_duration: Histogram,
-    /// From the accept to the answer.
-    pub handshake_duration: Histogram,
-    /// From the 200 to the end.
-    pub tunnel_duration: Histogram,
-    /// Pauses of a listener for want of descriptors or memory.
-    pub accept_paused: IntCounter,
-    /// Pipes that hold bytes of hot directions.
-    pub pipes_in_use: IntGauge,
+metrics! {
+    /// Connections accepted on the public ports.
+    pub connections_accepted: IntCounter = counter("switchboard_connections_accepted_total");
+    /// Open connections, tunnels or not.
+    pub connections_active: IntGauge = gauge("switchboard_connections_active");
+    /// Connections whose request is not complete.
+    pub connections_unfinished: IntGauge = gauge("switchboard_connections_unfinished");
+    /// The most tunnels at a time: as configured, or as the limit of open files allows.
+    pub tunnels_limit: IntGauge = gauge("switchboard_tunnels_limit");
+    /// Requests answered, by status code and reason.
+    connect_requests: IntCounterVec = counters("switchboard_connect_requests_total", &["code", "reason"]);
+    /// Tunnels that ended, by reason and by the side that ended them.
+    tunnels_closed: IntCounterVec = counters("switchboard_tunnels_closed_total", &["reason", "by"]);
+    /// SSH software that has identified itself, by side and family.
+    identifications: IntCounterVec = counters("switchboard_identifications_total", &["side", "family"]);
+    /// Seconds of a dial, all its tries together, whether it succeeded or not.
+    pub dial_duration: Histogram = histogram("switchboard_dial_duration_seconds", &FAST);
+    /// Seconds from the accept to the answer.
+    pub handshake_duration: Histogram = histogram("switchboard_handshake_duration_seconds", &FAST);
+    /// Seconds from the 200 to the end of the tunnel.
+    pub tunnel_duration: Histogram = histogram("switchboard_tunnel_duration_seconds", &SLOW);
+    /// Pauses of a listener for lack of descriptors or memory.
+    pub accept_paused: IntCounter = counter("switchboard_accept_paused_total");
+    /// Pipes that hold bytes of busy directions.
+    pub pipes_in_use: IntGauge = gauge("switchboard_pipes_in_use");
     /// Targets on the allowlist.
-    pub allowlist_targets: IntGauge,
-    /// Names that are claimed more than once.
-    pub allowlist_name_conflicts: IntGauge,
-    /// Whether a list that lost most of its objects is held back.
-    pub allowlist_shrink_held: IntGauge,
-    /// Annotations that are not understood.
-    pub annotation_errors: IntCounter,
-    watch_errors: IntCounterVec,
+    pub allowlist_targets: IntGauge = gauge("switchboard_allowlist_targets");
+    /// Names claimed by more than one Service, or by a Service and the configuration.
+    pub allowlist_name_conflicts: IntGauge = gauge("switchboard_allowlist_name_conflicts");
+    /// 1 while a list from the cluster that lost most of its objects is held back.
+    pub allowlist_shrink_held: IntGauge = gauge("switchboard_allowlist_shrink_held");
     /// When the allowlist was last known to be current, in seconds since 1970.
-    pub allowlist_last_sync_timestamp: Gauge,
-    /// 1 from the first signal on.
-    pub draining: IntGauge,
-    tls_handshakes: IntCounterVec,
-    tls_handshake_failures: IntCounterVec,
-    tls_certificate_expiry: IntGaugeVec,
-    /// Looks at changed TLS files that found faults in them.
-    pub tls_reload_failures: IntCounter,
-    /// Whether the last reload of the configuration was applied.
-    pub config_last_reload_successful: IntGauge,
-    /// Reloads that were refused because of faults.
-    pub config_reload_failures: IntCounter,
-    /// Log lines thrown away because nobody read them fast enough.
-    pub log_lines_dropped: IntGauge,
-    targets: Arc<TargetMetrics>,
+    pub allowlist_last_sync_timestamp: Gauge = timestamp("switchboard_allowlist_last_sync_timestamp_seconds");
+    /// Annotations of Services with a value that is malformed or not permitted.
+    pub annotation_errors: IntCounter = counter("switchboard_annotation_errors_total");
+    /// Failed lists and watches of the cluster, by kind of failure.
+    watch_errors: IntCounterVec = counters("switchboard_watch_errors_total", &["kind"]);
+    /// 1 from the beginning of the drain.
+    pub draining: IntGauge = gauge("switchboard_draining");
+    /// TLS handshakes that succeeded, by version, and whether they resumed an earlier session.
+    tls_handshakes: IntCounterVec = counters("switchboard_tls_handshakes_total", &["version", "resumed"]);
+    /// TLS handshakes that failed, by cause.
+    tls_handshake_failures: IntCounterVec = counters("switchboard_tls_handshake_failures_total", &["cause"]);
+    /// When the first certificate of a file's chain expires, in seconds since 1970.
+    tls_certificate_expiry: IntGaugeVec = gauges(
+        "switchboard_tls_certificate_expiry_timestamp_seconds",
+        &["certificate"]
+    );
+    /// Polls that found faults in changed TLS files; the loaded ones stay in use.
+    pub tls_reload_failures: IntCounter = counter("switchboard_tls_reload_failures_total");
+    /// 1 if the last reload of the configuration was applied, else 0.
+    pub config_last_reload_successful: IntGauge = gauge("switchboard_config_last_reload_successful");
+    /// Reloads refused because of faults in the file.
+    pub config_reload_failures: IntCounter = counter("switchboard_config_reload_failures_total");
+    /// Log lines dropped because they were not read fast enough.
+    pub log_lines_dropped: IntGauge = gauge("switchboard_log_lines_dropped");
+    /// Always 1; the version is a label.
+    build_info: IntGaugeVec = gauges("switchboard_build_info", &["version"]);
+
+    targets:
+    /// Open tunnels.
+    tunnels_active = gauges("switchboard_tunnels_active", &["target_namespace", "target_service"]);
+    /// Bytes relayed, counted while the tunnel runs.
+    bytes = counters(
+        "switchboard_tunnel_bytes_total",
+        &["direction", "target_namespace", "target_service"]
+    );
+    /// Seconds that directions of tunnels waited for their limits.
+    throttled_seconds = seconds("switchboard_throttled_seconds_total", &["direction"]);
 }
 
 impl Metrics {
-    /// All metrics, at zero.
+    /// All metrics, with the value 0.
     ///
     /// # Errors
     /// A name that is declared twice, or is not a metric name.
-    #[expect(clippy::too_many_lines, reason = "one declaration after the other")]
     pub fn new() -> prometheus::Result<Self> {
-        let into = &Registry::new();
-        process_and_build(into)?;
-        let metrics = Self {
-            connections_accepted: counter(
-                into,
-                "switchboard_connections_accepted_total",
-                "Connections taken from the public ports.",
-            )?,
-            connections_active: gauge(into, "switchboard_connections_active", "Connections that are open.")?,
-            connections_unfinished: gauge(
-                into,
-                "switchboard_connections_unfinished",
-                "Connections whose request is not complete.",
-            )?,
-            tunnels_limit: gauge(
-                into,
-                "switchboard_tunnels_limit",
-                "How many tunnels there may be: as configured, or as the limit of open files allows.",
-            )?,
-            connect_requests: counters(
-                into,
-                "switchboard_connect_requests_total",
-                "Requests answered, by status code and reason.",
-                &["code", "reason"],
-            )?,
-            tunnels_closed: counters(
-                into,
-                "switchboard_tunnels_closed_total",
-                "Tunnels that ended, by reason and by who ended them.",
-                &["reason", "by"],
-            )?,
-            identifications: counters(
-                into,
-                "switchboard_identifications_total",
-                "SSH software that has identified itself, by family.",
-                &["side", "family"],
-            )?,
-            dial_duration: histogram(
-                into,
-                "switchboard_dial_duration_seconds",
-                "Dials of targets, all tries of one together.",
-                &FAST,
-            )?,
-            handshake_duration: histogram(
-                into,
-                "switchboard_handshake_duration_seconds",
-                "From the accept to the answer.",
-                &FAST,
-            )?,
-            tunnel_duration: histogram(
-                into,
-                "switchboard_tunnel_duration_seconds",
-                "From the 200 to the end of the tunnel.",
-                &SLOW,
-            )?,
-            accept_paused: counter(
-                into,
-                "switchboard_accept_paused_total",
-                "Pauses of a listener for want of descriptors or memory.",
-            )?,
-            pipes_in_use: gauge(
-                into,
-                "switchboard_pipes_in_use",
-                "Pipes that hold bytes of hot directions.",
-            )?,
-            allowlist_targets: gauge(into, "switchboard_allowlist_targets", "Targets on the allowlist.")?,
-            allowlist_name_conflicts: gauge(
-                into,
-                "switchboard_allowlist_name_conflicts",
-                "Names that more than one Service, or a Service and the configuration, claim.",
-            )?,
-            allowlist_shrink_held: gauge(
-                into,
-                "switchboard_allowlist_shrink_held",
-                "1 while a list from the cluster that lost most of its objects is held back.",
-            )?,
-            annotation_errors: counter(
-                into,
-                "switchboard_annotation_errors_total",
-                "Annotations of Services that were not understood, or ask for what they may not have.",
-            )?,
-            watch_errors: counters(
-                into,
-                "switchboard_watch_errors_total",
-                "Failed lists and watches of the cluster, by what went wrong.",
-                &["kind"],
-            )?,
-            allowlist_last_sync_timestamp: registered(
-                into,
-                Gauge::new(
-                    "switchboard_allowlist_last_sync_timestamp_seconds",
-                    "When the allowlist was last known to be current, since 1970.",
-                )?,
-            )?,
-            draining: gauge(into, "switchboard_draining", "1 from the first signal on.")?,
-            tls_handshakes: counters(
-                into,
-                "switchboard_tls_handshakes_total",
-                "TLS handshakes that succeeded, by version, and whether they resumed an earlier session.",
-                &["version", "resumed"],
-            )?,
-            tls_handshake_failures: counters(
-                into,
-                "switchboard_tls_handshake_failures_total",
-                "TLS handshakes that failed, by cause.",
-                &["cause"],
-            )?,
-            tls_certificate_expiry: registered(
-                into,
-                IntGaugeVec::new(
-                    Opts::new(
-                        "switchboard_tls_certificate_expiry_timestamp_seconds",
-                        "When the first certificate of a file's chain expires, since 1970.",
-                    ),
-                    &["certificate"],
-                )?,
-            )?,
-            tls_reload_failures: counter(
-                into,
-                "switchboard_tls_reload_failures_total",
-                "Looks at changed TLS files that found faults in them: the old ones serve on.",
-            )?,
-            config_last_reload_successful: gauge(
-                into,
-                "switchboard_config_last_reload_successful",
-                "Whether the last reload of the configuration was applied.",
-            )?,
-            config_reload_failures: counter(
-                into,
-                "switchboard_config_reload_failures_total",
-                "Reloads refused because of faults in the file.",
-            )?,
-            log_lines_dropped: gauge(
-                into,
-                "switchboard_log_lines_dropped",
-                "Log lines thrown away because they were not read fast enough.",
-            )?,
-            targets: Arc::new(TargetMetrics::new(into)?),
-            registry: into.clone(),
-        };
+        let metrics = Self::declare(Registry::new())?;
+        metrics.registry.register(Box::new(ProcessCollector::for_self()))?;
+        metrics
+            .build_info
+            .with_label_values(&[env!("CARGO_PKG_VERSION")])
+            .set(1);
         metrics.config_last_reload_successful.set(1);
         metrics.show_zeros();
         Ok(metrics)
     }
 
-    /// A rate needs a first zero: without it the first event of a kind never shows.
+    /// Makes series with the value 0, since rate() cannot see an event that is the first value of its series.
     fn show_zeros(&self) {
         self.requests(200, "established");
         for refusal in Refusal::ALL {
@@ -253,9 +138,15 @@ impl Metrics {
         self.watch_errors.with_label_values(&[kind]).inc();
     }
 
-    /// Shows a failure of that kind at zero.
+    /// Makes the series of that kind, with the value 0.
     pub fn watch_may_fail(&self, kind: &'static str) {
         self.watch_errors.with_label_values(&[kind]);
+    }
+
+    /// Notes that the allowlist is current.
+    pub fn allowlist_synced(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.allowlist_last_sync_timestamp.set(now.as_secs_f64());
     }
 
     /// Counts a TLS handshake.
@@ -266,12 +157,12 @@ impl Metrics {
             .inc();
     }
 
-    /// Counts one that failed.
+    /// Counts a TLS handshake that failed.
     pub fn tls_failed(&self, cause: tls::Cause) {
         self.tls_handshake_failures.with_label_values(&[cause.label()]).inc();
     }
 
-    /// Shows until when certificates are good: those, and no others.
+    /// Sets the expiry of these certificates, and removes the series of all others.
     pub fn tls_expiries(&self, expiries: &[tls::Expiry]) {
         self.tls_certificate_expiry.reset();
         for tls::Expiry { certificate, timestamp } in expiries {
@@ -292,7 +183,7 @@ impl Metrics {
             .with_label_values(&[code.to_string().as_str(), reason])
     }
 
-    /// Counts what a side says that it is.
+    /// Counts the identification of one side's SSH software.
     pub fn identified(&self, side: Side, family: Family) {
         self.identifications
             .with_label_values(&[side.label(), family.label()])
@@ -306,17 +197,17 @@ impl Metrics {
             .inc();
     }
 
-    /// The series of one target. They exist as long as somebody holds them: a target that is gone leaves none behind.
+    /// The series of one target. They are removed when the last handle on them is dropped.
     pub fn target(&self, namespace: &str, service: &str) -> Arc<TargetSeries> {
         self.targets.series(namespace, service)
     }
 
-    /// The text format 0.0.4, with the bytes of tunnels that run.
+    /// The page in the text format 0.0.4, with the bytes of open tunnels.
     ///
     /// # Errors
-    /// A metric without a value; there is none.
+    /// A metric without a series; each has one.
     pub fn encode(&self) -> prometheus::Result<String> {
-        self.targets.fold();
+        self.targets.collect();
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }
@@ -324,15 +215,48 @@ impl Metrics {
 /// The media type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
-fn process_and_build(into: &Registry) -> prometheus::Result<()> {
-    into.register(Box::new(ProcessCollector::for_self()))?;
-    let info = Opts::new("switchboard_build_info", "Always 1; says what runs.");
-    let info = registered(into, IntGaugeVec::new(info, &["version"])?)?;
-    info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-    Ok(())
-}
-
 /// Seconds: a dial in the cluster takes a millisecond, its deadline is ten seconds.
 const FAST: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 /// Seconds: from a quick `scp` to a session of a week.
 const SLOW: [f64; 9] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0];
+
+/// Makes the struct and the registration from one table. A row is a field, its type, the function that makes it, its name,
+/// and its labels or bucket bounds; the comment of the row is the metric's help text. The metrics of targets come last:
+/// [`TargetMetrics`] makes and removes their series.
+macro_rules! metrics {
+    (
+        $(
+            #[doc = $help:literal]
+            $visibility:vis $field:ident: $Kind:ty = $declare:ident($name:literal $(, $detail:expr)?);
+        )*
+        targets:
+        $(
+            #[doc = $target_help:literal]
+            $target_field:ident = $target_declare:ident($target_name:literal, $labels:expr);
+        )*
+    ) => {
+        /// The metrics of one process; a clone is another handle on them. The values of labels come from enums and from
+        /// the allowlist, never from a client.
+        #[derive(Clone, Debug)]
+        pub struct Metrics {
+            $(#[doc = $help] $visibility $field: $Kind,)*
+            targets: Arc<TargetMetrics>,
+            registry: Registry,
+        }
+
+        impl Metrics {
+            fn declare(registry: Registry) -> prometheus::Result<Self> {
+                let families = Families {
+                    $($target_field: $target_declare(&registry, $target_name, $target_help.trim(), $labels)?,)*
+                };
+                Ok(Self {
+                    $($field: $declare(&registry, $name, $help.trim() $(, $detail)?)?,)*
+                    targets: Arc::new(TargetMetrics::new(families)),
+                    registry,
+                })
+            }
+        }
+    };
+}
+// By path, so that the table may stand above its macro.
+use metrics;

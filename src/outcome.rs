@@ -1,4 +1,4 @@
-//! How a connection ended: exactly one [`Outcome`] each, which gives the status, the label and who ended it.
+//! The outcome of a connection or request: exactly one each, with its status, its label and the side that ended it.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ mod denial;
 mod malformed;
 mod refusal;
 
-/// The one ending of one connection.
+/// The outcome of a connection or request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ended before the 200.
+    /// The end before a tunnel was established.
     Refused(Refusal),
-    /// It was a tunnel, and the tunnel ended.
+    /// The end of a tunnel.
     Closed(Close),
 }
 
 impl Outcome {
-    /// The status code that the client was sent, or would have been had it stayed.
+    /// The status code of the answer; for a client that left before it, the one that is logged in its place.
     pub fn status(self) -> u16 {
         match self {
             Self::Refused(refusal) => refusal.status(),
@@ -36,7 +36,7 @@ impl Outcome {
         }
     }
 
-    /// Who ended it.
+    /// The side that ended it.
     pub fn by(self) -> Side {
         match self {
             Self::Refused(refusal) => refusal.by(),
@@ -48,16 +48,16 @@ impl Outcome {
 /// A party to a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// Downstream: who sent the CONNECT.
+    /// The downstream side, which sent the CONNECT.
     Client,
-    /// Upstream: the SSH server.
+    /// The upstream side, an SSH server.
     Target,
     /// Switchboard itself.
     Proxy,
 }
 
 impl Side {
-    /// Every side, for metrics that show zero before the first.
+    /// Every side, for metrics with the value 0.
     pub const ALL: [Self; 3] = [Self::Client, Self::Target, Self::Proxy];
 
     /// The value of the label `by` and of the log field `closed_by`.
@@ -70,12 +70,12 @@ impl Side {
     }
 }
 
-/// How a tunnel ended, and who ended it.
+/// The end of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Close {
-    /// Who ended it: for `eof` the side that finished first.
+    /// The side that ended it; for `eof` the side that finished first.
     pub by: Side,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -84,28 +84,28 @@ pub struct Close {
 pub enum Reason {
     /// Both sides finished.
     Eof,
-    /// Nothing moved for the idle timeout, or for the half-closed one after one side had finished.
+    /// No byte moved for the idle timeout, or for the half-closed timeout after one side had finished.
     Idle,
     /// A side reset its connection; the reset was passed on.
     Reset,
-    /// A side's connection ended in the middle of a TLS record: that is no end, and the other side was reset.
+    /// A side's connection ended in the middle of a TLS record, which is not an orderly end: the other side was reset.
     Truncated,
-    /// The longest lifetime was reached.
+    /// The tunnel reached its longest lifetime.
     Lifetime,
-    /// The drain deadline passed, or a second signal came.
+    /// The deadline of a drain passed, or a second signal came.
     Drained,
     /// The target left the allowlist.
     Revoked,
-    /// A side did not begin as SSH does, or not in time: nothing of it was passed on.
+    /// A side did not begin with an SSH identification, or not in time; its bytes were not passed on.
     NotSsh,
-    /// Any other error of a socket, such as a peer that vanished (ETIMEDOUT).
+    /// Another socket error, such as a peer that vanished (ETIMEDOUT).
     Io,
     /// A defect of ours: the tunnel's task panicked or was dropped.
     Panic,
 }
 
 impl Reason {
-    /// Every reason, for metrics that show zero before the first.
+    /// Every reason, for metrics with the value 0.
     pub const ALL: [Self; 10] = [
         Self::Eof,
         Self::Idle,

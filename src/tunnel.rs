@@ -96,12 +96,12 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
     let shared = pending.shared;
     pending.record.set_http_version(http2::Request::HTTP);
     let lapsed = Notify::new();
-    let late = |idle_since: Option<Instant>| {
+    let expiry = |awaited| {
         let pending = &pending;
         async move {
-            match idle_since {
-                None => pending.late().await,
-                Some(_) => pending.idle().await,
+            match awaited {
+                http2::Awaited::FirstRequest => pending.late().await,
+                http2::Awaited::FurtherRequest => pending.idle().await,
             }
         }
     };
@@ -116,7 +116,11 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
             }
         }
     };
-    match cold(http2::serve(connection, late, &shared.drain, &lapsed, tunnel)).await {
+    let go_away = http2::GoAway {
+        drain: &shared.drain,
+        lapsed: &lapsed,
+    };
+    match cold(http2::serve(connection, expiry, go_away, tunnel)).await {
         Ok(()) => pending.record.leave_to_requests(),
         Err(refusal) => pending.drop_silently(refusal),
     }

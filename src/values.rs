@@ -11,6 +11,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::authority::Authority;
+use crate::text::excerpt;
 
 /// What `parse` makes of a text. The error ends with the text itself: ``expected `true` or `false` (found `yes`)``.
 pub(crate) fn read<T, E: Display>(text: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<T, String> {
@@ -109,24 +110,9 @@ pub(crate) fn path(text: &str) -> Result<PathBuf, &'static str> {
     }
 }
 
-/// The first 60 characters of a text, with control and other unprintable characters escaped: it cannot steer a terminal.
+/// A text as a fault shows it: at most 60 characters, escaped.
 pub(crate) fn shown(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_SHOWN) {
-        Some((end, _)) => escaped(text.get(..end).unwrap_or_default()) + "…",
-        None => escaped(text),
-    }
-}
-
-/// A text with control and other unprintable characters escaped.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '"' | '\'' | '\\' => escaped.push(character),
-            _ => escaped.extend(character.escape_debug()),
-        }
-    }
-    escaped
+    excerpt(text, LONGEST_SHOWN)
 }
 
 /// The longest deadline of a handshake: each one holds a descriptor, and clients give up long before.
@@ -206,12 +192,5 @@ mod tests {
             read("\u{1b}", boolean),
             Err("expected `true` or `false` (found `\\u{1b}`)".to_owned())
         );
-    }
-
-    #[test]
-    fn a_text_is_shown_short_and_harmless() {
-        assert_eq!(shown("10 \"MiB\"/s"), "10 \"MiB\"/s");
-        assert_eq!(shown("\u{1b}[31m\n\u{202e}"), "\\u{1b}[31m\\n\\u{202e}");
-        assert_eq!(shown(&"x".repeat(61)), format!("{}…", "x".repeat(60)));
     }
 }

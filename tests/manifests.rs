@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// What reads metrics. `deploy/check` sees to it that the copies of them under `deploy/kustomize` are the same.
+/// The readers of metrics. `deploy/check` sees to it that the copies of them under `deploy/kustomize` are the same.
 const READERS: [&str; 8] = [
     "deploy/helm/switchboard/files/dashboard.json",
     "deploy/helm/switchboard/files/rules.yaml",
@@ -19,7 +19,7 @@ const READERS: [&str; 8] = [
     "deploy/README.md",
 ];
 
-/// What the process collector of the prometheus crate adds to a registry.
+/// The metrics of the prometheus crate's process collector.
 const PROCESS: [&str; 7] = [
     "process_cpu_seconds_total",
     "process_max_fds",
@@ -31,7 +31,7 @@ const PROCESS: [&str; 7] = [
 ];
 
 #[test]
-fn every_metric_that_is_read_is_declared() {
+fn every_metric_in_an_alert_is_declared() {
     let declared = Declared::read();
     for path in READERS {
         let names = metrics_in(&read(path));
@@ -46,7 +46,7 @@ fn every_metric_that_is_read_is_declared() {
 }
 
 #[test]
-fn every_reason_that_is_selected_can_happen() {
+fn every_reason_in_an_alert_exists() {
     let sources = ["src/outcome.rs", "src/outcome/refusal.rs", "src/metrics.rs"]
         .map(read)
         .concat();
@@ -64,7 +64,7 @@ fn every_reason_that_is_selected_can_happen() {
 }
 
 #[test]
-fn a_histogram_is_read_by_its_series_and_a_counter_by_its_name() {
+fn a_histogram_is_found_by_its_series_and_a_counter_by_its_name() {
     let declared = Declared::of(
         r#"
         requests: counters(into, "switchboard_requests_total", "Help.", &["code"])?,

@@ -1,4 +1,4 @@
-//! A target that the configuration or a flag names, instead of a cluster.
+//! A static target: one of the configuration or of a flag, and not of a cluster.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -8,22 +8,22 @@ use crate::authority::{Authority, AuthorityError};
 use crate::limits::TunnelOverrides;
 use crate::net::proxy_header;
 
-/// A target that the configuration names.
+/// A target of the configuration or of a flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticTarget {
-    /// What clients ask for.
+    /// The authority that clients ask for.
     pub name: Authority,
-    /// Where it is; at least one.
+    /// Its addresses; at least one.
     pub addresses: Vec<SocketAddr>,
-    /// Its own limits.
+    /// The limits that it sets itself.
     pub limits: TunnelOverrides,
-    /// What it is told first of whose connection it is, if anything.
+    /// The version of the PROXY header that a tunnel to it begins with, if any.
     pub send_proxy_header: Option<proxy_header::Version>,
-    /// Who may have tunnels to it, by a name in the client's certificate; `None` is everybody.
+    /// The names of client certificates, one of which a client must have; `None` allows every client.
     pub allowed_clients: Option<ClientNames>,
 }
 
-/// `NAME:PORT=ADDR[,ADDR…]`, such as `devbox.local:22=127.0.0.1:2222`. It sets nothing else.
+/// Parses `NAME:PORT=ADDR[,ADDR…]`, such as `devbox.local:22=127.0.0.1:2222`.
 impl FromStr for StaticTarget {
     type Err = StaticTargetError;
 
@@ -40,13 +40,13 @@ impl FromStr for StaticTarget {
     }
 }
 
-/// Why a text is not `NAME:PORT=ADDR[,ADDR…]`.
+/// The reason why a text is not `NAME:PORT=ADDR[,ADDR…]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StaticTargetError {
-    /// No `=`, or nothing after it or between two commas.
+    /// There is no `=`, or an empty address after it.
     #[error("expected NAME:PORT=IP:PORT, and further addresses after commas")]
     NoAddress,
-    /// What stands before the `=` is not an authority.
+    /// The text before the `=` is not an authority.
     #[error("bad name: {0}")]
     Name(AuthorityError),
     /// An address is not `IP:PORT`.
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_is_named() {
+    fn each_fault_of_a_flag_has_its_error() {
         use StaticTargetError::*;
         for (text, error) in [
             ("", NoAddress),

@@ -1,4 +1,4 @@
-//! One target as its tunnels see it: where it is and what bounds it, both of which change under them.
+//! A target as its tunnels share it: its endpoints and its limits, which may change while tunnels run.
 
 use std::fmt;
 use std::future::{Future, pending};
@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use crate::cold::cold;
 use crate::direction::Direction;
 use crate::limits::TargetLimits;
 use crate::limits::budget::Budgets;
@@ -23,12 +24,12 @@ use crate::net::proxy_header;
 use crate::outcome::{Denial, Refusal};
 use crate::tls::Identity;
 
-/// Who a target is, whatever its addresses and limits are at the moment: also its metric labels.
+/// The identity of a target, also its metric labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TargetId {
     /// The namespace of its Service, or `static`.
     pub namespace: Box<str>,
-    /// The name of its Service, or the authority that the configuration gives.
+    /// The name of its Service, or the authority of a static target.
     pub service: Box<str>,
 }
 
@@ -39,20 +40,20 @@ impl fmt::Display for TargetId {
     }
 }
 
-/// Where a target is now.
+/// The endpoints of a target at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Endpoints {
-    /// What may be dialled. None means: wait for one.
+    /// The addresses to dial; empty while no endpoint is ready.
     pub addresses: Box<[SocketAddr]>,
-    /// How many endpoints say that they are ready.
+    /// The number of ready endpoints.
     pub ready: u32,
-    /// How many there are at all.
+    /// The number of all endpoints.
     pub total: u32,
-    /// What they are told first of whose connection it is, if anything.
+    /// The version of the PROXY header that a tunnel begins with, if any.
     pub proxy_header: Option<proxy_header::Version>,
 }
 
-/// Addresses that are always ready.
+/// Addresses of a static target, which count as ready.
 impl From<Vec<SocketAddr>> for Endpoints {
     fn from(addresses: Vec<SocketAddr>) -> Self {
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
@@ -65,16 +66,16 @@ impl From<Vec<SocketAddr>> for Endpoints {
     }
 }
 
-/// Names of client certificates, one of which is demanded.
+/// Names of client certificates, one of which a client must have.
 pub type ClientNames = Box<[Box<str>]>;
 
-/// One SSH server that may be reached. Tunnels keep it while they run, so what changes here reaches them.
+/// An SSH server on the allowlist. Its tunnels share it, so that changes of its limits and its removal reach them.
 #[derive(Debug)]
 pub struct Target {
     id: Arc<TargetId>,
     endpoints: ArcSwap<Endpoints>,
-    /// Wakes those who wait for an endpoint.
-    moved: Notify,
+    /// Notified when the endpoints have changed.
+    endpoints_changed: Notify,
     next_address: AtomicUsize,
     upload: Limit,
     download: Limit,
@@ -82,8 +83,8 @@ pub struct Target {
     limits: ArcSwap<TargetLimits>,
     tunnels: Arc<Slots>,
     dials: Arc<Slots>,
-    /// Who may have tunnels to it; `None` is everybody.
-    clients: ArcSwapOption<ClientNames>,
+    /// The names of client certificates, one of which a client must have; `None` allows every client.
+    allowed_clients: ArcSwapOption<ClientNames>,
     revoked: CancellationToken,
     series: OnceLock<Arc<TargetSeries>>,
 }
@@ -94,7 +95,7 @@ impl Target {
         Self {
             id,
             endpoints: ArcSwap::from_pointee(endpoints),
-            moved: Notify::new(),
+            endpoints_changed: Notify::new(),
             next_address: AtomicUsize::new(0),
             upload: Limit::new(tunnel.upload, tunnel.burst),
             download: Limit::new(tunnel.download, tunnel.burst),
@@ -102,42 +103,42 @@ impl Target {
             tunnels: Arc::new(Slots::new(limits.caps.tunnels)),
             dials: Arc::new(Slots::new(limits.caps.dials)),
             limits: ArcSwap::new(limits),
-            clients: ArcSwapOption::empty(),
+            allowed_clients: ArcSwapOption::empty(),
             revoked: CancellationToken::new(),
             series: OnceLock::new(),
         }
     }
 
-    /// Who it is.
+    /// Its identity.
     pub fn id(&self) -> &TargetId {
         &self.id
     }
 
-    /// Where it is now.
+    /// Its endpoints at the moment.
     pub fn endpoints(&self) -> Arc<Endpoints> {
         self.endpoints.load_full()
     }
 
-    /// Where it can be dialled, at once or as soon as it has an endpoint. Forever, if it never gets one.
+    /// Its endpoints, as soon as there is an address to dial. Pending forever if it never gets one.
     pub async fn dialable(&self) -> Arc<Endpoints> {
         loop {
-            let mut moved = pin!(self.moved.notified());
-            // Before the look: what comes after it is not missed.
-            moved.as_mut().enable();
+            let mut changed = pin!(self.endpoints_changed.notified());
+            // Enabled before the load, so that no later change is missed.
+            changed.as_mut().enable();
             let endpoints = self.endpoints();
             if !endpoints.addresses.is_empty() {
                 return endpoints;
             }
-            moved.await;
+            changed.await;
         }
     }
 
-    /// Which address to begin with: counts up, so that dials spread.
+    /// A number that counts up with every dial, to spread dials over the addresses.
     pub fn next_address(&self) -> usize {
         self.next_address.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The limit of each of its tunnels, one for each direction.
+    /// The rate of each of its tunnels in one direction.
     pub fn limit(&self, direction: Direction) -> &Limit {
         match direction {
             Direction::Upload => &self.upload,
@@ -145,27 +146,27 @@ impl Target {
         }
     }
 
-    /// What all of its tunnels share.
+    /// The rates of all of its tunnels together.
     pub fn shared(&self) -> &Budgets {
         &self.shared
     }
 
-    /// The longest life of a tunnel that begins now.
+    /// The longest life of a tunnel that begins now; `None` is unlimited.
     pub fn lifetime(&self) -> Option<Duration> {
         self.limits.load().tunnel.lifetime
     }
 
-    /// The longest silence of a tunnel that begins now, if `default` is that of all targets.
+    /// The longest silence of a tunnel that begins now; `None` is unlimited. `default` is that of the process.
     pub fn idle(&self, default: Option<Duration>) -> Option<Duration> {
         self.limits.load().idle.unwrap_or(default)
     }
 
-    /// Whether a tunnel that begins now may begin otherwise than SSH does.
-    pub fn any_protocol(&self) -> bool {
-        self.limits.load().any_protocol
+    /// Whether both sides of a tunnel that begins now must begin with an SSH identification.
+    pub fn ssh_only(&self) -> bool {
+        self.limits.load().ssh_only
     }
 
-    /// Takes one of the slots that it has for tunnels.
+    /// Takes one of its slots for tunnels.
     ///
     /// # Errors
     /// [`Refusal::TargetFull`].
@@ -173,7 +174,7 @@ impl Target {
         self.tunnels.enter().ok_or(Refusal::TargetFull)
     }
 
-    /// Takes one of the slots that it has for dials.
+    /// Takes one of its slots for dials.
     ///
     /// # Errors
     /// [`Refusal::TargetBusy`].
@@ -181,12 +182,12 @@ impl Target {
         self.dials.enter().ok_or(Refusal::TargetBusy)
     }
 
-    /// Whether a client may have a tunnel to it that has shown to be that.
+    /// Checks that a client with this identity may have a tunnel.
     ///
     /// # Errors
     /// [`Refusal::ClientNotAllowed`].
     pub fn admits(&self, identity: Option<&Identity>) -> Result<(), Denial> {
-        let clients = self.clients.load();
+        let clients = self.allowed_clients.load();
         match (&*clients, identity) {
             (None, _) => Ok(()),
             (Some(clients), Some(identity)) if clients.iter().any(|name| identity.is(name)) => Ok(()),
@@ -198,26 +199,25 @@ impl Target {
         }
     }
 
-    /// Changes who may have tunnels that begin now.
-    pub(super) fn admit(&self, clients: Option<&ClientNames>) {
-        if self.clients.load().as_deref() != clients {
-            self.clients.store(clients.cloned().map(Arc::new));
+    /// Changes the names of allowed clients, for tunnels that begin from now on.
+    pub(super) fn set_allowed_clients(&self, clients: Option<&ClientNames>) {
+        if self.allowed_clients.load().as_deref() != clients {
+            self.allowed_clients.store(clients.cloned().map(Arc::new));
         }
     }
 
-    /// Completes when a tunnel that begins now has lived for as long as it may.
+    /// Completes when a tunnel that begins now has reached its longest life.
     pub async fn outlived(&self) {
         match self.lifetime() {
-            // Boxed: most tunnels run without.
-            Some(lifetime) => Box::pin(sleep(lifetime)).await,
+            Some(lifetime) => cold(sleep(lifetime)).await,
             None => pending().await,
         }
     }
 
-    /// What comes of `work`, unless it leaves the allowlist first.
+    /// The result of `work`, unless the target leaves the allowlist first.
     ///
     /// # Errors
-    /// That of the work, or [`Refusal::NotAllowed`].
+    /// The error of `work`, or [`Refusal::NotAllowed`].
     pub async fn while_allowed<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
         tokio::select! {
             biased;
@@ -226,12 +226,12 @@ impl Target {
         }
     }
 
-    /// Completes when it has left the allowlist.
+    /// Completes when the target has left the allowlist.
     pub fn revoked(&self) -> WaitForCancellationFuture<'_> {
         self.revoked.cancelled()
     }
 
-    /// Its metrics, made when it is first used.
+    /// Its metrics, created at its first use.
     pub fn series(&self, metrics: &Metrics) -> &Arc<TargetSeries> {
         self.series
             .get_or_init(|| metrics.target(&self.id.namespace, &self.id.service))
@@ -240,7 +240,7 @@ impl Target {
     pub(super) fn update(&self, endpoints: Endpoints, limits: Arc<TargetLimits>) {
         if **self.endpoints.load() != endpoints {
             self.endpoints.store(Arc::new(endpoints));
-            self.moved.notify_waiters();
+            self.endpoints_changed.notify_waiters();
         }
         if **self.limits.load() != *limits {
             let tunnel = &limits.tunnel;
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_an_endpoint_is_woken_by_it() {
+    async fn a_wait_for_an_endpoint_ends_with_the_first_one() {
         let target = target(Endpoints::default(), TargetLimits::default());
         let waiting = Arc::clone(&target);
         let waiter = tokio::spawn(async move { waiting.dialable().await });
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_tunnels_and_dials_enter_than_have_a_place() {
+    fn tunnels_and_dials_are_refused_beyond_their_caps() {
         let few = TargetLimits {
             caps: TargetCaps {
                 tunnels: NonZeroU32::new(2),

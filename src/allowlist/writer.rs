@@ -1,6 +1,6 @@
-//! Changes the allowlist: the configuration's targets as a whole, the cluster's one by one.
+//! Changes the allowlist: the static targets all at once, the Services of the cluster one by one.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -14,48 +14,49 @@ use crate::authority::Authority;
 use crate::limits::Limits;
 use crate::limits::TargetLimits;
 
-/// A Service as it should be on the allowlist.
+/// A Service on the allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceTarget {
-    /// Who it is.
+    /// Its identity.
     pub id: TargetId,
-    /// Its shortest name, `svc.ns`, as [`Suffixes::cut`](super::Suffixes::cut) leaves it. No two have one.
+    /// Its shortest name, `svc.ns`, as [`Suffixes::strip`](super::Suffixes::strip) leaves it; no other Service has it.
     pub name: Box<str>,
     /// The ports that clients may ask for: the Service's own and the alias.
     pub ports: [u16; 2],
-    /// Where it is.
+    /// Its endpoints.
     pub endpoints: Endpoints,
-    /// What bounds it.
+    /// Its limits.
     pub limits: TargetLimits,
-    /// Who may have tunnels to it, by a name in the client's certificate; `None` is everybody.
+    /// The names of client certificates, one of which a client must have; `None` allows every client.
     pub allowed_clients: Option<ClientNames>,
 }
 
-/// What has become of a Service.
+/// A change of one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is on the allowlist like that.
+    /// Adds the Service to the allowlist, or updates it.
     Set(Box<ServiceTarget>),
-    /// It is not, or no longer.
+    /// Removes the Service from the allowlist, if it is there.
     Remove(TargetId),
 }
 
-/// Who may change the allowlist. Its clones take turns.
+/// The writer of an allowlist. Its clones exclude each other by a lock.
 #[derive(Clone, Debug)]
 pub struct Writer {
     allowlist: Arc<Allowlist>,
     state: Arc<Mutex<State>>,
 }
 
+/// The targets by identity, so that a target that stays keeps its tunnels, and the names that they claim.
 #[derive(Debug, Default)]
 struct State {
     statics: HashMap<TargetId, Arc<Target>>,
     services: HashMap<Arc<TargetId>, Service>,
-    /// The configuration's names by what [`Suffixes::cut`](super::Suffixes::cut) leaves of them.
+    /// The authorities of static targets, by their hosts as [`Suffixes::strip`](super::Suffixes::strip) leaves them.
     static_names: HashMap<Box<str>, Vec<Authority>>,
-    /// The configuration's names that some Service would answer to, too.
+    /// The authorities of static targets that a Service claims too.
     shadowing: BTreeSet<Authority>,
-    /// The last ones that were used: most targets have the same.
+    /// The limits of the last target, which most targets share.
     limits: Arc<TargetLimits>,
 }
 
@@ -76,9 +77,9 @@ impl Writer {
         (writer, allowlist)
     }
 
-    /// Puts these targets in the place of all others that the configuration named.
+    /// Replaces all static targets.
     ///
-    /// A target that stays keeps its tunnels, which follow its new limits; one that goes ends them.
+    /// A target that stays keeps its tunnels, and they get its new limits. The tunnels of one that goes end.
     pub fn publish(&mut self, targets: &[StaticTarget], limits: &Limits) {
         let mut state = self.state();
         let mut statics = Statics::with_capacity(targets.len());
@@ -88,33 +89,33 @@ impl Writer {
                 namespace: STATIC.into(),
                 service: target.name.to_string().into(),
             };
-            let limits = state.shared(limits.of_target(&target.limits));
+            let limits = state.share(limits.of_target(&target.limits));
             let endpoints = Endpoints {
                 proxy_header: target.send_proxy_header,
                 ..Endpoints::from(target.addresses.clone())
             };
-            let shared = match state.statics.remove(&id) {
-                Some(shared) => {
-                    shared.update(endpoints, limits);
-                    shared
+            let published = match state.statics.remove(&id) {
+                Some(published) => {
+                    published.update(endpoints, limits);
+                    published
                 }
                 None => Arc::new(Target::new(Arc::new(id.clone()), endpoints, limits)),
             };
-            shared.admit(target.allowed_clients.as_ref());
-            statics.insert(target.name.clone(), Arc::clone(&shared));
-            known.insert(id, shared);
+            published.set_allowed_clients(target.allowed_clients.as_ref());
+            statics.insert(target.name.clone(), Arc::clone(&published));
+            known.insert(id, published);
         }
         let mut table = self.allowlist.table();
         table.statics = Arc::new(statics);
-        state.look_for_shadows(&table);
+        state.find_shadowing(&table);
         self.store(&state, table);
-        // Only now: who is told to go must not find the way back in.
+        // After the store: a client whose tunnel ends must not get another one at once.
         for gone in std::mem::replace(&mut state.statics, known).into_values() {
             gone.revoke();
         }
     }
 
-    /// From now on a name that is not on the allowlist may be so before the list is complete.
+    /// From now on, an absent name is unknown and not forbidden, until a list of Services is complete.
     pub fn await_services(&self) {
         let state = self.state();
         let mut table = self.allowlist.table();
@@ -122,47 +123,47 @@ impl Writer {
         self.store(&state, table);
     }
 
-    /// Whether all that may be asked for is known.
+    /// Whether all targets are known, so that an absent name is forbidden.
     pub fn is_complete(&self) -> bool {
         self.allowlist.table().complete
     }
 
-    /// How Services are named and left. What is on the allowlist stays.
+    /// Changes the options. The targets stay.
     pub fn configure(&self, options: Options) {
         let mut state = self.state();
         let mut table = self.allowlist.table();
         table.options = options;
-        state.look_for_shadows(&table);
+        state.find_shadowing(&table);
         self.store(&state, table);
     }
 
-    /// Puts these Services in the place of all others. They are served from now on; as long as the list is not complete,
-    /// or [confirmed](Self::confirm) to be, a name that is not on it may be on the allowlist all the same.
+    /// Replaces all Services. Unless the list is complete, or is [confirmed](Self::confirm) to be later, an absent name is
+    /// unknown and not forbidden.
     pub fn replace(&self, targets: Vec<ServiceTarget>, is_complete: bool) {
         let mut state = self.state();
-        let mut gone: HashMap<_, _> = state.services.keys().map(|id| (Arc::clone(id), ())).collect();
+        let mut gone: HashSet<_> = state.services.keys().map(Arc::clone).collect();
         for target in &targets {
             gone.remove(&target.id);
         }
-        let gone = gone.into_keys().map(|id| Change::Remove((*id).clone()));
+        let gone = gone.into_iter().map(|id| Change::Remove((*id).clone()));
         let set = targets.into_iter().map(|target| Change::Set(Box::new(target)));
         self.change(&mut state, gone.chain(set), is_complete);
-        // A second time there is nobody left to tell.
+        // An error means that it is set already.
         self.allowlist.completed.set(()).ok();
     }
 
-    /// The list is complete: a name that is not on it is not on the allowlist.
+    /// Confirms that the list of Services is complete: from now on an absent name is forbidden.
     pub fn confirm(&self) {
         self.change(&mut self.state(), [], true);
     }
 
-    /// Changes some Services.
+    /// Applies changes of some Services.
     pub fn apply(&self, changes: impl IntoIterator<Item = Change>) {
         self.change(&mut self.state(), changes, false);
     }
 
-    /// How many names several Services claim.
-    pub fn contested(&self, names: usize) {
+    /// Sets the number of names that several Services claim.
+    pub fn set_contested(&self, names: usize) {
         self.allowlist.set_contested(names);
     }
 
@@ -178,8 +179,8 @@ impl Writer {
         let names = edit.names;
         let (mut table, edited) = (edit.table, !edit.shards.is_empty());
         for (index, shard) in edit.shards {
-            if let Some(place) = table.shards.get_mut(index) {
-                *place = Arc::new(shard);
+            if let Some(current) = table.shards.get_mut(index) {
+                *current = Arc::new(shard);
             }
         }
         let keeps_removed = table.options.keeps_removed;
@@ -187,7 +188,7 @@ impl Writer {
         if edited || (completes && !table.complete) {
             table.complete |= completes;
             for name in names {
-                state.look_for_shadows_of(&name, &table);
+                state.check_shadowing(&name, &table);
             }
             self.store(state, table);
         }
@@ -208,7 +209,7 @@ impl Writer {
 impl State {
     fn set(&mut self, wanted: ServiceTarget, edit: &mut Edit) {
         let name: Arc<str> = wanted.name.into();
-        let limits = self.shared(wanted.limits);
+        let limits = self.share(wanted.limits);
         let target = match self.services.get_mut(&wanted.id) {
             Some(service) => {
                 service.target.update(wanted.endpoints, limits);
@@ -229,7 +230,7 @@ impl State {
                 target
             }
         };
-        target.admit(wanted.allowed_clients.as_ref());
+        target.set_allowed_clients(wanted.allowed_clients.as_ref());
         edit.set(
             name,
             Route {
@@ -239,7 +240,8 @@ impl State {
         );
     }
 
-    fn shared(&mut self, limits: TargetLimits) -> Arc<TargetLimits> {
+    /// The limits in one allocation with those of other targets, if they are equal to the last ones.
+    fn share(&mut self, limits: TargetLimits) -> Arc<TargetLimits> {
         if *self.limits != limits {
             self.limits = Arc::new(limits);
         }
@@ -252,20 +254,22 @@ impl State {
         Some(service.target)
     }
 
-    fn look_for_shadows(&mut self, table: &Table) {
+    /// Finds the static targets whose names a Service claims too.
+    fn find_shadowing(&mut self, table: &Table) {
         self.static_names.clear();
         for name in table.statics.keys() {
-            let short = table.options.suffixes.cut(name.host()).into();
+            let short = table.options.suffixes.strip(name.host()).into();
             self.static_names.entry(short).or_default().push(name.clone());
         }
         let names: Vec<_> = self.static_names.keys().cloned().collect();
         self.shadowing.retain(|name| table.statics.contains_key(name));
         for name in names {
-            self.look_for_shadows_of(&name, table);
+            self.check_shadowing(&name, table);
         }
     }
 
-    fn look_for_shadows_of(&mut self, name: &str, table: &Table) {
+    /// Does the same for those of one shortest name.
+    fn check_shadowing(&mut self, name: &str, table: &Table) {
         for name in self.static_names.get(name).into_iter().flatten() {
             match table.service(name) {
                 None => {
@@ -274,7 +278,7 @@ impl State {
                 Some(service) => {
                     if self.shadowing.insert(name.clone()) {
                         let service = service.id();
-                        warn!(%name, %service, "the configuration and a Service claim one name: the configuration has it");
+                        warn!(%name, %service, "a static target and a Service claim one name, and the static target has it");
                     }
                 }
             }
@@ -282,10 +286,13 @@ impl State {
     }
 }
 
-/// A table on its way to the next one: only the shards that change are copied.
+/// The next table while it is made from the current one: a shard is copied when it is first changed.
 struct Edit {
+    /// The current table.
     table: Table,
+    /// The shards that change, by their index.
     shards: HashMap<usize, Shard>,
+    /// The names that change.
     names: Vec<Arc<str>>,
 }
 
@@ -310,7 +317,7 @@ impl Edit {
         }
     }
 
-    /// Unless the name belongs to another by now.
+    /// Removes the route of a name, unless the name has passed to another target.
     fn remove(&mut self, name: &Arc<str>, target: &Arc<Target>) {
         let shard = self.shard(name);
         if shard.get(name).is_some_and(|known| Arc::ptr_eq(&known.target, target)) {
@@ -328,5 +335,5 @@ impl Edit {
     }
 }
 
-/// The namespace of targets that the configuration names.
+/// The namespace in the identity of static targets.
 const STATIC: &str = "static";

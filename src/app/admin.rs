@@ -1,5 +1,5 @@
-//! Serves `/metrics`, `/livez`, `/readyz` and `/drain` on a port and a thread of its own: a loaded data plane still
-//! answers.
+//! The admin port: serves `/metrics`, `/livez`, `/readyz` and `/drain` on a thread of its own, so that it answers under
+//! load too.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -29,32 +29,32 @@ use super::readiness::Readiness;
 use crate::metrics;
 use crate::net::listener;
 
-/// What the port tells.
-pub struct Pages {
-    /// Behind `/readyz`.
+/// The handlers of the pages.
+pub struct Handlers {
+    /// The conditions of `/readyz`.
     pub readiness: Readiness,
     /// Writes the page `/metrics`.
     pub scrape: Box<dyn Fn() -> String + Send + Sync>,
-    /// Behind `/drain`.
+    /// The answer of `/drain`.
     pub progress: Box<dyn Fn() -> Progress + Send + Sync>,
     /// Cancelled by a POST to `/drain`.
-    pub begin_drain: CancellationToken,
+    pub drain_request: CancellationToken,
 }
 
-/// How far a drain is: what `/drain` answers, as JSON.
+/// The state of the drain: the answer of `/drain`, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// `serving`, `leaving`, `parting`, `stopped`, `closing` or `ended`: see [`Phase`](crate::drain::Phase).
     pub phase: String,
-    /// Tunnels that are open, or whose target is being dialled.
+    /// Tunnels, open or with their dial in progress.
     pub tunnels: u32,
     /// Connections of clients.
     pub connections: u32,
 }
 
-impl std::fmt::Debug for Pages {
+impl std::fmt::Debug for Handlers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pages")
+        f.debug_struct("Handlers")
             .field("readiness", &self.readiness)
             .finish_non_exhaustive()
     }
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Pages {
 ///
 /// # Errors
 /// What socket(2), bind(2), listen(2) or the start of a thread say.
-pub fn start(address: SocketAddr, pages: Pages) -> io::Result<SocketAddr> {
+pub fn start(address: SocketAddr, handlers: Handlers) -> io::Result<SocketAddr> {
     // Bound before there is a runtime for it: one that is dropped inside another panics.
     let listener = listener::bind(&address.into())?.into_std()?;
     let address = listener.local_addr()?;
@@ -73,16 +73,18 @@ pub fn start(address: SocketAddr, pages: Pages) -> io::Result<SocketAddr> {
         let _entered = runtime.enter();
         TcpListener::from_std(listener)?
     };
-    let pages = Arc::new(pages);
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let handlers = Arc::new(handlers);
+    let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let serve = move |stream, peer: SocketAddr| {
-        // Above the bound connections are closed at once: Prometheus and the kubelet come back.
-        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-            let pages = Arc::clone(&pages);
+        // Connections above the limit are closed at once: Prometheus and the kubelet try again.
+        if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
+            let handlers = Arc::clone(&handlers);
             tokio::spawn(async move {
-                // A peer that goes or stalls is no concern of ours.
-                timeout(LONGEST_CONNECTION, converse(stream, peer, &pages)).await.ok();
-                drop(place);
+                // The errors of a peer that leaves or stalls are its own.
+                timeout(LONGEST_CONNECTION, converse(stream, peer, &handlers))
+                    .await
+                    .ok();
+                drop(slot);
             });
         }
     };
@@ -93,38 +95,38 @@ pub fn start(address: SocketAddr, pages: Pages) -> io::Result<SocketAddr> {
     Ok(address)
 }
 
-async fn converse(stream: TcpStream, peer: SocketAddr, pages: &Pages) -> hyper::Result<()> {
+async fn converse(stream: TcpStream, peer: SocketAddr, handlers: &Handlers) -> hyper::Result<()> {
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(LONGEST_HEAD)
-        // One page each: who asks for hundreds at once, and takes none, would keep the thread and the place.
+        // One page for each connection: a peer that requests hundreds and reads none would hold the thread and its slot.
         .keep_alive(false)
         .serve_connection(
             TokioIo::new(stream),
-            service_fn(async |request| Ok::<_, Infallible>(answer(&request, peer, pages))),
+            service_fn(async |request| Ok::<_, Infallible>(answer(&request, peer, handlers))),
         )
         .await
 }
 
-fn answer<B>(request: &Request<B>, peer: SocketAddr, pages: &Pages) -> Response<Full<Bytes>> {
+fn answer<B>(request: &Request<B>, peer: SocketAddr, handlers: &Handlers) -> Response<Full<Bytes>> {
     let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
     match request.uri().path() {
         "/drain" if request.method() == Method::POST => match may_act(peer, request.headers()) {
-            Ok(()) => begin_drain(pages),
+            Ok(()) => begin_drain(handlers),
             Err(reason) => text(StatusCode::FORBIDDEN, format!("{reason}\n")),
         },
-        "/drain" if is_read => progress(StatusCode::OK, pages),
+        "/drain" if is_read => progress(StatusCode::OK, handlers),
         "/drain" => only("GET, HEAD, POST"),
         "/metrics" | "/livez" | "/readyz" if !is_read => only("GET, HEAD"),
         "/metrics" => {
-            let mut response = text(StatusCode::OK, (pages.scrape)());
+            let mut response = text(StatusCode::OK, (handlers.scrape)());
             response
                 .headers_mut()
                 .insert(CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));
             response
         }
         "/livez" => text(StatusCode::OK, "ok\n".to_owned()),
-        "/readyz" => readyz(&pages.readiness, request.uri().query() == Some("verbose")),
+        "/readyz" => readyz(&handlers.readiness, request.uri().query() == Some("verbose")),
         _ => text(
             StatusCode::NOT_FOUND,
             "here are /metrics, /livez, /readyz and /drain\n".to_owned(),
@@ -132,17 +134,17 @@ fn answer<B>(request: &Request<B>, peer: SocketAddr, pages: &Pages) -> Response<
     }
 }
 
-/// Whoever can reach the port may look; only who is on this host may act.
+/// Whether a request may begin a drain: every peer may read the pages, but only this host may act.
 ///
-/// A page in a browser of this host may not: anybody may have written it. Behind `kubectl port-forward` every browser is
-/// on this host. It says of a POST where it comes from (Fetch section 3.2, and Fetch Metadata), and a name that was made
-/// to lead here is still in Host.
+/// A web page in a browser of this host may not, since its author may be on any host; with `kubectl port-forward` every
+/// browser is on this host. A browser adds the origin of the page to a POST (Fetch section 3.2, and Fetch Metadata), and
+/// a foreign name that was pointed at this address (DNS rebinding) is still in Host.
 fn may_act(peer: SocketAddr, fields: &HeaderMap) -> Result<(), &'static str> {
     if !peer.ip().is_loopback() {
         return Err("only from loopback");
     }
-    let by_user = |site: &HeaderValue| site.as_bytes() == b"none";
-    if fields.contains_key(ORIGIN) || !fields.get_all(SEC_FETCH_SITE).iter().all(by_user) {
+    let is_typed = |site: &HeaderValue| site.as_bytes() == b"none";
+    if fields.contains_key(ORIGIN) || !fields.get_all(SEC_FETCH_SITE).iter().all(is_typed) {
         return Err("not from a page in a browser");
     }
     if fields.get_all(HOST).iter().all(is_loopback) {
@@ -152,7 +154,7 @@ fn may_act(peer: SocketAddr, fields: &HeaderMap) -> Result<(), &'static str> {
     }
 }
 
-/// Whether a Host is this host's own: `localhost`, or a loopback address.
+/// Whether a Host names this host: `localhost`, or a loopback address.
 fn is_loopback(host: &HeaderValue) -> bool {
     let host = host.to_str().ok().and_then(|host| host.parse::<HostAndPort>().ok());
     let host = host.as_ref().map_or("", HostAndPort::host);
@@ -161,14 +163,14 @@ fn is_loopback(host: &HeaderValue) -> bool {
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
-fn begin_drain(pages: &Pages) -> Response<Full<Bytes>> {
-    pages.begin_drain.cancel();
-    progress(StatusCode::ACCEPTED, pages)
+fn begin_drain(handlers: &Handlers) -> Response<Full<Bytes>> {
+    handlers.drain_request.cancel();
+    progress(StatusCode::ACCEPTED, handlers)
 }
 
-fn progress(status: StatusCode, pages: &Pages) -> Response<Full<Bytes>> {
-    // A map of words and numbers can be written.
-    let mut page = serde_json::to_string(&(pages.progress)()).unwrap_or_default();
+fn progress(status: StatusCode, handlers: &Handlers) -> Response<Full<Bytes>> {
+    // Serializing strings and numbers does not fail.
+    let mut page = serde_json::to_string(&(handlers.progress)()).unwrap_or_default();
     page.push('\n');
     let mut response = text(status, page);
     response
@@ -211,20 +213,20 @@ fn text(status: StatusCode, page: String) -> Response<Full<Bytes>> {
     response
 }
 
-/// `none` is a user who typed the address: no page can say so.
+/// Its value `none` is an address that the user typed; no web page can send it.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
-/// Slow ones may hold a place for as long as a head may take, and the kubelet must find one.
+/// Slow peers may hold a slot each for as long as a head may take, and the kubelet must get one.
 const MOST_CONNECTIONS: usize = 512;
 const LONGEST_HEAD: Duration = Duration::from_secs(5);
-/// For its one page to be asked for and taken.
+/// For the request and the reading of its one page.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pages(readiness: &Readiness) -> Pages {
-        Pages {
+    fn handlers(readiness: &Readiness) -> Handlers {
+        Handlers {
             readiness: readiness.clone(),
             scrape: Box::new(|| "a_metric 1\n".to_owned()),
             progress: Box::new(|| Progress {
@@ -232,17 +234,17 @@ mod tests {
                 tunnels: 1,
                 connections: 2,
             }),
-            begin_drain: CancellationToken::new(),
+            drain_request: CancellationToken::new(),
         }
     }
 
-    fn answer_to(method: Method, path: &str, peer: &str, pages: &Pages) -> Response<Full<Bytes>> {
+    fn answer_to(method: Method, path: &str, peer: &str, handlers: &Handlers) -> Response<Full<Bytes>> {
         let request = Request::builder().method(method).uri(path).body(()).unwrap();
-        answer(&request, peer.parse().unwrap(), pages)
+        answer(&request, peer.parse().unwrap(), handlers)
     }
 
     fn ask(method: Method, path: &str, readiness: &Readiness) -> (u16, String) {
-        let response = answer_to(method, path, "192.0.2.1:1", &pages(readiness));
+        let response = answer_to(method, path, "192.0.2.1:1", &handlers(readiness));
         let kind = response.headers()[CONTENT_TYPE].to_str().unwrap();
         (response.status().as_u16(), kind.to_owned())
     }
@@ -250,7 +252,7 @@ mod tests {
     #[test]
     fn each_path_has_its_answer() {
         let readiness = Readiness::default();
-        let pending = readiness.await_for("listener");
+        let pending = readiness.require("listener");
         assert_eq!(
             ask(Method::GET, "/metrics", &readiness),
             (200, "text/plain; version=0.0.4".to_owned())
@@ -297,20 +299,20 @@ mod tests {
             // Of HTTP/1.0: every browser sends one.
             (&[], 202),
         ] {
-            let pages = pages(&Readiness::default());
+            let handlers = handlers(&Readiness::default());
             let mut request = Request::post("/drain");
             for (name, value) in fields {
                 request = request.header(*name, value.as_bytes());
             }
-            let response = answer(&request.body(()).unwrap(), "127.0.0.1:1".parse().unwrap(), &pages);
+            let response = answer(&request.body(()).unwrap(), "127.0.0.1:1".parse().unwrap(), &handlers);
             assert_eq!(response.status().as_u16(), status, "{fields:?}");
-            assert_eq!(pages.begin_drain.is_cancelled(), status == 202, "{fields:?}");
+            assert_eq!(handlers.drain_request.is_cancelled(), status == 202, "{fields:?}");
         }
     }
 
     #[test]
     fn a_drain_begins_on_this_host_only() {
-        let pages = pages(&Readiness::default());
+        let handlers = handlers(&Readiness::default());
         for (method, peer, status, begun) in [
             (Method::POST, "192.0.2.1:1", 403, false),
             (Method::POST, "[2001:db8::1]:1", 403, false),
@@ -318,9 +320,9 @@ mod tests {
             (Method::POST, "127.0.0.1:1", 202, true),
             (Method::POST, "[::1]:1", 202, true),
         ] {
-            let response = answer_to(method, "/drain", peer, &pages);
+            let response = answer_to(method, "/drain", peer, &handlers);
             assert_eq!(response.status().as_u16(), status, "{peer}");
-            assert_eq!(pages.begin_drain.is_cancelled(), begun, "{peer}");
+            assert_eq!(handlers.drain_request.is_cancelled(), begun, "{peer}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Looks at the files of the certificates while the process runs, and makes known what it finds.
+//! Polls the files of the certificates, and reports what each poll finds.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use tracing::{error, info};
 use crate::tls::Look;
 use crate::tunnel::Shared;
 
-/// Looks again and again, for ever.
-pub async fn follow(shared: Arc<Shared>) {
+/// Polls for as long as the process runs.
+pub(super) async fn watch(shared: Arc<Shared>) {
     loop {
         sleep(shared.tls.poll()).await;
-        let looking = Arc::clone(&shared);
-        // It reads files, which may be on a disk that hangs.
-        match spawn_blocking(move || looking.tls.look()).await {
-            Ok(look) => tell(&look, &shared),
-            Err(error) => error!(%error, "cannot look at the certificates"),
+        let polled = Arc::clone(&shared);
+        // Blocking: the files may be on a disk that hangs.
+        match spawn_blocking(move || polled.tls.look()).await {
+            Ok(look) => report(&look, &shared),
+            Err(error) => error!(%error, "cannot poll the certificates"),
         }
     }
 }
 
-/// Makes known what one look has found.
-pub fn tell(look: &Look, shared: &Shared) {
+/// Logs and counts the result of one poll.
+pub(super) fn report(look: &Look, shared: &Shared) {
     match look {
         Look::Unchanged => {}
         Look::Loaded => {

@@ -1,4 +1,5 @@
-//! Asks a process on this host to drain, and waits until it has: a preStop hook that needs neither shell nor signal.
+//! The client of `POST /drain`: asks a process on this host to drain and waits for it, as a preStop hook that needs
+//! neither shell nor signal.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -6,92 +7,93 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::admin::Progress;
+use crate::text::escaped;
 
-/// Whom to ask, and what to wait for.
+/// The process to ask, and how long to wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The admin port of the process.
     pub admin: SocketAddr,
-    /// `None` returns at once.
+    /// The end of the wait; `None` returns once the drain has begun.
     pub wait: Option<Wait>,
 }
 
-/// What to wait for.
+/// The end of the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// How many tunnels may be left.
+    /// The wait ends when no more tunnels than this are left.
     pub at_most: u32,
-    /// For how long at most; `None` is for ever.
+    /// The longest wait; `None` has no end.
     pub timeout: Option<Duration>,
 }
 
-/// What came of it.
+/// The state of the process at the end of the wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It drains, and is that far; after a wait no more tunnels are left than may be.
-    Drains(Progress),
-    /// It has ended meanwhile.
+    /// It drains; after a wait, with no more tunnels than allowed.
+    Draining(Progress),
+    /// The process has ended.
     Ended,
-    /// More tunnels were left when the time was over.
-    Late(Progress),
+    /// More tunnels than allowed were left at the timeout.
+    TimedOut(Progress),
 }
 
-/// Why nobody drains, or nobody knows.
+/// Why the process does not drain, or its state is unknown.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
-    /// Nobody answers there.
+pub enum RequestError {
+    /// The request had no answer.
     #[error("cannot ask {address} to drain")]
     Unreachable {
-        /// Where.
+        /// The admin port.
         address: SocketAddr,
-        /// Why.
+        /// The fault of the connection.
         #[source]
         source: io::Error,
     },
-    /// Somebody answers, and does not drain.
+    /// The answer is not that of a process that drains.
     #[error("{address} does not drain: {answer}")]
     Refused {
-        /// Who.
+        /// The admin port.
         address: SocketAddr,
-        /// The status line, and what it says.
+        /// The status line, and the first line of the body.
         answer: String,
     },
 }
 
-/// Asks, and waits as asked.
+/// Begins the drain, and waits for its end if the options say so.
 ///
 /// # Errors
-/// See [`Fault`]. A process that has begun to drain and is gone then is no error: it has ended.
-pub fn drain(options: &Options) -> Result<Answer, Fault> {
+/// See [`RequestError`]. A process that drains and then refuses connections has ended, which is not an error.
+pub fn drain(options: &Options) -> Result<Answer, RequestError> {
     let address = reachable(options.admin);
     let start = Instant::now();
     let mut progress = ask(address, "POST")?;
     let Some(Wait { at_most, timeout }) = options.wait else {
-        return Ok(Answer::Drains(progress));
+        return Ok(Answer::Draining(progress));
     };
-    let mut unanswered = 0;
+    let mut failures = 0;
     loop {
-        // As long as the ports are open more may come.
+        // As long as the ports are open, further tunnels may begin.
         let is_open = matches!(progress.phase.as_str(), "serving" | "leaving" | "parting");
         if !is_open && progress.tunnels <= at_most {
-            return Ok(Answer::Drains(progress));
+            return Ok(Answer::Draining(progress));
         }
         if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
-            return Ok(Answer::Late(progress));
+            return Ok(Answer::TimedOut(progress));
         }
-        sleep(BETWEEN_LOOKS);
+        sleep(POLL_INTERVAL);
         match ask(address, "GET") {
-            Ok(further) => (progress, unanswered) = (further, 0),
-            Err(Fault::Unreachable { source, .. }) if source.kind() == io::ErrorKind::ConnectionRefused => {
+            Ok(further) => (progress, failures) = (further, 0),
+            Err(RequestError::Unreachable { source, .. }) if source.kind() == io::ErrorKind::ConnectionRefused => {
                 return Ok(Answer::Ended);
             }
-            Err(fault) if unanswered == MOST_UNANSWERED => return Err(fault),
-            Err(_) => unanswered += 1,
+            Err(error) if failures == MOST_FAILURES => return Err(error),
+            Err(_) => failures += 1,
         }
     }
 }
 
-/// An address to listen on is often none to connect to.
+/// The address to connect to: an unspecified address to listen on (0.0.0.0) becomes loopback.
 fn reachable(admin: SocketAddr) -> SocketAddr {
     let loopback = match admin {
         SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -105,25 +107,25 @@ fn reachable(admin: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, admin.port())
 }
 
-fn ask(address: SocketAddr, method: &str) -> Result<Progress, Fault> {
-    let answer = exchange(address, method).map_err(|source| Fault::Unreachable { address, source })?;
+fn ask(address: SocketAddr, method: &str) -> Result<Progress, RequestError> {
+    let answer = exchange(address, method).map_err(|source| RequestError::Unreachable { address, source })?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split(' ').nth(1);
     match serde_json::from_str(body) {
         Ok(progress) if matches!(status, Some("200" | "202")) => Ok(progress),
         Ok(_) | Err(_) => {
             let line = head.lines().next().unwrap_or_default();
-            let said = body.lines().next().unwrap_or_default();
-            let answer = format!("{line}: {said}").escape_debug().to_string();
-            Err(Fault::Refused { address, answer })
+            let text = body.lines().next().unwrap_or_default();
+            let answer = escaped(&format!("{line}: {text}"));
+            Err(RequestError::Refused { address, answer })
         }
     }
 }
 
 fn exchange(address: SocketAddr, method: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let request =
         format!("{method} /drain HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
     stream.write_all(request.as_bytes())?;
@@ -132,11 +134,11 @@ fn exchange(address: SocketAddr, method: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A process with work to do answers within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Then it hangs, or is another one.
-const MOST_UNANSWERED: u32 = 20;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Polls in a row. After 20, at most 100 seconds, the process hangs.
+const MOST_FAILURES: u32 = 20;
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
 #[cfg(test)]
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_to_listen_on_is_asked_on_loopback() {
+    fn an_unspecified_address_is_asked_on_loopback() {
         for (admin, asked) in [
             ("0.0.0.0:9090", "127.0.0.1:9090"),
             ("[::]:9090", "[::1]:9090"),

@@ -1,4 +1,4 @@
-//! Sends the access log to stdout as JSON lines and messages to stderr as text, and never waits for either.
+//! Logging: access lines to stdout as JSON, messages to stderr as text, and no wait for a slow reader of either.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::thread;
@@ -15,28 +15,29 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::tunnel::record::ACCESS;
 
-/// Running writers. Dropping it writes what is queued.
+/// The running writers. Its drop writes the queued lines.
 #[derive(Debug)]
 pub struct Logging {
-    /// Lines that were thrown away because a reader did not keep up.
+    /// The count of lines dropped because a reader did not keep up.
     pub dropped: Dropped,
     _writers: [WorkerGuard; 2],
 }
 
-/// Counts lines thrown away by both writers.
+/// The count of lines that both writers have dropped.
 #[derive(Clone, Debug)]
 pub struct Dropped([ErrorCounter; 2]);
 
 impl Dropped {
-    /// Lines so far.
+    /// The lines dropped so far.
     pub fn lines(&self) -> usize {
         self.0.iter().map(ErrorCounter::dropped_lines).sum()
     }
 }
 
-/// Starts logging for the process; `filter` says which messages are wanted, such as `info` or `warn,switchboard=debug`.
+/// Starts logging for the process. `filter` selects messages, such as `info` or `warn,switchboard=debug`; it does not
+/// apply to access lines.
 ///
-/// Each writer has a bounded queue and a thread of its own: a log reader that stalls costs lines, never a tunnel.
+/// Each writer has a bounded queue and a thread of its own: a log reader that stalls costs lines, but delays no tunnel.
 ///
 /// # Errors
 /// The filter is malformed.
@@ -71,32 +72,32 @@ fn writer(to: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
     NonBlockingBuilder::default()
         .lossy(true)
         .buffered_lines_limit(QUEUED_LINES)
-        .finish(Gathered(BufWriter::with_capacity(WRITTEN_AT_ONCE, to)))
+        .finish(BatchWriter(BufWriter::with_capacity(BATCH_BYTES, to)))
 }
 
-/// Writes what is queued in few writes, and rests after that.
+/// Writes queued lines in batches, with a pause after each.
 ///
-/// The writer's thread flushes when its queue is empty. While it rests, lines queue up and nobody has to wake it: a
-/// wake-up and a write for each line were a tenth of what a tunnel costs at 10,000 tunnels a second. A line that comes
-/// alone is written at once.
-struct Gathered<W: Write>(BufWriter<W>);
+/// The writer's thread flushes when its queue is empty. During the pause lines queue up without a wake-up of the thread:
+/// a wake-up and a write(2) for each line were a tenth of the cost of a tunnel at 10,000 tunnels a second. A single line
+/// is written at once.
+struct BatchWriter<W: Write>(BufWriter<W>);
 
-impl<W: Write> Write for Gathered<W> {
+impl<W: Write> Write for BatchWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let flushed = self.0.flush();
-        thread::sleep(REST);
+        thread::sleep(PAUSE);
         flushed
     }
 }
 
-/// What is off unless a filter asks for it: kube reports every failed request as an error, and we report outages.
+/// Off unless a filter names it: kube logs every failed request as an error, and the reconciler logs outages itself.
 const QUIET: &str = "kube_client=off,";
 /// At 600 bytes a line, 10 MiB at most.
 const QUEUED_LINES: usize = 16_384;
-const WRITTEN_AT_ONCE: usize = 64 * 1024;
-/// Of the queue, 10 ms hold the lines of 1.6 million tunnels a second.
-const REST: Duration = Duration::from_millis(10);
+const BATCH_BYTES: usize = 64 * 1024;
+/// The queue holds the lines of 10 ms at 1.6 million tunnels a second.
+const PAUSE: Duration = Duration::from_millis(10);

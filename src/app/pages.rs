@@ -1,30 +1,32 @@
-//! What the admin port tells of a running process.
+//! The handlers of the admin port, on the state of the running process.
 
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::LogLinesDropped;
-use super::admin::{Pages, Progress};
+use super::admin::{Handlers, Progress};
 use super::readiness::Readiness;
 use crate::tunnel::Shared;
 
-/// The pages of a process. `drain_asked` is cancelled when somebody asks there for a drain.
-pub(super) fn of(
+/// The count of log lines dropped so far.
+pub type LogLinesDropped = Box<dyn Fn() -> usize + Send + Sync>;
+
+/// The handlers of a process. A POST to `/drain` cancels `drain_request`.
+pub(super) fn handlers(
     shared: &Arc<Shared>,
     readiness: &Readiness,
-    drain_asked: &CancellationToken,
+    drain_request: &CancellationToken,
     log_lines_dropped: LogLinesDropped,
-) -> Pages {
-    Pages {
+) -> Handlers {
+    Handlers {
         readiness: readiness.clone(),
         scrape: scrape(Arc::clone(shared), log_lines_dropped),
         progress: progress(Arc::clone(shared)),
-        begin_drain: drain_asked.clone(),
+        drain_request: drain_request.clone(),
     }
 }
 
-/// How far a drain is, for the page `/drain`.
+/// The state of the drain, for the page `/drain`.
 fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
     Box::new(move || Progress {
         phase: shared.drain.phase().label().to_owned(),
@@ -33,7 +35,7 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
     })
 }
 
-/// The page `/metrics`: what nobody counts as it happens is looked up now.
+/// The page `/metrics`. Gauges of state that others keep are set at the scrape.
 fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn() -> String + Send + Sync> {
     Box::new(move || {
         let metrics = &shared.metrics;

@@ -1,32 +1,32 @@
-//! What must be true before traffic may come: named conditions, met by dropping their guard.
+//! The conditions of `/readyz`: named, and met by dropping their guard.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Named conditions. Ready means that all are met.
+/// Named conditions. The process is ready when all are met.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     conditions: Arc<Mutex<BTreeMap<&'static str, bool>>>,
 }
 
 impl Readiness {
-    /// Not ready until the guard is dropped. A name is used once at a time.
-    pub fn await_for(&self, name: &'static str) -> Pending {
+    /// Adds a condition, which is met when the guard is dropped. A name is used once at a time.
+    pub fn require(&self, name: &'static str) -> Condition {
         self.set(name, false);
-        Pending {
+        Condition {
             readiness: self.clone(),
             name,
         }
     }
 
-    /// Not ready from now on, for ever.
+    /// Adds a condition that is never met: the process stays not ready.
     pub fn withdraw(&self, name: &'static str) {
         self.set(name, false);
     }
 
-    /// Whether all are met.
+    /// Whether all conditions are met.
     pub fn is_ready(&self) -> bool {
         self.conditions().into_iter().all(|(_, met)| met)
     }
@@ -42,15 +42,15 @@ impl Readiness {
     }
 }
 
-/// One condition that is not met yet; dropping it meets it.
+/// A condition that is not met yet. Its drop meets it.
 #[derive(Debug)]
-#[must_use = "dropping it means that the condition is met"]
-pub struct Pending {
+#[must_use = "its drop meets the condition"]
+pub struct Condition {
     readiness: Readiness,
     name: &'static str,
 }
 
-impl Drop for Pending {
+impl Drop for Condition {
     fn drop(&mut self) {
         self.readiness.set(self.name, true);
     }
@@ -61,9 +61,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_ready_when_the_last_guard_is_gone_until_withdrawn() {
+    fn the_process_is_ready_from_the_last_met_condition_until_withdrawn() {
         let readiness = Readiness::default();
-        let (listener, allowlist) = (readiness.await_for("listener"), readiness.await_for("allowlist"));
+        let (listener, allowlist) = (readiness.require("listener"), readiness.require("allowlist"));
         drop(listener);
         assert_eq!(readiness.conditions(), [("allowlist", false), ("listener", true)]);
         assert!(!readiness.is_ready());

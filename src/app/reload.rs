@@ -2,29 +2,32 @@
 
 use tracing::{error, info, warn};
 
+use super::capacity::Capacity;
 use super::certificate;
-use super::{Room, Source, synced};
 use crate::allowlist::Writer;
 use crate::config::{Config, LoadError};
-use crate::kubernetes::{self, Services};
+use crate::kubernetes::{self, Controller};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::tunnel::Shared;
 
+/// Reads the configuration: at the start, and at every reload.
+pub type LoadConfig = Box<dyn Fn() -> Result<Config, LoadError> + Send>;
+
 /// What a reload changes: static targets, limits, certificates and the cluster. Everything else needs a restart.
 pub(super) struct Reload {
     pub(super) config: Box<Config>,
-    pub(super) source: Source,
-    pub(super) room: Room,
+    pub(super) load: LoadConfig,
+    pub(super) capacity: Capacity,
     pub(super) writer: Writer,
-    pub(super) services: Option<Services>,
+    pub(super) services: Option<Controller>,
 }
 
 impl Reload {
-    /// Reads the configuration again, and applies it unless it is faulty.
+    /// Reads the configuration again, and applies it unless it has faults.
     pub(super) fn run(&mut self, shared: &Shared) {
         let metrics = &shared.metrics;
-        match (self.source)() {
+        match (self.load)() {
             Ok(new) => {
                 let removed = self.config.targets_lost_in(&new);
                 let untouched = self.config.changes_needing_restart(&new);
@@ -34,11 +37,11 @@ impl Reload {
                 self.writer.publish(&new.targets, &new.limits);
                 let burst = new.limits.tunnel.burst;
                 shared.clients.set(new.limits.client, burst, new.limits.caps.client);
-                let caps = self.room.fitting(new.limits.caps.total, metrics);
+                let caps = self.capacity.fitting(new.limits.caps.total, metrics);
                 shared.unfinished.set(caps.unfinished);
                 shared.tunnels.set(caps.tunnels);
                 shared.total.set(new.limits.total, burst);
-                certificate::tell(&shared.tls.configure(new.tls.clone()), shared);
+                certificate::report(&shared.tls.configure(new.tls.clone()), shared);
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;
@@ -55,7 +58,7 @@ impl Reload {
         }
     }
 
-    /// Follows a cluster with other settings, or begins to, or ceases.
+    /// Follows the cluster with other settings, begins to follow one, or ceases to.
     fn follow(&mut self, options: Option<&kubernetes::Options>, limits: &Limits, metrics: &Metrics) {
         let followed = match (options.cloned(), self.services.take()) {
             (Some(options), Some(mut running)) => {
@@ -65,14 +68,14 @@ impl Reload {
             }
             (Some(options), None) => {
                 self.writer.await_services();
-                Services::start(options, limits, self.writer.clone(), metrics.clone())
+                Controller::start(options, limits, self.writer.clone(), metrics.clone())
                     .map(|started| self.services = Some(started))
             }
             (None, running) => {
-                // It must have ended before the last word about its Services is said.
+                // Ended first: it could write its Services again after they have been removed.
                 drop(running);
                 self.writer.replace(Vec::new(), true);
-                synced(metrics);
+                metrics.allowlist_synced();
                 Ok(())
             }
         };

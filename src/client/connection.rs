@@ -1,4 +1,4 @@
-//! Opens the TCP connection to the proxy.
+//! The TCP connection to the proxy.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,18 +10,18 @@ use tokio::net::TcpStream;
 
 use super::{ClientError, Deadline, ProxyUrl, Step};
 
-/// Looks the proxy up and connects to the first of its addresses that answers.
+/// Looks the proxy's name up and connects to the first of its addresses that accepts.
 pub(super) async fn connect(proxy: &ProxyUrl, deadline: Deadline) -> Result<TcpStream, ClientError> {
     let addresses = deadline.bound(Step::Lookup, lookup(proxy)).await?;
     connect_in_order(&addresses, deadline)
         .await
-        .map_err(|fault| fault.unwrap_or_else(|| lookup_fault(proxy, io::Error::other("the name has no address"))))
+        .map_err(|error| error.unwrap_or_else(|| lookup_error(proxy, io::Error::other("the name has no address"))))
 }
 
-/// Appends what the peer sent next to `buffer`'s spare capacity. 0 is the peer's end.
+/// Reads into the spare capacity of `buffer`, and returns the number of bytes: 0 is the end of stream.
 ///
-/// rustls reports a peer that ends without close_notify as `UnexpectedEof`. Many proxies end like that, and SSH checks
-/// its stream's integrity itself, so it is an end like any other.
+/// rustls reports an end without close_notify as `UnexpectedEof`. Many proxies end like that, and SSH protects the
+/// integrity of its stream itself, so it counts as an end of stream.
 pub(super) async fn read_some(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> io::Result<usize> {
     match stream.read_buf(buffer).await {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
@@ -32,34 +32,34 @@ pub(super) async fn read_some(stream: &mut (impl AsyncRead + Unpin), buffer: &mu
 async fn lookup(proxy: &ProxyUrl) -> Result<Vec<SocketAddr>, ClientError> {
     match tokio::net::lookup_host((proxy.host(), proxy.port())).await {
         Ok(addresses) => Ok(addresses.collect()),
-        Err(source) => Err(lookup_fault(proxy, source)),
+        Err(source) => Err(lookup_error(proxy, source)),
     }
 }
 
-fn lookup_fault(proxy: &ProxyUrl, source: io::Error) -> ClientError {
+fn lookup_error(proxy: &ProxyUrl, source: io::Error) -> ClientError {
     ClientError::Lookup {
         proxy: proxy.host().to_owned(),
         source,
     }
 }
 
-/// The error is the last address's; `None` if there was no address.
+/// The error is that of the last address, or `None` without addresses.
 async fn connect_in_order(addresses: &[SocketAddr], deadline: Deadline) -> Result<TcpStream, Option<ClientError>> {
-    let mut fault = None;
+    let mut error = None;
     for (tried, &address) in addresses.iter().enumerate() {
-        // An equal share of what is left: one dead address must not take the time of the live ones behind it.
+        // An equal share of the time left: a dead address must not use up the time of those behind it.
         let shares = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
         match connect_one(address, deadline.remaining() / shares).await {
             Ok(stream) => return Ok(stream),
-            Err(source) => fault = Some(ClientError::Connect { address, source }),
+            Err(source) => error = Some(ClientError::Connect { address, source }),
         }
     }
-    Err(fault)
+    Err(error)
 }
 
 async fn connect_one(address: SocketAddr, share: Duration) -> io::Result<TcpStream> {
     let stream = tokio::time::timeout(share, TcpStream::connect(address)).await??;
-    // A keystroke must not wait for the acknowledgement of the one before it.
+    // Without it a keystroke waits for the acknowledgement of the one before (tcp(7)).
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_TIME)
@@ -69,7 +69,7 @@ async fn connect_one(address: SocketAddr, share: Duration) -> io::Result<TcpStre
     Ok(stream)
 }
 
-// A dead proxy is noticed after two minutes, and no NAT forgets an idle session.
+// A dead proxy is noticed after two minutes, and a NAT keeps an idle session.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 4;
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusing_address_passes_the_turn_to_the_next() {
+    async fn an_address_that_refuses_is_followed_by_the_next() {
         let deadline = Deadline::after(Duration::from_secs(10));
         let (gone, closed) = bound().await;
         drop(gone);
@@ -96,8 +96,8 @@ mod tests {
         assert!(stream.nodelay().unwrap());
         assert_eq!(SockRef::from(&stream).tcp_keepalive_time().unwrap(), KEEPALIVE_TIME);
 
-        let fault = connect_in_order(&[closed, closed], deadline).await.unwrap_err();
-        assert!(matches!(fault, Some(ClientError::Connect { address, .. }) if address == closed));
+        let error = connect_in_order(&[closed, closed], deadline).await.unwrap_err();
+        assert!(matches!(error, Some(ClientError::Connect { address, .. }) if address == closed));
         assert!(connect_in_order(&[], deadline).await.unwrap_err().is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! Writes the CONNECT request of HTTP/1.1 and reads the head of its answer; what an answer says, whatever carries it.
+//! The CONNECT request of HTTP/1.1, the head of its answer, and what an answer of either HTTP version means.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::connection::read_some;
 use super::{ClientError, LONGEST_LINE};
 use crate::text::printable;
 
-/// The bytes of the request. `target` and `authorization` come from checked types and cannot break a line.
+/// The bytes of the request. `target` and `authorization` come from parsed types and hold no line end.
 pub(super) fn request(target: &str, authorization: Option<&str>) -> Vec<u8> {
     let mut head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {USER_AGENT}\r\n");
     if let Some(credentials) = authorization {
@@ -21,9 +21,9 @@ pub(super) fn request(target: &str, authorization: Option<&str>) -> Vec<u8> {
     head.into_bytes()
 }
 
-/// Reads up to the end of the final response head. The caller bounds the time, this the size.
+/// Reads to the end of the final response head, at most 16 KiB. The caller bounds the time.
 pub(super) async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer, ClientError> {
-    let mut buffer = Vec::with_capacity(MAX_HEAD);
+    let mut buffer = Vec::with_capacity(MOST_HEAD);
     loop {
         while let Some((mut answer, length)) = parse(&buffer)? {
             buffer.drain(..length);
@@ -32,32 +32,33 @@ pub(super) async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result
                 return Ok(answer);
             }
         }
-        if buffer.len() >= MAX_HEAD {
+        if buffer.len() >= MOST_HEAD {
             return Err(ClientError::LongAnswer);
         }
         if read_some(stream, &mut buffer).await.map_err(ClientError::Lost)? == 0 {
             return Err(if buffer.is_empty() {
                 ClientError::NoAnswer
             } else {
-                ClientError::CutAnswer
+                ClientError::TruncatedAnswer
             });
         }
     }
 }
 
-/// A response head, and what was read behind it.
+/// A final response head, and the bytes that were read behind it.
 #[derive(Debug)]
 pub(super) struct Answer {
     status: u16,
     phrase: String,
-    /// How many bytes of readable text follow, at most: 0 if the body is something else.
+    /// The length of the text behind the head, at most [`MOST_BODY`] bytes: 0 if the body is no plain text.
     text_length: usize,
+    /// The bytes that were read behind the head.
     rest: Vec<u8>,
 }
 
 impl Answer {
-    /// That of HTTP/2, which has no phrase; the body is read elsewhere.
-    pub(super) fn of(head: &http::response::Parts) -> Self {
+    /// An answer of HTTP/2, which has no reason phrase and whose body comes by its stream.
+    pub(super) fn from_http2(head: &http::response::Parts) -> Self {
         Self {
             status: head.status.as_u16(),
             phrase: String::new(),
@@ -66,17 +67,17 @@ impl Answer {
         }
     }
 
-    /// Any 2xx: RFC 9110 section 9.3.6, whatever length fields it carries.
+    /// Whether it is a 2xx, with whatever length fields (RFC 9110 section 9.3.6).
     pub(super) fn opens_tunnel(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
-    /// What the target sent in the same segment as the proxy's head.
+    /// The target's first bytes, which were received together with the head.
     pub(super) fn into_early_data(self) -> Vec<u8> {
         self.rest
     }
 
-    /// The refusal that it is, with the text that `stream` has behind it.
+    /// The error for an answer other than 2xx. The text of its body is read from `stream`.
     pub(super) async fn into_refusal(self, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
         ClientError::Refused {
             status: self.status,
@@ -84,12 +85,12 @@ impl Answer {
         }
     }
 
-    /// Why the proxy refuses: its phrase, or the first line of its text. Empty if it gives neither.
+    /// The reason phrase, or else the first line of the text. Empty without either.
     async fn into_reason(mut self, stream: &mut (impl AsyncRead + Unpin)) -> String {
         if !self.phrase.trim().is_empty() {
             return printable(&self.phrase, LONGEST_LINE);
         }
-        // The refusal is known: a slow or broken body must not hide it, so neither its errors nor its time count.
+        // The status is known: a slow or broken body must not hide it, so its errors and its timeout are ignored.
         let body = async {
             while self.rest.len() < self.text_length && !self.rest.contains(&b'\n') {
                 if !matches!(read_some(stream, &mut self.rest).await, Ok(1..)) {
@@ -103,17 +104,17 @@ impl Answer {
         printable(text.lines().next().unwrap_or_default(), LONGEST_LINE)
     }
 
-    /// 100 to 199, which a client skips (RFC 9110 section 15.2); but nothing like HTTP follows a 101.
+    /// Whether another head follows, as behind every 1xx (RFC 9110 section 15.2) but 101, which ends HTTP.
     fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
 }
 
-/// Parses one head, and tells its length; `None` if it is not all there.
+/// Parses one head and returns its length too, or `None` if it is incomplete.
 fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
-    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut headers = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut response = httparse::Response::new(&mut headers);
-    // Nothing but the status decides, so a proxy may be as sloppy about its fields as it likes.
+    // Only the status decides, so malformed fields are tolerated.
     let mut parser = ParserConfig::default();
     parser
         .allow_spaces_after_header_name_in_responses(true)
@@ -142,7 +143,7 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
     }
 }
 
-/// HTML and chunks have no first line that a person would want to read.
+/// The length of a text body; 0 for HTML and for chunks, whose first line is not meant for a person.
 fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
     let field = |name| std::str::from_utf8(field(name)?).ok();
     let is_text = field("content-type").is_none_or(|kind| kind.to_ascii_lowercase().starts_with("text/plain"));
@@ -150,15 +151,17 @@ fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
         return 0;
     }
     let announced = field("content-length").and_then(|length| length.trim().parse().ok());
-    announced.unwrap_or(MAX_BODY).min(MAX_BODY)
+    announced.unwrap_or(MOST_BODY).min(MOST_BODY)
 }
 
 pub(super) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
-const MAX_HEAD: usize = 16 * 1024;
-const MAX_HEADERS: usize = 128;
-const MAX_BODY: usize = 1024;
+const MOST_HEAD: usize = 16 * 1024;
+const MOST_FIELDS: usize = 128;
+/// The bytes of a body that are read for its first line.
+const MOST_BODY: usize = 1024;
+/// The time in which the text behind a refusal has to come.
 const BODY_WAIT: Duration = Duration::from_secs(1);
-/// The first byte of a TLS alert record (RFC 8446 section 5.1): what a TLS server answers to plain text.
+/// The first byte of a TLS alert record (RFC 8446 section 5.1), which a TLS server answers to plain text.
 const TLS_ALERT: u8 = 21;
 
 #[cfg(test)]
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_2xx_opens_and_its_length_is_ignored() {
+    async fn every_2xx_opens_the_tunnel_and_its_length_is_ignored() {
         for head in [
             "HTTP/1.1 200 Connection established\r\n\r\n",
             "HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n",
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_answer_is_named() {
+    async fn bytes_that_are_no_answer_have_an_error_of_their_own() {
         let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "a".repeat(20_000));
         let crowded = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(129));
         for (bytes, expected) in [
@@ -250,7 +253,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic_and_nothing_printed_is_a_control(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_bytes_panic_and_no_reason_holds_a_control_character(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             let whole = [b"HTTP/1.1 403\r\n\r\n", bytes.as_slice()].concat();
             for input in [bytes.as_slice(), whole.as_slice()] {

@@ -1,4 +1,4 @@
-//! The tunnel over HTTP/1.1: all of the connection, from the answer on.
+//! The tunnel over HTTP/1.1: the whole connection, behind the answer.
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
@@ -18,15 +18,15 @@ where
 {
     let request = head::request(&options.target, options.proxy.authorization());
     let answer = deadline.bound(Step::Answer, async {
-        // One write: some proxies read the request once and take what they got for all of it.
+        // One write: some proxies take the first segment for the whole request.
         let sent = async {
             stream.write_all(&request).await?;
             stream.flush().await
         };
         let sent = sent.await;
-        // A proxy that has hung up may have said why before.
+        // A proxy may have answered, and closed, before it read the request: the answer is the reason.
         match (head::read_answer(&mut stream).await, sent) {
-            (Err(ClientError::Lost(told)), Ok(()) | Err(_)) => Err(tls::named(told, ClientError::Lost)),
+            (Err(ClientError::Lost(error)), Ok(()) | Err(_)) => Err(tls::explain(error, ClientError::Lost)),
             (Err(ClientError::NoAnswer), Err(error)) => Err(ClientError::Lost(error)),
             (answer, Ok(()) | Err(_)) => answer,
         }

@@ -6,19 +6,16 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use h2::SendStream;
 use h2::client::{Builder, Connection, SendRequest};
 use http::{HeaderValue, Request, header};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::first_error::{Fault, Wire};
-use self::inbox::Inbox;
-use self::stream::{Stream, broken};
+use self::first_error::{FirstError, Recorded};
+use self::stream::{SharedInbox, Stream, stream_error};
 use super::head::{Answer, USER_AGENT};
 use super::{ClientError, Deadline, Local, Options, Step, relay, tls};
 
 mod first_error;
-mod inbox;
 mod stream;
 
 /// Asks for the target over an open connection and, if the proxy agrees, relays.
@@ -35,78 +32,75 @@ where
 {
     let request = request(options)?;
     let opened = deadline.bound(Step::Answer, async {
-        let (requests, mut connection) = Driven::begin(stream).await?;
-        match connection.during(ask(requests, request)).await {
-            Ok((answer, inbox, send)) => {
-                connection.inbox = Some(inbox.clone());
-                Ok((connection, answer, Stream::new(inbox, send)))
+        let (requests, mut driver) = Driver::begin(stream).await?;
+        match driver.run_during(ask(requests, request)).await {
+            Ok((answer, stream)) => {
+                driver.inbox = Some(stream.inbox());
+                Ok((driver, answer, stream))
             }
-            Err(error) if error.is_io() => Err(connection.named(ClientError::NoAnswer)),
-            Err(error) => Err(connection.named(ClientError::Lost(broken(error)))),
+            Err(error) if error.is_io() => Err(driver.explain(ClientError::NoAnswer)),
+            Err(error) => Err(driver.explain(ClientError::Lost(stream_error(error)))),
         }
     });
-    let (mut connection, answer, mut stream) = Box::pin(opened).await?;
+    let (mut driver, answer, mut stream) = Box::pin(opened).await?;
     if !answer.opens_tunnel() {
-        return Err(connection.during(answer.into_refusal(&mut stream)).await);
+        return Err(driver.run_during(answer.into_refusal(&mut stream)).await);
     }
-    let relayed = connection.during(relay::relay(stream, Vec::new(), local)).await;
+    let relayed = driver.run_during(relay::relay(stream, Vec::new(), local)).await;
     match relayed {
-        Ok(()) => connection.finish().await,
-        Err(error) => return Err(connection.named(error)),
+        Ok(()) => driver.finish().await,
+        Err(error) => return Err(driver.explain(error)),
     }
     Ok(())
 }
 
-/// Sends the request and awaits its answer. From then on the stream is all that holds the connection.
-async fn ask(
-    requests: SendRequest<Bytes>,
-    request: Request<()>,
-) -> Result<(Answer, Inbox, SendStream<Bytes>), h2::Error> {
-    let (answer, send) = requests.ready().await?.send_request(request, false)?;
-    let (head, receive) = answer.await?.into_parts();
-    Ok((Answer::of(&head), Inbox::of(receive), send))
+/// Sends the request and awaits its response head. From then on only the stream holds the connection.
+async fn ask(requests: SendRequest<Bytes>, request: Request<()>) -> Result<(Answer, Stream), h2::Error> {
+    let (response, send) = requests.ready().await?.send_request(request, false)?;
+    let (head, receive) = response.await?.into_parts();
+    Ok((Answer::from_http2(&head), Stream::new(receive, send)))
 }
 
-/// No `:scheme`, no `:path`: of a CONNECT they are omitted.
+/// A CONNECT, which has no `:scheme` and no `:path`.
 fn request(options: &Options) -> Result<Request<()>, ClientError> {
     let mut request = Request::connect(options.target.as_str()).header(header::USER_AGENT, USER_AGENT);
     if let Some(credentials) = options.proxy.authorization() {
         let credentials = HeaderValue::from_str(credentials).map(|mut credentials| {
-            // A literal that no table keeps (RFC 7541 section 7.1.3).
+            // A literal that is never indexed (RFC 7541 section 7.1.3).
             credentials.set_sensitive(true);
             credentials
         });
         request = match credentials {
             Ok(credentials) => request.header(header::PROXY_AUTHORIZATION, credentials),
-            Err(fault) => return Err(ClientError::Request(fault.into())),
+            Err(invalid) => return Err(ClientError::Request(invalid.into())),
         };
     }
     request.body(()).map_err(ClientError::Request)
 }
 
-/// A connection, which does nothing by itself.
-struct Driven<S> {
-    connection: Connection<Wire<S>, Bytes>,
-    /// Where what comes on its stream goes.
-    inbox: Option<Inbox>,
-    /// How it ended, if it has.
+/// A connection with what drives it. It makes progress only while one of these methods is awaited.
+struct Driver<S> {
+    connection: Connection<Recorded<S>, Bytes>,
+    /// The inbox of its stream.
+    inbox: Option<SharedInbox>,
+    /// The end of the connection, once it has ended.
     ended: Option<Result<(), h2::Error>>,
-    /// What went wrong below it.
-    fault: Fault,
+    /// The first error of the transport under it.
+    first_error: FirstError,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Driven<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     async fn begin(stream: S) -> Result<(SendRequest<Bytes>, Self), ClientError> {
-        let (wire, fault) = Wire::new(stream);
+        let (recorded, first_error) = Recorded::new(stream);
         let begun = Builder::new()
             .enable_push(false)
             .initial_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
-            .max_frame_size(MOST_FRAME)
+            .max_frame_size(LONGEST_FRAME)
             .max_header_list_size(MOST_HEAD)
             .max_send_buffer_size(MOST_UNSENT)
-            .data_frame_budget(MOST_OVERHEAD)
-            .handshake(wire)
+            .data_frame_budget(SMALL_FRAMES)
+            .handshake(recorded)
             .await;
         match begun {
             Ok((requests, connection)) => Ok((
@@ -115,15 +109,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driven<S> {
                     connection,
                     inbox: None,
                     ended: None,
-                    fault,
+                    first_error,
                 },
             )),
-            Err(error) => Err(named(ClientError::Lost(broken(error)), None, fault.take())),
+            Err(error) => Err(explain(
+                ClientError::Lost(stream_error(error)),
+                None,
+                first_error.take(),
+            )),
         }
     }
 
-    /// Completes with `work`, and keeps the connection going meanwhile: also while nobody reads or writes the stream.
-    async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+    /// Completes with `work`, and drives the connection meanwhile, also while the stream is neither read nor written.
+    async fn run_during<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|context| {
             self.poll(context);
@@ -132,9 +130,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driven<S> {
         .await
     }
 
-    /// Sends what is left and closes. Nothing bounds it but the socket: the proxy may still be taking the upload in.
+    /// Sends what is left and closes. Only the socket bounds the time: the proxy may still be receiving the upload.
     async fn finish(mut self) {
-        // With its last handle the stream ends, and with that the connection.
+        // The connection ends with its stream, and the stream with its last handle.
         self.inbox = None;
         poll_fn(|context| {
             self.poll(context);
@@ -154,22 +152,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driven<S> {
             self.ended = Some(ended);
         }
         if let Some(inbox) = &self.inbox {
-            inbox.fill(context);
+            inbox.lock().receive_all(context);
         }
     }
 
-    /// The error in the words that fit it best.
-    fn named(self, error: ClientError) -> ClientError {
-        named(error, self.ended.and_then(Result::err), self.fault.take())
+    /// The error with its first cause.
+    fn explain(self, error: ClientError) -> ClientError {
+        explain(error, self.ended.and_then(Result::err), self.first_error.take())
     }
 }
 
-/// What the proxy said of the stream is the cause of an error, or else what it said of the connection, or else what went
-/// wrong below that.
-fn named(error: ClientError, connection: Option<h2::Error>, fault: Option<io::Error>) -> ClientError {
+/// The error with its first cause: what the proxy sent about the stream, or what it sent about the connection, or the
+/// first error of the transport.
+fn explain(error: ClientError, connection: Option<h2::Error>, transport: Option<io::Error>) -> ClientError {
     let error = if let ClientError::Lost(lost) = error {
         match lost.downcast() {
-            Ok(stream) => return said(stream),
+            Ok(stream) => return http2_error(stream),
             Err(lost) => ClientError::Lost(lost),
         }
     } else {
@@ -178,28 +176,29 @@ fn named(error: ClientError, connection: Option<h2::Error>, fault: Option<io::Er
     if !matches!(error, ClientError::Lost(_) | ClientError::NoAnswer) {
         return error;
     }
-    match (connection, fault) {
-        (Some(connection), _) if connection.reason().is_some() => said(connection),
-        (_, Some(fault)) => tls::named(fault, ClientError::Lost),
+    match (connection, transport) {
+        (Some(connection), _) if connection.reason().is_some() => http2_error(connection),
+        (_, Some(transport)) => tls::explain(transport, ClientError::Lost),
         (_, None) => error,
     }
 }
 
-fn said(error: h2::Error) -> ClientError {
+fn http2_error(error: h2::Error) -> ClientError {
     if error.is_remote() {
-        ClientError::BrokenOff(error)
+        ClientError::Aborted(error)
     } else {
         ClientError::NotHttp2(error)
     }
 }
 
-/// At a round trip of 50 ms it bounds a download to 80 MiB/s. Only a stdout that nobody reads makes it memory.
+/// 80 MiB/s of download at a round trip of 50 ms. It takes memory only while stdout is not read.
 const WINDOW: u32 = 4 * 1024 * 1024;
-/// Four times what every HTTP/2 has to take: there is no other stream that would have to wait for a long frame.
-const MOST_FRAME: u32 = 64 * 1024;
-/// As over HTTP/1.1.
+/// Four times the least that HTTP/2 allows: no other stream has to wait for a long frame.
+const LONGEST_FRAME: u32 = 64 * 1024;
+/// The same as over HTTP/1.1.
 const MOST_HEAD: u32 = 16 * 1024;
-/// How much of an upload waits here for the proxy: two reads.
+/// The bytes of an upload that wait for the proxy: two reads.
 const MOST_UNSENT: usize = 256 * 1024;
-/// Small frames that come at once, before the inbox can take them in: 256 each, less their length. A socket holds fewer.
-const MOST_OVERHEAD: usize = 32 * 1024 * 1024;
+/// The bytes by which DATA frames received at once may together fall short of 256 each, before the inbox takes them. The
+/// socket holds fewer.
+const SMALL_FRAMES: usize = 32 * 1024 * 1024;

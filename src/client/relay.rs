@@ -1,4 +1,4 @@
-//! Carries bytes between the user's streams and the proxy until both directions have ended.
+//! The relay between stdin, stdout and the proxy, until both directions have ended.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use super::connection::read_some;
 use super::{ClientError, Local};
 
-/// Writes `early` to stdout, then relays. The end of one direction closes the other peer's input and nothing else.
+/// Writes `early` to stdout, then relays. The end of one direction is passed on and leaves the other open.
 pub(super) async fn relay<S, R, W>(stream: S, early: Vec<u8>, local: &mut Local<R, W>) -> Result<(), ClientError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -21,82 +21,82 @@ where
     tokio::select! {
         uploaded = &mut upload => match uploaded {
             Ok(()) => download.await.or_else(download_error),
-            Err(Fault::Read(error)) => Err(ClientError::Input(error)),
-            // What the proxy said last may still be unread, and is often the reason. The socket is dead, so this ends.
-            Err(Fault::Write(error) | Fault::Close(error)) => match download.await {
-                Ok(()) | Err(Fault::Read(_)) => Err(ClientError::Lost(error)),
-                Err(fault) => download_error(fault),
+            Err(CopyError::Read(error)) => Err(ClientError::Input(error)),
+            // The proxy's last bytes may be unread, and often give the reason. On a dead socket the download ends soon.
+            Err(CopyError::Write(error) | CopyError::Close(error)) => match download.await {
+                Ok(()) | Err(CopyError::Read(_)) => Err(ClientError::Lost(error)),
+                Err(error) => download_error(error),
             },
         },
         downloaded = &mut download => match downloaded {
             Ok(()) if local.interactive => Ok(()),
-            Ok(()) => upload.await.or_else(upload_error_after_the_proxy_ended),
-            Err(fault) => download_error(fault),
+            Ok(()) => upload.await.or_else(upload_error_after_download),
+            Err(error) => download_error(error),
         },
     }
 }
 
-/// Moves `reader` to `writer`, what is in `buffer` first, and closes `writer` at the end of `reader`.
-async fn copy<R, W>(mut reader: R, mut writer: W, mut buffer: Vec<u8>) -> Result<(), Fault>
+/// Copies `buffer` and then `reader` to `writer`, and shuts `writer` down at the end of `reader`.
+async fn copy<R, W>(mut reader: R, mut writer: W, mut buffer: Vec<u8>) -> Result<(), CopyError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     loop {
-        writer.write_all(&buffer).await.map_err(Fault::Write)?;
+        writer.write_all(&buffer).await.map_err(CopyError::Write)?;
         buffer.clear();
         buffer.reserve_exact(BUFFER);
-        // While more is at hand nobody needs the flush: the writer's own thread, or TLS, works in the meantime.
+        // No flush while there is more to read: the writer's thread, or TLS, works meanwhile.
         let read = tokio::select! {
             biased;
             read = read_some(&mut reader, &mut buffer) => read,
             flushed = writer.flush() => {
-                flushed.map_err(Fault::Write)?;
+                flushed.map_err(CopyError::Write)?;
                 read_some(&mut reader, &mut buffer).await
             }
         };
         match read {
-            Ok(0) => return writer.shutdown().await.map_err(Fault::Close),
+            Ok(0) => return writer.shutdown().await.map_err(CopyError::Close),
             Ok(_) => {}
             Err(error) => {
-                // What was read is written, whatever happened afterwards.
-                writer.flush().await.map_err(Fault::Write)?;
-                return Err(Fault::Read(error));
+                // The bytes that were read before the error are delivered.
+                writer.flush().await.map_err(CopyError::Write)?;
+                return Err(CopyError::Read(error));
             }
         }
     }
 }
 
-/// Which end of a direction failed.
+/// The step of one direction that failed.
 #[derive(Debug)]
-enum Fault {
+enum CopyError {
     Read(io::Error),
     Write(io::Error),
-    /// All bytes were written; the end could not be told.
+    /// The shutdown, behind all bytes.
     Close(io::Error),
 }
 
-fn download_error(fault: Fault) -> Result<(), ClientError> {
-    match fault {
-        Fault::Read(error) => Err(ClientError::Lost(error)),
-        Fault::Write(error) | Fault::Close(error) if is_reader_gone(&error) => Ok(()),
-        Fault::Write(error) | Fault::Close(error) => Err(ClientError::Output(error)),
+fn download_error(error: CopyError) -> Result<(), ClientError> {
+    match error {
+        CopyError::Read(error) => Err(ClientError::Lost(error)),
+        CopyError::Write(error) | CopyError::Close(error) if is_reader_gone(&error) => Ok(()),
+        CopyError::Write(error) | CopyError::Close(error) => Err(ClientError::Output(error)),
     }
 }
 
-fn upload_error_after_the_proxy_ended(fault: Fault) -> Result<(), ClientError> {
-    match fault {
-        Fault::Read(error) => Err(ClientError::Input(error)),
-        Fault::Write(error) => Err(ClientError::Lost(error)),
-        // Both sides had nothing more to say: a close_notify that finds nobody there is no loss.
-        Fault::Close(_) => Ok(()),
+fn upload_error_after_download(error: CopyError) -> Result<(), ClientError> {
+    match error {
+        CopyError::Read(error) => Err(ClientError::Input(error)),
+        CopyError::Write(error) => Err(ClientError::Lost(error)),
+        // Both sides have ended: a close_notify that cannot be delivered is no loss.
+        CopyError::Close(_) => Ok(()),
     }
 }
 
-/// ssh left: `EPIPE` on a pipe, perhaps a reset where ssh made a socket pair.
+/// Whether ssh has closed stdout: `EPIPE` on a pipe, perhaps a reset on a socket pair.
 fn is_reader_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-/// Twice what a pipe holds: one wake-up empties it with room to spare.
+/// Twice the capacity of a pipe: one read empties it.
 const BUFFER: usize = 128 * 1024;

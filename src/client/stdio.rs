@@ -1,4 +1,4 @@
-//! The process's stdout as an output that can really be closed.
+//! The process's stdout as an output whose shutdown closes it.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -8,14 +8,14 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncWrite;
 
-/// Takes descriptor 1 out of the process's hands and puts `/dev/null` there.
+/// Returns the output behind descriptor 1, and puts `/dev/null` in its place.
 ///
-/// ssh sees the end of its ProxyCommand's output only when the last copy of the pipe is closed; and with the pipe gone
-/// from descriptor 1 nothing else in the process can print into the SSH stream.
+/// ssh sees the end of its ProxyCommand's output only when the last copy of the pipe is closed. With `/dev/null` on
+/// descriptor 1 no other part of the process can print into the SSH stream.
 ///
 /// # Errors
 ///
-/// Whatever the system says to `dup`, `dup2` and opening `/dev/null`.
+/// Those of dup(2), dup2(2) and of opening `/dev/null`.
 pub(super) fn take_stdout() -> io::Result<ClosableOutput> {
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     let output = io::stdout().as_fd().try_clone_to_owned()?;
@@ -25,7 +25,7 @@ pub(super) fn take_stdout() -> io::Result<ClosableOutput> {
 
 /// A pipe, file or terminal whose `shutdown` closes the descriptor.
 ///
-/// Unlike tokio's `Stdout` it has no line buffer under it: SSH's bytes are not lines.
+/// Unlike tokio's `Stdout` it has no line buffer: SSH's bytes are not lines.
 #[derive(Debug)]
 pub(super) struct ClosableOutput {
     file: Option<tokio::fs::File>,
@@ -56,7 +56,7 @@ impl AsyncWrite for ClosableOutput {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The write in flight on another thread holds the descriptor too: first it ends, then the descriptor closes.
+        // A write in flight on another thread holds the descriptor too, and has to end first.
         ready!(self.open()?.poll_flush(context))?;
         self.file = None;
         Poll::Ready(Ok(()))
@@ -70,7 +70,7 @@ mod tests {
     use tokio::io::AsyncWriteExt;
 
     #[tokio::test]
-    async fn the_reader_sees_the_last_byte_and_then_the_end_while_the_process_runs_on() {
+    async fn a_shutdown_ends_the_output_behind_its_last_byte_while_the_process_runs() {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut output = ClosableOutput::from(OwnedFd::from(writer));
         let reading = tokio::task::spawn_blocking(move || {

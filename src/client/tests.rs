@@ -1,4 +1,4 @@
-//! Drives the client against scripted proxies, in bytes.
+//! The client against scripted proxies, in bytes.
 
 use super::*;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Session {
         Self { stdin, stdout, ended }
     }
 
-    /// Each by itself, as they end one after the other.
+    /// The parts, for tests in which they end one after the other.
     fn parts(self) -> (DuplexStream, DuplexStream, JoinHandle<Result<(), ClientError>>) {
         (self.stdin, self.stdout, self.ended)
     }
@@ -53,7 +53,7 @@ impl Session {
         within(self.ended).await.unwrap()
     }
 
-    /// The one line that the user would see.
+    /// The line that the user sees.
     async fn failure(self) -> String {
         chain(&self.end().await.unwrap_err())
     }
@@ -91,7 +91,7 @@ impl Proxy {
         stream
     }
 
-    /// Takes the request and answers with `head`.
+    /// Reads the request and answers with `head`.
     async fn answer(&self, head: &[u8]) -> TcpStream {
         let mut stream = self.accept().await;
         read_request(&mut stream).await;
@@ -107,19 +107,19 @@ struct Server {
 }
 
 impl Server {
-    fn of(name: &str) -> Self {
+    fn named(name: &str) -> Self {
         Self::issued_by("test authority", name)
     }
 
     fn issued_by(issuer: &str, name: &str) -> Self {
-        Self::asking(issuer, name, |config| config.with_no_client_auth())
+        Self::with_client_auth(issuer, name, |config| config.with_no_client_auth())
     }
 
-    /// One that may ask for a client certificate.
-    fn asking(
+    /// A server that may ask for a client certificate.
+    fn with_client_auth(
         issuer: &str,
         name: &str,
-        ask: impl FnOnce(ConfigBuilder<ServerConfig, WantsVerifier>) -> ConfigBuilder<ServerConfig, WantsServerCert>,
+        client_auth: impl FnOnce(ConfigBuilder<ServerConfig, WantsVerifier>) -> ConfigBuilder<ServerConfig, WantsServerCert>,
     ) -> Self {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut parameters = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
@@ -130,7 +130,7 @@ impl Server {
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ServerConfig::builder_with_provider(provider);
-        let mut config = ask(config.with_safe_default_protocol_versions().unwrap())
+        let mut config = client_auth(config.with_safe_default_protocol_versions().unwrap())
             .with_single_cert(vec![certificate.der().clone()], key)
             .unwrap();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -138,7 +138,7 @@ impl Server {
         Self { ca, acceptor }
     }
 
-    /// It would rather speak HTTP/2, which is not offered here.
+    /// Options that do not offer HTTP/2, which the server prefers.
     fn options(&self, proxy: &Proxy) -> Options {
         Options {
             trust: Trust {
@@ -186,7 +186,7 @@ async fn read_exactly<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> 
     bytes
 }
 
-/// Bytes without a short period: a lost, doubled or swapped chunk shows.
+/// Bytes without a short period, so that lost, repeated or exchanged parts are noticed.
 fn pattern(seed: u32, length: usize) -> Vec<u8> {
     let mut state = seed;
     let step = || {
@@ -196,7 +196,7 @@ fn pattern(seed: u32, length: usize) -> Vec<u8> {
     std::iter::repeat_with(step).take(length).collect()
 }
 
-/// The last packet is a RST.
+/// Closes the socket with a RST.
 fn reset(stream: TcpStream) {
     socket2::SockRef::from(&stream)
         .set_linger(Some(Duration::ZERO))
@@ -205,7 +205,7 @@ fn reset(stream: TcpStream) {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_in_the_proxys_words_and_nothing_is_printed_on_stdout() {
+async fn a_refusal_is_reported_in_the_proxys_words_and_stdout_stays_empty() {
     let proxy = Proxy::bind().await;
     let mut session = Session::start(proxy.http());
     let _stream = proxy
@@ -236,7 +236,7 @@ async fn a_refusal_without_a_phrase_waits_for_the_text_behind_it() {
 }
 
 #[tokio::test]
-async fn a_refusal_without_any_words_is_a_number() {
+async fn a_refusal_without_text_is_reported_by_its_status() {
     let proxy = Proxy::bind().await;
     let session = Session::start(proxy.http());
     drop(proxy.answer(b"HTTP/1.1 404\r\n\r\n").await);
@@ -268,7 +268,7 @@ async fn a_wrong_target_is_a_usage_error_before_any_connection() {
 }
 
 #[tokio::test]
-async fn bytes_glued_to_the_head_come_out_first() {
+async fn bytes_in_one_segment_with_the_head_come_first() {
     let proxy = Proxy::bind().await;
     let mut session = Session::start(proxy.http());
     let mut stream = proxy.answer(&[ACCEPT, b"SSH-2.0-x\r\n"].concat()).await;
@@ -291,7 +291,7 @@ async fn a_head_in_single_bytes_after_interim_answers_opens_the_tunnel() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_has_a_name() {
+async fn bytes_that_are_no_answer_are_reported_by_name() {
     for (answer, expected) in [
         (&b""[..], "the proxy closed the connection without an answer"),
         (
@@ -320,9 +320,9 @@ async fn what_is_no_answer_has_a_name() {
 }
 
 #[tokio::test]
-async fn a_silent_proxy_meets_the_deadline_of_its_step() {
+async fn a_silent_proxy_is_reported_with_the_step_that_timed_out() {
     let proxy = Proxy::bind().await;
-    let identity = Server::of("127.0.0.1");
+    let identity = Server::named("127.0.0.1");
     for (options, step) in [(proxy.http(), Step::Answer), (identity.options(&proxy), Step::Tls)] {
         let session = Session::start(Options {
             timeout: Duration::from_millis(50),
@@ -338,7 +338,7 @@ async fn a_silent_proxy_meets_the_deadline_of_its_step() {
 }
 
 #[tokio::test]
-async fn a_timeout_that_no_clock_can_hold_is_for_ever() {
+async fn a_timeout_beyond_the_range_of_the_clock_does_not_panic() {
     let proxy = Proxy::bind().await;
     let session = Session::start(Options {
         timeout: Duration::MAX,

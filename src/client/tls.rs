@@ -1,4 +1,4 @@
-//! TLS to the proxy: whom to trust, and the handshake.
+//! TLS to the proxy: the certificates to trust and to show, and the handshake.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,42 +11,42 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use self::truncation::Uncut;
+use self::truncation::TruncationDetector;
 use super::ClientError;
 
 mod truncation;
 
-/// Whom the client believes, and who it says it is.
+/// The certificates that the client trusts, and its own.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
-    /// A PEM file with the certificates to trust; `None` is the system's list.
+    /// A PEM file with the certificates to trust; `None` is the system's.
     pub ca: Option<PathBuf>,
-    /// The name that the proxy's certificate must have, which is also the SNI; `None` is the host of the URL.
+    /// The name that the proxy's certificate must have, and the SNI; `None` is the host of the URL.
     pub server_name: Option<String>,
-    /// What the client shows a proxy that asks for a certificate.
+    /// The certificate for a proxy that asks for one.
     pub identity: Option<Identity>,
 }
 
 /// A client certificate.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// A PEM file with the certificate, and those that lead from it to one that the proxy knows.
+    /// A PEM file with the certificate, followed by its intermediate certificates.
     pub certificate: PathBuf,
-    /// A PEM file with its private key, not encrypted.
+    /// A PEM file with the private key, unencrypted.
     pub key: PathBuf,
 }
 
-/// Everything that a handshake with one proxy needs.
+/// The TLS settings for one proxy.
 pub(super) struct Connector {
     tls: TlsConnector,
     name: ServerName<'static>,
 }
 
 impl Connector {
-    /// Loads the certificates to trust: those of `ca`, or the system's. Never both, so that a private proxy's
-    /// certificate cannot be had from a public authority.
+    /// Loads the certificates to trust: those of `ca`, or the system's. Never both, so that no public authority can
+    /// issue a certificate for a private proxy.
     ///
-    /// `http2` is whether the proxy may choose that.
+    /// `http2` offers HTTP/2 in ALPN.
     pub(super) fn new(host: &str, trust: &Trust, http2: bool) -> Result<Self, ClientError> {
         let name = trust.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned()).map_err(|source| ClientError::TlsName {
@@ -60,7 +60,7 @@ impl Connector {
             })?,
             None => system_roots()?,
         };
-        // The provider is named: nothing in the process may depend on which one was installed first.
+        // A named provider: the process has no default one that other crates could have installed.
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -72,7 +72,7 @@ impl Connector {
                 let (chain, key) = identity.load().map_err(ClientError::Identity)?;
                 config
                     .with_client_auth_cert(chain, key)
-                    .map_err(|fault| ClientError::Identity(IdentityFault::Unusable(fault)))?
+                    .map_err(|fault| ClientError::Identity(IdentityError::Unusable(fault)))?
             }
         };
         let offered: &[&[u8]] = if http2 { &[HTTP2, HTTP1] } else { &[HTTP1] };
@@ -84,24 +84,25 @@ impl Connector {
     }
 
     /// Runs the client's half of the handshake.
-    pub(super) async fn handshake(self, stream: TcpStream) -> Result<TlsStream<Uncut>, ClientError> {
-        let shaken = self.tls.connect(self.name, Uncut::from(stream)).await;
-        shaken.map_err(|error| named(error, ClientError::Tls))
+    pub(super) async fn handshake(self, stream: TcpStream) -> Result<TlsStream<TruncationDetector>, ClientError> {
+        let connected = self.tls.connect(self.name, TruncationDetector::from(stream)).await;
+        connected.map_err(|error| explain(error, ClientError::Tls))
     }
 }
 
-/// Whether the proxy wants to speak HTTP/2. One that has no ALPN speaks HTTP/1.1.
-pub(super) fn chose_http2(stream: &TlsStream<Uncut>) -> bool {
+/// Whether the proxy has chosen HTTP/2. A proxy without ALPN speaks HTTP/1.1.
+pub(super) fn chose_http2(stream: &TlsStream<TruncationDetector>) -> bool {
     let (_, connection) = stream.get_ref();
     connection.alpn_protocol() == Some(HTTP2)
 }
 
-/// Says so if a failure is about the client's certificate. In TLS 1.3 it comes after the handshake, for an answer.
-pub(super) fn named(told: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
-    match alert(&told) {
-        Some(AlertDescription::CertificateRequired) => ClientError::CertificateWanted(told),
-        Some(alert) if REFUSALS.contains(&alert) => ClientError::CertificateRefused(told),
-        Some(_) | None => otherwise(told),
+/// The error for an alert about the client's certificate, or `otherwise`. In TLS 1.3 the alert comes behind the
+/// handshake, in place of an answer.
+pub(super) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
+    match alert(&error) {
+        Some(AlertDescription::CertificateRequired) => ClientError::CertificateRequired(error),
+        Some(alert) if REFUSALS.contains(&alert) => ClientError::CertificateRefused(error),
+        Some(_) | None => otherwise(error),
     }
 }
 
@@ -113,11 +114,11 @@ fn alert(error: &io::Error) -> Option<AlertDescription> {
     }
 }
 
-// Their names in ALPN (RFC 7301 section 6, RFC 9113 section 3.2).
+// The names of ALPN (RFC 7301 section 6, RFC 9113 section 3.2).
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-/// What a server says that does not take a certificate.
+/// The alerts of a server that does not accept a certificate (RFC 8446 section 6.2).
 const REFUSALS: [AlertDescription; 7] = [
     AlertDescription::BadCertificate,
     AlertDescription::UnsupportedCertificate,
@@ -129,9 +130,9 @@ const REFUSALS: [AlertDescription; 7] = [
 ];
 
 impl Identity {
-    fn load(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), IdentityFault> {
+    fn load(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), IdentityError> {
         let Self { certificate, key } = self;
-        let of = |path: &Path, fault| IdentityFault::Pem {
+        let of = |path: &Path, fault| IdentityError::Pem {
             path: path.to_owned(),
             fault,
         };
@@ -139,67 +140,67 @@ impl Identity {
             CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<_, _>>);
         let chain = chain.map_err(|fault| of(certificate, fault))?;
         if chain.is_empty() {
-            return Err(IdentityFault::NoCertificate(certificate.clone()));
+            return Err(IdentityError::NoCertificate(certificate.clone()));
         }
         match PrivateKeyDer::from_pem_file(key) {
             Ok(key) => Ok((chain, key)),
-            Err(pem::Error::NoItemsFound) => Err(IdentityFault::NoKey(key.clone())),
+            Err(pem::Error::NoItemsFound) => Err(IdentityError::NoKey(key.clone())),
             Err(fault) => Err(of(key, fault)),
         }
     }
 }
 
-/// What is wrong with the files of `--cert` and `--key`.
+/// The fault of the files of `--cert` and `--key`.
 #[derive(Debug, thiserror::Error)]
-pub enum IdentityFault {
-    /// One cannot be read, or is no PEM.
+pub enum IdentityError {
+    /// One of the files cannot be read, or is no PEM.
     #[error("{}: {fault}", path.display())]
     Pem {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// Its fault.
         fault: pem::Error,
     },
-    /// The first is readable and holds no `CERTIFICATE` section.
+    /// The file of `--cert` is readable and holds no `CERTIFICATE` section.
     #[error("{} holds no PEM certificate", .0.display())]
     NoCertificate(PathBuf),
-    /// The second is readable and holds no key.
+    /// The file of `--key` is readable and holds no key.
     #[error("{} holds no PEM private key (an encrypted one cannot be used)", .0.display())]
     NoKey(PathBuf),
-    /// The key is not that of the certificate, or of a kind that nobody knows.
+    /// The key is not that of the certificate, or of an unknown kind.
     #[error("the certificate and the key do not go together")]
     Unusable(#[source] rustls::Error),
 }
 
-/// What is wrong with the file of `--ca`.
+/// The fault of the file of `--ca`.
 #[derive(Debug, thiserror::Error)]
-pub enum CaFault {
-    /// It cannot be read, or is no PEM.
+pub enum CaError {
+    /// The file cannot be read, or is no PEM.
     #[error("{0}")]
     Pem(pem::Error),
-    /// It is readable and holds no `CERTIFICATE` section.
+    /// The file is readable and holds no `CERTIFICATE` section.
     #[error("the file holds no PEM certificate")]
     NoCertificate,
     /// One of its certificates cannot be a trust anchor.
     #[error("certificate {number} of the file is not valid")]
     Certificate {
-        /// Its place in the file, from 1.
+        /// Its position in the file, from 1.
         number: usize,
-        /// What rustls says.
+        /// The reason, from rustls.
         #[source]
         source: rustls::Error,
     },
 }
 
-fn roots_of(path: &Path) -> Result<RootCertStore, CaFault> {
+fn roots_of(path: &Path) -> Result<RootCertStore, CaError> {
     let mut roots = RootCertStore::empty();
-    for (number, certificate) in (1..).zip(CertificateDer::pem_file_iter(path).map_err(CaFault::Pem)?) {
+    for (number, certificate) in (1..).zip(CertificateDer::pem_file_iter(path).map_err(CaError::Pem)?) {
         roots
-            .add(certificate.map_err(CaFault::Pem)?)
-            .map_err(|source| CaFault::Certificate { number, source })?;
+            .add(certificate.map_err(CaError::Pem)?)
+            .map_err(|source| CaError::Certificate { number, source })?;
     }
     if roots.is_empty() {
-        return Err(CaFault::NoCertificate);
+        return Err(CaError::NoCertificate);
     }
     Ok(roots)
 }
@@ -207,7 +208,7 @@ fn roots_of(path: &Path) -> Result<RootCertStore, CaFault> {
 fn system_roots() -> Result<RootCertStore, ClientError> {
     let system = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
-    // Some systems ship a certificate that no one can parse; it matters only if nothing else is left.
+    // Some systems ship certificates that cannot be parsed. That matters only if there are no others.
     roots.add_parsable_certificates(system.certs);
     if roots.is_empty() {
         return Err(ClientError::NoSystemRoots(system.errors.into_iter().next()));

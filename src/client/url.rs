@@ -1,4 +1,4 @@
-//! The proxy's URL: parsed once, strictly, with its credentials kept out of every printout.
+//! The proxy's URL, parsed once and strictly. Neither `Display` nor `Debug` shows its credentials.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub struct ProxyUrl {
     authorization: Option<Box<str>>,
 }
 
-/// How to speak to the proxy.
+/// The protocol under the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// Plain TCP, port 80 by default.
@@ -28,7 +28,7 @@ pub enum Scheme {
 }
 
 impl ProxyUrl {
-    /// Whether TLS is spoken.
+    /// The protocol under the request.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
@@ -43,7 +43,7 @@ impl ProxyUrl {
         self.authority.port()
     }
 
-    /// The value of `Proxy-Authorization` (RFC 7617), if the URL had userinfo. It is a secret.
+    /// The value of `Proxy-Authorization` (RFC 7617), a secret; `None` for a URL without userinfo.
     pub(super) fn authorization(&self) -> Option<&str> {
         self.authorization.as_deref()
     }
@@ -88,7 +88,7 @@ impl FromStr for ProxyUrl {
     }
 }
 
-/// Why a text is not a proxy URL.
+/// The reason for which a text is no proxy URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyUrlError {
     /// Another scheme, or none.
@@ -97,17 +97,17 @@ pub enum ProxyUrlError {
     /// A path other than `/`, a query or a fragment. A password with `/`, `?` or `#` in it looks like one.
     #[error("the proxy URL takes no path, query or fragment (in a password write / as %2F, ? as %3F, # as %23)")]
     Path,
-    /// Nothing where the host should stand.
+    /// No host.
     #[error("the proxy URL has no host")]
     NoHost,
-    /// A colon without 1 to 65535 behind it.
+    /// A colon that 1 to 65535 does not follow.
     #[error("the port of the proxy URL must be 1 to 65535 in decimal digits")]
     Port,
     /// An IPv6 address without brackets.
     #[error("an IPv6 address in the proxy URL needs brackets")]
     UnbracketedIpv6,
-    /// Brackets round something else than an IPv6 address.
-    #[error("only an IPv6 address may stand in brackets in the proxy URL")]
+    /// Brackets around anything but an IPv6 address.
+    #[error("only an IPv6 address may be in brackets in the proxy URL")]
     BadIpLiteral,
     /// The host has a forbidden byte, or a label that is empty or too long.
     #[error("the host of the proxy URL is not a valid name")]
@@ -135,7 +135,7 @@ impl Scheme {
         }
     }
 
-    /// What follows the prefix, in any case (RFC 3986 section 3.1).
+    /// The text behind the prefix, which may be in upper or lower case (RFC 3986 section 3.1).
     fn strip(self, text: &str) -> Option<&str> {
         let (prefix, rest) = text.split_at_checked(self.prefix().len())?;
         prefix.eq_ignore_ascii_case(self.prefix()).then_some(rest)
@@ -161,7 +161,7 @@ fn parse_host(host: &str, default_port: u16) -> Result<Authority, ProxyUrlError>
     })
 }
 
-/// The Basic credentials of a userinfo. Without a colon the password is empty.
+/// The Basic credentials of a userinfo. One without a colon has an empty password.
 fn basic(userinfo: &str) -> Result<Box<str>, ProxyUrlError> {
     let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
     let user = percent_decode(user)?;
@@ -175,7 +175,7 @@ fn basic(userinfo: &str) -> Result<Box<str>, ProxyUrlError> {
     Ok(format!("Basic {}", STANDARD.encode(credentials)).into())
 }
 
-/// Undoes RFC 3986 section 2.1, strictly.
+/// The bytes of a percent-encoded text (RFC 3986 section 2.1).
 fn percent_decode(text: &str) -> Result<Vec<u8>, ProxyUrlError> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn every_odd_url_is_refused_with_its_reason() {
+    fn every_malformed_url_is_refused_with_its_reason() {
         use ProxyUrlError::*;
         for (text, error) in [
             ("", Scheme),
@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics_and_what_is_printed_parses_to_the_same(text in "(http(s)?://)?\\PC{0,60}") {
+        fn no_text_panics_and_a_printed_url_parses_to_the_same(text in "(http(s)?://)?\\PC{0,60}") {
             if let Ok(url) = text.parse::<ProxyUrl>() {
                 let again: ProxyUrl = url.to_string().parse().unwrap();
                 prop_assert_eq!((again.scheme(), again.host(), again.port()), (url.scheme(), url.host(), url.port()));

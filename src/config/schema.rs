@@ -31,7 +31,7 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     let (targets, kubernetes) = allowlist.unwrap_or_default();
     let limits = top.field("limits").and_then(|field| field.section(limits::read));
     let limits = limits.unwrap_or_default();
-    let ssh_only = top.value("ssh_only", boolean).unwrap_or(true);
+    let ssh_only = top.value("ssh_only", boolean).unwrap_or(limits.ssh_only);
     let timeouts = top.field("timeouts").and_then(|field| field.section(timeouts::read));
     let timeouts = timeouts.unwrap_or_default();
     let drain = top.field("drain").and_then(|field| field.section(drain));
@@ -40,10 +40,7 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
         admin,
         targets,
         kubernetes,
-        limits: Limits {
-            any_protocol: !ssh_only,
-            ..limits
-        },
+        limits: Limits { ssh_only, ..limits },
         tls,
         handshake: timeouts.handshake,
         connect: timeouts.connect,

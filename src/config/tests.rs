@@ -148,7 +148,7 @@ fn limits() -> Limits {
             ssh_only: true,
         },
         caps: caps(),
-        any_protocol: true,
+        ssh_only: false,
         ..Limits::default()
     }
 }
@@ -160,7 +160,7 @@ fn targets() -> Vec<StaticTarget> {
         upload: Rate::per_second(10_000_000),
         burst: Size::bytes(64 << 10),
         lifetime: Some(Some(Duration::from_secs(12 * 3600))),
-        any_protocol: None,
+        ssh_only: None,
     };
     let mut targets = vec![
         target("devbox.local:22", "127.0.0.1:2222,[fd00::1]:22"),
@@ -170,7 +170,7 @@ fn targets() -> Vec<StaticTarget> {
     targets[0].limits = slow;
     targets[1].limits = slow;
     targets[2].limits.lifetime = Some(None);
-    targets[2].limits.any_protocol = Some(false);
+    targets[2].limits.ssh_only = Some(true);
     targets[2].send_proxy_header = Some(proxy_header::Version::V2);
     targets
 }

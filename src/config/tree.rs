@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span};
 
 use super::fault::FaultCollector;
-use crate::values::escaped;
+use crate::text::escaped;
 
 /// One value of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Decides about the bytes of a request head: which target, or which refusal.
+//! The parser of a request head: the bytes become a target, or a refusal.
 
 use httparse::{Error, Header, Request, Status};
 
@@ -8,22 +8,22 @@ use crate::outcome::{Malformed, Refusal};
 /// The most bytes that a request head may have.
 pub const MOST_BYTES: usize = 16 * 1024;
 
-/// A whole head.
+/// A complete head.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What it asks for.
+    /// The target of the request.
     pub target: Authority,
-    /// Its length in bytes, with the empty line that ends it.
+    /// The length in bytes, with the empty line that ends the head.
     pub length: usize,
 }
 
 /// Parses a CONNECT request head (RFC 9112 section 3). `None` means that more bytes are needed.
 ///
 /// # Errors
-/// The refusal that no further byte could turn into a target.
+/// The refusal, which no further byte can revoke.
 ///
-/// httparse is the parser that hyper uses. Here it runs on our own buffer, as hyper keeps neither the raw request
-/// target nor the fault, and answers a fault by itself.
+/// httparse is hyper's parser. It is called directly, since hyper keeps neither the raw request target nor the fault, and
+/// answers a fault by itself.
 pub fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
     // "A server SHOULD ignore at least one empty line" before a request line: RFC 9112 section 2.2.
     let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
@@ -44,7 +44,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
     if request.method != Some("CONNECT") {
         return Err(Refusal::MethodNotAllowed);
     }
-    // Before the fields: most clients repeat their target in Host, and the fault that the user typed is to be told.
+    // Before the fields: most clients repeat the target in Host, and the phrase has to name the fault that the user typed.
     let target = request.path.unwrap_or_default().parse();
     let target = target.map_err(|error| malformed(Malformed::Target(error)))?;
     check_fields(request.headers, request.version == Some(1)).map_err(malformed)?;
@@ -65,7 +65,7 @@ fn refusal_of(error: Error, bytes: &[u8]) -> Refusal {
     }
 }
 
-/// Whether a request line is there to its end, with no bare CR in it: what is wrong with a line's end is behind it.
+/// Whether the request line is complete, without a bare CR: then a malformed line end is that of a field.
 fn has_request_line(bytes: &[u8]) -> bool {
     let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
     let line = lines.find(|line| !matches!(*line, b"\r\n" | b"\n"));
@@ -96,9 +96,9 @@ fn check_fields(fields: &[Header<'_>], needs_host: bool) -> Result<(), Malformed
     Ok(())
 }
 
-/// Whether it is `uri-host [ ":" port ]` (RFC 9110 section 7.2); it may be empty.
+/// Whether the value is `uri-host [ ":" port ]` (RFC 9110 section 7.2); an empty value is valid.
 ///
-/// It is never compared with the target: proxytunnel sends the proxy's own name.
+/// The Host is never compared with the target: proxytunnel sends the proxy's own name.
 fn is_host(value: &[u8]) -> bool {
     let (host, port) = match value.iter().rposition(|&byte| byte == b':') {
         Some(colon) if !value.ends_with(b"]") => value.split_at(colon),
@@ -117,7 +117,7 @@ fn is_host(value: &[u8]) -> bool {
 
 const MOST_FIELDS: usize = 64;
 const MOST_BLANK_BYTES: usize = 8;
-/// The content type of a TLS handshake record (RFC 8446 section 5.1): somebody took this port for an `https://` one.
+/// The content type of a TLS handshake record (RFC 8446 section 5.1): the client takes this port for an `https://` proxy.
 const TLS_HANDSHAKE: u8 = 0x16;
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send_is_a_target() {
+    fn requests_of_real_clients_have_a_target() {
         for head in [
             "CONNECT svc-a.ns:80 HTTP/1.1\r\nHost: 127.0.0.1\r\nProxy-Connection: Keep-Alive\r\n\r\n",
             "CONNECT SVC-A.ns.:80 HTTP/1.0\r\n\r\n",
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named() {
+    fn each_fault_is_named() {
         use Malformed::*;
         for (head, fault) in [
             ("\x16\x03\x01\x02", Tls),

@@ -1,8 +1,8 @@
-//! Talks HTTP/2 with one client: many tunnels on one connection, each of them a stream (RFC 9113 section 8.5).
+//! The proxy's side of an HTTP/2 connection: many tunnels, each of them a stream (RFC 9113 section 8.5).
 //!
-//! On the h2 crate's server, and not on hyper's: a tunnel needs its stream's resets, half-closes and window, which an
-//! upgraded connection of hyper's hides. All of a connection is one task: what a stream has to send and what its
-//! connection sends is gathered without waking another thread, and a quiet tunnel is a future on the heap, not a task.
+//! It is built on h2 and not on hyper, whose upgraded connections hide what a tunnel needs of its stream: resets,
+//! half-closes and the window. All of a connection runs in one task: a stream passes its bytes on without waking another
+//! thread, and an idle tunnel is a future on the heap and not a task.
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use futures_util::future::{CatchUnwind, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use h2::Reason;
-use h2::server;
+use h2::{Reason, server};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 pub use self::connection::Connection;
 use self::local_waker::LocalWaker;
@@ -28,47 +27,68 @@ use crate::outcome::{Malformed, Refusal};
 
 mod connection;
 mod frames;
+pub(crate) mod inbox;
 mod local_waker;
+mod outgoing;
 mod payload;
 mod read_buffer;
 mod request;
 mod send_buffer;
 mod stream;
 mod write_queue;
+mod zero_copy;
 
-/// Serves a connection to its end: every request becomes a future that `tunnel` makes, and that is run here.
-///
-/// `late` says when the first request takes too long, and given a moment, when the connection has been without a tunnel
-/// for too long since then. When the drain has stopped new tunnels, or there are none for this client on this connection
-/// any more (`lapsed`), the client is told to ask elsewhere (GOAWAY), and the connection ends with its last tunnel.
-///
-/// # Errors
-/// Why the connection was refused as a whole: it never asked for anything, or sent too many frames. The requests on it
-/// have ended each for itself.
-pub async fn serve<D: Transport, F: Future<Output = ()>, L: Future<Output = Refusal>>(
-    wire: Connection<D>,
-    late: impl Fn(Option<Instant>) -> L,
-    drain: &Drain,
-    lapsed: &Notify,
-    tunnel: impl Fn(Request) -> F,
-) -> Result<(), Refusal> {
-    let mut late_first = Box::pin(late(None));
-    let connection = tokio::select! {
-        biased;
-        connection = handshake(&wire) => connection?,
-        refusal = &mut late_first => return Err(refusal),
-    };
-    let serving = Serving {
-        connection,
-        wire,
-        streams: FuturesUnordered::new(),
-        requests: 0,
-        bound: Bound::Late(late_first),
-    };
-    serving.run(late, drain, lapsed, tunnel).await
+/// The request that an idle connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// The first one. The wait began with the connection.
+    FirstRequest,
+    /// One behind the last tunnel, with whose end the wait begins.
+    FurtherRequest,
 }
 
-async fn handshake<D: Transport>(wire: &Connection<D>) -> Result<server::Connection<Connection<D>, Payload>, Refusal> {
+/// The events at which the client is told to open its next tunnels on another connection (GOAWAY).
+#[derive(Clone, Copy, Debug)]
+pub struct GoAway<'a> {
+    /// The drain no longer takes new tunnels.
+    pub drain: &'a Drain,
+    /// This connection no longer takes new tunnels: its client certificate is no longer valid.
+    pub lapsed: &'a Notify,
+}
+
+/// Serves a connection to its end. `tunnel` makes a future of every request, which runs in this task.
+///
+/// `expiry` completes when a connection that becomes idle now has been idle for too long. After a GOAWAY the connection
+/// ends with its last tunnel.
+///
+/// # Errors
+/// The refusal of the connection as a whole: it made no request, or sent too many frames. Its requests have ended each
+/// for itself.
+pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>>(
+    connection: Connection<D>,
+    expiry: impl Fn(Awaited) -> E,
+    go_away: GoAway<'_>,
+    tunnel: impl Fn(Request) -> F,
+) -> Result<(), Refusal> {
+    let mut first_request = Box::pin(expiry(Awaited::FirstRequest));
+    let h2 = tokio::select! {
+        biased;
+        h2 = handshake(&connection) => h2?,
+        refusal = &mut first_request => return Err(refusal),
+    };
+    let serving = Serving {
+        h2,
+        connection,
+        tunnels: FuturesUnordered::new(),
+        requests: 0,
+        phase: Phase::Idle(first_request),
+    };
+    serving.run(expiry, go_away, tunnel).await
+}
+
+async fn handshake<D: Transport>(
+    connection: &Connection<D>,
+) -> Result<server::Connection<Connection<D>, Payload>, Refusal> {
     let mut handshake = server::Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(MOST_STREAMS * WINDOW)
@@ -78,19 +98,19 @@ async fn handshake<D: Transport>(wire: &Connection<D>) -> Result<server::Connect
         .max_send_buffer_size(MOST_UNSENT)
         .max_local_error_reset_streams(Some(MOST_STREAM_ERRORS))
         .data_frame_budget(SMALL_FRAMES)
-        .handshake(wire.clone());
-    let connection = poll_fn(|context| {
+        .handshake(connection.clone());
+    let handshake = poll_fn(|context| {
         let done = Pin::new(&mut handshake).poll(context);
-        // Its SETTINGS, which it does not know to be unsent.
-        match wire.poll_send(context) {
+        // The SETTINGS, which h2 takes for sent.
+        match connection.poll_flush(context) {
             Poll::Ready(Err(_)) => Poll::Ready(Err(Refusal::NoRequest)),
             Poll::Ready(Ok(())) | Poll::Pending => done.map_err(|error| refusal_of(&error)),
         }
     });
-    connection.await
+    handshake.await
 }
 
-/// Why a connection ended that was refused as a whole.
+/// The refusal for a connection that ends with this error.
 fn refusal_of(error: &h2::Error) -> Refusal {
     if error.is_io() || error.is_remote() {
         Refusal::NoRequest
@@ -102,47 +122,50 @@ fn refusal_of(error: &h2::Error) -> Refusal {
 }
 
 /// A connection that is being served.
-struct Serving<D: Transport, F, L> {
-    connection: server::Connection<Connection<D>, Payload>,
-    wire: Connection<D>,
-    /// A panic ends its stream and nothing else: its record accounts for it.
-    streams: FuturesUnordered<CatchUnwind<AssertUnwindSafe<F>>>,
+struct Serving<D: Transport, F, E> {
+    h2: server::Connection<Connection<D>, Payload>,
+    connection: Connection<D>,
+    /// The tunnels' futures. A panic ends its own tunnel only, whose record accounts for it.
+    tunnels: FuturesUnordered<CatchUnwind<AssertUnwindSafe<F>>>,
+    /// The number of requests so far.
     requests: u64,
-    bound: Bound<L>,
+    phase: Phase<E>,
 }
 
-/// How long a connection may go on like this.
-enum Bound<L> {
-    /// As long as it has requests.
+/// The phase of a connection, with the time that bounds it.
+enum Phase<E> {
+    /// There are tunnels. No bound.
     Busy,
-    /// Without one, until then.
-    Late(Pin<Box<L>>),
-    /// As long as it has requests, and for a moment more: the client has been told to ask elsewhere.
+    /// There is no tunnel.
+    Idle(Pin<Box<E>>),
+    /// GOAWAY has been sent. The bound begins with the end of the last tunnel.
     Leaving(Linger),
-    /// Until the client closes it too, or then.
+    /// The client has to close the connection.
     Closing(Linger),
 }
 
 type Linger = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 enum Event {
-    Asked(Box<Request>),
-    Ended,
-    Leaving,
-    Overdue(Refusal),
+    Request(Box<Request>),
+    TunnelEnded,
+    GoAway,
+    /// The time without a tunnel is over.
+    Expired(Refusal),
+    /// The client has not closed the connection in time.
     Unclosed,
     Flooded,
     Closed(Option<h2::Error>),
 }
 
-impl<D: Transport, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<D, F, L> {
+impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<D, F, E> {
     async fn run(
         mut self,
-        late: impl Fn(Option<Instant>) -> L,
-        drain: &Drain,
-        lapsed: &Notify,
+        expiry: impl Fn(Awaited) -> E,
+        go_away: GoAway<'_>,
         tunnel: impl Fn(Request) -> F,
     ) -> Result<(), Refusal> {
+        let GoAway { drain, lapsed } = go_away;
         let mut verdict = Ok(());
         let mut leaving = pin!(async {
             tokio::select! {
@@ -150,21 +173,21 @@ impl<D: Transport, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<
                 () = lapsed.notified() => {}
             }
         });
-        let turn = LocalWaker::new();
+        let local = LocalWaker::new();
         loop {
-            let event = poll_fn(|context| turn.poll(context, |context| self.poll_next(context, leaving.as_mut())));
+            let event = poll_fn(|context| local.poll(context, |context| self.poll_event(context, leaving.as_mut())));
             match event.await {
-                Event::Asked(request) => {
-                    self.asked();
-                    self.streams.push(AssertUnwindSafe(tunnel(*request)).catch_unwind());
+                Event::Request(request) => {
+                    self.begin_tunnel();
+                    self.tunnels.push(AssertUnwindSafe(tunnel(*request)).catch_unwind());
                 }
-                Event::Ended => self.ended(&late, drain),
-                Event::Leaving => {
-                    self.connection.graceful_shutdown();
-                    self.bound = Bound::Leaving(linger(drain));
+                Event::TunnelEnded => self.end_tunnel(&expiry, drain),
+                Event::GoAway => {
+                    self.h2.graceful_shutdown();
+                    self.phase = Phase::Leaving(linger(drain));
                 }
                 Event::Unclosed => break,
-                Event::Overdue(refusal) => {
+                Event::Expired(refusal) => {
                     if self.requests == 0 {
                         verdict = Err(refusal);
                     }
@@ -180,67 +203,70 @@ impl<D: Transport, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<
                 }
             }
         }
-        // What is left of its streams learns of the end now.
-        drop(self.connection);
-        self.wire.buffers().abandoned();
-        while self.streams.next().await.is_some() {}
+        // The tunnels that are left learn of the end, and account for themselves.
+        drop(self.h2);
+        self.connection.outgoing().closed();
+        while self.tunnels.next().await.is_some() {}
         verdict
     }
 
-    fn poll_next(&mut self, context: &mut Context<'_>, leaving: Pin<&mut impl Future<Output = ()>>) -> Poll<Event> {
-        if matches!(self.bound, Bound::Busy | Bound::Late(_)) && leaving.poll(context).is_ready() {
-            return Poll::Ready(Event::Leaving);
+    fn poll_event(&mut self, context: &mut Context<'_>, leaving: Pin<&mut impl Future<Output = ()>>) -> Poll<Event> {
+        if matches!(self.phase, Phase::Busy | Phase::Idle(_)) && leaving.poll(context).is_ready() {
+            return Poll::Ready(Event::GoAway);
         }
-        // Before the connection: what they have to send leaves with the rest.
-        if let Poll::Ready(Some(_)) = self.streams.poll_next_unpin(context) {
-            return Poll::Ready(Event::Ended);
+        // Before h2, so that what they have to send is flushed below.
+        if let Poll::Ready(Some(_)) = self.tunnels.poll_next_unpin(context) {
+            return Poll::Ready(Event::TunnelEnded);
         }
-        match self.connection.poll_accept(context) {
+        match self.h2.poll_accept(context) {
             Poll::Ready(Some(Ok((request, respond)))) => {
-                let request = Request::new(request, respond, (self.wire.buffers(), self.wire.credit()));
-                return Poll::Ready(Event::Asked(Box::new(request)));
+                let request = Request::new(request, respond, self.connection.outgoing());
+                return Poll::Ready(Event::Request(Box::new(request)));
             }
             Poll::Ready(Some(Err(error))) => return Poll::Ready(Event::Closed(Some(error))),
             Poll::Ready(None) => return Poll::Ready(Event::Closed(None)),
             Poll::Pending => {}
         }
-        if let Poll::Ready(Err(_)) = self.wire.poll_send(context) {
+        if let Poll::Ready(Err(_)) = self.connection.poll_flush(context) {
             return Poll::Ready(Event::Closed(None));
         }
-        if self.wire.flooded() && !matches!(self.bound, Bound::Closing(_)) {
+        if self.connection.is_flooded() && !matches!(self.phase, Phase::Closing(_)) {
             return Poll::Ready(Event::Flooded);
         }
-        match &mut self.bound {
-            Bound::Late(late) => late.as_mut().poll(context).map(Event::Overdue),
-            Bound::Closing(bound) => bound.as_mut().poll(context).map(|()| Event::Unclosed),
-            Bound::Leaving(bound) if self.streams.is_empty() => {
-                bound.as_mut().poll(context).map(|()| Event::Overdue(Refusal::Draining))
-            }
-            Bound::Leaving(_) | Bound::Busy => Poll::Pending,
+        match &mut self.phase {
+            Phase::Idle(expiry) => expiry.as_mut().poll(context).map(Event::Expired),
+            Phase::Closing(linger) => linger.as_mut().poll(context).map(|()| Event::Unclosed),
+            Phase::Leaving(linger) if self.tunnels.is_empty() => linger
+                .as_mut()
+                .poll(context)
+                .map(|()| Event::Expired(Refusal::Draining)),
+            Phase::Leaving(_) | Phase::Busy => Poll::Pending,
         }
     }
 
-    fn asked(&mut self) {
+    fn begin_tunnel(&mut self) {
         self.requests += 1;
-        if matches!(self.bound, Bound::Late(_)) {
-            self.bound = Bound::Busy;
+        if matches!(self.phase, Phase::Idle(_)) {
+            self.phase = Phase::Busy;
         }
     }
 
-    fn ended(&mut self, late: &impl Fn(Option<Instant>) -> L, drain: &Drain) {
-        match self.bound {
-            Bound::Busy if self.streams.is_empty() => self.bound = Bound::Late(Box::pin(late(Some(Instant::now())))),
-            Bound::Leaving(_) => self.bound = Bound::Leaving(linger(drain)),
-            Bound::Busy | Bound::Late(_) | Bound::Closing(_) => {}
+    fn end_tunnel(&mut self, expiry: &impl Fn(Awaited) -> E, drain: &Drain) {
+        match self.phase {
+            Phase::Busy if self.tunnels.is_empty() => {
+                self.phase = Phase::Idle(Box::pin(expiry(Awaited::FurtherRequest)))
+            }
+            Phase::Leaving(_) => self.phase = Phase::Leaving(linger(drain)),
+            Phase::Busy | Phase::Idle(_) | Phase::Closing(_) => {}
         }
     }
 
     fn close(&mut self, reason: Reason, drain: &Drain) {
-        self.connection.abrupt_shutdown(reason);
-        self.bound = Bound::Closing(linger(drain));
+        self.h2.abrupt_shutdown(reason);
+        self.phase = Phase::Closing(linger(drain));
     }
 
-    /// What is to be said of a connection that has closed. That it did after its requests is nothing.
+    /// The refusal of a connection that has closed. After a request only a flood is one.
     fn verdict(&self, error: Option<&h2::Error>) -> Result<(), Refusal> {
         let refusal = error.map_or(Refusal::NoRequest, refusal_of);
         if self.requests == 0 || refusal == Refusal::Flood {
@@ -250,7 +276,7 @@ impl<D: Transport, F: Future<Output = ()>, L: Future<Output = Refusal>> Serving<
     }
 }
 
-/// A moment, if there is one.
+/// Completes after [`LINGER`], or when the drain has ended.
 fn linger(drain: &Drain) -> Linger {
     let ended = drain.clone().ended();
     Box::pin(async move {
@@ -258,25 +284,25 @@ fn linger(drain: &Drain) -> Linger {
     })
 }
 
-/// As many as RFC 9113 section 6.5.2 recommends at least. The limits of a client count streams as tunnels.
+/// The least that RFC 9113 section 6.5.2 recommends. The caps of a client count streams as tunnels.
 const MOST_STREAMS: u32 = 100;
-/// What a client may send on a stream ahead of its target: at a round trip of 50 ms it bounds an upload to 5 MiB/s.
+/// The bytes that a client may send on a stream ahead of its target: 5 MiB/s of upload at a round trip of 50 ms.
 ///
-/// The connection has that for every stream, as tunnels that are stuck would stop the others otherwise, so they hold
-/// 25 MiB at most. It is one size for as long as a connection lasts. Made smaller when streams are many, it leaves those
-/// that are there already without any: h2 tells a client that it may send again when that is half of what it has, and
-/// does not look again when SETTINGS have taken what was left.
+/// The connection has as many for every stream, as stalled tunnels would stop the others otherwise: a connection holds
+/// 25 MiB at most. The size stays the same for the life of a connection. Reduced when streams are many, it would stall
+/// those that exist: h2 sends a WINDOW_UPDATE when half of a window can be given back, and does not check again after a
+/// SETTINGS frame that took the other half.
 const WINDOW: u32 = 256 * 1024;
-/// As over HTTP/1.
+/// The same as over HTTP/1.
 const MOST_HEAD: u32 = 16 * 1024;
-/// How much of a download waits here for its client: all that a connection has room for, if it is alone.
+/// The bytes of a download that wait for its client: all send buffers of the connection, if the stream is alone.
 const MOST_UNSENT: usize = 512 * 1024;
-/// Streams that were opened and reset before anybody looked: all that can be open at once, as who carries the tunnels of
-/// many may have to give them up together. More of them are too many frames.
+/// Streams that were opened and reset before they were accepted: all that can be open at once, as a client that carries
+/// many tunnels may have to give up all of them together. More of them are a flood.
 const MOST_CANCELLED: usize = MOST_STREAMS as usize;
-/// Streams that h2 had to reset: a client that is mistaken so often is not mistaken.
+/// Streams that h2 reset for an error of the client. A client with more of them is not mistaken but hostile.
 const MOST_STREAM_ERRORS: usize = 100;
-/// What frames of less than 256 bytes may lack of that together while they wait: 8,000 keystrokes.
+/// The bytes by which waiting DATA frames may together fall short of 256 each: 8,000 keystrokes.
 const SMALL_FRAMES: usize = 2 * 1024 * 1024;
-/// How long a client may take to close a connection that has no use any more.
+/// The time in which a client has to close a connection that has no use any more.
 const LINGER: Duration = Duration::from_secs(1);

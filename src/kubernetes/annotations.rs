@@ -147,9 +147,10 @@ pub(crate) fn grant(asked: &Annotations, limits: &Limits) -> TargetLimits {
             IdleTimeout::Off => None,
             IdleTimeout::After(idle) => Some(idle),
         }),
-        any_protocol: match asked.ssh_only {
-            Some(ssh_only) => !ssh_only && (limits.any_protocol || !ceiling.ssh_only),
-            None => limits.any_protocol,
+        // The ceiling forbids `false` only where the operator's own default is `true`.
+        ssh_only: match asked.ssh_only {
+            Some(ssh_only) => ssh_only || (limits.ssh_only && ceiling.ssh_only),
+            None => limits.ssh_only,
         },
     }
 }
@@ -167,7 +168,6 @@ pub(crate) fn above_ceiling(asked: &Annotations, limits: &Limits) -> Vec<Annotat
     } = limits.ceiling;
     let burst = largest_burst(limits);
     let is_above = |asked: Option<Rate>, ceiling| asked.is_some_and(|rate| rate > ceiling);
-    let asks_for_any_protocol = asked.ssh_only == Some(false);
     [
         is_above(asked.download, download).then(|| fault("download", &download)),
         is_above(asked.upload, upload).then(|| fault("upload", &upload)),
@@ -175,7 +175,7 @@ pub(crate) fn above_ceiling(asked: &Annotations, limits: &Limits) -> Vec<Annotat
             .burst
             .filter(|asked| *asked > burst)
             .map(|_| fault("burst", &burst)),
-        (asks_for_any_protocol && ssh_only && !limits.any_protocol).then(|| fault("ssh-only", &"true")),
+        (asked.ssh_only == Some(false) && ssh_only && limits.ssh_only).then(|| fault("ssh-only", &"true")),
     ]
     .into_iter()
     .flatten()
@@ -363,23 +363,30 @@ mod tests {
 
     #[test]
     fn ssh_only_is_the_choice_of_a_service_unless_the_ceiling_forbids_it() {
-        let limits = |any_protocol, ssh_only| Limits {
+        let limits = |ssh_only, ceiling| Limits {
             ceiling: Ceiling {
-                ssh_only,
+                ssh_only: ceiling,
                 ..Ceiling::default()
             },
-            any_protocol,
+            ssh_only,
             ..Limits::default()
         };
-        for (limits, unsaid, no, told) in [
-            (limits(false, false), false, true, 0),
-            (limits(false, true), false, false, 1),
-            (limits(true, true), true, true, 0),
+        // The operator's default and ceiling, what a Service gets without the annotation and for `false`, and the faults
+        // of `false`.
+        for (limits, without, for_false, faults) in [
+            (limits(true, false), true, false, 0),
+            (limits(true, true), true, true, 1),
+            (limits(false, false), false, false, 0),
+            (limits(false, true), false, false, 0),
         ] {
-            let any = |value: &[(&str, &str)]| grant(&parsed(value).0, &limits).any_protocol;
-            assert_eq!((any(&[]), any(&[("ssh-only", "false")])), (unsaid, no), "{limits:?}");
-            assert!(!any(&[("ssh-only", "true")]));
-            assert_eq!(above_ceiling(&parsed(&[("ssh-only", "false")]).0, &limits).len(), told);
+            let ssh_only = |value: &[(&str, &str)]| grant(&parsed(value).0, &limits).ssh_only;
+            assert_eq!(ssh_only(&[]), without, "{limits:?}");
+            assert_eq!(ssh_only(&[("ssh-only", "false")]), for_false, "{limits:?}");
+            assert!(ssh_only(&[("ssh-only", "true")]));
+            assert_eq!(
+                above_ceiling(&parsed(&[("ssh-only", "false")]).0, &limits).len(),
+                faults
+            );
         }
     }
 }

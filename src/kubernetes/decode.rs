@@ -1,5 +1,5 @@
-//! Reads the cluster's objects and keeps what matters of each. It is lenient: null, absent and empty are the same, and
-//! an object that makes no sense is reported without harm to its neighbours.
+//! Decodes the objects of the cluster into the model. Decoding is lenient: null, absent and empty are the same, an invalid
+//! item of an object is left out, and an invalid object is reported without effect on others.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,36 +9,36 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::value::RawValue;
 
 use super::annotations::{self, AnnotationFault, Parsed, PortSelector};
-use super::model::{Endpoint, Key, Kind, Object, ServiceFacts, ServicePort, SliceFacts, SlicePort, State};
+use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
 
-/// What an object says.
+/// The result of [`decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reduced {
-    /// It counts.
+pub(crate) enum Decoded {
+    /// A valid object.
     Object(Key, Object),
-    /// It is there, and does not count.
-    Nothing(Key),
-    /// It is there, and makes no sense.
+    /// A valid object that does not matter: an EndpointSlice without a Service.
+    Irrelevant(Key),
+    /// An object that cannot be decoded, with its key if that is valid.
     Malformed(Option<Key>),
 }
 
-/// Reduces one object of that kind, given as JSON.
-pub(crate) fn reduce(kind: Kind, json: &str, prefix: &str) -> Reduced {
+/// Decodes one object of that kind from JSON. `prefix` is that of annotation names.
+pub(crate) fn decode(kind: Kind, json: &str, prefix: &str) -> Decoded {
     let Ok(Named { metadata }) = serde_json::from_str(json) else {
-        return Reduced::Malformed(None);
+        return Decoded::Malformed(None);
     };
     let Some(key) = metadata.and_then(|metadata| key(kind, metadata)) else {
-        return Reduced::Malformed(None);
+        return Decoded::Malformed(None);
     };
     let object = match kind {
         Kind::Service => parse(json).map(|raw| Some(Object::Service(Box::new(service(raw, prefix))))),
-        Kind::Slice => parse(json).map(|raw| slice(raw).map(|facts| Object::Slice(Box::new(facts)))),
+        Kind::Slice => parse(json).map(|raw| slice(raw).map(|slice| Object::Slice(Box::new(slice)))),
         Kind::Namespace => Some(Some(Object::Namespace)),
     };
     match object {
-        Some(Some(object)) => Reduced::Object(key, object),
-        Some(None) => Reduced::Nothing(key),
-        None => Reduced::Malformed(Some(key)),
+        Some(Some(object)) => Decoded::Object(key, object),
+        Some(None) => Decoded::Irrelevant(key),
+        None => Decoded::Malformed(Some(key)),
     }
 }
 
@@ -46,19 +46,19 @@ fn parse<T: DeserializeOwned>(json: &str) -> Option<T> {
     serde_json::from_str(json).ok()
 }
 
-/// An item of a list that may be anything: one that makes no sense is no reason to do without the others.
+/// An item of a list, or `None` for an invalid one, so that the others count all the same.
 struct Lenient<T>(Option<T>);
 
 impl<'de, T: DeserializeOwned> Deserialize<'de> for Lenient<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let item = <&RawValue>::deserialize(deserializer)?;
-        // Serde would take the items of a list for the fields of a struct.
+        // Serde would read a list as the fields of a struct.
         let is_map = item.get().starts_with('{');
         Ok(Self(parse(item.get()).filter(|_| is_map)))
     }
 }
 
-fn sound<T>(items: Option<Vec<Lenient<T>>>) -> impl Iterator<Item = T> {
+fn valid<T>(items: Option<Vec<Lenient<T>>>) -> impl Iterator<Item = T> {
     items.unwrap_or_default().into_iter().filter_map(|Lenient(item)| item)
 }
 
@@ -81,13 +81,13 @@ fn key(kind: Kind, name: Name) -> Option<Key> {
         },
         name: name.name?,
     };
-    // Names go into answers, log lines and metric labels. The API server lets no others pass.
+    // Names are part of answers, log lines and metric labels. The API server accepts no others either.
     let is_name = |text: &str| {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
         (1..=253).contains(&text.len()) && text.bytes().all(plain)
     };
-    let sound = is_name(&key.name) && (kind == Kind::Namespace || is_name(&key.namespace));
-    sound.then_some(key)
+    let is_valid = is_name(&key.name) && (kind == Kind::Namespace || is_name(&key.namespace));
+    is_valid.then_some(key)
 }
 
 #[derive(serde::Deserialize)]
@@ -121,7 +121,7 @@ struct RawServicePort {
     app_protocol: Option<String>,
 }
 
-fn service(raw: RawService, prefix: &str) -> ServiceFacts {
+fn service(raw: RawService, prefix: &str) -> Service {
     let spec = raw.spec.unwrap_or_default();
     let (created, annotations) = raw.metadata.map_or((u64::MAX, BTreeMap::new()), |metadata| {
         (created(&metadata), metadata.annotations.unwrap_or_default())
@@ -132,8 +132,8 @@ fn service(raw: RawService, prefix: &str) -> ServiceFacts {
         mut faults,
     } = annotations::parse(&annotations, prefix);
     let external = spec.r#type.as_deref() == Some("ExternalName");
-    let ports: Vec<_> = sound(spec.ports).collect();
-    ServiceFacts {
+    let ports: Vec<_> = valid(spec.ports).collect();
+    Service {
         created,
         external,
         publishes_not_ready: spec.publish_not_ready_addresses.unwrap_or_default(),
@@ -156,14 +156,15 @@ fn created(metadata: &Metadata) -> u64 {
         .map_or(u64::MAX, |since| since.as_secs())
 }
 
-/// The port for SSH: the annotation's, else the only one, else the one that says so, else 22.
+/// Chooses the port for SSH: the one of the annotation; else the only TCP port; else the first with `appProtocol: ssh`, then
+/// with the name `ssh` or `tcp-ssh`, then with the number 22.
 fn choose(
     ports: Vec<RawServicePort>,
     asked: Option<&PortSelector>,
     faults: &mut Vec<AnnotationFault>,
 ) -> Option<ServicePort> {
     if ports.is_empty() && asked.is_none() {
-        // Only a headless Service has none, and its pods are dialled as they are.
+        // A headless Service, the only kind that may have no ports: its pods are dialled at port 22.
         return Some(ServicePort {
             number: SSH,
             name: Box::default(),
@@ -180,7 +181,7 @@ fn choose(
         if found.is_none() {
             faults.push(AnnotationFault {
                 key: "port".into(),
-                reason: "the Service has no such TCP port".into(),
+                reason: "the Service has no TCP port of that number or name".into(),
             });
         }
         found
@@ -193,7 +194,11 @@ fn choose(
     if chosen.is_none() {
         faults.push(AnnotationFault {
             key: "port".into(),
-            reason: format!("needed: none of the {} TCP ports of the Service says SSH", ports.len()).into(),
+            reason: format!(
+                "missing: none of the {} TCP ports of the Service is known to be SSH",
+                ports.len()
+            )
+            .into(),
         });
     }
     chosen.map(|port| port.plain.clone())
@@ -256,25 +261,25 @@ struct RawSlicePort {
     protocol: Option<String>,
 }
 
-/// `None` for a slice of no Service.
-fn slice(raw: RawSlice) -> Option<SliceFacts> {
+/// Decodes an EndpointSlice; `None` for one without a Service.
+fn slice(raw: RawSlice) -> Option<Slice> {
     let mut labels = raw.metadata?.labels?;
     let service = labels.remove(SERVICE_NAME)??;
-    // Of FQDN the names would have to be resolved, and lead anywhere.
+    // Not FQDN: its names would have to be resolved, and could lead anywhere.
     let is_v6 = match raw.address_type.as_deref() {
         Some("IPv4") => false,
         Some("IPv6") => true,
         Some(_) | None => {
-            return Some(SliceFacts {
+            return Some(Slice {
                 service: service.into(),
-                ..SliceFacts::default()
+                ..Slice::default()
             });
         }
     };
-    Some(SliceFacts {
+    Some(Slice {
         service: service.into(),
-        ports: sound(raw.ports).filter_map(slice_port).collect(),
-        endpoints: sound(raw.endpoints)
+        ports: valid(raw.ports).filter_map(slice_port).collect(),
+        endpoints: valid(raw.endpoints)
             .filter_map(|raw| endpoint(&raw))
             .filter(|endpoint| endpoint.address.is_ipv6() == is_v6)
             .collect(),
@@ -287,7 +292,7 @@ fn slice_port(raw: RawSlicePort) -> Option<SlicePort> {
     }
     Some(SlicePort {
         name: raw.name.unwrap_or_default(),
-        // Of a Service's slices every port has a number.
+        // A port without a number means all ports, which a Service never has.
         number: port_number(raw.port?)?,
     })
 }
@@ -300,9 +305,9 @@ fn endpoint(raw: &RawEndpoint) -> Option<Endpoint> {
         terminating,
     } = raw.conditions.unwrap_or_default();
     let state = match (ready, serving, terminating) {
-        // Nil means unknown, which counts as ready.
+        // Null is unknown, which the API says to interpret as ready.
         (None | Some(true), _, _) => State::Ready,
-        (Some(false), Some(true), Some(true)) => State::Leaving,
+        (Some(false), Some(true), Some(true)) => State::Terminating,
         (Some(false), _, _) => State::NotReady,
     };
     Some(Endpoint { address, state })
@@ -317,15 +322,15 @@ mod tests {
     use crate::kubernetes::annotations::Annotations;
     use serde_json::{Value, json};
 
-    fn reduced(kind: Kind, json: &Value) -> Reduced {
-        reduce(kind, &json.to_string(), "switchboard.dev/")
+    fn decoded(kind: Kind, json: &Value) -> Decoded {
+        decode(kind, &json.to_string(), "switchboard.dev/")
     }
 
-    fn facts(spec: &Value, annotations: &Value) -> ServiceFacts {
+    fn service_of(spec: &Value, annotations: &Value) -> Service {
         let json = json!({"metadata": {"name": "a", "namespace": "n", "annotations": annotations}, "spec": spec});
-        match reduced(Kind::Service, &json) {
-            Reduced::Object(_, Object::Service(facts)) => *facts,
-            other @ (Reduced::Object(..) | Reduced::Nothing(_) | Reduced::Malformed(_)) => panic!("{other:?}"),
+        match decoded(Kind::Service, &json) {
+            Decoded::Object(_, Object::Service(service)) => *service,
+            other @ (Decoded::Object(..) | Decoded::Irrelevant(_) | Decoded::Malformed(_)) => panic!("{other:?}"),
         }
     }
 
@@ -366,18 +371,18 @@ mod tests {
             (json!([]), asked("http"), None),
         ];
         for (ports, annotations, expected) in table {
-            let facts = facts(&json!({"ports": ports}), &annotations);
-            assert_eq!(facts.port.map(|port| port.number), expected, "{ports} {annotations}");
-            assert_eq!(facts.faults.is_empty(), expected.is_some(), "{ports}");
+            let service = service_of(&json!({"ports": ports}), &annotations);
+            assert_eq!(service.port.map(|port| port.number), expected, "{ports} {annotations}");
+            assert_eq!(service.faults.is_empty(), expected.is_some(), "{ports}");
         }
-        // The wrong port is a fault, and the next rule applies.
-        let wrong = facts(&json!({"ports": [{"port": 22}]}), &asked("23"));
+        // With a wrong annotation the next rule applies.
+        let wrong = service_of(&json!({"ports": [{"port": 22}]}), &asked("23"));
         assert_eq!((wrong.port.map(|port| port.number), wrong.faults.len()), (Some(22), 1));
     }
 
     #[test]
-    fn a_service_is_read_with_all_that_may_be_null() {
-        let minimal = facts(&json!(null), &json!(null));
+    fn a_service_is_decoded_whatever_is_null() {
+        let minimal = service_of(&json!(null), &json!(null));
         assert_eq!(minimal.created, u64::MAX);
         assert_eq!(minimal.annotations, Annotations::default());
         let json = json!({
@@ -391,40 +396,40 @@ mod tests {
             },
             "status": {"loadBalancer": {}},
         });
-        let Reduced::Object(key, Object::Service(facts)) = reduced(Kind::Service, &json) else {
+        let Decoded::Object(key, Object::Service(service)) = decoded(Kind::Service, &json) else {
             panic!()
         };
         assert_eq!(key.to_string(), "team-a/svc-a");
-        assert_eq!(facts.created, 60);
-        assert!(facts.publishes_not_ready && !facts.external);
-        assert_eq!(facts.annotations.upload, Some("1MiB/s".parse().unwrap()));
-        let port = facts.port.unwrap();
+        assert_eq!(service.created, 60);
+        assert!(service.publishes_not_ready && !service.external);
+        assert_eq!(service.annotations.upload, Some("1MiB/s".parse().unwrap()));
+        let port = service.port.unwrap();
         assert_eq!((port.number, &*port.name, port.is_implied), (22, "", false));
     }
 
     #[test]
-    fn an_external_name_leads_nowhere() {
-        let external = facts(
+    fn an_external_name_service_has_no_port() {
+        let external = service_of(
             &json!({"type": "ExternalName", "externalName": "metadata.internal"}),
             &json!({}),
         );
         assert!(external.external && external.port.is_none() && external.faults.is_empty());
     }
 
-    fn slice_of(json: &Value) -> SliceFacts {
+    fn slice_of(json: &Value) -> Slice {
         let mut json = json.clone();
         json["metadata"] = json!({"name": "s", "namespace": "n", "labels": {"kubernetes.io/service-name": "a"}});
         if json["addressType"].is_null() {
             json["addressType"] = json!("IPv4");
         }
-        match reduced(Kind::Slice, &json) {
-            Reduced::Object(_, Object::Slice(facts)) => *facts,
-            other @ (Reduced::Object(..) | Reduced::Nothing(_) | Reduced::Malformed(_)) => panic!("{other:?}"),
+        match decoded(Kind::Slice, &json) {
+            Decoded::Object(_, Object::Slice(slice)) => *slice,
+            other @ (Decoded::Object(..) | Decoded::Irrelevant(_) | Decoded::Malformed(_)) => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn endpoints_have_the_state_that_their_conditions_mean() {
+    fn the_conditions_of_an_endpoint_give_its_state() {
         let condition = |ready: Value, serving: Value, terminating: Value| {
             let json = json!({"endpoints": [{
                 "addresses": ["10.0.0.1", "10.0.0.2"],
@@ -435,7 +440,7 @@ mod tests {
         let (yes, no, nil) = (json!(true), json!(false), json!(null));
         assert_eq!(condition(json!(null), json!(null), json!(null)), State::Ready);
         assert_eq!(condition(yes.clone(), nil.clone(), nil), State::Ready);
-        assert_eq!(condition(no.clone(), yes.clone(), yes.clone()), State::Leaving);
+        assert_eq!(condition(no.clone(), yes.clone(), yes.clone()), State::Terminating);
         assert_eq!(condition(no.clone(), no.clone(), yes.clone()), State::NotReady);
         assert_eq!(condition(no.clone(), yes, no), State::NotReady);
         assert_eq!(
@@ -445,8 +450,8 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_in_a_slice_is_left_out() {
-        let facts = slice_of(&json!({
+    fn invalid_items_of_a_slice_are_left_out() {
+        let slice = slice_of(&json!({
             "addressType": "IPv4",
             "endpoints": [
                 null, {}, {"addresses": null}, {"addresses": []}, {"addresses": ["host.example.com"]},
@@ -458,8 +463,8 @@ mod tests {
                 {"name": "ssh", "port": 22, "protocol": "TCP"}, {"name": null, "port": null}, {"port": "22"}, ["x", 22],
             ],
         }));
-        assert_eq!(facts.endpoints.len(), 1);
-        let ports: Vec<_> = facts.ports.iter().map(|port| (&*port.name, port.number)).collect();
+        assert_eq!(slice.endpoints.len(), 1);
+        let ports: Vec<_> = slice.ports.iter().map(|port| (&*port.name, port.number)).collect();
         assert_eq!(ports, [("ssh", 22)]);
         assert!(slice_of(&json!({"endpoints": null, "ports": null})).ports.is_empty());
         for other in ["FQDN", "IPv6", "IPv5", ""] {
@@ -469,18 +474,18 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_sense_is_told_from_one_that_does_not_count() {
+    fn a_malformed_object_differs_from_an_irrelevant_one() {
         let named = |name: &str| json!({"metadata": {"name": name, "namespace": "n"}});
         for name in ["", "A", "a b", "a\r\nb", "a/b", "\u{e9}"] {
-            assert_eq!(reduced(Kind::Service, &named(name)), Reduced::Malformed(None), "{name}");
+            assert_eq!(decoded(Kind::Service, &named(name)), Decoded::Malformed(None), "{name}");
         }
-        assert_eq!(reduced(Kind::Service, &json!("x")), Reduced::Malformed(None));
-        assert_eq!(reduced(Kind::Service, &json!({})), Reduced::Malformed(None));
-        assert!(matches!(reduced(Kind::Slice, &named("a")), Reduced::Nothing(_)));
+        assert_eq!(decoded(Kind::Service, &json!("x")), Decoded::Malformed(None));
+        assert_eq!(decoded(Kind::Service, &json!({})), Decoded::Malformed(None));
+        assert!(matches!(decoded(Kind::Slice, &named("a")), Decoded::Irrelevant(_)));
         let mut wrong = named("a");
         wrong["spec"] = json!({"ports": "all"});
-        assert!(matches!(reduced(Kind::Service, &wrong), Reduced::Malformed(Some(_))));
-        let namespace = reduced(Kind::Namespace, &json!({"metadata": {"name": "team-a"}}));
-        assert!(matches!(namespace, Reduced::Object(_, Object::Namespace)));
+        assert!(matches!(decoded(Kind::Service, &wrong), Decoded::Malformed(Some(_))));
+        let namespace = decoded(Kind::Namespace, &json!({"metadata": {"name": "team-a"}}));
+        assert!(matches!(namespace, Decoded::Object(_, Object::Namespace)));
     }
 }

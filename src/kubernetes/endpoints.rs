@@ -1,24 +1,30 @@
-//! Chooses where a Service can be dialled from what its EndpointSlices say.
+//! Chooses the addresses of a Service from its EndpointSlices.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use super::guards::{Class, Guards};
-use super::model::{ServiceFacts, ServicePort, SliceFacts, State};
+use super::guards::{AddressClass, Guards};
+use super::model::{Service, ServicePort, Slice, State};
 use crate::allowlist::Endpoints;
 
-/// Where a Service can be dialled: at what is ready, else at what still serves, else nowhere yet.
-pub(super) fn dialable(
-    facts: &ServiceFacts,
+/// The addresses at which a Service can be dialled, and those that the guards refuse.
+#[derive(Debug, Default)]
+pub(super) struct Selection {
+    /// The ready endpoints; if there are none, the terminating ones that still serve.
+    pub(super) endpoints: Endpoints,
+    /// The endpoints that must not be dialled, and why.
+    pub(super) refused: Vec<(SocketAddr, AddressClass)>,
+}
+
+/// Selects the endpoints of a Service at that port of it.
+pub(super) fn select(
+    service: &Service,
     port: &ServicePort,
-    slices: &[(Box<str>, Box<SliceFacts>)],
+    slices: &[(Box<str>, Box<Slice>)],
     guards: &Guards,
-    refused: &mut Vec<(SocketAddr, Class)>,
-) -> Endpoints {
-    let mut ready = BTreeSet::new();
-    let mut leaving = BTreeSet::new();
-    // Of a dual-stack Service each pod is there twice, once in each family.
-    let (mut total, mut total_ready) = ([BTreeSet::new(), BTreeSet::new()], [0_u32; 2]);
+) -> Selection {
+    let mut refused = Vec::new();
+    let [mut all, mut ready, mut terminating] = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
     for (_, slice) in slices {
         let Some(number) = port_of(slice, port) else { continue };
         for endpoint in &slice.endpoints {
@@ -27,33 +33,34 @@ pub(super) fn dialable(
                 refused.push((address, class));
                 continue;
             }
-            let [v4, v6] = &mut total;
-            let family = if address.is_ipv4() { v4 } else { v6 };
-            family.insert(address);
+            all.insert(address);
             match endpoint.state {
                 State::Ready => ready.insert(address),
-                State::Leaving | State::NotReady if facts.publishes_not_ready => ready.insert(address),
-                State::Leaving => leaving.insert(address),
+                State::Terminating | State::NotReady if service.publishes_not_ready => ready.insert(address),
+                State::Terminating => terminating.insert(address),
                 State::NotReady => false,
             };
         }
     }
-    let [v4, v6] = &mut total_ready;
-    for address in &ready {
-        *(if address.is_ipv4() { &mut *v4 } else { &mut *v6 }) += 1;
-    }
-    let total = total.iter().map(BTreeSet::len).max().unwrap_or_default();
-    let chosen = if ready.is_empty() { leaving } else { ready };
-    Endpoints {
+    let (ready_pods, total_pods) = (pods(&ready), pods(&all));
+    let chosen = if ready.is_empty() { terminating } else { ready };
+    let endpoints = Endpoints {
         addresses: chosen.into_iter().collect(),
-        ready: total_ready.into_iter().max().unwrap_or_default(),
-        total: u32::try_from(total).unwrap_or(u32::MAX),
-        proxy_header: facts.annotations.send_proxy_header,
-    }
+        ready: ready_pods,
+        total: total_pods,
+        proxy_header: service.annotations.send_proxy_header,
+    };
+    Selection { endpoints, refused }
 }
 
-/// The port of the pods that a slice names for a port of the Service.
-fn port_of(slice: &SliceFacts, port: &ServicePort) -> Option<u16> {
+/// The number of pods with these addresses. A pod of a dual-stack Service has one address of each family.
+fn pods(addresses: &BTreeSet<SocketAddr>) -> u32 {
+    let v4 = addresses.iter().filter(|address| address.is_ipv4()).count();
+    u32::try_from(v4.max(addresses.len() - v4)).unwrap_or(u32::MAX)
+}
+
+/// The port of a slice's pods for a port of the Service.
+fn port_of(slice: &Slice, port: &ServicePort) -> Option<u16> {
     if port.is_implied {
         return slice.ports.is_empty().then_some(port.number);
     }

@@ -1,24 +1,26 @@
-//! What can go wrong between us and an API server, and how long to wait before the next try.
+//! The failures of a list or a watch, and the wait before the next attempt.
 
 use std::error::Error;
 use std::time::Duration;
 
 use hyper::StatusCode;
 
-/// Why a list or a watch failed.
+use crate::text::{chain, excerpt};
+
+/// A failure of a list or a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// There is no usable kubeconfig or service account.
     Credentials,
-    /// The server cannot be reached, or is not the one that it should be.
+    /// The server cannot be reached, or its certificate is not valid.
     Connect,
-    /// It did not answer in time.
+    /// The server did not answer in time.
     Timeout,
-    /// A watch said nothing for longer than it may last.
+    /// A watch outlasted its end without a word.
     Silent,
     /// An answer ended in the middle.
     Cut,
-    /// An answer, or an object in it, makes no sense.
+    /// An answer, or an object in it, cannot be decoded.
     Malformed,
     /// 401.
     Unauthorized,
@@ -69,7 +71,7 @@ impl Failure {
         }
     }
 
-    /// What a status code means; `None` for a success.
+    /// The failure of a status code; `None` for a success.
     pub(crate) fn of_status(code: u16) -> Option<Self> {
         match code {
             200..=299 => None,
@@ -83,17 +85,17 @@ impl Failure {
     }
 }
 
-/// A failure, and what a log line says of it.
+/// A failure with its reason for a log line.
 #[derive(Debug)]
-pub(crate) struct Trouble {
-    /// Which.
+pub(crate) struct ApiError {
+    /// The failure.
     pub(crate) failure: Failure,
-    /// In words.
+    /// The reason.
     pub(crate) reason: String,
 }
 
-impl Trouble {
-    /// A failure in words.
+impl ApiError {
+    /// A failure with that reason.
     pub(crate) fn new(failure: Failure, reason: impl Into<String>) -> Self {
         Self {
             failure,
@@ -101,32 +103,21 @@ impl Trouble {
         }
     }
 
-    /// A failure with an error and all its causes.
+    /// A failure, and an error with all its causes as the reason.
     pub(crate) fn caused(failure: Failure, error: &(dyn Error + 'static)) -> Self {
-        let mut reason = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            let text = error.to_string();
-            // Some errors repeat their cause.
-            if !reason.contains(&text) {
-                reason = format!("{reason}: {text}");
-            }
-            cause = error.source();
-        }
-        Self { failure, reason }
+        Self::new(failure, chain(error))
     }
 
-    /// An answer that is no success, with the beginning of its body.
+    /// An answer that is no success, with the beginning of its body as the reason.
     pub(crate) fn answered(failure: Failure, status: StatusCode, body: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(body.get(..LONGEST_SHOWN).unwrap_or(body));
-        let text: String = text.trim().chars().flat_map(char::escape_debug).collect();
-        Self::new(failure, format!("{status}: {text}"))
+        let text = String::from_utf8_lossy(body.get(..LONGEST_READ).unwrap_or(body));
+        Self::new(failure, format!("{status}: {}", excerpt(text.trim(), LONGEST_SHOWN)))
     }
 }
 
-/// How long to wait after that many failures in a row: 0.1 to 1 s, `spread` (0 to 1) of it at random.
+/// The wait after that many failures in a row: 0.1 to 1 s, of which `spread`, a random number from 0 to 1, takes up to half.
 ///
-/// A small ceiling: an API server that is back is found within it, and three requests a second are no load.
+/// At most 1 s: it delays the discovery of a server that is back, and three requests a second are no load.
 pub(crate) fn backoff(failures: u32, spread: f64) -> Duration {
     let longest = FIRST.saturating_mul(1 << failures.min(8)).min(LONGEST);
     longest.mul_f64(0.5 + spread.clamp(0.0, 1.0) / 2.0)
@@ -134,7 +125,9 @@ pub(crate) fn backoff(failures: u32, spread: f64) -> Duration {
 
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(1);
+/// Characters of an answer's body in a log line, and the bytes of it that are looked at.
 const LONGEST_SHOWN: usize = 300;
+const LONGEST_READ: usize = 2000;
 
 #[cfg(test)]
 mod tests {
@@ -148,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn status_codes_are_told_apart() {
+    fn each_status_code_has_its_failure() {
         for (code, failure) in [
             (200, None),
             (401, Some(Failure::Unauthorized)),
@@ -164,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_to_a_second_and_no_further() {
+    fn the_backoff_grows_to_a_second() {
         assert_eq!(backoff(0, 1.0), Duration::from_millis(100));
         assert_eq!(backoff(2, 1.0), Duration::from_millis(400));
         assert_eq!(backoff(2, 0.0), Duration::from_millis(200));

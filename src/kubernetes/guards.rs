@@ -1,4 +1,5 @@
-//! Which addresses may be dialled: whoever may write Services must not reach the proxy's own host through it.
+//! The addresses that may be dialled. Without guards, the author of a Service could reach the proxy's own host, or the cloud's
+//! metadata service, through the proxy.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Why an address may not be dialled.
+/// The reason why an address may not be dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum AddressClass {
     /// `0.0.0.0/8` and `::`: this host.
     Unspecified,
     /// `127.0.0.0/8` and `::1`.
@@ -27,8 +28,8 @@ pub(crate) enum Class {
     NotAllowed,
 }
 
-impl Class {
-    /// What log lines call it.
+impl AddressClass {
+    /// The field `class` of log lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Unspecified => "unspecified",
@@ -43,15 +44,17 @@ impl Class {
     }
 }
 
-/// What may be dialled.
+/// The addresses that may be dialled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Guards {
+    /// `allowed_cidrs`; empty for all networks without dangerous addresses.
     allowed: Vec<IpNet>,
+    /// The addresses of this host.
     own: HashSet<IpAddr>,
 }
 
 impl Guards {
-    /// Guards that let these networks pass, or every harmless one if there are none.
+    /// Guards that allow these networks, or without any all networks, and of either only harmless addresses.
     pub(crate) fn new(allowed: &[IpNet]) -> Self {
         Self {
             allowed: allowed.to_vec(),
@@ -59,14 +62,14 @@ impl Guards {
         }
     }
 
-    /// Whether an address may be dialled.
+    /// Checks that an address may be dialled.
     ///
-    /// A dangerous one may only if the operator named its like and nothing else: `127.0.0.2/32` opens that address,
-    /// and `0.0.0.0/0` opens none.
+    /// A dangerous address may be only if a network with nothing but addresses of its class is allowed: `127.0.0.2/32`
+    /// opens that address, and `0.0.0.0/0` no dangerous one.
     ///
     /// # Errors
-    /// Why not.
-    pub(crate) fn check(&self, address: IpAddr) -> Result<(), Class> {
+    /// The reason why it may not.
+    pub(crate) fn check(&self, address: IpAddr) -> Result<(), AddressClass> {
         let plain = plain(address);
         let named = |net: &&IpNet| net.contains(&plain) || net.contains(&address);
         match self.class(plain) {
@@ -75,24 +78,24 @@ impl Guards {
                 false => Err(class),
             },
             None if self.allowed.is_empty() || self.allowed.iter().any(|net| named(&net)) => Ok(()),
-            None => Err(Class::NotAllowed),
+            None => Err(AddressClass::NotAllowed),
         }
     }
 
-    fn class(&self, address: IpAddr) -> Option<Class> {
+    fn class(&self, address: IpAddr) -> Option<AddressClass> {
         let class = match address {
             IpAddr::V4(address) => class_v4(address),
             IpAddr::V6(address) => class_v6(address),
         };
-        class.or_else(|| self.own.contains(&address).then_some(Class::Own))
+        class.or_else(|| self.own.contains(&address).then_some(AddressClass::Own))
     }
 
-    fn is_all(&self, net: &IpNet, class: Class) -> bool {
+    fn is_all(&self, net: &IpNet, class: AddressClass) -> bool {
         self.class(net.network()) == Some(class) && self.class(net.broadcast()) == Some(class)
     }
 }
 
-/// The IPv4 address that an IPv6 one stands for, by whatever translation.
+/// The IPv4 address that is embedded in an IPv6 address, by any of the known translations; else the address itself.
 fn plain(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else {
         return address;
@@ -100,7 +103,7 @@ fn plain(address: IpAddr) -> IpAddr {
     let [a, b, c, d, e, f, g, h] = v6.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match [a, b, c, d, e, f] {
-        // Mapped (also in its translated form), and compatible but for :: and ::1.
+        // IPv4-mapped (RFC 4291), IPv4-translated (RFC 2765), and IPv4-compatible but for :: and ::1.
         [0, 0, 0, 0, 0, 0xffff] | [0, 0, 0, 0, 0xffff, 0] => v4(g, h).into(),
         [0, 0, 0, 0, 0, 0] if g != 0 || h > 1 => v4(g, h).into(),
         // NAT64 (RFC 6052) and 6to4 (RFC 3056).
@@ -110,42 +113,42 @@ fn plain(address: IpAddr) -> IpAddr {
     }
 }
 
-fn class_v4(address: Ipv4Addr) -> Option<Class> {
+fn class_v4(address: Ipv4Addr) -> Option<AddressClass> {
     Some(match address.octets() {
-        [0, ..] => Class::Unspecified,
-        [127, ..] => Class::Loopback,
-        [169, 254, ..] => Class::LinkLocal,
-        [224..=239, ..] => Class::Multicast,
-        [240..=255, ..] => Class::Reserved,
+        [0, ..] => AddressClass::Unspecified,
+        [127, ..] => AddressClass::Loopback,
+        [169, 254, ..] => AddressClass::LinkLocal,
+        [224..=239, ..] => AddressClass::Multicast,
+        [240..=255, ..] => AddressClass::Reserved,
         // Alibaba, Azure, Oracle.
-        [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192] => Class::Metadata,
+        [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192] => AddressClass::Metadata,
         _ => return None,
     })
 }
 
-fn class_v6(address: Ipv6Addr) -> Option<Class> {
+fn class_v6(address: Ipv6Addr) -> Option<AddressClass> {
     if METADATA_V6.contains(&address) {
-        return Some(Class::Metadata);
+        return Some(AddressClass::Metadata);
     }
     Some(match address.segments() {
-        [0, 0, 0, 0, 0, 0, 0, 0] => Class::Unspecified,
-        [0, 0, 0, 0, 0, 0, 0, 1] => Class::Loopback,
-        [0xfe80..=0xfebf, ..] => Class::LinkLocal,
-        [0xff00..=0xffff, ..] => Class::Multicast,
+        [0, 0, 0, 0, 0, 0, 0, 0] => AddressClass::Unspecified,
+        [0, 0, 0, 0, 0, 0, 0, 1] => AddressClass::Loopback,
+        [0xfe80..=0xfebf, ..] => AddressClass::LinkLocal,
+        [0xff00..=0xffff, ..] => AddressClass::Multicast,
         _ => return None,
     })
 }
 
-/// AWS and Google.
+/// The metadata services of AWS and Google Cloud.
 const METADATA_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
 
-/// The addresses of this host's interfaces, as the kernel's routing tables have them.
+/// The addresses of this host's interfaces, from the kernel's routing tables.
 ///
-/// Not by getifaddrs(3), which has no safe form here, and not by trying to bind each: with `ip_nonlocal_bind` that
-/// succeeds for every address.
+/// Not by getifaddrs(3), which no dependency offers without `unsafe`, and not by binding each address: with
+/// `ip_nonlocal_bind` that succeeds for any.
 fn own_addresses() -> HashSet<IpAddr> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let v4 = local_v4(&read("/proc/net/fib_trie")).into_iter().map(IpAddr::V4);
@@ -153,7 +156,7 @@ fn own_addresses() -> HashSet<IpAddr> {
     v4.chain(v6).collect()
 }
 
-/// A leaf is a line `|-- ADDRESS`, and the routes of it follow: `/32 host LOCAL`.
+/// Reads fib_trie: a leaf is a line `|-- ADDRESS`, followed by its routes, such as `/32 host LOCAL`.
 fn local_v4(trie: &str) -> Vec<Ipv4Addr> {
     let mut leaf: Option<Ipv4Addr> = None;
     let mut found = Vec::new();
@@ -167,7 +170,7 @@ fn local_v4(trie: &str) -> Vec<Ipv4Addr> {
     found
 }
 
-/// Each line begins with the address in 32 hexadecimal digits.
+/// Reads if_inet6: each line begins with an address in 32 hexadecimal digits.
 fn local_v6(table: &str) -> Vec<Ipv6Addr> {
     let address = |line: &str| u128::from_str_radix(line.split(' ').next()?, 16).ok();
     table.lines().filter_map(address).map(Ipv6Addr::from).collect()
@@ -186,47 +189,47 @@ mod tests {
         }
     }
 
-    fn check(guards: &Guards, address: &str) -> Result<(), Class> {
+    fn check(guards: &Guards, address: &str) -> Result<(), AddressClass> {
         guards.check(address.parse().unwrap())
     }
 
     #[test]
-    fn dangerous_addresses_are_refused_in_every_disguise() {
+    fn dangerous_addresses_are_refused_in_every_translation() {
         let open = guards(&[]);
         for (v4, class) in [
-            ("0.0.0.0", Class::Unspecified),
-            ("0.1.2.3", Class::Unspecified),
-            ("127.0.0.1", Class::Loopback),
-            ("127.255.0.1", Class::Loopback),
-            ("169.254.169.254", Class::LinkLocal),
-            ("239.1.1.1", Class::Multicast),
-            ("255.255.255.255", Class::Reserved),
-            ("240.0.0.1", Class::Reserved),
-            ("168.63.129.16", Class::Metadata),
-            ("10.1.2.3", Class::Own),
+            ("0.0.0.0", AddressClass::Unspecified),
+            ("0.1.2.3", AddressClass::Unspecified),
+            ("127.0.0.1", AddressClass::Loopback),
+            ("127.255.0.1", AddressClass::Loopback),
+            ("169.254.169.254", AddressClass::LinkLocal),
+            ("239.1.1.1", AddressClass::Multicast),
+            ("255.255.255.255", AddressClass::Reserved),
+            ("240.0.0.1", AddressClass::Reserved),
+            ("168.63.129.16", AddressClass::Metadata),
+            ("10.1.2.3", AddressClass::Own),
         ] {
             assert_eq!(check(&open, v4), Err(class), "{v4}");
             let [a, b, c, d] = v4.parse::<Ipv4Addr>().unwrap().octets();
-            for disguise in [
+            for translated in [
                 format!("::ffff:{v4}"),
                 format!("::ffff:0:{v4}"),
                 format!("64:ff9b::{v4}"),
                 format!("2002:{a:02x}{b:02x}:{c:02x}{d:02x}::1"),
             ] {
-                assert_eq!(check(&open, &disguise), Err(class), "{disguise}");
+                assert_eq!(check(&open, &translated), Err(class), "{translated}");
             }
             if v4 != "0.0.0.0" {
                 assert_eq!(check(&open, &format!("::{v4}")), Err(class), "::{v4}");
             }
         }
         for (v6, class) in [
-            ("::", Class::Unspecified),
-            ("::1", Class::Loopback),
-            ("fe80::1", Class::LinkLocal),
-            ("febf::1", Class::LinkLocal),
-            ("ff02::1", Class::Multicast),
-            ("fd00:ec2::254", Class::Metadata),
-            ("fd00::3", Class::Own),
+            ("::", AddressClass::Unspecified),
+            ("::1", AddressClass::Loopback),
+            ("fe80::1", AddressClass::LinkLocal),
+            ("febf::1", AddressClass::LinkLocal),
+            ("ff02::1", AddressClass::Multicast),
+            ("fd00:ec2::254", AddressClass::Metadata),
+            ("fd00::3", AddressClass::Own),
         ] {
             assert_eq!(check(&open, v6), Err(class), "{v6}");
         }
@@ -236,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn a_network_opens_what_it_names_and_nothing_dangerous_beside() {
+    fn an_allowed_network_opens_only_harmless_addresses_of_it() {
         let some = guards(&["10.0.0.0/8", "fd00::/8"]);
         assert_eq!(check(&some, "10.0.0.1"), Ok(()));
         assert_eq!(check(&some, "::ffff:10.0.0.1"), Ok(()));
         assert_eq!(check(&some, "fd00::1"), Ok(()));
-        assert_eq!(check(&some, "192.168.0.1"), Err(Class::NotAllowed));
-        assert_eq!(check(&some, "2001:db8::1"), Err(Class::NotAllowed));
-        assert_eq!(check(&some, "10.1.2.3"), Err(Class::Own));
+        assert_eq!(check(&some, "192.168.0.1"), Err(AddressClass::NotAllowed));
+        assert_eq!(check(&some, "2001:db8::1"), Err(AddressClass::NotAllowed));
+        assert_eq!(check(&some, "10.1.2.3"), Err(AddressClass::Own));
         let all = guards(&["0.0.0.0/0", "::/0", "126.0.0.0/7"]);
         for dangerous in ["127.0.0.1", "169.254.169.254", "10.1.2.3", "::1", "fe80::1"] {
             assert!(check(&all, dangerous).is_err(), "{dangerous}");
@@ -251,14 +254,14 @@ mod tests {
         let deliberate = guards(&["127.0.0.2/32", "10.1.2.3/32"]);
         assert_eq!(check(&deliberate, "127.0.0.2"), Ok(()));
         assert_eq!(check(&deliberate, "10.1.2.3"), Ok(()));
-        assert_eq!(check(&deliberate, "127.0.0.1"), Err(Class::Loopback));
+        assert_eq!(check(&deliberate, "127.0.0.1"), Err(AddressClass::Loopback));
     }
 
     #[test]
-    fn own_addresses_are_found() {
+    fn own_addresses_are_read_from_the_kernel() {
         let own = own_addresses();
         assert!(own.contains(&"127.0.0.1".parse().unwrap()));
-        // Nothing is sent: it only asks for the route, if there is one.
+        // Nothing is sent: `connect` only looks up the route, if there is one.
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.1:9").is_ok() {
             assert!(own.contains(&socket.local_addr().unwrap().ip()));

@@ -1,98 +1,83 @@
-//! Joins Services with their EndpointSlices and Namespaces into what the allowlist should hold. No I/O, no time.
+//! Joins Services with their EndpointSlices and Namespaces into targets. It has no I/O and no clock.
 //!
-//! An event marks the Services that it concerns, and [`Join::settle`] works out what has become of those: the cost of
-//! an event does not grow with the cluster.
+//! An event marks the Services that it concerns, and [`Join::settle`] computes the targets of the marked ones: the cost of
+//! an event does not grow with the cluster. The result depends on the objects alone and not on the order of events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use super::annotations::{AnnotationFault, above_ceiling, grant, unsatisfiable};
-use super::endpoints::dialable;
-use super::guards::{Class, Guards};
-use super::model::{Key, Kind, Object, ServiceFacts, ServicePort, SliceFacts};
-use crate::allowlist::{Change, ServiceTarget, Suffixes, TargetId};
-use crate::limits::Limits;
+use super::endpoints::{self, Selection};
+use super::guards::AddressClass;
+use super::model::{Key, Kind, Object, Service, ServicePort, Slice};
+use super::rules::Rules;
+use crate::allowlist::{Change, ServiceTarget, TargetId};
 
-/// What the operator says about all Services.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rules {
-    /// What their names may end in.
-    pub(crate) suffixes: Arc<Suffixes>,
-    /// The port that leads to each of them, besides its own.
-    pub(crate) alias_port: u16,
-    /// What may be dialled.
-    pub(crate) guards: Guards,
-    /// What bounds their tunnels.
-    pub(crate) limits: Limits,
-    /// Whether only the Services of known Namespaces count.
-    pub(crate) gated: bool,
-    /// Whether clients can show certificates.
-    pub(crate) knows_clients: bool,
-}
-
-/// What settling has come to.
+/// The result of [`Join::settle`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settled {
-    /// What the allowlist has to be told.
+    /// The changes of the allowlist.
     pub(crate) changes: Vec<Change>,
-    /// What an operator or a tenant may want to know.
+    /// The notes that were not made before.
     pub(crate) notes: Vec<Note>,
 }
 
-/// Something to know about a Service.
+/// A note about a Service for its tenant and the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
-    /// It is on the allowlist now.
+    /// The Service was added to the allowlist.
     Added(Key),
-    /// It is no longer.
+    /// The Service was removed from the allowlist.
     Removed(Key),
-    /// An annotation does not do what it says.
+    /// An annotation is not in force as written.
     Annotation(Key, AnnotationFault),
-    /// An endpoint is not dialled.
-    Refused(Key, SocketAddr, Class),
-    /// It is an ExternalName.
-    External(Key),
-    /// Its name belongs to an older Service.
-    Outdone {
-        /// The younger one.
+    /// An endpoint is not dialled, because of its address.
+    EndpointRefused(Key, SocketAddr, AddressClass),
+    /// The Service is of type ExternalName, and never on the allowlist.
+    ExternalName(Key),
+    /// Two Services claim one name.
+    NameConflict {
+        /// The younger Service, which is not on the allowlist.
         loser: Key,
-        /// The older one.
+        /// The older Service, which has the name.
         winner: Key,
         /// The name.
         name: Box<str>,
     },
 }
 
-/// All that is known of the cluster.
+/// The known objects of the cluster.
 #[derive(Debug)]
 pub(crate) struct Join {
     rules: Rules,
     services: BTreeMap<Key, Entry>,
-    /// Which Service each slice is of.
+    /// The name of each slice's Service.
     owners: BTreeMap<Key, Box<str>>,
     namespaces: BTreeSet<Box<str>>,
-    /// Who claims a name besides the Service whose it is by right: only Services with dots in their names can, and no
-    /// real API server has those.
+    /// The Services that claim a name without being its [plain](is_plain) owner. Only Services with dots in their names
+    /// can, and a real API server has none.
     claims: HashMap<Box<str>, Vec<Key>>,
+    /// The Services that were marked since the last [`settle`](Self::settle).
     dirty: BTreeSet<Key>,
 }
 
-/// What is known of one Service; there may be slices of it before it exists, and after.
+/// A Service and its slices. Slices may exist before their Service, and after it.
 #[derive(Debug, Default)]
 struct Entry {
-    facts: Option<Box<ServiceFacts>>,
-    slices: Vec<(Box<str>, Box<SliceFacts>)>,
+    service: Option<Box<Service>>,
+    /// By name, in the order of their names.
+    slices: Vec<(Box<str>, Box<Slice>)>,
+    /// Whether the Service is on the allowlist.
     is_listed: bool,
-    /// What has been told of it: only news are told. Of most there is nothing to tell.
-    told: Option<Box<Told>>,
+    /// The notes that hold now, so that none is made twice. Most Services have none, and this takes 8 bytes of them.
+    notes: Option<Box<Notes>>,
 }
 
 #[derive(Debug)]
-struct Told(Vec<Note>);
+struct Notes(Vec<Note>);
 
 impl Join {
-    /// Nothing known.
+    /// A join without objects.
     pub(crate) fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -104,24 +89,24 @@ impl Join {
         }
     }
 
-    /// Changes the rules for all that is known.
+    /// Changes the rules, for all known objects.
     pub(crate) fn configure(&mut self, rules: Rules) {
         self.rules = rules;
         self.claims.clear();
         self.dirty.extend(self.services.keys().cloned());
     }
 
-    /// An object is there, or has changed.
+    /// Adds an object, or changes it.
     pub(crate) fn put(&mut self, key: Key, object: Object) {
         match object {
-            Object::Service(facts) => {
+            Object::Service(service) => {
                 let entry = self.services.entry(key.clone()).or_default();
-                if entry.facts.as_ref() != Some(&facts) {
-                    entry.facts = Some(facts);
+                if entry.service.as_ref() != Some(&service) {
+                    entry.service = Some(service);
                     self.dirty.insert(key);
                 }
             }
-            Object::Slice(facts) => self.put_slice(&key, facts),
+            Object::Slice(slice) => self.put_slice(&key, slice),
             Object::Namespace => {
                 if self.namespaces.insert(key.name.clone()) {
                     self.mark_namespace(&key.name);
@@ -130,12 +115,12 @@ impl Join {
         }
     }
 
-    /// An object is gone.
+    /// Removes an object.
     pub(crate) fn remove(&mut self, kind: Kind, key: &Key) {
         match kind {
             Kind::Service => {
                 if let Some(entry) = self.services.get_mut(key)
-                    && entry.facts.take().is_some()
+                    && entry.service.take().is_some()
                 {
                     self.dirty.insert(key.clone());
                 }
@@ -158,7 +143,7 @@ impl Join {
         let within = |key: &&Key| namespace.is_none_or(|namespace| *key.namespace == *namespace);
         match kind {
             Kind::Service => {
-                let known = self.services.iter().filter(|(_, entry)| entry.facts.is_some());
+                let known = self.services.iter().filter(|(_, entry)| entry.service.is_some());
                 known.map(|(key, _)| key).filter(within).cloned().collect()
             }
             Kind::Slice => self.owners.keys().filter(within).cloned().collect(),
@@ -169,13 +154,14 @@ impl Join {
     /// Every known object, for a snapshot.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (Key, Object)> {
         let services = self.services.iter().flat_map(|(key, entry)| {
-            let service = entry.facts.clone().map(|facts| (key.clone(), Object::Service(facts)));
-            let slices = entry.slices.iter().map(|(name, facts)| {
+            let service = entry.service.clone();
+            let service = service.map(|service| (key.clone(), Object::Service(service)));
+            let slices = entry.slices.iter().map(|(name, slice)| {
                 let key = Key {
                     namespace: key.namespace.clone(),
                     name: name.clone(),
                 };
-                (key, Object::Slice(facts.clone()))
+                (key, Object::Slice(slice.clone()))
             });
             service.into_iter().chain(slices)
         });
@@ -183,13 +169,13 @@ impl Join {
         services.chain(namespaces.map(|name| (namespace_key(name), Object::Namespace)))
     }
 
-    /// How many names several Services claim.
+    /// The number of names that several Services claim.
     pub(crate) fn contested(&self) -> usize {
         let claimants = self.claims.keys().map(|name| self.claimants(name).count());
         claimants.filter(|claimants| *claimants > 1).count()
     }
 
-    /// Works out what has become of the Services that were marked since the last time.
+    /// Computes the targets of all Services that were marked since the last call.
     pub(crate) fn settle(&mut self) -> Settled {
         let mut settled = Settled::default();
         for key in self.dirty.clone() {
@@ -201,9 +187,9 @@ impl Join {
         settled
     }
 
-    fn put_slice(&mut self, key: &Key, facts: Box<SliceFacts>) {
+    fn put_slice(&mut self, key: &Key, slice: Box<Slice>) {
         let Key { namespace, name } = key;
-        let service = facts.service.clone();
+        let service = slice.service.clone();
         let owner = self.owners.insert(key.clone(), service.clone());
         if let Some(owner) = owner.filter(|owner| *owner != service) {
             self.drop_slice(key, &owner);
@@ -214,13 +200,13 @@ impl Join {
         };
         let entry = self.services.entry(owner.clone()).or_default();
         match entry.slices.iter_mut().find(|(known, _)| known == name) {
-            Some((_, known)) if *known == facts => return,
-            Some((_, known)) => *known = facts,
+            Some((_, known)) if *known == slice => return,
+            Some((_, known)) => *known = slice,
             None => {
-                // Most Services have one.
+                // Most Services have one slice, where `push` would allocate room for four.
                 entry.slices.reserve_exact(1);
-                entry.slices.push((name.clone(), facts));
-                // The order of events must not show.
+                entry.slices.push((name.clone(), slice));
+                // Sorted, so that the order of events does not matter.
                 entry.slices.sort_by(|(one, _), (other, _)| one.cmp(other));
             }
         }
@@ -248,7 +234,7 @@ impl Join {
         self.dirty.extend(within.cloned());
     }
 
-    /// Claims a Service's name, or gives it up, and marks all who claim it too.
+    /// Adds or removes a Service's claim to its name, and marks all other Services that claim it.
     fn claim(&mut self, key: &Key) {
         let is_eligible = self.eligible(key).is_some();
         if is_plain(key) && self.claims.is_empty() {
@@ -271,12 +257,12 @@ impl Join {
     /// The shortest name of a Service.
     fn name(&self, key: &Key) -> Box<str> {
         let name = format!("{}.{}", key.name, key.namespace);
-        self.rules.suffixes.cut(&name).into()
+        self.rules.suffixes.strip(&name).into()
     }
 
-    /// All who claim a name.
+    /// All Services that claim a name.
     fn claimants(&self, name: &str) -> impl Iterator<Item = &Key> {
-        let by_right = name.split_once('.').and_then(|(service, namespace)| {
+        let plain = name.split_once('.').and_then(|(service, namespace)| {
             let key = Key {
                 namespace: namespace.into(),
                 name: service.into(),
@@ -284,34 +270,34 @@ impl Join {
             let (key, _) = self.services.get_key_value(&key).filter(|_| is_plain(&key))?;
             self.eligible(key).map(|_| key)
         });
-        by_right.into_iter().chain(self.claims.get(name).into_iter().flatten())
+        plain.into_iter().chain(self.claims.get(name).into_iter().flatten())
     }
 
-    /// The facts of a Service that may be on the allowlist, and its port.
-    fn eligible(&self, key: &Key) -> Option<(&ServiceFacts, &ServicePort)> {
-        let facts = self.services.get(key)?.facts.as_deref()?;
-        let admitted = !self.rules.gated || self.namespaces.contains(&key.namespace);
-        let port = facts.port.as_ref().filter(|_| admitted)?;
-        Some((facts, port))
+    /// A Service that may be on the allowlist, and its port for SSH.
+    fn eligible(&self, key: &Key) -> Option<(&Service, &ServicePort)> {
+        let service = self.services.get(key)?.service.as_deref()?;
+        let is_selected = !self.rules.selects_namespaces || self.namespaces.contains(&key.namespace);
+        let port = service.port.as_ref().filter(|_| is_selected)?;
+        Some((service, port))
     }
 
-    /// The oldest claimant of a name.
+    /// The oldest claimant of a name; of several that are equally old, the first one by namespace and name.
     fn winner(&self, name: &str) -> Option<&Key> {
         let created = |key: &Key| {
-            let facts = self.services.get(key).and_then(|entry| entry.facts.as_ref());
-            facts.map_or(u64::MAX, |facts| facts.created)
+            let service = self.services.get(key).and_then(|entry| entry.service.as_ref());
+            service.map_or(u64::MAX, |service| service.created)
         };
         let claimants = self.claimants(name);
         claimants.map(|key| (created(key), key)).min().map(|(_, key)| key)
     }
 
     fn settle_one(&mut self, key: &Key, settled: &mut Settled) {
-        let mut told = Vec::new();
-        let wanted = self.wanted(key, &mut told);
+        let mut notes = Vec::new();
+        let target = self.target(key, &mut notes);
         let Some(entry) = self.services.get_mut(key) else {
             return;
         };
-        match wanted {
+        match target {
             Some(target) => {
                 if !entry.is_listed {
                     settled.notes.push(Note::Added(key.clone()));
@@ -326,54 +312,52 @@ impl Join {
             }
             None => {}
         }
-        settled.notes.extend(
-            told.iter()
-                .filter(|note| !entry.told.as_ref().is_some_and(|known| known.0.contains(note)))
-                .cloned(),
-        );
-        entry.told = (!told.is_empty()).then(|| Box::new(Told(told)));
-        if entry.facts.is_none() && entry.slices.is_empty() {
+        let is_known = |note: &&Note| entry.notes.as_ref().is_some_and(|known| known.0.contains(note));
+        let new = notes.iter().filter(|note| !is_known(note)).cloned();
+        settled.notes.extend(new);
+        entry.notes = (!notes.is_empty()).then(|| Box::new(Notes(notes)));
+        if entry.service.is_none() && entry.slices.is_empty() {
             self.services.remove(key);
         }
     }
 
-    fn wanted(&self, key: &Key, told: &mut Vec<Note>) -> Option<ServiceTarget> {
+    /// The target of a Service, if it is on the allowlist, and the notes about it.
+    fn target(&self, key: &Key, notes: &mut Vec<Note>) -> Option<ServiceTarget> {
         let entry = self.services.get(key)?;
-        if let Some(facts) = &entry.facts {
+        if let Some(service) = &entry.service {
             let note = |fault| Note::Annotation(key.clone(), fault);
-            let above_ceiling = above_ceiling(&facts.annotations, &self.rules.limits);
-            let unsatisfiable = unsatisfiable(&facts.annotations, self.rules.knows_clients);
-            let faults = facts.faults.iter().cloned();
-            told.extend(faults.chain(above_ceiling).chain(unsatisfiable).map(note));
-            told.extend(facts.external.then(|| Note::External(key.clone())));
+            let above_ceiling = above_ceiling(&service.annotations, &self.rules.limits);
+            let unsatisfiable = unsatisfiable(&service.annotations, self.rules.knows_clients);
+            let faults = service.faults.iter().cloned();
+            notes.extend(faults.chain(above_ceiling).chain(unsatisfiable).map(note));
+            notes.extend(service.external.then(|| Note::ExternalName(key.clone())));
         }
-        let (facts, port) = self.eligible(key)?;
+        let (service, port) = self.eligible(key)?;
         let name = self.name(key);
         let winner = (!self.claims.is_empty()).then(|| self.winner(&name)).flatten();
         if let Some(winner) = winner.filter(|winner| *winner != key) {
-            told.push(Note::Outdone {
+            notes.push(Note::NameConflict {
                 loser: key.clone(),
                 winner: winner.clone(),
                 name,
             });
             return None;
         }
-        let mut refused = Vec::new();
-        let endpoints = dialable(facts, port, &entry.slices, &self.rules.guards, &mut refused);
-        let refused = refused.into_iter().take(MOST_REFUSED_TOLD);
-        told.extend(refused.map(|(address, class)| Note::Refused(key.clone(), address, class)));
+        let Selection { endpoints, refused } = endpoints::select(service, port, &entry.slices, &self.rules.guards);
+        let refused = refused.into_iter().take(MOST_REFUSED_NOTED);
+        notes.extend(refused.map(|(address, class)| Note::EndpointRefused(key.clone(), address, class)));
         Some(ServiceTarget {
             id: target_id(key),
             name,
             ports: [port.number, self.rules.alias_port],
             endpoints,
-            limits: grant(&facts.annotations, &self.rules.limits),
-            allowed_clients: facts.annotations.allowed_clients.clone(),
+            limits: grant(&service.annotations, &self.rules.limits),
+            allowed_clients: service.annotations.allowed_clients.clone(),
         })
     }
 }
 
-/// Whether its name is `svc.ns` without further dots: no other such Service can claim that, and nothing is cut off it.
+/// Whether a Service's name is `svc.ns` without further dots: no other plain Service claims that name, and it has no suffix.
 fn is_plain(key: &Key) -> bool {
     !key.namespace.contains('.') && !key.name.contains('.')
 }
@@ -392,8 +376,8 @@ fn namespace_key(name: &str) -> Key {
     }
 }
 
-/// A tenant may have a thousand addresses refused; the log need not hold them all.
-const MOST_REFUSED_TOLD: usize = 3;
+/// The most refused endpoints of a Service with a note: a tenant may have thousands.
+const MOST_REFUSED_NOTED: usize = 3;
 
 #[cfg(test)]
 mod tests;

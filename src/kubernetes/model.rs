@@ -1,4 +1,4 @@
-//! What is kept of the cluster's objects: only what lookup and dial need.
+//! The objects of the cluster, with the fields that lookup and dial need. Snapshots hold them as JSON.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::annotations::{AnnotationFault, Annotations};
 
-/// A kind of object that is watched.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// core/v1 Service.
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What log lines call it.
+    /// The plural name of the API, also the field `kind` of log lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Service => "services",
@@ -29,15 +29,16 @@ impl Kind {
     }
 }
 
-/// Which object of its kind. A Namespace has no namespace.
+/// The identity of an object among those of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Key {
-    /// Where it is.
+    /// The object's namespace; empty for a Namespace.
     pub(crate) namespace: Box<str>,
-    /// What it is called there.
+    /// The object's name.
     pub(crate) name: Box<str>,
 }
 
+/// Prints `namespace/name`, or the name of a Namespace.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.namespace.is_empty() {
@@ -47,27 +48,27 @@ impl fmt::Display for Key {
     }
 }
 
-/// An object, reduced.
+/// An object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Object {
-    /// See [`ServiceFacts`].
-    Service(Box<ServiceFacts>),
-    /// See [`SliceFacts`].
-    Slice(Box<SliceFacts>),
-    /// It exists: the selector has been applied by the API server.
+    /// A Service.
+    Service(Box<Service>),
+    /// An EndpointSlice.
+    Slice(Box<Slice>),
+    /// A Namespace, which has nothing to say but that it exists: the API server has applied the selector.
     Namespace,
 }
 
 /// A Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ServiceFacts {
-    /// Seconds since 1970; the largest number when it does not say.
+pub(crate) struct Service {
+    /// The time of creation in seconds since 1970; the largest number if it is unknown.
     pub(crate) created: u64,
-    /// `type: ExternalName`: a DNS name that a tenant chose, and no place of the cluster.
+    /// `type: ExternalName`: a DNS name of a tenant's choice, which leads out of the cluster.
     pub(crate) external: bool,
-    /// Whether endpoints count that are not ready.
+    /// `publishNotReadyAddresses`: whether endpoints that are not ready count as ready.
     pub(crate) publishes_not_ready: bool,
-    /// Which of its ports is for SSH.
+    /// The port for SSH.
     pub(crate) port: Option<ServicePort>,
     /// The values of its annotations.
     #[serde(rename = "asked")]
@@ -81,48 +82,50 @@ pub(crate) struct ServiceFacts {
 pub(crate) struct ServicePort {
     /// The number that clients ask for.
     pub(crate) number: u16,
-    /// What its EndpointSlices call it; empty if it has no name.
+    /// The name, which its EndpointSlices have too; empty for a port without one.
     pub(crate) name: Box<str>,
-    /// It is not the Service's, which has no ports: so are its EndpointSlices, and its pods are dialled as they are.
+    /// Whether the Service has no ports, as only a headless one may: its EndpointSlices have none either, and its pods
+    /// are dialled at this number.
     pub(crate) is_implied: bool,
 }
 
 /// An EndpointSlice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SliceFacts {
-    /// The Service that it is of.
+pub(crate) struct Slice {
+    /// The name of its Service.
     pub(crate) service: Box<str>,
-    /// Its TCP ports; those without a number, or with one that cannot be, are left out.
+    /// The TCP ports with a valid number.
     pub(crate) ports: Box<[SlicePort]>,
-    /// Its endpoints; those with an address that is none are left out.
+    /// The endpoints with a valid address.
     pub(crate) endpoints: Box<[Endpoint]>,
 }
 
 /// A port of an EndpointSlice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SlicePort {
-    /// Empty if it has no name.
+    /// The name; empty for a port without one.
     pub(crate) name: Box<str>,
-    /// Of the pods.
+    /// The port of the pods.
     pub(crate) number: u16,
 }
 
-/// One endpoint.
+/// An endpoint of an EndpointSlice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Endpoint {
-    /// Its first address: the others lead to the same pod.
+    /// The first address. Further ones are interchangeable with it.
     pub(crate) address: IpAddr,
-    /// Whether it serves.
+    /// The state of the pod.
     pub(crate) state: State,
 }
 
-/// Whether an endpoint serves.
+/// The state of an endpoint's pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum State {
-    /// It does.
+    /// The pod serves.
     Ready,
-    /// It does still, and will end.
-    Leaving,
-    /// It does not, or no longer.
+    /// The pod terminates and still serves.
+    #[serde(rename = "Leaving")]
+    Terminating,
+    /// The pod does not serve, or no longer.
     NotReady,
 }

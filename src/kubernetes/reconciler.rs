@@ -1,193 +1,180 @@
-//! Takes the news of all sources, and keeps the allowlist, the metrics and the snapshot as they say.
+//! Applies the events of all sources to the allowlist, the metrics and the snapshot file.
 
 use std::collections::HashSet;
 use std::future::pending;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
-use super::join::{Join, Note, Rules};
+use self::note_log::NoteLog;
+use self::snapshot_file::SnapshotFile;
+use super::join::{Join, Note, Settled};
 use super::model::{Key, Object};
-use super::shrink::Shrink;
-use super::snapshot;
-use super::watch::{News, Source, What};
+use super::rules::Rules;
+use super::shrink::ShrinkGuard;
+use super::source::{Event, Feed, SourceEvent};
 use crate::allowlist::{Change, Writer};
 use crate::metrics::Metrics;
 
-/// The one who joins, for as long as its sources are followed.
+mod note_log;
+mod snapshot_file;
+
+/// What the reconciler updates, beside the snapshot file.
+#[derive(Clone, Debug)]
+pub(crate) struct Outputs {
+    /// The allowlist.
+    pub(crate) writer: Writer,
+    /// The metrics.
+    pub(crate) metrics: Metrics,
+}
+
+/// The state of the cluster as far as it is known, and the way from there to the allowlist.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
     join: Join,
-    writer: Writer,
-    metrics: Metrics,
-    sources: Vec<Followed>,
-    /// Whether the allowlist has been told a complete list.
-    complete: bool,
-    /// Whether that is the cluster's, and not a snapshot's.
-    answered: bool,
-    snapshot: Option<File>,
-    lines: Quota,
+    outputs: Outputs,
+    sources: Vec<SourceState>,
+    /// Whether the allowlist has been given a complete list, by the cluster or by a snapshot.
+    has_list: bool,
+    /// Whether every source has answered since the start, so that the list is the cluster's own.
+    is_confirmed: bool,
+    snapshot: Option<SnapshotFile>,
+    log: NoteLog,
 }
 
 #[derive(Debug)]
-struct Followed {
-    source: Source,
-    shrink: Shrink,
-    /// Whether the next list is wanted soon.
-    doubt: Arc<AtomicBool>,
-    /// When it was last known to be current, in seconds since 1970.
+struct SourceState {
+    feed: Feed,
+    shrink: ShrinkGuard,
+    /// The last moment at which its objects were known to be current, in seconds since 1970.
     current: Option<f64>,
-    listed: bool,
-}
-
-#[derive(Debug)]
-struct File {
-    path: PathBuf,
-    /// Which objects are asked for.
-    settings: String,
-    /// When to write it, if there is something new.
-    due: Option<Instant>,
-    written: Option<Instant>,
+    /// Whether its objects are known, from a list or from a snapshot.
+    is_listed: bool,
 }
 
 impl Reconciler {
-    /// One that knows what the snapshot says, or nothing.
-    pub(crate) fn new(
-        rules: Rules,
-        sources: Vec<(Source, Arc<AtomicBool>)>,
-        snapshot: Option<PathBuf>,
-        outputs: (Writer, Metrics),
-    ) -> Self {
-        let (writer, metrics) = outputs;
-        let settings = settings(&sources);
-        let followed = |(source, doubt)| Followed {
-            source,
-            shrink: Shrink::default(),
-            doubt,
+    /// A reconciler with the objects of the snapshot, if there is one and the allowlist has nothing newer.
+    pub(crate) fn new(rules: Rules, feeds: Vec<Feed>, snapshot: Option<PathBuf>, outputs: Outputs) -> Self {
+        let snapshot = snapshot.map(|path| SnapshotFile::new(path, &feeds));
+        let state = |feed| SourceState {
+            feed,
+            shrink: ShrinkGuard::default(),
             current: None,
-            listed: false,
+            is_listed: false,
         };
-        let mut keeper = Self {
+        let mut reconciler = Self {
             join: Join::new(rules),
-            writer,
-            metrics,
-            sources: sources.into_iter().map(followed).collect(),
-            complete: false,
-            answered: false,
-            snapshot: snapshot.map(|path| File {
-                path,
-                settings,
-                due: None,
-                written: None,
-            }),
-            lines: Quota::default(),
+            outputs,
+            sources: feeds.into_iter().map(state).collect(),
+            has_list: false,
+            is_confirmed: false,
+            snapshot,
+            log: NoteLog::default(),
         };
-        keeper.load();
-        keeper
+        reconciler.load_snapshot();
+        reconciler
     }
 
-    /// Keeps, until there are no more news or rules.
-    pub(crate) async fn run(mut self, mut news: mpsc::Receiver<News>, mut rules: watch::Receiver<Rules>) {
+    /// Runs until there are no more events or rules.
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<SourceEvent>, mut rules: watch::Receiver<Rules>) {
         loop {
-            let held = self.sources.iter().filter_map(|source| source.shrink.until()).min();
-            let due = self.snapshot.as_ref().and_then(|file| file.due);
+            let release = self.sources.iter().filter_map(|source| source.shrink.deadline()).min();
+            let save = self.snapshot.as_ref().and_then(SnapshotFile::due);
             tokio::select! {
                 changed = rules.changed() => match changed {
                     Ok(()) => self.join.configure(rules.borrow_and_update().clone()),
                     Err(_) => return,
                 },
-                first = news.recv() => match first {
+                first = events.recv() => match first {
                     Some(first) => {
                         self.take(first);
-                        // What has gathered meanwhile is settled together.
-                        for _ in 0..MOST_TOGETHER {
-                            let Ok(next) = news.try_recv() else { break };
+                        // The events that have queued up meanwhile are settled together.
+                        for _ in 0..LARGEST_BATCH {
+                            let Ok(next) = events.try_recv() else { break };
                             self.take(next);
                         }
                     }
                     None => return,
                 },
-                () = until(held) => self.release(),
-                () = until(due) => self.save(),
+                () = until(release) => self.release(),
+                () = until(save) => self.save_snapshot(),
             }
             self.settle();
         }
     }
 
-    fn take(&mut self, News { source, what }: News) {
-        let Some(followed) = self.sources.get_mut(source) else {
+    /// Takes an event. Its effect on the allowlist comes with the next [`settle`](Self::settle).
+    fn take(&mut self, SourceEvent { source: index, event }: SourceEvent) {
+        let Some(source) = self.sources.get_mut(index) else {
             return;
         };
-        let now = seconds(SystemTime::now());
-        let kind = followed.source.kind;
-        match what {
-            What::Failed(failure) => {
-                self.metrics.watch_failed(failure.label());
+        let now = unix_seconds(SystemTime::now());
+        let kind = source.feed.source.kind;
+        match event {
+            Event::Failed(failure) => {
+                self.outputs.metrics.watch_failed(failure.label());
                 return;
             }
-            What::Current => {}
-            What::Put(key, object) => {
-                followed.shrink.told(&key);
+            Event::Current => {}
+            Event::Applied(key, object) => {
+                source.shrink.observed(&key);
                 self.join.put(key, object);
             }
-            What::Gone(key) => {
-                followed.shrink.told(&key);
+            Event::Deleted(key) => {
+                source.shrink.observed(&key);
                 self.join.remove(kind, &key);
             }
-            What::Listed(objects) => self.listed(source, objects),
+            Event::Listed(objects) => self.replace(index, objects),
         }
-        if let Some(followed) = self.sources.get_mut(source) {
-            followed.current = Some(now);
+        if let Some(source) = self.sources.get_mut(index) {
+            source.current = Some(now);
         }
         self.show_age();
     }
 
-    fn listed(&mut self, source: usize, objects: Vec<(Key, Object)>) {
-        let Some(followed) = self.sources.get_mut(source) else {
+    /// Takes a complete list in place of all known objects of a source.
+    fn replace(&mut self, index: usize, objects: Vec<(Key, Object)>) {
+        let Some(source) = self.sources.get_mut(index) else {
             return;
         };
-        let kind = followed.source.kind;
-        let known = self.join.keys(kind, followed.source.namespace.as_deref());
+        let kind = source.feed.source.kind;
+        let known = self.join.keys(kind, source.feed.source.namespace.as_deref());
         let listed: HashSet<&Key> = objects.iter().map(|(key, _)| key).collect();
-        let was_held = followed.shrink.until().is_some();
+        let was_held = source.shrink.is_holding();
         let (before, now) = (known.len(), listed.len());
-        let gone = followed.shrink.listed(known, &listed, Instant::now());
-        let is_held = followed.shrink.until().is_some();
-        followed.listed = true;
-        if is_held && !was_held {
+        let missing = source.shrink.removals(known, &listed, Instant::now());
+        source.is_listed = true;
+        if source.shrink.is_holding() && !was_held {
             warn!(
                 kind = kind.name(),
-                before, now, "a list has lost most of its objects: what is missing stays for up to 5 minutes"
+                before, now, "a list has lost more than half of its objects, which stay for up to 5 minutes"
             );
         }
         for (key, object) in objects {
             self.join.put(key, object);
         }
-        for key in gone {
+        for key in missing {
             self.join.remove(kind, &key);
         }
         self.show_held();
     }
 
-    /// Gives up what was held for too long.
+    /// Removes the objects whose removal was held for as long as it may be.
     fn release(&mut self) {
         let now = Instant::now();
-        for followed in &mut self.sources {
-            let gone = followed.shrink.release(now);
-            if !gone.is_empty() {
-                let kind = followed.source.kind;
+        for source in &mut self.sources {
+            let missing = source.shrink.release(now);
+            if !missing.is_empty() {
+                let kind = source.feed.source.kind;
+                let objects = missing.len();
                 warn!(
                     kind = kind.name(),
-                    objects = gone.len(),
-                    "what was held back is gone now"
+                    objects, "objects that were missing for 5 minutes are removed"
                 );
-                for key in gone {
+                for key in missing {
                     self.join.remove(kind, &key);
                 }
             }
@@ -195,139 +182,92 @@ impl Reconciler {
         self.show_held();
     }
 
+    /// Brings the allowlist up to date with all events so far, once every source has been listed.
     fn settle(&mut self) {
-        let is_first = !self.complete;
-        if is_first && !self.sources.iter().all(|followed| followed.listed) {
+        if !self.sources.iter().all(|source| source.is_listed) {
             return;
         }
-        self.complete = true;
+        let is_first = !std::mem::replace(&mut self.has_list, true);
         let settled = self.join.settle();
-        let answers = !self.answered && self.sources.iter().all(|followed| followed.current.is_some());
-        if !is_first && !answers && settled.changes.is_empty() && settled.notes.is_empty() {
+        let confirms = !self.is_confirmed && self.sources.iter().all(|source| source.current.is_some());
+        if !is_first && !confirms && settled.changes.is_empty() && settled.notes.is_empty() {
             return;
         }
-        self.answered |= answers;
-        self.writer.contested(self.join.contested());
+        self.is_confirmed |= confirms;
+        let Settled { changes, notes } = settled;
+        self.write(changes, is_first, confirms);
+        for note in &notes {
+            if matches!(note, Note::Annotation(..)) {
+                self.outputs.metrics.annotation_errors.inc();
+            }
+            // The Services of the first list have one log line together.
+            if !(is_first && matches!(note, Note::Added(_))) {
+                self.log.write(note);
+            }
+        }
+        if let Some(file) = &mut self.snapshot {
+            file.schedule();
+        }
+    }
+
+    fn write(&self, changes: Vec<Change>, is_first: bool, confirms: bool) {
+        let writer = &self.outputs.writer;
+        writer.set_contested(self.join.contested());
         if is_first {
             let set = |change| match change {
                 Change::Set(target) => Some(*target),
                 Change::Remove(_) => None,
             };
-            let targets: Vec<_> = settled.changes.into_iter().filter_map(set).collect();
-            self.writer.replace(targets, answers);
+            writer.replace(changes.into_iter().filter_map(set).collect(), confirms);
         } else {
-            self.writer.apply(settled.changes);
+            writer.apply(changes);
         }
-        if answers {
+        if confirms {
             info!("the allowlist has the Services of the cluster");
-            self.writer.confirm();
-        }
-        for note in &settled.notes {
-            self.tell(note, is_first);
-        }
-        if let Some(file) = &mut self.snapshot {
-            let soonest = file.written.map_or_else(Instant::now, |written| written + WRITE_EVERY);
-            file.due.get_or_insert(soonest.max(Instant::now() + WRITE_AFTER));
+            writer.confirm();
         }
     }
 
-    fn tell(&mut self, note: &Note, is_first: bool) {
-        if matches!(note, Note::Annotation(..)) {
-            self.metrics.annotation_errors.inc();
-        }
-        // The first list is told in one line.
-        if (is_first && matches!(note, Note::Added(_))) || !self.lines.take() {
-            return;
-        }
-        match note {
-            Note::Added(service) => info!(%service, "on the allowlist"),
-            Note::Removed(service) => info!(%service, "no longer on the allowlist"),
-            Note::Annotation(service, fault) => {
-                let (key, reason) = (&fault.key, &fault.reason);
-                info!(%service, annotation = %key, "the annotation does not do what it says: {reason}");
-            }
-            Note::Refused(service, address, class) => {
-                let class = class.name();
-                warn!(%service, %address, class, "an endpoint of the Service must not be dialled");
-            }
-            Note::External(service) => info!(%service, "an ExternalName Service is never on the allowlist"),
-            Note::Outdone { loser, winner, name } => {
-                warn!(%name, service = %loser, %winner, "two Services claim one name: the older has it");
-            }
-        }
-    }
-
+    /// Shows the age of the oldest source. Until every source has answered, the metric stays as it is: at the age of the
+    /// snapshot, or at 0.
     fn show_age(&self) {
-        let oldest = self.sources.iter().map(|followed| followed.current);
-        // Until all have been asked the age is that of the snapshot, or there is none.
-        let oldest: Option<Vec<f64>> = oldest.collect();
-        if let Some(oldest) = oldest.and_then(|times| times.into_iter().reduce(f64::min)) {
-            self.metrics.allowlist_last_sync_timestamp.set(oldest);
+        let current: Option<Vec<f64>> = self.sources.iter().map(|source| source.current).collect();
+        if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
+            self.outputs.metrics.allowlist_last_sync_timestamp.set(oldest);
         }
     }
 
+    /// Shows whether removals are held, and asks the reflectors of those sources for another list.
     fn show_held(&self) {
-        let mut is_held = false;
-        for followed in &self.sources {
-            let is_doubtful = followed.shrink.until().is_some();
-            followed.doubt.store(is_doubtful, Ordering::Relaxed);
-            is_held |= is_doubtful;
+        for source in &self.sources {
+            source.feed.set_wants_list(source.shrink.is_holding());
         }
-        self.metrics.allowlist_shrink_held.set(i64::from(is_held));
+        let is_held = self.sources.iter().any(|source| source.shrink.is_holding());
+        self.outputs.metrics.allowlist_shrink_held.set(i64::from(is_held));
     }
 
-    fn load(&mut self) {
-        // What is being served is newer.
-        let Some(file) = self.snapshot.as_ref().filter(|_| !self.writer.is_complete()) else {
+    fn load_snapshot(&mut self) {
+        // An allowlist that is complete is newer than the snapshot: only the reconciler was restarted.
+        let file = self.snapshot.as_ref().filter(|_| !self.outputs.writer.is_complete());
+        let Some(snapshot) = file.and_then(SnapshotFile::load) else {
             return;
         };
-        match snapshot::read(&file.path, &file.settings) {
-            Ok(snapshot) => {
-                let age = snapshot.saved.elapsed().unwrap_or_default();
-                warn!(path = %file.path.display(), objects = snapshot.objects.len(), ?age, "serving the last snapshot until the cluster answers");
-                self.metrics.allowlist_last_sync_timestamp.set(seconds(snapshot.saved));
-                for (key, object) in snapshot.objects {
-                    self.join.put(key, object);
-                }
-                for followed in &mut self.sources {
-                    followed.listed = true;
-                }
-                self.settle();
-            }
-            Err(error) => info!(path = %file.path.display(), "no snapshot to begin with: {error}"),
+        let saved = unix_seconds(snapshot.saved);
+        self.outputs.metrics.allowlist_last_sync_timestamp.set(saved);
+        for (key, object) in snapshot.objects {
+            self.join.put(key, object);
+        }
+        for source in &mut self.sources {
+            source.is_listed = true;
+        }
+        self.settle();
+    }
+
+    fn save_snapshot(&mut self) {
+        if let Some(file) = &mut self.snapshot {
+            file.save(self.join.objects().collect());
         }
     }
-
-    fn save(&mut self) {
-        let Some(file) = &mut self.snapshot else { return };
-        file.due = None;
-        file.written = Some(Instant::now());
-        let objects: Vec<_> = self.join.objects().collect();
-        let (path, settings) = (file.path.clone(), file.settings.clone());
-        // Its end is not waited for: the next one comes 30 s later.
-        drop(spawn_blocking(move || {
-            let text = snapshot::encode(&objects, &settings, SystemTime::now());
-            if let Err(error) = text.and_then(|text| snapshot::write(&path, &text)) {
-                error!(path = %path.display(), "cannot write the snapshot: {error}");
-            }
-        }));
-    }
-}
-
-/// Which objects are asked for, as a text.
-fn settings(sources: &[(Source, Arc<AtomicBool>)]) -> String {
-    let one = |(source, _): &(Source, Arc<AtomicBool>)| {
-        let Source {
-            index: _,
-            kind,
-            namespace,
-            selector,
-            prefix,
-            kubeconfig: _,
-        } = source;
-        format!("{} {namespace:?} {selector:?} {prefix:?}\n", kind.name())
-    };
-    sources.iter().map(one).collect()
 }
 
 async fn until(moment: Option<Instant>) {
@@ -337,205 +277,13 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-fn seconds(time: SystemTime) -> f64 {
+/// Seconds since 1970.
+fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// How many log lines may be written: tenants cause them.
-#[derive(Debug)]
-struct Quota {
-    minute: Instant,
-    lines: u32,
-}
-
-impl Default for Quota {
-    fn default() -> Self {
-        Self {
-            minute: Instant::now(),
-            lines: 0,
-        }
-    }
-}
-
-impl Quota {
-    fn take(&mut self) -> bool {
-        if self.minute.elapsed() >= Duration::from_secs(60) {
-            if let Some(lost) = self.lines.checked_sub(MOST_LINES).filter(|lost| *lost > 0) {
-                info!(lines = lost, "more was said about Services than is logged");
-            }
-            *self = Self::default();
-        }
-        self.lines = self.lines.saturating_add(1);
-        self.lines <= MOST_LINES
-    }
-}
-
-const MOST_TOGETHER: usize = 1024;
-/// Lines a minute.
-const MOST_LINES: u32 = 200;
-/// How soon after a change the snapshot is written, and how often.
-const WRITE_AFTER: Duration = Duration::from_secs(1);
-const WRITE_EVERY: Duration = Duration::from_secs(30);
+/// The most events that are settled together.
+const LARGEST_BATCH: usize = 1024;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::allowlist::Allowlist;
-    use crate::kubernetes::failure::Failure;
-    use crate::kubernetes::model::{Kind, ServiceFacts, ServicePort, SliceFacts};
-    use crate::kubernetes::{Options, rules_of};
-    use crate::limits::Limits;
-    use crate::outcome::Refusal;
-    use tokio::time::advance;
-
-    struct Kept {
-        keeper: Reconciler,
-        allowlist: Arc<Allowlist>,
-        metrics: Metrics,
-    }
-
-    fn kept(snapshot: Option<PathBuf>) -> Kept {
-        let (writer, allowlist) = Writer::new();
-        writer.await_services();
-        let metrics = Metrics::new().unwrap();
-        let rules = rules_of(&Options::default(), &Limits::default());
-        let source = |source| (source, Arc::default());
-        let sources = crate::kubernetes::sources(&Options::default());
-        let sources = sources.into_iter().map(source).collect();
-        let keeper = Reconciler::new(rules, sources, snapshot, (writer, metrics.clone()));
-        Kept {
-            keeper,
-            allowlist,
-            metrics,
-        }
-    }
-
-    impl Kept {
-        fn hears(&mut self, source: usize, what: What) {
-            self.keeper.take(News { source, what });
-            self.keeper.settle();
-        }
-
-        fn asked(&self, name: &str) -> Result<(), Refusal> {
-            self.allowlist.authorize(&name.parse().unwrap()).map(drop)
-        }
-
-        fn shows(&self, line: &str) -> bool {
-            self.metrics.encode().unwrap().lines().any(|shown| shown == line)
-        }
-    }
-
-    fn key(name: &str) -> Key {
-        Key {
-            namespace: "n".into(),
-            name: name.into(),
-        }
-    }
-
-    fn service(name: &str) -> (Key, Object) {
-        let facts = ServiceFacts {
-            port: Some(ServicePort {
-                number: 22,
-                name: Box::default(),
-                is_implied: false,
-            }),
-            ..ServiceFacts::default()
-        };
-        (key(name), Object::Service(Box::new(facts)))
-    }
-
-    fn services(count: usize) -> What {
-        What::Listed((0..count).map(|index| service(&format!("s{index}"))).collect())
-    }
-
-    #[test]
-    fn a_name_is_forbidden_only_once_every_source_has_been_listed() {
-        let mut kept = kept(None);
-        kept.hears(0, services(1));
-        assert_eq!(kept.asked("s0.n:22"), Err(Refusal::AllowlistUnknown));
-        assert_eq!(kept.metrics.allowlist_last_sync_timestamp.get(), 0.0);
-        kept.hears(1, What::Listed(Vec::new()));
-        assert_eq!(kept.asked("s0.n:22"), Ok(()));
-        assert_eq!(kept.asked("s1.n:22"), Err(Refusal::NotAllowed));
-        assert!(kept.metrics.allowlist_last_sync_timestamp.get() > 1.7e9);
-        let (key, object) = service("s1");
-        kept.hears(0, What::Put(key.clone(), object));
-        assert_eq!(kept.asked("s1.n:22"), Ok(()));
-        kept.hears(0, What::Gone(key));
-        assert_eq!(kept.asked("s1.n:22"), Err(Refusal::NotAllowed));
-    }
-
-    #[test]
-    fn failures_change_nothing_but_their_metric() {
-        let mut kept = kept(None);
-        kept.hears(0, services(1));
-        kept.hears(1, What::Listed(Vec::new()));
-        let synced = kept.metrics.allowlist_last_sync_timestamp.get();
-        kept.hears(0, What::Failed(Failure::Expired));
-        assert!(kept.shows("switchboard_watch_errors_total{kind=\"expired\"} 1"));
-        assert_eq!(kept.metrics.allowlist_last_sync_timestamp.get(), synced);
-        assert_eq!(kept.asked("s0.n:22"), Ok(()));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_list_that_shrank_is_held_and_the_next_one_is_wanted_soon() {
-        let mut kept = kept(None);
-        kept.hears(0, services(30));
-        kept.hears(1, What::Listed(Vec::new()));
-        kept.hears(0, services(1));
-        assert!(kept.shows("switchboard_allowlist_shrink_held 1"));
-        assert_eq!(kept.asked("s29.n:22"), Ok(()));
-        let is_doubtful = |kept: &Kept| kept.keeper.sources[0].doubt.load(Ordering::Relaxed);
-        assert!(is_doubtful(&kept));
-        kept.hears(0, services(1));
-        assert!(is_doubtful(&kept));
-        advance(Duration::from_secs(20)).await;
-        kept.hears(0, services(1));
-        assert!(kept.shows("switchboard_allowlist_shrink_held 0"));
-        assert!(!is_doubtful(&kept));
-        assert_eq!(kept.asked("s29.n:22"), Err(Refusal::NotAllowed));
-    }
-
-    #[test]
-    fn a_faulty_annotation_is_counted_once() {
-        let mut kept = kept(None);
-        let (key, mut object) = service("s0");
-        if let Object::Service(facts) = &mut object {
-            facts.faults.push(crate::kubernetes::annotations::AnnotationFault {
-                key: "upload".into(),
-                reason: "expected a rate".into(),
-            });
-        }
-        for _ in 0..2 {
-            kept.hears(0, What::Listed(vec![(key.clone(), object.clone())]));
-            kept.hears(1, What::Listed(Vec::new()));
-        }
-        assert!(kept.shows("switchboard_annotation_errors_total 1"));
-    }
-
-    #[tokio::test]
-    async fn a_snapshot_is_served_until_the_cluster_says_otherwise() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("snapshot");
-        let mut first = kept(Some(file.clone()));
-        first.hears(0, services(2));
-        let slice = SliceFacts {
-            service: "s0".into(),
-            ..SliceFacts::default()
-        };
-        first.hears(1, What::Listed(vec![(key("s0-1"), Object::Slice(Box::new(slice)))]));
-        first.keeper.save();
-        while !file.exists() {
-            tokio::task::yield_now().await;
-        }
-        let mut second = kept(Some(file));
-        assert_eq!(second.asked("s1.n:22"), Ok(()));
-        // It may have come since.
-        assert_eq!(second.asked("s2.n:22"), Err(Refusal::AllowlistUnknown));
-        assert_eq!(second.keeper.join.keys(Kind::Slice, None), [key("s0-1")]);
-        second.hears(0, services(1));
-        assert_eq!(second.asked("s1.n:22"), Err(Refusal::AllowlistUnknown));
-        second.hears(1, What::Listed(Vec::new()));
-        assert_eq!(second.asked("s1.n:22"), Err(Refusal::NotAllowed));
-    }
-}
+mod tests;

@@ -1,4 +1,8 @@
-//! Holds a list back that has lost most of its objects: an API server that has lost its data must not end every tunnel.
+//! Holds the removals of a list that has lost most of its objects: an API server that has lost its data would otherwise end
+//! the tunnels of every Service.
+//!
+//! Removals are held until a later list confirms them, or for 5 minutes. Deletions by a watch event and the additions of a
+//! list apply at once.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -7,52 +11,65 @@ use tokio::time::Instant;
 
 use super::model::Key;
 
-/// The guard of one source. Only removals that a list implies are held; events, and what a list adds, apply at once.
+/// The guard of one source.
 #[derive(Debug, Default)]
-pub(crate) struct Shrink {
+pub(crate) struct ShrinkGuard {
     held: Option<Held>,
 }
 
+/// Removals that are held.
 #[derive(Debug)]
 struct Held {
+    /// The time of the first list that missed most objects.
     since: Instant,
+    /// The objects that the last list missed.
     missing: HashSet<Key>,
-    /// When a list missed just these for the first time.
-    missed: Instant,
+    /// The time of the first list that missed exactly these objects.
+    missing_since: Instant,
 }
 
-impl Shrink {
-    /// What to remove after a list: all that it misses of `known`, or nothing yet.
-    pub(crate) fn listed(&mut self, known: Vec<Key>, listed: &HashSet<&Key>, now: Instant) -> Vec<Key> {
+impl ShrinkGuard {
+    /// Takes a complete list, and returns the objects to remove: all `known` ones that it misses, or none while the
+    /// removals are held.
+    pub(crate) fn removals(&mut self, known: Vec<Key>, listed: &HashSet<&Key>, now: Instant) -> Vec<Key> {
         let before = known.len();
         let missing: HashSet<Key> = known.into_iter().filter(|key| !listed.contains(key)).collect();
         let is_suspicious = missing.len() > FEW && missing.len() * 2 > before;
         let held = self.held.take();
         let since = held.as_ref().map_or(now, |held| held.since);
-        let missed = held
+        let missing_since = held
             .filter(|held| held.missing == missing)
-            .map_or(now, |held| held.missed);
-        let is_confirmed = now >= missed + CONFIRMING || now >= since + LONGEST_HOLD;
+            .map_or(now, |held| held.missing_since);
+        let is_confirmed = now >= missing_since + CONFIRMED_AFTER || now >= since + LONGEST_HOLD;
         if !is_suspicious || is_confirmed {
             return missing.into_iter().collect();
         }
-        self.held = Some(Held { since, missing, missed });
+        self.held = Some(Held {
+            since,
+            missing,
+            missing_since,
+        });
         Vec::new()
     }
 
-    /// An event has told of that object: nothing is in doubt about it any more.
-    pub(crate) fn told(&mut self, key: &Key) {
+    /// Takes note of a watch event about an object, which is therefore no longer in doubt.
+    pub(crate) fn observed(&mut self, key: &Key) {
         if let Some(held) = &mut self.held {
             held.missing.remove(key);
         }
     }
 
-    /// When what is held has to be let go.
-    pub(crate) fn until(&self) -> Option<Instant> {
+    /// Whether removals are held.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// The time at which held removals apply without confirmation.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.held.as_ref().map(|held| held.since + LONGEST_HOLD)
     }
 
-    /// What was held, if it was held long enough.
+    /// The held objects to remove, if the deadline has passed.
     pub(crate) fn release(&mut self, now: Instant) -> Vec<Key> {
         match self.held.take_if(|held| now >= held.since + LONGEST_HOLD) {
             Some(held) => held.missing.into_iter().collect(),
@@ -61,11 +78,11 @@ impl Shrink {
     }
 }
 
-/// So many may go at once without suspicion.
+/// The most objects that a list may lose without being suspicious.
 const FEW: usize = 10;
-/// A list confirms another one only after so long: a server that comes up empty may be asked twice before its data is
-/// back, and at once when it drops its watches.
-const CONFIRMING: Duration = Duration::from_secs(15);
+/// The time after which a list confirms an earlier one. Not at once: a server that starts without its data may be asked
+/// twice before the data is back, and drops its watches meanwhile.
+const CONFIRMED_AFTER: Duration = Duration::from_secs(15);
 const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
@@ -80,46 +97,51 @@ mod tests {
         range.map(key).collect()
     }
 
-    fn listed(shrink: &mut Shrink, known: &[Key], list: &[Key], now: Instant) -> usize {
-        shrink.listed(known.to_vec(), &list.iter().collect(), now).len()
+    /// The number of removals after a list.
+    fn removals(guard: &mut ShrinkGuard, known: &[Key], list: &[Key], now: Instant) -> usize {
+        guard.removals(known.to_vec(), &list.iter().collect(), now).len()
     }
 
     #[test]
     fn a_list_that_lost_most_is_held_until_it_is_confirmed() {
         let (known, now) = (keys(0..30), Instant::now());
-        let mut shrink = Shrink::default();
-        assert_eq!(listed(&mut shrink, &known, &keys(0..16), now), 14);
+        let mut guard = ShrinkGuard::default();
+        assert_eq!(removals(&mut guard, &known, &keys(0..16), now), 14);
         assert_eq!(
-            listed(&mut shrink, &known, &keys(0..15), now),
+            removals(&mut guard, &known, &keys(0..15), now),
             15,
             "half is not more than half"
         );
-        assert_eq!(listed(&mut shrink, &keys(0..10), &[], now), 10, "ten are few");
-        assert_eq!(listed(&mut shrink, &known, &[], now), 0);
-        assert_eq!(shrink.until(), Some(now + LONGEST_HOLD));
+        assert_eq!(removals(&mut guard, &keys(0..10), &[], now), 10, "ten are few");
+        assert_eq!(removals(&mut guard, &known, &[], now), 0);
+        assert_eq!(guard.deadline(), Some(now + LONGEST_HOLD));
         assert_eq!(
-            listed(&mut shrink, &known, &keys(0..2), now),
+            removals(&mut guard, &known, &keys(0..2), now),
             0,
-            "another list confirms nothing"
+            "a different list confirms nothing"
         );
-        assert_eq!(listed(&mut shrink, &known, &keys(0..2), now), 0, "nor does one at once");
-        let now = now + CONFIRMING;
-        assert_eq!(listed(&mut shrink, &known, &keys(0..2), now), 28);
-        assert_eq!(shrink.until(), None);
-        assert_eq!(listed(&mut shrink, &known, &[], now), 0);
-        assert_eq!(listed(&mut shrink, &known, &known, now), 0, "it was a mistake");
-        assert_eq!(shrink.until(), None);
+        assert_eq!(
+            removals(&mut guard, &known, &keys(0..2), now),
+            0,
+            "the same list at once confirms nothing"
+        );
+        let now = now + CONFIRMED_AFTER;
+        assert_eq!(removals(&mut guard, &known, &keys(0..2), now), 28);
+        assert!(!guard.is_holding());
+        assert_eq!(removals(&mut guard, &known, &[], now), 0);
+        assert_eq!(removals(&mut guard, &known, &known, now), 0, "all objects are back");
+        assert_eq!(guard.deadline(), None);
     }
 
     #[test]
-    fn what_is_held_is_let_go_after_five_minutes_but_for_what_has_shown_itself() {
+    fn held_objects_are_released_after_five_minutes_but_for_those_observed() {
         let (known, now) = (keys(0..30), Instant::now());
-        let mut shrink = Shrink::default();
-        assert_eq!(listed(&mut shrink, &known, &[], now), 0);
-        shrink.told(&known[7]);
-        assert_eq!(shrink.release(now + LONGEST_HOLD - Duration::from_secs(1)), []);
-        let gone = shrink.release(now + LONGEST_HOLD);
-        assert_eq!((gone.len(), gone.contains(&known[7])), (29, false));
-        assert_eq!(shrink.until(), None);
+        let mut guard = ShrinkGuard::default();
+        assert_eq!(removals(&mut guard, &known, &[], now), 0);
+        guard.observed(&known[7]);
+        assert_eq!(guard.release(now + LONGEST_HOLD - Duration::from_secs(1)), []);
+        let released = guard.release(now + LONGEST_HOLD);
+        assert_eq!((released.len(), released.contains(&known[7])), (29, false));
+        assert!(!guard.is_holding());
     }
 }

@@ -1,4 +1,6 @@
-//! A file with the last known objects: a restart while the API is away serves what was known before.
+//! The format of the snapshot file: the last known objects, for a restart while the API server is unreachable.
+//!
+//! One line with the version, the time, a hash of the settings and a hash of the rest; then the objects as JSON.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -6,44 +8,45 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::model::{Key, Object};
+use crate::fnv::fnv1a;
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// When the cluster said so.
+    /// The time of the write.
     pub(crate) saved: SystemTime,
-    /// What it said.
+    /// The objects at that time.
     pub(crate) objects: Vec<(Key, Object)>,
 }
 
-/// Why a file is not used.
+/// The reason why a file is not used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SnapshotError {
-    /// There is none yet, or it cannot be read.
+    /// There is no file yet, or it cannot be read.
     #[error("{0}")]
     Unreadable(#[from] io::Error),
-    /// It is not a snapshot, or of another version.
+    /// The file is not a snapshot, or has another version.
     #[error("not a snapshot of this version")]
     Format,
-    /// It was made with other settings: what it holds may not be wanted any more.
-    #[error("made with other selectors or namespaces")]
+    /// The file was written with other settings, so its objects may not be selected any more.
+    #[error("written with other selectors or namespaces")]
     OtherSettings,
-    /// It was changed or cut after it was written.
+    /// The file was changed or truncated after it was written.
     #[error("damaged")]
     Damaged,
 }
 
-/// The text of a file. `settings` is any text that says which objects were asked for.
+/// Encodes a file. `settings` is a text of the selectors and namespaces of the objects.
 pub(crate) fn encode(objects: &[(Key, Object)], settings: &str, now: SystemTime) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(objects)?;
     let saved = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (settings, sum) = (checksum(settings.as_bytes()), checksum(&body));
+    let (settings, sum) = (fnv1a(settings.as_bytes()), fnv1a(&body));
     let mut text = format!("{MAGIC} {saved} {settings:016x} {sum:016x}\n").into_bytes();
     text.extend(body);
     Ok(text)
 }
 
-/// Writes a file in the place of another: whenever the power fails, one of the two is there and whole.
+/// Replaces a file: if the power fails, the old or the new one is there and complete.
 pub(crate) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -56,7 +59,7 @@ pub(crate) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
 /// Reads a file.
 ///
 /// # Errors
-/// See [`SnapshotError`]: all of them mean to go on without it.
+/// See [`SnapshotError`]. The caller goes on without a snapshot.
 pub(crate) fn read(path: &Path, settings: &str) -> Result<Snapshot, SnapshotError> {
     let text = fs::read(path)?;
     let end = text
@@ -70,10 +73,10 @@ pub(crate) fn read(path: &Path, settings: &str) -> Result<Snapshot, SnapshotErro
     let [saved, of_settings, sum] = fields.as_slice() else {
         return Err(SnapshotError::Format);
     };
-    if *of_settings != format!("{:016x}", checksum(settings.as_bytes())) {
+    if *of_settings != format!("{:016x}", fnv1a(settings.as_bytes())) {
         return Err(SnapshotError::OtherSettings);
     }
-    if *sum != format!("{:016x}", checksum(body)) {
+    if *sum != format!("{:016x}", fnv1a(body)) {
         return Err(SnapshotError::Damaged);
     }
     let saved = saved.parse().map_err(|_| SnapshotError::Format)?;
@@ -83,20 +86,13 @@ pub(crate) fn read(path: &Path, settings: &str) -> Result<Snapshot, SnapshotErro
     })
 }
 
-/// FNV-1a: against accidents. Who may write the file may write what he likes.
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
-/// With the version of the format: a change of the facts changes it.
+/// The version of the format, to be raised with an incompatible change of the model.
 const MAGIC: &str = "switchboard-snapshot 1";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::decode::{Reduced, reduce};
+    use crate::kubernetes::decode::{Decoded, decode};
     use crate::kubernetes::model::Kind;
     use serde_json::json;
 
@@ -122,16 +118,16 @@ mod tests {
         ]
         .into_iter()
         .map(
-            |(kind, json)| match reduce(kind, &json.to_string(), "switchboard.dev/") {
-                Reduced::Object(key, object) => (key, object),
-                other @ (Reduced::Nothing(_) | Reduced::Malformed(_)) => panic!("{other:?}"),
+            |(kind, json)| match decode(kind, &json.to_string(), "switchboard.dev/") {
+                Decoded::Object(key, object) => (key, object),
+                other @ (Decoded::Irrelevant(_) | Decoded::Malformed(_)) => panic!("{other:?}"),
             },
         )
         .collect()
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_written_snapshot_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot");
         let saved = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
@@ -143,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_trusted_is_not_used() {
+    fn a_damaged_or_foreign_file_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot");
         assert!(matches!(read(&path, "s"), Err(SnapshotError::Unreadable(_))));

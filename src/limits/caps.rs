@@ -1,28 +1,28 @@
-//! How many there may be: tunnels, connections, dials.
+//! Caps: the most tunnels, connections and dials at once, which take descriptors and memory. `None` is unlimited.
 
 use std::num::NonZeroU32;
 
-/// How many there may be of what takes descriptors and memory. `None` is any number.
+/// All caps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
-    /// Of the process.
+    /// The caps of the process.
     pub total: TotalCaps,
-    /// Of each client.
+    /// The caps of each client.
     pub client: ClientCaps,
-    /// Of each target.
+    /// The caps of each target.
     pub target: TargetCaps,
 }
 
-/// How many there may be at once in a process.
+/// The caps of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TotalCaps {
-    /// Tunnels, those that are dialled included.
+    /// The most tunnels, those that are still dialled included.
     pub tunnels: Option<NonZeroU32>,
-    /// Connections whose request is not complete.
+    /// The most unfinished connections: those whose request is not complete.
     pub unfinished: Option<NonZeroU32>,
 }
 
-/// 100,000 tunnels, and 4,096 connections without one: as many as the kernel holds back for us.
+/// 100,000 tunnels, and 4,096 unfinished connections: the length of the kernel's accept queue (net.core.somaxconn).
 impl Default for TotalCaps {
     fn default() -> Self {
         Self {
@@ -32,20 +32,21 @@ impl Default for TotalCaps {
     }
 }
 
-/// How many there may be of one client.
+/// The caps of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientCaps {
-    /// Tunnels, those that are dialled included.
+    /// The most tunnels, those that are still dialled included.
     pub tunnels: Option<NonZeroU32>,
-    /// Connections whose request is not complete.
+    /// The most unfinished connections: those whose request is not complete.
     pub unfinished: Option<NonZeroU32>,
-    /// New connections, in the long run.
+    /// The most new connections a second in the long run.
     pub connects_per_second: Option<NonZeroU32>,
-    /// New connections at once, after a pause.
+    /// The most new connections at once after a pause.
     pub connects_burst: NonZeroU32,
 }
 
-/// An office behind one address: 256 tunnels, 128 connections without one, and 50 new ones a second or 200 at once.
+/// The needs of an office behind one address: 256 tunnels, 128 unfinished connections, and 50 new ones a second or 200 at
+/// once.
 impl Default for ClientCaps {
     fn default() -> Self {
         Self {
@@ -57,17 +58,17 @@ impl Default for ClientCaps {
     }
 }
 
-/// How many there may be of one target.
+/// The caps of one target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetCaps {
-    /// Tunnels, those that are dialled included.
+    /// The most tunnels, those that are still dialled included.
     pub tunnels: Option<NonZeroU32>,
-    /// Dials under way, the wait for an endpoint included.
+    /// The most dials in progress, the wait for an endpoint included.
     pub dials: Option<NonZeroU32>,
 }
 
 impl TargetCaps {
-    /// These, with no more tunnels than a target asks for.
+    /// These caps, with the number of tunnels that a target asks for if that is lower.
     pub fn lowered(self, asked: Option<NonZeroU32>) -> Self {
         let tunnels = match (self.tunnels, asked) {
             (Some(most), Some(asked)) => Some(most.min(asked)),
@@ -77,7 +78,7 @@ impl TargetCaps {
     }
 }
 
-/// Any number of tunnels, and 100 dials: sshd takes no more at once (`MaxStartups 10:30:100`).
+/// Unlimited tunnels, and 100 dials: sshd accepts no more unauthenticated connections at once (`MaxStartups 10:30:100`).
 impl Default for TargetCaps {
     fn default() -> Self {
         Self {
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_may_ask_for_less_and_not_for_more() {
+    fn a_target_can_lower_its_cap_and_not_raise_it() {
         let lowered = |most, asked| {
             let caps = TargetCaps {
                 tunnels: NonZeroU32::new(most),

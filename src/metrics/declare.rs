@@ -1,33 +1,48 @@
 //! Makes metrics of each kind and registers them.
 
 use prometheus::core::Collector;
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{
+    CounterVec, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Result,
+};
 
 /// A counter without labels.
-pub(super) fn counter(into: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-    registered(into, IntCounter::new(name, help)?)
+pub(super) fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter> {
+    registered(registry, IntCounter::new(name, help)?)
 }
 
 /// A gauge without labels.
-pub(super) fn gauge(into: &Registry, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-    registered(into, IntGauge::new(name, help)?)
+pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge> {
+    registered(registry, IntGauge::new(name, help)?)
 }
 
-/// Counters by these labels.
-pub(super) fn counters(into: &Registry, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
-    registered(into, IntCounterVec::new(Opts::new(name, help), labels)?)
+/// A point in time, in seconds since 1970.
+pub(super) fn timestamp(registry: &Registry, name: &str, help: &str) -> Result<Gauge> {
+    registered(registry, Gauge::new(name, help)?)
+}
+
+/// Counters with these labels.
+pub(super) fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
+    registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
+}
+
+/// Gauges with these labels.
+pub(super) fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
+    registered(registry, IntGaugeVec::new(Opts::new(name, help), labels)?)
+}
+
+/// Counters of seconds with these labels.
+pub(super) fn seconds(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec> {
+    registered(registry, CounterVec::new(Opts::new(name, help), labels)?)
 }
 
 /// A histogram with these upper bounds.
-pub(super) fn histogram(into: &Registry, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Histogram> {
-    registered(
-        into,
-        Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?,
-    )
+pub(super) fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
+    let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+    registered(registry, Histogram::with_opts(options)?)
 }
 
-/// What the registry has from now on.
-pub(super) fn registered<C: Collector + Clone + 'static>(into: &Registry, collector: C) -> prometheus::Result<C> {
-    into.register(Box::new(collector.clone()))?;
+fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C> {
+    registry.register(Box::new(collector.clone()))?;
     Ok(collector)
 }

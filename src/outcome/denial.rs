@@ -1,9 +1,9 @@
-//! A refusal in the words that its client is told.
+//! A refusal with the phrase that one client gets.
 
 use super::Refusal;
 use crate::text::ascii;
 
-/// A refusal in the words that its client is told.
+/// A refusal with the phrase that one client gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
     /// The refusal.

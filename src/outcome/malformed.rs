@@ -1,11 +1,11 @@
-//! What is wrong with a request head.
+//! The faults of a request head.
 
 use crate::authority::AuthorityError;
 
-/// What is wrong with a request head. Its phrase is the reason phrase of the 400.
+/// A fault of a request head. Its phrase is the reason phrase of the 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// The request target.
+    /// The request target is not an authority.
     Target(AuthorityError),
     /// The first bytes are a TLS handshake record.
     Tls,
@@ -17,15 +17,15 @@ pub enum Malformed {
     Version,
     /// A field line breaks RFC 9112 section 5: a space before the colon, a folded line, a bare CR, a control byte.
     Field,
-    /// HTTP/1.1 without Host (RFC 9112 section 3.2).
+    /// An HTTP/1.1 request without Host (RFC 9112 section 3.2).
     NoHost,
-    /// More than one Host.
+    /// The request has more than one Host.
     SeveralHosts,
-    /// A Host that is not `host[:port]`.
+    /// The Host is not `host[:port]`.
     BadHost,
-    /// Transfer-Encoding, or a Content-Length other than 0: a CONNECT has no content (RFC 9110 section 9.3.6).
+    /// The request has Transfer-Encoding or a Content-Length other than 0: a CONNECT has no content (RFC 9110 section 9.3.6).
     Content,
-    /// The client finished in the middle of the head.
+    /// The client closed its side in the middle of the head.
     Truncated,
     /// A CONNECT over HTTP/2 without `:authority` (RFC 9113 section 8.5).
     NoAuthority,

@@ -1,4 +1,4 @@
-//! The refusals: one row each for why a connection gets no tunnel, and what its client is told.
+//! The table of refusals: one row for each reason not to open a tunnel, with its answer, its label and its side.
 
 use super::{Malformed, Side};
 
@@ -181,7 +181,7 @@ macro_rules! refusals {
         }
 
         impl Refusal {
-            /// Every refusal, with one fault for all that are malformed: for metrics that show zero before the first.
+            /// Every refusal, with one fault for all malformed requests: for metrics with the value 0.
             pub const ALL: &[Self] = &[$(Self::$refusal $(($listed))?),*];
 
             fn row(self) -> Row {

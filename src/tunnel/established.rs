@@ -98,7 +98,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             options: &options,
         };
         let mut ending = pin!(ending(target, record, shared));
-        if !target.any_protocol() {
+        if target.ssh_only() {
             let identified = cold(identify(ends, record, shared, ending.as_mut())).await;
             if let Err(close) = identified {
                 return close;

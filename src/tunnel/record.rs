@@ -339,7 +339,7 @@ impl Drop for TunnelRecord<'_> {
     }
 }
 
-/// The tracing target of access lines, by which the log tells them from messages.
+/// The tracing target of access lines, which separates them from messages.
 pub const ACCESS: &str = "access";
 
 /// Displays nothing for `None`.

@@ -26,10 +26,10 @@ impl Source {
     pub(crate) fn imports(&self, sources: &Sources) -> Vec<ModulePath> {
         let mut found: Vec<ModulePath> = Vec::new();
         for tree in uses(&self.code) {
-            found.extend(tree.into_iter().filter_map(|path| self.absolute(path, sources)));
+            found.extend(tree.into_iter().filter_map(|path| self.absolute(&path, sources)));
         }
         for path in inline_paths(&self.code) {
-            found.extend(self.absolute(path, sources));
+            found.extend(self.absolute(&path, sources));
         }
         found
     }
@@ -44,16 +44,16 @@ impl Source {
             let statement = statement.strip_prefix("(super)").unwrap_or(statement);
             statement.trim_start().strip_prefix("use ").map(expand)
         });
-        let paths = public.flatten().filter_map(|path| self.absolute(path, sources));
+        let paths = public.flatten().filter_map(|path| self.absolute(&path, sources));
         paths
             .filter_map(|path| Some((path.last()?.clone(), path.clone())))
             .collect()
     }
 
     /// A path as the file writes it, from the crate's root. `None` for a path into another crate.
-    fn absolute(&self, path: ModulePath, sources: &Sources) -> Option<ModulePath> {
+    fn absolute(&self, path: &[String], sources: &Sources) -> Option<ModulePath> {
         let mut base = self.module.clone();
-        let mut rest = path.as_slice();
+        let mut rest = path;
         match rest.first()?.as_str() {
             "crate" | "switchboard" => {
                 base.clear();

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
-use crate::harness::target::Target;
+use crate::harness::target::{Closed, Target};
 use crate::harness::{allow, request};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Every field: an interface. `null` stands for what is another each time.
+/// Every field, as the interface that it is. `null` stands for a value that differs every time.
 fn fields(client: Value) -> Value {
     let every = json!({
         "timestamp": null,
@@ -46,7 +46,7 @@ fn merged(mut base: Value, over: Value) -> Value {
     base
 }
 
-/// A line with the values that are expected, once those that nobody can know have been looked at.
+/// A line with the values that are expected, once those that differ each time have been looked at.
 fn checked(line: &str, expected: &Value) -> Value {
     let mut line: Value = serde_json::from_str(line).unwrap();
     let text = |field: &str| line[field].as_str().unwrap().to_owned();
@@ -119,8 +119,8 @@ fn no_field_is_both_a_value_and_the_prefix_of_another() {
 
 #[test]
 fn a_refusal_has_a_line_with_every_field() {
-    let nobody = Target::listen().address();
-    let mut server = Server::with(&Settings::new(&allow(&[("[fd00::1]:22", nobody)])));
+    let closed = Closed::bind();
+    let mut server = Server::with(&Settings::new(&allow(&[("[fd00::1]:22", closed.address())])));
     let refusals = [
         (
             request("[FD00::1]:22"),
@@ -139,7 +139,7 @@ fn a_refusal_has_a_line_with_every_field() {
             json!({"server.address": "other", "server.port": 2222, "status": 403, "reason": "not_allowed", "dial_ms": 0.0}),
         ),
         (
-            // Of what a client sends nothing reaches the log but a name that is well formed.
+            // Of the bytes that a client sends, only a well-formed name reaches the log.
             "CONNECT a\"%1b:22 HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
             json!({"status": 400, "reason": "malformed", "dial_ms": 0.0}),
         ),

@@ -10,7 +10,7 @@ use crate::harness::target::{Blackhole, Target};
 use crate::harness::{allow, eventually, request};
 use switchboard::drain::Drained;
 
-/// Every metric of ours: its type, and its labels in the order of the page.
+/// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
 const METRICS: [(&str, &str, &[&str]); 28] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
@@ -50,7 +50,7 @@ const METRICS: [(&str, &str, &[&str]); 28] = [
     ("switchboard_log_lines_dropped", "gauge", &[]),
 ];
 
-/// What the operating system knows of a process.
+/// The operating system's metrics of a process.
 const PROCESS: [(&str, &str); 5] = [
     ("process_cpu_seconds_total", "counter"),
     ("process_max_fds", "gauge"),
@@ -276,7 +276,7 @@ fn the_public_port_has_no_pages() {
 }
 
 #[test]
-fn a_drain_shows_before_anything_ends() {
+fn a_drain_shows_on_the_admin_port_before_any_tunnel_ends() {
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
     let proxy = Proxy::start(&format!("{list}drain: {{delay: 1h}}\n"));
@@ -304,7 +304,7 @@ fn a_drain_shows_before_anything_ends() {
 }
 
 #[test]
-fn slow_clients_of_the_admin_port_block_nobody() {
+fn slow_clients_of_the_admin_port_do_not_block_others() {
     let proxy = Proxy::start("");
     let slow: Vec<Peer> = (0..50)
         .map(|index| {
@@ -320,13 +320,13 @@ fn slow_clients_of_the_admin_port_block_nobody() {
     drop(slow);
 }
 
-/// Who asks for hundreds of pages at once, and takes none, would keep the others waiting and its place for long.
+/// A client that asks for hundreds of pages at once, and reads none, would hold its slot while others wait.
 #[test]
 fn a_connection_to_the_admin_port_has_one_page() {
     let proxy = Proxy::start("");
     let mut peer = Peer::connect(proxy.admin());
     peer.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2));
-    let said = peer.rest_as_text();
-    assert_eq!(said.matches("HTTP/1.1 200 OK").count(), 1, "{said}");
-    assert!(said.contains("connection: close"), "{said}");
+    let answer = peer.rest_as_text();
+    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 1, "{answer}");
+    assert!(answer.contains("connection: close"), "{answer}");
 }

@@ -1,6 +1,6 @@
 //! Budgets that tunnels share: of a target, of a client, of the process; reloaded under tunnels that run.
 //!
-//! How exactly they are kept is tested on a paused clock beside `src/budget.rs`; here, that every tunnel is under them.
+//! Their exactness is tested on a paused clock beside `src/budget.rs`; here, that every tunnel is under them.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::harness::target::Target;
 
 const RATE: u64 = 4 << 20;
 const BURST: u64 = 64 << 10;
-/// What each of three tunnels wants to move: together more than a second's worth.
+/// The bytes of each of three tunnels: together more than a second's worth.
 const EACH: usize = 2 << 20;
 
 #[test]
@@ -45,7 +45,7 @@ fn tunnels_keep_to_each_budget_together() {
 }
 
 #[test]
-fn a_keystroke_goes_before_bulk_and_a_raised_budget_frees_who_waits() {
+fn a_keystroke_goes_before_bulk_and_a_raised_budget_releases_waiting_tunnels() {
     let (bulk, shell) = (Target::listen(), Target::listen());
     let list = allow(&[("bulk:22", bulk.address()), ("shell:22", shell.address())]);
     let proxy = Proxy::start(&format!(

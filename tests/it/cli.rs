@@ -66,7 +66,7 @@ fn the_documented_settings_are_valid() {
 }
 
 #[test]
-fn what_is_wrong_with_the_usage_or_the_settings_ends_with_2() {
+fn faulty_usage_or_settings_end_with_status_2() {
     let faulty = Settings::new("unknown: 1\n");
     let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
     let table: [(&[&str], &str); 13] = [
@@ -108,7 +108,7 @@ fn what_is_wrong_with_the_usage_or_the_settings_ends_with_2() {
 }
 
 #[test]
-fn a_port_that_cannot_be_had_ends_with_1() {
+fn a_port_in_use_ends_with_status_1() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     for [listen, admin] in [[taken.as_str(), "127.0.0.1:0"], ["127.0.0.1:0", taken.as_str()]] {
@@ -120,7 +120,7 @@ fn a_port_that_cannot_be_had_ends_with_1() {
 }
 
 #[test]
-fn a_flag_goes_before_the_environment_and_that_before_the_file() {
+fn a_flag_overrides_the_environment_and_that_the_file() {
     let [by_file, by_environment, by_flag] = [Target::listen(), Target::listen(), Target::listen()];
     let lead = |target: &Target| format!("devbox:22={}", target.address());
     let settings = Settings::new(&allow(&[
@@ -201,7 +201,7 @@ fn the_log_filter_quietens_messages_but_not_the_access_log() {
 }
 
 #[test]
-fn help_tells_what_there_is() {
+fn help_lists_the_commands_and_options() {
     let (status, stdout, _) = run(switchboard(&["--help"]));
     assert_eq!(status, 0);
     for told in ["serve", "check", "--help", "--version"] {

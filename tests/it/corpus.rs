@@ -1,4 +1,4 @@
-//! What fuzzing begins with, and what it has found: every file of tests/corpus/.
+//! The seeds and the finds of fuzzing: every file of tests/corpus/.
 
 use std::fs;
 use std::path::Path;

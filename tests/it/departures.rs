@@ -13,7 +13,7 @@ fn proxy_to(blackhole: &Blackhole) -> Proxy {
 }
 
 #[test]
-fn a_client_that_leaves_during_the_dial_frees_it() {
+fn a_client_that_leaves_during_the_dial_ends_the_dial() {
     let leave: [fn(Peer); 3] = [Peer::reset, |mut client| client.finish(), drop];
     // Without early bytes a FIN means that it has left; with them only a reset does, however many they are.
     for (early, ways) in [

@@ -1,4 +1,4 @@
-//! The way down of the real binary: signals in, exit status out, and what clients see meanwhile.
+//! The drain of the real binary: signals in, exit status out, and what clients see meanwhile.
 
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;
@@ -37,7 +37,7 @@ fn after_a_signal_it_is_not_ready_but_still_accepts() {
 }
 
 #[test]
-fn tunnels_run_on_and_when_they_end_it_exits_with_0() {
+fn tunnels_run_on_and_after_the_last_the_status_is_0() {
     let target = Target::listen();
     let mut server = server_to(&target, "{delay: 0s, timeout: 1h}");
     let (mut client, mut service) = server.tunnel("devbox:22", &target);
@@ -64,7 +64,7 @@ fn tunnels_run_on_and_when_they_end_it_exits_with_0() {
 }
 
 #[test]
-fn past_the_deadline_it_cuts_tunnels_gently_and_exits_with_3() {
+fn past_the_deadline_tunnels_end_without_loss_and_the_status_is_3() {
     const BYTES: usize = 64 * 1024;
     let target = Target::listen();
     let mut server = server_to(&target, "{delay: 0s, timeout: 100ms, spread: 300ms}");
@@ -73,7 +73,7 @@ fn past_the_deadline_it_cuts_tunnels_gently_and_exits_with_3() {
         client.send(vec![b'u'; BYTES]);
         service.send(vec![b'd'; BYTES]);
     }
-    // All of it has been relayed, and nobody has read a byte of it yet.
+    // All of it has been relayed, and no byte of it was read yet.
     for direction in ["upload", "download"] {
         let labels = format!(r#"direction="{direction}",target_namespace="static",target_service="devbox:22""#);
         let all = f64::from(u32::try_from(8 * BYTES).unwrap());
@@ -118,7 +118,7 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 /// A port for TLS and for HTTP/2, and no target that answers.
-fn server_for_nobody(authority: &Authority, target: &Blackhole, drain: &str) -> Server {
+fn server_without_an_answering_target(authority: &Authority, target: &Blackhole, drain: &str) -> Server {
     let certificate = authority.server("server", &[]).setting();
     let list = allow(&[("devbox:22", target.address())]);
     Server::with(&Settings::new(&format!(
@@ -129,17 +129,17 @@ fn server_for_nobody(authority: &Authority, target: &Blackhole, drain: &str) -> 
 
 /// Clients that have come and have no tunnel: silent ones, and others in the middle of a head, of a TLS handshake, of
 /// the start of HTTP/2, and without a request on it.
-fn those_without_a_request(server: &Server) -> Vec<Peer> {
+fn clients_without_a_request(server: &Server) -> Vec<Peer> {
     let clients: Vec<_> = WITHOUT_A_REQUEST.map(|said| server.client(said)).into();
     server.settles("connections_unfinished", WITHOUT_A_REQUEST.len() as f64);
     clients
 }
 
 #[test]
-fn who_has_not_asked_for_a_tunnel_is_let_go_when_there_is_none_to_be_had() {
+fn a_drain_refuses_connections_without_a_request() {
     let (authority, target) = (Authority::new(), Blackhole::open());
-    let mut server = server_for_nobody(&authority, &target, "{delay: 0s, timeout: 1h}");
-    let mut clients = those_without_a_request(&server);
+    let mut server = server_without_an_answering_target(&authority, &target, "{delay: 0s, timeout: 1h}");
+    let mut clients = clients_without_a_request(&server);
     server.process.signal(Signal::TERM);
     assert_eq!(server.process.exit_status(), 0);
     let told = refusal(
@@ -154,10 +154,10 @@ fn who_has_not_asked_for_a_tunnel_is_let_go_when_there_is_none_to_be_had() {
 }
 
 #[test]
-fn a_second_signal_does_not_wait_for_who_has_not_asked_for_a_tunnel() {
+fn a_second_signal_does_not_wait_for_connections_without_a_tunnel() {
     let (authority, target) = (Authority::new(), Blackhole::open());
-    let mut server = server_for_nobody(&authority, &target, "{delay: 1h}");
-    let _clients = those_without_a_request(&server);
+    let mut server = server_without_an_answering_target(&authority, &target, "{delay: 1h}");
+    let _clients = clients_without_a_request(&server);
     let _dialling = server.client(request("devbox:22"));
     target.expect_dials(1);
     server.process.signal(Signal::TERM);
@@ -168,9 +168,9 @@ fn a_second_signal_does_not_wait_for_who_has_not_asked_for_a_tunnel() {
 }
 
 #[test]
-fn who_waits_for_a_target_at_the_deadline_is_refused_and_no_tunnel_that_was_cut() {
+fn a_dial_at_the_deadline_of_the_drain_is_refused_and_counts_as_no_cut_tunnel() {
     let (authority, target) = (Authority::new(), Blackhole::open());
-    let mut server = server_for_nobody(&authority, &target, "{delay: 0s, timeout: 100ms, spread: 1h}");
+    let mut server = server_without_an_answering_target(&authority, &target, "{delay: 0s, timeout: 100ms, spread: 1h}");
     let mut dialling = server.client(request("devbox:22"));
     target.expect_dials(1);
     server.process.signal(Signal::TERM);
@@ -184,7 +184,7 @@ fn who_waits_for_a_target_at_the_deadline_is_refused_and_no_tunnel_that_was_cut(
     are_refused_for_the_drain(&mut server, 1);
 }
 
-/// Each of them has its line, and nobody had to be given up.
+/// Each of them has its line, and the process waited for all of them.
 #[track_caller]
 fn are_refused_for_the_drain(server: &mut Server, clients: usize) {
     let lines = server.process.stdout.rest();
@@ -197,7 +197,7 @@ fn are_refused_for_the_drain(server: &mut Server, clients: usize) {
 }
 
 #[test]
-fn asked_on_the_admin_port_it_drains_like_after_a_signal() {
+fn a_drain_by_the_admin_port_is_like_one_by_a_signal() {
     let target = Target::listen();
     let mut server = server_to(&target, "{delay: 0s, timeout: 1h}");
     let (mut client, mut service) = server.tunnel("devbox:22", &target);
@@ -222,7 +222,7 @@ fn asked_on_the_admin_port_it_drains_like_after_a_signal() {
 }
 
 #[test]
-fn a_page_in_a_browser_of_the_same_host_begins_no_drain() {
+fn a_web_page_cannot_begin_a_drain() {
     let target = Target::listen();
     let server = server_to(&target, "{delay: 0s}");
     // What a browser sends that `kubectl port-forward` brings here: another site's form, and a name that was rebound.
@@ -254,7 +254,7 @@ fn a_page_in_a_browser_of_the_same_host_begins_no_drain() {
 }
 
 #[test]
-fn after_it_was_asked_the_second_signal_ends_it_at_once() {
+fn after_a_drain_by_the_admin_port_the_second_signal_ends_it_at_once() {
     let target = Target::listen();
     let mut server = server_to(&target, "{delay: 1h}");
     let _tunnel = server.tunnel("devbox:22", &target);
@@ -300,7 +300,7 @@ fn the_command_waits_until_few_enough_tunnels_are_left() {
 }
 
 #[test]
-fn the_command_says_when_nobody_can_be_asked() {
+fn the_command_reports_an_unreachable_admin_port() {
     let target = Target::listen();
     let server = server_to(&target, "{delay: 0s}");
     let public = server.public().to_string();

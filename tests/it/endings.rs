@@ -1,4 +1,4 @@
-//! How tunnels end: what both sides see of it, and which one counter it is.
+//! The ends of tunnels, as both sides see them, and the one counter of each.
 
 use crate::harness::allow;
 use crate::harness::peer::Peer;
@@ -161,7 +161,7 @@ fn each_ending_is_seen_by_both_sides_and_counted_once() {
     }
 }
 
-/// Bytes that one side has sent just before its end still come, whoever ends it.
+/// Bytes that one side has sent just before its end still arrive, whichever side ends it.
 #[test]
 fn an_orderly_end_loses_no_byte() {
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|index| index.to_le_bytes()[0]).collect();

@@ -1,4 +1,4 @@
-//! What the black-box tests share: a proxy, the peers on both sides of it, and its numbers. Nothing waits for ever.
+//! The harness of the black-box tests: a proxy, the peers on both sides of it, and its figures. Nothing waits for ever.
 
 pub(crate) mod authority;
 pub(crate) mod haproxy;
@@ -16,10 +16,11 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The deadline of every wait. It never decides a test that passes, on however busy a machine: it only ends one that hangs.
+/// The deadline of every wait. It never decides a test that passes, on however busy a machine: it only ends one that
+/// hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
-/// What a client reads before the first byte of its target.
+/// The answer in front of the first byte of the target.
 pub(crate) const CONFIRMATION: &str = "HTTP/1.1 200 Connection established\r\n\r\n";
 
 /// Tries until there is a value, which is then returned, or the deadline has passed.
@@ -43,14 +44,15 @@ pub(crate) fn allow(targets: &[(&str, SocketAddr)]) -> String {
     section
 }
 
-/// These settings, on ports that the kernel chooses where they name none. Most peers of the tests speak no SSH, and all
-/// of them are one client: unless the settings say otherwise, they need not, and it may take what it wants.
+/// These settings, on ports that the kernel chooses where they name none. Most peers of the tests speak no SSH, all of
+/// them are one client, and on a busy machine they are slow: unless the settings say otherwise, they may.
 pub(crate) fn on_free_ports(settings: &str) -> String {
     let unless = |named: &str, line: &'static str| if settings.contains(named) { "" } else { line };
     let listen = unless("listen:", "listen: 127.0.0.1:0\n");
     let protocol = unless("ssh_only:", "ssh_only: false\n");
     let limits = unless("limits:", ONE_CLIENT);
-    format!("{listen}admin: 127.0.0.1:0\n{settings}{protocol}{limits}")
+    let timeouts = unless("timeouts:", PATIENT);
+    format!("{listen}admin: 127.0.0.1:0\n{settings}{protocol}{limits}{timeouts}")
 }
 
 /// A request that every client could have sent.
@@ -68,4 +70,5 @@ pub(crate) fn refusal(status: u16, phrase: &str, proxy_status: &str, fields: &st
 }
 
 const ONE_CLIENT: &str = "limits: {client: {max_tunnels: unlimited, connects_per_second: unlimited}}\n";
+const PATIENT: &str = "timeouts: {head: 2m}\n";
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(5);

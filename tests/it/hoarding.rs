@@ -1,4 +1,4 @@
-//! Caps on tunnels, connections and dials: so many pass and the next does not, and every place is free again.
+//! Caps on tunnels, connections and dials: the one above the cap is refused, and every slot is free again.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ fn caps(most: u32) -> [(String, String); 3] {
 
 /// A tunnel, as soon as there is a slot for it.
 #[track_caller]
-fn opens(proxy: &Proxy, target: &Target) -> (Peer, Peer) {
+fn open_when_free(proxy: &Proxy, target: &Target) -> (Peer, Peer) {
     let client = eventually("a free slot", || {
         let mut client = proxy.client(request("devbox:22"));
         (client.read_once() == CONFIRMATION.as_bytes()).then_some(client)
@@ -52,7 +52,7 @@ fn opens(proxy: &Proxy, target: &Target) -> (Peer, Peer) {
 }
 
 #[test]
-fn so_many_tunnels_pass_the_next_does_not_and_every_ending_gives_its_place_back() {
+fn a_tunnel_above_the_cap_is_refused_and_every_ending_frees_its_slot() {
     type Ending = fn(Peer, Peer);
     let endings: [(&str, Ending); 6] = [
         ("the client closes", |client, _server| drop(client)),
@@ -88,18 +88,18 @@ fn so_many_tunnels_pass_the_next_does_not_and_every_ending_gives_its_place_back(
         let mut open: Vec<_> = (0..3).map(|_| proxy.tunnel("devbox:22", &target)).collect();
         for (what, end) in endings {
             assert_eq!(proxy.answer("devbox:22"), too_many, "{what}");
-            target.expect_nobody();
+            target.expect_no_connection();
             let (client, server) = open.remove(0);
             end(client, server);
-            open.push(opens(&proxy, &target));
+            open.push(open_when_free(&proxy, &target));
         }
         assert_eq!(proxy.answer("devbox:22"), too_many);
-        target.expect_nobody();
+        target.expect_no_connection();
     }
 }
 
 #[test]
-fn a_dial_that_comes_to_nothing_gives_its_places_back() {
+fn a_failed_dial_frees_its_slots() {
     let closed = Closed::bind();
     for (settings, too_many) in caps(1) {
         let (target, hole) = (Target::listen(), Blackhole::open());
@@ -128,12 +128,12 @@ fn a_dial_that_comes_to_nothing_gives_its_places_back() {
         hole.expect_dials(0);
         proxy.reload(&list(target.address(), &[]));
         proxy.settles("allowlist_targets", 2.0);
-        drop(opens(&proxy, &target));
+        drop(open_when_free(&proxy, &target));
     }
 }
 
 #[test]
-fn what_one_client_takes_another_does_not_miss() {
+fn a_clients_cap_does_not_affect_other_clients() {
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
     let proxy = Proxy::start(&format!("{list}limits: {{client: {{max_tunnels: 1}}}}\n"));
@@ -146,7 +146,7 @@ fn what_one_client_takes_another_does_not_miss() {
 }
 
 #[test]
-fn more_clients_than_may_do_not_wait_for_one_target() {
+fn dials_of_one_target_are_capped() {
     let hole = Blackhole::open();
     let list = allow(&[("hole:22", hole.address())]);
     let limits = "limits: {target: {max_dials: 2}, client: {connects_per_second: unlimited}}\n";
@@ -165,7 +165,7 @@ fn more_clients_than_may_do_not_wait_for_one_target() {
 }
 
 #[test]
-fn a_client_that_connects_too_often_is_told_when_to_come_back() {
+fn a_client_above_its_connect_rate_gets_429_with_retry_after() {
     const BURST: u64 = 5;
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
@@ -188,7 +188,7 @@ fn a_client_that_connects_too_often_is_told_when_to_come_back() {
         (BURST..=BURST + start.elapsed().as_secs() + 1).contains(&passed),
         "{passed}"
     );
-    target.expect_nobody();
+    target.expect_no_connection();
     // One that closes and comes again does not begin anew, and another client is none the worse.
     let mut other = Peer::connect_from(ELSEWHERE, proxy.public());
     other.send(request("devbox:22"));
@@ -203,7 +203,7 @@ fn a_client_that_connects_too_often_is_told_when_to_come_back() {
 }
 
 #[test]
-fn whoever_has_been_silent_for_longest_makes_room_for_the_next() {
+fn the_oldest_silent_connection_is_evicted_first() {
     let crowded = full(503, "too many requests are incomplete, try again", 1);
     for (limit, sources) in [("client", [1, 1, 1, 1]), ("total", [1, 2, 3, 4])] {
         let target = Target::listen();
@@ -238,9 +238,9 @@ fn whoever_has_been_silent_for_longest_makes_room_for_the_next() {
     }
 }
 
-/// Refused clients may take a second to leave: they hold a place as those do whose request is not complete.
+/// Refused clients may take a second to leave: they hold a slot, as connections with an incomplete request do.
 #[test]
-fn clients_that_do_not_leave_after_their_refusal_make_room_too() {
+fn refused_clients_that_linger_are_evicted_too() {
     let limits = "limits: {client: {max_unfinished: 10, connects_per_second: unlimited}}\n";
     let proxy = Proxy::start(limits);
     let stay: Vec<Peer> = (0..300)
@@ -261,7 +261,7 @@ fn clients_that_do_not_leave_after_their_refusal_make_room_too() {
 }
 
 #[test]
-fn a_thousand_slow_and_silent_clients_keep_nobody_waiting() {
+fn a_thousand_slow_and_silent_clients_delay_no_login() {
     const EACH: u16 = 50;
     let echo = Echo::listen();
     let list = allow(&[("echo:22", echo.address())]);
@@ -323,7 +323,7 @@ fn caps_change_under_tunnels_that_run() {
     let (second, _) = proxy.tunnel("devbox:22", &target);
     proxy.reload(&with(&one));
     proxy.settles("tunnels_limit", 1.0);
-    // Nobody is thrown out, and nobody comes until there is room.
+    // No tunnel ends for it, and none is opened until a slot is free.
     first.send("still");
     server.expect("still");
     assert_eq!(proxy.answer("devbox:22"), too_many);
@@ -335,13 +335,13 @@ fn caps_change_under_tunnels_that_run() {
     assert_eq!(proxy.answer("devbox:22"), too_many);
     proxy.reload(&with(&two));
     proxy.settles("tunnels_limit", 2.0);
-    opens(&proxy, &target);
+    open_when_free(&proxy, &target);
     first.send("still");
     server.expect("still");
 }
 
 #[test]
-fn the_cap_follows_from_the_descriptors_and_they_are_never_used_up() {
+fn the_cap_follows_from_the_descriptor_limit_which_is_never_reached() {
     const DESCRIPTORS: u32 = 256;
     let echo = Echo::listen();
     let list = allow(&[("echo:22", echo.address())]);
@@ -350,8 +350,8 @@ fn the_cap_follows_from_the_descriptors_and_they_are_never_used_up() {
     ));
     let command = switchboard_with_descriptors(DESCRIPTORS, &["serve", "--config", settings.path()]);
     let server = Server::start(command);
-    let room = server.scrape().value("tunnels_limit");
-    assert!((50.0..100.0).contains(&room), "{room}");
+    let slots = server.scrape().value("tunnels_limit");
+    assert!((50.0..100.0).contains(&slots), "{slots}");
     // Silent ones take descriptors as well.
     let silent: Vec<Peer> = (0..DESCRIPTORS).map(|_| server.client("")).collect();
     for _ in 0..2 {
@@ -368,7 +368,7 @@ fn the_cap_follows_from_the_descriptors_and_they_are_never_used_up() {
             refused,
             full(503, "the proxy has reached its tunnel limit, try again later", 5)
         );
-        assert_eq!(open.len().to_string(), room.to_string());
+        assert_eq!(open.len().to_string(), slots.to_string());
         for client in &mut open {
             client.send("served");
             client.expect("served");

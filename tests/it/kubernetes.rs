@@ -1,9 +1,8 @@
 //! The real binary follows a Kubernetes API server through everything that can go wrong with one.
 //!
 //! Each test has a network of its own (see `kubernetes/lab.rs`), and in it a proxy, pods and a fake API server that
-//! does what the scenario says. The scenarios of `kubernetes/shapes.rs` and `kubernetes/changes.rs` need nobody to fail,
+//! does what the scenario says. The scenarios of `kubernetes/shapes.rs` and `kubernetes/changes.rs` need no failure,
 //! and run against a real API server too: `make test-kubernetes KUBECONFIG=…`.
-mod afar;
 mod api;
 mod changes;
 mod cluster;
@@ -15,9 +14,10 @@ mod objects;
 mod outages;
 mod pods;
 mod proxy;
+mod remote_drain;
+mod send_proxy_protocol;
 mod shapes;
 mod stage;
-mod told;
 mod trust;
 mod uplink;
 mod vanished;

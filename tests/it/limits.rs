@@ -1,7 +1,7 @@
 //! A tunnel keeps to its limits in real time, whatever moves its bytes.
 //!
-//! What a limit allows is computed from the clock at every read, so a busy machine cannot break that bound. That a flow
-//! is not much slower than its limit is asserted by half: the exact figures are in `benches/throttle.rs`.
+//! The allowance of a limit is computed from the clock at every read, so a busy machine cannot break that bound. That a
+//! flow is not much slower than its limit is asserted by half: the exact figures are in `benches/throttle.rs`.
 
 use std::future::pending;
 use std::time::Duration;
@@ -33,21 +33,21 @@ async fn for_each_setup(test: impl AsyncFn(Rig)) {
     tokio::join!(test(one), test(two), test(three), test(four), test(five));
 }
 
-/// Who sends in that direction, and who receives.
-fn ways(direction: Direction, client: TcpStream, target: TcpStream) -> (TcpStream, TcpStream) {
+/// The sender and the receiver of that direction.
+fn sender_and_receiver(direction: Direction, client: TcpStream, target: TcpStream) -> (TcpStream, TcpStream) {
     match direction {
         Direction::Upload => (client, target),
         Direction::Download => (target, client),
     }
 }
 
-/// Sends for as long as somebody takes it.
+/// Sends until the other end is closed.
 async fn flood(to: &mut TcpStream) {
     let bytes = vec![1; 256 << 10];
     while to.write_all(&bytes).await.is_ok() {}
 }
 
-/// How many bytes come until then; none of them before `allowed` says so.
+/// The number of bytes received until `enough`; never more than `allowed` at the time.
 async fn receive(from: &mut TcpStream, enough: impl Fn(u64) -> bool, allowed: impl Fn() -> f64) -> u64 {
     let mut buffer = vec![0; 256 << 10];
     let mut received = 0;
@@ -59,7 +59,7 @@ async fn receive(from: &mut TcpStream, enough: impl Fn(u64) -> bool, allowed: im
     received
 }
 
-/// What a limit lets through from now on, as time goes by.
+/// The allowance of a limit from now on, as time goes by.
 fn allowance(rate: u64, burst: u64) -> impl Fn() -> f64 {
     let start = Instant::now();
     move || burst as f64 + rate as f64 * start.elapsed().as_secs_f64() * 1.02
@@ -72,10 +72,10 @@ async fn keeps_to(rate: u64) {
             let allowed = allowance(rate, BURST);
             let start = Instant::now();
             let script = async |client, target| {
-                let (mut from, mut to) = ways(direction, client, target);
+                let (mut from, mut to) = sender_and_receiver(direction, client, target);
                 let period = Duration::from_millis(1200);
                 tokio::select! {
-                    () = flood(&mut from) => unreachable!("nobody ends it"),
+                    () = flood(&mut from) => unreachable!("it never ends"),
                     received = receive(&mut to, |_| start.elapsed() >= period, allowed) => received,
                 }
             };
@@ -151,7 +151,8 @@ async fn a_changed_limit_is_followed_while_the_tunnel_runs() {
                     // It would take a minute at the old rate.
                     timeout(Duration::from_secs(50), much).await.expect("faster at once");
                     set(&rig.upload, SLOW, BURST);
-                    // It may sleep, or read, under the old rate for once more; what the kernel holds is counted already.
+                    // It may sleep, or read, under the old rate for once more; what the kernel holds is counted
+                    // already.
                     let in_flight = FAST as f64 * LONGEST_WAIT.as_secs_f64() + f64::from(1 << 20);
                     let before = rig.meter.bytes(Direction::Upload);
                     let (start, allowed) = (Instant::now(), allowance(SLOW, BURST));
@@ -164,7 +165,7 @@ async fn a_changed_limit_is_followed_while_the_tunnel_runs() {
                 }
             };
             tokio::select! {
-                () = flood(&mut client) => unreachable!("nobody ends it"),
+                () = flood(&mut client) => unreachable!("it never ends"),
                 () = changes => {}
             }
         };
@@ -174,7 +175,7 @@ async fn a_changed_limit_is_followed_while_the_tunnel_runs() {
 }
 
 #[tokio::test]
-async fn the_limit_of_one_direction_is_none_of_the_other() {
+async fn the_limit_of_one_direction_does_not_apply_to_the_other() {
     const RATE: u64 = 64 << 10;
     const FREE: u64 = 16 << 20;
     for_each_setup(async |rig| {
@@ -188,7 +189,7 @@ async fn the_limit_of_one_direction_is_none_of_the_other() {
             let before = (rig.meter.bytes(limited), rig.totals.throttled(free));
             let allowed = allowance(RATE, BURST);
             let script = async |client: TcpStream, target: TcpStream| {
-                let (mut slow, mut fast) = ways(limited, client, target);
+                let (mut slow, mut fast) = sender_and_receiver(limited, client, target);
                 let ((mut slow_reads, mut slow_writes), (mut fast_reads, mut fast_writes)) =
                     (slow.split(), fast.split());
                 let bytes = vec![1; 256 << 10];
@@ -203,9 +204,9 @@ async fn the_limit_of_one_direction_is_none_of_the_other() {
                     }
                 };
                 tokio::select! {
-                    () = send => unreachable!("nobody ends it"),
-                    () = send_free => unreachable!("nobody ends it"),
-                    () = read => unreachable!("nobody ends it"),
+                    () = send => unreachable!("it never ends"),
+                    () = send_free => unreachable!("it never ends"),
+                    () = read => unreachable!("it never ends"),
                     // It would take four minutes at the other's rate: the deadline of the rig is half of that.
                     () = read_free => {}
                 }

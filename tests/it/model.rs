@@ -1,7 +1,7 @@
 //! The relay against a small reference of one tunnel: random schedules on both sides, real connections between them.
 //!
-//! `SWITCHBOARD_MODEL_CASES=5000` tries more schedules than usual. One that fails is shrunk and printed: its steps can be
-//! put into `KNOWN` as they are.
+//! `SWITCHBOARD_MODEL_CASES=5000` tries more schedules than usual. One that fails is shrunk and printed: its steps can
+//! be put into `KNOWN` as they are.
 
 mod http2;
 mod peer;
@@ -17,7 +17,7 @@ use crate::harness::loopback::{Rig, SETUPS, Setup};
 use http2::Resets;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use schedule::{Schedule, Step, Who, schedule};
+use schedule::{Role, Schedule, Step, schedule};
 use socket2::SockRef;
 use stage::{Direct, Disagreement, pair, perform};
 use switchboard::outcome::{Close, Reason, Side};
@@ -25,10 +25,10 @@ use switchboard::relay::Engine;
 use tls::Protocol;
 use tokio::runtime::Builder;
 
+use Role::{Client, Target};
 use Step::{Finish, Pass, Reset, Resume, Send, Settle, Stall};
-use Who::{Client, Target};
 
-/// What carries the client's end of the tunnel.
+/// The carrier of the client's end of the tunnel.
 #[derive(Clone, Copy, Debug)]
 enum Downstream {
     Plain,
@@ -46,7 +46,7 @@ impl Downstream {
         Self::Http2OverTls,
     ];
 
-    /// The kernel cannot move what is encrypted or framed: who asks it to has to do without.
+    /// The kernel cannot move what is encrypted or framed: splicing engines fall back.
     fn setups(self) -> &'static [Setup] {
         match self {
             Self::Plain => &SETUPS,
@@ -132,7 +132,7 @@ fn cases() -> u32 {
     }
 }
 
-/// The usual schedules are the same every time; who asks for more gets others.
+/// The usual schedules are the same every time; further ones are random.
 fn seed() -> RngSeed {
     match env::var_os("SWITCHBOARD_MODEL_CASES") {
         Some(_) => RngSeed::Random,
@@ -144,7 +144,7 @@ fn seed() -> RngSeed {
 const KNOWN: &[(&[Step], Side, Reason)] = &[
     (&[Send(Client, 5), Send(Target, 300_000)], Side::Client, Reason::Eof),
     (&[Finish(Target), Settle, Send(Client, 9)], Side::Target, Reason::Eof),
-    // Somebody who stalls loses nothing, and hides no reset of the other.
+    // A side that stalls loses nothing, and hides no reset of the other.
     (
         &[Stall(Target), Send(Client, 500_000), Pass(9), Resume(Target)],
         Side::Client,
@@ -166,7 +166,7 @@ const KNOWN: &[(&[Step], Side, Reason)] = &[
         Side::Target,
         Reason::Reset,
     ),
-    // Half of a tunnel can be reset as well, and who has finished takes nothing back by it.
+    // Half of a tunnel can be reset as well, and a side that has finished takes nothing back by it.
     (&[Finish(Client), Settle, Reset(Target)], Side::Target, Reason::Reset),
     (
         &[Send(Target, 200_000), Finish(Target), Settle, Reset(Target)],
@@ -206,5 +206,5 @@ const TYPED_AHEAD: [Step; 82] = {
 };
 /// Milliseconds: what does not happen is waited for in vain.
 const LONGEST_SHRINK: u32 = 60_000;
-/// How many schedules, each over every downstream and engine.
+/// The number of schedules, each over every downstream and engine.
 const USUAL: u32 = 600;

@@ -184,7 +184,7 @@ fn forwards_like_vs_code(client: &Client) {
     assert_tunnel(client, &login.proxy.access_lines(1)[0]);
 }
 
-/// Starts the session on a port that was free a moment ago, and again when somebody else was faster.
+/// Starts the session on a port that was free a moment ago, and again when another process has taken it.
 fn vs_code_session(login: &Login) -> (std::net::SocketAddr, Process) {
     for _ in 0..8 {
         let socks = sshd::free_address();
@@ -267,7 +267,7 @@ fn shows_refusals(client: &Client) {
 }
 
 #[test]
-fn a_certificate_opens_what_demands_it_by_the_name_that_the_proxy_has() {
+fn a_client_certificate_opens_a_target_that_demands_one() {
     let login = Login::through(&clients::SWITCHBOARD_TLS);
     for (number, client) in [
         &clients::SWITCHBOARD_CERTIFICATE,
@@ -308,7 +308,7 @@ fn curl_tunnels_to_a_banner() {
     let login = Login::through(&clients::SWITCHBOARD);
     let directory = tempfile::tempdir().unwrap();
     let mut curl = quiet(program("curl", "curl"));
-    curl.args(["--silent", "--show-error", "--max-time", "20", "-p", "-x"])
+    curl.args(["--silent", "--show-error", "--max-time", "120", "-p", "-x"])
         .arg(format!("http://{}", login.proxy.address))
         .arg(format!("telnet://{HOST}:{}", login::PORT));
     // A client that is not ssh: sshd shows its own line, says what is wrong and hangs up.
@@ -328,7 +328,7 @@ fn curl_tunnels_to_a_banner() {
 
 /// ssh kills its ProxyCommand as soon as that closes stdout: what there is to say must be out by then.
 #[test]
-fn switchboard_connect_says_why_before_it_hangs_up() {
+fn switchboard_connect_prints_the_reason_before_it_hangs_up() {
     let login = Login::through(&clients::SWITCHBOARD);
     // Many times: it is a race that was lost once in six.
     for _ in 0..50 {
@@ -353,7 +353,7 @@ fn switchboard_connect_says_why_before_it_hangs_up() {
     }
 }
 
-/// Kubernetes sends SIGTERM and waits: who is logged in may finish.
+/// Kubernetes sends SIGTERM and waits: sessions may finish.
 #[test]
 fn a_session_outlives_sigterm() {
     let mut login = Login::through(&clients::SWITCHBOARD);
@@ -388,7 +388,7 @@ fn echo(session: &mut Process, stdout: &Lines, text: &str) {
         .unwrap();
 }
 
-/// sshd 9.8 and later punishes addresses that connect and do not log in, and everybody has the proxy's.
+/// sshd 9.8 and later punishes addresses that connect and do not log in, and all of them have the proxy's.
 #[test]
 fn sshd_sees_the_logins_and_no_other_connection() {
     let mut login = Login::through(&clients::NC);
@@ -423,7 +423,7 @@ fn the_readme_gives_these_commands() {
         clients::SWITCHBOARD_TLS,
         clients::PROXYTUNNEL_TLS,
     ] {
-        // A proxy for everybody has a certificate that everybody trusts.
+        // A public proxy has a certificate that its clients trust.
         let command = client.proxy_command.replace(" --ca ca.crt", "").replace(" -z", "");
         let line = format!("ProxyCommand {command}");
         assert!(
@@ -451,7 +451,7 @@ fn assert_tunnel(client: &Client, line: &str) {
     assert!(ended, "{line}");
 }
 
-/// The client has come by the door that it is tested for.
+/// The client has spoken the protocol that it is tested for.
 fn assert_spoken(client: &Client, line: &str) {
     let [tls, http] = client.spoken;
     for field in [

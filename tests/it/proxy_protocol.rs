@@ -1,4 +1,5 @@
-//! The PROXY protocol: whose header is believed, what becomes of the others, and what HAProxy and we make of each other.
+//! The PROXY protocol: whose header is believed, what becomes of the others, and what HAProxy and we make of each
+//! other.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -50,7 +51,7 @@ fn known(address: &str, port: u64) -> (String, u64, String) {
 }
 
 #[test]
-fn a_trusted_header_says_who_the_client_is_however_it_comes() {
+fn a_trusted_header_names_the_client_however_it_is_chopped() {
     let target = Target::listen();
     let mut server = server(&trusting("10.0.0.0/8, 127.0.0.0/8"), target.address());
     let version_1 = b"PROXY TCP6 2001:db8::1 2001:db8::2 4321 8080\r\n".to_vec();
@@ -77,7 +78,7 @@ fn a_trusted_header_says_who_the_client_is_however_it_comes() {
 }
 
 #[test]
-fn limits_are_of_the_client_that_the_header_names() {
+fn limits_apply_to_the_client_that_the_header_names() {
     let target = Target::listen();
     let limits = "limits: {client: {max_tunnels: 1}}\n";
     let list = allow(&[("a:22", target.address())]);
@@ -97,7 +98,7 @@ fn limits_are_of_the_client_that_the_header_names() {
 }
 
 #[test]
-fn without_the_clients_address_the_sockets_own_counts() {
+fn a_header_without_an_address_leaves_the_sockets_own() {
     let target = Target::listen();
     let mut server = server(&trusting("127.0.0.1/32"), target.address());
     for header in [
@@ -114,7 +115,7 @@ fn without_the_clients_address_the_sockets_own_counts() {
 }
 
 #[test]
-fn a_stranger_is_refused_and_not_believed() {
+fn a_header_from_an_untrusted_address_is_refused() {
     let target = Target::listen();
     let mut server = server(&trusting("10.0.0.0/8"), target.address());
     let spoofed = format!("PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n{}", request("a:22"));
@@ -132,11 +133,11 @@ fn a_stranger_is_refused_and_not_believed() {
     }
     let refused = r#"connect_requests_total{code="403",reason="untrusted_proxy"}"#;
     assert_eq!(server.scrape().value(refused), 3.0);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]
-fn a_connection_without_a_sound_header_is_refused() {
+fn a_connection_without_a_valid_header_is_refused() {
     let target = Target::listen();
     let proxy = Proxy::start(&(trusting("127.0.0.1/32") + &allow(&[("a:22", target.address())])));
     let endless = format!("PROXY TCP4 {}", "1".repeat(4000));
@@ -170,7 +171,7 @@ fn a_connection_without_a_sound_header_is_refused() {
     let refused = r#"connect_requests_total{code="400",reason="bad_proxy_header"}"#;
     let count = f64::from(u32::try_from(bad.len()).unwrap());
     proxy.settles(refused, count);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]
@@ -204,7 +205,7 @@ fn a_header_has_as_much_time_as_the_head() {
 }
 
 #[test]
-fn a_probe_that_says_nothing_or_speaks_for_itself_is_no_request() {
+fn a_probe_without_a_request_is_not_logged() {
     let target = Target::listen();
     let mut server = server(&trusting("127.0.0.1/32"), target.address());
     for bytes in [b"".as_slice(), b"PROXY UNKNOWN\r\n", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"] {
@@ -219,7 +220,7 @@ fn a_probe_that_says_nothing_or_speaks_for_itself_is_no_request() {
 }
 
 #[test]
-fn a_target_that_wants_it_is_told_first_who_the_client_is() {
+fn a_target_with_send_proxy_protocol_gets_the_header_first() {
     let (one, two) = (Target::listen(), Target::listen());
     let targets = format!(
         "allowlist:\n  static:\n    - {{name: \"a:22\", addresses: [\"{}\"], send_proxy_protocol: v1}}\n    \
@@ -251,7 +252,7 @@ fn a_target_that_wants_it_is_told_first_who_the_client_is() {
 }
 
 #[test]
-fn haproxy_in_front_names_its_clients() {
+fn haproxy_downstream_names_its_clients() {
     for keyword in [
         "send-proxy",
         "send-proxy-v2",
@@ -292,7 +293,7 @@ fn haproxys_health_checks_pass_and_count_as_no_request() {
 }
 
 #[test]
-fn haproxy_behind_understands_what_it_is_told() {
+fn haproxy_upstream_understands_the_header() {
     for version in ["v1", "v2"] {
         let haproxy = HaProxy::naming_clients();
         let targets = format!(

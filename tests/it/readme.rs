@@ -21,9 +21,10 @@ fn every_refusal_has_a_row_and_no_other_has_one() {
         .collect();
     for refusal in Refusal::ALL {
         let (status, label) = (refusal.status(), refusal.label());
-        let answered = match refusal {
-            Refusal::Malformed(_) => format!("| {status} | a sentence that names the fault"),
-            refusal => format!("| {status} | `{}` |", refusal.phrase()),
+        let answered = if let Refusal::Malformed(_) = refusal {
+            format!("| {status} | a sentence that names the fault")
+        } else {
+            format!("| {status} | `{}` |", refusal.phrase())
         };
         let unanswered = format!("| `{label}` | {status} |");
         let before = rows.len();
@@ -90,7 +91,7 @@ fn limits() -> Vec<(&'static str, &'static str)> {
 }
 
 #[test]
-fn every_limit_that_is_told_has_the_default_that_is_told() {
+fn every_limit_in_security_md_has_its_default() {
     let limits = limits();
     assert!(limits.len() > 10, "{limits:?}");
     for (setting, default) in &limits {
@@ -114,7 +115,7 @@ fn every_limit_that_is_told_has_the_default_that_is_told() {
 }
 
 #[test]
-fn every_cap_and_timeout_is_told() {
+fn every_cap_and_timeout_is_in_security_md() {
     let mut section = ["", ""];
     let mut seen = 0;
     for line in include_str!("../../config/switchboard.yaml").lines() {
@@ -130,8 +131,8 @@ fn every_cap_and_timeout_is_told() {
         let path = [section[0], section[1], key].join(".").replace("..", ".");
         if path.starts_with("timeouts.") && value.len() > 1 || key.starts_with("max_") || key.starts_with("connects_") {
             seen += 1;
-            let told = limits().iter().any(|(setting, _)| *setting == path);
-            assert!(told, "{path} is not in SECURITY.md");
+            let has_row = limits().iter().any(|(setting, _)| *setting == path);
+            assert!(has_row, "{path} is not in SECURITY.md");
         }
     }
     assert!(seen > 10, "{seen}");

@@ -1,4 +1,4 @@
-//! What a client is told when its tunnel cannot be had, and when.
+//! The refusals that clients get, and when.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::harness::{CONFIRMATION, allow, refusal, request};
 use switchboard::drain::Drained;
 
 #[test]
-fn each_way_to_fail_has_its_answer() {
+fn each_refusal_has_its_answer() {
     let target = Target::listen();
     let (closed, blackhole) = (Closed::bind(), Blackhole::open());
     let list = allow(&[
@@ -24,7 +24,7 @@ fn each_way_to_fail_has_its_answer() {
     let not_allowed = refusal(403, "the target is not on the allowlist", "http_request_denied", "");
     let table = [
         ("nowhere:22", "not_allowed", not_allowed.clone()),
-        // The same answer: a stranger is not to learn which names there are.
+        // The same answer: it must not reveal which names exist.
         ("here:23", "not_allowed", not_allowed),
         (
             "refuses:22",
@@ -47,7 +47,7 @@ fn each_way_to_fail_has_its_answer() {
     proxy.settles("connections_active", 0.0);
     assert_eq!(proxy.scrape().value("dial_duration_seconds_count"), 2.0);
     blackhole.expect_dials(0);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]
@@ -67,20 +67,20 @@ fn the_next_address_is_dialled_when_one_fails() {
     }
 }
 
-/// Whether the reset comes before the 200 or after it is the kernel's affair: it is never told as anything else.
+/// The kernel's timing decides whether the reset comes before the 200 or after it.
 #[test]
-fn a_target_that_accepts_and_resets_has_refused_or_reset() {
+fn a_reset_of_the_target_is_a_502_or_a_reset_of_the_tunnel() {
     let target = Target::listen();
     let proxy = Proxy::start(&allow(&[("resets:22", target.address())]));
     let refused = refusal(502, "the target refused the connection", "connection_refused", "");
     for _ in 0..50 {
         let mut client = proxy.client(request("resets:22"));
         target.accept().reset();
-        let told = client.read_once();
-        if told == CONFIRMATION.as_bytes() {
+        let answer = client.read_once();
+        if answer == CONFIRMATION.as_bytes() {
             client.expect_reset();
         } else {
-            assert_eq!(String::from_utf8(told).unwrap(), refused);
+            assert_eq!(String::from_utf8(answer).unwrap(), refused);
         }
     }
     proxy.settles("connections_active", 0.0);
@@ -95,28 +95,28 @@ fn too_slow() -> String {
 }
 
 #[test]
-fn a_head_has_its_time_from_the_accept_on_however_it_trickles() {
+fn a_trickling_head_is_refused_at_its_deadline_from_the_accept() {
     const HEAD: Duration = Duration::from_millis(700);
     let proxy = Proxy::start("timeouts: {head: 700ms}\n");
     let trickles = [
         Vec::new(),
         b"CONNECT devbox:22 HT".to_vec(),
-        // It never pauses, and would go on for ten times the deadline.
+        // Without a pause, and long enough for ten times the deadline.
         [b"CONNECT devbox:22 HTTP/1.1\r\nX: ".as_slice(), &[b'y'; 700]].concat(),
     ];
     for trickle in trickles {
         let start = Instant::now();
         let mut client = Peer::connect(proxy.public());
-        let mut told = None;
+        let mut answer = None;
         for byte in trickle {
             client.send([byte]);
-            told = client.read_within(HEAD / 70);
-            if told.is_some() {
+            answer = client.read_within(HEAD / 70);
+            if answer.is_some() {
                 break;
             }
         }
-        let told = told.unwrap_or_else(|| client.read_once());
-        assert_eq!(String::from_utf8(told).unwrap(), too_slow());
+        let answer = answer.unwrap_or_else(|| client.read_once());
+        assert_eq!(String::from_utf8(answer).unwrap(), too_slow());
         client.expect_end();
         assert!(start.elapsed() >= HEAD);
     }
@@ -125,7 +125,7 @@ fn a_head_has_its_time_from_the_accept_on_however_it_trickles() {
 }
 
 #[test]
-fn a_handshake_that_ends_after_the_last_accept_is_told_to_come_again() {
+fn a_request_completed_during_the_drain_is_refused_with_retry_after() {
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
     let proxy = Proxy::start(&format!("{list}drain: {{delay: 0s, timeout: 1h, spread: 0s}}\n"));
@@ -141,11 +141,11 @@ fn a_handshake_that_ends_after_the_last_accept_is_told_to_come_again() {
     assert_eq!(client.rest_as_text(), expected);
     drop(client);
     assert_eq!(proxy.drained(), Drained::Clean);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]
-fn a_full_descriptor_table_pauses_accepting_and_nothing_else() {
+fn a_full_descriptor_table_pauses_accepting_but_not_tunnels() {
     const DESCRIPTORS: u32 = 64;
     let echo = Echo::listen();
     let list = allow(&[("echo:22", echo.address())]);
@@ -156,7 +156,7 @@ fn a_full_descriptor_table_pauses_accepting_and_nothing_else() {
     let mut running = server.open("echo:22");
     let mut next = server.client("");
     server.settles("connections_unfinished", 1.0);
-    // The caps keep the public port's connections within the limit, and so the operator's have to use it up.
+    // The caps keep the connections of the public port within the limit: those of the admin port exhaust it.
     let rest: Vec<Peer> = (0..DESCRIPTORS).map(|_| Peer::connect(server.admin())).collect();
     let paused = |address: SocketAddr| {
         format!("cannot accept, pausing error=Too many open files (os error 24) address={address}")

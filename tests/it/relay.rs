@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reset_at_any_moment_stays_a_reset(
+    fn a_reset_at_any_moment_is_passed_on_as_a_reset(
         parts in (part(), part()),
         by_client in any::<bool>(),
         moment in 0.0..1.0_f64,
@@ -138,7 +138,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn what_the_other_side_sends_after_one_has_finished_still_arrives() {
+async fn after_one_side_has_finished_the_other_can_still_send() {
     for_each_setup(async |rig| {
         for first in [Side::Client, Side::Target] {
             let (close, ()) = rig
@@ -195,7 +195,7 @@ async fn a_reset_of_an_idle_tunnel_is_passed_on_either_way() {
 /// A server that closes as soon as it has sent all gets a late message of its client, and its kernel answers with a
 /// reset. The proxy has the whole download by then, and its end: a reset of the client would throw the tail away.
 #[tokio::test]
-async fn who_resets_after_it_has_finished_takes_back_nothing() {
+async fn a_reset_after_the_end_loses_no_byte() {
     const SENT: usize = 200_000;
     for_each_setup(async |rig| {
         for side in [Side::Client, Side::Target] {
@@ -327,7 +327,7 @@ async fn an_idle_tunnel_holds_no_pipe_however_hot_it_was() {
 }
 
 #[tokio::test]
-async fn nothing_moves_for_long_enough_and_the_tunnel_ends() {
+async fn an_idle_tunnel_ends_at_its_timeout() {
     const IDLE: Duration = Duration::from_millis(500);
     for_each_setup(async |mut rig| {
         rig.options.idle = Some(IDLE);
@@ -372,7 +372,7 @@ async fn a_half_closed_tunnel_has_its_own_timeout() {
 }
 
 #[tokio::test]
-async fn when_the_proxy_ends_it_what_was_read_is_still_written() {
+async fn when_the_proxy_ends_a_tunnel_all_that_was_read_is_written() {
     let drained = Close {
         by: Side::Proxy,
         reason: Reason::Drained,

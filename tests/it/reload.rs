@@ -44,7 +44,7 @@ fn targets_come_and_go_and_only_those_that_go_lose_their_tunnels() {
 }
 
 #[test]
-fn a_target_that_goes_while_it_is_dialled_is_not_reached() {
+fn a_target_removed_during_its_dial_is_not_reached() {
     let blackhole = Blackhole::open();
     let patient = "timeouts: {dial: 1h, dial_try: 1h}\n";
     let settings = Settings::new(&(allow(&[("goes:22", blackhole.address())]) + patient));
@@ -58,7 +58,7 @@ fn a_target_that_goes_while_it_is_dialled_is_not_reached() {
 }
 
 #[test]
-fn an_address_that_changes_is_for_the_next_tunnel() {
+fn a_changed_address_applies_to_the_next_tunnel() {
     let (old, new) = (Target::listen(), Target::listen());
     let settings = Settings::new(&allow(&[("devbox:22", old.address())]));
     let mut server = Server::with(&settings);
@@ -68,7 +68,7 @@ fn an_address_that_changes_is_for_the_next_tunnel() {
     server.tunnel("devbox:22", &new);
     client.send("up");
     service.expect("up");
-    old.expect_nobody();
+    old.expect_no_connection();
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_changed_rate_reaches_a_tunnel_that_runs() {
 }
 
 #[test]
-fn a_file_with_faults_changes_nothing_and_every_fault_is_told() {
+fn a_faulty_file_changes_nothing_and_every_fault_is_logged() {
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
     let settings = Settings::new(&list);
@@ -153,7 +153,7 @@ fn a_file_with_faults_changes_nothing_and_every_fault_is_told() {
 }
 
 #[test]
-fn a_file_that_is_only_being_written_takes_nobody_away() {
+fn a_half_written_file_removes_no_target() {
     let target = Target::listen();
     let list = allow(&[("devbox:22", target.address())]);
     let settings = Settings::new(&list);
@@ -172,7 +172,7 @@ fn a_file_that_is_only_being_written_takes_nobody_away() {
     client.send("up");
     service.expect("up");
     server.tunnel("devbox:22", &target);
-    // Who means it can say so.
+    // An empty list has to be explicit.
     settings.change("allowlist: {static: []}\n");
     server.process.signal(Signal::HUP);
     let reloaded = server.process.stderr.find("configuration reloaded");
@@ -181,7 +181,7 @@ fn a_file_that_is_only_being_written_takes_nobody_away() {
 }
 
 #[test]
-fn what_flags_say_holds_across_reloads_and_what_needs_a_restart_is_told() {
+fn flags_hold_across_reloads_and_a_needed_restart_is_logged() {
     let (flag, file) = (Target::listen(), Target::listen());
     let settings = Settings::new(&allow(&[("flag:22", file.address()), ("file:22", file.address())]));
     let allowed = format!("flag:22={}", flag.address());

@@ -1,4 +1,4 @@
-//! What clients send, however it is chopped, gets its tunnel or its refusal, and nothing else reaches a target.
+//! Every request, however it is chopped, gets its tunnel or its refusal, and nothing else reaches a target.
 
 mod tables;
 
@@ -109,7 +109,7 @@ fn a_banner_that_is_there_first_follows_the_confirmation() {
     }
 }
 
-/// What must be refused, what comes behind it, and the whole answer.
+/// A request that is refused, the bytes behind it, and the whole answer.
 fn refused() -> Vec<(Vec<u8>, String)> {
     let bad = |phrase| refusal(400, phrase, "http_request_error", "");
     let not_allowed = refusal(403, "the target is not on the allowlist", "http_request_denied", "");
@@ -164,7 +164,7 @@ fn refused() -> Vec<(Vec<u8>, String)> {
 }
 
 #[test]
-fn whatever_is_refused_is_told_exactly_and_opens_nothing() {
+fn each_refused_request_gets_its_exact_answer_and_no_dial() {
     let target = Target::listen();
     let proxy = proxy_to(&target, "");
     let refused = refused();
@@ -191,7 +191,7 @@ fn whatever_is_refused_is_told_exactly_and_opens_nothing() {
         .sum();
     assert_eq!(answered, f64::from(count));
     assert_eq!(page.value("dial_duration_seconds_count"), 0.0);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_line_of_4_mib_is_refused_at_its_first_16_kib() {
 }
 
 #[test]
-fn a_head_that_ends_too_soon_is_told_so() {
+fn a_truncated_head_is_malformed() {
     let target = Target::listen();
     let proxy = proxy_to(&target, "");
     let head = request(NAME);
@@ -241,11 +241,11 @@ fn a_head_that_ends_too_soon_is_told_so() {
         assert_eq!(client.rest_as_text(), answer, "{end}");
     }
     proxy.settles("connections_active", 0.0);
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 #[test]
-fn who_sends_nothing_is_told_nothing() {
+fn a_connection_without_a_byte_gets_no_answer() {
     let target = Target::listen();
     let proxy = proxy_to(&target, "");
     let mut probe = proxy.client("");

@@ -23,7 +23,7 @@ fn not_ssh(by: &str) -> String {
 }
 
 #[test]
-fn whoever_speaks_first_both_lines_pass_and_then_everything() {
+fn both_identifications_pass_in_either_order_and_then_all_bytes() {
     let target = Target::listen();
     let proxy = Proxy::start(&settings(&target));
     for client_first in [true, false] {
@@ -64,7 +64,7 @@ fn whoever_speaks_first_both_lines_pass_and_then_everything() {
 }
 
 #[test]
-fn what_comes_with_the_request_and_in_pieces_is_the_same() {
+fn an_identification_may_come_with_the_request_or_in_pieces() {
     let target = Target::listen();
     let proxy = Proxy::start(&settings(&target));
     // Everything in one segment, before there is an answer.
@@ -83,7 +83,7 @@ fn what_comes_with_the_request_and_in_pieces_is_the_same() {
 }
 
 #[test]
-fn of_a_client_that_speaks_something_else_its_target_hears_nothing() {
+fn of_a_client_that_speaks_another_protocol_nothing_is_passed_on() {
     let target = Target::listen();
     let proxy = Proxy::start(&settings(&target));
     let wrong = [
@@ -109,7 +109,7 @@ fn of_a_client_that_speaks_something_else_its_target_hears_nothing() {
 }
 
 #[test]
-fn a_target_that_speaks_something_else_hears_one_line_and_says_nothing() {
+fn of_a_target_that_speaks_another_protocol_nothing_is_passed_on() {
     let target = Target::listen();
     let proxy = Proxy::start(&settings(&target));
     let long = "220 a line of some mail server\r\n".repeat(300);
@@ -126,7 +126,7 @@ fn a_target_that_speaks_something_else_hears_one_line_and_says_nothing() {
 }
 
 #[test]
-fn a_side_that_does_not_say_what_it_is_has_its_time() {
+fn an_identification_has_a_deadline() {
     let target = Target::listen();
     let proxy = Proxy::start(&format!("{}timeouts: {{identification: 1s}}\n", settings(&target)));
     let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
@@ -141,7 +141,7 @@ fn a_side_that_does_not_say_what_it_is_has_its_time() {
     client.expect(SERVER);
     client.expect_end();
     proxy.settles(&not_ssh("client"), 1.0);
-    // Who has said it may be silent for ever.
+    // Behind both identifications a tunnel may be silent for ever.
     let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
     client.send(CLIENT);
     server.send(SERVER);
@@ -202,7 +202,7 @@ fn ends_and_resets_before_the_first_line_are_what_they_are() {
 }
 
 #[test]
-fn it_can_be_switched_off_for_one_target_or_all_and_on_again() {
+fn ssh_only_can_be_switched_for_one_target_and_for_all() {
     let target = Target::listen();
     let address = target.address();
     let list = format!(
@@ -227,7 +227,7 @@ fn it_can_be_switched_off_for_one_target_or_all_and_on_again() {
 }
 
 #[test]
-fn the_access_line_names_the_software_and_nothing_that_could_steer_a_terminal() {
+fn the_access_line_names_the_software_without_control_characters() {
     let target = Target::listen();
     let settings = Settings::new(&settings(&target));
     let mut proxy = Server::with(&settings);

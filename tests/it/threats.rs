@@ -1,4 +1,4 @@
-//! What a peer or a defect does to one tunnel is that tunnel's affair: memory, panics, and what targets see.
+//! A hostile peer or a defect affects its own tunnel only: memory, panics, and the connections that targets see.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::timeout;
 
-/// What a tunnel may hold when neither side reads: a buffer of 64 KiB each way, and what keeps it open.
+/// The memory of a tunnel when neither side reads: a buffer of 64 KiB each way, and its own state.
 const MOST_A_TUNNEL: f64 = (2 * 64 + 16) as f64 * 1024.0;
 
 #[test]
@@ -54,7 +54,7 @@ fn two_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
         service.expect(vec![b'x'; 1 << 17]);
     }
     let before = resident(&server);
-    // Each end sends until nobody takes any more, and reads nothing.
+    // Each end sends until its socket is full, and reads nothing.
     let fill = |mut peer: Peer, chunk: &[u8]| {
         while peer.send_what_fits(chunk) > 0 {}
         peer
@@ -112,13 +112,13 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
                 ..TargetCaps::default()
             },
             idle: Some(idle),
-            any_protocol: true,
+            ssh_only: false,
             ..TargetLimits::default()
         },
     }
 }
 
-/// What its tunnels share, for as long as nobody drains it.
+/// The state that tunnels share, until the drain.
 fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
     let limits = Limits::default();
     let (writer, allowlist) = Writer::new();
@@ -157,7 +157,7 @@ async fn connect(shared: &Arc<Shared>) -> (TcpStream, JoinHandle<()>) {
     (client.unwrap(), serving)
 }
 
-/// A tunnel goes on while another panics, more often than there are places in all or of the target.
+/// A tunnel goes on while another panics, more often than there are slots in all or of the target.
 async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnMut(&Arc<Shared>, &str) -> C) {
     let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = target.local_addr().unwrap();
@@ -167,7 +167,7 @@ async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnM
     for count in 1..=5 {
         let mut lost_client = open(&shared, "faulty.test:22").await;
         let mut lost = target.accept().await.unwrap().0;
-        // It takes both connections with it, and nobody may take that for an orderly end.
+        // It takes both connections with it, and neither side may take that for an orderly end.
         let (mut ours, mut theirs) = ([0], [0]);
         let ends = async { tokio::join!(lost.read(&mut ours), lost_client.read(&mut theirs)) };
         let ends = timeout(DEADLINE, ends).await.unwrap();
@@ -190,7 +190,7 @@ async fn panics_alone<C: AsyncRead + AsyncWrite + Unpin>(mut open: impl AsyncFnM
 }
 
 #[tokio::test]
-async fn a_tunnel_that_panics_ends_alone_is_counted_and_gives_its_places_back() {
+async fn a_tunnel_that_panics_ends_alone_is_counted_and_frees_its_slots() {
     panics_alone(async |shared, name| {
         let (mut client, _serving) = connect(shared).await;
         client.write_all(request(name).as_bytes()).await.unwrap();
@@ -219,7 +219,7 @@ async fn a_stream_of_http_2_that_panics_ends_alone_too() {
     .await;
 }
 
-/// A server that is somebody else's process: it says where it listens, greets everybody, and reads nothing.
+/// A server in a process of its own: it prints when it listens, greets each client, and reads nothing.
 fn server(port: u16) -> Process {
     let mut command = Command::new("python3");
     command.args(["-c", SERVER, &port.to_string()]);
@@ -237,8 +237,8 @@ while True:
 ";
 
 #[test]
-fn a_target_that_is_killed_ends_its_tunnels_and_is_there_again_when_it_is_back() {
-    // Bound, it is nobody else's while the server is away.
+fn a_killed_target_ends_its_tunnels_and_is_dialled_again_when_it_is_back() {
+    // Bound, so that the port is not taken while the server is away.
     let place = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     place.set_reuse_address(true).unwrap();
     place.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -290,7 +290,7 @@ fn a_target_sees_the_connections_of_clients_and_no_other() {
     server.settles(r#"tunnels_closed_total{by="client",reason="eof"}"#, 3.0);
     server.settles("connections_active", 0.0);
     for target in &targets {
-        target.expect_nobody();
+        target.expect_no_connection();
     }
 }
 

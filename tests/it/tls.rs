@@ -1,4 +1,5 @@
-//! TLS on the public port, with real peers: which certificate is shown, who is let in, what changes, and all that fails.
+//! TLS on the public port, with real peers: which certificate is shown, which clients are admitted, what changes, and
+//! all that fails.
 
 pub(crate) mod client;
 
@@ -80,8 +81,8 @@ fn one_port_serves_tls_and_plain_clients() {
     assert_eq!(answer(&mut client, "other:22"), expected);
 }
 
-/// What a tunnel may hold when neither side reads: 64 KiB each way, as much that came with it and is still encrypted, and
-/// what keeps both open. The 512 KiB of sixteen directions leave room in that for a hundred tunnels.
+/// The memory of a tunnel when neither side reads: 64 KiB each way, as much that came with it and is still encrypted,
+/// and what keeps both open. The 512 KiB of sixteen directions leave room in that for a hundred tunnels.
 const MOST_A_TUNNEL: f64 = (3 * 64 + 64) as f64 * 1024.0;
 
 #[test]
@@ -107,7 +108,7 @@ fn a_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
         client.read_exact(&mut [0; 1 << 17]).unwrap();
     }
     let before = resident();
-    // Each end sends until nobody takes any more, and reads nothing.
+    // Each end sends until its socket is full, and reads nothing.
     let filling: Vec<_> = (0..TUNNELS)
         .map(|_| {
             let (mut client, mut service) = tunnel();
@@ -215,7 +216,7 @@ fn an_end_of_the_target_before_its_first_line_is_an_end() {
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
 }
 
-/// Whoever is in between can cut a connection, and sends a FIN to both sides.
+/// A host in between can cut a connection, by a FIN to both sides.
 #[test]
 fn an_end_in_the_middle_of_a_record_is_no_end() {
     let (authority, target) = (Authority::new(), Target::listen());
@@ -253,7 +254,7 @@ fn openssl_speaks_both_versions_and_resumes_both() {
     let server = authority.server("server", &["proxy.example.com"]);
     let proxy = Proxy::start(&settings("optional", &[&server], ""));
     let (address, ca) = (proxy.public().to_string(), authority.ca());
-    let (saved, asked) = (authority.path("session"), request("nobody:22"));
+    let (saved, asked) = (authority.path("session"), request("unknown:22"));
     for (option, version) in [("-tls1_2", "1.2"), ("-tls1_3", "1.3")] {
         let common = [
             "s_client",
@@ -288,14 +289,14 @@ fn openssl_speaks_both_versions_and_resumes_both() {
     let said = run("openssl", &old, "");
     assert!(said.contains("SSL alert number"), "{said}");
     fails(&proxy, "incompatible");
-    // It asks for what nobody has first, and gets what there is.
+    // Its first protocol is unknown; it gets its second.
     let alpn = ["s_client", "-connect", &address, "-alpn", "x,http/1.1", "-ign_eof"];
     let said = run("openssl", &alpn, &asked);
     assert!(said.contains("ALPN protocol: http/1.1"), "{said}");
 }
 
 #[test]
-fn curl_shows_a_certificate_and_the_log_says_whose_it_is() {
+fn curl_shows_a_certificate_and_the_log_names_its_subject() {
     let (authority, target) = (Authority::new(), Target::listen());
     let server = authority.server("server", &[]);
     let alice = authority.client("alice", &["alice@example.com", "al@example.com"], 7);
@@ -357,7 +358,7 @@ fn curl_shows_a_certificate_and_the_log_says_whose_it_is() {
 }
 
 #[test]
-fn the_name_chooses_the_certificate() {
+fn the_server_name_selects_the_certificate() {
     let authority = Authority::new();
     let first = authority.server("first", &["a.example.com"]);
     let second = authority.server("second", &["b.example.com", "*.apps.example.com"]);
@@ -371,7 +372,7 @@ fn the_name_chooses_the_certificate() {
         let client = connect(proxy.public(), &config(&authority, None), name).unwrap();
         assert_eq!(client.conn.peer_certificates().unwrap()[0], expected.load().0, "{name}");
     }
-    // Whoever does not trust it says so.
+    // A client that does not trust it sends an alert.
     let stranger = Authority::new();
     connect(proxy.public(), &config(&stranger, None), "a.example.com").unwrap_err();
     fails(&proxy, "certificate_refused");
@@ -408,7 +409,7 @@ fn client_certificates_are_asked_for_checked_and_revoked() {
         let proxy = Proxy::start(&settings(auth));
         let tries = |shows: Option<&Issued>| {
             let mut client = connect(proxy.public(), &config(&authority, shows), "127.0.0.1").unwrap();
-            answer(&mut client, "nobody:22")
+            answer(&mut client, "unknown:22")
         };
         assert!(tries(Some(&good)).starts_with("HTTP/1.1 403"));
         for (shows, cause) in [
@@ -427,13 +428,13 @@ fn client_certificates_are_asked_for_checked_and_revoked() {
             auth == "required"
         );
     }
-    // Who is revoked later does not come in by the ticket of an earlier session.
+    // A certificate that is revoked later is not resumed by the ticket of an earlier session.
     let proxy = Proxy::start(&settings("required"));
     let remembering = config(&authority, Some(&good));
     let come = || {
         answer(
             &mut connect(proxy.public(), &remembering, "127.0.0.1").unwrap(),
-            "nobody:22",
+            "unknown:22",
         )
     };
     assert!(come().starts_with("HTTP/1.1 403"));
@@ -449,7 +450,7 @@ fn client_certificates_are_asked_for_checked_and_revoked() {
 }
 
 #[test]
-fn who_has_shown_no_certificate_is_not_resumed_once_all_have_to() {
+fn a_session_without_a_certificate_is_not_resumed_once_certificates_are_required() {
     let authority = Authority::new();
     let server = authority.server("server", &[]);
     let settings = |auth: &str| {
@@ -460,7 +461,7 @@ fn who_has_shown_no_certificate_is_not_resumed_once_all_have_to() {
     let nameless = config(&authority, None);
     let come = || {
         let client = connect(proxy.public(), &nameless, "127.0.0.1");
-        client.map_or_else(|_| String::new(), |mut client| answer(&mut client, "nobody:22"))
+        client.map_or_else(|_| String::new(), |mut client| answer(&mut client, "unknown:22"))
     };
     assert!(come().starts_with("HTTP/1.1 403"));
     proxy.reload(&settings("required"));
@@ -468,7 +469,7 @@ fn who_has_shown_no_certificate_is_not_resumed_once_all_have_to() {
 }
 
 #[test]
-fn a_handshake_ends_at_its_deadline_and_garbage_at_once() {
+fn a_tls_handshake_ends_at_its_deadline_and_garbage_at_once() {
     let authority = Authority::new();
     let server = authority.server("server", &[]);
     let hurried = settings("optional", &[&server], "") + "timeouts: {tls_handshake: 1s}\n";
@@ -495,7 +496,7 @@ fn a_handshake_ends_at_its_deadline_and_garbage_at_once() {
 }
 
 #[test]
-fn plain_clients_are_told_what_the_port_wants() {
+fn plain_clients_of_a_tls_port_are_told_to_use_tls() {
     let authority = Authority::new();
     let server = authority.server("server", &[]);
     let proxy = Proxy::start(&settings("required", &[&server], ""));
@@ -600,7 +601,7 @@ fn a_reload_brings_other_certificates() {
     let come = || {
         answer(
             &mut connect(proxy.public(), &remembering, "127.0.0.1").unwrap(),
-            "nobody:22",
+            "unknown:22",
         )
     };
     come();
@@ -622,7 +623,7 @@ fn a_reload_brings_other_certificates() {
     shown();
 }
 
-/// What is wrong with a configuration that names this certificate and key, and further settings of the section `tls`.
+/// The faults of a configuration that names this certificate and key, and further settings of the section `tls`.
 fn faults(cert: &Path, key: &Path, more: &str) -> String {
     let (cert, key) = (cert.display(), key.display());
     let text = format!(

@@ -1,4 +1,5 @@
-//! The order of eviction: of the connections without an answer the one that was accepted first goes, whatever it has sent.
+//! The order of eviction: of the connections without an answer the one that was accepted first goes, whatever it has
+//! sent.
 //!
 //! In each test one client connects, then another, then the first makes progress, then a third connects to a port where
 //! two may be without an answer.
@@ -15,7 +16,7 @@ use crate::harness::{CONFIRMATION, allow, eventually, refusal, request};
 use crate::http2::raw::{END_HEADERS, HEADERS, PREFACE, Raw, SETTINGS, connect, frame, goaway_in};
 use crate::tls::client::{Client, config, handshake, rest};
 
-/// What bounds the connections without an answer: those of one client, and those of all.
+/// The bounds on connections without an answer: of one client, and in total.
 const BOUNDS: [&str; 2] = ["client", "total"];
 
 /// A proxy where two connections may be without an answer, and the target behind it.
@@ -193,7 +194,7 @@ fn the_preface_of_http_2_in_tls_does_not_make_a_connection_younger() {
     }
 }
 
-/// What has its tunnel is not without an answer: the oldest of the others goes.
+/// A connection with a tunnel has its answer: the oldest of the others goes.
 #[test]
 fn a_connection_of_http_2_with_a_tunnel_is_not_evicted() {
     for bound in BOUNDS {

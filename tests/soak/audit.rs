@@ -53,7 +53,7 @@ impl<'a> Audit<'a> {
         let quiet = self.traffic.quiet().await;
         let open: usize = Service::ALL.map(|service| self.traffic.open_to(service)).iter().sum();
         let mut now = Descriptors::default();
-        // Who has just left is let go of at once, but not before we come to look.
+        // A connection that has just ended may still be in the table when it is read.
         eventually("as many tunnels and sockets as the clients have", async || {
             now = Descriptors::of(self.proxy.id());
             self.is_settled(open, now).await
@@ -83,8 +83,8 @@ impl<'a> Audit<'a> {
     async fn is_settled(&self, open: usize, now: Descriptors) -> bool {
         let page = self.page().await;
         let gauge: f64 = page.counted("tunnels_active").iter().map(|(_, value)| value).sum();
-        let sockets = self.traffic.doors.sockets();
-        // Such is for a moment who was refused by the API server: that is in no table of the kernel's any more.
+        let sockets = self.traffic.connections.sockets();
+        // A connection that the API server refused is in no table of the kernel.
         now.strange == 0
             && number(gauge) == open
             && number(page.value("connections_active")) == sockets
@@ -108,7 +108,7 @@ impl<'a> Audit<'a> {
             ] {
                 let counted = number(counted(direction)) as u64;
                 let is_right = if service == Service::Cut && direction == "download" {
-                    // A reset throws away what is on its way, and nobody knows how much of it was counted.
+                    // A reset discards the bytes in flight, of which an unknown part was counted.
                     (received..=sent).contains(&counted)
                 } else {
                     counted == sent && counted == received
@@ -141,7 +141,7 @@ impl<'a> Audit<'a> {
         self.check().await;
         let page = self.page().await;
         let mut report = Report::default();
-        let accepted = self.traffic.doors.connections.load(Ordering::Relaxed);
+        let accepted = self.traffic.connections.made.load(Ordering::Relaxed);
         let minutes = self.started.elapsed().as_secs_f64() / 60.0;
         let used = processor_seconds(self.proxy.id()) / (minutes * 60.0) * 100.0;
         report.tell("minutes", format!("{minutes:.1}"));
@@ -201,7 +201,7 @@ impl<'a> Audit<'a> {
 
     fn report_lines(&self, report: &mut Report) {
         let lines = self.proxy.access();
-        let requests = self.traffic.doors.requests.each_ref();
+        let requests = self.traffic.connections.requests.each_ref();
         let requests = requests.map(|requests| requests.load(Ordering::Relaxed));
         let [plain, tls, http2, http2_over_tls] = requests;
         report.tell(

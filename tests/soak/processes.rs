@@ -1,4 +1,4 @@
-//! What the kernel says of the proxy: its descriptors, its memory, and the connections of its network.
+//! The kernel's figures of the proxy: its descriptors, its memory, and the connections of its network.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! What came of it: a table of figures, each with what it has to be.
+//! The result: a table of figures, each with its bound.
 
 use std::fmt;
 
@@ -59,7 +59,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// How much `y` grows when `x` grows by one, by least squares.
+/// The slope of `y` over `x`, by least squares.
 pub(crate) fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.iter().fold(0.0, |count, _| count + 1.0);
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;

@@ -10,14 +10,14 @@
     clippy::print_stdout,
     clippy::indexing_slicing,
     clippy::large_futures,
-    reason = "a load tool: it has nobody to answer to but its reader, and ends when something is amiss"
+    reason = "a load tool: a fault ends it"
 )]
 
 #[path = "../it/kubernetes/api.rs"]
 #[expect(dead_code, unused_imports, reason = "shared with tests that need more of it")]
 mod api;
 mod audit;
-mod doors;
+mod connections;
 #[path = "../it/kubernetes/lab.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod lab;
@@ -54,7 +54,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::api::{Api, Cut};
 use crate::audit::Audit;
-use crate::doors::Doors;
+use crate::connections::Connections;
 use crate::lab::{API, Lab, PROXY, Program};
 use crate::objects::{service, slice, with};
 use crate::proxy::{Proxy, eventually, settings};
@@ -87,7 +87,7 @@ async fn soak(lab: &Lab, longest: Duration) {
         "/allowlist/kubernetes/kubeconfig",
         api.kubeconfig().to_str().into(),
     );
-    let (doors, tls) = Doors::new(lab.directory());
+    let (connections, tls) = Connections::new(lab.directory());
     let settings = with(settings, "/ssh_only", json!(true));
     let settings = with(settings, "/tls", tls);
     let listen = json!([{"address": format!("{PROXY}:8080"), "tls": "optional"}]);
@@ -95,7 +95,7 @@ async fn soak(lab: &Lab, longest: Duration) {
     let targets = Arc::new(Targets::start());
     let proxy = Arc::new(Proxy::start(lab, &settings).await);
     eventually("the proxy is ready", async || proxy.is_ready().await).await;
-    let traffic = Arc::new(Traffic::new(doors));
+    let traffic = Arc::new(Traffic::new(connections));
     traffic.knows_all().await;
     let mut audit = Audit::new((&proxy, &targets), &traffic, longest);
     let clients = traffic.start();
@@ -104,7 +104,7 @@ async fn soak(lab: &Lab, longest: Duration) {
         _ = failing => unreachable!("they go on"),
         () = watch(&mut audit, longest) => {}
     }
-    // Whoever is in the middle of something finishes it, and then all leave.
+    // Each client finishes what it does, and then all leave.
     traffic.end(clients).await;
     let report = audit.finish().await;
     println!("{report}");
@@ -145,18 +145,18 @@ async fn outages(api: &Api, traffic: &Traffic) -> ! {
     unreachable!("there is always another number")
 }
 
-/// A pod dies with all its connections, and another takes its place a moment later.
+/// A pod dies with all its connections, and another one replaces it a moment later.
 async fn restarts(proxy: &Proxy, targets: &Targets, traffic: &Traffic) -> ! {
     loop {
         sleep(BETWEEN_RESTARTS).await;
-        // With bytes on their way nobody could say how many were lost.
+        // The number of bytes lost in flight would be unknown.
         let quiet = traffic.quiet().await;
         targets.kill(Service::Restarting).await;
         eventually("its tunnels end", async || {
             proxy.metric("switchboard_tunnels_active", "\"restarting\"").await == Some(0.0)
         })
         .await;
-        // Until a client is told, over HTTP/2 it can still write, and nobody would ever get that.
+        // Over HTTP/2 a client can write until it learns of the end, and those bytes would be lost.
         eventually("its clients know", async || traffic.open_to(Service::Restarting) == 0).await;
         drop(quiet);
         sleep(AWAY).await;

@@ -1,4 +1,4 @@
-//! What stands behind the proxy: one pod for each kind of traffic, which counts every byte and can be killed.
+//! The proxy's targets: one pod for each kind of traffic, which counts every byte and can be killed.
 
 use std::io;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Bytes {
 pub(crate) struct Targets {
     bytes: [Arc<Bytes>; Service::ALL.len()],
     running: Mutex<[Option<JoinHandle<()>>; Service::ALL.len()]>,
-    /// How often one was killed.
+    /// The number of kills.
     pub(crate) kills: AtomicU64,
 }
 

@@ -12,30 +12,30 @@ use tokio::sync::{RwLock, RwLockWriteGuard};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::doors::{Answered, Asked, Door, Doors};
+use crate::connections::{Answered, Asked, Connections, Protocol};
 use crate::proxy::PATIENCE;
 use crate::targets::{ANSWER, Bytes, Service};
 
-/// What clients share, and what they have done.
+/// The clients' shared state and their counters.
 pub(crate) struct Traffic {
-    pub(crate) doors: Doors,
-    /// Read-locked by whoever has something under way.
+    pub(crate) connections: Connections,
+    /// Read-locked by each client with something under way.
     under_way: RwLock<()>,
     is_over: AtomicBool,
     bytes: [Bytes; Service::ALL.len()],
     open: [AtomicUsize; Service::ALL.len()],
-    /// How often there was which answer.
+    /// The number of answers of each kind.
     pub(crate) answers: Lock<BTreeMap<u16, u64>>,
-    /// What went wrong for a client that should not.
+    /// The faults that clients saw.
     pub(crate) faults: Lock<Vec<String>>,
     /// From the end of each outage until there were news.
     pub(crate) outages: Lock<Vec<Duration>>,
 }
 
 impl Traffic {
-    pub(crate) fn new(doors: Doors) -> Self {
+    pub(crate) fn new(connections: Connections) -> Self {
         Self {
-            doors,
+            connections,
             under_way: RwLock::default(),
             is_over: AtomicBool::new(false),
             bytes: Default::default(),
@@ -50,7 +50,7 @@ impl Traffic {
     pub(crate) fn start(self: &Arc<Self>) -> JoinSet<()> {
         let mut clients = JoinSet::new();
         for number in 0..TYPISTS {
-            // As many of both come in by each door: four and five have no divisor in common.
+            // As many of both speak each protocol: four and five have no common divisor.
             let service = if number.is_multiple_of(5) {
                 Service::Restarting
             } else {
@@ -64,10 +64,13 @@ impl Traffic {
         clients
     }
 
-    /// Asks for a name that nobody has, until the proxy is sure that nobody has it: it may be ready a moment before.
+    /// Asks for an unknown name until it is refused as such: the proxy may be ready a moment before it has the first
+    /// list.
     pub(crate) async fn knows_all(&self) {
         while !self.answers.lock().unwrap().contains_key(&403) {
-            self.open(Door::Plain, Service::News, "nobody", "echo\n").await.err();
+            self.open(Protocol::Plain, Service::News, "nobody", "echo\n")
+                .await
+                .err();
         }
     }
 
@@ -82,14 +85,14 @@ impl Traffic {
         while let Some(ended) = clients.join_next().await {
             ended.unwrap();
         }
-        self.doors.close().await;
+        self.connections.close().await;
     }
 
     pub(crate) fn bytes(&self, service: Service) -> &Bytes {
         &self.bytes[service as usize]
     }
 
-    /// How many tunnels are open.
+    /// The number of open tunnels.
     pub(crate) fn open_to(&self, service: Service) -> usize {
         self.open[service as usize].load(Ordering::Relaxed)
     }
@@ -102,7 +105,7 @@ impl Traffic {
     pub(crate) async fn reaches(&self, name: &str) {
         for _ in 0..MOST_TRIES {
             let under_way = self.under_way.read().await;
-            if let Ok(tunnel) = self.open(Door::Plain, Service::News, name, "echo\n").await {
+            if let Ok(tunnel) = self.open(Protocol::Plain, Service::News, name, "echo\n").await {
                 self.judge("news", tunnel.leave().await);
                 return;
             }
@@ -119,7 +122,7 @@ impl Traffic {
         let mut under_way = self.under_way.read().await;
         while !self.is_over.load(Ordering::Relaxed) {
             if tunnel.is_none() {
-                let opened = self.open(Door::turn(number), service, service.name(), "echo\n");
+                let opened = self.open(Protocol::turn(number), service, service.name(), "echo\n");
                 tunnel = self.judge_unless_killed(service, opened.await);
             }
             if let Some(typing) = &mut tunnel {
@@ -165,10 +168,10 @@ impl Traffic {
 
     async fn copies(&self, number: usize) -> io::Result<()> {
         let command = if number.is_multiple_of(2) { "send" } else { "take" };
-        // Both by one door, then both by the next.
-        let door = Door::turn(number / 2);
+        // Both directions by one protocol, then both by the next.
+        let protocol = Protocol::turn(number / 2);
         let command = format!("{command} {COPY}\n");
-        let mut tunnel = self.open(door, Service::Copying, "copying", &command).await?;
+        let mut tunnel = self.open(protocol, Service::Copying, "copying", &command).await?;
         if number.is_multiple_of(2) {
             tunnel.receive(COPY).await?;
         } else {
@@ -180,8 +183,8 @@ impl Traffic {
 
     /// Every third leaves with a reset, when nothing is on its way.
     async fn passes(&self, number: usize) -> io::Result<()> {
-        let door = Door::turn(number);
-        let mut tunnel = self.open(door, Service::Passing, "passing", "echo\n").await?;
+        let protocol = Protocol::turn(number);
+        let mut tunnel = self.open(protocol, Service::Passing, "passing", "echo\n").await?;
         tunnel.exchange(64).await?;
         if number.is_multiple_of(3) {
             tunnel.reset();
@@ -191,8 +194,8 @@ impl Traffic {
     }
 
     async fn cuts(&self, number: usize) -> io::Result<()> {
-        let door = Door::turn(number);
-        let mut tunnel = self.open(door, Service::Cut, "cut", "send 50000000\n").await?;
+        let protocol = Protocol::turn(number);
+        let mut tunnel = self.open(protocol, Service::Cut, "cut", "send 50000000\n").await?;
         tunnel.receive(200_000).await?;
         tunnel.reset();
         Ok(())
@@ -206,7 +209,7 @@ impl Traffic {
             target: "passing.soak:22",
             early: &first,
         };
-        let (answered, connection) = self.doors.ask_for_many(asked, TOGETHER).await?;
+        let (answered, connection) = self.connections.ask_for_many(asked, TOGETHER).await?;
         let mut tunnels = Vec::new();
         for answered in answered {
             let mut tunnel = self.opened(Service::Passing, answered, first.len()).await?;
@@ -219,16 +222,16 @@ impl Traffic {
 
     async fn is_refused(&self, number: usize) -> io::Result<()> {
         let Some((method, target, expected)) = REFUSED[number % REFUSED.len()] else {
-            self.doors.probe().await?;
+            self.connections.probe().await?;
             self.answered(PROBED);
             return Ok(());
         };
         let early = "";
         let asked = Asked { method, target, early };
-        let door = Door::turn(number / REFUSED.len());
+        let protocol = Protocol::turn(number / REFUSED.len());
         let Answered {
             status, mut carrier, ..
-        } = self.doors.ask(door, asked).await?;
+        } = self.connections.ask(protocol, asked).await?;
         timeout(PATIENCE, carrier.read_to_end(&mut Vec::new())).await??;
         self.answered(status);
         if status == expected {
@@ -238,14 +241,14 @@ impl Traffic {
     }
 
     /// A tunnel in which both sides have said that they speak SSH, and the pod has been told what to do.
-    async fn open(&self, door: Door, service: Service, name: &str, command: &str) -> io::Result<Tunnel<'_>> {
+    async fn open(&self, protocol: Protocol, service: Service, name: &str, command: &str) -> io::Result<Tunnel<'_>> {
         let first = first(command);
         let asked = Asked {
             method: "CONNECT",
             target: &format!("{name}.soak:22"),
             early: &first,
         };
-        let answered = self.doors.ask(door, asked).await?;
+        let answered = self.connections.ask(protocol, asked).await?;
         self.opened(service, answered, first.len()).await
     }
 
@@ -294,7 +297,7 @@ impl Traffic {
     }
 }
 
-/// What is done again and again.
+/// One of the acts that are repeated.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Copy,
@@ -366,7 +369,7 @@ impl Drop for Tunnel<'_> {
     }
 }
 
-/// How a tunnel ended that nobody uses just now.
+/// The end of an idle tunnel.
 async fn is_ended(tunnel: &mut Option<Tunnel<'_>>) -> io::Error {
     let Some(tunnel) = tunnel else {
         return pending().await;
@@ -378,14 +381,14 @@ async fn is_ended(tunnel: &mut Option<Tunnel<'_>>) -> io::Error {
     }
 }
 
-/// What a client sends first.
+/// The client's first bytes.
 fn first(command: &str) -> String {
     format!("SSH-2.0-soak\r\n{command}")
 }
 
 const TYPISTS: usize = 60;
 const PAUSE: Duration = Duration::from_millis(800);
-/// Its tunnels are reset, and until there is another nobody is at its address.
+/// Its tunnels are reset, and its address is unreachable until another pod has it.
 const KILLED: [io::ErrorKind; 2] = [io::ErrorKind::ConnectionReset, io::ErrorKind::ConnectionRefused];
 const STAGGER: Duration = Duration::from_millis(37);
 const ACTS: [(Act, Duration); 5] = [
@@ -395,14 +398,14 @@ const ACTS: [(Act, Duration); 5] = [
     (Act::Vanish, Duration::from_millis(1_500)),
     (Act::Refused, Duration::from_millis(300)),
 ];
-/// What is refused, and with which status. Nothing at all is a probe, which sends nothing and is told nothing.
+/// The refused requests, and their statuses. An empty one is a probe, which sends nothing and gets no answer.
 const REFUSED: [Option<(&str, &str, u16)>; 4] = [
     Some(("CONNECT", "nobody.soak:22", 403)),
     Some(("GET", "http://a/", 405)),
     Some(("CONNECT", "typing.soak", 400)),
     None,
 ];
-/// How silence is counted.
+/// The label of a probe.
 pub(crate) const PROBED: u16 = 499;
 /// Tunnels on a connection that is cut.
 const TOGETHER: usize = 4;

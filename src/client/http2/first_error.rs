@@ -1,4 +1,4 @@
-//! The connection under HTTP/2, which remembers what went wrong with it: h2 keeps the text of an error, not the error.
+//! The transport under an HTTP/2 connection, which keeps its first error: h2 returns the text of an I/O error only.
 
 use std::io;
 use std::pin::Pin;
@@ -8,24 +8,25 @@ use std::task::{Context, Poll};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes in both directions, as they are.
-pub(super) struct Wire<S> {
+/// A stream whose errors are recorded. Bytes pass unchanged.
+pub(super) struct Recorded<S> {
     stream: S,
-    fault: Fault,
+    first: FirstError,
 }
 
-/// What went wrong first.
+/// The first error of a [`Recorded`] stream, if it had one.
+///
+/// The proxy's end, with or without close_notify, is no error.
 #[derive(Clone, Default)]
-pub(super) struct Fault(Arc<Mutex<Option<io::Error>>>);
+pub(super) struct FirstError(Arc<Mutex<Option<io::Error>>>);
 
-impl Fault {
-    /// Gives it away, if there was one. That the proxy has closed, with or without close_notify, is none.
+impl FirstError {
     pub(super) fn take(&self) -> Option<io::Error> {
         self.0.lock().take()
     }
 
-    /// h2 gets a copy, which will do.
-    fn keep(&self, error: io::Error) -> io::Error {
+    /// Records the error, and returns one of its kind for h2.
+    fn record(&self, error: io::Error) -> io::Error {
         let copy = error.kind().into();
         if error.kind() != io::ErrorKind::UnexpectedEof {
             self.0.lock().get_or_insert(error);
@@ -34,41 +35,45 @@ impl Fault {
     }
 }
 
-impl<S> Wire<S> {
-    pub(super) fn new(stream: S) -> (Self, Fault) {
-        let fault = Fault::default();
-        let wire = Self {
+impl<S> Recorded<S> {
+    pub(super) fn new(stream: S) -> (Self, FirstError) {
+        let first = FirstError::default();
+        let recorded = Self {
             stream,
-            fault: fault.clone(),
+            first: first.clone(),
         };
-        (wire, fault)
+        (recorded, first)
     }
 
-    fn noted<T>(&self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        polled.map_err(|error| self.fault.keep(error))
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, room);
-        self.noted(read)
+    fn record<T>(&self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        polled.map_err(|error| self.first.record(error))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Recorded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.record(read)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Recorded<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.noted(written)
+        self.record(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.noted(flushed)
+        self.record(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.noted(shut)
+        self.record(shut)
     }
 }

@@ -1,4 +1,4 @@
-//! Client certificates and the name of the proxy: what is shown, what is expected, and how a failure is told.
+//! Client certificates and the name of the proxy: what is sent, what is expected, and how a failure is reported.
 
 use super::*;
 
@@ -7,7 +7,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 
-/// An authority, and what it issues as files.
+/// An authority that issues certificates as files.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
@@ -55,19 +55,19 @@ impl Files {
     }
 }
 
-/// A server that lets nobody in without a certificate of that authority.
-fn guarded_by(authority: &Authority) -> Server {
+/// A server that requires a client certificate of that authority.
+fn requiring(authority: &Authority) -> Server {
     let mut roots = RootCertStore::empty();
     roots.add(authority.certificate.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let verifier = verifier.build().unwrap();
-    Server::asking("test authority", "127.0.0.1", |config| {
+    Server::with_client_auth("test authority", "127.0.0.1", |config| {
         config.with_client_cert_verifier(verifier)
     })
 }
 
-fn showing(identity: Option<Identity>, options: Options) -> Options {
+fn with_identity(identity: Option<Identity>, options: Options) -> Options {
     let trust = Trust {
         identity,
         ..options.trust
@@ -76,12 +76,12 @@ fn showing(identity: Option<Identity>, options: Options) -> Options {
 }
 
 #[tokio::test]
-async fn the_certificate_is_shown_to_a_proxy_that_asks() {
+async fn the_certificate_is_sent_to_a_proxy_that_asks_for_one() {
     let authority = Authority::named("clients");
-    let server = guarded_by(&authority);
+    let server = requiring(&authority);
     let files = authority.issue("alice");
     let proxy = Proxy::bind().await;
-    let mut session = Session::start(showing(Some(files.identity()), server.options(&proxy)));
+    let mut session = Session::start(with_identity(Some(files.identity()), server.options(&proxy)));
     let stream = server.answer(&proxy, &[ACCEPT, b"hello"].concat()).await;
     let shown = stream.get_ref().1.peer_certificates().unwrap();
     assert_eq!(shown.len(), 1);
@@ -89,20 +89,20 @@ async fn the_certificate_is_shown_to_a_proxy_that_asks() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_does_not_ask_does_not_mind() {
+async fn a_proxy_that_asks_for_no_certificate_serves_a_client_that_has_one() {
     let files = Authority::named("clients").issue("alice");
-    let (proxy, server) = (Proxy::bind().await, Server::of("127.0.0.1"));
-    let session = Session::start(showing(Some(files.identity()), server.options(&proxy)));
+    let (proxy, server) = (Proxy::bind().await, Server::named("127.0.0.1"));
+    let session = Session::start(with_identity(Some(files.identity()), server.options(&proxy)));
     exchange(session, server.answer(&proxy, ACCEPT).await).await;
 }
 
 #[tokio::test]
-async fn a_proxy_that_does_not_let_the_client_in_says_why() {
+async fn a_missing_or_refused_certificate_is_reported_as_such() {
     let authority = Authority::named("clients");
-    let server = guarded_by(&authority);
+    let server = requiring(&authority);
     let stranger = Authority::named("strangers").issue("alice");
     let (wanted, refused) = (
-        "the proxy wants a client certificate: give --cert and --key",
+        "the proxy requires a client certificate: give --cert and --key",
         "the proxy refused the client certificate",
     );
     for (identity, http2, expected) in [
@@ -116,7 +116,7 @@ async fn a_proxy_that_does_not_let_the_client_in_says_why() {
             http2,
             ..server.options(&proxy)
         };
-        let session = Session::start(showing(identity, options));
+        let session = Session::start(with_identity(identity, options));
         let stream = proxy.accept().await;
         assert!(within(server.acceptor.accept(stream)).await.is_err());
         let line = session.failure().await;
@@ -125,7 +125,7 @@ async fn a_proxy_that_does_not_let_the_client_in_says_why() {
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_are_named_before_any_connection() {
+async fn unusable_files_are_named_before_any_connection() {
     let authority = Authority::named("clients");
     let good = authority.issue("alice");
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
@@ -150,8 +150,8 @@ async fn files_that_cannot_be_used_are_named_before_any_connection() {
         (&key, &key, "certificate holds no PEM certificate"),
     ] {
         let files = Files::of(certificate, key);
-        let (proxy, server) = (Proxy::bind().await, Server::of("127.0.0.1"));
-        let line = Session::start(showing(Some(files.identity()), server.options(&proxy)))
+        let (proxy, server) = (Proxy::bind().await, Server::named("127.0.0.1"));
+        let line = Session::start(with_identity(Some(files.identity()), server.options(&proxy)))
             .failure()
             .await;
         assert!(
@@ -163,8 +163,8 @@ async fn files_that_cannot_be_used_are_named_before_any_connection() {
         certificate: "/nonexistent/tls.crt".into(),
         key: "/nonexistent/tls.key".into(),
     };
-    let (proxy, server) = (Proxy::bind().await, Server::of("127.0.0.1"));
-    let line = Session::start(showing(Some(missing), server.options(&proxy)))
+    let (proxy, server) = (Proxy::bind().await, Server::named("127.0.0.1"));
+    let line = Session::start(with_identity(Some(missing), server.options(&proxy)))
         .failure()
         .await;
     assert!(
@@ -174,8 +174,8 @@ async fn files_that_cannot_be_used_are_named_before_any_connection() {
 }
 
 #[tokio::test]
-async fn another_name_can_be_expected_of_the_proxy() {
-    let server = Server::of("ssh.example.com");
+async fn the_server_name_takes_the_place_of_the_urls_host() {
+    let server = Server::named("ssh.example.com");
     let named = |proxy: &Proxy, name: &str| {
         let options = server.options(proxy);
         let trust = Trust {
@@ -197,7 +197,7 @@ async fn another_name_can_be_expected_of_the_proxy() {
 
     let line = Session::start(named(&proxy, "no name")).failure().await;
     assert!(
-        line.starts_with("no name cannot stand in a certificate as the proxy's name"),
+        line.starts_with("no name cannot be the proxy's name in a certificate"),
         "{line}"
     );
 }

@@ -1,4 +1,4 @@
-//! How each side's end reaches the other.
+//! The end of each side, as the other side receives it.
 
 use super::*;
 
@@ -39,7 +39,7 @@ async fn the_proxys_end_closes_stdout_and_stdin_is_still_carried_to_its_end() {
 }
 
 #[tokio::test]
-async fn the_proxys_end_is_the_end_when_a_person_types() {
+async fn the_proxys_end_ends_an_interactive_client() {
     let proxy = Proxy::bind().await;
     let mut session = Session::start_with(proxy.http(), true);
     let mut stream = proxy.answer(ACCEPT).await;
@@ -80,11 +80,11 @@ async fn bytes_that_a_finished_proxy_no_longer_takes_are_an_error_at_once() {
 }
 
 #[tokio::test]
-async fn a_stdout_that_nobody_reads_any_more_ends_the_client_quietly() {
+async fn a_closed_stdout_ends_the_client_without_an_error() {
     let proxy = Proxy::bind().await;
     let (_stdin, stdout, ended) = Session::start(proxy.http()).parts();
     let mut stream = proxy.answer(ACCEPT).await;
     drop(stdout);
-    stream.write_all(b"to nobody").await.unwrap();
+    stream.write_all(b"unread").await.unwrap();
     within(ended).await.unwrap().unwrap();
 }

@@ -1,4 +1,4 @@
-//! HTTP/2, where the proxy chooses it: h2's server on the other side, and bytes where that would not do.
+//! The client over HTTP/2, against h2's server, and against bytes where h2's server would not send them.
 
 use super::*;
 
@@ -11,9 +11,9 @@ use http::{Request, Response};
 use proptest::prelude::*;
 
 mod endings;
-mod odd;
+mod frames;
 
-/// A proxy that speaks HTTP/2 with whoever offers it.
+/// A proxy that chooses HTTP/2 when it is offered.
 struct Http2Proxy {
     proxy: Proxy,
     identity: Server,
@@ -30,7 +30,7 @@ struct Asked {
 struct Tunnel {
     receive: RecvStream,
     send: SendStream<Bytes>,
-    /// Ends with the connection.
+    /// The driver, which ends with the connection.
     connection: JoinHandle<()>,
 }
 
@@ -38,7 +38,7 @@ impl Http2Proxy {
     async fn bind() -> Self {
         Self {
             proxy: Proxy::bind().await,
-            identity: Server::of("127.0.0.1"),
+            identity: Server::named("127.0.0.1"),
         }
     }
 
@@ -53,7 +53,7 @@ impl Http2Proxy {
         Session::start(self.options())
     }
 
-    /// Shakes hands, and agrees on HTTP/2: no test passes without.
+    /// Completes the TLS handshake, in which both sides must agree on HTTP/2.
     async fn accept(&self) -> TlsStream<TcpStream> {
         let tcp = self.proxy.accept().await;
         let stream = within(self.identity.acceptor.accept(tcp)).await.unwrap();
@@ -75,8 +75,8 @@ impl Http2Proxy {
         }
     }
 
-    /// A tunnel in bytes, whose first ones have come.
-    async fn says_bye(&self) -> (Session, TlsStream<TcpStream>) {
+    /// A tunnel of scripted bytes, through which the client has received `bye`.
+    async fn scripted(&self) -> (Session, TlsStream<TcpStream>) {
         let mut session = self.start();
         let mut stream = self.accept().await;
         let bye = [SETTINGS, ANSWER, b"\0\0\x03\0\0\0\0\0\x01bye"].concat();
@@ -101,7 +101,7 @@ impl Asked {
         }
     }
 
-    /// Answers like that, and leaves the rest to the connection.
+    /// Answers with this response and body, and drives the connection to its end.
     fn refuses(mut self, response: Response<()>, body: &'static [u8]) -> JoinHandle<()> {
         let mut send = self.respond.send_response(response, false).unwrap();
         send.send_data(Bytes::from_static(body), true).unwrap();
@@ -113,7 +113,7 @@ fn driven(mut connection: Connection<TlsStream<TcpStream>, Bytes>) -> JoinHandle
     tokio::spawn(async move { while let Some(Ok(_)) = connection.accept().await {} })
 }
 
-/// The next bytes, whose place in the window is given back. `None` at the end of stream.
+/// The next bytes, released at once. `None` at the end of stream.
 async fn next(receive: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
     let data = within(receive.data()).await?;
     if let Ok(bytes) = &data {
@@ -144,7 +144,7 @@ async fn send_all(send: &mut SendStream<Bytes>, mut bytes: &[u8]) {
 }
 
 #[tokio::test]
-async fn the_request_is_a_connect_of_the_target_as_typed_and_of_nothing_else() {
+async fn the_request_is_a_connect_with_the_target_as_typed_and_no_other_pseudo_field() {
     let proxy = Http2Proxy::bind().await;
     let mut options = proxy.options();
     let port = options.proxy.port();
@@ -193,26 +193,26 @@ async fn eight_mebibytes_both_ways_at_once_are_exact_over_http_2() {
     assert!(received_up == up);
     assert!(received_down == down);
     within(ended).await.unwrap().unwrap();
-    // The client says GOAWAY and closes: nobody has to give it up.
+    // The client sends GOAWAY and closes: the proxy waits for no timeout.
     within(tunnel.connection).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_refusal_reads_as_it_does_over_http_1() {
-    let told = |kind: &'static str| Response::builder().status(403).header("content-type", kind);
+    let refusal = |kind: &'static str| Response::builder().status(403).header("content-type", kind);
     for (response, body, line) in [
         (
-            told("text/plain").header("content-length", "37"),
+            refusal("text/plain").header("content-length", "37"),
             &b"the target is not on the allowlist\r\n\n"[..],
             "the proxy answered 403: the target is not on the allowlist",
         ),
         (
-            told("text/plain"),
+            refusal("text/plain"),
             b"\x1b[31mno\nmore",
             "the proxy answered 403: [31mno",
         ),
-        (told("text/html"), b"<html>", "the proxy answered 403"),
-        (told("text/plain"), b"", "the proxy answered 403"),
+        (refusal("text/html"), b"<html>", "the proxy answered 403"),
+        (refusal("text/plain"), b"", "the proxy answered 403"),
         (Response::builder().status(502), b"", "the proxy answered 502"),
     ] {
         let proxy = Http2Proxy::bind().await;
@@ -241,7 +241,7 @@ async fn a_body_that_never_comes_does_not_hide_the_refusal() {
 }
 
 #[tokio::test]
-async fn a_silent_proxy_meets_the_deadline_over_http_2_too() {
+async fn a_silent_proxy_is_reported_as_a_timeout_over_http_2() {
     let proxy = Http2Proxy::bind().await;
     let session = Session::start(Options {
         timeout: Duration::from_millis(300),
@@ -256,23 +256,23 @@ async fn a_silent_proxy_meets_the_deadline_over_http_2_too() {
 }
 
 #[tokio::test]
-async fn a_stdout_that_nobody_reads_stops_the_proxy_and_not_its_pings() {
+async fn an_unread_stdout_stops_the_download_and_not_the_pings() {
     let proxy = Http2Proxy::bind().await;
     let mut session = proxy.start();
     let mut asked = proxy.asked().await;
     let mut pings = asked.connection.ping_pong().unwrap();
     let mut tunnel = asked.opens();
-    // No room for more than the window, what is being passed on, and what the test's own pipe holds.
+    // At most the window, the bytes of one read, and what the test's own pipe holds.
     let flood = tokio::spawn(async move {
         let mut sent = 0_usize;
         loop {
             tunnel.send.reserve_capacity(1 << 20);
-            let room = poll_fn(|context| tunnel.send.poll_capacity(context));
-            match tokio::time::timeout(Duration::from_secs(1), room).await {
-                Ok(room) => {
-                    let room = room.unwrap().unwrap();
-                    tunnel.send.send_data(Bytes::from(vec![7; room]), false).unwrap();
-                    sent += room;
+            let capacity = poll_fn(|context| tunnel.send.poll_capacity(context));
+            match tokio::time::timeout(Duration::from_secs(1), capacity).await {
+                Ok(capacity) => {
+                    let capacity = capacity.unwrap().unwrap();
+                    tunnel.send.send_data(Bytes::from(vec![7; capacity]), false).unwrap();
+                    sent += capacity;
                 }
                 Err(_) => break,
             }
@@ -287,7 +287,7 @@ async fn a_stdout_that_nobody_reads_stops_the_proxy_and_not_its_pings() {
 }
 
 #[tokio::test]
-async fn an_upload_that_the_proxy_does_not_take_stops_stdin() {
+async fn an_upload_without_window_stops_stdin() {
     let proxy = Http2Proxy::bind().await;
     let mut session = proxy.start();
     let tunnel = proxy.tunnel().await;

@@ -1,19 +1,19 @@
-//! An `https://` proxy: whom the client believes, and how either side ends.
+//! An `https://` proxy: its certificate, and the end of either side.
 
 use super::*;
 
 #[tokio::test]
 async fn eight_mebibytes_both_ways_at_once_are_exact_under_tls() {
     let proxy = Proxy::bind().await;
-    let identity = Server::of("127.0.0.1");
+    let identity = Server::named("127.0.0.1");
     let session = Session::start(identity.options(&proxy));
     exchange(session, identity.answer(&proxy, ACCEPT).await).await;
 }
 
 #[tokio::test]
-async fn a_certificate_for_a_name_is_held_against_the_host_of_the_url() {
+async fn the_name_of_the_certificate_must_be_the_host_of_the_url() {
     let proxy = Proxy::bind().await;
-    let identity = Server::of("localhost");
+    let identity = Server::named("localhost");
     let mut options = identity.options(&proxy);
     options.proxy = format!("https://localhost:{}", options.proxy.port()).parse().unwrap();
     let mut session = Session::start(options);
@@ -22,13 +22,13 @@ async fn a_certificate_for_a_name_is_held_against_the_host_of_the_url() {
 }
 
 #[tokio::test]
-async fn a_stranger_or_a_wrong_name_gets_no_request() {
+async fn a_proxy_of_an_unknown_authority_or_a_wrong_name_receives_no_request() {
     let proxy = Proxy::bind().await;
-    let own = Server::of("127.0.0.1");
-    let misnamed = Server::of("other.example");
+    let own = Server::named("127.0.0.1");
+    let misnamed = Server::named("other.example");
     for (server, trusted, expected) in [
         (&Server::issued_by("stranger", "127.0.0.1"), &own, "UnknownIssuer"),
-        (&Server::of("127.0.0.1"), &own, "BadSignature"),
+        (&Server::named("127.0.0.1"), &own, "BadSignature"),
         (&misnamed, &misnamed, "not valid for name"),
     ] {
         let options = trusted.options(&proxy);
@@ -44,9 +44,9 @@ async fn a_stranger_or_a_wrong_name_gets_no_request() {
 }
 
 #[tokio::test]
-async fn tls_spoken_on_one_side_only_is_named() {
+async fn tls_on_one_side_only_is_reported_by_name() {
     let proxy = Proxy::bind().await;
-    let identity = Server::of("127.0.0.1");
+    let identity = Server::named("127.0.0.1");
     let session = Session::start(proxy.http());
     assert!(within(identity.acceptor.accept(proxy.accept().await)).await.is_err());
     assert_eq!(
@@ -62,9 +62,9 @@ async fn tls_spoken_on_one_side_only_is_named() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_leaves_without_close_notify_has_ended_in_order() {
+async fn an_end_without_close_notify_is_in_order() {
     let proxy = Proxy::bind().await;
-    let identity = Server::of("127.0.0.1");
+    let identity = Server::named("127.0.0.1");
     let (stdin, mut stdout, ended) = Session::start(identity.options(&proxy)).parts();
     let (mut tcp, _) = identity.answer(&proxy, &[ACCEPT, b"bye"].concat()).await.into_inner();
     tcp.shutdown().await.unwrap();
@@ -76,7 +76,7 @@ async fn a_proxy_that_leaves_without_close_notify_has_ended_in_order() {
 #[tokio::test]
 async fn under_tls_the_end_of_stdin_is_a_close_notify_and_the_answer_still_arrives() {
     let proxy = Proxy::bind().await;
-    let identity = Server::of("127.0.0.1");
+    let identity = Server::named("127.0.0.1");
     let (mut stdin, mut stdout, ended) = Session::start(identity.options(&proxy)).parts();
     let mut stream = identity.answer(&proxy, ACCEPT).await;
     stdin.write_all(b"question").await.unwrap();
@@ -89,19 +89,19 @@ async fn under_tls_the_end_of_stdin_is_a_close_notify_and_the_answer_still_arriv
     within(ended).await.unwrap().unwrap();
 }
 
-/// Whoever is in between can cut a connection, and sends a FIN to both sides.
+/// A middlebox can truncate a connection, and then sends a FIN to both sides.
 #[tokio::test]
-async fn an_end_in_the_middle_of_a_record_is_no_end() {
+async fn an_end_within_a_record_is_a_truncation() {
     let proxy = Proxy::bind().await;
-    let identity = Server::of("127.0.0.1");
+    let identity = Server::named("127.0.0.1");
     for (head, bytes) in [(ACCEPT, &b"bye"[..]), (b"", b""), (b"HTTP/1.1 200 OK\r\n", b"")] {
         let mut session = Session::start(identity.options(&proxy));
         let mut stream = identity.answer(&proxy, &[head, bytes].concat()).await;
-        let mut said = vec![0; bytes.len()];
-        within(session.stdout.read_exact(&mut said)).await.unwrap();
-        assert_eq!(said, bytes);
+        let mut received = vec![0; bytes.len()];
+        within(session.stdout.read_exact(&mut received)).await.unwrap();
+        assert_eq!(received, bytes);
         stream.flush().await.unwrap();
-        cut_in_a_record(stream, b"more bytes").await;
+        truncate_within_a_record(stream, b"more bytes").await;
         let error = session.end().await.unwrap_err();
         assert_eq!(
             (error.exit_code(), chain(&error).as_str()),
@@ -113,8 +113,8 @@ async fn an_end_in_the_middle_of_a_record_is_no_end() {
     }
 }
 
-/// Sends all of a record with these bytes but its last, and a FIN.
-pub(super) async fn cut_in_a_record(stream: TlsStream<TcpStream>, bytes: &[u8]) {
+/// Sends a record with these bytes but for its last byte, and a FIN.
+pub(super) async fn truncate_within_a_record(stream: TlsStream<TcpStream>, bytes: &[u8]) {
     let (mut tcp, mut connection) = stream.into_inner();
     Write::write_all(&mut connection.writer(), bytes).unwrap();
     let mut record = Vec::new();
@@ -122,6 +122,6 @@ pub(super) async fn cut_in_a_record(stream: TlsStream<TcpStream>, bytes: &[u8]) 
     record.pop();
     tcp.write_all(&record).await.unwrap();
     tcp.shutdown().await.unwrap();
-    // Its own end is read, or what it still sends would be answered with a reset.
+    // The client's end is read, as unread bytes would make the close a reset.
     read_all(&mut tcp).await;
 }

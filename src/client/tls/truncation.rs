@@ -1,4 +1,4 @@
-//! The socket under TLS. An end in the middle of a record is an error: rustls does not tell it from one between two.
+//! Detects truncation under TLS: rustls reports an end of stream within a record as one between two records.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,15 +9,15 @@ use tokio::net::TcpStream;
 
 use crate::tls::Records;
 
-/// Bytes in both directions, as they are.
+/// The socket under a TLS session. Its end within a record is an error; bytes pass unchanged.
 #[derive(Debug)]
-pub(in crate::client) struct Uncut {
+pub(in crate::client) struct TruncationDetector {
     stream: TcpStream,
-    /// How far what was read goes.
+    /// The position in the records that were read.
     records: Records,
 }
 
-impl From<TcpStream> for Uncut {
+impl From<TcpStream> for TruncationDetector {
     fn from(stream: TcpStream) -> Self {
         Self {
             stream,
@@ -26,24 +26,27 @@ impl From<TcpStream> for Uncut {
     }
 }
 
-impl AsyncRead for Uncut {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = room.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, room))?;
-        let came = room.filled().get(before..).unwrap_or_default();
-        if came.is_empty() && room.remaining() > 0 && self.records.is_inside() {
-            // Nobody ends so: it was cut, by whoever.
+impl AsyncRead for TruncationDetector {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let received = buffer.filled().get(before..).unwrap_or_default();
+        if received.is_empty() && buffer.remaining() > 0 && self.records.is_inside() {
             return Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
                 "it ended in the middle of a TLS record",
             )));
         }
-        self.records.came(came);
+        self.records.came(received);
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Uncut {
+impl AsyncWrite for TruncationDetector {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }

@@ -63,7 +63,7 @@ fn static_target(
         name: name?,
         addresses: addresses?,
         limits: TunnelOverrides {
-            any_protocol: ssh_only.map(|ssh_only| !ssh_only),
+            ssh_only,
             ..limits.unwrap_or_default()
         },
         send_proxy_header: send_proxy_header.flatten(),

@@ -30,7 +30,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Limits {
             client: of_client,
             target: of_target,
         },
-        any_protocol: false,
+        ..Limits::default()
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn tunnel(section: &mut Section<'_>) -> TunnelOverrides {
         upload: section.value("upload", FromStr::from_str),
         burst: section.value("burst", FromStr::from_str),
         lifetime: section.value("lifetime", |text| unless("unlimited", text, timeout)),
-        any_protocol: None,
+        ..TunnelOverrides::default()
     }
 }
 

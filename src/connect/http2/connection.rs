@@ -1,6 +1,6 @@
-//! The bytes under an HTTP/2 connection: gathers what is sent, and watches the frames that come.
+//! The bytes under an HTTP/2 connection: what h2 writes is queued and sent together, and received frames are charged.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -8,30 +8,30 @@ use std::task::{Context, Poll, ready};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::frames::{EarnedCredit, FrameBudget};
+use super::frames::{Credit, FrameBudget};
+use super::outgoing::Outgoing;
 use super::read_buffer::ReadBuffer;
-use super::send_buffer::SendBuffers;
 use super::write_queue::WriteQueue;
 use crate::net::transport::{Reader, Transport, Writer};
 
-/// What the h2 crate reads and writes, shared with who drives it.
+/// A connection as h2 reads and writes it. The clones are one connection: h2 has one, the task that drives h2 another.
 ///
-/// h2 writes and flushes every frame of 16 KiB by itself: four system calls for each read of a target, or four times
-/// two TLS records, as 16 KiB and nine bytes are one and a bit. So a flush of h2's does nothing, and its driver
-/// [sends](Self::poll_send) when there is nothing more to gather: a third less CPU for each GiB.
+/// h2 writes and flushes each frame of 16 KiB by itself. On a socket that is four system calls for a read of 64 KiB from
+/// the target; under TLS two records for each frame, as 16 KiB and nine bytes exceed one. So a flush by h2 does nothing,
+/// and the driver [flushes](Self::poll_flush) when h2 and its streams have nothing more to write: a third less processor
+/// time for each GiB.
 #[derive(Debug)]
 pub struct Connection<D>(Arc<Mutex<State<D>>>);
 
 #[derive(Debug)]
 struct State<D> {
-    end: D,
-    /// Begins with what was read before HTTP/2 was known to be spoken.
-    ahead: ReadBuffer,
-    frames: FrameBudget,
-    buffers: SendBuffers,
-    unsent: WriteQueue,
-    /// How much of what comes behind the end is still thrown away.
-    lingering: usize,
+    transport: D,
+    received: ReadBuffer,
+    budget: FrameBudget,
+    outgoing: Outgoing,
+    queue: WriteQueue,
+    /// The bytes that are still read, and dropped, after the end of stream has been sent.
+    discards: usize,
 }
 
 impl<D> Clone for Connection<D> {
@@ -41,37 +41,33 @@ impl<D> Clone for Connection<D> {
 }
 
 impl<D: Transport> Connection<D> {
-    /// On a connection of which that much was read.
-    pub fn new(mut end: D, early: Vec<u8>) -> Self {
-        end.keep_unsent_short();
+    /// A connection of which `early` was read already.
+    pub fn new(mut transport: D, early: Vec<u8>) -> Self {
+        transport.keep_unsent_short();
+        let credit = Credit::default();
         Self(Arc::new(Mutex::new(State {
-            end,
-            ahead: ReadBuffer::of(early),
-            frames: FrameBudget::new(EarnedCredit::default()),
-            buffers: SendBuffers::new(),
-            unsent: WriteQueue::default(),
-            lingering: LINGER_BYTES,
+            transport,
+            received: ReadBuffer::with(early),
+            budget: FrameBudget::new(credit.clone()),
+            outgoing: Outgoing::new(credit),
+            queue: WriteQueue::default(),
+            discards: LINGER_BYTES,
         })))
     }
 
-    /// Sends what was gathered.
-    pub(super) fn poll_send(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.lock().poll_send(context)
+    /// Sends the write queue, and completes when the transport has taken all of it.
+    pub(super) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.lock().poll_flush(context)
     }
 
-    /// Where it is counted what the client is sent.
-    pub(super) fn credit(&self) -> EarnedCredit {
-        self.lock().frames.credit()
+    /// What the connection and its streams share about what they send.
+    pub(super) fn outgoing(&self) -> Outgoing {
+        self.lock().outgoing.clone()
     }
 
-    /// What its streams send by.
-    pub(super) fn buffers(&self) -> SendBuffers {
-        self.lock().buffers.clone()
-    }
-
-    /// Whether the client sent so many frames that the connection has to end.
-    pub(super) fn flooded(&self) -> bool {
-        self.lock().frames.too_many()
+    /// Whether the client has sent more frames than its budget pays for: the connection has to end.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.lock().budget.is_exhausted()
     }
 
     fn lock(&self) -> MutexGuard<'_, State<D>> {
@@ -81,54 +77,54 @@ impl<D: Transport> Connection<D> {
 
 impl<D: Transport> State<D> {
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let (mut source, _) = self.end.split();
-        ready!(self.ahead.poll_fill(context, &mut source))?;
-        let next = self.ahead.next(buffer.remaining());
-        if !self.frames.observe(next) {
-            // Its driver asks next, and ends the connection: h2 need not see them.
+        let (mut reader, _) = self.transport.split();
+        ready!(self.received.poll_fill(context, &mut reader))?;
+        let next = self.received.peek(buffer.remaining());
+        if !self.budget.charge(next) {
+            // The driver looks at the budget next, and ends the connection: no wake is needed.
             return Poll::Pending;
         }
         buffer.put_slice(next);
         let taken = next.len();
-        self.ahead.take(taken);
+        self.received.consume(taken);
         Poll::Ready(Ok(()))
     }
 
-    fn poll_gather(&mut self, context: &mut Context<'_>, pieces: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        if self.unsent.len() >= MOST_QUEUED {
-            ready!(self.poll_send(context))?;
+    fn poll_queue(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if self.queue.len() >= MOST_QUEUED {
+            ready!(self.poll_flush(context))?;
         }
         for piece in pieces {
-            match self.buffers.shown(piece) {
-                Some(slice) => self.unsent.share(slice),
-                None => self.unsent.copy(piece),
+            match self.outgoing.zero_copy().claim(piece) {
+                Some(slice) => self.queue.push(slice),
+                None => self.queue.push_copy(piece),
             }
         }
-        self.buffers.written();
+        self.outgoing.zero_copy().clear();
         Poll::Ready(Ok(pieces.iter().map(|piece| piece.len()).sum()))
     }
 
-    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let (_, mut sink) = self.end.split();
-        ready!(self.unsent.poll_write(context, &mut sink))?;
-        if sink.holds_back() {
-            ready!(sink.poll_flush(context))?;
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (_, mut writer) = self.transport.split();
+        ready!(self.queue.poll_write(context, &mut writer))?;
+        if writer.holds_back() {
+            ready!(writer.poll_flush(context))?;
         }
-        self.buffers.left();
+        self.outgoing.flushed();
         Poll::Ready(Ok(()))
     }
 
-    /// Sends the end behind what was gathered, then waits for the client's: a close with unread input would make the
-    /// kernel send a reset, and the client's throw away the GOAWAY that it has not read.
+    /// Sends the queue and the end of stream, then waits for the client's. A close with unread input makes the kernel
+    /// send a reset, on which the client's kernel drops the GOAWAY that it has not read yet (RFC 9112 section 9.6).
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_send(context))?;
-        let (mut source, mut sink) = self.end.split();
-        ready!(sink.poll_shutdown(context))?;
-        while self.lingering > 0 {
+        ready!(self.poll_flush(context))?;
+        let (mut reader, mut writer) = self.transport.split();
+        ready!(writer.poll_shutdown(context))?;
+        while self.discards > 0 {
             let mut scratch = [0; 4096];
-            match ready!(source.poll_read(context, &mut scratch))?.len() {
+            match ready!(reader.poll_read(context, &mut scratch))?.len() {
                 0 => break,
-                read => self.lingering = self.lingering.saturating_sub(read),
+                read => self.discards = self.discards.saturating_sub(read),
             }
         }
         Poll::Ready(Ok(()))
@@ -143,21 +139,22 @@ impl<D: Transport> AsyncRead for Connection<D> {
 
 impl<D: Transport> AsyncWrite for Connection<D> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.lock().poll_gather(context, &[io::IoSlice::new(bytes)])
+        self.lock().poll_queue(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
+        pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.lock().poll_gather(context, pieces)
+        self.lock().poll_queue(context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
         true
     }
 
+    /// Does nothing: the driver flushes.
     fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -167,66 +164,65 @@ impl<D: Transport> AsyncWrite for Connection<D> {
     }
 }
 
-/// What is sent at once, if there is as much: enough for the system call, or the TLS records, to be used well.
+/// The bytes that are queued before they are sent: enough for one system call, or TLS records, to be used well.
 const MOST_QUEUED: usize = 256 * 1024;
+/// What a client may send behind its last request and still read the end of the connection.
 const LINGER_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
     use bytes::Buf;
+    use std::iter::from_fn;
+    use std::task::Waker;
     use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::OwnedSemaphorePermit;
     use tokio_util::io::poll_write_buf;
 
     use super::super::payload::Payload;
     use super::super::send_buffer::{BUFFER_BYTES, Class, SendBuffer};
     use super::*;
 
-    fn free_buffers(buffers: &SendBuffers) -> usize {
-        let mut permits = buffers.permits(Class::Bulk);
-        let mut context = Context::from_waker(std::task::Waker::noop());
-        let taken: Vec<_> =
-            std::iter::from_fn(
-                || match permits.poll_acquire_many(&mut context, Class::Bulk.permits()) {
-                    Poll::Ready(permits) => permits,
-                    Poll::Pending => None,
-                },
-            )
-            .collect();
-        taken.len()
+    fn acquire(outgoing: &Outgoing) -> Option<OwnedSemaphorePermit> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut semaphore = outgoing.semaphore(Class::Bulk);
+        match semaphore.poll_acquire_many(&mut context, Class::Bulk.permits()) {
+            Poll::Ready(permits) => permits,
+            Poll::Pending => None,
+        }
+    }
+
+    fn free_buffers(outgoing: &Outgoing) -> usize {
+        let free: Vec<_> = from_fn(|| acquire(outgoing)).collect();
+        free.len()
     }
 
     #[tokio::test]
-    async fn a_frame_is_sent_from_the_room_that_it_was_read_into_and_a_small_one_is_copied_out_of_it() {
+    async fn a_frame_is_sent_from_its_send_buffer_and_a_small_one_is_copied_out_of_it() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let end = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let wire = Connection::new(end, Vec::new());
-        let (buffers, earned) = (wire.buffers(), wire.credit());
-        let mut context = Context::from_waker(std::task::Waker::noop());
-        for (shown_by_h2, free) in [(true, 1), (false, 2)] {
-            let permits = buffers
-                .permits(Class::Bulk)
-                .poll_acquire_many(&mut context, Class::Bulk.permits());
-            let Poll::Ready(Some(permits)) = permits else {
-                panic!("no turn")
-            };
-            let mut chunk = Payload::read(SendBuffer::new(permits).slice(BUFFER_BYTES), &buffers, &earned);
-            // As h2 writes a frame, and one that is so small that it has copied it behind its head.
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let connection = Connection::new(stream, Vec::new());
+        let outgoing = connection.outgoing();
+        let mut context = Context::from_waker(Waker::noop());
+        for (in_place, free) in [(true, 1), (false, 2)] {
+            let buffer = SendBuffer::new(acquire(&outgoing).unwrap());
+            let mut payload = Payload::buffered(buffer.slice(BUFFER_BYTES), &outgoing);
+            // As h2 writes a frame, and one that is so small that h2 has copied it behind its head.
             let mut head = &[7; 265][..];
-            let written = if shown_by_h2 {
+            let written = if in_place {
                 poll_write_buf(
-                    Pin::new(&mut wire.clone()),
+                    Pin::new(&mut connection.clone()),
                     &mut context,
-                    &mut (&mut head).chain((&mut chunk).take(16_384)),
+                    &mut (&mut head).chain((&mut payload).take(16_384)),
                 )
             } else {
-                chunk.chunk();
-                poll_write_buf(Pin::new(&mut wire.clone()), &mut context, &mut head)
+                payload.chunk();
+                poll_write_buf(Pin::new(&mut connection.clone()), &mut context, &mut head)
             };
             assert!(written.is_ready());
-            drop(chunk);
-            assert_eq!(free_buffers(&buffers), free);
-            assert!(wire.poll_send(&mut context).is_ready());
-            assert_eq!(free_buffers(&buffers), 2);
+            drop(payload);
+            assert_eq!(free_buffers(&outgoing), free);
+            assert!(connection.poll_flush(&mut context).is_ready());
+            assert_eq!(free_buffers(&outgoing), 2);
         }
     }
 }

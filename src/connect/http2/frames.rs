@@ -1,4 +1,4 @@
-//! Counts the frames of a client that cost work and move nothing, and says when they are too many.
+//! Bounds the frames of a client that cost work and move no bytes of a tunnel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,64 +6,60 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Reads along with what the client sends, frame head by frame head (RFC 9113 section 4.1).
+/// The budget of one connection. It reads the head of every frame that the client sends (RFC 9113 section 4.1).
 ///
-/// HTTP/2 lets a client ask for work by nine bytes: to answer a PING, to apply SETTINGS, to dial for HEADERS that a
-/// RST_STREAM takes back (CVE-2023-44487). The h2 crate bounds what such frames hold, but most of them it serves for
-/// ever, as fast as they come. Here each has a price, and a connection that cannot pay has to end. Credit comes with
-/// time, and with every DATA frame that the client was sent: that is what honest WINDOW_UPDATEs and PINGs answer.
+/// Nine bytes can ask for work: to answer a PING, to apply SETTINGS, to dial for HEADERS that a RST_STREAM takes back
+/// (CVE-2023-44487). h2 bounds the memory that such frames hold, but serves most of them at any rate. Here each frame has
+/// a price, and a connection that cannot pay it has to end. Credit comes with time, and with every DATA frame sent to
+/// the client, as WINDOW_UPDATEs and PINGs answer those.
 #[derive(Debug)]
 pub(super) struct FrameBudget {
     head: Vec<u8>,
-    /// Bytes of the preface, or of the payload of the frame at hand, that are still to come.
+    /// The bytes of the preface, or of the current frame's payload, that have not been received yet.
     skip: usize,
-    credit: u32,
+    balance: u32,
+    /// The time up to which credit has been added.
     counted_to: Instant,
-    earned: EarnedCredit,
-    too_many: bool,
+    earned: Credit,
+    exhausted: bool,
 }
 
-/// What the client's connection earns by the DATA that it is sent.
+/// The credit that DATA frames have earned since the budget was last short of it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct EarnedCredit(Arc<AtomicU32>);
+pub(super) struct Credit(Arc<AtomicU32>);
 
-impl EarnedCredit {
-    /// So many bytes of a tunnel left in DATA frames.
-    pub(super) fn sent(&self, bytes: usize) {
+impl Credit {
+    /// So many bytes of a tunnel were written in a DATA frame or more.
+    pub(super) fn data_sent(&self, bytes: usize) {
         let earned = PER_SENT + u32::try_from(bytes / BYTES_PER_CREDIT).unwrap_or(MOST_CREDIT);
         self.0.fetch_add(earned.min(MOST_CREDIT), Ordering::Relaxed);
     }
 }
 
 impl FrameBudget {
-    /// The frames behind a preface that is still to come.
-    pub(super) fn new(earned: EarnedCredit) -> Self {
+    /// The budget of a connection whose preface has not been received yet.
+    pub(super) fn new(earned: Credit) -> Self {
         Self {
             head: Vec::with_capacity(HEAD),
             skip: PREFACE,
-            credit: MOST_CREDIT,
+            balance: MOST_CREDIT,
             counted_to: Instant::now(),
             earned,
-            too_many: false,
+            exhausted: false,
         }
     }
 
-    /// Where what the client is sent is counted.
-    pub(super) fn credit(&self) -> EarnedCredit {
-        self.earned.clone()
+    /// Whether a frame could not be paid for, and the connection has to end.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.exhausted
     }
 
-    /// Whether the connection has to end.
-    pub(super) fn too_many(&self) -> bool {
-        self.too_many
-    }
-
-    /// These bytes came next. False when there were too many frames in them.
-    pub(super) fn observe(&mut self, mut bytes: &[u8]) -> bool {
+    /// Charges the frames that begin in the next bytes of the client. False once the budget is exhausted.
+    pub(super) fn charge(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
-            let known = bytes.len().min(self.skip);
-            self.skip -= known;
-            bytes = bytes.get(known..).unwrap_or_default();
+            let skipped = bytes.len().min(self.skip);
+            self.skip -= skipped;
+            bytes = bytes.get(skipped..).unwrap_or_default();
             let missing = bytes.len().min(HEAD - self.head.len());
             let (head, rest) = bytes.split_at(missing);
             self.head.extend_from_slice(head);
@@ -76,16 +72,16 @@ impl FrameBudget {
                 self.pay(price(kind, flags, self.skip));
             }
         }
-        !self.too_many
+        !self.exhausted
     }
 
     fn pay(&mut self, price: u32) {
-        if self.credit < price {
+        if self.balance < price {
             self.earn();
         }
-        match self.credit.checked_sub(price) {
-            Some(left) => self.credit = left,
-            None => self.too_many = true,
+        match self.balance.checked_sub(price) {
+            Some(left) => self.balance = left,
+            None => self.exhausted = true,
         }
     }
 
@@ -95,11 +91,11 @@ impl FrameBudget {
         self.counted_to += PER_CREDIT * by_time;
         let by_data = self.earned.0.swap(0, Ordering::Relaxed);
         let earned = by_time.saturating_add(by_data);
-        self.credit = self.credit.saturating_add(earned).min(MOST_CREDIT);
+        self.balance = self.balance.saturating_add(earned).min(MOST_CREDIT);
     }
 }
 
-/// What a frame costs: about what it makes us do.
+/// The price of a frame, in proportion to the work that it causes.
 fn price(kind: u8, flags: u8, length: usize) -> u32 {
     match kind {
         DATA if length == 0 || (flags & PADDED != 0 && length <= LONGEST_PADDING) => 1,
@@ -107,7 +103,7 @@ fn price(kind: u8, flags: u8, length: usize) -> u32 {
         HEADERS | RST_STREAM | CONTINUATION => 5,
         SETTINGS => 10,
         PING => 2,
-        // PRIORITY, GOAWAY, WINDOW_UPDATE, and what no RFC knows and everybody ignores.
+        // PRIORITY, GOAWAY, WINDOW_UPDATE and unknown types, which are ignored.
         _ => 1,
     }
 }
@@ -121,15 +117,17 @@ const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const CONTINUATION: u8 = 9;
 const PADDED: u8 = 8;
-/// A frame that is no longer may be padding and nothing else.
+/// A padded DATA frame of at most this length may hold nothing but padding.
 const LONGEST_PADDING: usize = 256;
-/// What a connection begins with, and the most that it saves: 100 streams that are opened and reset at once.
+/// The credit of a new connection, and the most that it can have: enough to open and reset 100 streams at once.
 const MOST_CREDIT: u32 = 1000;
-/// 200 a second: 20 streams opened and reset, or 100 PINGs.
+/// The time for one credit, so 200 a second: 20 streams opened and reset, or 100 PINGs.
 const PER_CREDIT: Duration = Duration::from_millis(5);
-/// A WINDOW_UPDATE for the stream and one for the connection, as simple clients answer every DATA frame; and a PING.
+/// The credit for DATA, whatever its length: a WINDOW_UPDATE for the stream and one for the connection, which simple
+/// clients send for every DATA frame, and a PING.
 const PER_SENT: u32 = 4;
-/// A client that grants its window by the KiB cuts our DATA into as many frames, and grants each of them again.
+/// The bytes of DATA that earn one credit more: a client that opens its window by the KiB receives frames of 1 KiB, and
+/// opens its window again for each.
 const BYTES_PER_CREDIT: usize = 256;
 
 #[cfg(test)]
@@ -145,19 +143,19 @@ mod tests {
     }
 
     fn frames() -> FrameBudget {
-        let mut frames = FrameBudget::new(EarnedCredit::default());
-        assert!(frames.observe(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
+        let mut frames = FrameBudget::new(Credit::default());
+        assert!(frames.charge(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
         frames
     }
 
-    /// How many of these may come at once.
+    /// The number of these frames that a new connection may send at once.
     fn at_once(frame: &[u8]) -> usize {
         let mut frames = frames();
-        (0..100_000).take_while(|_| frames.observe(frame)).count()
+        (0..100_000).take_while(|_| frames.charge(frame)).count()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn every_kind_that_moves_nothing_is_bounded_and_data_is_not() {
+    async fn every_kind_of_frame_but_data_is_bounded() {
         for (kind, flags, length, most) in [
             (HEADERS, 4, 30, 200),
             (RST_STREAM, 0, 4, 200),
@@ -176,44 +174,44 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn credit_comes_with_time_and_is_saved_up_to_the_most() {
+    async fn credit_is_earned_by_time_up_to_the_most() {
         let (mut frames, ping) = (frames(), frame(PING, 0, 8));
         for _ in 0..500 {
-            assert!(frames.observe(&ping));
+            assert!(frames.charge(&ping));
         }
         for (pause, pings) in [(1, 100), (3600, 500)] {
             tokio::time::advance(Duration::from_secs(pause)).await;
             for _ in 0..pings {
-                assert!(frames.observe(&ping), "after {pause} s");
+                assert!(frames.charge(&ping), "after {pause} s");
             }
         }
-        assert!(!frames.observe(&ping));
+        assert!(!frames.charge(&ping));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_sent_data_may_answer_it() {
-        let earned = EarnedCredit::default();
+    async fn data_sent_to_the_client_earns_the_credit_to_answer_it() {
+        let earned = Credit::default();
         let mut frames = FrameBudget::new(earned.clone());
-        frames.observe(&[0; PREFACE]);
+        frames.charge(&[0; PREFACE]);
         let update = frame(8, 0, 4);
         for _ in 0..100_000 {
-            earned.sent(40);
-            assert!(frames.observe(&update) && frames.observe(&update));
+            earned.data_sent(40);
+            assert!(frames.charge(&update) && frames.charge(&update));
         }
     }
 
     proptest! {
         #[test]
-        fn however_it_is_chopped_it_is_the_same(lengths in proptest::collection::vec((0_u8..12, 0_usize..300), 1..40), size in 1_usize..50) {
+        fn the_charge_does_not_depend_on_how_the_bytes_are_split(lengths in proptest::collection::vec((0_u8..12, 0_usize..300), 1..40), size in 1_usize..50) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
             let _guard = runtime.enter();
             let bytes: Vec<u8> = lengths.iter().flat_map(|&(kind, length)| frame(kind, 0, length)).collect();
             let (mut whole, mut chopped) = (frames(), frames());
-            whole.observe(&bytes);
+            whole.charge(&bytes);
             for piece in bytes.chunks(size) {
-                chopped.observe(piece);
+                chopped.charge(piece);
             }
-            prop_assert_eq!((whole.credit, whole.skip, whole.too_many), (chopped.credit, chopped.skip, chopped.too_many));
+            prop_assert_eq!((whole.balance, whole.skip, whole.exhausted), (chopped.balance, chopped.skip, chopped.exhausted));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Runs a task that wakes itself for as long as it has something to do, before anybody else hears of it.
+//! A waker of a task for itself: a wake from within the task polls it again at once, without tokio's queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,73 +7,74 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_util::task::AtomicWaker;
 use tokio::task::coop::has_budget_remaining;
 
-/// One task's turns.
+/// The local waker of one task.
 ///
-/// A connection wakes its streams when it has sent, and they wake it when they have to send, all within one task. Each
-/// of those would put the task into a queue again, and have tokio wake an idle thread to take it over, with cold caches.
+/// A connection wakes its streams when it has sent, and they wake it when they have bytes to send, all within one task.
+/// By the task's own waker each wake would put the task into tokio's queue again, and have tokio wake an idle worker
+/// thread to steal it, whose caches are cold.
 #[derive(Debug)]
 pub(super) struct LocalWaker {
-    own: Arc<Own>,
+    state: Arc<State>,
     waker: Waker,
 }
 
 #[derive(Debug, Default)]
-struct Own {
-    /// Whoever wakes it now need not wake the task.
-    running: AtomicBool,
+struct State {
+    /// Whether the task is being polled: a wake now need not reach tokio.
+    polling: AtomicBool,
     woken: AtomicBool,
     task: AtomicWaker,
 }
 
 impl LocalWaker {
     pub(super) fn new() -> Self {
-        let own = Arc::<Own>::default();
+        let state = Arc::<State>::default();
         Self {
-            waker: Waker::from(Arc::clone(&own)),
-            own,
+            waker: Waker::from(Arc::clone(&state)),
+            state,
         }
     }
 
-    /// Polls until it is ready, nothing has woken it meanwhile, or other tasks should have their turn.
+    /// Polls `once` again and again until it is ready, has not been woken meanwhile, or has used up the task's budget.
     pub(super) fn poll<T>(
         &self,
         context: &mut Context<'_>,
         mut once: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
-        let Self { own, waker } = self;
-        own.task.register(context.waker());
-        own.running.store(true, Ordering::SeqCst);
+        let Self { state, waker } = self;
+        state.task.register(context.waker());
+        state.polling.store(true, Ordering::SeqCst);
         let mut polled = Poll::Pending;
         for _ in 0..MOST_ROUNDS {
-            own.woken.store(false, Ordering::SeqCst);
+            state.woken.store(false, Ordering::SeqCst);
             polled = once(&mut Context::from_waker(waker));
-            if polled.is_ready() || !own.woken.load(Ordering::SeqCst) || !has_budget_remaining() {
+            if polled.is_ready() || !state.woken.load(Ordering::SeqCst) || !has_budget_remaining() {
                 break;
             }
         }
-        own.running.store(false, Ordering::SeqCst);
-        // From outside, after the last look at it; or there is more to do than for one turn.
-        if polled.is_pending() && own.woken.load(Ordering::SeqCst) {
+        state.polling.store(false, Ordering::SeqCst);
+        // Another thread has woken it after its last round, or the rounds or the budget are used up.
+        if polled.is_pending() && state.woken.load(Ordering::SeqCst) {
             context.waker().wake_by_ref();
         }
         polled
     }
 }
 
-impl Wake for Own {
+impl Wake for State {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.woken.store(true, Ordering::SeqCst);
-        if !self.running.load(Ordering::SeqCst) {
+        if !self.polling.load(Ordering::SeqCst) {
             self.task.wake();
         }
     }
 }
 
-/// Of at most as much as a connection has room for, if a stream is in bulk.
+/// The polls in a row. In bulk each moves at most the permits of a connection's send buffers, 512 KiB.
 const MOST_ROUNDS: usize = 16;
 
 #[cfg(test)]
@@ -92,8 +93,8 @@ mod tests {
         }
     }
 
-    /// Polls once, waking itself `wakes` times in a row. How often it was run, and how often its task was woken.
-    fn run(wakes: usize) -> (usize, usize) {
+    /// Polls a task that wakes itself `wakes` times in a row. The number of its rounds, and of wakes that reached tokio.
+    fn poll(wakes: usize) -> (usize, usize) {
         let task = Arc::<Counted>::default();
         let mut rounds = 0;
         let polled: Poll<()> =
@@ -109,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn who_wakes_itself_is_run_again_at_once_and_after_many_rounds_later() {
-        assert_eq!(run(0), (1, 0));
-        assert_eq!(run(3), (4, 0));
-        assert_eq!(run(usize::MAX), (MOST_ROUNDS, 1));
+    fn a_task_that_wakes_itself_is_polled_again_at_once_until_its_rounds_are_used_up() {
+        assert_eq!(poll(0), (1, 0));
+        assert_eq!(poll(3), (4, 0));
+        assert_eq!(poll(usize::MAX), (MOST_ROUNDS, 1));
     }
 
     #[tokio::test]
-    async fn who_has_used_up_what_a_task_may_do_lets_other_tasks_run() {
+    async fn a_task_without_budget_is_polled_again_after_other_tasks() {
         let task = Arc::<Counted>::default();
         let mut rounds = 0;
         let polled: Poll<()> =
@@ -131,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn who_is_woken_from_outside_wakes_its_task() {
-        let (turn, task) = (LocalWaker::new(), Arc::<Counted>::default());
+    fn a_wake_from_outside_wakes_the_task() {
+        let (local, task) = (LocalWaker::new(), Arc::<Counted>::default());
         let mut kept = None;
-        let polled: Poll<()> = turn.poll(&mut Context::from_waker(&Waker::from(Arc::clone(&task))), |context| {
+        let polled: Poll<()> = local.poll(&mut Context::from_waker(&Waker::from(Arc::clone(&task))), |context| {
             kept = Some(context.waker().clone());
             Poll::Pending
         });

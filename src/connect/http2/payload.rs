@@ -1,110 +1,101 @@
-//! The payload of DATA frames on its way out.
+//! The payload of DATA frames, as h2 takes it.
 
 use std::convert::Infallible;
 
 use bytes::Buf;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::frames::EarnedCredit;
-use super::send_buffer::{SendBuffers, Slice};
+use super::outgoing::Outgoing;
+use super::send_buffer::Slice;
 
-/// Bytes that the connection still has to send. When they have left, the connection has earned by it.
+/// Bytes of one stream that h2 has to write. The drop earns credit for those that it has written.
 #[derive(Debug)]
 pub(super) struct Payload {
-    bytes: Bytes,
-    sent: usize,
-    earned: Option<EarnedCredit>,
-    /// For the last of a stream: nothing is sent by it. When all that was written has left it is dropped, which says so.
-    leaves: Option<(oneshot::Sender<Infallible>, SendBuffers)>,
+    memory: Memory,
+    /// The bytes that h2 has written so far.
+    written: usize,
+    /// For the last payload of a stream: dropped when all that was written has been flushed.
+    flushed: Option<oneshot::Sender<Infallible>>,
+    outgoing: Outgoing,
 }
 
 #[derive(Debug)]
-enum Bytes {
+enum Memory {
     Copied {
         bytes: Vec<u8>,
         start: usize,
-        _units: Option<OwnedSemaphorePermit>,
+        _permits: Option<OwnedSemaphorePermit>,
     },
-    Read(Slice, SendBuffers),
+    Buffered(Slice),
 }
 
 impl Payload {
-    /// Bytes of a tunnel.
-    pub(super) fn of(bytes: Vec<u8>, permits: Option<OwnedSemaphorePermit>, earned: &EarnedCredit) -> Self {
+    /// A tunnel's bytes, with the permits that they hold until they are written.
+    pub(super) fn copied(bytes: Vec<u8>, permits: Option<OwnedSemaphorePermit>, outgoing: &Outgoing) -> Self {
         Self {
-            bytes: Bytes::Copied {
+            memory: Memory::Copied {
                 bytes,
                 start: 0,
-                _units: permits,
+                _permits: permits,
             },
-            sent: 0,
-            earned: Some(earned.clone()),
-            leaves: None,
+            written: 0,
+            flushed: None,
+            outgoing: outgoing.clone(),
         }
     }
 
-    /// Bytes of a tunnel that stand where they were read.
-    pub(super) fn read(slice: Slice, buffers: &SendBuffers, earned: &EarnedCredit) -> Self {
+    /// A tunnel's bytes in their send buffer.
+    pub(super) fn buffered(slice: Slice, outgoing: &Outgoing) -> Self {
         Self {
-            bytes: Bytes::Read(slice, buffers.clone()),
-            sent: 0,
-            earned: Some(earned.clone()),
-            leaves: None,
+            memory: Memory::Buffered(slice),
+            written: 0,
+            flushed: None,
+            outgoing: outgoing.clone(),
         }
     }
 
-    /// The last of a stream: the text of a refusal, or nothing. What comes with it completes when it has left, and all
-    /// that was before it, or when it never will.
-    pub(super) fn last(bytes: Vec<u8>, buffers: &SendBuffers) -> (Self, oneshot::Receiver<Infallible>) {
-        let (leaves, left) = oneshot::channel();
-        let last = Self {
-            bytes: Bytes::Copied {
-                bytes,
-                start: 0,
-                _units: None,
-            },
-            sent: 0,
-            earned: None,
-            leaves: Some((leaves, buffers.clone())),
-        };
-        (last, left)
+    /// The last payload of a stream: the text of a refusal, or no bytes. The receiver completes when it and all in front
+    /// of it has been flushed, or never will be.
+    pub(super) fn last(bytes: Vec<u8>, outgoing: &Outgoing) -> (Self, oneshot::Receiver<Infallible>) {
+        let (sender, receiver) = oneshot::channel();
+        let mut last = Self::copied(bytes, None, outgoing);
+        last.flushed = Some(sender);
+        (last, receiver)
     }
 }
 
 impl Buf for Payload {
     fn remaining(&self) -> usize {
-        match &self.bytes {
-            Bytes::Copied { bytes, start, .. } => bytes.len() - start,
-            Bytes::Read(slice, _) => slice.len(),
+        match &self.memory {
+            Memory::Copied { bytes, start, .. } => bytes.len() - start,
+            Memory::Buffered(slice) => slice.len(),
         }
     }
 
     fn chunk(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::Copied { bytes, start, .. } => bytes.get(*start..).unwrap_or_default(),
-            Bytes::Read(slice, buffers) => {
-                buffers.show(slice);
+        match &self.memory {
+            Memory::Copied { bytes, start, .. } => bytes.get(*start..).unwrap_or_default(),
+            Memory::Buffered(slice) => {
+                self.outgoing.zero_copy().offer(slice);
                 slice.bytes()
             }
         }
     }
 
     fn advance(&mut self, count: usize) {
-        self.sent += count;
-        match &mut self.bytes {
-            Bytes::Copied { bytes, start, .. } => *start = bytes.len().min(*start + count),
-            Bytes::Read(slice, _) => slice.advance(count),
+        self.written += count;
+        match &mut self.memory {
+            Memory::Copied { bytes, start, .. } => *start = bytes.len().min(*start + count),
+            Memory::Buffered(slice) => slice.advance(count),
         }
     }
 }
 
 impl Drop for Payload {
     fn drop(&mut self) {
-        if let Some(earned) = &self.earned {
-            earned.sent(self.sent);
-        }
-        if let Some((leaves, buffers)) = self.leaves.take() {
-            buffers.leaves(leaves);
+        match self.flushed.take() {
+            Some(sender) => self.outgoing.drop_when_flushed(sender),
+            None => self.outgoing.credit().data_sent(self.written),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a connection has received and h2 has not asked for: it asks for a frame at a time, and the socket has many.
+//! The bytes that a connection has received and h2 has not asked for: h2 reads one frame, the socket holds many.
 
 use std::cell::RefCell;
 use std::io;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::net::transport::Reader;
 
-/// Bytes that were read together. Without any it holds no memory: that belongs to the worker thread.
+/// The rest of one read. An empty one holds no memory: the worker thread keeps that for the next read.
 #[derive(Debug, Default)]
 pub(super) struct ReadBuffer {
     memory: Vec<u8>,
@@ -16,26 +16,26 @@ pub(super) struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// Bytes that were read by others.
-    pub(super) fn of(bytes: Vec<u8>) -> Self {
+    /// A buffer of bytes that were read before HTTP/2 was recognised.
+    pub(super) fn with(early: Vec<u8>) -> Self {
         Self {
             start: 0,
-            end: bytes.len(),
-            memory: bytes,
+            end: early.len(),
+            memory: early,
         }
     }
 
-    /// Completes when there are some, or when there will never be more.
-    pub(super) fn poll_fill(&mut self, context: &mut Context<'_>, source: &mut impl Reader) -> Poll<io::Result<()>> {
+    /// Completes when there are bytes, or none at the end of the connection. Reads only if the buffer is empty.
+    pub(super) fn poll_fill(&mut self, context: &mut Context<'_>, reader: &mut impl Reader) -> Poll<io::Result<()>> {
         if self.start < self.end {
             return Poll::Ready(Ok(()));
         }
-        ready!(source.poll_readable(context))?;
+        ready!(reader.poll_readable(context))?;
         self.memory = SPARE.take();
-        self.memory.resize(MOST, 0);
+        self.memory.resize(LONGEST_READ, 0);
         (self.start, self.end) = (0, 0);
         let start = self.memory.as_ptr();
-        let read = source.poll_read(context, &mut self.memory).map_ok(|bytes| {
+        let read = reader.poll_read(context, &mut self.memory).map_ok(|bytes| {
             let elsewhere = (!std::ptr::eq(bytes.as_ptr(), start)).then(|| bytes.to_vec());
             (bytes.len(), elsewhere)
         });
@@ -49,21 +49,21 @@ impl ReadBuffer {
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
-                self.take(0);
+                self.consume(0);
                 Poll::Pending
             }
         }
     }
 
-    /// The next of them, at most so many.
-    pub(super) fn next(&self, most: usize) -> &[u8] {
+    /// The next bytes, at most `longest`.
+    pub(super) fn peek(&self, longest: usize) -> &[u8] {
         self.memory
-            .get(self.start..self.end.min(self.start + most))
+            .get(self.start..self.end.min(self.start + longest))
             .unwrap_or_default()
     }
 
-    /// Leaves so many of them behind.
-    pub(super) fn take(&mut self, count: usize) {
+    /// Removes the next bytes.
+    pub(super) fn consume(&mut self, count: usize) {
         self.start += count;
         if self.start >= self.end {
             SPARE.set(take(&mut self.memory));
@@ -75,8 +75,8 @@ thread_local! {
     static SPARE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// That is read at once: four frames of the longest that clients may send, and a bit.
-const MOST: usize = 64 * 1024;
+/// Almost four frames of 16 KiB, the longest that clients may send.
+const LONGEST_READ: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -94,10 +94,10 @@ mod tests {
             if self.0 == b"later" {
                 return Poll::Pending;
             }
-            let room = room.get_mut(..self.0.len()).unwrap();
-            room.copy_from_slice(self.0);
+            let memory = room.get_mut(..self.0.len()).unwrap();
+            memory.copy_from_slice(self.0);
             self.0 = b"";
-            Poll::Ready(Ok(room))
+            Poll::Ready(Ok(memory))
         }
 
         async fn failed(&mut self) -> io::Error {
@@ -106,16 +106,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_taken_in_order_and_no_memory_is_held_without_any() {
+    fn bytes_are_consumed_in_order_and_an_empty_buffer_holds_no_memory() {
         let mut context = Context::from_waker(Waker::noop());
-        let mut ahead = ReadBuffer::of(b"early".to_vec());
-        let mut source = Bytes(b"what came");
+        let mut buffer = ReadBuffer::with(b"early".to_vec());
+        let mut reader = Bytes(b"what came");
         for expected in [&b"earl"[..], b"y", b"what", b" cam", b"e", b"", b""] {
-            assert!(ahead.poll_fill(&mut context, &mut source).is_ready());
-            assert_eq!(ahead.next(4), expected);
-            ahead.take(expected.len());
+            assert!(buffer.poll_fill(&mut context, &mut reader).is_ready());
+            assert_eq!(buffer.peek(4), expected);
+            buffer.consume(expected.len());
         }
-        assert!(ahead.poll_fill(&mut context, &mut Bytes(b"later")).is_pending());
-        assert_eq!(ahead.memory.capacity(), 0);
+        assert!(buffer.poll_fill(&mut context, &mut Bytes(b"later")).is_pending());
+        assert_eq!(buffer.memory.capacity(), 0);
     }
 }

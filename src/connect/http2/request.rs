@@ -1,4 +1,4 @@
-//! One request of an HTTP/2 connection: what it asks for, and its one answer.
+//! One request on an HTTP/2 connection: its head, and its one answer.
 
 use std::future::poll_fn;
 
@@ -6,29 +6,24 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderValue, Method, Response, StatusCode, header, request};
 
-use super::frames::EarnedCredit;
+use super::outgoing::Outgoing;
 use super::payload::Payload;
-use super::send_buffer::SendBuffers;
 use super::stream::Stream;
 use crate::authority::Authority;
 use crate::connect::Exchange;
 use crate::outcome::{Denial, Malformed, Refusal};
 
-/// A client that has asked on a stream of its own, and has no answer yet.
+/// A request that has not been answered.
 #[derive(Debug)]
 pub struct Request {
     head: request::Parts,
     receive: RecvStream,
     respond: SendResponse<Payload>,
-    outgoing: (SendBuffers, EarnedCredit),
+    outgoing: Outgoing,
 }
 
 impl Request {
-    pub(super) fn new(
-        request: http::Request<RecvStream>,
-        respond: SendResponse<Payload>,
-        outgoing: (SendBuffers, EarnedCredit),
-    ) -> Self {
+    pub(super) fn new(request: http::Request<RecvStream>, respond: SendResponse<Payload>, outgoing: Outgoing) -> Self {
         let (head, receive) = request.into_parts();
         Self {
             head,
@@ -44,8 +39,8 @@ impl Exchange for Request {
 
     const HTTP: &'static str = "2";
 
-    /// The rest h2 has found: a CONNECT with `:scheme`, `:path` or `:protocol` and connection fields are stream errors
-    /// already, and names in upper case an error of the connection.
+    /// h2 has checked the rest: `:scheme`, `:path` or `:protocol` on a CONNECT and connection fields are stream errors,
+    /// field names in upper case an error of the connection.
     async fn read_head(&mut self) -> Result<Authority, Refusal> {
         if self.head.method != Method::CONNECT {
             return Err(Refusal::MethodNotAllowed);
@@ -63,14 +58,14 @@ impl Exchange for Request {
         Ok(target)
     }
 
-    /// Only a reset is leaving: END_STREAM is an end of stream and nothing else, with no close(2) behind it.
+    /// Completes at a reset only. END_STREAM is a half-close: unlike a FIN, no close(2) can be behind it.
     async fn client_left(&mut self) {
-        // An error is the end of the connection.
+        // An error means that the connection has ended.
         poll_fn(|context| self.respond.poll_reset(context)).await.ok();
     }
 
     async fn confirm(mut self) -> Result<(Stream, Vec<u8>), Refusal> {
-        // No field at all (RFC 9110 section 9.3.6). What the client has sent already waits in the stream.
+        // Without fields (RFC 9110 section 9.3.6). Early data is in the stream.
         let send = self.respond.send_response(Response::new(()), false);
         let send = send.map_err(|_| Refusal::ClientLeft)?;
         Ok((Stream::new(self.receive, send, self.outgoing), Vec::new()))
@@ -81,17 +76,17 @@ impl Exchange for Request {
             // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
             self.respond.send_reset(Reason::PROTOCOL_ERROR);
         } else if denial.refusal.is_answered()
+            // An error means that the client has reset the stream.
             && let Ok(send) = self.respond.send_response(answer(denial), false)
         {
-            // It fails for a stream that has been reset.
             let stream = Stream::new(self.receive, send, self.outgoing);
-            return Some(stream.ending_with(body(denial)));
+            return Some(stream.finished_with(body(denial)));
         }
         None
     }
 }
 
-/// The head of a refusal. HTTP/2 has no reason phrase: it stands in `Proxy-Status`, and in the body.
+/// The head of a refusal. HTTP/2 has no reason phrase: the phrase is in `Proxy-Status` (RFC 9209) and in the body.
 fn answer(denial: &Denial) -> Response<()> {
     let refusal = denial.refusal;
     let mut answer = Response::new(());
@@ -120,7 +115,7 @@ fn body(denial: &Denial) -> Vec<u8> {
     format!("{}\n", denial.phrase()).into_bytes()
 }
 
-/// As many as over HTTP/1.
+/// The same as over HTTP/1.
 const MOST_FIELDS: usize = 64;
 
 #[cfg(test)]
@@ -128,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_all_that_one_over_http_1_says() {
+    fn a_refusal_has_the_fields_of_one_over_http_1() {
         let answer = answer(&Refusal::MethodNotAllowed.into());
         assert_eq!(answer.status(), 405);
         let fields: Vec<_> = answer

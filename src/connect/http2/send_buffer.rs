@@ -1,139 +1,80 @@
-//! Memory that a connection's downloads are read into, and that the socket sends them from: nothing is copied between.
+//! Send buffers: memory that downloads are read into, and that the socket sends them from without a copy.
 
 use std::cell::RefCell;
-use std::convert::Infallible;
 use std::mem::take;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::PollSemaphore;
 
-/// What the streams of a connection and the connection itself share of what is still to be sent.
-#[derive(Clone, Debug)]
-pub(super) struct SendBuffers(Arc<Shared>);
-
+/// The permits of a connection's send buffers, one for each 4 KiB. They bound what its streams have read and the socket
+/// has not taken.
 #[derive(Debug)]
-struct Shared {
-    /// Of a connection's bulk so much may be on its way. The streams that want to send more take turns.
+pub(super) struct BufferPermits {
+    interactive: Arc<Semaphore>,
     bulk: Arc<Semaphore>,
-    /// Of all that comes in few bytes, so much: it is not queued behind bulk.
-    few: Arc<Semaphore>,
-    /// What h2 was shown last of a chunk, and is about to write.
-    shown: Mutex<Option<Slice>>,
-    /// Of streams whose last was written, by which they hear that it has left. `None` when nothing will leave any more.
-    leaving: Mutex<Option<Vec<oneshot::Sender<Infallible>>>>,
 }
 
-/// A part of a room that does not change any more.
-#[derive(Clone, Debug)]
-pub(super) struct Slice {
-    room: Arc<SendBuffer>,
-    start: usize,
-    end: usize,
-}
-
-/// Whose turn it is: a stream that had few bytes to send has few again.
+/// The class of a stream by its last read. Each has permits of its own, so that keystrokes do not queue behind bulk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
+    /// The last read returned less than 4 KiB.
     Interactive,
     Bulk,
 }
 
-/// Room for one read. Its memory goes back to the worker thread, which has some at hand.
+/// The memory for one read, with the permits for it. The worker thread keeps the memory for the next one.
 #[derive(Debug)]
 pub(super) struct SendBuffer {
     memory: Vec<u8>,
     permits: OwnedSemaphorePermit,
 }
 
-impl SendBuffers {
+/// A part of a send buffer, which does not change any more.
+#[derive(Clone, Debug)]
+pub(super) struct Slice {
+    buffer: Arc<SendBuffer>,
+    start: usize,
+    end: usize,
+}
+
+impl BufferPermits {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Shared {
+        Self {
+            interactive: Arc::new(Semaphore::new(INTERACTIVE_PERMITS)),
             bulk: Arc::new(Semaphore::new(BULK_PERMITS)),
-            few: Arc::new(Semaphore::new(INTERACTIVE_PERMITS)),
-            shown: Mutex::default(),
-            leaving: Mutex::new(Some(Vec::new())),
-        }))
-    }
-
-    /// Where a stream waits for its turn.
-    pub(super) fn permits(&self, class: Class) -> PollSemaphore {
-        PollSemaphore::new(Arc::clone(match class {
-            Class::Interactive => &self.0.few,
-            Class::Bulk => &self.0.bulk,
-        }))
-    }
-
-    /// These bytes are what h2 writes next: the wire is given nothing but their address.
-    pub(super) fn show(&self, slice: &Slice) {
-        *self.last_shown() = Some(slice.clone());
-    }
-
-    /// The bytes with their room, if they are those that were shown. h2 writes the head of their frame before them.
-    pub(super) fn shown(&self, bytes: &[u8]) -> Option<Slice> {
-        let stands_there = |known: &mut Slice| {
-            let known = known.bytes();
-            std::ptr::eq(known.as_ptr(), bytes.as_ptr()) && bytes.len() <= known.len()
-        };
-        let mut shown = self.last_shown().take_if(stands_there)?;
-        shown.end = shown.start + bytes.len();
-        Some(shown)
-    }
-
-    /// Everything that was shown is written: what was copied, as a small frame is, holds no room any more.
-    pub(super) fn written(&self) {
-        drop(self.last_shown().take());
-    }
-
-    /// The last of a stream is written, or never will be: it waits for what was written before.
-    pub(super) fn leaves(&self, stream: oneshot::Sender<Infallible>) {
-        if let Some(leaving) = self.leaving().as_mut() {
-            leaving.push(stream);
         }
     }
 
-    /// All that was written has left.
-    pub(super) fn left(&self) {
-        let left = self.leaving().as_mut().map(take);
-        drop(left);
-    }
-
-    /// Nothing will leave any more.
-    pub(super) fn abandoned(&self) {
-        let left = self.leaving().take();
-        drop(left);
-    }
-
-    fn leaving(&self) -> MutexGuard<'_, Option<Vec<oneshot::Sender<Infallible>>>> {
-        self.0.leaving.lock()
-    }
-
-    fn last_shown(&self) -> MutexGuard<'_, Option<Slice>> {
-        self.0.shown.lock()
+    /// A handle by which one stream waits for permits.
+    pub(super) fn semaphore(&self, class: Class) -> PollSemaphore {
+        PollSemaphore::new(Arc::clone(match class {
+            Class::Interactive => &self.interactive,
+            Class::Bulk => &self.bulk,
+        }))
     }
 }
 
 impl Class {
-    /// What one turn takes of what there may be.
+    /// The permits that one read needs.
     pub(super) fn permits(self) -> u32 {
         match self {
             Self::Interactive => 1,
-            Self::Bulk => BUFFER_PERMITS,
+            Self::Bulk => PERMITS_PER_BUFFER,
         }
     }
 
-    /// The most that is read in one turn.
-    pub(super) fn most(self) -> usize {
+    /// The bytes that one read may return at most.
+    pub(super) fn longest_read(self) -> usize {
         match self {
             Self::Interactive => PERMIT_BYTES,
             Self::Bulk => BUFFER_BYTES,
         }
     }
 
-    /// Of the turn after one that gave so many bytes.
-    pub(super) fn after(read: usize) -> Self {
-        if read < PERMIT_BYTES {
+    /// The class behind a read that returned so many bytes.
+    pub(super) fn after_read(bytes: usize) -> Self {
+        if bytes < PERMIT_BYTES {
             Self::Interactive
         } else {
             Self::Bulk
@@ -152,16 +93,16 @@ impl SendBuffer {
         &mut self.memory
     }
 
-    /// The first bytes of it.
+    /// The first bytes, in place.
     pub(super) fn slice(self, length: usize) -> Slice {
         Slice {
             end: length.min(self.memory.len()),
             start: 0,
-            room: Arc::new(self),
+            buffer: Arc::new(self),
         }
     }
 
-    /// A few bytes of it, without the rest of it.
+    /// A copy of the first bytes, with the permits that it needs. The rest of the permits is free.
     pub(super) fn copy(mut self, length: usize) -> (Vec<u8>, Option<OwnedSemaphorePermit>) {
         let permits = self.permits.split(length.div_ceil(PERMIT_BYTES));
         (self.memory.get(..length).unwrap_or_default().to_vec(), permits)
@@ -180,16 +121,21 @@ impl Drop for SendBuffer {
 
 impl Slice {
     pub(super) fn bytes(&self) -> &[u8] {
-        self.room.memory.get(self.start..self.end).unwrap_or_default()
+        self.buffer.memory.get(self.start..self.end).unwrap_or_default()
     }
 
     pub(super) fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Leaves the first bytes out.
+    /// Removes bytes at the start.
     pub(super) fn advance(&mut self, count: usize) {
         self.start = self.end.min(self.start + count);
+    }
+
+    /// Removes all but the first bytes.
+    pub(super) fn truncate(&mut self, length: usize) {
+        self.end = self.end.min(self.start + length);
     }
 }
 
@@ -197,93 +143,64 @@ thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The most that one read gives: the fewer and larger they are, the fewer times target and client are woken.
+/// The size of a send buffer: fewer and larger reads wake target and client less often.
 pub(super) const BUFFER_BYTES: usize = 256 * 1024;
-/// As it is counted; a read of less takes less of what there may be.
+/// The memory that one permit stands for.
 const PERMIT_BYTES: usize = 4096;
-/// Of each room.
+/// The permits of a whole send buffer.
 #[expect(clippy::cast_possible_truncation, reason = "it is 64")]
-const BUFFER_PERMITS: u32 = (BUFFER_BYTES / PERMIT_BYTES) as u32;
-/// Two rooms: more of them would not stay in the cache.
+const PERMITS_PER_BUFFER: u32 = (BUFFER_BYTES / PERMIT_BYTES) as u32;
+/// Two send buffers: more of them would not stay in the processor's cache.
 const BULK_PERMITS: usize = 2 * BUFFER_BYTES / PERMIT_BYTES;
 /// 64 KiB.
 const INTERACTIVE_PERMITS: usize = 16;
-/// What a thread keeps.
+/// The buffers that a worker thread keeps.
 const MOST_SPARE: usize = 2;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::iter::from_fn;
     use std::task::{Context, Poll, Waker};
 
-    fn turn(buffers: &SendBuffers) -> Option<SendBuffer> {
+    fn acquire(permits: &BufferPermits, class: Class) -> Option<OwnedSemaphorePermit> {
         let mut context = Context::from_waker(Waker::noop());
-        match buffers
-            .permits(Class::Bulk)
-            .poll_acquire_many(&mut context, BUFFER_PERMITS)
+        match permits
+            .semaphore(class)
+            .poll_acquire_many(&mut context, class.permits())
         {
-            Poll::Ready(permits) => permits.map(SendBuffer::new),
+            Poll::Ready(permits) => permits,
             Poll::Pending => None,
         }
     }
 
     #[test]
-    fn few_bytes_are_read_however_much_bulk_waits_and_they_are_bounded_too() {
-        let buffers = SendBuffers::new();
-        let _bulk: Vec<SendBuffer> = std::iter::from_fn(|| turn(&buffers)).collect();
-        let mut few = buffers.permits(Class::Interactive);
-        let mut context = Context::from_waker(Waker::noop());
-        let taken: Vec<_> =
-            std::iter::from_fn(
-                || match few.poll_acquire_many(&mut context, Class::Interactive.permits()) {
-                    Poll::Ready(permits) => permits,
-                    Poll::Pending => None,
-                },
-            )
-            .collect();
-        assert_eq!(taken.len() * Class::Interactive.most(), 64 * 1024);
+    fn interactive_reads_have_64_kib_of_their_own_whatever_bulk_holds() {
+        let permits = BufferPermits::new();
+        let _bulk: Vec<_> = from_fn(|| acquire(&permits, Class::Bulk)).collect();
+        let interactive: Vec<_> = from_fn(|| acquire(&permits, Class::Interactive)).collect();
+        assert_eq!(interactive.len() * Class::Interactive.longest_read(), 64 * 1024);
     }
 
     #[test]
-    fn a_stream_whose_read_was_full_is_in_bulk_until_one_is_short() {
-        assert_eq!(Class::after(0), Class::Interactive);
-        assert_eq!(Class::after(Class::Interactive.most() - 1), Class::Interactive);
-        assert_eq!(Class::after(Class::Interactive.most()), Class::Bulk);
+    fn a_full_read_makes_a_stream_bulk_and_a_short_one_makes_it_interactive() {
+        assert_eq!(Class::after_read(0), Class::Interactive);
+        assert_eq!(
+            Class::after_read(Class::Interactive.longest_read() - 1),
+            Class::Interactive
+        );
+        assert_eq!(Class::after_read(Class::Interactive.longest_read()), Class::Bulk);
     }
 
     #[test]
-    fn two_reads_may_be_on_their_way_and_a_small_one_leaves_its_place() {
-        let buffers = SendBuffers::new();
-        let mut slices: Vec<Slice> = std::iter::from_fn(|| turn(&buffers))
-            .map(|room| room.slice(BUFFER_BYTES))
-            .collect();
+    fn two_bulk_reads_are_unsent_at_most_and_a_copied_one_frees_its_buffer() {
+        let permits = BufferPermits::new();
+        let acquire = || acquire(&permits, Class::Bulk).map(SendBuffer::new);
+        let mut slices: Vec<Slice> = from_fn(acquire).map(|buffer| buffer.slice(BUFFER_BYTES)).collect();
         assert_eq!(slices.len(), 2);
         slices.pop();
-        let (bytes, permits) = turn(&buffers).unwrap().copy(100);
-        assert_eq!((bytes.len(), permits.unwrap().num_permits()), (100, 1));
-        assert!(turn(&buffers).is_some());
-    }
-
-    #[test]
-    fn bytes_are_shared_only_where_they_stand() {
-        let buffers = SendBuffers::new();
-        let mut slice = turn(&buffers).unwrap().slice(1000);
-        slice.advance(100);
-        buffers.show(&slice);
-        let shared = buffers.shown(&slice.bytes()[..500]).unwrap();
-        assert!(std::ptr::eq(shared.bytes(), &raw const slice.bytes()[..500]));
-        // Once, and no other bytes, nor more than were shown, nor any that are written.
-        assert!(buffers.shown(slice.bytes()).is_none());
-        buffers.show(&slice);
-        assert!(buffers.shown(&[0; 500]).is_none());
-        buffers.written();
-        assert!(buffers.shown(slice.bytes()).is_none());
-        let short = {
-            let mut short = slice.clone();
-            short.end -= 1;
-            short
-        };
-        buffers.show(&short);
-        assert!(buffers.shown(slice.bytes()).is_none());
+        let (bytes, kept) = acquire().unwrap().copy(100);
+        assert_eq!((bytes.len(), kept.unwrap().num_permits()), (100, 1));
+        assert!(acquire().is_some());
     }
 }

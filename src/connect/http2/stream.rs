@@ -1,49 +1,44 @@
-//! One stream of an HTTP/2 connection as the client's end of a tunnel (RFC 9113 section 8.5).
+//! One stream of an HTTP/2 connection as the transport of a tunnel (RFC 9113 section 8.5).
 
 use std::io;
 use std::time::Duration;
 
 use h2::{Reason, RecvStream, SendStream};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use self::receive::{ReceiveHalf, StreamReader};
 use self::send::{SendHalf, StreamWriter};
-use super::frames::EarnedCredit;
+use super::outgoing::Outgoing;
 use super::payload::Payload;
-use super::send_buffer::SendBuffers;
 use crate::net::transport::Transport;
 
 mod receive;
 mod send;
 
-/// A stream whose client has its answer.
+/// A stream whose request has been answered.
 #[derive(Debug)]
 pub struct Stream {
     receive: ReceiveHalf,
-    /// Behind a lock, as both directions need it: to send, and to learn of a reset. They run in one task.
+    /// Behind a lock, as both directions need it: one to send, the other to learn of a reset. They run in one task.
     send: Mutex<SendHalf>,
-    outgoing: (SendBuffers, EarnedCredit),
+    outgoing: Outgoing,
     reset: bool,
 }
 
 impl Stream {
-    pub(super) fn new(receive: RecvStream, send: SendStream<Payload>, outgoing: (SendBuffers, EarnedCredit)) -> Self {
+    pub(super) fn new(receive: RecvStream, send: SendStream<Payload>, outgoing: Outgoing) -> Self {
         Self {
             receive: ReceiveHalf::new(receive),
-            send: Mutex::new(SendHalf::new(send, outgoing.0.clone())),
+            send: Mutex::new(SendHalf::new(send, outgoing.clone())),
             outgoing,
             reset: false,
         }
     }
 
-    /// The same, when it has nothing to say but this.
-    pub(super) fn ending_with(self, last: Vec<u8>) -> Self {
-        lock(&self.send).end(last);
+    /// The stream with these bytes and END_STREAM sent on it.
+    pub(super) fn finished_with(mut self, last: Vec<u8>) -> Self {
+        self.send.get_mut().finish(last);
         self
-    }
-
-    fn sending(&mut self) -> &mut SendHalf {
-        self.send.get_mut()
     }
 }
 
@@ -62,40 +57,37 @@ impl Transport for Stream {
         self.reset = true;
     }
 
-    /// What h2 and the wire hold would be lost with the connection, and with the process.
+    /// Bytes that h2 and the write queue hold would be lost with the connection, and with the process.
     async fn sent(&mut self) {
-        self.sending().left(TAIL).await;
+        self.send.get_mut().flushed(LONGEST_TAIL).await;
     }
 
-    /// Waits until the client has taken the rest, within a bound. It need not finish: the drop tells it not to go on.
+    /// Waits until the client has taken the rest, at most [`LINGER`]. The client need not finish: the drop resets the
+    /// stream.
     async fn close_gently(&mut self) {
-        let send = self.sending();
-        send.end(Vec::new());
-        send.left(LINGER).await;
+        let send = self.send.get_mut();
+        send.finish(Vec::new());
+        send.flushed(LINGER).await;
     }
 }
 
 impl Drop for Stream {
-    /// What is queued behind a stream that both sides have ended is still sent. Any other is reset, and not left to h2:
-    /// that would keep it, and its place among the streams, for as long as its client takes nothing.
+    /// A stream that both sides have finished still sends what is queued. Any other is reset here and not left to h2,
+    /// which would keep it among the concurrent streams for as long as its client takes nothing.
     fn drop(&mut self) {
-        let (reset, has_ended) = (self.reset, self.receive.has_ended());
-        let send = self.sending();
+        let (reset, has_finished) = (self.reset, self.receive.has_finished());
+        let send = self.send.get_mut();
         if reset {
             // "A proxy treats any error in the TCP connection [...] as a stream error of type CONNECT_ERROR."
             send.reset(Reason::CONNECT_ERROR);
-        } else if !has_ended {
+        } else if !has_finished {
             send.reset(Reason::NO_ERROR);
         }
     }
 }
 
-fn lock(send: &Mutex<SendHalf>) -> MutexGuard<'_, SendHalf> {
-    send.lock()
-}
-
-/// A stream's error as a socket would have it.
-fn broken(error: h2::Error) -> io::Error {
+/// An error of the stream as a socket would report it.
+fn stream_error(error: h2::Error) -> io::Error {
     if error.is_io() {
         error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
     } else {
@@ -103,7 +95,7 @@ fn broken(error: h2::Error) -> io::Error {
     }
 }
 
-/// How long a client may take for the end of its download: as long as for the same in a socket's buffer.
-const TAIL: Duration = Duration::from_secs(120);
-/// How long it may take for a refusal, and for what it is sent last when the proxy ends its tunnel.
+/// The time for the end of a download to be flushed: as long as the kernel would try for a socket (TCP_USER_TIMEOUT).
+const LONGEST_TAIL: Duration = Duration::from_secs(120);
+/// The time for a refusal, and for the last bytes of a tunnel that the proxy ends, to be flushed.
 const LINGER: Duration = Duration::from_secs(1);

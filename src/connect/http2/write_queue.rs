@@ -1,4 +1,4 @@
-//! What a connection sends next: frame heads and small frames one behind the other, and bulk where it was read.
+//! The bytes that a connection has to send: frame heads and small frames copied together, bulk in its send buffers.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -7,62 +7,64 @@ use std::task::{Context, Poll, ready};
 use super::send_buffer::Slice;
 use crate::net::transport::Writer;
 
-/// Bytes in the order in which they are to be sent.
+/// A queue of pieces, written by vectored writes.
 #[derive(Debug, Default)]
 pub(super) struct WriteQueue {
     pieces: VecDeque<Piece>,
-    /// The bytes of all pieces that are copied.
+    /// The bytes of all copied pieces.
     copied: Vec<u8>,
-    /// How many of those have been sent.
-    sent: usize,
+    /// The number of those that have been written.
+    written: usize,
+    /// The bytes of all pieces that have not been written.
     length: usize,
 }
 
 #[derive(Debug)]
 enum Piece {
+    /// The next so many copied bytes.
     Copied(usize),
-    Shared(Slice),
+    Buffered(Slice),
 }
 
 impl WriteQueue {
-    /// How many they are.
+    /// The number of bytes that have not been written.
     pub(super) fn len(&self) -> usize {
         self.length
     }
 
-    pub(super) fn copy(&mut self, bytes: &[u8]) {
+    pub(super) fn push_copy(&mut self, bytes: &[u8]) {
         self.copied.extend_from_slice(bytes);
         self.length += bytes.len();
         match self.pieces.back_mut() {
             Some(Piece::Copied(length)) => *length += bytes.len(),
-            Some(Piece::Shared(_)) | None => self.pieces.push_back(Piece::Copied(bytes.len())),
+            Some(Piece::Buffered(_)) | None => self.pieces.push_back(Piece::Copied(bytes.len())),
         }
     }
 
-    pub(super) fn share(&mut self, slice: Slice) {
+    pub(super) fn push(&mut self, slice: Slice) {
         self.length += slice.len();
-        self.pieces.push_back(Piece::Shared(slice));
+        self.pieces.push_back(Piece::Buffered(slice));
     }
 
-    /// Writes all of them.
-    pub(super) fn poll_write(&mut self, context: &mut Context<'_>, sink: &mut impl Writer) -> Poll<io::Result<()>> {
+    /// Completes when all bytes have been written.
+    pub(super) fn poll_write(&mut self, context: &mut Context<'_>, writer: &mut impl Writer) -> Poll<io::Result<()>> {
         while self.length > 0 {
             let mut slices = [IoSlice::new(&[]); MOST_SLICES];
             let count = self.slices(&mut slices);
-            let written = ready!(sink.poll_write_vectored(context, slices.get(..count).unwrap_or_default()))?;
+            let written = ready!(writer.poll_write_vectored(context, slices.get(..count).unwrap_or_default()))?;
             self.advance(written);
         }
-        // A connection that has become quiet need not hold the room for bulk.
+        // A connection that has become idle keeps no memory for bulk.
         if self.copied.capacity() > 4 * self.copied.len() {
             self.copied = Vec::new();
         }
         self.copied.clear();
-        self.sent = 0;
+        self.written = 0;
         Poll::Ready(Ok(()))
     }
 
     fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let mut copied = self.copied.get(self.sent..).unwrap_or_default();
+        let mut copied = self.copied.get(self.written..).unwrap_or_default();
         let mut count = 0;
         for (slot, piece) in slices.iter_mut().zip(&self.pieces) {
             *slot = IoSlice::new(match piece {
@@ -71,7 +73,7 @@ impl WriteQueue {
                     copied = rest;
                     piece
                 }
-                Piece::Shared(slice) => slice.bytes(),
+                Piece::Buffered(slice) => slice.bytes(),
             });
             count += 1;
         }
@@ -84,12 +86,12 @@ impl WriteQueue {
             let length = match first {
                 Piece::Copied(length) => {
                     let now = written.min(*length);
-                    self.sent += now;
+                    self.written += now;
                     *length -= now;
                     written -= now;
                     *length
                 }
-                Piece::Shared(slice) => {
+                Piece::Buffered(slice) => {
                     let now = written.min(slice.len());
                     slice.advance(now);
                     written -= now;
@@ -104,24 +106,24 @@ impl WriteQueue {
     }
 }
 
-/// For one system call.
+/// The pieces of one system call.
 const MOST_SLICES: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use super::super::send_buffer::{Class, SendBuffer, SendBuffers};
+    use super::super::send_buffer::{BufferPermits, Class, SendBuffer};
     use super::*;
     use proptest::prelude::*;
     use std::task::Waker;
 
-    /// Takes so many bytes at each write, and pauses before every other one.
-    struct Choosy {
+    /// A writer that takes at most `most` bytes at a time, and is not ready every other time.
+    struct Choppy {
         taken: Vec<u8>,
         most: usize,
         pauses: bool,
     }
 
-    impl Writer for Choosy {
+    impl Writer for Choppy {
         fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
             self.poll_write_vectored(context, &[IoSlice::new(bytes)])
         }
@@ -144,35 +146,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_gathered_and_however_it_is_taken_it_leaves_in_order(
+        fn all_bytes_are_written_in_order_whatever_the_pieces_and_the_writes(
             pieces in proptest::collection::vec((any::<bool>(), 1_usize..300), 0..200),
             most in 1_usize..2000,
         ) {
-            let buffers = SendBuffers::new();
+            let permits = BufferPermits::new();
             let mut context = Context::from_waker(Waker::noop());
-            let (mut gathered, mut expected) = (WriteQueue::default(), Vec::<u8>::new());
-            let mut sink = Choosy { taken: Vec::new(), most, pauses: false };
-            for (number, &(shared, length)) in pieces.iter().enumerate() {
+            let (mut queue, mut expected) = (WriteQueue::default(), Vec::<u8>::new());
+            let mut writer = Choppy { taken: Vec::new(), most, pauses: false };
+            for (number, &(buffered, length)) in pieces.iter().enumerate() {
                 let bytes = vec![u8::try_from(number % 251).unwrap(); length];
                 expected.extend(&bytes);
-                let turn = buffers.permits(Class::Bulk).poll_acquire_many(&mut context, Class::Bulk.permits());
-                match turn {
-                    Poll::Ready(Some(permits)) if shared => {
-                        let mut room = SendBuffer::new(permits);
-                        room.memory()[..length].copy_from_slice(&bytes);
-                        gathered.share(room.slice(length));
+                let acquired = permits.semaphore(Class::Bulk).poll_acquire_many(&mut context, Class::Bulk.permits());
+                match acquired {
+                    Poll::Ready(Some(permits)) if buffered => {
+                        let mut buffer = SendBuffer::new(permits);
+                        buffer.memory()[..length].copy_from_slice(&bytes);
+                        queue.push(buffer.slice(length));
                     }
-                    Poll::Ready(_) | Poll::Pending => gathered.copy(&bytes),
+                    Poll::Ready(_) | Poll::Pending => queue.push_copy(&bytes),
                 }
-                // Some of it leaves meanwhile.
+                // Some of it is written meanwhile.
                 if number % 7 == 0 {
-                    drop(gathered.poll_write(&mut context, &mut sink));
+                    drop(queue.poll_write(&mut context, &mut writer));
                 }
             }
-            prop_assert_eq!(gathered.len() + sink.taken.len(), expected.len());
-            while gathered.poll_write(&mut context, &mut sink).is_pending() {}
-            prop_assert_eq!(gathered.len(), 0);
-            prop_assert!(sink.taken == expected);
+            prop_assert_eq!(queue.len() + writer.taken.len(), expected.len());
+            while queue.poll_write(&mut context, &mut writer).is_pending() {}
+            prop_assert_eq!(queue.len(), 0);
+            prop_assert!(writer.taken == expected);
         }
     }
 }

@@ -1,9 +1,14 @@
-//! The join, by examples and by the property that only the objects matter, never their history.
+//! The join by examples, and by a property: the targets depend on the objects alone, and not on their history.
 
 use proptest::prelude::*;
 
+use std::sync::Arc;
+
 use super::*;
+use crate::allowlist::Suffixes;
+use crate::kubernetes::guards::Guards;
 use crate::kubernetes::model::{Endpoint, SlicePort, State};
+use crate::limits::Limits;
 
 fn rules() -> Rules {
     Rules {
@@ -11,7 +16,7 @@ fn rules() -> Rules {
         alias_port: 22,
         guards: Guards::default(),
         limits: Limits::default(),
-        gated: false,
+        selects_namespaces: false,
         knows_clients: false,
     }
 }
@@ -23,24 +28,24 @@ fn key(namespace: &str, name: &str) -> Key {
     }
 }
 
-fn service(number: u16) -> ServiceFacts {
-    ServiceFacts {
+fn service(number: u16) -> Service {
+    Service {
         created: 1,
         port: Some(ServicePort {
             number,
             name: "ssh".into(),
             is_implied: false,
         }),
-        ..ServiceFacts::default()
+        ..Service::default()
     }
 }
 
-fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> SliceFacts {
+fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> Slice {
     let endpoint = |(address, state): &(&str, State)| Endpoint {
         address: address.parse().unwrap(),
         state: *state,
     };
-    SliceFacts {
+    Slice {
         service: service.into(),
         ports: Box::new([SlicePort {
             name: "ssh".into(),
@@ -50,12 +55,12 @@ fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> SliceFacts {
     }
 }
 
-fn put_service(join: &mut Join, namespace: &str, name: &str, facts: ServiceFacts) {
-    join.put(key(namespace, name), Object::Service(Box::new(facts)));
+fn put_service(join: &mut Join, namespace: &str, name: &str, service: Service) {
+    join.put(key(namespace, name), Object::Service(Box::new(service)));
 }
 
-fn put_slice(join: &mut Join, namespace: &str, name: &str, facts: SliceFacts) {
-    join.put(key(namespace, name), Object::Slice(Box::new(facts)));
+fn put_slice(join: &mut Join, namespace: &str, name: &str, slice: Slice) {
+    join.put(key(namespace, name), Object::Slice(Box::new(slice)));
 }
 
 /// The only change, which sets a target.
@@ -91,7 +96,7 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     assert_eq!(addresses(target), ["10.0.0.1:22"]);
     assert_eq!((target.endpoints.ready, target.endpoints.total), (1, 2));
     assert_eq!(settled.notes, [Note::Added(key("n", "a"))]);
-    // The same again is no change.
+    // The same object again is no change.
     put_service(&mut join, "n", "a", service(2200));
     assert_eq!(join.settle(), Settled::default());
     join.remove(Kind::Service, &key("n", "a"));
@@ -102,43 +107,43 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
 }
 
 #[test]
-fn a_service_that_wants_certificates_where_nobody_can_show_one_is_told_and_stays_closed() {
+fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_out() {
     let mut join = Join::new(rules());
-    let mut facts = service(22);
+    let mut service = service(22);
     let names: crate::allowlist::ClientNames = [Box::from("alice")].into();
-    facts.annotations.allowed_clients = Some(names.clone());
-    put_service(&mut join, "n", "a", facts);
-    let told = |settled: &Settled| {
-        let is_told = |note: &Note| matches!(note, Note::Annotation(_, fault) if *fault.key == *"allowed-clients");
-        settled.notes.iter().any(is_told)
+    service.annotations.allowed_clients = Some(names.clone());
+    put_service(&mut join, "n", "a", service);
+    let is_noted = |settled: &Settled| {
+        let is_fault = |note: &Note| matches!(note, Note::Annotation(_, fault) if *fault.key == *"allowed-clients");
+        settled.notes.iter().any(is_fault)
     };
     let settled = join.settle();
-    assert!(told(&settled), "{:?}", settled.notes);
+    assert!(is_noted(&settled), "{:?}", settled.notes);
     assert_eq!(set(&settled).allowed_clients.as_ref(), Some(&names));
     for (knows_clients, again) in [(true, false), (false, true)] {
         join.configure(Rules {
             knows_clients,
             ..rules()
         });
-        assert_eq!(told(&join.settle()), again);
+        assert_eq!(is_noted(&join.settle()), again);
     }
 }
 
 #[test]
-fn what_is_ready_goes_before_what_still_serves() {
+fn ready_endpoints_are_chosen_before_terminating_ones() {
     let mut join = Join::new(rules());
     put_service(&mut join, "n", "a", service(22));
     let mut endpoints_of = |states: &[(&str, State)]| {
         put_slice(&mut join, "n", "s", slice("a", 22, states));
         addresses(set(&join.settle()))
     };
-    let (leaving, gone) = (("10.0.0.2", State::Leaving), ("10.0.0.3", State::NotReady));
+    let (terminating, not_ready) = (("10.0.0.2", State::Terminating), ("10.0.0.3", State::NotReady));
     assert_eq!(
-        endpoints_of(&[("10.0.0.1", State::Ready), leaving, gone]),
+        endpoints_of(&[("10.0.0.1", State::Ready), terminating, not_ready]),
         ["10.0.0.1:22"]
     );
-    assert_eq!(endpoints_of(&[leaving, gone]), ["10.0.0.2:22"]);
-    assert!(endpoints_of(&[gone]).is_empty());
+    assert_eq!(endpoints_of(&[terminating, not_ready]), ["10.0.0.2:22"]);
+    assert!(endpoints_of(&[not_ready]).is_empty());
     let mut publishing = service(22);
     publishing.publishes_not_ready = true;
     put_service(&mut join, "n", "a", publishing);
@@ -146,7 +151,7 @@ fn what_is_ready_goes_before_what_still_serves() {
 }
 
 #[test]
-fn several_slices_each_have_their_own_ports_and_families() {
+fn each_slice_has_its_own_port_and_address_family() {
     let mut join = Join::new(rules());
     put_service(&mut join, "n", "a", service(22));
     put_slice(&mut join, "n", "v4", slice("a", 2022, &[("10.0.0.1", State::Ready)]));
@@ -178,7 +183,7 @@ fn a_headless_service_without_ports_is_dialled_at_22() {
 }
 
 #[test]
-fn refused_endpoints_are_not_dialled_and_told_once() {
+fn refused_endpoints_are_not_dialled_and_noted_once() {
     let mut join = Join::new(rules());
     put_service(&mut join, "n", "a", service(22));
     let endpoints = slice(
@@ -194,16 +199,22 @@ fn refused_endpoints_are_not_dialled_and_told_once() {
     let settled = join.settle();
     assert_eq!(addresses(set(&settled)), ["10.0.0.1:22"]);
     assert_eq!(set(&settled).endpoints.total, 1);
-    let refused = settled.notes.iter().filter(|note| matches!(note, Note::Refused(..)));
+    let refused = settled
+        .notes
+        .iter()
+        .filter(|note| matches!(note, Note::EndpointRefused(..)));
     assert_eq!(refused.count(), 2);
     join.configure(rules());
     assert_eq!(join.settle().notes, []);
 }
 
 #[test]
-fn a_gated_namespace_admits_its_services() {
-    let gated = Rules { gated: true, ..rules() };
-    let mut join = Join::new(gated);
+fn a_selected_namespace_admits_its_services() {
+    let selecting = Rules {
+        selects_namespaces: true,
+        ..rules()
+    };
+    let mut join = Join::new(selecting);
     put_service(&mut join, "n", "a", service(22));
     put_service(&mut join, "m", "b", service(22));
     assert_eq!(join.settle(), Settled::default());
@@ -214,7 +225,7 @@ fn a_gated_namespace_admits_its_services() {
 }
 
 #[test]
-fn of_two_who_claim_one_name_the_older_has_it() {
+fn of_two_services_that_claim_one_name_the_older_one_has_it() {
     let mut join = Join::new(rules());
     let mut young = service(22);
     young.created = 9;
@@ -224,12 +235,12 @@ fn of_two_who_claim_one_name_the_older_has_it() {
     let settled = join.settle();
     assert_eq!(settled.changes.len(), 2);
     assert_eq!(join.contested(), 1);
-    let outdone = Note::Outdone {
+    let conflict = Note::NameConflict {
         loser: key("b.c", "a"),
         winner: key("c", "a.b"),
         name: "a.b.c".into(),
     };
-    assert!(settled.notes.contains(&outdone));
+    assert!(settled.notes.contains(&conflict));
     join.remove(Kind::Service, &key("c", "a.b"));
     let settled = join.settle();
     assert!(settled.changes.contains(&Change::Remove(target_id(&key("c", "a.b")))));
@@ -237,13 +248,13 @@ fn of_two_who_claim_one_name_the_older_has_it() {
     assert_eq!(join.contested(), 0);
 }
 
-/// What may happen to a small cluster, names with dots in it included, so that they clash.
+/// An event of a small cluster, where names have dots and so clash.
 #[derive(Clone, Debug)]
 enum Event {
     Put(Key, Object),
     Remove(Kind, Key),
     Settle,
-    Gate(bool),
+    SelectNamespaces(bool),
 }
 
 fn keys() -> impl Strategy<Value = Key> {
@@ -252,17 +263,17 @@ fn keys() -> impl Strategy<Value = Key> {
 }
 
 fn objects() -> impl Strategy<Value = Object> {
-    let state = prop::sample::select(vec![State::Ready, State::Leaving, State::NotReady]);
+    let state = prop::sample::select(vec![State::Ready, State::Terminating, State::NotReady]);
     let address = prop::sample::select(vec!["10.0.0.1", "10.0.0.2", "fd00::1", "127.0.0.1"]);
     let endpoints = prop::collection::vec((address, state), 0..3);
     let owner = prop::sample::select(vec!["a", "b", "a.b"]);
     prop_oneof![
         (0..3_u64, prop::option::of(1..3_u16), any::<bool>()).prop_map(|(created, port, publishes_not_ready)| {
-            let mut facts = service(port.unwrap_or(1));
-            facts.created = created;
-            facts.publishes_not_ready = publishes_not_ready;
-            facts.port = facts.port.filter(|_| port.is_some());
-            Object::Service(Box::new(facts))
+            let mut service = service(port.unwrap_or(1));
+            service.created = created;
+            service.publishes_not_ready = publishes_not_ready;
+            service.port = service.port.filter(|_| port.is_some());
+            Object::Service(Box::new(service))
         }),
         (owner, 1..3_u16, endpoints)
             .prop_map(|(owner, port, endpoints)| Object::Slice(Box::new(slice(owner, port, &endpoints)))),
@@ -282,7 +293,7 @@ fn events() -> impl Strategy<Value = Event> {
             Kind::Service | Kind::Slice => Event::Remove(kind, key),
         }),
         2 => Just(Event::Settle),
-        1 => any::<bool>().prop_map(Event::Gate),
+        1 => any::<bool>().prop_map(Event::SelectNamespaces),
     ]
 }
 
@@ -299,7 +310,7 @@ fn follow(targets: &mut BTreeMap<TargetId, ServiceTarget>, settled: Settled) {
 
 proptest! {
     #[test]
-    fn any_history_gives_what_a_rebuild_gives(history in prop::collection::vec(events(), 0..80)) {
+    fn any_history_gives_the_targets_of_a_rebuild(history in prop::collection::vec(events(), 0..80)) {
         let mut join = Join::new(rules());
         let mut targets = BTreeMap::new();
         let mut objects: BTreeMap<(u8, Key), Object> = BTreeMap::new();
@@ -314,7 +325,7 @@ proptest! {
                     join.remove(kind, &key);
                 }
                 Event::Settle => follow(&mut targets, join.settle()),
-                Event::Gate(gated) => join.configure(Rules { gated, ..rules() }),
+                Event::SelectNamespaces(selects_namespaces) => join.configure(Rules { selects_namespaces, ..rules() }),
             }
         }
         follow(&mut targets, join.settle());

@@ -2,7 +2,7 @@
 
 use switchboard::config::Config;
 
-/// It is a configuration, or it has faults that name their place and say why.
+/// It is a configuration, or it has faults that name their line and the reason.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     let Err(faults) = Config::parse(text) else { return };

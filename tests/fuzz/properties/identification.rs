@@ -8,7 +8,7 @@ pub(crate) fn check(bytes: &[u8]) {
     for side in [Side::Client, Side::Target] {
         let Ok(Some(line)) = read(bytes, side) else { continue };
         let whole = &bytes[..line.length];
-        // Not at every place: that would cost the square of its length.
+        // Not at every offset: that would cost the square of its length.
         for cut in (0..line.length).filter(|cut| line.length - cut < 300 || cut % 97 == 0) {
             assert_eq!(read(&whole[..cut], side), Ok(None), "the first {cut} bytes");
         }

@@ -39,7 +39,7 @@ impl Issued {
 }
 
 impl Authority {
-    /// Nobody has ever heard of it.
+    /// A new one, which no client trusts by itself.
     pub(crate) fn new() -> Self {
         let directory = TempDir::new().unwrap();
         let mut params = named(&format!("the authority of {}", directory.path().display()));

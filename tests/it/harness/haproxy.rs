@@ -29,12 +29,12 @@ impl HaProxy {
         ))
     }
 
-    /// Where it listens.
+    /// Its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its port is bound here and handed over as its stdin: nobody has to guess a free one, or wait for it.
+    /// Its port is bound here and handed over as its stdin: no free one has to be guessed, or waited for.
     fn start(sections: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -18,7 +18,7 @@ use switchboard::relay::{Early, Ends, Engine, Options, Resources, Terms, relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// What relays, and with how many pipes.
+/// An engine, and its number of pipes.
 pub(crate) type Setup = (Engine, usize);
 
 /// Every engine, and those that want pipes without any as well.
@@ -76,7 +76,7 @@ impl Rig {
         over.expect("relay and script end before the deadline")
     }
 
-    /// What a relay of this rig runs under.
+    /// The terms of this rig's relays.
     pub(crate) fn terms(&self) -> Terms<'_> {
         Terms {
             upload: (&self.upload).into(),
@@ -95,7 +95,7 @@ impl Rig {
         }
     }
 
-    /// Waits until nothing moves any more: the relay is blocked by whom it writes to.
+    /// Waits until nothing moves any more: the relay is blocked by the side that it writes to.
     pub(crate) async fn stalled(&self, direction: Direction) {
         let mut before = 0;
         let mut quiet = 0;
@@ -151,7 +151,7 @@ async fn pair(room: Option<u32>) -> (TcpStream, TcpStream) {
     (peer, ours)
 }
 
-/// What a peer sends, in which pieces, and in which pieces it reads.
+/// The bytes that a peer sends, and the sizes of its writes and reads.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) bytes: usize,
@@ -178,7 +178,7 @@ impl Part {
     }
 }
 
-/// What a peer has seen when it was through.
+/// The bytes and the end that a peer has seen.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) received: Vec<u8>,
@@ -267,5 +267,5 @@ pub(crate) fn reset(stream: TcpStream) {
     drop(stream);
 }
 
-/// How long the longest of all scripts may take on a busy machine; only a defect comes near.
+/// The deadline of every script, on however busy a machine; only a defect comes near.
 const DEADLINE: Duration = Duration::from_secs(120);

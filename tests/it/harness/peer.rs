@@ -21,7 +21,7 @@ impl Peer {
         Self::try_connect(address).unwrap()
     }
 
-    /// Connects, if somebody listens.
+    /// Connects, if the port is open.
     pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Self> {
         TcpStream::connect_timeout(&address, DEADLINE).map(Self::of)
     }
@@ -106,7 +106,7 @@ impl Peer {
         assert!(read == expected, "{} instead of {}", shown(&read), shown(expected));
     }
 
-    /// What one read gives.
+    /// The bytes of one read.
     pub(crate) fn read_once(&mut self) -> Vec<u8> {
         let mut chunk = vec![0; 64 * 1024];
         let read = self.stream.read(&mut chunk).unwrap();
@@ -114,7 +114,7 @@ impl Peer {
         chunk
     }
 
-    /// What one read gives within that time, if anything.
+    /// The bytes of one read, if any come within that time.
     pub(crate) fn read_within(&mut self, time: Duration) -> Option<Vec<u8>> {
         self.stream.set_read_timeout(Some(time)).unwrap();
         let mut chunk = vec![0; 64 * 1024];
@@ -137,7 +137,7 @@ impl Peer {
         rest
     }
 
-    /// Everything up to the end of the stream, however that comes.
+    /// All bytes up to the end of the stream, or the error that ends it.
     pub(crate) fn try_rest(&mut self) -> io::Result<Vec<u8>> {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).map(|_| rest)

@@ -1,4 +1,4 @@
-//! What can be asked of a running proxy over its two ports, whether it is a process or runs in the test.
+//! The two ports of a running proxy, whether it is a process or runs in the test.
 
 use std::net::SocketAddr;
 
@@ -9,10 +9,10 @@ use super::{CONFIRMATION, eventually, request};
 
 /// Something that serves a public and an admin port.
 pub(crate) trait Ports {
-    /// Where clients are served.
+    /// The address for clients.
     fn public(&self) -> SocketAddr;
 
-    /// Where the operator is served.
+    /// The address of the admin port.
     fn admin(&self) -> SocketAddr;
 
     /// A client that has sent that, and nothing else.
@@ -69,7 +69,7 @@ pub(crate) trait Ports {
         eventually(&format!("readyz {status}"), answers);
     }
 
-    /// Waits until the public port takes nobody any more.
+    /// Waits until the public port refuses connections.
     fn stops_accepting(&self) {
         eventually("the public port is closed", || Peer::try_connect(self.public()).err());
     }
@@ -82,7 +82,7 @@ pub(crate) struct Response {
     pub(crate) status: u16,
     /// Its status line and fields.
     pub(crate) head: String,
-    /// What comes then.
+    /// Its content.
     pub(crate) body: String,
 }
 
@@ -97,5 +97,5 @@ impl Response {
     }
 }
 
-/// What `/readyz` answers when it is.
+/// The status of `/readyz` when the proxy is ready.
 pub(crate) const READY: u16 = 200;

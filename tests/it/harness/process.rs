@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use tempfile::TempDir;
 
 use super::ports::{Ports, READY};
@@ -105,6 +105,7 @@ pub(crate) struct Server {
 impl Server {
     /// Waits until a command that serves has its ports and is ready.
     pub(crate) fn start(command: Command) -> Self {
+        raise_descriptors();
         let mut process = Process::spawn(command);
         let mut port = |which| {
             let line = process.stderr.find(which);
@@ -133,6 +134,17 @@ impl Ports for Server {
     fn admin(&self) -> SocketAddr {
         self.admin
     }
+}
+
+/// Raises the soft limit of open files, most often 1,024, to the hard one: this process has both ends of the tunnels of all
+/// tests that run at once. A proxy inside it does the same, and so does the server for itself.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
 }
 
 /// A configuration file.
@@ -164,7 +176,7 @@ impl Settings {
         fs::write(&self.file, text).unwrap();
     }
 
-    /// Where it is.
+    /// Its address.
     pub(crate) fn path(&self) -> &str {
         self.file.to_str().unwrap()
     }

@@ -1,4 +1,4 @@
-//! A tunnel as a client has it who speaks HTTP/2 by the h2 crate: a stream that reads, writes and ends as a socket does.
+//! The tunnel of a client that speaks HTTP/2 by the h2 crate: a stream that reads, writes and ends as a socket does.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,12 +10,12 @@ use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream that was asked for. Its connection has to be driven by somebody else.
+/// A stream that was asked for. Its connection has to be driven by the caller.
 #[derive(Debug)]
 pub(crate) struct Stream {
     send: SendStream<Bytes>,
     receive: Receive,
-    /// What was received and not read yet: as long as it is, the window stays closed for it.
+    /// Received bytes that were not read yet, for which the window stays closed.
     unread: Bytes,
 }
 
@@ -89,7 +89,7 @@ impl AsyncWrite for Stream {
         while send.capacity() == 0 {
             match ready!(send.poll_capacity(context)) {
                 Some(capacity) => _ = capacity.map_err(as_a_socket_says)?,
-                // It has been reset, which whoever reads is told.
+                // It has been reset, which the reader gets as an error.
                 None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             }
         }
@@ -112,7 +112,7 @@ impl AsyncWrite for Stream {
 fn as_a_socket_says(error: h2::Error) -> io::Error {
     match error.reason() {
         Some(Reason::CONNECT_ERROR) if error.is_remote() => io::ErrorKind::ConnectionReset.into(),
-        // Nobody wants any more of this side.
+        // The other side takes no more.
         Some(Reason::NO_ERROR) => io::ErrorKind::BrokenPipe.into(),
         _ => io::Error::other(error),
     }

@@ -33,7 +33,7 @@ impl Target {
         target
     }
 
-    /// Where it is.
+    /// Its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.listener.local_addr().unwrap()
     }
@@ -44,9 +44,9 @@ impl Target {
         Peer::of(self.listener.accept().unwrap().0)
     }
 
-    /// Nobody has connected that was not accepted yet.
+    /// No connection is waiting to be accepted.
     #[track_caller]
-    pub(crate) fn expect_nobody(&self) {
+    pub(crate) fn expect_no_connection(&self) {
         self.listener.set_nonblocking(true).unwrap();
         let error = self.listener.accept().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
@@ -68,7 +68,7 @@ impl Closed {
         Self { socket }
     }
 
-    /// Where it is.
+    /// Its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.socket.local_addr().unwrap().as_socket().unwrap()
     }
@@ -100,7 +100,7 @@ impl Echo {
         Self { listener }
     }
 
-    /// Where it is.
+    /// Its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.listener.local_addr().unwrap()
     }
@@ -135,15 +135,15 @@ impl Blackhole {
         }
     }
 
-    /// Where it is.
+    /// Its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.socket.local_addr().unwrap().as_socket().unwrap()
     }
 
     /// The number of dials to it that are under way on this host.
     ///
-    /// The kernel writes its table a page at a time: a socket may be in two of them when others come and go meanwhile, so
-    /// each is counted by its own address.
+    /// The kernel writes its table a page at a time: a socket may be in two of them when others come and go meanwhile,
+    /// so each is counted by its own address.
     pub(crate) fn dials(&self) -> usize {
         let port = format!("0100007F:{:04X}", self.address().port());
         let sockets = fs::read_to_string("/proc/net/tcp").unwrap();

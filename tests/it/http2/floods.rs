@@ -1,4 +1,4 @@
-//! Clients that ask for work and move nothing: their connection ends, with bounded memory, and nobody else is hurt.
+//! Clients that ask for work and move nothing: their connection ends, with bounded memory, and no other is affected.
 
 use super::peer::code;
 use super::raw::{
@@ -13,9 +13,9 @@ use crate::harness::{CONFIRMATION, allow, eventually};
 
 struct Flood {
     name: &'static str,
-    /// What is sent first.
+    /// The first bytes.
     begin: fn() -> Vec<u8>,
-    /// What is sent again and again, with a stream that was not used yet.
+    /// The repeated frames, with a stream that was not used yet.
     again: fn(u32) -> Vec<u8>,
 }
 
@@ -145,7 +145,7 @@ fn every_flood_ends_its_connection_and_memory_is_bounded() {
 }
 
 #[test]
-fn a_flood_is_told_to_calm_down_and_is_accounted_for() {
+fn a_flood_gets_enhance_your_calm_and_is_counted() {
     let target = Echo::listen();
     let server = Server::with(&Settings::new(&(allow(&[("box:22", target.address())]) + OPEN)));
     let mut raw = Raw::connect(server.public());
@@ -154,9 +154,9 @@ fn a_flood_is_told_to_calm_down_and_is_accounted_for() {
     server.settles("connect_requests_total{code=\"400\",reason=\"flood\"}", 1.0);
 }
 
-/// Who carries the tunnels of many may have to give many up at once: that is no flood.
+/// A client that carries the tunnels of many users may have to cancel many at once: that is no flood.
 #[test]
-fn who_gives_up_ninety_requests_at_once_keeps_its_tunnels() {
+fn ninety_cancelled_requests_at_once_are_no_flood() {
     let target = Echo::listen();
     let server = Server::with(&Settings::new(&(allow(&[("box:22", target.address())]) + OPEN)));
     let mut raw = Raw::connect(server.public());
@@ -205,7 +205,7 @@ fn fields_that_decompress_to_megabytes_are_refused_without_them() {
 
 /// The caps of one client would end some of the floods before their frames do.
 const OPEN: &str = "limits: {client: {max_tunnels: unlimited, connects_per_second: unlimited}}\n";
-/// What stands in the sockets' buffers is taken whatever the proxy does.
+/// The sockets' buffers take bytes whatever the proxy does.
 const MOST_TAKEN: usize = 64 * 1024 * 1024;
 /// For all floods together, in KiB.
 const MOST_GROWN: usize = 24 * 1024;

@@ -10,7 +10,7 @@ use crate::harness::process::{Server, Settings};
 use crate::harness::target::{Echo, Target};
 
 #[test]
-fn alpn_chooses_it_and_its_tunnels_are_those_of_the_plain_one() {
+fn alpn_selects_http_2_and_its_tunnels_work_as_without_tls() {
     let (authority, echo, target) = (Authority::new(), Echo::listen(), Target::listen());
     let issued = authority.server("server", &["localhost"]);
     let settings = format!(
@@ -46,7 +46,7 @@ fn alpn_chooses_it_and_its_tunnels_are_those_of_the_plain_one() {
 
 /// A connection lasts for days, and what was shown when it began does not.
 #[test]
-fn who_is_revoked_gets_no_further_tunnel_on_an_old_connection() {
+fn a_revoked_certificate_gets_no_further_tunnel_on_an_open_connection() {
     let (authority, target) = (Authority::new(), Target::listen());
     let issued = authority.server("server", &["localhost"]);
     let [good, other] = [("good", 5), ("other", 6)].map(|(name, serial)| authority.client(name, &[], serial));
@@ -84,5 +84,5 @@ fn who_is_revoked_gets_no_further_tunnel_on_an_old_connection() {
         "connect_requests_total{code=\"403\",reason=\"certificate_lapsed\"}",
         1.0,
     );
-    target.expect_nobody();
+    target.expect_no_connection();
 }

@@ -80,7 +80,7 @@ fn a_head_that_is_too_large_is_a_431_and_nothing_else() {
 }
 
 #[test]
-fn a_limit_says_when_to_try_again() {
+fn a_refusal_for_a_limit_has_retry_after() {
     let echo = Echo::listen();
     let settings = allow(&[("box:22", echo.address())]) + "limits: {target: {max_tunnels: 1}}\n";
     let proxy = Proxy::start(&settings);
@@ -98,7 +98,7 @@ fn a_limit_says_when_to_try_again() {
 }
 
 #[test]
-fn more_streams_than_there_may_be_are_refused_and_the_others_go_on() {
+fn streams_above_the_limit_are_refused_and_the_others_go_on() {
     let echo = Echo::listen();
     let settings = allow(&[("box:22", echo.address())]) + "limits: {client: {connects_per_second: unlimited}}\n";
     let proxy = Proxy::start(&settings);
@@ -208,7 +208,7 @@ fn a_target_that_stalls_leaves_the_others_their_windows() {
     let bytes = 4 << 20;
     peer.tell(&format!("bulk 1 {bytes}"));
     while peer.event("data", 1)["total"].as_u64().unwrap() < bytes {}
-    // Whoever is taken from goes on.
+    // A stream whose target reads again goes on.
     let mut one = stuck.remove(0);
     thread::spawn(move || while !one.read_once().is_empty() {});
     while peer.any(3)["event"] != "sent" {}
@@ -271,17 +271,18 @@ fn an_idle_tunnel_holds_little_memory() {
     let settings = allow(&[("box:22", echo.address())])
         + "limits: {client: {max_tunnels: unlimited, connects_per_second: unlimited}}\n";
     let server = Server::with(&Settings::new(&settings));
-    let mut peers: Vec<Peer> = (0..11).map(|_| Peer::connect(server.public())).collect();
-    let open = |peer: &mut Peer| {
+    let fifty = || {
+        let mut peer = Peer::connect(server.public());
         for number in 0..50 {
             peer.open(2 * number + 1, "box:22");
             peer.expect_echo(2 * number + 1);
         }
+        peer
     };
     // What the first ones make the process fetch from the system stays.
-    open(&mut peers[0]);
+    let _first = fifty();
     let before = resident(&server);
-    peers[1..].iter_mut().for_each(open);
+    let _others: Vec<Peer> = (0..10).map(|_| fifty()).collect();
     let grown = resident(&server).saturating_sub(before);
     println!("{:.2} KiB a tunnel", grown as f64 / 500.0);
     assert!(grown < 12 * 500, "{grown} KiB for 500 tunnels");

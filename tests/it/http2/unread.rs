@@ -17,7 +17,7 @@ use crate::harness::process::{Server, Settings};
 use crate::harness::target::{Echo, Target};
 use crate::harness::{allow, eventually};
 
-/// A connection on which stream 1 was sent so much that nobody may be sent any more.
+/// A connection on which stream 1 was sent so much that no stream has a send window any more.
 fn without_window(server: &Server, target: &Target) -> (Raw, Peer) {
     let mut raw = Raw::connect(server.public());
     raw.send(&frame(HEADERS, END_HEADERS, 1, &connect("box:22")));
@@ -53,7 +53,7 @@ pub(crate) fn downloads_stall(server: &Server) {
 
 /// The text of the refusal has to wait for a window that never comes.
 #[test]
-fn a_refusal_that_nobody_takes_is_given_up_after_a_while() {
+fn a_refusal_without_a_send_window_is_given_up() {
     let target = Target::listen();
     let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
     let (mut raw, _source) = without_window(&server, &target);
@@ -80,10 +80,10 @@ fn a_client_may_leave_while_a_refusal_waits_for_it() {
     assert!(!said.iter().any(|line| line.contains("panicked")), "{said:#?}");
 }
 
-/// 99 targets that read nothing leave the last one its window, and the proxy holds no more than SECURITY.md says: of each
-/// its window, and 64 KiB of what is on its way to a target that stalls.
+/// 99 targets that read nothing leave the last one its window, and the proxy holds no more than SECURITY.md says: of
+/// each its window, and 64 KiB of what is on its way to a target that stalls.
 #[test]
-fn uploads_that_stall_leave_the_others_their_windows_and_memory_is_bounded() {
+fn stalled_uploads_leave_the_others_their_windows_and_memory_is_bounded() {
     let (stalled, lively) = (Target::that_reads_little(), Echo::listen());
     let targets = [("stalled:22", stalled.address()), ("box:22", lively.address())];
     let server = Server::with(&Settings::new(&allow(&targets)));
@@ -109,9 +109,9 @@ fn uploads_that_stall_leave_the_others_their_windows_and_memory_is_bounded() {
     assert!(grown <= 99 * (256 + 64), "{grown} KiB for 99 uploads that stall");
 }
 
-/// Fifty tunnels may be sent as much as their targets have, and nobody reads it.
+/// Fifty targets send without end, and the client reads nothing.
 #[test]
-fn downloads_that_nobody_takes_are_bounded_for_all_streams_together() {
+fn unread_downloads_are_bounded_for_all_streams_together() {
     let target = Target::listen();
     let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
     let mut raw = Raw::connect_with_wide_windows(server.public());
@@ -129,14 +129,14 @@ fn downloads_that_nobody_takes_are_bounded_for_all_streams_together() {
         let now = Some(downloaded(&server));
         (std::mem::replace(&mut last, now) == now).then_some(())
     });
-    println!("{most} KiB for 50 downloads that nobody takes");
-    assert!(most < 4096, "{most} KiB for 50 downloads that nobody takes");
+    println!("{most} KiB for 50 unread downloads");
+    assert!(most < 4096, "{most} KiB for 50 unread downloads");
 }
 
 /// A client takes the windows of all streams back, when two reads wait for the socket and the other streams for their
 /// turn, and gives them again, last of all to those that have been sent most: they hold the turn.
 #[test]
-fn downloads_go_on_when_a_client_gives_windows_again_that_it_took_back() {
+fn downloads_resume_when_a_client_restores_the_windows_that_it_withdrew() {
     let target = Target::listen();
     let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
     let mut raw = Raw::connect(server.public());
@@ -180,7 +180,7 @@ fn downloads_go_on_when_a_client_gives_windows_again_that_it_took_back() {
 
 /// Both sides have finished, and what the target sent last stands in the proxy: its client may take its time.
 ///
-/// How much that is depends on the kernel: of so many sizes some are right.
+/// The amount depends on the kernel: of so many sizes some are right.
 #[test]
 fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
     let target = Target::listen();
@@ -220,5 +220,5 @@ fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
 
 /// Between two looks at what was downloaded: far longer than a target needs to send something.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-/// The window of a stream and of a connection before anybody says otherwise (RFC 9113 section 6.9.2).
+/// The window of a stream and of a connection by default (RFC 9113 section 6.9.2).
 const WINDOW: usize = 65_535;

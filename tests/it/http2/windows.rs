@@ -10,7 +10,7 @@ use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
 
-/// When it says that it has applied the proxy's SETTINGS, and does.
+/// The moment at which it applies the proxy's SETTINGS and acknowledges them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Acknowledges {
     AtOnce,
@@ -133,7 +133,7 @@ fn an_upload_goes_on_wherever_it_paused_when_others_came() {
 }
 
 #[test]
-fn who_acknowledges_settings_late_or_never_can_send_all_the_same() {
+fn a_client_that_acknowledges_settings_late_or_never_can_still_upload() {
     let target = Target::listen();
     let proxy = start(&target);
     for acknowledges in [
@@ -156,6 +156,6 @@ fn who_acknowledges_settings_late_or_never_can_send_all_the_same() {
     }
 }
 
-/// Of a stream and of a connection, before anybody says otherwise (section 6.9.2).
+/// Of a stream and of a connection, by default (section 6.9.2).
 const WINDOW: i64 = 65_535;
 const LONGEST_FRAME: usize = 16 * 1024;

@@ -1,4 +1,5 @@
-//! A fake Kubernetes API server over HTTPS, which lists and watches as a real one does and fails as a scenario wants it.
+//! A fake Kubernetes API server over HTTPS, which lists and watches as a real one does and fails as a scenario wants
+//! it.
 //!
 //! Objects are JSON as it was written: what no real server would accept can be served as well.
 
@@ -50,7 +51,7 @@ pub(crate) struct Api {
     running: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What connections see.
+/// The state that connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     store: Mutex<Store>,
@@ -62,7 +63,7 @@ pub(crate) struct Shared {
     cut: watch::Sender<Option<Cut>>,
 }
 
-/// Who may what, besides the administrator.
+/// The rights of each token but the administrator's.
 #[derive(Debug)]
 struct Access {
     tokens: HashSet<String>,
@@ -150,7 +151,7 @@ impl Api {
         self.shared.script().heal();
     }
 
-    /// How many requests of that kind have come.
+    /// The number of requests of that kind so far.
     pub(crate) fn seen(&self, verb: Verb) -> usize {
         self.shared.script().seen(verb)
     }
@@ -170,7 +171,7 @@ impl Api {
         self.shared.access().tokens = HashSet::from([token.to_owned()]);
     }
 
-    /// What the token file says from now on.
+    /// Replaces the token in the token file.
     pub(crate) fn write_token(&self, token: &str) {
         lock(&self.credentials).write_token(token);
     }

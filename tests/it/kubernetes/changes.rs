@@ -1,4 +1,4 @@
-//! Names and changes of Services that nobody means harm with: with a real API server or the fake one.
+//! Names and changes of well-formed Services: with a real API server or the fake one.
 
 use std::time::Instant;
 
@@ -51,7 +51,7 @@ fn a_service_answers_to_its_names_and_no_others() {
 }
 
 #[test]
-fn what_changes_is_followed_and_what_leaves_ends_its_tunnels() {
+fn changes_are_followed_and_a_removed_service_ends_its_tunnels() {
     cluster::run(&[], async |ground| {
         let (proxy, here) = (&ground.proxy, ground.here.as_str());
         let authority = format!("svc.{here}:22");
@@ -91,7 +91,7 @@ fn what_changes_is_followed_and_what_leaves_ends_its_tunnels() {
 
 #[test]
 fn a_client_waits_for_a_pod_that_is_about_to_be_ready() {
-    cluster::run(&[("wait_for_ready", json!("10s"))], async |ground| {
+    cluster::run(&[("wait_for_ready", json!("1m"))], async |ground| {
         let here = ground.here.as_str();
         let waiting = with(
             slice(here, "svc", &["10.9.1.1"]),
@@ -105,7 +105,7 @@ fn a_client_waits_for_a_pod_that_is_about_to_be_ready() {
         ground.apply(&service(here, "last")).await;
         ground.proxy.reaches(&format!("last.{here}:22"), "10.9.1.9:22").await;
         let clients = async || ground.proxy.metric("switchboard_connections_active", "").await;
-        eventually("nobody is connected", async || clients().await == Some(0.0)).await;
+        eventually("no client is connected", async || clients().await == Some(0.0)).await;
         let authority = format!("svc.{here}:22");
         let asked = ground.proxy.connect(&authority);
         let made_ready = async {

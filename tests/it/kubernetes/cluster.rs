@@ -24,7 +24,7 @@ use super::pods::Pods;
 use super::proxy::{Proxy, eventually, settings};
 use super::uplink;
 
-/// Where a scenario takes place.
+/// The ground of a scenario.
 #[derive(Debug)]
 pub(crate) struct Ground {
     pub(crate) proxy: Proxy,
@@ -85,7 +85,7 @@ async fn within(lab: &Lab, kubernetes: &[(&str, Value)], scenario: impl AsyncFnO
     }
 }
 
-/// What a scenario needs before it begins, in order.
+/// The preparations of a scenario, in order.
 fn setup(name: &str) -> Vec<Value> {
     let labels = json!({"switchboard.dev/test": "true"});
     let rights = "rbac.authorization.k8s.io";
@@ -211,7 +211,7 @@ fn through_uplink(mut kubeconfig: Kubeconfig) -> Kubeconfig {
     kubeconfig
 }
 
-/// What it ends with, or the panic that it ends in.
+/// Its result, or the panic that it ended in.
 async fn unwound<T>(scenario: impl Future<Output = T>) -> std::thread::Result<T> {
     let mut scenario = pin!(scenario);
     poll_fn(

@@ -1,4 +1,4 @@
-//! Objects of a tenant who means no good, or of a controller with a defect: never followed, never in the way of others.
+//! Objects of a hostile tenant, or of a controller with a defect: never followed, and no obstacle for others.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::objects::{service, slice, with};
 use super::proxy::ADMIN_PORT;
 use super::stage::Stage;
 
-/// What leads to the proxy's own host, to a metadata service, or to nowhere.
+/// Addresses of the proxy's own host, of metadata services, or of nothing.
 const DANGEROUS: [&str; 26] = [
     "127.0.0.1",
     "127.8.8.8",
@@ -119,7 +119,7 @@ fn only_allowed_networks_are_dialled() {
     });
 }
 
-/// What is wrong with a slice: where, and what stands there.
+/// A fault of a slice: its path, and the value there.
 fn malformed_slices() -> Vec<(&'static str, Value)> {
     vec![
         ("/endpoints", Value::Null),
@@ -153,7 +153,7 @@ fn malformed_slices() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What is wrong with a Service.
+/// A fault of a Service.
 fn malformed_services() -> Vec<(&'static str, Value)> {
     vec![
         ("/spec", Value::Null),
@@ -213,7 +213,7 @@ async fn assert_harmless(stage: &Stage, names: &[(String, String)]) {
 }
 
 #[test]
-fn malformed_objects_break_nothing_but_themselves() {
+fn a_malformed_object_affects_no_other() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;

@@ -110,7 +110,7 @@ fn a_list_that_lost_most_is_held_back_until_it_is_confirmed() {
 }
 
 #[test]
-fn a_loss_that_a_later_list_takes_back_never_shows() {
+fn a_loss_that_a_later_list_corrects_never_shows() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         serve_many(&stage, 30).await;
@@ -164,7 +164,7 @@ fn an_object_that_comes_again_under_its_name_is_a_new_one() {
 }
 
 #[test]
-fn a_name_that_a_static_target_has_is_not_for_a_service() {
+fn a_static_target_takes_precedence_over_a_service_of_its_name() {
     lab::run(async |lab| {
         let name = json!([{"name": "svc-a.team-a:22", "addresses": ["10.9.7.7:22"]}]);
         let settings = super::objects::with(super::proxy::settings(&[]), "/allowlist/static", name);
@@ -189,7 +189,8 @@ async fn serve_many(stage: &Stage, count: u32) {
 
 /// A target that a list has lost is there while no later list can have confirmed that, and so are its tunnels.
 ///
-/// On a busy machine the later list may come at any time: what is gone is a fault only if it is `early`, asked afterwards.
+/// On a busy machine the later list may come at any time: what is gone is a fault only if it is `early`, asked
+/// afterwards.
 async fn remains(stage: &Stage, tunnel: &mut Tunnel, early: impl Fn() -> bool) {
     for _ in 0..20 {
         let refused = stage.proxy.connect("svc-29.team-a:22").await.err();
@@ -208,5 +209,5 @@ async fn is_held(stage: &Stage, expected: f64) {
     .await;
 }
 
-/// What lies between a list and one that confirms it, at least.
+/// The shortest time between a list and one that confirms it.
 const CONFIRMING: Duration = Duration::from_secs(15);

@@ -7,7 +7,7 @@
 //! every pod of 10.9.0.0/16 and fd09::/64
 //! ```
 //!
-//! A test runs itself again inside. No root is needed where a user may make user namespaces; where nobody may, it fails.
+//! A test runs itself again inside. No root is needed where users may make user namespaces; without either it fails.
 
 use std::any::type_name;
 use std::env;
@@ -60,11 +60,11 @@ pub(crate) fn run_program(program: Program<'_>, scenario: impl AsyncFnOnce(Lab))
     }
 }
 
-/// What runs itself again inside.
+/// A program that runs itself again inside.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program<'a> {
     pub(crate) arguments: &'a [&'a str],
-    /// How long its scenario may take.
+    /// The deadline of its scenario.
     pub(crate) longest: Duration,
 }
 
@@ -101,7 +101,7 @@ fn outside(this: Program<'_>) {
     assert!(directory.path().join(DONE).exists(), "{name:?} did not run");
 }
 
-/// How it ends. One that is stuck is ended, with the proxy that it started.
+/// The status of a process. One that is stuck is ended, with the proxy that it started.
 fn ended(running: &mut Child, longest: Duration) -> ExitStatus {
     let started = Instant::now();
     loop {
@@ -203,7 +203,7 @@ fn ip(command: &mut Command, lines: &str) {
     assert!(running.wait().unwrap().success(), "ip refused one of:\n{lines}");
 }
 
-/// Where the fake API server is.
+/// The address of the fake API server.
 pub(crate) const API: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 8, 0, 1)), 6443);
 /// The proxy's host.
 pub(crate) const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 2));

@@ -1,4 +1,4 @@
-//! What changes under tunnels that run.
+//! Changes under running tunnels.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -151,7 +151,7 @@ fn a_changed_rate_holds_for_tunnels_that_run() {
 }
 
 #[test]
-fn a_faulty_annotation_is_told_and_costs_nobody_anything() {
+fn a_faulty_annotation_is_logged_and_ignored() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;
@@ -229,14 +229,16 @@ fn a_thousand_events_a_second_delay_no_keystroke() {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;
         let mut tunnel = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
+        // As long as with the events, nearly: other work on the machine has to be in both.
+        let mut keys = interval(Duration::from_millis(10));
         let mut quiet = Vec::new();
-        for _ in 0..200 {
+        for _ in 0..KEYS {
             quiet.push(tunnel.echo().await.unwrap());
+            keys.tick().await;
         }
-        let mut events = interval(Duration::from_millis(10));
         let mut busy = Vec::new();
         let started = Instant::now();
-        for written in 0..EVENTS {
+        for written in 0..10 * KEYS {
             let name = format!("churn-{}", written % 400);
             let condition = if written % 800 < 400 { "ready" } else { "unready" };
             let slice = slice("team-b", &name, &[]);
@@ -248,10 +250,10 @@ fn a_thousand_events_a_second_delay_no_keystroke() {
             }
             if written % 10 == 9 {
                 busy.push(tunnel.echo().await.unwrap());
-                events.tick().await;
+                keys.tick().await;
             }
         }
-        let rate = f64::from(EVENTS) * 4.0 / 3.0 / started.elapsed().as_secs_f64();
+        let rate = f64::from(10 * KEYS) * 4.0 / 3.0 / started.elapsed().as_secs_f64();
         let [quiet, busy] = [quiet, busy].map(|mut delays| {
             delays.sort_unstable();
             [delays[delays.len() / 2], delays[delays.len() * 99 / 100]]
@@ -268,9 +270,10 @@ fn a_thousand_events_a_second_delay_no_keystroke() {
             busy[1] < quiet[1] * 20 + Duration::from_millis(500),
             "{busy:?}, {quiet:?}"
         );
-        stage.recovered("after the churn", "after").await;
+        stage.serve("after", "10.9.1.3").await;
     });
 }
 
-/// What is written while keys are pressed: changes of EndpointSlices, and a third as many of Services.
-const EVENTS: u32 = 5000;
+/// Keystrokes without events and with them. For each of these an EndpointSlice changes ten times, and a third as many
+/// Services do.
+const KEYS: u32 = 500;

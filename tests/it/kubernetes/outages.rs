@@ -12,7 +12,7 @@ use super::proxy::{eventually, settings, within};
 use super::stage::{RECOVERY, Stage};
 
 #[test]
-fn away_at_start_the_list_is_unknown_and_then_it_is_there() {
+fn away_at_start_names_are_unknown_until_the_server_is_back() {
     lab::run(async |lab| {
         let stage = Stage::over(lab, settings(&[]), async |_| {}).await;
         let refused = stage.proxy.refuses("svc-a.team-a:22", 503).await;
@@ -31,7 +31,7 @@ fn away_at_start_the_list_is_unknown_and_then_it_is_there() {
 }
 
 #[test]
-fn whatever_fails_at_start_a_name_is_unknown_and_never_forbidden() {
+fn until_the_first_list_a_name_is_unknown_and_never_forbidden() {
     lab::run(async |lab| {
         let stage = Stage::over(lab, settings(&[]), async |api| {
             api.put(slice("team-a", "svc-a", &["10.9.1.1"]));
@@ -62,7 +62,7 @@ fn whatever_fails_at_start_a_name_is_unknown_and_never_forbidden() {
 }
 
 #[test]
-fn a_server_that_says_nothing_at_start_is_not_waited_for_by_clients() {
+fn clients_do_not_wait_for_a_server_that_is_silent_at_start() {
     lab::run(async |lab| {
         let stage = Stage::over(lab, settings(&[]), async |api| {
             api.freeze(true);
@@ -79,7 +79,7 @@ fn a_server_that_says_nothing_at_start_is_not_waited_for_by_clients() {
 }
 
 #[test]
-fn refused_connections_move_nothing_and_recovery_is_fast() {
+fn an_outage_with_refused_connections_changes_nothing_and_recovery_is_fast() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;
@@ -167,7 +167,7 @@ fn a_half_open_server_is_noticed_by_its_silence() {
         stage.noticed("silent", silent).await;
         eprintln!("figure: silence was noticed after {:?}", started.elapsed());
         stage.is_unmoved("svc-a").await;
-        // Another server takes its place: what was said to the silent one is lost.
+        // Another server replaces it: what was written to the silent one is lost.
         stage.api.close().await;
         stage.api.freeze(false);
         stage.api.open();

@@ -27,13 +27,13 @@ impl Pods {
         pods
     }
 
-    /// Whether somebody came to that address.
+    /// Whether that address got a connection.
     pub(crate) fn was_reached(&self, address: IpAddr) -> bool {
         let reached = self.reached.lock().unwrap();
         reached.iter().any(|local| local.ip() == address)
     }
 
-    /// What came in front of the last client's identification.
+    /// The bytes in front of the last client's identification.
     pub(crate) fn last_told(&self) -> Option<Vec<u8>> {
         self.told.lock().unwrap().last().cloned()
     }
@@ -51,7 +51,7 @@ impl Pods {
     }
 }
 
-/// Says who it is and what it is asked for: what comes back again, or more than a link can carry.
+/// Sends its address and what it is asked for: what comes back again, or more than a link can carry.
 async fn serve(mut stream: TcpStream, local: SocketAddr, told: &Mutex<Vec<Vec<u8>>>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let (reader, mut writer) = stream.split();

@@ -24,7 +24,7 @@ pub(crate) struct Proxy {
     access: Arc<Mutex<String>>,
 }
 
-/// What came of a CONNECT that was not granted.
+/// The refusal of a CONNECT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) status: u16,
@@ -35,7 +35,7 @@ pub(crate) struct Refused {
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     stream: BufStream<TcpStream>,
-    /// Where the pod says that it was reached.
+    /// The address at which the pod says that it was reached.
     pub(crate) pod: SocketAddr,
 }
 
@@ -78,7 +78,7 @@ impl Proxy {
         self.child.lock().unwrap().id()
     }
 
-    /// What it said so far.
+    /// Its messages so far.
     pub(crate) fn messages(&self) -> String {
         self.messages.lock().unwrap().clone()
     }
@@ -111,7 +111,7 @@ impl Proxy {
         self.ask_admin("GET", path).await
     }
 
-    /// What the admin port answers, with its head.
+    /// The answer of the admin port, with its head.
     pub(crate) async fn ask_admin(&self, method: &str, path: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect((PROXY, ADMIN_PORT)).await.ok()?;
         let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -196,7 +196,7 @@ impl Tunnel {
         self.stream.flush().await.unwrap();
     }
 
-    /// How many bytes a second arrive, measured over that long.
+    /// The bytes received a second, measured over that time.
     pub(crate) async fn rate(&mut self, window: Duration) -> f64 {
         let started = Instant::now();
         let mut buffer = vec![0; 64 * 1024];
@@ -276,7 +276,7 @@ async fn connect(authority: &str) -> Result<Tunnel, Refused> {
     })
 }
 
-/// What a pipe says, as it comes.
+/// The text from a pipe, as it comes.
 fn collected(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
     let text = Arc::new(Mutex::new(String::new()));
     let shared = Arc::clone(&text);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::cluster::{self, Ground};
 use super::objects::{annotated, endpoint, service, slice, with};
 
-/// What a CONNECT comes to.
+/// The outcome of a CONNECT.
 #[derive(Clone, Debug)]
 enum Outcome {
     /// A tunnel to one of these.
@@ -272,7 +272,7 @@ async fn play(ground: &Ground, shapes: Vec<Shape>) {
 }
 
 #[test]
-fn the_exposed_port_is_found_as_documented() {
+fn the_exposed_port_is_chosen_as_documented() {
     cluster::run(&[], async |ground| {
         let shapes = shapes_of_two_ports().into_iter().chain(shapes_of_one_port());
         play(ground, shapes.collect()).await;
@@ -285,9 +285,9 @@ fn endpoints_are_dialled_by_their_readiness() {
 }
 
 #[test]
-fn services_of_every_type_lead_where_they_should() {
+fn services_of_every_type_lead_to_their_endpoints() {
     cluster::run(&[], async |ground| play(ground, shapes_of_services()).await);
 }
 
-/// Put in place of this by the namespace of the test.
+/// A placeholder for the namespace of the test.
 const NAMESPACE: &str = "here";

@@ -1,4 +1,4 @@
-//! What most scenarios begin with: a fake API server, pods, and a proxy that follows it.
+//! The start of most scenarios: a fake API server, pods, and a proxy that follows it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,7 +101,7 @@ impl Stage {
         .await;
     }
 
-    /// How often talking to the API server failed so.
+    /// The number of such failures in talking to the API server.
     pub(crate) async fn errors(&self, kind: &str) -> f64 {
         let labels = format!("kind=\"{kind}\"");
         let errors = self.proxy.metric("switchboard_watch_errors_total", &labels).await;
@@ -171,10 +171,11 @@ impl Hammer {
     }
 }
 
-/// A host has 28,000 ports a minute for connections to one address: so seldom, a hammer may run for as long as it likes.
+/// A host has 28,000 ports a minute for connections to one address: so seldom, a hammer may run for as long as it
+/// likes.
 const BETWEEN_CONNECTS: Duration = Duration::from_millis(3);
 /// So many answers, at the least, make a test.
 const FEWEST: usize = 100;
-/// An API server that is back is found within 2 s, of which at most one is the backoff (tested in src). A busy machine may
-/// take longer; but a watch lasts 20 s, and what is only found because another begins was not recovered.
+/// An API server that is back is found within 2 s, of which at most one is the backoff (tested in src). A busy machine
+/// may take longer; but a watch lasts 20 s, and what is only found because another begins was not recovered.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! What lets the proxy ask an API server, and what lets it believe one, changes while it runs.
+//! The proxy's credentials, and the certificates that it trusts, change while it runs.
 
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ fn a_token_that_is_replaced_in_its_file_is_taken_from_there() {
 }
 
 #[test]
-fn rights_that_are_lost_and_given_back_move_nothing() {
+fn rights_that_are_lost_and_restored_change_nothing() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;
@@ -59,7 +59,7 @@ fn rights_that_are_lost_and_given_back_move_nothing() {
 }
 
 #[test]
-fn a_new_certificate_or_authority_is_trusted_when_the_files_say_so() {
+fn a_new_certificate_or_authority_in_the_files_is_trusted() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;
@@ -76,7 +76,7 @@ fn a_new_certificate_or_authority_is_trusted_when_the_files_say_so() {
 }
 
 #[test]
-fn a_server_with_a_certificate_for_another_name_is_not_believed() {
+fn a_server_with_a_certificate_for_another_name_is_not_trusted() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;

@@ -9,12 +9,12 @@ use super::lab;
 use super::proxy::within;
 use super::stage::Stage;
 
-/// TCP_USER_TIMEOUT and keepalive come to 120 s, and a keepalive probe is sent every 15. Without them it would be two hours,
-/// or 15 minutes of retransmissions (tcp(7), tcp_keepalive_time and tcp_retries2).
+/// TCP_USER_TIMEOUT and keepalive come to 120 s, and a keepalive probe is sent every 15. Without them it would be two
+/// hours, or 15 minutes of retransmissions (tcp(7), tcp_keepalive_time and tcp_retries2).
 const GIVEN_UP: Duration = Duration::from_secs(300);
 
 #[test]
-fn tunnels_whose_peers_vanish_are_given_up_whether_they_are_idle_or_busy() {
+fn idle_and_busy_tunnels_whose_peers_vanish_are_given_up() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;
@@ -23,7 +23,7 @@ fn tunnels_whose_peers_vanish_are_given_up_whether_they_are_idle_or_busy() {
         let mut busy = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
         busy.flood().await;
         let started = Instant::now();
-        // Every packet of clients and pods is lost from now on, and nobody is told.
+        // Every packet of clients and pods is lost from now on, without a FIN or a reset.
         let down = Command::new("ip").args(["link", "set", "pods", "down"]).status();
         assert!(down.unwrap().success());
         let is_given_up = |line: &Value| line["status"] == 200 && line["reason"] == "io";

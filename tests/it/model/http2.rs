@@ -16,11 +16,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 
 use super::peer::{Wire, stream};
-use super::schedule::{Schedule, Who};
+use super::schedule::{Role, Schedule};
 use super::stage::Downstream;
 use crate::harness::stream::Stream;
 
-/// How a client resets its tunnel.
+/// The way in which a client resets its tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resets {
     /// The stream alone.
@@ -33,7 +33,7 @@ pub(crate) enum Resets {
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: Stream,
-    /// Ends the connection, for who resets that way.
+    /// Ends the connection, for a client that resets that way.
     end_connection: Option<oneshot::Sender<()>>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Http2<C: Wire, D> {
     client: Connection<C>,
-    /// As long as somebody might ask for more, the client keeps the connection.
+    /// As long as there is a handle for further requests, the client keeps the connection.
     requests: SendRequest<Bytes>,
     ended: Option<oneshot::Receiver<()>>,
     ours: D,
@@ -62,8 +62,8 @@ pub(crate) async fn over<C: Wire, D: Transport>(
     let request = Request::builder().method(Method::CONNECT).uri("target:22");
     let asked = requests.send_request(request.body(()).unwrap(), false);
     let (response, mut send) = asked.unwrap();
-    // Nobody drives the connection yet: it may all have to wait.
-    send.send_data(Bytes::from_static(&stream(Who::Client)[..schedule.early]), false)
+    // The connection is not driven yet: all of it may have to wait.
+    send.send_data(Bytes::from_static(&stream(Role::Client)[..schedule.early]), false)
         .unwrap();
     let tunnel = Stream::new((response, send));
     let (end_connection, ended) = match resets {
@@ -114,8 +114,10 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
         let serving = http2::serve(
             http2::Connection::new(ours, Vec::new()),
             |_| pending(),
-            &drain,
-            &lapsed,
+            http2::GoAway {
+                drain: &drain,
+                lapsed: &lapsed,
+            },
             |mut exchange| {
                 let relayed = relayed.take().expect("one tunnel is asked for");
                 async move {

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::reference::End;
-use super::schedule::Who;
+use super::schedule::Role;
 
 /// A side's end of its connection to the proxy.
 pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin {
@@ -25,7 +25,7 @@ impl Wire for TcpStream {
     }
 }
 
-/// What a side is to do: all of it, as of now.
+/// The orders of a side, as a total.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Orders {
     /// Bytes to be sent in all.
@@ -35,20 +35,20 @@ pub(crate) struct Orders {
     pub(crate) reset: bool,
 }
 
-/// One side, as the one who gives the orders knows it.
+/// One side, as the stage that gives its orders knows it.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    who: Who,
+    who: Role,
     pub(crate) orders: watch::Sender<Orders>,
     pub(crate) received: Cell<usize>,
     pub(crate) end: Cell<Option<End>>,
-    /// It saw what nobody has sent.
+    /// It received bytes that were not sent.
     pub(crate) wrong: Cell<Option<&'static str>>,
 }
 
 impl Peer {
     /// A side of which so many bytes have been sent already.
-    pub(crate) fn new(who: Who, sent: usize) -> Self {
+    pub(crate) fn new(who: Role, sent: usize) -> Self {
         Self {
             who,
             orders: watch::Sender::new(Orders {
@@ -89,7 +89,7 @@ impl Peer {
                 to.flush().await
             };
             if let Err(error) = written.await {
-                // Whoever calls first is told of the reset; later calls only hear that there is no connection.
+                // The first call returns the reset; later ones only that there is no connection.
                 if error.kind() == io::ErrorKind::ConnectionReset && self.end.get().is_none() {
                     self.end.set(Some(End::Reset));
                 }
@@ -144,7 +144,7 @@ impl Peer {
 }
 
 /// All that a side could ever send: no piece of it is like another.
-pub(crate) fn stream(who: Who) -> &'static [u8] {
+pub(crate) fn stream(who: Role) -> &'static [u8] {
     static STREAMS: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| [1_u64, 2].map(noise));
     &STREAMS[who.index()]
 }

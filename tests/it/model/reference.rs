@@ -7,38 +7,38 @@ use std::time::Duration;
 
 use switchboard::outcome::{Close, Reason, Side};
 
-use super::schedule::{Step, Who};
+use super::schedule::{Role, Step};
 
-/// How a stream has ended at the side that reads it.
+/// The end of a stream at the side that reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Eof,
     Reset,
 }
 
-/// What there is to be seen of a tunnel from outside. The pairs are the client's and the target's.
+/// The visible state of a tunnel. The pairs are the client's and the target's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     /// Bytes that have come to this side.
     pub(crate) received: [usize; 2],
-    /// What ended them.
+    /// The end of each stream.
     pub(crate) end: [Option<End>; 2],
     /// Bytes from this side that the meter has counted.
     pub(crate) counted: [u64; 2],
-    /// What the relay has returned.
+    /// The relay's result.
     pub(crate) close: Option<Close>,
 }
 
 /// All that may be true of a tunnel.
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
-    sides: [Doings; 2],
-    possible: Vec<World>,
+    sides: [Actions; 2],
+    possible: Vec<State>,
 }
 
-/// What a side has done, which is known.
+/// The known actions of a side.
 #[derive(Clone, Copy, Debug, Default)]
-struct Doings {
+struct Actions {
     sent: usize,
     is_stalled: bool,
     /// It had received so much when it stalled.
@@ -49,16 +49,16 @@ struct Doings {
 
 /// One thing that may be true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct World {
-    /// What has become of each side's end of stream.
+struct State {
+    /// The state of each side's end of stream.
     finish: [Finish; 2],
     /// Whose reset is under way.
     reset: [bool; 2],
-    /// Who has finished first.
-    first: Option<Who>,
+    /// The side that finished first.
+    first: Option<Role>,
     /// Seconds since anything moved.
     quiet: u32,
-    /// What each side has to see.
+    /// The end that each side has to see.
     sees: [Option<End>; 2],
     over: Option<Over>,
 }
@@ -75,16 +75,16 @@ struct Over {
     close: Close,
     /// So many bytes of each side have to arrive, whatever it was.
     owed: [usize; 2],
-    /// Somebody is given time to leave.
+    /// A side is given time to leave.
     lingers: bool,
 }
 
 impl Reference {
     /// A tunnel that begins, with so many bytes of the client.
     pub(crate) fn new(early: usize) -> Self {
-        let mut sides = [Doings::default(); 2];
-        sides[Who::Client.index()].sent = early;
-        let begun = World {
+        let mut sides = [Actions::default(); 2];
+        sides[Role::Client.index()].sent = early;
+        let begun = State {
             finish: [Finish::NotYet; 2],
             reset: [false; 2],
             first: None,
@@ -98,11 +98,11 @@ impl Reference {
         }
     }
 
-    /// Whether that step can be done: who has finished sends no more, and who has reset does nothing.
+    /// Whether that step can be done: a side that has finished sends no more, and one that has reset does nothing.
     pub(crate) fn can(&self, step: Step) -> bool {
         match step {
             Step::Send(who, _) | Step::Finish(who) => {
-                let Doings {
+                let Actions {
                     has_finished,
                     has_reset,
                     ..
@@ -125,11 +125,11 @@ impl Reference {
             }
             Step::Finish(who) => {
                 self.sides[who.index()].has_finished = true;
-                self.each_running(|world| world.finish[who.index()] = Finish::Sent);
+                self.each_running(|state| state.finish[who.index()] = Finish::Sent);
             }
             Step::Reset(who) => {
                 self.sides[who.index()].has_reset = true;
-                self.each_running(|world| world.reset[who.index()] = true);
+                self.each_running(|state| state.reset[who.index()] = true);
             }
             Step::Stall(who) => {
                 self.sides[who.index()].is_stalled = true;
@@ -149,8 +149,8 @@ impl Reference {
 
     /// Whether what is seen is what is to be seen once nothing is under way any more. What it rules out is forgotten.
     pub(crate) fn settled(&mut self, seen: &Seen) -> bool {
-        let left: Vec<_> = self.quiescent().filter(|world| !world.is_ruled_out(seen)).collect();
-        let agrees = left.iter().any(|world| self.agrees(world, seen));
+        let left: Vec<_> = self.quiescent().filter(|state| !state.is_ruled_out(seen)).collect();
+        let agrees = left.iter().any(|state| self.agrees(state, seen));
         if agrees {
             // The others too: some of what belongs to them may be yet to come.
             self.possible = left;
@@ -158,42 +158,42 @@ impl Reference {
         agrees
     }
 
-    /// Whether the tunnel must be over, and the relay waits for nobody but the clock.
+    /// Whether the tunnel must be over, and the relay waits for nothing but the clock.
     pub(crate) fn must_return(&self) -> bool {
-        self.quiescent().all(|world| world.over.is_some())
+        self.quiescent().all(|state| state.over.is_some())
     }
 
     /// Whether what that side sends may have to wait, since the other reads nothing.
-    fn is_blocked(&self, who: Who) -> bool {
+    fn is_blocked(&self, who: Role) -> bool {
         let other = self.sides[who.other().index()];
         other.is_stalled && self.sides[who.index()].sent.saturating_sub(other.had) > ALWAYS_ROOM
     }
 
-    fn each_running(&mut self, mut change: impl FnMut(&mut World)) {
-        for world in self.possible.iter_mut().filter(|world| world.over.is_none()) {
-            change(world);
+    fn each_running(&mut self, mut change: impl FnMut(&mut State)) {
+        for state in self.possible.iter_mut().filter(|state| state.over.is_none()) {
+            change(state);
         }
     }
 
     /// `perhaps`: or it does not.
     fn something_moves(&mut self, perhaps: bool) {
         let still = if perhaps { self.possible.clone() } else { Vec::new() };
-        self.each_running(|world| world.quiet = 0);
+        self.each_running(|state| state.quiet = 0);
         self.add(still);
     }
 
     fn pass(&mut self, seconds: u32) {
-        let is_exact = !Who::BOTH.into_iter().any(|who| self.is_blocked(who));
+        let is_exact = !Role::BOTH.into_iter().any(|who| self.is_blocked(who));
         let mut after = Vec::new();
-        for world in &self.possible {
-            let quiet = [world.quiet + seconds, seconds, 0];
+        for state in &self.possible {
+            let quiet = [state.quiet + seconds, seconds, 0];
             for quiet in quiet.into_iter().take(if is_exact { 1 } else { 3 }) {
-                let world = World { quiet, ..*world };
-                let longest = if world.first.is_some() { HALF_CLOSED } else { IDLE };
-                if world.over.is_none() && Duration::from_secs(quiet.into()) >= longest {
-                    after.extend(self.given_up(world));
+                let state = State { quiet, ..*state };
+                let longest = if state.first.is_some() { HALF_CLOSED } else { IDLE };
+                if state.over.is_none() && Duration::from_secs(quiet.into()) >= longest {
+                    after.extend(self.given_up(state));
                 } else {
-                    after.push(world);
+                    after.push(state);
                 }
             }
         }
@@ -201,16 +201,16 @@ impl Reference {
         self.add(after);
     }
 
-    /// The proxy ends it. All that was sent has arrived, unless somebody did not read.
-    fn given_up(&self, mut world: World) -> Vec<World> {
+    /// The proxy ends it. All that was sent has arrived, unless a side did not read.
+    fn given_up(&self, mut state: State) -> Vec<State> {
         let mut owed = [0; 2];
-        for who in Who::BOTH {
+        for who in Role::BOTH {
             if !self.is_blocked(who) {
                 owed[who.index()] = self.sides[who.index()].sent;
             }
         }
-        let sees = world.sees;
-        world.over = Some(Over {
+        let sees = state.sees;
+        state.over = Some(Over {
             close: Close {
                 by: Side::Proxy,
                 reason: Reason::Idle,
@@ -218,79 +218,79 @@ impl Reference {
             owed,
             lingers: true,
         });
-        let mut worlds = vec![world];
-        let told = |who: &Who| sees[who.index()].is_none() || self.is_blocked(who.other());
-        for who in Who::BOTH.into_iter().filter(told) {
+        let mut states = vec![state];
+        let told = |who: &Role| sees[who.index()].is_none() || self.is_blocked(who.other());
+        for who in Role::BOTH.into_iter().filter(told) {
             // Behind bytes that are not read there may be no room for an end of stream, and no time.
             let ends: &[End] = if self.is_blocked(who.other()) {
                 &[End::Eof, End::Reset]
             } else {
                 &[End::Eof]
             };
-            worlds = worlds
+            states = states
                 .into_iter()
-                .flat_map(|world| {
+                .flat_map(|state| {
                     ends.iter().map(move |end| {
-                        let mut world = world;
-                        world.sees[who.index()] = Some(*end);
-                        world
+                        let mut state = state;
+                        state.sees[who.index()] = Some(*end);
+                        state
                     })
                 })
                 .collect();
         }
-        worlds
+        states
     }
 
     /// Adds what follows from what is possible, in every order.
     fn spread(&mut self) {
         let mut from = 0;
-        while let Some(&world) = self.possible.get(from) {
-            let next = self.next(world).map(|(world, _)| world).collect();
+        while let Some(&state) = self.possible.get(from) {
+            let next = self.next(state).map(|(state, _)| state).collect();
             self.add(next);
             from += 1;
         }
     }
 
-    fn add(&mut self, worlds: Vec<World>) {
-        for world in worlds {
-            if !self.possible.contains(&world) {
-                self.possible.push(world);
+    fn add(&mut self, states: Vec<State>) {
+        for state in states {
+            if !self.possible.contains(&state) {
+                self.possible.push(state);
             }
         }
     }
 
     /// In which nothing more has to happen.
-    fn quiescent(&self) -> impl Iterator<Item = World> {
+    fn quiescent(&self) -> impl Iterator<Item = State> {
         self.possible
             .iter()
             .copied()
-            .filter(|world| !self.next(*world).any(|(_, must)| must))
+            .filter(|state| !self.next(*state).any(|(_, must)| must))
     }
 
-    /// What the relay may notice next, and whether it has to.
-    fn next(&self, world: World) -> impl Iterator<Item = (World, bool)> {
+    /// The states after the relay's next step, and whether it has to take it.
+    fn next(&self, state: State) -> impl Iterator<Item = (State, bool)> {
         let mut next = Vec::new();
-        for who in Who::BOTH.into_iter().filter(|_| world.over.is_none()) {
-            if world.reset[who.index()] {
-                next.push((self.broken(world, who), true));
+        for who in Role::BOTH.into_iter().filter(|_| state.over.is_none()) {
+            if state.reset[who.index()] {
+                next.push((self.broken(state, who), true));
             }
-            if world.finish[who.index()] == Finish::Sent {
-                // Nobody can see it before the other side reads.
+            if state.finish[who.index()] == Finish::Sent {
+                // It is not visible before the other side reads.
                 let must = !self.sides[who.other().index()].is_stalled;
-                next.push((self.finished(world, who), must));
+                next.push((self.finished(state, who), must));
             }
         }
         next.into_iter()
     }
 
     /// The end of stream of `who` has been passed on, behind all bytes.
-    fn finished(&self, mut world: World, who: Who) -> World {
-        let first = *world.first.get_or_insert(who);
-        world.finish[who.index()] = Finish::PassedOn;
-        world.sees[who.other().index()] = Some(End::Eof);
-        world.quiet = 0;
-        if world.finish == [Finish::PassedOn; 2] {
-            world.over = Some(Over {
+    fn finished(&self, mut state: State, who: Role) -> State {
+        let first = *state.first.get_or_insert(who);
+        state.finish[who.index()] = Finish::PassedOn;
+        state.sees[who.other().index()] = Some(End::Eof);
+        state.quiet = 0;
+        if state.finish == [Finish::PassedOn; 2] {
+            state.over = Some(Over {
                 close: Close {
                     by: first.side(),
                     reason: Reason::Eof,
@@ -299,19 +299,19 @@ impl Reference {
                 lingers: false,
             });
         }
-        world
+        state
     }
 
     /// The reset of `who` has been noticed. It is passed on, unless `who` had finished before: that takes back nothing.
-    fn broken(&self, mut world: World, who: Who) -> World {
-        let had_finished = world.finish[who.index()] == Finish::PassedOn;
+    fn broken(&self, mut state: State, who: Role) -> State {
+        let had_finished = state.finish[who.index()] == Finish::PassedOn;
         let mut owed = [0; 2];
         if had_finished {
             owed[who.index()] = self.sides[who.index()].sent;
         } else {
-            world.sees[who.other().index()] = Some(End::Reset);
+            state.sees[who.other().index()] = Some(End::Reset);
         }
-        world.over = Some(Over {
+        state.over = Some(Over {
             close: Close {
                 by: who.side(),
                 reason: Reason::Reset,
@@ -319,23 +319,23 @@ impl Reference {
             owed,
             lingers: had_finished,
         });
-        world
+        state
     }
 
-    fn agrees(&self, world: &World, seen: &Seen) -> bool {
-        let returned = match (world.over, seen.close) {
+    fn agrees(&self, state: &State, seen: &Seen) -> bool {
+        let returned = match (state.over, seen.close) {
             (None, None) => true,
             (None, Some(_)) => false,
             (Some(over), None) => over.lingers && !self.must_return(),
             (Some(over), Some(close)) => over.close == close,
         };
-        returned && Who::BOTH.into_iter().all(|who| self.sees_its_part(who, world, seen))
+        returned && Role::BOTH.into_iter().all(|who| self.sees_its_part(who, state, seen))
     }
 
-    /// Whether one side sees what it has to: who is away or reads nothing sees nothing.
-    fn sees_its_part(&self, who: Who, world: &World, seen: &Seen) -> bool {
+    /// Whether one side sees what it has to: a side that has left or reads nothing sees nothing.
+    fn sees_its_part(&self, who: Role, state: &State, seen: &Seen) -> bool {
         let (this, other) = (self.sides[who.index()], self.sides[who.other().index()]);
-        let owed = match world.over {
+        let owed = match state.over {
             None => other.sent,
             Some(over) => over.owed[who.other().index()],
         };
@@ -349,15 +349,15 @@ impl Reference {
             return counted >= has_room.map_or(owed, |room| owed.min(room)) as u64;
         }
         let is_counted = counted >= owed as u64;
-        is_counted && seen.received[who.index()] >= owed && seen.end[who.index()] == world.sees[who.index()]
+        is_counted && seen.received[who.index()] >= owed && seen.end[who.index()] == state.sees[who.index()]
     }
 }
 
-impl World {
+impl State {
     /// Nothing that is to come can make it true.
     fn is_ruled_out(&self, seen: &Seen) -> bool {
         let returned = seen.close.is_some() && seen.close != self.over.map(|over| over.close);
-        let ended = Who::BOTH.into_iter().any(|who| {
+        let ended = Role::BOTH.into_iter().any(|who| {
             let end = seen.end[who.index()];
             end.is_some() && end != self.sees[who.index()]
         });

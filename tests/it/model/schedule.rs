@@ -1,16 +1,16 @@
-//! What the two sides of one tunnel do, and in which order: random, and shrunk when it fails.
+//! The actions of both sides of one tunnel, in order: random, and shrunk when they fail.
 
 use proptest::prelude::*;
 use switchboard::outcome::Side;
 
-/// One of the two who talk through the tunnel.
+/// One of the two sides of the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum Role {
     Client,
     Target,
 }
 
-impl Who {
+impl Role {
     pub(crate) const BOTH: [Self; 2] = [Self::Client, Self::Target];
 
     pub(crate) fn other(self) -> Self {
@@ -27,7 +27,7 @@ impl Who {
         }
     }
 
-    /// Its place in an array of both.
+    /// Its index in an array of both.
     pub(crate) fn index(self) -> usize {
         match self {
             Self::Client => 0,
@@ -36,19 +36,19 @@ impl Who {
     }
 }
 
-/// What happens next.
+/// One step of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// That side sends so many bytes.
-    Send(Who, usize),
+    Send(Role, usize),
     /// It sends the end of stream.
-    Finish(Who),
+    Finish(Role),
     /// It resets its connection.
-    Reset(Who),
+    Reset(Role),
     /// It reads no more.
-    Stall(Who),
+    Stall(Role),
     /// It reads again.
-    Resume(Who),
+    Resume(Role),
     /// All that has to happen happens before the next step. Without it, steps race with the relay.
     Settle,
     /// So many seconds go by.
@@ -60,7 +60,7 @@ pub(crate) enum Step {
 pub(crate) struct Schedule {
     /// So many bytes of the client are read before the relay begins.
     pub(crate) early: usize,
-    /// Whether the sockets have little room, so that who stalls is soon felt on the other side.
+    /// Whether the sockets have small buffers, so that a stall soon reaches the other side.
     pub(crate) tight: bool,
     pub(crate) steps: Vec<Step>,
 }
@@ -69,12 +69,12 @@ impl Schedule {
     /// Its steps, and those that end every tunnel.
     pub(crate) fn whole(&self) -> impl Iterator<Item = Step> {
         let ending = [
-            Step::Resume(Who::Client),
-            Step::Resume(Who::Target),
+            Step::Resume(Role::Client),
+            Step::Resume(Role::Target),
             Step::Settle,
-            Step::Finish(Who::Client),
+            Step::Finish(Role::Client),
             Step::Settle,
-            Step::Finish(Who::Target),
+            Step::Finish(Role::Target),
             Step::Settle,
         ];
         self.steps.iter().copied().chain(ending)
@@ -92,7 +92,7 @@ pub(crate) fn schedule() -> impl Strategy<Value = Schedule> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let who = || prop_oneof![Just(Who::Client), Just(Who::Target)];
+    let who = || prop_oneof![Just(Role::Client), Just(Role::Target)];
     let bytes = prop_oneof![4 => 1_usize..100, 3 => 100_usize..10_000, 3 => 10_000_usize..500_000];
     prop_oneof![
         8 => (who(), bytes).prop_map(|(who, bytes)| Step::Send(who, bytes)),

@@ -17,7 +17,7 @@ use tokio::time::{advance, pause};
 
 use super::peer::{Orders, Peer, Wire, stream};
 use super::reference::{HALF_CLOSED, IDLE, Reference, Seen};
-use super::schedule::{Schedule, Step, Who};
+use super::schedule::{Role, Schedule, Step};
 use crate::harness::loopback::Rig;
 
 /// A tunnel that did what it must not.
@@ -38,9 +38,9 @@ struct Scene<'a> {
     close: &'a Cell<Option<Close>>,
 }
 
-/// What stands between a client and the relay.
+/// The protocol between a client and the relay.
 pub(crate) trait Downstream {
-    /// What the relay has of the client.
+    /// The relay's transport to the client.
     type Transport: Transport;
 
     /// Has a tunnel relayed, of whose client these bytes were read already, and does all that goes on beside it.
@@ -54,7 +54,7 @@ impl<D: Transport> Downstream for Direct<D> {
     type Transport = D;
 
     async fn carry(self, relayed: impl AsyncFnOnce(D, Vec<u8>)) {
-        relayed(self.0, stream(Who::Client)[..self.1].to_vec()).await;
+        relayed(self.0, stream(Role::Client)[..self.1].to_vec()).await;
     }
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn perform<D: Downstream>(
         ..rig.terms()
     };
     let (begun, close) = (Notify::new(), Cell::new(None));
-    let peers = [Peer::new(Who::Client, early), Peer::new(Who::Target, 0)];
+    let peers = [Peer::new(Role::Client, early), Peer::new(Role::Target, 0)];
     let relayed = async |downstream, upload| {
         begun.notify_one();
         let mut ends = Ends {
@@ -143,7 +143,7 @@ impl Scene<'_> {
     }
 
     async fn order(&self, step: Step) {
-        let tell = |who: Who, change: &dyn Fn(&mut Orders)| self.peers[who.index()].orders.send_modify(change);
+        let tell = |who: Role, change: &dyn Fn(&mut Orders)| self.peers[who.index()].orders.send_modify(change);
         match step {
             Step::Send(who, bytes) => tell(who, &|orders| orders.send += bytes),
             Step::Finish(who) => tell(who, &|orders| orders.finish = true),
@@ -166,7 +166,7 @@ impl Scene<'_> {
             self.hold(in_time, "what must happen does not", &reference, steps)?;
             yield_now().await;
             rounds += 1;
-            // Who has been told to go is given a moment, by a clock that stands still.
+            // A side that was told to leave gets a moment, on a clock that stands still.
             if rounds % ROUNDS_A_TICK == 0 && reference.must_return() {
                 advance(TICK).await;
             }
@@ -202,7 +202,7 @@ impl Scene<'_> {
         }))
     }
 
-    /// What was counted lies between what came and what was sent, and is all of it when both sides finished.
+    /// The count lies between the bytes received and those sent, and is equal to them when both sides finished.
     fn counts_are_right(&self) -> bool {
         let Seen {
             received,
@@ -211,7 +211,7 @@ impl Scene<'_> {
             ..
         } = self.seen();
         let is_whole = close.is_some_and(|close| close.reason == Reason::Eof);
-        let each = Who::BOTH.into_iter().all(|who| {
+        let each = Role::BOTH.into_iter().all(|who| {
             let sent = self.peers[who.index()].orders.borrow().send;
             let (counted, received) = (counted[who.index()], received[who.other().index()]);
             (received as u64..=sent as u64).contains(&counted) && (!is_whole || counted == sent as u64)
@@ -238,7 +238,7 @@ pub(crate) async fn pair(tight: bool) -> (TcpStream, TcpStream) {
     (peer, ours)
 }
 
-/// What must happen does within milliseconds: this only ends a schedule that hangs, on however busy a machine.
+/// The deadline of a step, which takes milliseconds: it only ends a schedule that hangs, on however busy a machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 const ROUNDS_A_TICK: usize = 20;
 const TICK: Duration = Duration::from_millis(100);

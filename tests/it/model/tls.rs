@@ -19,7 +19,7 @@ impl Wire for TlsStream<TcpStream> {
     }
 }
 
-/// What is to be spoken over it.
+/// The protocol that ALPN selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http1,

@@ -13,9 +13,9 @@ pub(crate) struct Client {
     pub(crate) package: &'static str,
     /// The ProxyCommand for a proxy at `proxy.example.com:8080`, as in the README.
     pub(crate) proxy_command: &'static str,
-    /// What a user sees of a refusal: `@STATUS` is its number, `@PHRASE` its reason.
+    /// The client's message for a refusal: `@STATUS` is its number, `@PHRASE` its reason.
     pub(crate) refusal: &'static str,
-    /// What the proxy says that it was spoken to by: the version of TLS, and that of HTTP.
+    /// The versions of TLS and HTTP in the proxy's access line.
     pub(crate) spoken: [&'static str; 2],
 }
 
@@ -120,18 +120,18 @@ pub(crate) const HTTP2: Client = Client {
     spoken: ["", "2"],
 };
 
-/// The same by TLS, whoever the certificate is of.
+/// The same by TLS, with any certificate.
 pub(crate) const HTTP2_TLS: Client = Client {
     proxy_command: "stdio.py proxy.example.com 8080 %h:%p tls",
     spoken: ["1.3", "2"],
     ..HTTP2
 };
 
-/// In place of a package: a script of ours, for the Python that `tests/install-clients` makes.
+/// Instead of a package: a script of ours, for the Python that `tests/install-clients` makes.
 const PYTHON: &str = "PyPI";
 
 impl Client {
-    /// What a user sees of that refusal.
+    /// The client's message for that refusal.
     pub(crate) fn shows(&self, status: u16, phrase: &str) -> String {
         self.refusal
             .replace("@STATUS", &status.to_string())

@@ -1,4 +1,5 @@
-//! Everybody at once by one port: plain, by TLS of both versions, over both versions of HTTP, with a certificate and without.
+//! All clients at once by one port: plain, by TLS of both versions, over both versions of HTTP, with a certificate and
+//! without.
 
 use std::fs;
 use std::path::Path;
@@ -143,4 +144,4 @@ const SSH: [(&Client, &str); 14] = [
 ];
 
 /// sshd shows its own line, says what is wrong and hangs up.
-const NO_SSH: &[u8] = b"SSH-2.0-nobody\r\nnot a key exchange\r\n";
+const NO_SSH: &[u8] = b"SSH-2.0-other\r\nnot a key exchange\r\n";

@@ -69,7 +69,7 @@ impl Process {
         self.end()
     }
 
-    /// Kills before it reaps: until then nobody else can have the number.
+    /// Kills before it reaps: until then no other process can have the number.
     fn end(&mut self) -> ExitStatus {
         *self.status.get_or_insert_with(|| {
             let killed = if self.heads_group {
@@ -90,7 +90,7 @@ impl Drop for Process {
     }
 }
 
-/// What a finished program printed, and how it ended.
+/// The output and the status of a finished program.
 pub(crate) struct Finished {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
@@ -164,7 +164,7 @@ pub(crate) fn quiet(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Where the program is. A missing one fails the test, with the Debian package that has it.
+/// The path of a program. A missing one fails the test, with the Debian package that has it.
 pub(crate) fn program(name: &str, package: &str) -> PathBuf {
     // sshd is in sbin, which is not in every user's PATH.
     let path = std::env::var_os("PATH").unwrap_or_default();

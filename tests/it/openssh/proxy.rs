@@ -12,8 +12,8 @@ use rustix::process::Signal;
 use super::lines::Lines;
 use super::login::{CLOSED, GUARDED, HOST, PORT};
 use super::process::{Process, quiet};
-use super::sshd::free_address;
 use crate::harness::authority::Authority;
+use crate::harness::target::Closed;
 
 /// A running `switchboard serve`.
 pub(crate) struct Proxy {
@@ -24,11 +24,12 @@ pub(crate) struct Proxy {
     process: Process,
     configuration: PathBuf,
     _authority: Authority,
+    _closed_port: Closed,
 }
 
 impl Proxy {
-    /// Starts it with one port for everybody and a drain that does not wait for load balancers. What users need of its
-    /// authority is in `directory`: `ca.crt`, and `alice.crt` with `alice.key`.
+    /// Starts it with one port for all clients and a drain that does not wait for load balancers. What users need of
+    /// its authority is in `directory`: `ca.crt`, and `alice.crt` with `alice.key`.
     pub(crate) fn start(directory: &Path, target: SocketAddr) -> Self {
         let authority = Authority::new();
         let alice = authority.client("alice", &["alice@example.com"], 7);
@@ -41,7 +42,8 @@ impl Proxy {
         }
         let [by_address, by_name] = [("address", &[][..]), ("name", &["ssh.example.com"])]
             .map(|(file, names)| authority.server(file, names).setting());
-        let (ca, closed) = (authority.ca(), free_address());
+        let (ca, closed_port) = (authority.ca(), Closed::bind());
+        let closed = closed_port.address();
         let text = format!(
             "listen: {{address: \"127.0.0.1:0\", tls: optional}}\n\
              tls: {{certificates: [{by_address}, {by_name}], client_auth: optional, client_ca: \"{}\"}}\n\
@@ -77,6 +79,7 @@ impl Proxy {
             process,
             configuration,
             _authority: authority,
+            _closed_port: closed_port,
         }
     }
 
@@ -114,7 +117,7 @@ impl Proxy {
         reloaded.unwrap_or_else(|said| panic!("it does not reload: {said}"));
     }
 
-    /// What a page of the admin port answers, head and all.
+    /// A page of the admin port, with its head.
     pub(crate) fn page(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
@@ -140,7 +143,7 @@ impl Proxy {
             .unwrap_or_else(|said| panic!("{text:?} is not said: {said}"));
     }
 
-    /// What it has said, for the message of a failing test.
+    /// Its messages and access lines, for the message of a failing test.
     pub(crate) fn log(&self) -> String {
         format!("{}\n{}", self.stderr.all().join("\n"), self.stdout.all().join("\n"))
     }

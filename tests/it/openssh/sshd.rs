@@ -45,7 +45,7 @@ impl Sshd {
         panic!("no port for sshd after {TRIES} tries");
     }
 
-    /// How many connections it has accepted.
+    /// The number of connections that it has accepted.
     pub(crate) fn connections(&self) -> usize {
         self.log
             .all()
@@ -54,7 +54,7 @@ impl Sshd {
             .count()
     }
 
-    /// What it has logged, for the message of a failing test.
+    /// Its log, for the message of a failing test.
     pub(crate) fn log(&self) -> String {
         self.log.all().join("\n")
     }

@@ -1,6 +1,6 @@
 //! Requests, and what they earn.
 
-/// What clients were seen to send, in their own writes, and some that are as good.
+/// Requests of real clients, in the writes in which they were seen, and some that are as good.
 pub(crate) const GOOD: [(&str, &[&str]); 23] = [
     (
         "proxytunnel",

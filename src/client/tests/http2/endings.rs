@@ -1,4 +1,4 @@
-//! How each side's end reaches the other over HTTP/2, and what a broken tunnel is called.
+//! The end of each side over HTTP/2, and how a broken tunnel is reported.
 
 use super::*;
 
@@ -28,7 +28,7 @@ async fn each_end_is_an_end_stream_and_leaves_the_other_direction_alone() {
 }
 
 #[tokio::test]
-async fn what_stdin_said_last_arrives_although_the_proxy_is_slow_and_has_finished() {
+async fn the_tail_of_stdin_arrives_although_the_proxy_is_slow_and_has_finished() {
     let proxy = Http2Proxy::bind().await;
     let (mut stdin, mut stdout, ended) = proxy.start().parts();
     let mut tunnel = proxy.asked_with(Builder::new().initial_window_size(1000)).await.opens();
@@ -42,7 +42,7 @@ async fn what_stdin_said_last_arrives_although_the_proxy_is_slow_and_has_finishe
 }
 
 #[tokio::test]
-async fn a_reset_is_an_error_after_the_bytes_before_it_and_has_its_name() {
+async fn a_reset_is_reported_by_its_code_after_the_bytes_before_it() {
     let proxy = Http2Proxy::bind().await;
     let mut session = proxy.start();
     let mut tunnel = proxy.tunnel().await;
@@ -53,13 +53,13 @@ async fn a_reset_is_an_error_after_the_bytes_before_it_and_has_its_name() {
     assert_eq!(error.exit_code(), 1);
     let line = chain(&error);
     assert!(
-        line.starts_with("the proxy broke the tunnel off (CONNECT_ERROR): "),
+        line.starts_with("the proxy aborted the tunnel (CONNECT_ERROR): "),
         "{line}"
     );
 }
 
 #[tokio::test]
-async fn a_stream_that_is_never_answered_but_reset_has_its_reason() {
+async fn a_reset_before_the_answer_is_reported_by_its_code() {
     let proxy = Http2Proxy::bind().await;
     let session = proxy.start();
     let mut asked = proxy.asked().await;
@@ -67,7 +67,7 @@ async fn a_stream_that_is_never_answered_but_reset_has_its_reason() {
     let _connection = driven(asked.connection);
     let line = session.failure().await;
     assert!(
-        line.starts_with("the proxy broke the tunnel off (REFUSED_STREAM): "),
+        line.starts_with("the proxy aborted the tunnel (REFUSED_STREAM): "),
         "{line}"
     );
 }
@@ -88,17 +88,17 @@ async fn a_goaway_lets_the_tunnel_finish() {
 }
 
 #[tokio::test]
-async fn a_goaway_that_is_an_error_is_what_ended_the_tunnel() {
+async fn a_goaway_with_an_error_is_reported_as_the_cause() {
     let proxy = Http2Proxy::bind().await;
-    // Error 11; with a last stream of 0 it is about the tunnel, with 1 about whatever comes behind it.
+    // Error 11. With a last stream of 0 the tunnel is refused, with 1 the connection ends behind it.
     for last_stream in [0, 1] {
-        let (session, mut stream) = proxy.says_bye().await;
+        let (session, mut stream) = proxy.scripted().await;
         let goaway = [b"\0\0\x0c\x07\0\0\0\0\0\0\0\0", &[last_stream][..], b"\0\0\0\x0bwhy?"].concat();
         stream.write_all(&goaway).await.unwrap();
         stream.shutdown().await.unwrap();
         let line = session.failure().await;
         assert!(
-            line.starts_with("the proxy broke the tunnel off (ENHANCE_YOUR_CALM): "),
+            line.starts_with("the proxy aborted the tunnel (ENHANCE_YOUR_CALM): "),
             "{line}"
         );
         assert!(line.ends_with("(b\"why?\")"), "{line}");
@@ -108,9 +108,9 @@ async fn a_goaway_that_is_an_error_is_what_ended_the_tunnel() {
 #[tokio::test]
 async fn a_connection_that_ends_without_the_streams_end_is_lost() {
     let proxy = Http2Proxy::bind().await;
-    for told in [true, false] {
-        let (session, mut stream) = proxy.says_bye().await;
-        if told {
+    for close_notify in [true, false] {
+        let (session, mut stream) = proxy.scripted().await;
+        if close_notify {
             stream.shutdown().await.unwrap();
         } else {
             stream.get_mut().0.shutdown().await.unwrap();
@@ -123,19 +123,19 @@ async fn a_connection_that_ends_without_the_streams_end_is_lost() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_has_a_name_over_http_2() {
+async fn bytes_that_are_no_answer_are_reported_by_name_over_http_2() {
     let proxy = Http2Proxy::bind().await;
     for (bytes, expected) in [
         (&b""[..], "the proxy closed the connection without an answer"),
         (SETTINGS, "the proxy closed the connection without an answer"),
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "the proxy's HTTP/2 is faulty (FRAME_SIZE_ERROR; --http1.1 does without it): ",
+            "the proxy's HTTP/2 is faulty (FRAME_SIZE_ERROR; --http1.1 avoids it): ",
         ),
         (
             // A response to a request that was never made.
             b"\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x04\0\0\0\x03\x88",
-            "the proxy's HTTP/2 is faulty (PROTOCOL_ERROR; --http1.1 does without it): ",
+            "the proxy's HTTP/2 is faulty (PROTOCOL_ERROR; --http1.1 avoids it): ",
         ),
     ] {
         let session = proxy.start();
@@ -148,7 +148,7 @@ async fn what_is_no_answer_has_a_name_over_http_2() {
 }
 
 #[tokio::test]
-async fn a_reset_connection_is_told_in_the_systems_words() {
+async fn a_reset_connection_is_reported_in_the_systems_words() {
     let proxy = Http2Proxy::bind().await;
     let session = proxy.start();
     let stream = proxy.accept().await;
@@ -161,12 +161,12 @@ async fn a_reset_connection_is_told_in_the_systems_words() {
 }
 
 #[tokio::test]
-async fn a_stdout_whose_reader_left_ends_the_client_quietly_and_its_stream() {
+async fn a_closed_stdout_resets_the_stream_and_ends_the_client_without_an_error() {
     let proxy = Http2Proxy::bind().await;
     let (_stdin, stdout, ended) = proxy.start().parts();
     let mut tunnel = proxy.tunnel().await;
     drop(stdout);
-    send_all(&mut tunnel.send, b"to nobody").await;
+    send_all(&mut tunnel.send, b"unread").await;
     within(ended).await.unwrap().unwrap();
     let reset = next(&mut tunnel.receive).await.unwrap().unwrap_err();
     assert_eq!(reset.reason(), Some(Reason::CANCEL));

@@ -1,128 +1,60 @@
-//! The half of a stream that receives: the upload.
+//! The receiving half of a stream: the upload.
 
-use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use h2::RecvStream;
+use parking_lot::Mutex;
 
-use super::{SendHalf, broken, lock};
+use super::send::SendHalf;
+use super::stream_error;
+use crate::connect::http2::inbox::{Inbox, StreamFailure};
 use crate::net::transport::Reader;
 
-/// What has come and was not passed on.
+/// The upload as far as it has been received.
 #[derive(Debug)]
 pub(super) struct ReceiveHalf {
-    stream: RecvStream,
-    /// What came while nothing of it could be passed on.
-    ahead: VecDeque<Bytes>,
-    /// Behind that, the payload of small frames in one piece: alone each would keep a whole buffer of h2's.
-    small: BytesMut,
-    /// What was read last.
+    inbox: Inbox,
+    /// The payload that the last read returned.
     current: Bytes,
-    ended: bool,
 }
 
 impl ReceiveHalf {
     pub(super) fn new(stream: RecvStream) -> Self {
         Self {
-            stream,
-            ahead: VecDeque::new(),
-            small: BytesMut::new(),
+            inbox: Inbox::new(stream),
             current: Bytes::new(),
-            ended: false,
         }
     }
 
-    /// Whether the client's end of stream has come.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended
+    /// Whether the client's END_STREAM has been received.
+    pub(super) fn has_finished(&self) -> bool {
+        self.inbox.has_finished()
     }
 
-    /// Takes the next frame, if there is one: `None` at the end of stream.
-    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<()>>> {
-        if self.ended {
-            return Poll::Ready(Ok(None));
-        }
-        match ready!(self.stream.poll_data(context)) {
-            Some(Ok(bytes)) => {
-                self.keep(bytes);
-                Poll::Ready(Ok(Some(())))
-            }
-            Some(Err(error)) => Poll::Ready(Err(broken(error))),
-            None => {
-                let trailers = ready!(self.stream.poll_trailers(context)).map_err(broken)?;
-                if trailers.is_some() {
-                    // No frame but DATA may follow on a connected stream (RFC 9113 section 8.5).
-                    return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
-                }
-                self.ended = true;
-                Poll::Ready(Ok(None))
-            }
+    /// The failure of the stream. It overtakes bytes that wait, as a reset does in a socket.
+    fn check(&mut self) -> io::Result<()> {
+        match self.inbox.take_failure() {
+            None => Ok(()),
+            Some(StreamFailure::Broken(error)) => Err(stream_error(error)),
+            Some(StreamFailure::Trailers) => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
-    /// Takes all frames that there are: the window bounds them.
-    fn take_in(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        loop {
-            match self.poll_frame(context) {
-                Poll::Ready(Ok(Some(()))) => {}
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Ready(Ok(None)) | Poll::Pending => return Ok(()),
-            }
-        }
-    }
-
-    fn keep(&mut self, bytes: Bytes) {
-        if bytes.len() < SMALL && self.has_some() {
-            self.small.extend_from_slice(&bytes);
-        } else if !bytes.is_empty() {
-            self.settle();
-            self.ahead.push_back(bytes);
-        }
-    }
-
-    fn has_some(&self) -> bool {
-        !self.ahead.is_empty() || !self.small.is_empty()
-    }
-
-    fn settle(&mut self) {
-        if !self.small.is_empty() {
-            self.ahead.push_back(std::mem::take(&mut self.small).freeze());
-        }
-    }
-
-    /// One frame as it stands, or as many as there is room for: a write for each would cost more than to copy them.
-    fn take<'a>(&'a mut self, room: &'a mut [u8]) -> &'a [u8] {
-        self.settle();
-        if self.ahead.len() == 1 || self.ahead.front().is_some_and(|first| first.len() >= room.len()) {
-            self.current = self.next(room.len());
+    /// One payload where it is, or several copied into `memory`: a write for each would cost more than the copy.
+    fn take<'a>(&'a mut self, memory: &'a mut [u8]) -> &'a [u8] {
+        if let Some(payload) = self.inbox.next_whole(memory.len()) {
+            self.current = payload;
             return &self.current;
         }
-        let mut length = 0;
-        while let Some(rest) = room.get_mut(length..).filter(|rest| !rest.is_empty()) {
-            let next = self.next(rest.len());
-            if next.is_empty() {
-                break;
-            }
-            rest.get_mut(..next.len()).unwrap_or_default().copy_from_slice(&next);
-            length += next.len();
-        }
-        room.get(..length).unwrap_or_default()
-    }
-
-    fn next(&mut self, most: usize) -> Bytes {
-        match self.ahead.front_mut() {
-            Some(first) if first.len() > most => first.split_to(most),
-            Some(_) => self.ahead.pop_front().unwrap_or_default(),
-            None => Bytes::new(),
-        }
+        let length = self.inbox.read(memory);
+        memory.get(..length).unwrap_or_default()
     }
 }
 
-/// Where the upload is read.
+/// The reader of the upload.
 #[derive(Debug)]
 pub struct StreamReader<'a> {
     receive: &'a mut ReceiveHalf,
@@ -137,44 +69,38 @@ impl<'a> StreamReader<'a> {
 
 impl Reader for StreamReader<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.receive.has_some() {
-            if ready!(self.receive.poll_frame(context))?.is_none() {
-                break;
-            }
-        }
-        Poll::Ready(Ok(()))
+        ready!(self.receive.inbox.poll_readable(context));
+        Poll::Ready(self.receive.check())
     }
 
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
         ready!(self.poll_readable(context))?;
-        self.receive.take_in(context)?;
+        self.receive.inbox.receive_all(context);
+        self.receive.check()?;
         Poll::Ready(Ok(self.receive.take(room)))
     }
 
     fn passed_on(&mut self, bytes: usize) {
         self.receive.current = Bytes::new();
-        // It fails for a stream that is gone, whose window does not matter any more.
-        self.receive.stream.flow_control().release_capacity(bytes).ok();
+        self.receive.inbox.release(bytes);
     }
 
     fn shares_task(&self) -> bool {
         true
     }
 
-    /// Frames that come meanwhile are kept: the window bounds them, as none of them is passed on.
+    /// Payloads that are received meanwhile wait in the inbox. The window bounds them, as nothing of it is released.
     async fn failed(&mut self) -> io::Error {
         poll_fn(|context| {
-            if let Err(error) = self.receive.take_in(context) {
+            self.receive.inbox.receive_all(context);
+            if let Err(error) = self.receive.check() {
                 return Poll::Ready(error);
             }
-            lock(self.send).poll_reset(context).map(|reset| match reset {
+            self.send.lock().poll_reset(context).map(|reset| match reset {
                 Ok(_) => io::ErrorKind::ConnectionReset.into(),
-                Err(error) => broken(error),
+                Err(error) => stream_error(error),
             })
         })
         .await
     }
 }
-
-/// Smaller frames than this are copied together when they have to wait.
-const SMALL: usize = 4096;

@@ -1,57 +1,58 @@
-//! The half of a stream that sends: the download.
+//! The sending half of a stream: the download.
 
-use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::io;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use h2::{Reason, SendStream};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::PollSemaphore;
 
-use super::super::frames::EarnedCredit;
-use super::super::payload::Payload;
-use super::super::send_buffer::{BUFFER_BYTES, Class, SendBuffer, SendBuffers};
-use super::{broken, lock};
+use super::stream_error;
+use crate::connect::http2::outgoing::Outgoing;
+use crate::connect::http2::payload::Payload;
+use crate::connect::http2::send_buffer::{BUFFER_BYTES, Class, SendBuffer};
 use crate::net::transport::Writer;
 
-/// What h2 is given to send.
+/// The download as far as h2 has been given it.
 #[derive(Debug)]
 pub(super) struct SendHalf {
     stream: SendStream<Payload>,
-    buffers: SendBuffers,
-    ended: bool,
-    /// Once it has ended: completes when all of it has left.
-    left: Option<oneshot::Receiver<Infallible>>,
+    outgoing: Outgoing,
+    finished: bool,
+    /// Once it is finished: completes when END_STREAM, and all in front of it, has been flushed.
+    flushed: Option<oneshot::Receiver<Infallible>>,
 }
 
 impl SendHalf {
-    pub(super) fn new(stream: SendStream<Payload>, buffers: SendBuffers) -> Self {
+    pub(super) fn new(stream: SendStream<Payload>, outgoing: Outgoing) -> Self {
         Self {
             stream,
-            buffers,
-            ended: false,
-            left: None,
+            outgoing,
+            finished: false,
+            flushed: None,
         }
     }
 
-    /// Completes when the windows let some bytes through, at most so many, which are reserved then.
-    fn poll_capacity(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<()>> {
+    /// Completes when the windows of stream and connection have space for some bytes, at most `longest`. The space is
+    /// reserved until [`release_capacity`](Self::release_capacity).
+    fn poll_capacity(&mut self, context: &mut Context<'_>, longest: usize) -> Poll<io::Result<()>> {
         let stream = &mut self.stream;
-        stream.reserve_capacity(most);
+        stream.reserve_capacity(longest);
         while stream.capacity() == 0 {
             match ready!(stream.poll_capacity(context)) {
-                Some(capacity) => _ = capacity.map_err(broken)?,
+                Some(capacity) => _ = capacity.map_err(stream_error)?,
                 None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// What is reserved and not used would be kept from the others: the connection has one window for all.
-    fn give_back(&mut self) {
+    /// Gives back what is reserved and unused: the connection has one window for all its streams.
+    fn release_capacity(&mut self) {
         self.stream.reserve_capacity(0);
     }
 
@@ -60,72 +61,72 @@ impl SendHalf {
         self.stream.poll_reset(context)
     }
 
-    /// Resets the stream, and throws away what has not left yet.
+    /// Resets the stream. Bytes that have not been written are dropped.
     pub(super) fn reset(&mut self, reason: Reason) {
         self.stream.send_reset(reason);
     }
 
-    /// Waits until its end has left, at most so long, and once.
-    pub(super) async fn left(&mut self, longest: Duration) {
-        if let Some(left) = self.left.take() {
-            timeout(longest, left).await.ok();
+    /// Waits until END_STREAM has been flushed, at most `longest`. A second call does not wait.
+    pub(super) async fn flushed(&mut self, longest: Duration) {
+        if let Some(flushed) = self.flushed.take() {
+            timeout(longest, flushed).await.ok();
         }
     }
 
-    /// Ends it, behind these bytes, once.
-    pub(super) fn end(&mut self, last: Vec<u8>) {
-        if !self.ended {
-            self.ended = true;
-            let (last, left) = Payload::last(last, &self.buffers);
-            self.left = Some(left);
-            // It fails for a stream that has been reset, which whoever reads learns.
+    /// Sends these bytes and END_STREAM, once.
+    pub(super) fn finish(&mut self, last: Vec<u8>) {
+        if !self.finished {
+            self.finished = true;
+            let (last, flushed) = Payload::last(last, &self.outgoing);
+            self.flushed = Some(flushed);
+            // It fails for a stream that has been reset, which the reader reports.
             self.stream.send_data(last, true).ok();
         }
     }
 }
 
-/// Where the download is written.
+/// The writer of the download.
 #[derive(Debug)]
 pub struct StreamWriter<'a> {
     send: &'a Mutex<SendHalf>,
     class: Class,
-    turns: PollSemaphore,
-    /// It has its turn.
+    semaphore: PollSemaphore,
+    /// The permits for the next send buffer, once they are acquired.
     permits: Option<OwnedSemaphorePermit>,
-    /// It is being read into.
-    room: Option<SendBuffer>,
-    buffers: &'a SendBuffers,
-    earned: &'a EarnedCredit,
+    /// The send buffer that is lent.
+    lent: Option<SendBuffer>,
+    outgoing: &'a Outgoing,
 }
 
 impl<'a> StreamWriter<'a> {
-    pub(super) fn new(send: &'a Mutex<SendHalf>, (buffers, earned): &'a (SendBuffers, EarnedCredit)) -> Self {
+    pub(super) fn new(send: &'a Mutex<SendHalf>, outgoing: &'a Outgoing) -> Self {
+        let class = Class::Interactive;
         Self {
             send,
-            class: Class::Interactive,
-            turns: buffers.permits(Class::Interactive),
+            class,
+            semaphore: outgoing.semaphore(class),
             permits: None,
-            room: None,
-            buffers,
-            earned,
+            lent: None,
+            outgoing,
         }
     }
 }
 
 impl Writer for StreamWriter<'_> {
-    /// The window before the turn: whoever has a turn can send. But nobody waits for one with the other. A client may
-    /// take windows back (RFC 9113 section 6.9.2), of bytes that have had their turn: these need the connection's window
-    /// again, which must not be with those who wait for the turn.
+    /// Window space first, then permits: a stream that holds permits can send. It gives each back while it waits for the
+    /// other. A client may shrink windows (RFC 9113 section 6.9.2) under payloads that hold permits: these then need
+    /// space in the connection's window, which no stream that waits for permits may hold.
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut send = lock(self.send);
-        let Poll::Ready(window) = send.poll_capacity(context, self.class.most()) else {
-            (self.permits, self.turns) = (None, self.buffers.permits(self.class));
+        let mut send = self.send.lock();
+        let Poll::Ready(capacity) = send.poll_capacity(context, self.class.longest_read()) else {
+            // A new semaphore handle also leaves the queue for permits.
+            (self.permits, self.semaphore) = (None, self.outgoing.semaphore(self.class));
             return Poll::Pending;
         };
-        window?;
+        capacity?;
         if self.permits.is_none() {
-            let Poll::Ready(permits) = self.turns.poll_acquire_many(context, self.class.permits()) else {
-                send.give_back();
+            let Poll::Ready(permits) = self.semaphore.poll_acquire_many(context, self.class.permits()) else {
+                send.release_capacity();
                 return Poll::Pending;
             };
             self.permits = permits;
@@ -143,55 +144,57 @@ impl Writer for StreamWriter<'_> {
 
     fn lend(&mut self, most: usize) -> Option<&mut [u8]> {
         let permits = self.permits.take()?;
-        let most = most.min(self.class.most()).min(lock(self.send).stream.capacity());
-        // Nothing can be read into nothing: that would look like an end.
-        if most == 0 {
+        let longest = most
+            .min(self.class.longest_read())
+            .min(self.send.lock().stream.capacity());
+        // A read into no memory returns 0, which would pass for the end of stream.
+        if longest == 0 {
             return None;
         }
-        self.room.insert(SendBuffer::new(permits)).memory().get_mut(..most)
+        self.lent.insert(SendBuffer::new(permits)).memory().get_mut(..longest)
     }
 
     fn keep(&mut self, bytes: usize) -> io::Result<()> {
-        let Some(room) = self.room.take() else {
+        let Some(buffer) = self.lent.take() else {
             return Ok(());
         };
-        let mut send = lock(self.send);
+        let mut send = self.send.lock();
         let sent = if bytes == 0 {
             Ok(())
         } else {
-            let chunk = if bytes < COPIED_BELOW {
-                let (bytes, permits) = room.copy(bytes);
-                Payload::of(bytes, permits, self.earned)
+            let payload = if bytes < COPIED_BELOW {
+                let (bytes, permits) = buffer.copy(bytes);
+                Payload::copied(bytes, permits, self.outgoing)
             } else {
-                Payload::read(room.slice(bytes), self.buffers, self.earned)
+                Payload::buffered(buffer.slice(bytes), self.outgoing)
             };
-            send.stream.send_data(chunk, false).map_err(broken)
+            send.stream.send_data(payload, false).map_err(stream_error)
         };
-        send.give_back();
-        let class = Class::after(bytes);
+        send.release_capacity();
+        let class = Class::after_read(bytes);
         if class != self.class {
             self.class = class;
-            self.turns = self.buffers.permits(class);
+            self.semaphore = self.outgoing.semaphore(class);
         }
         sent
     }
 
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut send = lock(self.send);
+        let mut send = self.send.lock();
         ready!(send.poll_capacity(context, bytes.len()))?;
         let now = bytes.get(..send.stream.capacity()).unwrap_or(bytes).to_vec();
         let length = now.len();
-        let chunk = Payload::of(now, None, self.earned);
-        let sent = send.stream.send_data(chunk, false).map_err(broken);
-        send.give_back();
+        let payload = Payload::copied(now, None, self.outgoing);
+        let sent = send.stream.send_data(payload, false).map_err(stream_error);
+        send.release_capacity();
         Poll::Ready(sent.map(|()| length))
     }
 
     fn poll_shutdown(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        lock(self.send).end(Vec::new());
+        self.send.lock().finish(Vec::new());
         Poll::Ready(Ok(()))
     }
 }
 
-/// A read of less is copied: it need not hold all the room that it might have filled.
+/// A read of fewer bytes is copied out of its send buffer, which is free again at once.
 const COPIED_BELOW: usize = 32 * 1024;

@@ -49,7 +49,7 @@ pub(crate) fn refusal(code: u16, message: &str) -> Answer {
     json(code, &status(code, message))
 }
 
-/// What stands before the API server refuses so: its overload protection, or a load balancer.
+/// A refusal from in front of the API server: by its overload protection, or a load balancer.
 pub(crate) fn too_many() -> Answer {
     let mut answer = with(
         429,

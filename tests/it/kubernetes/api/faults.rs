@@ -1,9 +1,9 @@
-//! What a scenario makes of the fake API server: which requests it fails, and how.
+//! The faults that a scenario wants of the fake API server: which requests fail, and how.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What a request wants.
+/// The verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Verb {
     /// The first page of a list.
@@ -15,7 +15,7 @@ pub(crate) enum Verb {
     Other,
 }
 
-/// How a request fails.
+/// The fault of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     /// That status, with a `Status` object that says so.
@@ -28,7 +28,7 @@ pub(crate) enum Fault {
     Slow(Duration),
 }
 
-/// How every open watch ends.
+/// The end of every open watch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cut {
     /// As when its time is over.
@@ -60,7 +60,7 @@ impl Script {
         self.rules.push(Rule { verb, fault, times });
     }
 
-    /// In place of all rules.
+    /// Instead of all rules.
     pub(crate) fn fail_only(&mut self, verb: Verb, fault: Fault, times: usize) {
         self.rules = vec![Rule { verb, fault, times }];
     }
@@ -69,7 +69,7 @@ impl Script {
         self.rules.clear();
     }
 
-    /// How many requests of that kind have come.
+    /// The number of requests of that kind so far.
     pub(crate) fn seen(&self, verb: Verb) -> usize {
         self.seen.get(&verb).copied().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What a request to the API server asks for: its path and query.
+//! A request to the API server: its path and query.
 
 use std::collections::HashMap;
 
@@ -68,7 +68,7 @@ impl Place {
         })
     }
 
-    /// Where an object belongs that is written without a path.
+    /// The path of an object that is written without one.
     pub(crate) fn key_of(object: &serde_json::Value) -> Option<Key> {
         let (.., plural, _) = KINDS
             .iter()

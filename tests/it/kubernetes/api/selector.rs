@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// What the labels of an object must be.
+/// The requirements of a label selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector(Vec<Requirement>);
 

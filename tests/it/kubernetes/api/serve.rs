@@ -1,4 +1,4 @@
-//! Answers requests: who may, how it fails in this scenario, and else what the store says.
+//! Answers requests: by the rights of the token, the faults of the scenario, and the store.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::request::{Place, Query};
 use super::store::{Key, Scope};
 use super::watch_stream::Watch;
 
-/// The rest of a list, for those who ask for the next page.
+/// The rest of a list, for requests for the next page.
 #[derive(Debug)]
 pub(crate) struct Page {
     revision: u64,

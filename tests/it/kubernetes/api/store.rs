@@ -36,7 +36,7 @@ pub(crate) struct Change {
     after: Option<Value>,
 }
 
-/// Which objects a list or a watch is about.
+/// The objects of a list or a watch.
 #[derive(Clone, Debug)]
 pub(crate) struct Scope {
     pub(crate) plural: String,
@@ -63,7 +63,7 @@ impl Store {
         self.revision
     }
 
-    /// Creates it, or puts it in the place of what has its name. Answers with what is kept.
+    /// Creates it, or replaces the object of its name. Answers with what is kept.
     pub(crate) fn put(&mut self, key: Key, mut object: Value) -> Value {
         self.revision += 1;
         let before = self.objects.get(&key).cloned();
@@ -133,7 +133,7 @@ impl Store {
         found.map(|(_, object)| object.clone()).collect()
     }
 
-    /// What was written after that revision, or `None` when some of that is forgotten. Nothing yet for a revision that
+    /// The writes after that revision, or `None` when some of that is forgotten. Nothing yet for a revision that
     /// is still to come.
     pub(crate) fn changes_after(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
         let first = self.history.partition_point(|change| change.revision <= revision);
@@ -150,7 +150,7 @@ impl Scope {
                 .is_none_or(|namespace| *namespace == key.namespace)
     }
 
-    /// What a watch of this scope is told. An object that stops matching is DELETED: with what it was, at the new
+    /// The event for a watch of this scope. An object that stops matching is DELETED: with what it was, at the new
     /// revision.
     pub(crate) fn event(&self, change: &Change) -> Option<Value> {
         if !self.contains(&change.key) {

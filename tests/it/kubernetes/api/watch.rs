@@ -15,7 +15,7 @@ use super::faults::Cut;
 use super::request::{Place, Query};
 use super::store::Scope;
 
-/// Where a watch stands.
+/// The position of a watch.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     place: Place,
@@ -26,7 +26,7 @@ pub(crate) struct Watch {
     pieces: mpsc::Sender<Piece>,
 }
 
-/// Why a watch is over.
+/// The reason for the end of a watch.
 struct Over;
 
 impl Watch {

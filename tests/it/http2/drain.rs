@@ -1,4 +1,4 @@
-//! How connections end: by a drain, for want of tunnels, for want of a request.
+//! The ends of connections: by a drain, without a tunnel, without a request.
 
 use switchboard::drain::Drained;
 
@@ -10,7 +10,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::target::{Echo, Target};
 
 #[test]
-fn a_drain_is_told_by_goaway_refuses_new_tunnels_and_waits_for_the_others() {
+fn a_drain_sends_goaway_refuses_new_tunnels_and_waits_for_the_others() {
     let echo = Echo::listen();
     let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "drain: {delay: 0s, timeout: 1h}\n"));
     let mut peer = Peer::connect(proxy.public());
@@ -31,7 +31,7 @@ fn a_drain_is_told_by_goaway_refuses_new_tunnels_and_waits_for_the_others() {
 }
 
 #[test]
-fn past_the_deadline_of_the_drain_tunnels_end_in_order_and_then_the_connection() {
+fn past_the_deadline_of_the_drain_tunnels_end_with_a_fin_and_then_the_connection() {
     let target = Target::listen();
     let settings = allow(&[("box:22", target.address())]) + "drain: {delay: 0s, timeout: 0s, spread: 0s}\n";
     let proxy = Proxy::start(&settings);
@@ -46,7 +46,7 @@ fn past_the_deadline_of_the_drain_tunnels_end_in_order_and_then_the_connection()
 }
 
 #[test]
-fn without_a_tunnel_a_connection_is_ended_after_a_while() {
+fn a_connection_whose_tunnels_have_ended_is_closed_after_the_head_timeout() {
     let echo = Echo::listen();
     let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {head: 3s}\n"));
     let mut peer = Peer::connect(proxy.public());
@@ -63,7 +63,7 @@ fn without_a_tunnel_a_connection_is_ended_after_a_while() {
 }
 
 #[test]
-fn who_never_asks_is_told_and_counted_as_a_late_head() {
+fn a_connection_without_a_request_gets_goaway_and_counts_as_a_late_head() {
     let echo = Echo::listen();
     let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {head: 300ms}\n"));
     assert_eq!(

@@ -1,11 +1,11 @@
-//! Who asks the admin port from another host may look, and not act.
+//! From another host the admin port can be read, and a drain cannot be begun.
 
 use super::lab;
 use super::proxy::{ADMIN_PORT, eventually};
 use super::stage::Stage;
 
 #[test]
-fn a_drain_is_begun_on_the_host_of_the_proxy_and_from_nowhere_else() {
+fn a_drain_can_be_requested_on_the_proxys_host_only() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.serve("svc-a", "10.9.1.1").await;
@@ -22,7 +22,7 @@ fn a_drain_is_begun_on_the_host_of_the_proxy_and_from_nowhere_else() {
             let mut command = stage.lab.beside_proxy(env!("CARGO_BIN_EXE_switchboard"));
             command.args(["drain", "--admin", admin]).output().unwrap()
         };
-        // Its own address is an address of its host, and still not loopback: anybody might come by it.
+        // Its own address is an address of its host, and still not loopback: other hosts can reach it.
         let by_address = drain(&format!("{}:{ADMIN_PORT}", lab::PROXY));
         assert_eq!(by_address.status.code(), Some(1));
         let told = String::from_utf8(by_address.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! The doors of the proxy: plain or by TLS, one tunnel a connection or many.
+//! The connections of clients to the proxy: plain or by TLS, with one tunnel or many.
 
 use std::io;
 use std::path::Path;
@@ -26,16 +26,16 @@ use crate::lab::PROXY;
 use crate::proxy::PATIENCE;
 use crate::stream::Stream;
 
-/// By which of them a client comes in.
+/// The protocol of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum Protocol {
     Plain,
     Tls,
     Http2,
     Http2OverTls,
 }
 
-impl Door {
+impl Protocol {
     /// Each in turn.
     pub(crate) fn turn(number: usize) -> Self {
         [Self::Plain, Self::Tls, Self::Http2, Self::Http2OverTls][number % 4]
@@ -50,7 +50,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) early: &'a str,
 }
 
-/// What came of it. Dropped in this order: what is counted as closed is.
+/// An answer. Dropped in this order: what is counted as closed is closed.
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) status: u16,
@@ -58,7 +58,7 @@ pub(crate) struct Answered {
     _socket: Option<Socket>,
 }
 
-/// What carries a tunnel: a connection, or a stream of one.
+/// The carrier of a tunnel: a connection, or a stream of one.
 pub(crate) trait Carrier: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {
     /// Makes its end a reset.
     fn reset(&mut self);
@@ -83,11 +83,11 @@ impl Carrier for Stream {
 }
 
 /// All connections to the proxy.
-pub(crate) struct Doors {
+pub(crate) struct Connections {
     tls: Arc<ClientConfig>,
     /// Connections made so far.
-    pub(crate) connections: AtomicU64,
-    /// Requests that were answered, by the door.
+    pub(crate) made: AtomicU64,
+    /// Requests that were answered, by protocol.
     pub(crate) requests: [AtomicU64; 4],
     sockets: Arc<AtomicUsize>,
     /// The connections that tunnels share.
@@ -105,25 +105,25 @@ impl Drop for Socket {
     }
 }
 
-impl Doors {
-    /// With a certificate that nobody else knows, in that directory; and the settings of a proxy that shows it.
+impl Connections {
+    /// With a new certificate in that directory; and the settings of a proxy that shows it.
     pub(crate) fn new(directory: &Path) -> (Self, Value) {
         let issued = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
         let (cert, key) = (directory.join("proxy.crt"), directory.join("proxy.key"));
         fs::write(&cert, issued.cert.pem()).unwrap();
         fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
-        let doors = Self {
+        let connections = Self {
             tls: Arc::new(trusting(issued.cert.der())),
-            connections: AtomicU64::new(0),
+            made: AtomicU64::new(0),
             requests: Default::default(),
             sockets: Arc::default(),
             plain: Mutex::default(),
             secure: Mutex::default(),
         };
-        (doors, json!({"certificates": [{"cert": cert, "key": key}]}))
+        (connections, json!({"certificates": [{"cert": cert, "key": key}]}))
     }
 
-    /// How many connections are open.
+    /// The number of open connections.
     pub(crate) fn sockets(&self) -> usize {
         self.sockets.load(Ordering::Relaxed)
     }
@@ -141,22 +141,22 @@ impl Doors {
     }
 
     /// Asks, and waits for the answer.
-    pub(crate) async fn ask(&self, door: Door, asked: Asked<'_>) -> io::Result<Answered> {
+    pub(crate) async fn ask(&self, protocol: Protocol, asked: Asked<'_>) -> io::Result<Answered> {
         let answered = timeout(PATIENCE, async {
-            match door {
-                Door::Plain => {
+            match protocol {
+                Protocol::Plain => {
                     let (stream, socket) = self.connect().await?;
                     alone(stream, socket, asked).await
                 }
-                Door::Tls => {
+                Protocol::Tls => {
                     let (stream, socket) = self.connect().await?;
                     alone(self.secure(stream, &[]).await?, socket, asked).await
                 }
-                Door::Http2 | Door::Http2OverTls => shared(self.requests_by(door).await?, asked).await,
+                Protocol::Http2 | Protocol::Http2OverTls => shared(self.requests_by(protocol).await?, asked).await,
             }
         });
         let answered = answered.await??;
-        self.requests[door as usize].fetch_add(1, Ordering::Relaxed);
+        self.requests[protocol as usize].fetch_add(1, Ordering::Relaxed);
         Ok(answered)
     }
 
@@ -173,14 +173,14 @@ impl Doors {
         for _ in 0..tunnels {
             let requests = requests.clone().ready().await.map_err(io::Error::other)?;
             answered.push(timeout(PATIENCE, shared(requests, asked)).await??);
-            self.requests[Door::Http2 as usize].fetch_add(1, Ordering::Relaxed);
+            self.requests[Protocol::Http2 as usize].fetch_add(1, Ordering::Relaxed);
         }
         Ok((answered, Cuttable(driver)))
     }
 
     async fn connect(&self) -> io::Result<(TcpStream, Socket)> {
         let stream = TcpStream::connect((PROXY, PUBLIC)).await?;
-        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.made.fetch_add(1, Ordering::Relaxed);
         self.sockets.fetch_add(1, Ordering::Relaxed);
         stream.set_nodelay(true)?;
         Ok((stream, Socket(Arc::clone(&self.sockets))))
@@ -194,8 +194,8 @@ impl Doors {
     }
 
     /// The connection that is shared, or a new one.
-    async fn requests_by(&self, door: Door) -> io::Result<SendRequest<Bytes>> {
-        let is_secure = door == Door::Http2OverTls;
+    async fn requests_by(&self, protocol: Protocol) -> io::Result<SendRequest<Bytes>> {
+        let is_secure = protocol == Protocol::Http2OverTls;
         let mut shared = if is_secure { &self.secure } else { &self.plain }.lock().await;
         if let Some(requests) = &*shared
             && let Ok(requests) = requests.clone().ready().await
@@ -227,14 +227,14 @@ impl Cuttable {
     }
 }
 
-/// Begins HTTP/2, and drives it for as long as anybody uses it.
+/// Begins HTTP/2, and drives it until the last stream and the last handle are dropped.
 async fn begin(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     socket: Socket,
 ) -> Result<SendRequest<Bytes>, h2::Error> {
     let (requests, connection) = handshake(stream).await?;
     tokio::spawn(async move {
-        // Whoever has a stream on it is told.
+        // Each stream on it gets the error.
         connection.await.ok();
         drop(socket);
     });

@@ -8,7 +8,7 @@ use super::proxy::{PORT, eventually};
 use super::stage::Stage;
 
 #[test]
-fn a_pod_is_told_the_client_in_the_version_that_its_service_asks_for() {
+fn a_pod_gets_the_proxy_header_of_the_version_its_service_asks_for() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         stage.api.put(slice("team-a", "box", &["10.9.1.1"]));

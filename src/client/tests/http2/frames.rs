@@ -1,15 +1,15 @@
-//! A proxy that speaks HTTP/2 oddly or means harm, frame by frame.
+//! Frames of a faulty or hostile proxy.
 
 use super::*;
 
 /// The proxy's side of a connection, below HTTP/2.
 struct Frames(TlsStream<TcpStream>);
 
-/// What the client sent: the type of the frame, and its payload.
+/// A frame of the client: its type and its payload.
 type Frame = (u8, Vec<u8>);
 
 impl Frames {
-    /// Accepts a client, and reads what it says before its first frame.
+    /// Accepts a client, and reads its preface.
     async fn accept(proxy: &Http2Proxy) -> Self {
         let mut stream = proxy.accept().await;
         assert_eq!(
@@ -31,7 +31,7 @@ impl Frames {
         (kind, payload)
     }
 
-    /// The payload of the next frame of that type; others in between are passed over.
+    /// The payload of the next frame of that type. Others before it are skipped.
     async fn next_of(&mut self, wanted: u8) -> Vec<u8> {
         loop {
             let (kind, payload) = self.next().await;
@@ -42,42 +42,42 @@ impl Frames {
     }
 }
 
-/// What the client says when this comes in place of an answer, whether the proxy hangs up behind it or not.
-async fn is_told(what: &str, bytes: &[u8], expected: &str) {
-    for hangs_up in [false, true] {
+/// Sends these bytes in place of an answer, with and without a close behind them, and expects this line of the client.
+async fn expect_failure(what: &str, bytes: &[u8], expected: &str) {
+    for closes in [false, true] {
         let proxy = Http2Proxy::bind().await;
         let session = proxy.start();
         let mut frames = Frames::accept(&proxy).await;
         frames.next_of(HEADERS).await;
         frames.send(&[SETTINGS, bytes].concat()).await;
-        if hangs_up {
+        if closes {
             frames.0.shutdown().await.unwrap();
         }
         let error = session.end().await.unwrap_err();
         let line = chain(&error);
-        assert!(line.starts_with(expected), "{what}, {hangs_up}: {line}");
+        assert!(line.starts_with(expected), "{what}, {closes}: {line}");
         assert_eq!(error.exit_code(), 1, "{what}");
     }
 }
 
-async fn is_faulty(what: &str, bytes: &[u8], name: &str) {
-    let expected = format!("the proxy's HTTP/2 is faulty ({name}; --http1.1 does without it): ");
-    is_told(what, bytes, &expected).await;
+async fn expect_faulty_http2(what: &str, bytes: &[u8], name: &str) {
+    let expected = format!("the proxy's HTTP/2 is faulty ({name}; --http1.1 avoids it): ");
+    expect_failure(what, bytes, &expected).await;
 }
 
 #[tokio::test]
-async fn a_proxy_that_goes_away_before_its_answer_says_why() {
+async fn a_goaway_before_the_answer_is_reported_by_its_code() {
     for (payload, name) in [
         (&b"\0\0\0\0\0\0\0\0"[..], "NO_ERROR"),
         (b"\0\0\0\0\0\0\0\x0bcalm", "ENHANCE_YOUR_CALM"),
     ] {
-        let expected = format!("the proxy broke the tunnel off ({name}): ");
-        is_told(name, &frame(GOAWAY, 0, 0, payload), &expected).await;
+        let expected = format!("the proxy aborted the tunnel ({name}): ");
+        expect_failure(name, &frame(GOAWAY, 0, 0, payload), &expected).await;
     }
 }
 
 #[tokio::test]
-async fn a_head_that_is_none_is_the_proxys_fault() {
+async fn an_invalid_head_is_reported_as_faulty_http_2() {
     let too_long = [b"\x88", &field(b"x", &[b'a'; 20_000])[..]].concat();
     let (begun, rest) = too_long.split_at(10_000);
     let (middle, last) = rest.split_at(10_000);
@@ -86,36 +86,36 @@ async fn a_head_that_is_none_is_the_proxys_fault() {
         frame(CONTINUATION, 0, 1, middle),
         frame(CONTINUATION, END_HEADERS, 1, last),
     ];
-    is_faulty("over 16 KiB", &over_16_kib.concat(), "PROTOCOL_ERROR").await;
+    expect_faulty_http2("over 16 KiB", &over_16_kib.concat(), "PROTOCOL_ERROR").await;
     let endless = [
         frame(HEADERS, 0, 1, b"\x88"),
         frame(CONTINUATION, 0, 1, b"").repeat(1_000),
     ];
-    is_faulty("without an end", &endless.concat(), "ENHANCE_YOUR_CALM").await;
+    expect_faulty_http2("without an end", &endless.concat(), "ENHANCE_YOUR_CALM").await;
     let no_status = frame(HEADERS, END_HEADERS, 1, &field(b"x", b"y"));
-    is_faulty("without a status", &no_status, "PROTOCOL_ERROR").await;
+    expect_faulty_http2("without a status", &no_status, "PROTOCOL_ERROR").await;
     // RFC 9110 section 9.3.6 would have the client ignore it, which h2 does not.
     let length = [&b"\x88"[..], &field(b"content-length", b"3")].concat();
     let length = [frame(HEADERS, END_HEADERS, 1, &length), frame(DATA, 0, 1, b"SSH-2.0")];
-    is_faulty("with a length", &length.concat(), "PROTOCOL_ERROR").await;
+    expect_faulty_http2("with a length", &length.concat(), "PROTOCOL_ERROR").await;
 }
 
 #[tokio::test]
-async fn frames_that_may_not_come_are_the_proxys_fault() {
+async fn forbidden_frames_are_reported_as_faulty_http_2() {
     let early = frame(DATA, 0, 1, b"SSH-2.0-x\r\n");
-    is_faulty("bytes of a tunnel that is not open", &early, "PROTOCOL_ERROR").await;
+    expect_faulty_http2("bytes of a tunnel that is not open", &early, "PROTOCOL_ERROR").await;
     let early = [frame(HEADERS, END_HEADERS, 1, &interim()), early].concat();
-    is_faulty("the same behind an interim answer", &early, "PROTOCOL_ERROR").await;
+    expect_faulty_http2("the same behind an interim answer", &early, "PROTOCOL_ERROR").await;
     let push = frame(PUSH_PROMISE, END_HEADERS, 1, b"\0\0\0\x02\x82\x87\x84");
-    is_faulty("a page that nobody asked for", &push, "PROTOCOL_ERROR").await;
-    let room = frame(WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff");
-    is_faulty("more room than there can be", &room, "FLOW_CONTROL_ERROR").await;
+    expect_faulty_http2("a pushed response", &push, "PROTOCOL_ERROR").await;
+    let window = frame(WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff");
+    expect_faulty_http2("a window over 2^31-1", &window, "FLOW_CONTROL_ERROR").await;
     let nothing = [ANSWER, &frame(DATA, 0, 1, b"").repeat(20_000)].concat();
-    is_faulty("only frames without a byte", &nothing, "ENHANCE_YOUR_CALM").await;
+    expect_faulty_http2("only frames without a byte", &nothing, "ENHANCE_YOUR_CALM").await;
 }
 
 #[tokio::test]
-async fn interim_answers_are_passed_over_and_settings_may_come_last() {
+async fn interim_answers_are_skipped_and_late_settings_accepted() {
     let proxy = Http2Proxy::bind().await;
     let mut session = proxy.start();
     let mut frames = Frames::accept(&proxy).await;
@@ -128,7 +128,7 @@ async fn interim_answers_are_passed_over_and_settings_may_come_last() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_says_nothing_at_all_meets_the_deadline() {
+async fn a_proxy_without_any_frame_is_reported_as_a_timeout() {
     let proxy = Http2Proxy::bind().await;
     let session = Session::start(Options {
         timeout: Duration::from_millis(300),
@@ -139,7 +139,7 @@ async fn a_proxy_that_says_nothing_at_all_meets_the_deadline() {
 }
 
 #[tokio::test]
-async fn an_answer_that_ends_its_stream_is_an_end_of_one_direction() {
+async fn an_answer_with_end_stream_ends_the_download_only() {
     let proxy = Http2Proxy::bind().await;
     let (mut stdin, mut stdout, ended) = proxy.start().parts();
     let mut frames = Frames::accept(&proxy).await;
@@ -162,7 +162,7 @@ async fn an_answer_that_ends_its_stream_is_an_end_of_one_direction() {
 }
 
 #[tokio::test]
-async fn a_window_of_nothing_stops_the_upload_alone_and_one_of_a_byte_moves_a_byte() {
+async fn a_window_of_0_stops_the_upload_alone_and_one_of_1_moves_a_byte() {
     let proxy = Http2Proxy::bind().await;
     let (mut stdin, mut stdout, ended) = proxy.start().parts();
     let mut frames = Frames::accept(&proxy).await;
@@ -172,13 +172,13 @@ async fn a_window_of_nothing_stops_the_upload_alone_and_one_of_a_byte_moves_a_by
     let late = pattern(8, 300);
     stdin.write_all(&late).await.unwrap();
     drop(stdin);
-    // It answers, so it has seen the settings and sends nothing on its own.
+    // Its answer says that it has applied the settings.
     let ping = frame(PING, 0, 0, b"the ping");
     frames.send(&[ping, frame(DATA, 0, 1, b"down")].concat()).await;
     assert_eq!(&read_exactly::<4>(&mut stdout).await, b"down");
     loop {
         let (kind, payload) = frames.next().await;
-        assert_ne!(kind, DATA, "there is no room for it");
+        assert_ne!(kind, DATA, "the window is 0");
         if kind == PING {
             assert_eq!(payload, b"the ping");
             break;
@@ -188,18 +188,18 @@ async fn a_window_of_nothing_stops_the_upload_alone_and_one_of_a_byte_moves_a_by
         frames.send(&frame(WINDOW_UPDATE, 0, 1, b"\0\0\0\x01")).await;
         assert_eq!(frames.next_of(DATA).await, [*byte]);
     }
-    assert_eq!(frames.next_of(DATA).await, b"", "the end wants no room");
+    assert_eq!(frames.next_of(DATA).await, b"", "an end needs no window");
     frames.send(&frame(DATA, END_STREAM, 1, b"")).await;
     within(ended).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_flood_of_frames_that_mean_nothing_stops_no_tunnel() {
+async fn many_frames_without_effect_stop_no_tunnel() {
     for (what, flood) in [
         ("PING", frame(PING, 0, 0, b"the ping")),
         ("SETTINGS", SETTINGS.to_vec()),
         ("WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, 1, b"\0\0\0\x01")),
-        ("a type that nobody knows", frame(0xfa, 0xff, 0, b"what?")),
+        ("an unknown type", frame(0xfa, 0xff, 0, b"what?")),
     ] {
         let proxy = Http2Proxy::bind().await;
         let mut session = proxy.start();
@@ -215,19 +215,19 @@ async fn a_flood_of_frames_that_mean_nothing_stops_no_tunnel() {
     }
 }
 
-/// A suspended ssh does not read, and SSH's packets are small.
+/// As of a suspended ssh: SSH's packets are small.
 #[tokio::test]
-async fn many_small_frames_wait_for_a_stdout_that_nobody_reads() {
+async fn many_small_frames_wait_for_an_unread_stdout() {
     const FRAMES: usize = 60_000;
     let proxy = Http2Proxy::bind().await;
     let mut session = proxy.start();
     let mut frames = Frames::accept(&proxy).await;
     let small = frame(DATA, 0, 1, &pattern(9, 36)).repeat(FRAMES);
-    // The client's own settings, and with them its window, hold once they are acknowledged.
+    // The client's window applies once its settings are acknowledged.
     frames
         .send(&[SETTINGS, &frame(4, 1, 0, b""), ANSWER, &small].concat())
         .await;
-    // Its answer says that all before it has come.
+    // Its answer says that all before it has been received.
     frames.send(&frame(PING, 0, 0, b"the ping")).await;
     frames.next_of(PING).await;
     frames.send(&frame(DATA, END_STREAM, 1, &pattern(10, 5_000))).await;
@@ -235,9 +235,9 @@ async fn many_small_frames_wait_for_a_stdout_that_nobody_reads() {
     assert!(read_all(&mut session.stdout).await == expected);
 }
 
-/// An answer for each would be memory without bound.
+/// Answers that wait would take memory without bound.
 #[tokio::test]
-async fn pings_whose_answers_nobody_reads_are_read_no_more() {
+async fn a_proxy_that_reads_no_answers_cannot_send_pings_without_end() {
     let proxy = Http2Proxy::bind().await;
     let _session = proxy.start();
     let mut frames = Frames::accept(&proxy).await;
@@ -249,12 +249,12 @@ async fn pings_whose_answers_nobody_reads_are_read_no_more() {
         .is_ok()
     {
         sent += flood.len();
-        assert!(sent < 64 << 20, "{sent} bytes, which are more than sockets hold");
+        assert!(sent < 64 << 20, "{sent} bytes, more than sockets hold");
     }
 }
 
 #[tokio::test]
-async fn fields_behind_a_tunnels_bytes_are_no_end_of_it() {
+async fn trailers_are_no_end_of_a_tunnel() {
     let proxy = Http2Proxy::bind().await;
     let mut session = proxy.start();
     let mut frames = Frames::accept(&proxy).await;
@@ -265,18 +265,18 @@ async fn fields_behind_a_tunnels_bytes_are_no_end_of_it() {
     assert_eq!(&read_exactly::<3>(&mut session.stdout).await, b"bye");
     let line = session.failure().await;
     assert!(
-        line.starts_with("the proxy's HTTP/2 is faulty (PROTOCOL_ERROR; --http1.1 does without it): "),
+        line.starts_with("the proxy's HTTP/2 is faulty (PROTOCOL_ERROR; --http1.1 avoids it): "),
         "{line}"
     );
 }
 
-/// Whether TLS's end is told or not; and the same in the middle of a record.
+/// With and without close_notify, and within a TLS record.
 #[tokio::test]
-async fn a_connection_that_is_cut_in_the_middle_of_a_frame_is_lost() {
+async fn a_connection_truncated_within_a_frame_is_lost() {
     let lost = "the connection to the proxy was lost: ";
     let whole = frame(DATA, 0, 1, b"more bytes");
     for missing in [1, 5, 10, 15, 18] {
-        for told in [true, false] {
+        for close_notify in [true, false] {
             let proxy = Http2Proxy::bind().await;
             let mut session = proxy.start();
             let mut frames = Frames::accept(&proxy).await;
@@ -285,7 +285,7 @@ async fn a_connection_that_is_cut_in_the_middle_of_a_frame_is_lost() {
                 .send(&[SETTINGS, ANSWER, &frame(DATA, 0, 1, b"bye"), cut].concat())
                 .await;
             assert_eq!(&read_exactly::<3>(&mut session.stdout).await, b"bye");
-            if told {
+            if close_notify {
                 frames.0.shutdown().await.unwrap();
             } else {
                 frames.0.get_mut().0.shutdown().await.unwrap();
@@ -295,7 +295,7 @@ async fn a_connection_that_is_cut_in_the_middle_of_a_frame_is_lost() {
             assert_eq!(
                 line,
                 format!("{lost}the proxy closed it before the tunnel's end"),
-                "{missing}, {told}"
+                "{missing}, {close_notify}"
             );
             assert_eq!(error.exit_code(), 1);
         }
@@ -307,23 +307,23 @@ async fn a_connection_that_is_cut_in_the_middle_of_a_frame_is_lost() {
         .send(&[SETTINGS, ANSWER, &frame(DATA, 0, 1, b"bye")].concat())
         .await;
     assert_eq!(&read_exactly::<3>(&mut session.stdout).await, b"bye");
-    tls::cut_in_a_record(frames.0, &whole).await;
+    tls::truncate_within_a_record(frames.0, &whole).await;
     assert_eq!(
         session.failure().await,
         format!("{lost}it ended in the middle of a TLS record")
     );
 }
 
-/// `:status: 103`, which HPACK's static table does not have: 8 is another one's place.
+/// `:status: 103`, a literal with the name of entry 8 of HPACK's static table.
 fn interim() -> Vec<u8> {
     b"\x08\x03103".to_vec()
 }
 
-/// A field as a literal that no table keeps (RFC 7541 section 6.2.2).
+/// A field as a literal without indexing (RFC 7541 section 6.2.2).
 fn field(name: &[u8], value: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0];
     for string in [name, value] {
-        // Seven bits, then as many as it takes (RFC 7541 section 5.1).
+        // An integer with a prefix of seven bits (RFC 7541 section 5.1).
         if let Some(mut rest) = string.len().checked_sub(127) {
             bytes.push(127);
             while rest >= 128 {

@@ -53,10 +53,10 @@ fn a_connect_with_scheme_path_protocol_or_no_authority_is_a_stream_error_and_not
     }
 }
 
-/// What is malformed otherwise (sections 8.2 and 8.3) is a stream error too: it hurts nobody else. Of what cannot be a
-/// field at all, h2 makes an error of the connection, as an endpoint may (section 5.4.1).
+/// Any other malformed request (sections 8.2 and 8.3) is a stream error too: it affects no other stream. Of what cannot
+/// be a field at all, h2 makes an error of the connection, as an endpoint may (section 5.4.1).
 #[test]
-fn what_is_malformed_ends_its_stream_and_what_is_no_field_the_connection() {
+fn a_malformed_request_ends_its_stream_and_an_invalid_field_the_connection() {
     let target = Echo::listen();
     let proxy = Proxy::start(&allow(&[("box:22", target.address())]));
     let last = |name, value| [connect("box:22"), field(name, value)].concat();
@@ -111,17 +111,17 @@ fn an_empty_or_invalid_port_is_a_400() {
         peer.expect_end(stream);
         peer.expect_reset(stream, code::NO_ERROR);
     }
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 /// "A CONNECT request message does not have content."
 #[test]
-fn content_is_a_400() {
+fn a_connect_with_content_is_a_400() {
     let target = Target::listen();
     let (_proxy, mut peer) = start(target.address());
     peer.ask_with(1, &[ASK, FOR, ("content-length", "3")]);
     peer.expect_status(1, "400");
-    target.expect_nobody();
+    target.expect_no_connection();
 }
 
 /// "The payload of any DATA frames sent by the client is transmitted by the proxy to the TCP server; data received from
@@ -139,7 +139,7 @@ fn data_frames_are_the_bytes_of_the_tunnel_both_ways() {
     server.expect("SSH-2.0-client\r\n");
 }
 
-/// What a client sends before it has its answer waits in its stream.
+/// Data sent before the answer waits in its stream.
 #[test]
 fn data_before_the_200_reaches_the_target() {
     let target = Target::listen();
@@ -178,7 +178,7 @@ fn headers_on_a_connected_stream_are_a_stream_error() {
 /// to the TCP FIN bit. A client is expected to send a DATA frame with the END_STREAM flag set after receiving a frame
 /// with the END_STREAM flag set."
 #[test]
-fn the_clients_end_is_a_fin_and_leaves_the_other_direction_open() {
+fn the_clients_end_stream_is_a_fin_and_leaves_the_other_direction_open() {
     let target = Target::listen();
     let (proxy, mut peer) = start(target.address());
     peer.open(1, "box:22");
@@ -195,8 +195,8 @@ fn the_clients_end_is_a_fin_and_leaves_the_other_direction_open() {
 }
 
 /// "A proxy that receives a DATA frame with the END_STREAM flag set sends the attached data with the FIN bit set on the
-/// last TCP segment. A proxy that receives a TCP segment with the FIN bit set sends a DATA frame with the END_STREAM flag
-/// set."
+/// last TCP segment. A proxy that receives a TCP segment with the FIN bit set sends a DATA frame with the END_STREAM
+/// flag set."
 #[test]
 fn the_targets_fin_is_an_end_and_leaves_the_other_direction_open() {
     let target = Target::listen();
@@ -279,7 +279,7 @@ fn the_connections_error_is_a_reset_of_every_tunnel() {
     }
 }
 
-/// Who leaves while the target is dialled ends the dial.
+/// A client that leaves while the target is dialled ends the dial.
 #[test]
 fn a_stream_that_is_reset_before_its_answer_ends_the_dial() {
     let target = crate::harness::target::Blackhole::open();

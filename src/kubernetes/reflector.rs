@@ -1,0 +1,325 @@
+//! Lists and watches the objects of one source, and sends what it learns to the reconciler.
+//!
+//! It drives the API itself and not through kube's watcher, which takes 7 to 10 s to find a server that is back, does not
+//! notice a half-open connection, and parses whole objects. Here every wait has a deadline. A watch asks the server to end
+//! it after [`WATCH`]; one that lasts longer has lost its server. A watch that ends in time is resumed at the last resource
+//! version. After a failure the objects are listed anew: a server that was restored from a backup would send no event
+//! about a resource version that it has not reached yet.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use kube::Client;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::api::{self, BodyReader};
+use super::decode::{Decoded, decode};
+use super::failure::{ApiError, Failure, backoff};
+use super::model::Key;
+use super::source::{Event, Feed, SourceEvent};
+
+/// Follows a source until the reconciler is gone.
+pub(crate) async fn run(feed: Feed, events: mpsc::Sender<SourceEvent>) {
+    let mut reflector = Reflector {
+        feed,
+        events,
+        client: None,
+        version: None,
+        listed: None,
+        relist_at: Instant::now(),
+        lists_whole: false,
+        failures: 0,
+        failing_since: None,
+        warned: None,
+    };
+    while !reflector.events.is_closed() {
+        match reflector.step().await {
+            Ok(()) => {}
+            Err(error) => reflector.recover(error).await,
+        }
+    }
+}
+
+struct Reflector {
+    feed: Feed,
+    events: mpsc::Sender<SourceEvent>,
+    client: Option<Client>,
+    /// The resource version at which a watch resumes; `None` asks for a list.
+    version: Option<String>,
+    /// The end of the last complete list.
+    listed: Option<Instant>,
+    /// The time of the next list, however well the watches go.
+    relist_at: Instant,
+    /// Whether the next list is asked for in one page.
+    lists_whole: bool,
+    /// Failures in a row.
+    failures: u32,
+    /// The beginning of the current outage.
+    failing_since: Option<Instant>,
+    /// The last warning about the current outage.
+    warned: Option<Instant>,
+}
+
+impl Reflector {
+    /// One list, or one watch.
+    async fn step(&mut self) -> Result<(), ApiError> {
+        let client = match &self.client {
+            Some(client) => client.clone(),
+            None => {
+                let client = api::connect(self.feed.source.kubeconfig.clone()).await?;
+                self.client.insert(client).clone()
+            }
+        };
+        // The rest of the time until then is too short for a watch.
+        let is_due = Instant::now() + SHORTEST_WATCH * 2 >= self.relist_at;
+        // A list in doubt is not repeated at once: a server with an error would only send the same again.
+        let is_wanted = self.feed.wants_list() && !self.is_fresh();
+        match self.version.take().filter(|_| !is_due && !is_wanted) {
+            Some(version) => self.watch(&client, version).await,
+            None => self.list(&client).await,
+        }
+    }
+
+    async fn list(&mut self, client: &Client) -> Result<(), ApiError> {
+        let mut objects = Vec::new();
+        let mut token = String::new();
+        let version = loop {
+            let body = self.page(client, &token).await?;
+            let page: Page<'_> =
+                serde_json::from_slice(&body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+            for item in page.items.into_iter().flatten() {
+                match decode(self.feed.source.kind, item.get(), &self.feed.source.prefix) {
+                    Decoded::Object(key, object) => objects.push((key, object)),
+                    Decoded::Irrelevant(_) => {}
+                    Decoded::Malformed(key) => self.report_malformed(key.as_ref()).await,
+                }
+            }
+            let metadata = page.metadata.unwrap_or_default();
+            token = metadata.next.unwrap_or_default();
+            if token.is_empty() {
+                break metadata.version.filter(|version| !version.is_empty());
+            }
+        };
+        let Some(version) = version else {
+            return Err(ApiError::new(Failure::Malformed, "a list without a resource version"));
+        };
+        self.lists_whole = false;
+        self.listed = Some(Instant::now());
+        self.relist_at = Instant::now() + RELIST.mul_f64(0.8 + 0.4 * random());
+        self.version = Some(version);
+        self.send(Event::Listed(objects)).await;
+        self.recovered();
+        self.failures = 0;
+        Ok(())
+    }
+
+    async fn page(&mut self, client: &Client, token: &str) -> Result<Vec<u8>, ApiError> {
+        let path = match self.lists_whole {
+            true => self.feed.source.list_path(),
+            false => self.feed.source.page_path(token),
+        };
+        let page = async { api::get(client, &path).await?.read_all().await };
+        page.await.inspect_err(|error| {
+            // A server that forgets a list between two of its pages may still send it in one.
+            self.lists_whole = error.failure == Failure::Expired;
+        })
+    }
+
+    async fn watch(&mut self, client: &Client, mut version: String) -> Result<(), ApiError> {
+        let started = Instant::now();
+        let left = self.relist_at.saturating_duration_since(started);
+        let lasts = WATCH.mul_f64(0.8 + 0.4 * random()).min(left).max(SHORTEST_WATCH);
+        let mut body = api::get(client, &self.feed.source.watch_path(&version, lasts)).await?;
+        self.recovered();
+        self.send(Event::Current).await;
+        let failures = std::mem::take(&mut self.failures);
+        let longest_silence = lasts + GRACE;
+        let ended = loop {
+            match self.next(&mut body, longest_silence).await {
+                Ok(Next::Event(seen)) => version = seen.unwrap_or(version),
+                Ok(Next::End) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        let was_short = started.elapsed() < SHORTEST_WATCH;
+        if was_short {
+            // A server that accepts watches only to drop them is not back.
+            self.failures = failures;
+        }
+        self.version = Some(version);
+        match ended {
+            Ok(()) if was_short => Err(ApiError::new(Failure::Cut, "the watch ended at once")),
+            ended => ended,
+        }
+    }
+
+    /// Takes the next event of a watch.
+    async fn next(&mut self, body: &mut BodyReader, longest_silence: Duration) -> Result<Next, ApiError> {
+        let Some(line) = body.read_line(longest_silence).await? else {
+            return Ok(Next::End);
+        };
+        if line.trim_ascii().is_empty() {
+            return Ok(Next::Event(None));
+        }
+        let WatchEvent { r#type, object } =
+            serde_json::from_slice(&line).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+        let event = match r#type {
+            "ERROR" => return Err(error_event(object)),
+            "ADDED" | "MODIFIED" | "DELETED" => self.event_of(object, r#type == "DELETED").await,
+            // "BOOKMARK", and types that are not known yet.
+            _ => Event::Current,
+        };
+        self.send(event).await;
+        let versioned: Versioned = serde_json::from_str(object.get()).unwrap_or_default();
+        Ok(Next::Event(versioned.metadata.and_then(|metadata| metadata.version)))
+    }
+
+    async fn event_of(&self, object: &RawValue, is_deleted: bool) -> Event {
+        match decode(self.feed.source.kind, object.get(), &self.feed.source.prefix) {
+            Decoded::Object(key, _) if is_deleted => Event::Deleted(key),
+            Decoded::Object(key, object) => Event::Applied(key, object),
+            Decoded::Irrelevant(key) => Event::Deleted(key),
+            Decoded::Malformed(key) => {
+                self.report_malformed(key.as_ref()).await;
+                key.map_or(Event::Current, Event::Deleted)
+            }
+        }
+    }
+
+    async fn send(&self, event: Event) {
+        let source = self.feed.source.index;
+        // An error means that the reconciler is gone, and `run` returns.
+        self.events.send(SourceEvent { source, event }).await.ok();
+    }
+
+    async fn report_malformed(&self, key: Option<&Key>) {
+        let kind = self.feed.source.kind.name();
+        match key {
+            Some(key) => warn!(kind, object = %key, "ignoring an object that cannot be decoded"),
+            None => warn!(kind, "ignoring an object without a valid name"),
+        }
+        self.send(Event::Failed(Failure::Malformed)).await;
+    }
+
+    /// Whether the last list is so new that a further one would hardly differ.
+    fn is_fresh(&self) -> bool {
+        self.listed.is_some_and(|listed| listed.elapsed() < RELIST_SOON)
+    }
+
+    fn recovered(&mut self) {
+        if let Some(since) = self.failing_since.take()
+            && self.warned.take().is_some()
+        {
+            let kind = self.feed.source.kind.name();
+            info!(kind, after = ?since.elapsed(), "the API server answers again");
+        }
+    }
+
+    /// Reports a failure, and waits before the next attempt.
+    async fn recover(&mut self, error: ApiError) {
+        self.send(Event::Failed(error.failure)).await;
+        if error.failure == Failure::Expired && self.failures == 0 {
+            // The next list is the remedy, without a wait: the connection itself works.
+            self.version = None;
+            self.failures += 1;
+            return;
+        }
+        // A watch that is cut soon after a list is resumed, and sends the events that it missed: a connection that is
+        // cut again and again costs one list in a while and not one each time.
+        if self.is_fresh() && self.version.is_some() && error.failure == Failure::Cut {
+            self.relist_at = self.relist_at.min(Instant::now() + RELIST_SOON);
+        } else {
+            self.version = None;
+        }
+        // A new client: the certificate, the token or the address may have changed, a pooled connection may be half-open.
+        self.client = None;
+        self.warn(&error);
+        sleep(backoff(self.failures, random())).await;
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// Warns of an outage once it is more than a single interruption, and then once a minute.
+    fn warn(&mut self, error: &ApiError) {
+        let now = Instant::now();
+        let since = *self.failing_since.get_or_insert(now);
+        let is_due = match self.warned {
+            None => self.failures > 0 || !matches!(error.failure, Failure::Cut | Failure::Silent | Failure::Expired),
+            Some(warned) => now.duration_since(warned) >= WARN_AGAIN,
+        };
+        if is_due {
+            self.warned = Some(now);
+            let (kind, failure) = (self.feed.source.kind.name(), error.failure.label());
+            warn!(kind, failure, since = ?since.elapsed(), "cannot follow the cluster, the allowlist stays as it is: {}", error.reason);
+        }
+    }
+}
+
+/// The next event of a watch.
+enum Next {
+    /// An event, with its resource version if it has one.
+    Event(Option<String>),
+    /// The end of the watch.
+    End,
+}
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    metadata: Option<ListMetadata>,
+    #[serde(borrow)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+struct ListMetadata {
+    #[serde(rename = "resourceVersion")]
+    version: Option<String>,
+    #[serde(rename = "continue")]
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WatchEvent<'a> {
+    r#type: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Default, Deserialize)]
+struct Versioned {
+    metadata: Option<ListMetadata>,
+}
+
+/// The Status object of an ERROR event. The answer's own status code was sent before, as a success.
+fn error_event(object: &RawValue) -> ApiError {
+    #[derive(Default, Deserialize)]
+    struct Status {
+        code: Option<u16>,
+        message: Option<String>,
+    }
+    let Status { code, message } = serde_json::from_str(object.get()).unwrap_or_default();
+    let failure = code.and_then(Failure::of_status).unwrap_or(Failure::Server);
+    ApiError::new(failure, message.unwrap_or_else(|| "an error event".to_owned()))
+}
+
+/// A random number from 0 to 1, from the standard library's only source of them.
+fn random() -> f64 {
+    let bits = u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or_default();
+    f64::from(bits) / f64::from(u32::MAX)
+}
+
+/// The length of a watch. It ends by itself then, so a half-open connection is found soon after.
+const WATCH: Duration = Duration::from_secs(20);
+const SHORTEST_WATCH: Duration = Duration::from_secs(1);
+/// The longest delay of a watch's end.
+const GRACE: Duration = Duration::from_secs(3);
+/// The interval between lists, however well the watches go.
+const RELIST: Duration = Duration::from_secs(300);
+/// The shortest interval between lists after a watch that was cut, or while a list is in doubt.
+const RELIST_SOON: Duration = Duration::from_secs(10);
+/// The interval between warnings of one outage.
+const WARN_AGAIN: Duration = Duration::from_secs(60);
