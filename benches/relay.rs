@@ -24,10 +24,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group};
-use switchboard::limits::throttle::Limit;
+use switchboard::limits::bucket::Limit;
 use switchboard::limits::{Rate, Size};
 use switchboard::relay::meter::{Meter, Totals};
-use switchboard::relay::{Ends, Engine, Options, Resources, Terms, relay};
+use switchboard::relay::{Engine, Options, Resources, Terms, Transports, relay};
 use thread_time::{ThreadTime, used};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
@@ -192,7 +192,7 @@ fn relay_all(engine: Engine, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
         let start = used();
         let mut tunnels = JoinSet::new();
         for (downstream, upstream) in ends {
-            let mut ends: Ends<tokio::net::TcpStream> = Ends {
+            let mut ends: Transports<tokio::net::TcpStream> = Transports {
                 downstream: downstream.try_into().unwrap(),
                 upstream: upstream.try_into().unwrap(),
                 early: Box::default(),

@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group};
 use switchboard::direction::Direction;
-use switchboard::limits::throttle::{Limit, Throttle};
+use switchboard::limits::bucket::Limit;
+use switchboard::limits::throttle::Throttle;
 use switchboard::limits::{Rate, Size};
 use switchboard::outcome::Close;
 use switchboard::relay::meter::{Meter, Totals};
-use switchboard::relay::{Ends, Engine, Options, Resources, Terms, relay};
+use switchboard::relay::{Engine, Options, Resources, Terms, Transports, relay};
 use thread_time::{ThreadTime, used};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -128,7 +129,7 @@ async fn relayed(rate: &str) -> Accuracy {
         options: &options,
     };
     let ((client, downstream), (target, upstream)) = (pair().await, pair().await);
-    let mut ends = Ends {
+    let mut ends = Transports {
         downstream,
         upstream,
         early: Box::default(),

@@ -1,4 +1,4 @@
-//! The way down: stop taking connections, let tunnels end, close the rest gently.
+//! A drain: stop accepting, let tunnels end by themselves, close the rest gently.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{info, warn};
 
-/// How long each step of a drain takes. All of it together is at most `delay + timeout + spread`.
+/// The longest times of the phases of a drain, which takes at most `delay + timeout + spread`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Not ready, but still accepting: the time that a load balancer needs to notice.
+    /// The time for a load balancer to notice: not ready, but still accepting.
     pub delay: Duration,
-    /// How long tunnels may run on after that.
+    /// The time for tunnels to end by themselves after that.
     pub timeout: Duration,
-    /// How long closing the rest is spread over, idle tunnels first.
+    /// The time over which closing the rest is spread, idle tunnels first.
     pub spread: Duration,
 }
 
@@ -31,16 +31,16 @@ impl Default for Options {
     }
 }
 
-/// How far the way down is. It only ever goes forward.
+/// The phase of a drain. It only ever goes forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Not begun.
+    /// Before the drain.
     Serving,
-    /// Told to go: not ready, but still accepting.
+    /// Not ready, but still accepting.
     Leaving,
-    /// The ports are closing; whoever has come is still served.
+    /// The ports are closing. Connections that have been accepted are still served.
     Parting,
-    /// No new tunnels, and nobody is waited for who has not asked for one; those that run may end by themselves.
+    /// No new tunnels: pending connections are refused. Open tunnels may end by themselves.
     Stopped,
     /// The deadline has passed: tunnels are closed from `since` on, over `spread`.
     Closing {
@@ -62,7 +62,7 @@ impl Phase {
         }
     }
 
-    /// What an operator is told.
+    /// The name of the phase for operators.
     pub fn label(self) -> &'static str {
         match self {
             Self::Serving => "serving",
@@ -75,7 +75,7 @@ impl Phase {
     }
 }
 
-/// How a drain went.
+/// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
     /// Every tunnel ended by itself.
@@ -84,11 +84,11 @@ pub enum Drained {
     Cut,
 }
 
-/// What listeners and tunnels hold to learn how far the drain is.
+/// The view of a drain that listeners and tunnels hold.
 #[derive(Clone, Debug)]
 pub struct Drain {
     phase: watch::Receiver<Phase>,
-    /// Cancelled when tunnels are to close: all that an open tunnel waits for, in half the room of a watch.
+    /// Cancelled when tunnels are to close. An open tunnel waits for nothing else: it takes half the memory of a watch.
     closing: CancellationToken,
     open: TaskTracker,
 }
@@ -99,52 +99,52 @@ pub struct Drain {
 pub struct Open(#[expect(dead_code, reason = "it counts by being there")] TaskTrackerToken);
 
 impl Drain {
-    /// A tunnel is open from now on. Who has not got this far is not waited for at the end, and not mourned.
+    /// Counts a tunnel as open. A connection that never has a tunnel does not make a drain [`Cut`](Drained::Cut).
     pub fn opened(&self) -> Open {
         Open(self.open.token())
     }
 
-    /// How far it is.
+    /// The phase now.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
-    /// Waits until the ports have to close.
+    /// Completes when the ports have to close.
     pub async fn parting(mut self) {
         self.reaches(|phase| !matches!(phase, Phase::Serving | Phase::Leaving))
             .await;
     }
 
-    /// Waits until no new tunnel may begin.
+    /// Completes when no new tunnel may begin.
     pub async fn stopped(mut self) {
         self.reaches(|phase| !phase.takes_tunnels()).await;
     }
 
-    /// Waits until who has no tunnel by then gets none: the deadline has passed.
+    /// Completes when the deadline has passed: a dial in progress is given up.
     pub async fn deadline(&self) {
         self.closing.cancelled().await;
     }
 
-    /// Waits until the tunnel number `id` is to close, which was last active at what `last_moved` says then.
+    /// Completes when the tunnel number `id` has to close. `last_moved` is asked at the deadline whether it is idle.
     ///
-    /// Idle tunnels come in the first tenth of the spread, the others in the rest of it.
+    /// Idle tunnels close in the first tenth of the spread, the others in the rest of it.
     pub async fn closes(&self, id: u64, last_moved: impl Fn() -> Instant) {
         self.closing.cancelled().await;
         if let Phase::Closing { since, spread } = self.phase() {
             let idle = last_moved().elapsed() >= IDLE;
-            let turn = since + spread.mul_f64(turn(id, idle));
-            // Boxed: a tunnel need not hold the room for it all its life.
-            Box::pin(timeout_at(turn, self.clone().ended())).await.ok();
+            let closes = since + spread.mul_f64(part_of_spread(id, idle));
+            // Boxed: an open tunnel need not hold memory for its end.
+            Box::pin(timeout_at(closes, self.clone().ended())).await.ok();
         }
     }
 
-    /// Waits until nobody is to be waited for any more.
+    /// Completes when every connection has to end at once.
     pub async fn ended(mut self) {
         self.reaches(|phase| *phase == Phase::Ended).await;
     }
 
     async fn reaches(&mut self, enough: impl FnMut(&Phase) -> bool) {
-        // It fails when the conductor is gone, which is only when the process ends.
+        // It fails without a conductor, which lives as long as the process.
         self.phase.wait_for(enough).await.ok();
     }
 }
@@ -158,7 +158,7 @@ pub struct Tasks {
     pub connections: TaskTracker,
 }
 
-/// What begins a drain and leads it through its phases.
+/// The conductor of a drain: begins it and takes it through its phases.
 #[derive(Debug)]
 pub struct Conductor {
     phase: watch::Sender<Phase>,
@@ -167,7 +167,7 @@ pub struct Conductor {
 }
 
 impl Conductor {
-    /// A drain that has not begun, and the handle for those that take part.
+    /// A drain that has not begun, and the view of it.
     pub fn new() -> (Self, Drain) {
         let (sender, receiver) = watch::channel(Phase::Serving);
         let (closing, open) = (CancellationToken::new(), TaskTracker::new());
@@ -184,7 +184,7 @@ impl Conductor {
         (conductor, drain)
     }
 
-    /// Leads every tunnel to its end; when `now` completes, at once.
+    /// Drains; when `now` completes, everything that is left ends at once.
     pub async fn run(self, options: &Options, tasks: &Tasks, now: impl Future<Output = ()>) -> Drained {
         let Tasks { acceptors, connections } = tasks;
         acceptors.close();
@@ -192,7 +192,7 @@ impl Conductor {
         tokio::select! {
             biased;
             () = now => {}
-            drained = self.lead(options, tasks) => return drained,
+            drained = self.run_phases(options, tasks) => return drained,
         }
         let left = self.open.len();
         warn!(tunnels = left, "told again: ending at once");
@@ -200,13 +200,13 @@ impl Conductor {
         if left == 0 { Drained::Clean } else { Drained::Cut }
     }
 
-    async fn lead(&self, options: &Options, Tasks { acceptors, connections }: &Tasks) -> Drained {
+    async fn run_phases(&self, options: &Options, Tasks { acceptors, connections }: &Tasks) -> Drained {
         info!(tunnels = self.open.len(), delay = ?options.delay, "draining: not ready, still accepting");
         self.phase.send_replace(Phase::Leaving);
         sleep(options.delay).await;
         info!(tunnels = self.open.len(), "draining: closing the ports");
         self.phase.send_replace(Phase::Parting);
-        // They hand over what the kernel has accepted, which takes no waiting; only shared ports take a moment.
+        // They hand over the backlog, which takes no waiting; only shared ports take a moment.
         acceptors.wait().await;
         info!(tunnels = self.open.len(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
         self.phase.send_replace(Phase::Stopped);
@@ -215,7 +215,7 @@ impl Conductor {
             return Drained::Clean;
         }
         let (drained, spread) = match self.open.len() {
-            // Whose target is being dialled, and who has not read a refusal yet: they need no more than a moment.
+            // Dials in progress and refusals that are not read yet: they need no more than a moment.
             0 => (Drained::Clean, LAST_WAIT),
             tunnels => {
                 let spread = options.spread;
@@ -242,10 +242,10 @@ impl Conductor {
     }
 }
 
-/// When the tunnel's turn to close comes, as a part of the spread, 0 to 1.
+/// When a tunnel closes, as a part of the spread, 0 to 1.
 ///
 /// Multiples of the golden ratio fall evenly, whatever run of numbers is left (Knuth 6.4): no random numbers needed.
-fn turn(id: u64, idle: bool) -> f64 {
+fn part_of_spread(id: u64, idle: bool) -> f64 {
     let scattered = id.wrapping_mul(GOLDEN_RATIO) >> 32;
     #[expect(clippy::cast_precision_loss, reason = "32 bits fit the 53 of an f64")]
     let even = scattered as f64 / f64::from(u32::MAX);
@@ -256,13 +256,13 @@ fn turn(id: u64, idle: bool) -> f64 {
     }
 }
 
-/// Without a byte for this long a tunnel counts as idle: nobody is typing.
+/// A tunnel without a byte for this long is idle.
 const IDLE: Duration = Duration::from_secs(60);
-/// The part of the spread in which the idle tunnels go.
+/// The part of the spread in which idle tunnels close.
 const IDLE_PART: f64 = 0.1;
 /// 2^64 divided by the golden ratio.
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
-/// How long tunnels that were told to end have for their last words and log lines.
+/// The time for connections that have to end to flush what was read and to write their log lines.
 const LAST_WAIT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
@@ -278,14 +278,14 @@ mod tests {
         }
     }
 
-    /// A connection that is a tunnel until that completes.
+    /// The task of a tunnel that lasts until `ends` completes.
     async fn tunnel(open: Open, ends: impl Future<Output = ()>) {
         ends.await;
         drop(open);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_clean_when_tunnels_end_by_themselves() {
+    async fn a_drain_is_clean_when_tunnels_end_by_themselves() {
         let (conductor, drain) = Conductor::new();
         let tasks = Tasks::default();
         tasks
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn told_again_it_ends_at_once() {
+    async fn a_second_request_ends_the_drain_at_once() {
         for tunnels_open in [0, 3] {
             let (conductor, drain) = Conductor::new();
             let tasks = Tasks::default();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tunnel_that_does_not_listen_does_not_hold_the_process() {
+    async fn a_task_that_does_not_end_does_not_hold_the_process() {
         let (conductor, drain) = Conductor::new();
         let tasks = Tasks::default();
         tasks.connections.spawn(tunnel(drain.opened(), pending()));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_no_tunnel_is_waited_for_only_until_the_ports_are_closed() {
+    async fn a_pending_connection_is_waited_for_only_until_the_ports_are_closed() {
         let (conductor, drain) = Conductor::new();
         let tasks = Tasks::default();
         tasks.connections.spawn(drain.clone().stopped());
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_dial_at_the_deadline_is_no_tunnel_that_was_cut() {
+    async fn a_dial_in_progress_at_the_deadline_is_no_cut_tunnel() {
         let (conductor, drain) = Conductor::new();
         let tasks = Tasks::default();
         tasks.connections.spawn(async move { drain.deadline().await });

@@ -5,6 +5,7 @@ use std::time::Duration;
 pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps};
 pub use self::units::{Rate, Size, UnitError};
 
+pub mod bucket;
 pub mod budget;
 mod caps;
 pub mod clients;

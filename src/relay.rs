@@ -1,4 +1,4 @@
-//! Relays bytes both ways between the two ends of a tunnel until they end, and says how they ended.
+//! Relays bytes both ways between the two transports of a tunnel, and returns how the tunnel ended.
 
 use std::future::{Future, pending};
 use std::io;
@@ -6,146 +6,83 @@ use std::mem::take;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::copy::Halves;
 use self::meter::Meter;
+pub use self::pump::Failure;
 use self::pump::Pump;
-pub use self::pump::{Broken, Engine};
-pub use self::resources::Resources;
-use crate::limits::budget::Budget;
-use crate::limits::throttle::Limit;
+use self::strategy::Strategy;
+pub use self::terms::{Bounds, Early, Engine, Options, Resources, Terms, Transports};
+use crate::direction::Direction;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 
 mod copy;
 pub mod meter;
 mod pump;
-mod resources;
 mod splice;
+mod strategy;
+mod terms;
 mod yielder;
-
-/// How long a relay may be silent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The longest silence both ways; `None` is for ever, as SSH sessions sleep for days.
-    pub idle: Option<Duration>,
-    /// The longest silence once one side has finished.
-    pub half_closed: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            idle: None,
-            half_closed: Duration::from_secs(300),
-        }
-    }
-}
-
-/// The two ends of a tunnel.
-#[derive(Debug)]
-pub struct Ends<D> {
-    /// The client's: a socket, or what is spoken on one.
-    pub downstream: D,
-    /// The target's, which speaks nothing but the tunnel's bytes.
-    pub upstream: TcpStream,
-    /// What was read of them already. Boxed: it is gone when the relay has begun.
-    pub early: Box<Early>,
-}
-
-/// The first bytes of both directions.
-#[derive(Debug, Default)]
-pub struct Early {
-    /// From the client, such as those behind its request head.
-    pub upload: Vec<u8>,
-    /// From the target.
-    pub download: Vec<u8>,
-}
-
-/// What bounds one direction.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds<'a> {
-    /// This tunnel alone.
-    pub tunnel: &'a Limit,
-    /// This tunnel together with others: those of its target, of its client, of the process.
-    pub shared: [Option<&'a Budget>; 3],
-}
-
-/// Nothing is shared.
-impl<'a> From<&'a Limit> for Bounds<'a> {
-    fn from(tunnel: &'a Limit) -> Self {
-        Self {
-            tunnel,
-            shared: [None; 3],
-        }
-    }
-}
-
-/// Under what a relay runs. All of it may be shared with other relays but the meter.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms<'a> {
-    /// What bounds the upload.
-    pub upload: Bounds<'a>,
-    /// What bounds the download.
-    pub download: Bounds<'a>,
-    /// Counts the bytes.
-    pub meter: &'a Meter,
-    /// What all relays share.
-    pub resources: &'a Resources,
-    /// What moves its bytes.
-    pub engine: Engine,
-    /// Timeouts.
-    pub options: &'a Options,
-}
 
 /// Relays until both sides have finished, one has failed, nothing moves any more, or `ending` says so.
 ///
-/// An end of stream is passed on as one and leaves the other direction running; a reset is passed on as a reset, when
-/// the caller drops `ends`, which it does next. Only who resets after it has finished is followed by no reset, but by
-/// the end of stream that it sent first. When `ending` or a timeout ends it, what was read is still written and both
-/// sides are closed.
+/// An end of stream is passed on as one and leaves the other direction running. A reset is passed on as a reset, when
+/// the caller drops `transports`, which it does next; but a side that resets after it has finished has its end of stream
+/// passed on, and no reset. When `ending` or a timeout ends the tunnel, what was read is still written and both sides
+/// are closed.
 pub async fn relay<D: Transport>(
-    ends: &mut Ends<D>,
+    transports: &mut Transports<D>,
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Close {
-    let (close, has_finished) = move_bytes(ends, terms, ending).await;
-    let_go(ends, close, has_finished).await;
+    let (close, has_finished) = move_bytes(transports, terms, ending).await;
+    let_go(transports, close, has_finished).await;
     close
 }
 
-/// Lets both ends know how a tunnel ended, whose side that ended it `has_finished` before or not.
+/// Prepares both transports for their drop after a tunnel has ended like that: with a reset, or gently.
 ///
-/// An end that has not been passed on as one is told to both of them now.
-pub async fn let_go<D: Transport>(ends: &mut Ends<D>, close: Close, has_finished: bool) {
-    let Ends {
+/// `has_finished` is whether the end of stream of the side that ended it had been passed on.
+pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, has_finished: bool) {
+    let Transports {
         downstream, upstream, ..
-    } = ends;
+    } = transports;
     match close.reason {
-        // Boxed, as the goodbye below.
+        // Boxed, as the close below.
         Reason::Eof if has_finished => Box::pin(downstream.sent()).await,
         Reason::Reset | Reason::Truncated | Reason::Io | Reason::Panic => match close.by {
-            Side::Client => pass_on_break(downstream, has_finished, upstream).await,
-            Side::Target | Side::Proxy => pass_on_break(upstream, has_finished, downstream).await,
+            Side::Client => pass_on_failure(downstream, has_finished, upstream).await,
+            Side::Target | Side::Proxy => pass_on_failure(upstream, has_finished, downstream).await,
         },
         Reason::Eof | Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked | Reason::NotSsh => {
-            // Boxed: an open tunnel need not hold the room for it.
+            // Boxed: an open tunnel need not hold memory for its end.
             Box::pin(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
         }
     }
 }
 
-/// Relays until something ends it, and says what, and whether the side that ended it had finished before.
+/// Relays until something ends it. Returns what, and whether the side that ended it had finished before.
 async fn move_bytes<D: Transport>(
-    ends: &mut Ends<D>,
+    transports: &mut Transports<D>,
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> (Close, bool) {
-    let (from_client, to_client) = ends.downstream.split();
-    let (from_target, to_target) = Transport::split(&mut ends.upstream);
-    let mut upload = Pump::upload(from_client, to_target, take(&mut ends.early.upload), terms);
-    let mut download = Pump::download(from_target, to_client, take(&mut ends.early.download), terms);
+    let early = &mut transports.early;
+    let (from_client, to_client) = transports.downstream.split();
+    let (from_target, to_target) = Transport::split(&mut transports.upstream);
+    let up = Halves {
+        reader: from_client,
+        writer: to_target,
+    };
+    let down = Halves {
+        reader: from_target,
+        writer: to_client,
+    };
+    let strategy = |direction| Strategy::new(direction, D::BULK, terms.engine);
+    let mut upload = Pump::new(up, strategy(Direction::Upload), terms).beginning_with(take(&mut early.upload));
+    let mut download = Pump::new(down, strategy(Direction::Download), terms).beginning_with(take(&mut early.download));
     let close = tokio::select! {
         biased;
         close = until_both_end(&mut upload, &mut download, terms) => close,
@@ -155,8 +92,8 @@ async fn move_bytes<D: Transport>(
         close.reason,
         Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked
     ) {
-        // Boxed, as the goodbye.
-        Box::pin(last_words(&mut upload, &mut download)).await;
+        // Boxed, as the close.
+        Box::pin(write_in_flight(&mut upload, &mut download)).await;
     }
     let has_finished = match close.by {
         Side::Client => upload.has_finished(),
@@ -165,14 +102,14 @@ async fn move_bytes<D: Transport>(
     (close, has_finished)
 }
 
-/// Prepares the ends for their drop after `broken` has failed, which `has_finished` before or not.
+/// Passes the failure of one transport on to the other.
 ///
-/// If it had, all that it sent stands in the other side's send buffer, and a reset would throw the tail away: a server
-/// that closes at once gets a late message of its client, and its kernel answers with a reset.
-async fn pass_on_break(broken: &mut impl Transport, has_finished: bool, other: &mut impl Transport) {
-    broken.reset_on_drop();
+/// If the failed one had finished, all that it sent stands in the other's send buffer, and a reset would discard the
+/// tail. A server that closes at once fails like that: a late message of its client makes its kernel answer with a reset.
+async fn pass_on_failure(failed: &mut impl Transport, has_finished: bool, other: &mut impl Transport) {
+    failed.reset_on_drop();
     if has_finished {
-        // Boxed, as the goodbye.
+        // Boxed, as the close.
         Box::pin(async {
             other.sent().await;
             other.close_gently().await;
@@ -184,15 +121,16 @@ async fn pass_on_break(broken: &mut impl Transport, has_finished: bool, other: &
 }
 
 /// Writes what was read, within a deadline.
-async fn last_words(
+async fn write_in_flight(
     upload: &mut Pump<'_, impl Reader, impl Writer>,
     download: &mut Pump<'_, impl Reader, impl Writer>,
 ) {
     let written = async { tokio::join!(upload.flush(), download.flush()) };
-    // Whether it succeeds is the peers' affair: they are told to go in any case.
-    timeout(LAST_WORDS, written).await.ok();
+    // Both sides are closed next, whether it succeeds or not.
+    timeout(LONGEST_FLUSH, written).await.ok();
 }
 
+/// Relays until both sides have finished, one has failed, or nothing moves any more.
 async fn until_both_end(
     upload: &mut Pump<'_, impl Reader, impl Writer>,
     download: &mut Pump<'_, impl Reader, impl Writer>,
@@ -203,8 +141,8 @@ async fn until_both_end(
         finished = download.run() => (finished, Side::Target),
         close = silence(terms.meter, terms.options.idle, Instant::now()) => return close,
     };
-    if let Err(broken) = finished {
-        return broken.into();
+    if let Err(failure) = finished {
+        return failure.into();
     }
     match first {
         Side::Client => half_closed(download, upload, first, terms).await,
@@ -212,7 +150,7 @@ async fn until_both_end(
     }
 }
 
-/// The side that has finished first still takes bytes, and may still reset.
+/// Relays the direction that is left. The side that has finished first still takes bytes, and may still reset.
 async fn half_closed(
     running: &mut Pump<'_, impl Reader, impl Writer>,
     ended: &mut Pump<'_, impl Reader, impl Writer>,
@@ -225,19 +163,19 @@ async fn half_closed(
         biased;
         finished = running.run() => match finished {
             Ok(()) => Close { by: first, reason: Reason::Eof },
-            Err(broken) => broken.into(),
+            Err(failure) => failure.into(),
         },
-        broken = ended.source_failed() => broken.into(),
+        failure = ended.reader_failed() => failure.into(),
         close = silence(terms.meter, Some(longest), Instant::now()) => close,
     }
 }
 
-impl From<Broken> for Close {
+impl From<Failure> for Close {
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "the enum is the standard library's, and grows"
     )]
-    fn from(Broken { by, error }: Broken) -> Self {
+    fn from(Failure { by, error }: Failure) -> Self {
         let reason = match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
                 Reason::Reset
@@ -267,4 +205,4 @@ async fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) -> Cl
 }
 
 /// How long bytes that were already read have to be written when the proxy ends a tunnel.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LONGEST_FLUSH: Duration = Duration::from_secs(1);

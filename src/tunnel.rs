@@ -165,8 +165,8 @@ struct Reached {
 async fn reach(authority: Authority, pending: &mut Pending<'_>) -> Result<Reached, Denial> {
     pending.origin.admission?;
     let target = authorize(authority, pending)?;
-    let in_all = pending.shared.tunnels.enter().ok_or(Refusal::ProxyFull)?;
-    let slots = Box::new([in_all, pending.origin.client.enter()?, target.enter()?]);
+    let in_all = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
+    let slots = Box::new([in_all, pending.origin.client.take_slot()?, target.enter()?]);
     let upstream = connect_to(&target, pending).await?;
     Ok(Reached {
         target,

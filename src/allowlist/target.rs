@@ -16,9 +16,9 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use crate::cold::cold;
 use crate::direction::Direction;
 use crate::limits::TargetLimits;
+use crate::limits::bucket::Limit;
 use crate::limits::budget::Budgets;
 use crate::limits::slots::{Slot, Slots};
-use crate::limits::throttle::Limit;
 use crate::metrics::{Metrics, TargetSeries};
 use crate::net::proxy_header;
 use crate::outcome::{Denial, Refusal};
@@ -171,7 +171,7 @@ impl Target {
     /// # Errors
     /// [`Refusal::TargetFull`].
     pub fn enter(&self) -> Result<Slot, Refusal> {
-        self.tunnels.enter().ok_or(Refusal::TargetFull)
+        self.tunnels.take().ok_or(Refusal::TargetFull)
     }
 
     /// Takes one of its slots for dials.
@@ -179,7 +179,7 @@ impl Target {
     /// # Errors
     /// [`Refusal::TargetBusy`].
     pub fn begin_dial(&self) -> Result<Slot, Refusal> {
-        self.dials.enter().ok_or(Refusal::TargetBusy)
+        self.dials.take().ok_or(Refusal::TargetBusy)
     }
 
     /// Checks that a client with this identity may have a tunnel.

@@ -4,11 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 
 use super::{ClientError, Deadline, ProxyUrl, Step};
+use crate::net::socket;
 
 /// Looks the proxy's name up and connects to the first of its addresses that accepts.
 pub(super) async fn connect(proxy: &ProxyUrl, deadline: Deadline) -> Result<TcpStream, ClientError> {
@@ -61,22 +61,14 @@ async fn connect_one(address: SocketAddr, share: Duration) -> io::Result<TcpStre
     let stream = tokio::time::timeout(share, TcpStream::connect(address)).await??;
     // Without it a keystroke waits for the acknowledgement of the one before (tcp(7)).
     stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_TIME)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_RETRIES);
-    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    socket::keep_alive(&stream)?;
     Ok(stream)
 }
-
-// A dead proxy is noticed after two minutes, and a NAT keeps an idle session.
-const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-const KEEPALIVE_RETRIES: u32 = 4;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use socket2::SockRef;
     use tokio::net::TcpListener;
 
     async fn bound() -> (TcpListener, SocketAddr) {
@@ -94,7 +86,10 @@ mod tests {
         let stream = connect_in_order(&[closed, open], deadline).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open);
         assert!(stream.nodelay().unwrap());
-        assert_eq!(SockRef::from(&stream).tcp_keepalive_time().unwrap(), KEEPALIVE_TIME);
+        assert_eq!(
+            SockRef::from(&stream).tcp_keepalive_time().unwrap(),
+            Duration::from_secs(60)
+        );
 
         let error = connect_in_order(&[closed, closed], deadline).await.unwrap_err();
         assert!(matches!(error, Some(ClientError::Connect { address, .. }) if address == closed));

@@ -138,6 +138,22 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
+    /// A change of these names needs another version of the format.
+    #[test]
+    fn the_names_of_the_format_are_those_of_its_version() {
+        assert_eq!(MAGIC, "switchboard-snapshot 1");
+        let text = concat!(
+            r#"[[{"namespace":"n","name":"a"},{"Service":{"created":1,"external":false,"publishes_not_ready":false,"#,
+            r#""port":{"number":22,"name":"ssh","is_implied":false},"asked":{"download":null,"upload":"1MiB/s","#,
+            r#""burst":null,"most_tunnels":3,"idle":"Off","allowed_clients":null,"send_proxy_header":"v2","#,
+            r#""ssh_only":false},"faults":[{"key":"download","reason":"x"}]}}],[{"namespace":"n","name":"a-1"},"#,
+            r#"{"Slice":{"service":"a","ports":[{"name":"ssh","number":2222}],"endpoints":[{"address":"10.0.0.1","#,
+            r#""state":"Leaving"}]}}],[{"namespace":"","name":"n"},"Namespace"]]"#,
+        );
+        let objects: Vec<(Key, Object)> = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&objects).unwrap(), text);
+    }
+
     #[test]
     fn a_damaged_or_foreign_file_is_not_used() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Shares one rate among many tunnels: equal parts for all who want one, and small messages before bulk.
+//! Shares one rate among many tunnels: in equal parts, and with small messages before bulk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,17 +8,18 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::throttle::{LATENESS, LONGEST_WAIT, Limit, NANOS_PER_SECOND, PAUSE};
+use super::bucket::{Bucket, Limit};
 use super::{Rate, SharedLimits, Size};
 use crate::direction::Direction;
 
-/// One rate for all tunnels of a target, of a client or of the process, one direction of them.
+/// One rate for one direction of all tunnels of a target, of a client or of the process.
 ///
-/// Start-time fair queueing (Goyal, Vin and Cheng, 1996): a request is tagged with the bytes that its tunnel has had,
-/// or with those of the tunnel served last if that is more, and the smallest tag is served first. Who sends in bulk
-/// runs ahead of the others by what it is granted, so the busy ones take turns. That alone would let a keystroke wait
-/// for everybody's turn, so, as in fq_codel (RFC 8290), tunnels that are less than a grant ahead come first: those
-/// that send less than their part. Nobody has to say which kind it is, and what one does not ask for the others get.
+/// Start-time fair queueing (Goyal, Vin and Cheng, 1996): a request is tagged with the bytes that its tunnel has been
+/// granted, or with the tag of the request served last if that is larger, and the smallest tag is served first. A tunnel
+/// in bulk runs ahead of the others by each grant, so the busy ones alternate. That alone would have a keystroke wait
+/// for a grant to each of them. So, as in fq_codel (RFC 8290), tunnels that are less than a grant ahead come first:
+/// those that send less than their share. Which kind a tunnel is shows in what it sends, and what one tunnel does not
+/// ask for is shared by the others.
 #[derive(Debug)]
 pub struct Budget {
     limit: Limit,
@@ -41,13 +42,13 @@ impl Budgets {
         }
     }
 
-    /// Changes both; those who wait follow soon.
+    /// Changes both; tunnels that wait follow soon.
     pub fn set(&self, limits: SharedLimits, burst: Size) {
         self.upload.set(limits.upload, burst);
         self.download.set(limits.download, burst);
     }
 
-    /// That of one direction.
+    /// The budget of one direction.
     pub fn of(&self, direction: Direction) -> &Budget {
         match direction {
             Direction::Upload => &self.upload,
@@ -58,18 +59,16 @@ impl Budgets {
 
 #[derive(Debug)]
 struct State {
-    /// Byte-nanoseconds. Below zero when the last grant was larger than what there was: a grant is never cut to crumbs.
-    credit: i128,
-    counted_to: Instant,
-    /// Somebody had to wait, and there has been no pause since.
-    backlogged: bool,
+    /// In debt when the last grant was larger than the credit: a grant is never cut to crumbs.
+    bucket: Bucket,
     /// The largest tag of a request that was served in turn.
     served: u64,
+    /// The number of requests that have been queued.
     tickets: u64,
-    waiting: BTreeMap<Position, Arc<Notify>>,
+    queue: BTreeMap<Position, Arc<Notify>>,
 }
 
-/// Where a request stands in the queue: by what it is, then by its tag, then by arrival.
+/// The position of a request in the queue: small messages before bulk, then by tag, then by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
     bulk: bool,
@@ -82,12 +81,10 @@ impl Budget {
     pub fn new(rate: Rate, burst: Size) -> Self {
         let limit = Limit::new(rate, burst);
         let state = State {
-            credit: in_credit(limit.burst()),
-            counted_to: Instant::now(),
-            backlogged: false,
+            bucket: Bucket::full(&limit),
             served: 0,
             tickets: 0,
-            waiting: BTreeMap::new(),
+            queue: BTreeMap::new(),
         };
         Self {
             limit,
@@ -95,7 +92,7 @@ impl Budget {
         }
     }
 
-    /// Changes it; those who wait follow within [`LONGEST_WAIT`].
+    /// Changes it; tunnels that wait follow within [`LONGEST_WAIT`](super::bucket::LONGEST_WAIT).
     pub fn set(&self, rate: Rate, burst: Size) {
         self.limit.set(rate, burst);
     }
@@ -105,9 +102,12 @@ impl Budget {
         self.limit.rate()
     }
 
-    /// One tunnel's part in it.
+    /// The share of one tunnel.
     pub fn share(&self) -> Share<'_> {
-        Share { budget: self, had: 0 }
+        Share {
+            budget: self,
+            granted_to: 0,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -115,18 +115,18 @@ impl Budget {
     }
 }
 
-/// One tunnel's part in a budget.
+/// The share of one tunnel in a budget.
 #[derive(Debug)]
 pub struct Share<'a> {
     budget: &'a Budget,
-    /// The tag of its next request: what it has had, on the clock of those who were served.
-    had: u64,
+    /// The least tag of its next request: where its last grant ended, in bytes on the scale of all tags.
+    granted_to: u64,
 }
 
 impl Share<'_> {
-    /// Waits for its turn, and says how many bytes it has been granted: 1 to `most`.
+    /// Waits until it is served, and returns how many bytes it is granted: 1 to `most`.
     ///
-    /// `waited` is told of every wait. What is not used is [given back](Self::give_back).
+    /// `waited` is called with the length of each wait. What is not used is [given back](Self::give_back).
     pub async fn take(&mut self, most: usize, waited: impl Fn(Duration)) -> usize {
         let rate = self.budget.rate();
         if rate.is_unlimited() {
@@ -144,152 +144,140 @@ impl Share<'_> {
     /// Returns what was granted and not used.
     pub fn give_back(&mut self, bytes: usize) {
         if bytes > 0 && !self.budget.rate().is_unlimited() {
-            self.budget.lock().credit += in_credit(bytes as u64);
-            self.had = self.had.saturating_sub(bytes as u64);
+            self.budget.lock().bucket.give_back(bytes as u64);
+            self.granted_to = self.granted_to.saturating_sub(bytes as u64);
         }
     }
 
     fn take_at_once(&mut self, rate: Rate, most: usize) -> Option<usize> {
         let mut state = self.budget.lock();
-        state.count(&self.budget.limit);
-        let free = state.waiting.is_empty() && state.credit > 0;
+        state.earn(&self.budget.limit);
+        let free = state.queue.is_empty() && state.bucket.has_credit();
         free.then(|| self.grant(&mut state, rate, most, true))
     }
 
     async fn queue(&mut self, most: usize) -> usize {
-        let place = Place::of(self.budget, self.had);
+        let request = Request::queue(self.budget, self.granted_to);
         loop {
-            match place.turn() {
-                Turn::Now(rate) => {
+            match request.next() {
+                Next::Grant(rate) => {
                     let mut state = self.budget.lock();
-                    // Under one lock with the removal: nobody may slip in between.
-                    place.leave(&mut state);
+                    // Under one lock with the removal: no other request may be granted in between.
+                    request.leave(&mut state);
                     return if rate.is_unlimited() {
                         most
                     } else {
-                        self.grant(&mut state, rate, most, place.position.bulk)
+                        self.grant(&mut state, rate, most, request.position.bulk)
                     };
                 }
-                Turn::At(time) => sleep_until(time).await,
-                Turn::Later => place.wake.notified().await,
+                Next::Sleep(until) => sleep_until(until).await,
+                Next::Wait => request.wake.notified().await,
             }
         }
     }
 
     fn grant(&mut self, state: &mut State, rate: Rate, most: usize, in_turn: bool) -> usize {
         let granted = quantum(rate).min(most as u64);
-        state.credit -= in_credit(granted);
-        let tag = self.had.max(state.served);
-        // While bulk waits its clock stands still for those who go before it.
-        if in_turn || state.waiting.is_empty() {
+        state.bucket.spend(granted);
+        let tag = self.granted_to.max(state.served);
+        // A small message that is served before waiting bulk does not move the tags on.
+        if in_turn || state.queue.is_empty() {
             state.served = tag;
         }
-        self.had = tag + granted;
+        self.granted_to = tag + granted;
         usize::try_from(granted).unwrap_or(most)
     }
 }
 
-/// A place in the queue; dropped, it makes room.
-struct Place<'a> {
+/// A request in the queue, until it is dropped.
+struct Request<'a> {
     budget: &'a Budget,
     position: Position,
     wake: Arc<Notify>,
 }
 
-enum Turn {
-    Now(Rate),
-    /// It is first, and there is credit then.
-    At(Instant),
-    /// Others are before it; it will be woken.
-    Later,
+/// What a request has to do next.
+enum Next {
+    /// Take its grant: it is first, and there is credit.
+    Grant(Rate),
+    /// Sleep: it is first, and there will be credit then.
+    Sleep(Instant),
+    /// Wait to be woken: other requests are before it.
+    Wait,
 }
 
-impl<'a> Place<'a> {
-    fn of(budget: &'a Budget, had: u64) -> Self {
+impl<'a> Request<'a> {
+    fn queue(budget: &'a Budget, granted_to: u64) -> Self {
         let mut state = budget.lock();
         state.tickets += 1;
-        let tag = had.max(state.served);
+        let tag = granted_to.max(state.served);
         let position = Position {
             bulk: !state.is_sparse(tag, budget.rate()),
             tag,
             ticket: state.tickets,
         };
         let wake = Arc::new(Notify::new());
-        state.waiting.insert(position, Arc::clone(&wake));
+        state.queue.insert(position, Arc::clone(&wake));
         Self { budget, position, wake }
     }
 
-    fn turn(&self) -> Turn {
+    fn next(&self) -> Next {
         let mut state = self.budget.lock();
         let rate = self.budget.rate();
         if state
-            .waiting
+            .queue
             .first_key_value()
             .is_some_and(|(first, _)| *first != self.position)
         {
-            return Turn::Later;
+            return Next::Wait;
         }
-        state.count(&self.budget.limit);
-        if rate.is_unlimited() || state.credit > 0 {
-            return Turn::Now(rate);
+        state.earn(&self.budget.limit);
+        if rate.is_unlimited() || state.bucket.has_credit() {
+            return Next::Grant(rate);
         }
-        let missing = (1 - state.credit).unsigned_abs().div_ceil(u128::from(rate.get()));
-        let wait = Duration::from_nanos(u64::try_from(missing).unwrap_or(u64::MAX));
-        Turn::At(state.counted_to + wait.min(LONGEST_WAIT))
+        Next::Sleep(state.bucket.has_credit_at(rate))
     }
 
     fn leave(&self, state: &mut State) {
-        if state.waiting.remove(&self.position).is_some()
-            && let Some((_, next)) = state.waiting.first_key_value()
+        if state.queue.remove(&self.position).is_some()
+            && let Some((_, next)) = state.queue.first_key_value()
         {
             next.notify_one();
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Request<'_> {
     fn drop(&mut self) {
         self.leave(&mut self.budget.lock());
     }
 }
 
 impl State {
-    /// Whether a tunnel with that tag has had less than its part lately.
+    /// Whether a tunnel with that tag has lately been granted less than its share.
     fn is_sparse(&self, tag: u64, rate: Rate) -> bool {
         tag.saturating_sub(self.served) < quantum(rate)
     }
 
-    /// Earns up to now. While somebody waits, waking late is our fault and costs nothing.
-    fn count(&mut self, limit: &Limit) {
-        let elapsed = self.counted_to.elapsed();
-        self.backlogged = !self.waiting.is_empty() || (self.backlogged && elapsed <= PAUSE);
-        let excess = if self.backlogged { LATENESS } else { Duration::ZERO };
-        let rate = limit.rate();
-        let ceiling = in_credit(limit.burst()).saturating_add(earned(rate, excess));
-        self.credit = self.credit.saturating_add(earned(rate, elapsed)).min(ceiling);
-        self.counted_to += elapsed;
+    /// Earns up to now.
+    fn earn(&mut self, limit: &Limit) {
+        let is_waiting = !self.queue.is_empty();
+        self.bucket.earn(limit, is_waiting);
     }
 }
 
-/// What a request is granted at a time: 2 ms of the rate, so that whoever is next waits no longer than that.
+/// The bytes of one grant: 2 ms of the rate, so that the next request waits no longer than that.
 fn quantum(rate: Rate) -> u64 {
     (rate.get() / QUANTA_PER_SECOND).max(SMALLEST_QUANTUM)
 }
 
-fn in_credit(bytes: u64) -> i128 {
-    i128::from(bytes) * NANOS_PER_SECOND as i128
-}
-
-fn earned(rate: Rate, elapsed: Duration) -> i128 {
-    i128::try_from(u128::from(rate.get()) * elapsed.as_nanos()).unwrap_or(i128::MAX)
-}
-
 const QUANTA_PER_SECOND: u64 = 500;
-/// A slow rate is granted this much at a time, in bytes: less would be all overhead.
+/// The smallest grant, in bytes, for slow rates: less would be all overhead.
 const SMALLEST_QUANTUM: u64 = 512;
 
 #[cfg(test)]
 mod tests {
+    use super::super::bucket::LONGEST_WAIT;
     use super::*;
     use std::cell::Cell;
     use std::rc::Rc;
@@ -298,7 +286,7 @@ mod tests {
         Budget::new(rate.parse().unwrap(), burst.parse().unwrap())
     }
 
-    /// Takes as much as it gets, in pieces of at most `most`, until dropped; counts into `had`.
+    /// Takes as much as it is granted, in pieces of at most `most`, until dropped. Counts the bytes into `had`.
     async fn take_all(budget: &Budget, most: usize, had: &Cell<u64>) {
         let mut share = budget.share();
         loop {
@@ -316,9 +304,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn busy_tunnels_get_equal_parts_whatever_they_ask_for_at_a_time() {
+    async fn busy_tunnels_get_equal_shares_whatever_they_ask_for_at_a_time() {
         for (rate, n) in [("64KiB/s", 3_u64), ("10MiB/s", 8), ("1GiB/s", 5)] {
-            // The burst goes to whoever comes first.
+            // The burst goes to the first tunnel.
             let budget = budget(rate, "4KiB");
             let had: Vec<_> = (0..n).map(|_| Cell::new(0)).collect();
             let sizes = [1500, 65_536, 262_144, 9000];
@@ -338,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_one_does_not_use_the_others_get() {
+    async fn what_one_tunnel_does_not_use_is_shared_by_the_others() {
         let budget = budget("10MiB/s", "64KiB");
         let (slow, fast) = (Cell::new(0), Cell::new(0));
         let trickle = async {
@@ -382,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_gives_up_waiting_leaves_its_place_to_the_next() {
+    async fn a_request_that_is_given_up_leaves_the_queue_to_the_next() {
         let budget = budget("1KiB/s", "1KiB");
         let (one, other) = (Cell::new(0), Cell::new(0));
         budget.share().take(1024, |_| ()).await;
@@ -393,11 +381,11 @@ mod tests {
         let patient = tokio::time::timeout(Duration::from_secs(10), take_all(&budget, 1024, &other));
         patient.await.unwrap_err();
         assert!(other.get() >= 9 * 1024, "{}", other.get());
-        assert!(budget.lock().waiting.is_empty());
+        assert!(budget.lock().queue.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_changed_rate_reaches_those_who_wait() {
+    async fn a_changed_rate_reaches_requests_that_wait() {
         let budget = budget("1B/s", "1B");
         budget.share().take(1, |_| ()).await;
         let start = Instant::now();

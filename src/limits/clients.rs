@@ -1,4 +1,4 @@
-//! Knows the clients that have connections, and what all tunnels of one client share.
+//! The registry of clients: the state that all connections of one client share.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,14 +14,14 @@ use super::unfinished::Unfinished;
 use super::{ClientCaps, SharedLimits, Size};
 use crate::outcome::Refusal;
 
-/// The clients that are here now, and those that have come too often to be forgotten at once.
+/// All clients that are connected, and those that have left and whose connect rate is still remembered.
 #[derive(Debug)]
 pub struct Clients {
-    shared: Arc<Shared>,
+    registry: Arc<Registry>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Registry {
     state: Mutex<State>,
 }
 
@@ -31,46 +31,46 @@ struct State {
     burst: Size,
     caps: ClientCaps,
     known: HashMap<IpAddr, Known>,
-    /// Those that have gone, and when they can be forgotten. In the order in which they went, which is nearly that of
-    /// their times: nobody is remembered for longer than a burst takes to come back.
-    gone: VecDeque<(IpAddr, Instant)>,
+    /// Clients that have left, and when they can be forgotten. In the order in which they left, which is nearly that of
+    /// their times: a client is remembered for no longer than its burst takes to be restored.
+    left: VecDeque<(IpAddr, Instant)>,
 }
 
-/// What is known of an address.
+/// The entry of an address.
 #[derive(Debug)]
 struct Known {
     client: Weak<Client>,
-    /// Outlives the client: who closes and comes again must not begin anew.
-    pace: Arc<Gcra>,
-    /// Whether it stands among those that have gone. It may have come back since.
-    gone: bool,
+    /// Outlives the client: one that disconnects and connects again must not get a new burst.
+    connect_rate: Arc<Gcra>,
+    /// Whether it is in the queue of those that have left. It may be connected again.
+    is_queued: bool,
 }
 
-/// One client, as long as somebody holds it.
+/// One client, for as long as it has connections.
 #[derive(Debug)]
 pub struct Client {
-    /// What its tunnels share.
+    /// The budgets that its tunnels share.
     pub budgets: Budgets,
-    /// Those of its connections whose request is not complete.
+    /// Its connections without an answer.
     pub unfinished: Unfinished,
     tunnels: Arc<Slots>,
-    pace: Arc<Gcra>,
+    connect_rate: Arc<Gcra>,
     address: IpAddr,
-    shared: Arc<Shared>,
+    registry: Arc<Registry>,
 }
 
 impl Clients {
-    /// Nobody yet.
+    /// An empty registry.
     pub fn new(limits: SharedLimits, burst: Size, caps: ClientCaps) -> Self {
         let state = State {
             limits,
             burst,
             caps,
             known: HashMap::new(),
-            gone: VecDeque::new(),
+            left: VecDeque::new(),
         };
         Self {
-            shared: Arc::new(Shared {
+            registry: Arc::new(Registry {
                 state: Mutex::new(state),
             }),
         }
@@ -79,13 +79,13 @@ impl Clients {
     /// The client of that address: an IPv4 address, or the /64 of an IPv6 one, as a host may take any address in it.
     pub fn client(&self, address: IpAddr) -> Arc<Client> {
         let (address, now) = (network(address), Instant::now());
-        let mut state = self.shared.lock();
+        let mut state = self.registry.lock();
         state.forget(now);
         let (limits, burst, caps) = (state.limits, state.burst, state.caps);
         let known = state.known.entry(address).or_insert_with(|| Known {
             client: Weak::new(),
-            pace: Arc::new(Gcra::new(now)),
-            gone: false,
+            connect_rate: Arc::new(Gcra::new(now)),
+            is_queued: false,
         });
         if let Some(client) = known.client.upgrade() {
             return client;
@@ -94,28 +94,28 @@ impl Clients {
             budgets: Budgets::new(limits, burst),
             unfinished: Unfinished::new(caps.unfinished),
             tunnels: Arc::new(Slots::new(caps.tunnels)),
-            pace: Arc::clone(&known.pace),
+            connect_rate: Arc::clone(&known.connect_rate),
             address,
-            shared: Arc::clone(&self.shared),
+            registry: Arc::clone(&self.registry),
         });
         known.client = Arc::downgrade(&client);
         client
     }
 
-    /// Changes the limits of all clients, those that are here included.
+    /// Changes the limits of all clients, also of those that are connected.
     pub fn set(&self, limits: SharedLimits, burst: Size, caps: ClientCaps) {
-        let mut state = self.shared.lock();
+        let mut state = self.registry.lock();
         state.limits = limits;
         state.burst = burst;
         state.caps = caps;
-        let here: Vec<_> = state
+        let connected: Vec<_> = state
             .known
             .values()
             .filter_map(|known| known.client.upgrade())
             .collect();
-        // The last holder of a client may be this one, and its drop takes the lock.
+        // This may be the last reference to a client, and its drop takes the lock.
         drop(state);
-        for client in here {
+        for client in connected {
             client.budgets.set(limits, burst);
             client.unfinished.set(caps.unfinished);
             client.tunnels.set(caps.tunnels);
@@ -124,56 +124,56 @@ impl Clients {
 }
 
 impl Client {
-    /// Counts that it has connected.
+    /// Counts a connect.
     ///
     /// # Errors
-    /// [`Refusal::ConnectRate`]: it has done so too often.
+    /// [`Refusal::ConnectRate`]: the client has reached its connect rate.
     pub fn connects(&self) -> Result<(), Refusal> {
         let ClientCaps {
             connects_per_second,
             connects_burst: burst,
             ..
-        } = self.shared.lock().caps;
-        let kept =
-            connects_per_second.is_none_or(|per_second| self.pace.keeps(Quota { per_second, burst }, Instant::now()));
-        kept.then_some(()).ok_or(Refusal::ConnectRate)
+        } = self.registry.lock().caps;
+        let conforms = connects_per_second
+            .is_none_or(|per_second| self.connect_rate.conforms(Quota { per_second, burst }, Instant::now()));
+        conforms.then_some(()).ok_or(Refusal::ConnectRate)
     }
 
-    /// Takes one of the slots that it has for tunnels.
+    /// Takes one of its slots for tunnels.
     ///
     /// # Errors
-    /// [`Refusal::ClientFull`].
-    pub fn enter(&self) -> Result<Slot, Refusal> {
-        self.tunnels.enter().ok_or(Refusal::ClientFull)
+    /// [`Refusal::ClientFull`]: none is free.
+    pub fn take_slot(&self) -> Result<Slot, Refusal> {
+        self.tunnels.take().ok_or(Refusal::ClientFull)
     }
 }
 
-impl Shared {
+impl Registry {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 }
 
 impl State {
-    /// Forgets those that have gone for long enough. Whoever owns many networks cannot fill the memory with them: the
-    /// first of too many are forgiven.
+    /// Forgets the clients whose burst is restored. Connects from many networks cannot fill the memory: beyond
+    /// [`MOST_LEFT`], those that left first are forgotten early.
     fn forget(&mut self, now: Instant) {
-        while let Some(&(address, until)) = self.gone.front()
-            && (until <= now || self.gone.len() > MOST_GONE)
+        while let Some(&(address, until)) = self.left.front()
+            && (until <= now || self.left.len() > MOST_LEFT)
         {
-            self.gone.pop_front();
+            self.left.pop_front();
             let Some(known) = self.known.get_mut(&address) else {
                 continue;
             };
-            known.gone = false;
+            known.is_queued = false;
             if known.client.strong_count() > 0 {
                 continue;
             }
-            let owes_until = known.pace.forgotten();
-            if owes_until > now && self.gone.len() < MOST_GONE {
-                // It has been back meanwhile.
-                known.gone = true;
-                self.gone.push_back((address, owes_until));
+            let clear_at = known.connect_rate.clear_at();
+            if clear_at > now && self.left.len() < MOST_LEFT {
+                // It has connected again meanwhile.
+                known.is_queued = true;
+                self.left.push_back((address, clear_at));
             } else {
                 self.known.remove(&address);
             }
@@ -184,15 +184,15 @@ impl State {
 impl Drop for Client {
     fn drop(&mut self) {
         let now = Instant::now();
-        let mut state = self.shared.lock();
-        let State { known, gone, .. } = &mut *state;
-        // It may have come back meanwhile, as another one.
+        let mut state = self.registry.lock();
+        let State { known, left, .. } = &mut *state;
+        // The address may have connected again meanwhile, as another Client.
         if let Some(known) = known.get_mut(&self.address)
             && known.client.strong_count() == 0
-            && !known.gone
+            && !known.is_queued
         {
-            known.gone = true;
-            gone.push_back((self.address, self.pace.forgotten()));
+            known.is_queued = true;
+            left.push_back((self.address, self.connect_rate.clear_at()));
         }
         state.forget(now);
     }
@@ -205,8 +205,8 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// About 10 MiB of addresses.
-const MOST_GONE: usize = 65_536;
+/// The most clients that have left and are remembered: about 10 MiB.
+const MOST_LEFT: usize = 65_536;
 
 #[cfg(test)]
 mod tests {
@@ -219,7 +219,7 @@ mod tests {
         Clients::new(SharedLimits::default(), Size::bytes(1).unwrap(), caps)
     }
 
-    fn paced(per_second: u32, burst: u32) -> ClientCaps {
+    fn connecting(per_second: u32, burst: u32) -> ClientCaps {
         ClientCaps {
             connects_per_second: NonZeroU32::new(per_second),
             connects_burst: NonZeroU32::new(burst).unwrap(),
@@ -232,11 +232,11 @@ mod tests {
     }
 
     fn known(clients: &Clients) -> usize {
-        clients.shared.lock().known.len()
+        clients.registry.lock().known.len()
     }
 
     #[test]
-    fn a_client_is_one_as_long_as_it_is_here() {
+    fn an_address_is_one_client_for_as_long_as_it_is_connected() {
         let clients = clients(ClientCaps::default());
         let one = client(&clients, "192.0.2.1");
         assert!(Arc::ptr_eq(&one, &client(&clients, "192.0.2.1")));
@@ -249,64 +249,64 @@ mod tests {
     }
 
     #[test]
-    fn changed_limits_reach_those_who_are_here_and_those_who_come() {
+    fn changed_limits_reach_connected_clients_and_new_ones() {
         let clients = clients(ClientCaps::default());
-        let here = client(&clients, "192.0.2.1");
+        let connected = client(&clients, "192.0.2.1");
         let limits = SharedLimits {
             download: "1MiB/s".parse().unwrap(),
             ..SharedLimits::default()
         };
         let caps = ClientCaps {
             tunnels: NonZeroU32::new(1),
-            ..paced(1, 1)
+            ..connecting(1, 1)
         };
         clients.set(limits, Size::bytes(1).unwrap(), caps);
-        for client in [here, client(&clients, "192.0.2.2")] {
+        for client in [connected, client(&clients, "192.0.2.2")] {
             assert_eq!(client.budgets.of(Direction::Download).rate(), limits.download);
             assert_eq!(client.budgets.of(Direction::Upload).rate(), limits.upload);
-            let _place = client.enter().unwrap();
-            assert_eq!(client.enter().unwrap_err(), Refusal::ClientFull);
+            let _slot = client.take_slot().unwrap();
+            assert_eq!(client.take_slot().unwrap_err(), Refusal::ClientFull);
             client.connects().unwrap();
             assert_eq!(client.connects().unwrap_err(), Refusal::ConnectRate);
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_come_too_often_is_remembered_until_it_may_come_again() {
-        let clients = clients(paced(10, 3));
-        let comes = |address| client(&clients, address).connects().is_ok();
+    async fn a_client_over_its_connect_rate_is_remembered_until_it_may_connect_again() {
+        let clients = clients(connecting(10, 3));
+        let connects = |address| client(&clients, address).connects().is_ok();
         for _ in 0..3 {
-            assert!(comes("192.0.2.1"));
+            assert!(connects("192.0.2.1"));
         }
-        assert!(!comes("192.0.2.1"));
-        // The rate is of each by itself.
-        assert!(comes("192.0.2.2"));
+        assert!(!connects("192.0.2.1"));
+        // Each client has its own rate.
+        assert!(connects("192.0.2.2"));
         assert_eq!(known(&clients), 2);
         tokio::time::advance(Duration::from_millis(100)).await;
-        assert!(comes("192.0.2.1"));
-        assert!(!comes("192.0.2.1"));
+        assert!(connects("192.0.2.1"));
+        assert!(!connects("192.0.2.1"));
         tokio::time::advance(Duration::from_secs(1)).await;
-        // Whoever comes or goes sweeps.
+        // Every connect and every drop forgets.
         drop(client(&clients, "192.0.2.3"));
         assert_eq!(known(&clients), 0);
-        assert!(clients.shared.lock().gone.is_empty());
+        assert!(clients.registry.lock().left.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_that_have_gone_never_fill_the_memory() {
-        let clients = clients(paced(1, 100));
-        let stays = client(&clients, "192.0.2.1");
-        for network in 0..MOST_GONE as u128 + 1000 {
+    async fn clients_that_have_left_never_fill_the_memory() {
+        let clients = clients(connecting(1, 100));
+        let connected = client(&clients, "192.0.2.1");
+        for network in 0..MOST_LEFT as u128 + 1000 {
             let address = IpAddr::from(Ipv6Addr::from_bits(0x2001_0db8 << 96 | network << 64));
             clients.client(address).connects().unwrap();
         }
-        // One address that comes and goes stands in the queue once.
+        // An address that connects again and again is in the queue once.
         for _ in 0..90 {
             client(&clients, "192.0.2.9").connects().unwrap();
         }
-        assert!((MOST_GONE..=MOST_GONE + 2).contains(&known(&clients)));
-        assert!(clients.shared.lock().gone.len() <= MOST_GONE + 1);
-        assert!(Arc::ptr_eq(&stays, &client(&clients, "192.0.2.1")));
+        assert!((MOST_LEFT..=MOST_LEFT + 2).contains(&known(&clients)));
+        assert!(clients.registry.lock().left.len() <= MOST_LEFT + 1);
+        assert!(Arc::ptr_eq(&connected, &client(&clients, "192.0.2.1")));
         tokio::time::advance(Duration::from_secs(100)).await;
         drop(client(&clients, "192.0.2.9"));
         assert_eq!(known(&clients), 1);

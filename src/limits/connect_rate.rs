@@ -1,4 +1,4 @@
-//! Spaces events out: so many a second, and some at once after a pause.
+//! Limits the rate of connects: a number per second in the long run, and a burst after a pause.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -6,42 +6,42 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How often something may happen.
+/// A rate of events and a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// So often in the long run.
+    /// Events per second in the long run.
     pub per_second: NonZeroU32,
-    /// So often at once.
+    /// Events at once, after a pause.
     pub burst: NonZeroU32,
 }
 
-/// How one has kept to a tempo: the virtual scheduling of ITU-T I.371, one instant instead of a bucket and a clock.
+/// The generic cell rate algorithm in its virtual scheduling form (ITU-T I.371): one instant is all its state.
 #[derive(Debug)]
 pub struct Gcra {
-    /// When the next event would be due, had all of them come evenly.
+    /// The theoretical arrival time of the next event.
     due: Mutex<Instant>,
 }
 
 impl Gcra {
-    /// Nothing has happened before `now`.
+    /// The state without any event before `now`.
     pub fn new(now: Instant) -> Self {
         Self { due: Mutex::new(now) }
     }
 
-    /// Whether it may happen now, which is counted if it may.
-    pub fn keeps(&self, tempo: Quota, now: Instant) -> bool {
-        let interval = Duration::from_secs(1) / tempo.per_second.get();
-        let ahead = interval.saturating_mul(tempo.burst.get() - 1);
+    /// Whether an event conforms to the quota now. Only an event that conforms is counted.
+    pub fn conforms(&self, quota: Quota, now: Instant) -> bool {
+        let interval = Duration::from_secs(1) / quota.per_second.get();
+        let ahead = interval.saturating_mul(quota.burst.get() - 1);
         let mut due = self.due.lock();
-        let may = due.saturating_duration_since(now) <= ahead;
-        if may {
+        let conforms = due.saturating_duration_since(now) <= ahead;
+        if conforms {
             *due = (*due).max(now) + interval;
         }
-        may
+        conforms
     }
 
-    /// When it is as if nothing had ever happened.
-    pub fn forgotten(&self) -> Instant {
+    /// When the state will be the same as without any event.
+    pub fn clear_at(&self) -> Instant {
         *self.due.lock()
     }
 }
@@ -50,7 +50,7 @@ impl Gcra {
 mod tests {
     use super::*;
 
-    fn tempo(per_second: u32, burst: u32) -> Quota {
+    fn quota(per_second: u32, burst: u32) -> Quota {
         Quota {
             per_second: NonZeroU32::new(per_second).unwrap(),
             burst: NonZeroU32::new(burst).unwrap(),
@@ -58,35 +58,35 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_exact_and_comes_back_with_time() {
+    fn a_burst_is_exact_and_is_restored_with_time() {
         let start = Instant::now();
-        let (pace, tempo) = (Gcra::new(start), tempo(10, 5));
-        let passed = |now| (0..100).filter(|_| pace.keeps(tempo, now)).count();
-        assert_eq!(passed(start), 5);
-        assert_eq!(passed(start + Duration::from_millis(99)), 0);
-        assert_eq!(passed(start + Duration::from_millis(100)), 1);
-        assert_eq!(passed(start + Duration::from_millis(400)), 3);
-        assert_eq!(passed(start + Duration::from_secs(3600)), 5);
+        let (gcra, quota) = (Gcra::new(start), quota(10, 5));
+        let conforming = |now| (0..100).filter(|_| gcra.conforms(quota, now)).count();
+        assert_eq!(conforming(start), 5);
+        assert_eq!(conforming(start + Duration::from_millis(99)), 0);
+        assert_eq!(conforming(start + Duration::from_millis(100)), 1);
+        assert_eq!(conforming(start + Duration::from_millis(400)), 3);
+        assert_eq!(conforming(start + Duration::from_secs(3600)), 5);
     }
 
     #[test]
-    fn in_the_long_run_it_is_the_rate() {
+    fn the_mean_in_the_long_run_is_the_rate() {
         let start = Instant::now();
-        let (pace, tempo) = (Gcra::new(start), tempo(50, 200));
-        let passed = (0..10_000)
-            .filter(|&millis| pace.keeps(tempo, start + Duration::from_millis(millis)))
+        let (gcra, quota) = (Gcra::new(start), quota(50, 200));
+        let conforming = (0..10_000)
+            .filter(|&millis| gcra.conforms(quota, start + Duration::from_millis(millis)))
             .count();
-        assert_eq!(passed, 200 + 50 * 10 - 1);
+        assert_eq!(conforming, 200 + 50 * 10 - 1);
     }
 
     #[test]
-    fn who_is_refused_owes_nothing_for_it() {
+    fn an_event_that_does_not_conform_is_not_counted() {
         let start = Instant::now();
-        let (pace, tempo) = (Gcra::new(start), tempo(1, 1));
-        assert!(pace.keeps(tempo, start));
+        let (gcra, quota) = (Gcra::new(start), quota(1, 1));
+        assert!(gcra.conforms(quota, start));
         for _ in 0..100 {
-            assert!(!pace.keeps(tempo, start));
+            assert!(!gcra.conforms(quota, start));
         }
-        assert_eq!(pace.forgotten(), start + Duration::from_secs(1));
+        assert_eq!(gcra.clear_at(), start + Duration::from_secs(1));
     }
 }

@@ -1,4 +1,4 @@
-//! Raises the limit of open files, and works out what it leaves room for.
+//! Raises the limit of open files, and computes the caps that fit it.
 
 use std::num::NonZeroU32;
 
@@ -7,7 +7,7 @@ use tracing::warn;
 
 use super::TotalCaps;
 
-/// How many descriptors the process may have.
+/// The number of descriptors that the process may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors {
     /// `None` is any number.
@@ -31,19 +31,19 @@ impl Descriptors {
         }
     }
 
-    /// How many there may be; `None` is any number.
+    /// That number; `None` is any.
     pub fn most(self) -> Option<u64> {
         self.most
     }
 
-    /// How many pipes fit, of so many that are wanted: at most an eighth of the descriptors is in them.
+    /// The number of pipes that fit, at most `wanted`: they take at most an eighth of the descriptors.
     pub fn pipes(self, wanted: usize) -> usize {
         let fit = self.most.and_then(|most| usize::try_from(most / 16).ok());
         fit.map_or(wanted, |fit| wanted.min(fit))
     }
 
-    /// The caps that can be kept, beside so many pipes. A tunnel takes two descriptors and a connection one: what is
-    /// over the caps is told so and sent away, what is over the descriptors is not even accepted.
+    /// The caps lowered to what fits beside so many pipes. A tunnel takes two descriptors, a connection without one takes
+    /// one. A connection beyond the caps is refused with a reason; one beyond the descriptors cannot even be accepted.
     pub fn fitting(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
         let Some(most) = self.most else { return caps };
         let pipes = 2 * u64::try_from(pipes).unwrap_or(u64::MAX / 2);
@@ -57,13 +57,13 @@ impl Descriptors {
     }
 }
 
-fn at_most(cap: Option<NonZeroU32>, room: u64) -> NonZeroU32 {
-    let room = u32::try_from(room).unwrap_or(u32::MAX);
-    let room = NonZeroU32::new(room).unwrap_or(NonZeroU32::MIN);
-    cap.map_or(room, |cap| cap.min(room))
+fn at_most(cap: Option<NonZeroU32>, fitting: u64) -> NonZeroU32 {
+    let fitting = u32::try_from(fitting).unwrap_or(u32::MAX);
+    let fitting = NonZeroU32::new(fitting).unwrap_or(NonZeroU32::MIN);
+    cap.map_or(fitting, |cap| cap.min(fitting))
 }
 
-/// For the admin port's connections, the listeners, the API server's, files and the runtime.
+/// Descriptors for listeners, the connections of the admin port and to the API server, files and the runtime.
 const RESERVED: u64 = 128;
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_there_may_be_fits_the_descriptors() {
+    fn the_caps_fit_the_descriptors() {
         for most in [64, 256, 1024, 4096, 65_536, 1 << 20] {
             let descriptors = Descriptors { most: Some(most) };
             let pipes = descriptors.pipes(128);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_the_caps_are_as_they_are() {
+    fn without_a_limit_of_descriptors_the_caps_are_not_lowered() {
         let unlimited = Descriptors { most: None };
         assert_eq!(unlimited.pipes(128), 128);
         assert_eq!(unlimited.fitting(TotalCaps::default(), 128), TotalCaps::default());

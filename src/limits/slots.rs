@@ -1,10 +1,10 @@
-//! Counts who may be somewhere at once: so many slots, each free again when it is dropped.
+//! A counted resource: a fixed number of slots, each taken by a permit and free again when the permit is dropped.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// So many slots, of which some are taken. How many there are may change while they are.
+/// A number of slots, of which some are taken. The number may change at any time.
 #[derive(Debug)]
 pub struct Slots {
     taken: AtomicU32,
@@ -12,26 +12,31 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// So many free slots; `None` for any number.
+    /// Slots that are all free. `None` is any number of them.
     pub fn new(most: Option<NonZeroU32>) -> Self {
+        Self::exactly(number(most))
+    }
+
+    /// As many slots, all free, which may be none at all.
+    pub(crate) fn exactly(most: u32) -> Self {
         Self {
             taken: AtomicU32::new(0),
-            most: AtomicU32::new(number(most)),
+            most: AtomicU32::new(most),
         }
     }
 
-    /// Changes how many there are. Those that are taken stay so: with fewer slots nobody is thrown out.
+    /// Changes the number of slots. Permits that are out stay valid, even if they are more.
     pub fn set(&self, most: Option<NonZeroU32>) {
         self.most.store(number(most), Ordering::Relaxed);
     }
 
-    /// How many are taken.
+    /// The number of slots that are taken.
     pub fn taken(&self) -> u32 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Takes a slot, if one is free.
-    pub fn enter(self: &Arc<Self>) -> Option<Slot> {
+    /// Takes a slot; `None` if no slot is free.
+    pub fn take(self: &Arc<Self>) -> Option<Slot> {
         let most = self.most.load(Ordering::Relaxed);
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
@@ -42,9 +47,9 @@ impl Slots {
     }
 }
 
-/// A slot, free again when it is dropped.
+/// The permit for one slot, which is free again when this is dropped.
 #[derive(Debug)]
-#[must_use = "dropping it gives the slot away"]
+#[must_use = "dropping it frees the slot"]
 pub struct Slot {
     of: Arc<Slots>,
 }
@@ -64,32 +69,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_enter_than_there_are_slots() {
+    fn no_more_slots_are_taken_than_there_are() {
         let slots = Arc::new(Slots::new(NonZeroU32::new(2)));
-        let first = slots.enter().unwrap();
-        let _second = slots.enter().unwrap();
-        assert!(slots.enter().is_none());
+        let first = slots.take().unwrap();
+        let _second = slots.take().unwrap();
+        assert!(slots.take().is_none());
         drop(first);
-        let third = slots.enter().unwrap();
-        assert!(slots.enter().is_none());
+        let third = slots.take().unwrap();
+        assert!(slots.take().is_none());
         slots.set(NonZeroU32::new(1));
         drop(third);
-        assert!(slots.enter().is_none());
+        assert!(slots.take().is_none());
         slots.set(None);
-        let _more: Vec<_> = (0..10).map(|_| slots.enter().unwrap()).collect();
+        let _more: Vec<_> = (0..10).map(|_| slots.take().unwrap()).collect();
     }
 
     #[test]
-    fn of_many_at_once_exactly_so_many_enter() {
+    fn threads_that_race_take_exactly_as_many_slots_as_there_are() {
         let slots = Arc::new(Slots::new(NonZeroU32::new(100)));
-        let entered: usize = std::thread::scope(|scope| {
+        let taken: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| (0..1000).filter_map(|_| slots.enter()).collect::<Vec<_>>()))
+                .map(|_| scope.spawn(|| (0..1000).filter_map(|_| slots.take()).collect::<Vec<_>>()))
                 .collect();
             let held: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
             held.iter().map(Vec::len).sum()
         });
-        assert_eq!(entered, 100);
-        assert_eq!(slots.taken.load(Ordering::Relaxed), 0);
+        assert_eq!(taken, 100);
+        assert_eq!(slots.taken(), 0);
     }
 }

@@ -1,76 +1,34 @@
-//! Keeps one direction of a tunnel at its rate: a token bucket that loses no byte to rounding or to late timers.
+//! Keeps one direction of a tunnel at its rate.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::{Rate, Size};
+use super::Rate;
+use super::bucket::{Bucket, Limit};
 
-/// A rate and a burst that can be changed while tunnels run under them.
-#[derive(Debug)]
-pub struct Limit {
-    rate: AtomicU64,
-    burst: AtomicU64,
-}
-
-impl Limit {
-    /// A limit at that rate and burst.
-    pub fn new(rate: Rate, burst: Size) -> Self {
-        Self {
-            rate: AtomicU64::new(rate.get()),
-            burst: AtomicU64::new(burst.get()),
-        }
-    }
-
-    /// Changes both; a running tunnel follows within [`LONGEST_WAIT`].
-    pub fn set(&self, rate: Rate, burst: Size) {
-        self.rate.store(rate.get(), Ordering::Relaxed);
-        self.burst.store(burst.get(), Ordering::Relaxed);
-    }
-
-    /// The rate in force.
-    pub fn rate(&self) -> Rate {
-        Rate::per_second(self.rate.load(Ordering::Relaxed)).unwrap_or(Rate::UNLIMITED)
-    }
-
-    /// The burst in force, in bytes.
-    pub(crate) fn burst(&self) -> u64 {
-        self.burst.load(Ordering::Relaxed)
-    }
-}
-
-/// The bucket of one direction of one tunnel.
-///
-/// Credit is kept in byte-nanoseconds, so nothing is rounded away: at 600 MB/s whole nanoseconds a byte would be 66 %
-/// off. Being woken late is our fault, not the flow's: a flow that has had to wait keeps what it earns for that long
-/// even above the burst, until it pauses by itself.
+/// The throttle of one direction of one tunnel. What is moved beyond the credit, such as early data, is forgiven.
 #[derive(Debug)]
 pub struct Throttle<'a> {
     limit: &'a Limit,
-    credit: u128,
-    /// It had to wait for credit, and has not paused since.
-    backlogged: bool,
+    bucket: Bucket,
     /// There was no limit at the last call: a limit that comes now starts with a full bucket.
-    unlimited: bool,
-    counted_to: Instant,
+    is_unlimited: bool,
 }
 
 impl<'a> Throttle<'a> {
-    /// A full bucket.
+    /// A throttle with a full bucket.
     pub fn new(limit: &'a Limit) -> Self {
         Self {
             limit,
-            credit: in_credit(limit.burst()),
-            backlogged: false,
-            unlimited: false,
-            counted_to: Instant::now(),
+            bucket: Bucket::full(limit),
+            is_unlimited: false,
         }
     }
 
-    /// Waits until it pays to move bytes, and says how many may be moved now: 1 to `most`.
+    /// Waits until enough bytes for a wake-up may be moved, and returns how many: 1 to `most`.
     ///
-    /// `waited` is told of every wait for credit. What is moved then must be [`spent`](Self::spend).
+    /// `waited` is called with the length of each wait for credit. What is moved then must be [`spent`](Self::spend).
     pub async fn admit(&mut self, most: usize, waited: impl Fn(Duration)) -> usize {
         loop {
             match self.admit_at_once(most) {
@@ -84,15 +42,15 @@ impl<'a> Throttle<'a> {
     /// The error is the rate to wait for.
     fn admit_at_once(&mut self, most: usize) -> Result<usize, Rate> {
         let rate = self.limit.rate();
-        if self.unlimited && !rate.is_unlimited() {
+        if self.is_unlimited && !rate.is_unlimited() {
             *self = Self::new(self.limit);
         }
-        self.unlimited = rate.is_unlimited();
-        if self.unlimited {
+        self.is_unlimited = rate.is_unlimited();
+        if self.is_unlimited {
             return Ok(most);
         }
-        self.count(rate);
-        let available = self.available();
+        self.bucket.earn(self.limit, false);
+        let available = self.bucket.available();
         if available < worth_moving(rate).min(self.limit.burst()).min(most as u64) {
             return Err(rate);
         }
@@ -101,87 +59,47 @@ impl<'a> Throttle<'a> {
 
     /// Takes what was moved from the bucket.
     pub fn spend(&mut self, bytes: usize) {
-        if self.unlimited {
+        if self.is_unlimited {
             return;
         }
-        self.count(self.limit.rate());
-        self.credit = self.credit.saturating_sub(in_credit(bytes as u64));
+        self.bucket.earn(self.limit, false);
+        self.bucket.spend(bytes as u64);
+        self.bucket.forgive_debt();
     }
 
+    /// Sleeps until a quantum of credit is there, and returns how long that took.
     async fn sleep_for_credit(&mut self, rate: Rate) -> Duration {
-        let asleep = self.counted_to;
-        let missing = in_credit(self.worth_waiting_for(rate)).saturating_sub(self.credit);
-        let nanos = u64::try_from(missing.div_ceil(u128::from(rate.get()))).unwrap_or(u64::MAX);
-        sleep_until(asleep + Duration::from_nanos(nanos).min(LONGEST_WAIT)).await;
-        self.backlogged = true;
-        let slept = asleep.elapsed();
-        self.earn(rate, slept);
-        slept
-    }
-
-    /// Earns up to now. A flow that paused by itself is back at its burst.
-    fn count(&mut self, rate: Rate) {
-        let elapsed = self.counted_to.elapsed();
-        if elapsed > PAUSE {
-            self.backlogged = false;
-        }
-        self.earn(rate, elapsed);
-    }
-
-    fn earn(&mut self, rate: Rate, elapsed: Duration) {
-        let excess = if self.backlogged { LATENESS } else { Duration::ZERO };
-        let ceiling = in_credit(self.limit.burst()) + earned(rate, excess);
-        self.credit = (self.credit + earned(rate, elapsed)).min(ceiling);
-        self.counted_to += elapsed;
-    }
-
-    fn available(&self) -> u64 {
-        u64::try_from(self.credit / NANOS_PER_SECOND).unwrap_or(u64::MAX)
+        let asleep = Instant::now();
+        sleep_until(self.bucket.available_at(self.worth_waiting_for(rate), rate)).await;
+        self.bucket.earn(self.limit, true);
+        asleep.elapsed()
     }
 
     /// How many bytes to sleep for: those of one quantum of time, within the burst.
     fn worth_waiting_for(&self, rate: Rate) -> u64 {
-        let quantum = u128::from(rate.get()) * QUANTUM.as_nanos() / NANOS_PER_SECOND;
-        u64::try_from(quantum)
-            .unwrap_or(u64::MAX)
-            .min(self.limit.burst())
-            .max(1)
+        (rate.get() / QUANTA_PER_SECOND).min(self.limit.burst()).max(1)
     }
 }
 
-/// Below this a wake-up costs more than the bytes are worth; slow rates make do with less.
+/// The fewest bytes that are worth a wake-up. A slow rate makes do with less.
 fn worth_moving(rate: Rate) -> u64 {
     (rate.get() / MOVES_PER_SECOND).clamp(1, SMALLEST_MOVE)
 }
 
-fn in_credit(bytes: u64) -> u128 {
-    u128::from(bytes) * NANOS_PER_SECOND
-}
-
-fn earned(rate: Rate, elapsed: Duration) -> u128 {
-    u128::from(rate.get()) * elapsed.as_nanos()
-}
-
-/// The longest sleep for credit, so that a changed limit is seen soon.
-pub const LONGEST_WAIT: Duration = Duration::from_millis(100);
-
-/// Credit is counted in bytes times this.
-pub(crate) const NANOS_PER_SECOND: u128 = 1_000_000_000;
-/// How much time's worth of bytes a sleep is for: 20 wake-ups a second, whatever the rate.
+/// A sleep is for 50 ms worth of bytes: 20 wake-ups a second, whatever the rate.
 ///
 /// A flow that sleeps finds caches and processor cold, which costs more than the bytes do. Any longer, and a second
 /// would no longer be within 10 % of the rate.
-const QUANTUM: Duration = Duration::from_millis(50);
+const QUANTA_PER_SECOND: u64 = 20;
 /// A quarter of a quantum is worth moving.
 const MOVES_PER_SECOND: u64 = 80;
+/// 64 KiB are worth moving at any rate.
 const SMALLEST_MOVE: u64 = 64 * 1024;
-/// A flow that was away longer than this had nothing to send, or nobody to take it.
-pub(crate) const PAUSE: Duration = Duration::from_millis(5);
-/// How late a flow may be woken without losing by it.
-pub(crate) const LATENESS: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
+    use super::super::Size;
+    use super::super::bucket::LONGEST_WAIT;
     use super::*;
     use proptest::prelude::*;
 
@@ -189,7 +107,7 @@ mod tests {
         Limit::new(rate.parse().unwrap(), burst.parse().unwrap())
     }
 
-    /// Moves as fast as it may for that long, in pieces of at most `most`, and counts.
+    /// Moves as fast as the throttle lets it for that long, in pieces of at most `most`. Returns the bytes moved.
     async fn run(throttle: &mut Throttle<'_>, most: usize, period: Duration) -> u64 {
         let end = Instant::now() + period;
         let mut moved = 0;
@@ -218,7 +136,7 @@ mod tests {
                 let limit = limit(rate, burst);
                 let rate = limit.rate().get();
                 let mut throttle = Throttle::new(&limit);
-                throttle.credit = 0;
+                throttle.spend(1 << 20);
                 let mut total = 0;
                 for _ in 0..5 {
                     let second = run(&mut throttle, most, Duration::from_secs(1)).await;
@@ -234,7 +152,7 @@ mod tests {
     async fn the_slowest_rate_still_moves() {
         let limit = limit("1B/s", "1MiB");
         let mut throttle = Throttle::new(&limit);
-        throttle.credit = 0;
+        throttle.spend(1 << 20);
         let start = Instant::now();
         for _ in 0..10 {
             assert_eq!(throttle.admit(65_536, |_| ()).await, 1);
@@ -297,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_changed_limit_is_followed_by_one_that_waits() {
+    async fn a_changed_limit_reaches_a_flow_that_waits() {
         let limit = limit("1B/s", "1B");
         let mut throttle = Throttle::new(&limit);
         throttle.spend(1);
@@ -344,7 +262,7 @@ mod tests {
                     else { break };
                     throttle.spend(admitted);
                     moved += admitted as u128;
-                    let allowed = u128::from(burst) + u128::from(rate) * start.elapsed().as_nanos() / NANOS_PER_SECOND;
+                    let allowed = u128::from(burst) + u128::from(rate) * start.elapsed().as_nanos() / 1_000_000_000;
                     prop_assert!(moved <= allowed + 1, "{moved} moved, {allowed} allowed");
                     tokio::time::advance(Duration::from_millis(pause)).await;
                 }

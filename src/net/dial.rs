@@ -11,12 +11,12 @@ use tokio::time::{Instant, timeout_at};
 use super::socket;
 use crate::outcome::Refusal;
 
-/// How long a dial may take.
+/// The longest that a dial may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// One address.
+    /// At one address.
     pub dial_try: Duration,
-    /// All of them together.
+    /// At all addresses together.
     pub dial: Duration,
 }
 
@@ -32,18 +32,18 @@ impl Default for Options {
 /// A connection to a target, for one client only: never pooled, never opened ahead.
 #[derive(Debug)]
 pub struct Upstream {
-    /// The connected socket, prepared.
+    /// The connected socket, with its [options](socket::prepare) set.
     pub stream: TcpStream,
-    /// Which of the addresses it was.
+    /// The address that it is connected to.
     pub address: SocketAddr,
 }
 
 /// Tries the addresses in turn, beginning with the one at `start` (modulo their number), until one connects.
 ///
-/// The caller spreads the load by counting `start` up. Dropping the future ends the attempt that is under way.
+/// The caller spreads the load by counting `start` up. Dropping the future ends the attempt that is in progress.
 ///
 /// # Errors
-/// The refusal that the last address earned: all of them failed.
+/// The refusal for the last address, if all of them failed.
 pub async fn dial(addresses: &[SocketAddr], start: usize, options: &Options) -> Result<Upstream, Refusal> {
     let deadline = Instant::now() + options.dial;
     let mut refusal = Refusal::NoEndpoint;
@@ -70,7 +70,7 @@ fn in_turn(addresses: &[SocketAddr], start: usize) -> impl Iterator<Item = Socke
 async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
     // A dial to a free port of this host's ephemeral range can pick that very port as its own and connect to itself
-    // (TCP simultaneous open): nobody is listening there.
+    // (TCP simultaneous open), where no server listens.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -84,7 +84,7 @@ fn classify(error: &io::Error) -> Refusal {
             Refusal::Exhausted
         }
         Some(Errno::TIMEDOUT) => Refusal::DialTimeout,
-        // ENOTCONN: it was connected, and reset before we could look at it.
+        // ENOTCONN: it was connected, and reset before its addresses were read.
         Some(Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOTCONN) => Refusal::TargetRefused,
         Some(_) => Refusal::TargetUnreachable,
         None if error.kind() == io::ErrorKind::ConnectionRefused => Refusal::TargetRefused,
@@ -103,7 +103,7 @@ mod tests {
         (listener, address)
     }
 
-    /// An address of loopback where nobody listens.
+    /// An address of loopback without a listener.
     async fn closed() -> SocketAddr {
         listening().await.1
     }

@@ -1,4 +1,4 @@
-//! Binds the public port and accepts from it, surviving a full descriptor table.
+//! Binds a public port and accepts connections from it, even when the process runs out of descriptors.
 
 use std::future::Future;
 use std::io;
@@ -55,9 +55,9 @@ pub fn bind(options: &Options) -> io::Result<TcpListener> {
 
 /// Hands every connection to `serve`, which must not block, until `stop` completes.
 ///
-/// At the descriptor limit it pauses instead of spinning, and calls `paused` once for each pause. When stopped it
-/// still hands over what the kernel has accepted already: closing the listener would reset those clients. A port that
-/// is shared is left gently, which takes a moment.
+/// At the descriptor limit it pauses instead of spinning, and calls `paused` once for each pause. When stopped it still
+/// hands over the connections in the backlog: closing the listener would reset them. A shared port is left gently,
+/// which takes [`TAPER`].
 pub async fn accept(
     listener: TcpListener,
     stop: impl Future<Output = ()>,
@@ -70,16 +70,16 @@ pub async fn accept(
         accept_until(sleep(TAPER), &listener, &mut serve, &mut paused).await;
     }
     if let Ok(listener) = listener.into_std() {
-        hand_over_the_queue(&listener, serve);
+        hand_over_the_backlog(&listener, serve);
     }
 }
 
-/// Makes the kernel keep nothing about handshakes that begin from now on.
+/// Makes the kernel keep no state for TCP handshakes that begin from now on.
 ///
-/// A close resets the handshakes that the kernel still has for this listener, even if another process listens there
-/// (unless net.ipv4.tcp_migrate_req is on). With a backlog of 0 it answers a SYN with a cookie instead: whoever
-/// listens when the client confirms it has the connection. Without cookies (net.ipv4.tcp_syncookies) it drops the SYN,
-/// and the client sends it again a second later.
+/// A close resets the handshakes that the kernel holds for this listener, even if another process listens on the port
+/// (unless net.ipv4.tcp_migrate_req is on). With a backlog of 0 it answers a SYN with a cookie instead: the process that
+/// listens when the client confirms the cookie has the connection. Without cookies (net.ipv4.tcp_syncookies) it drops
+/// the SYN, and the client sends it again a second later.
 fn taper(listener: &TcpListener) {
     if let Err(error) = rustix::net::listen(listener, 0) {
         warn!(%error, "cannot leave the shared port gently");
@@ -95,7 +95,7 @@ async fn accept_until(
     let mut stop = pin!(stop);
     let mut at_once = 0;
     loop {
-        // Whoever has to go for those who come does so when it is run, and keeps its descriptor until then.
+        // A pending connection that is evicted for a new one keeps its descriptor until its task has run.
         at_once += 1;
         if at_once > MOST_AT_ONCE {
             at_once = 1;
@@ -122,8 +122,8 @@ async fn accept_until(
     }
 }
 
-/// Accepts without waiting until the queue is empty; bounded, as clients may still be coming.
-fn hand_over_the_queue(listener: &std::net::TcpListener, mut serve: impl FnMut(TcpStream, SocketAddr)) {
+/// Accepts without waiting until the backlog is empty; bounded, as clients may still be connecting.
+fn hand_over_the_backlog(listener: &std::net::TcpListener, mut serve: impl FnMut(TcpStream, SocketAddr)) {
     for _ in 0..BACKLOG {
         let Ok((stream, peer)) = listener.accept() else { return };
         if stream.set_nonblocking(true).is_ok()
@@ -134,14 +134,14 @@ fn hand_over_the_queue(listener: &std::net::TcpListener, mut serve: impl FnMut(T
     }
 }
 
-/// A client of a dual-stack socket as it knows itself: `192.0.2.1`, not `::ffff:192.0.2.1`.
+/// The address of a client of a dual-stack socket: `192.0.2.1`, not `::ffff:192.0.2.1`.
 fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
 
 /// Whether the error belongs to the connection that was about to be accepted (accept(2), "Error handling").
 ///
-/// All others, EMFILE, ENFILE, ENOBUFS and ENOMEM above all, would come back at once: a plain loop spins on them.
+/// All others, such as EMFILE, ENFILE, ENOBUFS and ENOMEM, come back at once: a plain loop would spin on them.
 fn concerns_one_client(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -165,10 +165,11 @@ fn concerns_one_client(error: &io::Error) -> bool {
 
 /// tokio's default is 1,024: of 2,000 clients at once half wait a second for their second SYN.
 const BACKLOG: i32 = 4096;
-/// Of a burst of clients, which may push as many others out: far less than the descriptors that are kept free.
+/// Connections accepted before other tasks run. Each may evict another: far fewer than the descriptors kept free.
 const MOST_AT_ONCE: usize = 16;
 const PAUSE: Duration = Duration::from_millis(100);
-/// By then the handshakes that had begun are over: a confirmation that was lost is sent again after a second.
+/// How long a shared port is left: by then the handshakes that had begun are over, as a lost ACK is sent again after a
+/// second.
 const TAPER: Duration = Duration::from_millis(1500);
 
 #[cfg(test)]
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_burst_of_clients_does_not_run_ahead_of_those_who_serve_it() {
+    async fn a_burst_of_connections_is_accepted_in_parts_so_that_their_tasks_run() {
         const CLIENTS: usize = 100;
         let listener = bind(&loopback()).unwrap();
         let address = listener.local_addr().unwrap();
@@ -215,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn only_errors_of_one_client_are_passed_over() {
-        for (errno, passed_over) in [
+    fn only_errors_of_one_connection_are_ignored() {
+        for (errno, ignored) in [
             (Errno::CONNABORTED, true),
             (Errno::PERM, true),
             (Errno::MFILE, false),
@@ -225,7 +226,7 @@ mod tests {
             (Errno::NOMEM, false),
             (Errno::BADF, false),
         ] {
-            assert_eq!(concerns_one_client(&errno.into()), passed_over, "{errno:?}");
+            assert_eq!(concerns_one_client(&errno.into()), ignored, "{errno:?}");
         }
     }
 
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_it_accepts_is_prepared() {
+    async fn accepted_sockets_have_their_options() {
         let listener = bind(&loopback()).unwrap();
         let address = listener.local_addr().unwrap();
         let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_kernel_accepted_before_the_stop_is_still_served() {
+    async fn connections_in_the_backlog_at_the_stop_are_still_served() {
         let listener = bind(&loopback()).unwrap();
         let address = listener.local_addr().unwrap();
         let clients: Vec<_> = (0..10)
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_is_shared_only_by_those_who_say_so() {
+    async fn a_port_is_shared_only_if_both_listeners_want_it() {
         let shared = Options {
             reuse_port: true,
             ..loopback()
@@ -285,9 +286,9 @@ mod tests {
         assert_eq!(second.local_addr().unwrap(), there.address);
     }
 
-    /// Clients come all the time while listeners of a shared port come and go.
+    /// Clients connect all the time while one of two listeners leaves.
     #[tokio::test]
-    async fn nobody_is_lost_when_a_listener_of_a_shared_port_leaves() {
+    async fn no_connection_is_lost_when_a_listener_of_a_shared_port_leaves() {
         let mut options = Options {
             reuse_port: true,
             ..loopback()

@@ -1,7 +1,7 @@
-//! Reads and writes the PROXY protocol header, in which whoever passes a connection on says whose it is.
+//! Reads and writes the PROXY protocol header, in which a proxy names the client of a connection that it forwards.
 //!
-//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. The crate `ppp` checks this one in the tests; in its
-//! place it would refuse an UNKNOWN with more than four words and a LOCAL of an unknown family, which have to pass.
+//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. The crate `ppp` is the oracle of the tests. It cannot
+//! be the parser: it refuses an UNKNOWN with more than four words and a LOCAL of an unknown family, which are valid.
 
 use std::fmt;
 use std::io;
@@ -17,31 +17,31 @@ use crate::outcome::Refusal;
 mod v1;
 mod v2;
 
-/// From whom a port takes headers.
+/// The peers from which a port takes headers.
 ///
 /// There is no "if there is one": behind a load balancer that adds none, a client could write its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// From nobody: a connection is of whom it comes from.
+    /// None: the peer of a connection is its client.
     #[default]
     Off,
-    /// From each of these networks, and every connection must begin with one; from anywhere else nothing is taken.
+    /// Those in these networks, whose connections must all begin with a header. Other peers are refused.
     Required {
         /// At least one.
         trusted: Box<[IpNet]>,
     },
 }
 
-/// The two ends of a connection, as its first proxy saw them.
+/// The addresses of a connection between a client and the first proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// Whose connection it is.
+    /// The client's.
     pub source: SocketAddr,
-    /// Where that client connected to.
+    /// The one that the client connected to.
     pub destination: SocketAddr,
 }
 
-/// A format of the header.
+/// The format of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// A line of text.
@@ -50,9 +50,9 @@ pub enum Version {
     V2,
 }
 
-/// Takes the header off a connection, if there has to be one. `None`: the connection is of whom it comes from.
+/// Reads the header of a connection, if the policy requires one. `None`: the peer is the client.
 ///
-/// Not a byte behind the header is taken: whatever is spoken there finds the socket as if there had been none.
+/// No byte behind the header is read.
 ///
 /// # Errors
 /// [`Refusal::UntrustedProxy`], [`Refusal::BadProxyHeader`], [`Refusal::NoRequest`] or [`Refusal::ClientLeft`].
@@ -63,54 +63,54 @@ pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Resu
     if !trusted.iter().any(|network| network.contains(&peer)) {
         return Err(Refusal::UntrustedProxy);
     }
-    // Boxed: most ports have no header, and need no room for one.
-    let header = Box::pin(take(stream)).await?;
+    // Boxed: most ports have no header.
+    let header = Box::pin(read_header(stream)).await?;
     parse(&header).map_err(|Malformed| Refusal::BadProxyHeader)
 }
 
-/// Writes a header. It fits the send buffer of a fresh socket, so that this does not wait.
+/// Writes a header. It fits the send buffer of a new socket, so this does not wait.
 ///
 /// # Errors
 /// What write(2) says.
-pub async fn write(stream: &mut TcpStream, version: Version, passage: &Addresses) -> io::Result<()> {
-    stream.write_all(&encode(version, passage)).await
+pub async fn write(stream: &mut TcpStream, version: Version, addresses: &Addresses) -> io::Result<()> {
+    stream.write_all(&encode(version, addresses)).await
 }
 
-/// A header that says whose connection it is.
-pub fn encode(version: Version, passage: &Addresses) -> Vec<u8> {
+/// The bytes of a header with these addresses.
+pub fn encode(version: Version, addresses: &Addresses) -> Vec<u8> {
     match version {
-        Version::V1 => v1::encode(passage),
-        Version::V2 => v2::encode(passage),
+        Version::V1 => v1::encode(addresses),
+        Version::V2 => v2::encode(addresses),
     }
 }
 
-/// The length of the header that these bytes begin with, and what it says. `None` means that more bytes are needed.
+/// The length of the header at the start of these bytes, and its addresses, if any. `None`: more bytes are needed.
 ///
 /// # Errors
-/// They begin with no header of either version.
+/// They begin with a header of neither version.
 pub fn decode(bytes: &[u8]) -> Result<Option<(usize, Option<Addresses>)>, Malformed> {
     let Extent::Exactly(length) = extent(bytes)? else {
         return Ok(None);
     };
     let header = bytes.get(..length).map(parse).transpose()?;
-    Ok(header.map(|passage| (length, passage)))
+    Ok(header.map(|addresses| (length, addresses)))
 }
 
-/// Not a header of either version.
+/// A header of neither version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// How long the header is that begins like that.
+/// The length of a header of which the first bytes are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// Longer than what is known of it.
+    /// More than the bytes that are known.
     Longer,
-    /// That long.
+    /// In bytes.
     Exactly(usize),
 }
 
-/// Looks at what has come, takes as much of it as belongs to the header, and waits for more if that is not all.
-async fn take(stream: &mut TcpStream) -> Result<Vec<u8>, Refusal> {
+/// Peeks at the bytes in the socket, reads those of the header, and waits for more until it is complete.
+async fn read_header(stream: &mut TcpStream) -> Result<Vec<u8>, Refusal> {
     let mut header = Vec::new();
     loop {
         let known = header.len();
@@ -119,9 +119,9 @@ async fn take(stream: &mut TcpStream) -> Result<Vec<u8>, Refusal> {
             _ => Refusal::ClientLeft,
         };
         header.resize(known + CHUNK, 0);
-        let came = stream.peek(of(&mut header, known)).await.map_err(gone)?;
-        header.truncate(known + came);
-        match (came, known) {
+        let peeked = stream.peek(after(&mut header, known)).await.map_err(gone)?;
+        header.truncate(known + peeked);
+        match (peeked, known) {
             (0, 0) => return Err(Refusal::NoRequest),
             (0, _) => return Err(Refusal::BadProxyHeader),
             _ => {}
@@ -130,15 +130,15 @@ async fn take(stream: &mut TcpStream) -> Result<Vec<u8>, Refusal> {
         if let Extent::Exactly(length) = extent {
             header.truncate(length);
         }
-        // It is there: this does not wait.
-        stream.read_exact(of(&mut header, known)).await.map_err(gone)?;
+        // The bytes have been peeked at: this does not wait.
+        stream.read_exact(after(&mut header, known)).await.map_err(gone)?;
         if extent == Extent::Exactly(header.len()) {
             return Ok(header);
         }
     }
 }
 
-fn of(header: &mut [u8], known: usize) -> &mut [u8] {
+fn after(header: &mut [u8], known: usize) -> &mut [u8] {
     header.get_mut(known..).unwrap_or_default()
 }
 
@@ -161,29 +161,29 @@ fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
 }
 
 impl Addresses {
-    /// That of a connection that nobody has passed on.
+    /// The addresses of a connection without a header.
     pub fn of(stream: &TcpStream, peer: SocketAddr) -> Self {
-        let address = stream.local_addr().unwrap_or(peer);
+        let local = stream.local_addr().unwrap_or(peer);
         Self {
             source: peer,
-            destination: SocketAddr::new(address.ip().to_canonical(), address.port()),
+            destination: SocketAddr::new(local.ip().to_canonical(), local.port()),
         }
     }
 }
 
-/// A passage as a header can say it: neither version can mix the families.
-enum Ends {
+/// Addresses of one family: neither version can mix the families.
+enum SameFamily {
     V4(SocketAddrV4, SocketAddrV4),
     V6(SocketAddrV6, SocketAddrV6),
 }
 
-impl From<&Addresses> for Ends {
-    fn from(passage: &Addresses) -> Self {
+impl From<&Addresses> for SameFamily {
+    fn from(addresses: &Addresses) -> Self {
         let mapped = |address: SocketAddr| match address {
             SocketAddr::V4(address) => SocketAddrV6::new(address.ip().to_ipv6_mapped(), address.port(), 0, 0),
             SocketAddr::V6(address) => address,
         };
-        match (passage.source, passage.destination) {
+        match (addresses.source, addresses.destination) {
             (SocketAddr::V4(source), SocketAddr::V4(destination)) => Self::V4(source, destination),
             (source, destination) => Self::V6(mapped(source), mapped(destination)),
         }
@@ -213,7 +213,7 @@ impl FromStr for Version {
     }
 }
 
-/// More than a header without extensions has.
+/// In bytes: more than a header without extensions has.
 const CHUNK: usize = 256;
 
 #[cfg(test)]

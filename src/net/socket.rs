@@ -1,4 +1,4 @@
-//! What every TCP socket of ours gets, and the two ways to let go of one: gently, or with a reset.
+//! The options of every TCP socket, and the two ways to close one: gently, or with a reset.
 
 use std::io;
 use std::net::Shutdown;
@@ -10,9 +10,9 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Sets what both legs of a tunnel need: no delay for keystrokes, and an end for peers that have vanished.
+/// Sets the options of both sockets of a tunnel: no delay for keystrokes, and an end for peers that have vanished.
 ///
-/// Set on a listener it holds for all that it accepts: Linux clones the socket.
+/// Options of a listener hold for every socket that it accepts: Linux clones them.
 ///
 /// Without TCP_NODELAY a keystroke pair waits 40 ms for a delayed ACK; without TCP_USER_TIMEOUT unacknowledged data
 /// keeps a dead connection for about 15 minutes (tcp(7)).
@@ -20,58 +20,66 @@ use tokio::time::timeout;
 /// # Errors
 /// What setsockopt(2) says, which a socket that has been reset meanwhile may.
 pub fn prepare(socket: &impl AsFd) -> io::Result<()> {
+    keep_alive(socket)?;
     let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
+}
+
+/// Turns keepalive on: a dead peer is noticed after two minutes, and no NAT forgets an idle session.
+///
+/// # Errors
+/// What setsockopt(2) says.
+pub(crate) fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_PROBES);
-    socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
+    SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
-/// Makes the drop of this socket send a reset, and throw away what is not sent yet.
+/// Makes the drop of this socket send a reset, and discard what is not sent yet.
 ///
 /// Dropping both sockets of a tunnel after an error would send a clean FIN: a killed download would look complete.
 pub fn reset_on_drop(stream: &TcpStream) {
-    // It fails only for a socket that has no connection any more: there is nothing left to reset.
+    // It fails only for a socket that is no longer connected: there is nothing left to reset.
     SockRef::from(stream).set_linger(Some(Duration::ZERO)).ok();
 }
 
-/// Has the kernel take little more than it can send, for a connection that carries more than one tunnel.
+/// Limits what the kernel takes before it can send it, for a connection that carries more than one tunnel.
 ///
-/// It takes some MiB by itself, and a keystroke is sent behind all that was taken (TCP_NOTSENT_LOWAT in tcp(7)).
+/// By default it takes some MiB, and a keystroke is sent behind all of them (TCP_NOTSENT_LOWAT in tcp(7)).
 pub fn keep_unsent_short(stream: &TcpStream) {
-    // It is about speed only.
+    // Without it a tunnel is only slower.
     SockRef::from(stream).set_tcp_notsent_lowat(MOST_UNSENT).ok();
 }
 
 /// Sends a FIN after all that was written, then waits for the peer's, within bounds of time and bytes.
 ///
 /// The caller drops the socket next. A close with unread input makes the kernel send a reset, and a reset makes the
-/// peer's kernel throw away what it has not read (RFC 9112 section 9.6): the refusal or the tail of an upload would be
-/// lost. The input is thrown away.
+/// peer's kernel discard what the peer has not read (RFC 9112 section 9.6): the refusal or the tail of an upload would
+/// be lost. The input is discarded.
 pub async fn close_gently(stream: &TcpStream) {
     if SockRef::from(stream).shutdown(Shutdown::Write).is_ok() {
-        // Whatever ends it, nothing more is to be done.
+        // The socket is dropped next, whatever ended the wait.
         timeout(LINGER, discard(stream)).await.ok();
     }
 }
 
-/// Waits until the peer resets the connection or the kernel gives it up, without reading from it.
+/// Completes when the peer resets the connection or the kernel gives it up, without reading from it.
 pub async fn failed(stream: &TcpStream) -> io::Error {
-    // Boxed: it is waited for only while a tunnel is stuck.
+    // Boxed: it is polled only while a tunnel is stuck.
     match Box::pin(stream.ready(Interest::ERROR)).await {
         Ok(_) => match stream.take_error() {
             Ok(Some(error)) | Err(error) => error,
-            // Another reader of the socket has taken it already.
+            // Another read of the socket has taken the error already.
             Ok(None) => io::ErrorKind::ConnectionReset.into(),
         },
         Err(error) => error,
     }
 }
 
-/// Reads until the end, an error, or too much.
+/// Reads until the end of stream, an error, or [`LINGER_BYTES`].
 async fn discard(stream: &TcpStream) {
     let mut left = LINGER_BYTES;
     while left > 0 && stream.readable().await.is_ok() {
@@ -84,7 +92,7 @@ async fn discard(stream: &TcpStream) {
     }
 }
 
-/// Not async: its scratch must not live as long as the wait.
+/// Not async: its buffer must not live as long as the wait.
 fn try_discard(stream: &TcpStream) -> io::Result<usize> {
     stream.try_read(&mut [0; 4096])
 }
@@ -92,7 +100,7 @@ fn try_discard(stream: &TcpStream) -> io::Result<usize> {
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
-/// 10 ms at 100 Mbit/s; benches/README.md says what it costs.
+/// In bytes: 10 ms at 100 Mbit/s. benches/README.md has what it costs.
 const MOST_UNSENT: u32 = 128 * 1024;
 const USER_TIMEOUT: Duration = Duration::from_secs(120);
 const LINGER: Duration = Duration::from_secs(1);

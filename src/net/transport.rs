@@ -1,4 +1,4 @@
-//! What a relay has at its two ends: a source and a sink of bytes each, whatever carries them.
+//! What carries a tunnel on one side: a socket, a TLS session or an HTTP/2 stream, each with a reader and a writer.
 
 use std::future::{Future, ready};
 use std::io::{self, IoSlice};
@@ -11,40 +11,56 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::socket;
 
-/// One end of a tunnel: a socket, a TLS session on one, or a stream of an HTTP/2 connection.
+/// One side of a tunnel: a socket, a TLS session on one, or a stream of an HTTP/2 connection.
 pub trait Transport: Send {
-    /// Where its bytes are read.
+    /// How a relay moves bulk between this transport and a socket.
+    const BULK: Bulk;
+
+    /// The half that reads.
     type Reader<'a>: Reader
     where
         Self: 'a;
-    /// Where bytes for it are written.
+    /// The half that writes.
     type Writer<'a>: Writer
     where
         Self: 'a;
 
-    /// Both, for as long as they are used: what must last, such as bytes that were decrypted, stays in the end.
+    /// Both halves, for as long as they are used. What must outlast them, such as decrypted bytes, stays in the
+    /// transport.
     fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>);
 
-    /// Has the kernel take little more than it can send: what is written next leaves soon. It costs processor time.
+    /// Limits what the kernel takes before it can send it, so that the bytes written next leave soon. It costs
+    /// processor time.
     fn keep_unsent_short(&mut self) {}
 
-    /// Makes its drop send a reset, and throw away what is not sent yet.
+    /// Makes the drop send a reset, and discard what is not sent yet.
     fn reset_on_drop(&mut self);
 
-    /// Completes when the end of stream has left behind all that was written, where it is not for the kernel to send that.
-    ///
-    /// Within a bound of time: as long as the kernel would try.
+    /// Completes when all that was written, and the end of stream behind it, has been handed to the kernel, or is given
+    /// up: a transport that queues nothing above the kernel has nothing to wait for.
     fn sent(&mut self) -> impl Future<Output = ()> + Send {
         ready(())
     }
 
     /// Sends the end of stream behind all that was written, then waits for the peer's, within bounds of time and bytes.
     ///
-    /// The caller drops the end next.
+    /// The caller drops the transport next.
     fn close_gently(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// Where one direction of a relay reads. Nothing of it may be lost when a poll of it is not repeated.
+/// How a relay moves bulk between a transport and a socket. Small messages are copied, whatever the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bulk {
+    /// By splice(2), in the kernel: both have a [`socket`](Reader::socket) whose bytes are the tunnel's.
+    Splice,
+    /// By copies in large pieces, through memory of the worker thread.
+    Pieces,
+    /// The download by reads into memory that the [writer lends](Writer::lender), the upload by copies. The transport is
+    /// one of many in its task.
+    Lend,
+}
+
+/// The half of a transport that reads. No byte is lost when a poll of it is not repeated.
 pub trait Reader: Send {
     /// Completes when a read will probably find something: bytes, the end of stream, or a fault.
     ///
@@ -52,33 +68,26 @@ pub trait Reader: Send {
     /// Why nothing will ever be read.
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Reads at most as many bytes as `room` has, and none at the end of stream, however often it is asked.
+    /// Reads at most as many bytes as `buffer` has, and none at the end of stream, however often it is polled.
     ///
-    /// They stand in `room`, or, where that spares a copy, in memory of the source's own. From then on they are the
-    /// caller's: the next read finds those behind them.
+    /// They stand in `buffer`, or, where that spares a copy, in memory of the reader's own. From then on they are the
+    /// caller's: the next read finds those behind them. A read, or a wait for one, says that the bytes before have been
+    /// passed on: a peer that is held back by a window may send as many more.
     ///
     /// # Errors
     /// A reset is `ConnectionReset`, whatever carries it, and an end where there cannot be one is `UnexpectedEof`.
-    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>>;
-
-    /// So many bytes that were read have been written to the other end: a peer that waits for that may send as many.
-    fn passed_on(&mut self, _bytes: usize) {}
+    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>>;
 
     /// Completes when the peer resets or is given up, without reading.
     fn failed(&mut self) -> impl Future<Output = io::Error> + Send;
 
-    /// Whether it is one of many that run in one task, which lets other tasks run by itself.
-    fn shares_task(&self) -> bool {
-        false
-    }
-
-    /// The socket, if its bytes are the tunnel's as they are: the kernel may move them.
-    fn plain(&self) -> Option<&TcpStream> {
+    /// The socket, if its bytes are the tunnel's as they are.
+    fn socket(&self) -> Option<&TcpStream> {
         None
     }
 }
 
-/// Where one direction of a relay writes.
+/// The half of a transport that writes.
 pub trait Writer: Send {
     /// Takes some of the bytes, at least one. What it holds back of them is bounded, and sent by a flush.
     ///
@@ -95,38 +104,6 @@ pub trait Writer: Send {
         self.poll_write(context, first.map_or(&[], |piece| piece))
     }
 
-    /// Completes when it may be asked to [lend](Self::lend), which has to happen at once.
-    ///
-    /// # Errors
-    /// As a write.
-    fn poll_room(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    /// The most that it lends; 0 if it has no memory of its own.
-    fn most_lent(&self) -> usize {
-        0
-    }
-
-    /// Memory of its own for at most so many bytes, to be read into: what stands there need not be copied to be sent.
-    /// `None` if it has none, and takes bytes by a write.
-    fn lend(&mut self, _most: usize) -> Option<&mut [u8]> {
-        None
-    }
-
-    /// Takes the first bytes of what it has lent, and the rest of it back.
-    ///
-    /// # Errors
-    /// As a write.
-    fn keep(&mut self, _bytes: usize) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// Whether it has taken bytes that only a flush will send.
-    fn holds_back(&self) -> bool {
-        false
-    }
-
     /// Sends what it holds back, and completes when that is nothing.
     ///
     /// # Errors
@@ -135,24 +112,44 @@ pub trait Writer: Send {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends what it holds back, and the end of stream behind it, once, however often it is asked.
+    /// Sends what it holds back, and the end of stream behind it, once, however often it is polled.
     ///
     /// # Errors
     /// As a write.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Whether it is one of many that run in one task, which lets other tasks run by itself.
-    fn shares_task(&self) -> bool {
-        false
+    /// The socket, if the tunnel's bytes go into it as they are.
+    fn socket(&self) -> Option<&TcpStream> {
+        None
     }
 
-    /// The socket, if the tunnel's bytes go into it as they are: the kernel may move them.
-    fn plain(&self) -> Option<&TcpStream> {
+    /// Itself, if it lends memory.
+    fn lender(&mut self) -> Option<&mut dyn Lender> {
         None
     }
 }
 
+/// A writer with memory of its own: what is read into it need not be copied to be sent.
+pub trait Lender {
+    /// Completes when it can [lend](Self::lend), which has to happen at once.
+    ///
+    /// # Errors
+    /// As a write.
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// At most so many bytes of its memory; `None` if it has none after all.
+    fn lend(&mut self, most: usize) -> Option<&mut [u8]>;
+
+    /// Sends the first bytes of what it has lent, and takes the rest back.
+    ///
+    /// # Errors
+    /// As a write.
+    fn keep(&mut self, bytes: usize) -> io::Result<()>;
+}
+
 impl Transport for TcpStream {
+    const BULK: Bulk = Bulk::Splice;
+
     type Reader<'a> = ReadHalf<'a>;
     type Writer<'a> = WriteHalf<'a>;
 
@@ -179,18 +176,18 @@ impl Reader for ReadHalf<'_> {
     }
 
     /// With tokio's `poll_read`, which spares the second read(2) that would only say EAGAIN.
-    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
-        let mut buffer = ReadBuf::new(room);
-        task::ready!(AsyncRead::poll_read(Pin::new(self), context, &mut buffer))?;
-        let read = buffer.filled().len();
-        Poll::Ready(Ok(room.get(..read).unwrap_or_default()))
+    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
+        let mut into = ReadBuf::new(buffer);
+        task::ready!(AsyncRead::poll_read(Pin::new(self), context, &mut into))?;
+        let read = into.filled().len();
+        Poll::Ready(Ok(buffer.get(..read).unwrap_or_default()))
     }
 
     async fn failed(&mut self) -> io::Error {
         socket::failed(self.as_ref()).await
     }
 
-    fn plain(&self) -> Option<&TcpStream> {
+    fn socket(&self) -> Option<&TcpStream> {
         Some(self.as_ref())
     }
 }
@@ -208,7 +205,7 @@ impl Writer for WriteHalf<'_> {
         AsyncWrite::poll_shutdown(Pin::new(self), context)
     }
 
-    fn plain(&self) -> Option<&TcpStream> {
+    fn socket(&self) -> Option<&TcpStream> {
         Some(self.as_ref())
     }
 }

@@ -1,43 +1,18 @@
-//! Copies through a buffer that belongs to the worker thread: a tunnel that waits holds none.
+//! Copies bytes through a buffer that belongs to the worker thread, so that a waiting tunnel holds none.
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use crate::net::transport::{Reader, Writer};
 
-/// The most that one copy moves, in bytes.
+/// The most that an ordinary copy moves, in bytes.
 pub(super) const MOST: usize = 64 * 1024;
-/// The most that it moves with a [`LargePiece`].
+/// The most that a copy moves that has a slot among the large pieces, in bytes.
 pub(super) const MOST_LARGE: usize = 512 * 1024;
 
-/// How many large pieces may be in flight: what their receivers leave of them stays in memory.
-#[derive(Debug, Default)]
-pub(super) struct LargePieces {
-    taken: AtomicUsize,
-}
-
-/// The right to copy [`MOST_LARGE`] at once, for as long as any of it is in flight.
-#[derive(Debug)]
-pub(super) struct LargePiece<'a> {
-    pieces: &'a LargePieces,
-}
-
-impl LargePieces {
-    /// `None` when all are out.
-    pub(super) fn take(&self) -> Option<LargePiece<'_>> {
-        let claim = |taken| (taken < MOST_LARGE_PIECES).then_some(taken + 1);
-        let claimed = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
-        claimed.is_ok().then(|| LargePiece { pieces: self })
-    }
-}
-
-impl Drop for LargePiece<'_> {
-    fn drop(&mut self) {
-        self.pieces.taken.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+/// The most that is read into lent memory at once, in bytes. A writer may lend less.
+pub(super) const MOST_LENT: usize = 256 * 1024;
 
 /// What one copy did.
 #[derive(Debug)]
@@ -50,12 +25,14 @@ pub(super) struct Copied {
 
 /// Which half of a copy failed.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum CopyError {
+    /// The reader.
     Read(io::Error),
+    /// The writer.
     Write(io::Error),
 }
 
-/// Bytes that the receiver had no room for.
+/// Bytes that the writer has not taken yet.
 #[derive(Debug)]
 pub(super) struct Residue {
     bytes: Vec<u8>,
@@ -68,17 +45,17 @@ impl Residue {
         (!bytes.is_empty()).then_some(Self { bytes, written: 0 })
     }
 
-    /// How many there were.
+    /// Its length at the start, in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Writes until nothing is left, telling `moved` of every write.
+    /// Writes until nothing is left. `moved` is called with the length of each write.
     pub(super) fn poll_write(
         &mut self,
         context: &mut Context<'_>,
         to: &mut impl Writer,
-        mut moved: impl FnMut(usize),
+        moved: impl Fn(usize),
     ) -> Poll<io::Result<()>> {
         while let Some(rest) = self.bytes.get(self.written..).filter(|rest| !rest.is_empty()) {
             let written = ready!(to.poll_write(context, rest))?;
@@ -89,85 +66,86 @@ impl Residue {
     }
 }
 
-/// Reads at most `most` bytes and writes them at once, as far as the receiver takes them, telling `moved` of every write.
-pub(super) fn poll_copy(
-    context: &mut Context<'_>,
-    from: &mut impl Reader,
-    to: &mut impl Writer,
-    most: usize,
-    mut moved: impl FnMut(usize),
-) -> Poll<Result<Copied, Fault>> {
-    let Some(room) = to.lend(most) else {
-        return poll_through_scratch(context, from, to, most, moved);
-    };
-    let start = room.as_ptr();
-    let read = from.poll_read(context, room).map_ok(|bytes| {
-        let elsewhere = (!std::ptr::eq(bytes.as_ptr(), start)).then(|| bytes.to_vec());
-        (bytes.len(), elsewhere)
-    });
-    let (read, elsewhere) = match read {
-        Poll::Ready(Ok(read)) => read,
-        Poll::Ready(Err(error)) => return Poll::Ready(Err(Fault::Read(error))),
-        Poll::Pending => {
-            to.keep(0).map_err(Fault::Write)?;
-            return Poll::Pending;
-        }
-    };
-    let written = if elsewhere.is_some() { 0 } else { read };
-    to.keep(written).map_err(Fault::Write)?;
-    moved(written);
-    Poll::Ready(Ok(Copied {
-        read,
-        residue: elsewhere.and_then(Residue::of),
-    }))
+/// The read half of one transport and the write half of the other: what one direction passes through.
+#[derive(Debug)]
+pub(super) struct Halves<R, W> {
+    pub(super) reader: R,
+    pub(super) writer: W,
 }
 
-fn poll_through_scratch(
-    context: &mut Context<'_>,
-    from: &mut impl Reader,
-    to: &mut impl Writer,
-    most: usize,
-    mut moved: impl FnMut(usize),
-) -> Poll<Result<Copied, Fault>> {
-    SCRATCH.with_borrow_mut(|scratch| {
-        if scratch.len() < most {
-            scratch.resize(most, 0);
-        }
-        let room = scratch.get_mut(..most).unwrap_or_default();
-        let bytes = ready!(from.poll_read(context, room)).map_err(Fault::Read)?;
-        let mut rest = bytes;
-        while !rest.is_empty()
-            && let Poll::Ready(result) = to.poll_write(context, rest)
-        {
-            let written = result.map_err(Fault::Write)?;
-            moved(written);
-            rest = rest.get(written..).unwrap_or_default();
-        }
+impl<R: Reader, W: Writer> Halves<R, W> {
+    /// Reads at most `most` bytes and writes them at once, as far as the writer takes them.
+    ///
+    /// `moved` is called with the length of each write.
+    pub(super) fn poll_copy(
+        &mut self,
+        context: &mut Context<'_>,
+        most: usize,
+        moved: impl Fn(usize),
+    ) -> Poll<Result<Copied, CopyError>> {
+        let Self { reader, writer } = self;
+        SCRATCH.with_borrow_mut(|scratch| {
+            if scratch.len() < most {
+                scratch.resize(most, 0);
+            }
+            let buffer = scratch.get_mut(..most).unwrap_or_default();
+            let bytes = ready!(reader.poll_read(context, buffer)).map_err(CopyError::Read)?;
+            let mut rest = bytes;
+            while !rest.is_empty()
+                && let Poll::Ready(result) = writer.poll_write(context, rest)
+            {
+                let written = result.map_err(CopyError::Write)?;
+                moved(written);
+                rest = rest.get(written..).unwrap_or_default();
+            }
+            Poll::Ready(Ok(Copied {
+                read: bytes.len(),
+                residue: Residue::of(rest.to_vec()),
+            }))
+        })
+    }
+
+    /// Reads at most `most` bytes into memory that the writer lends, and has them sent from there.
+    ///
+    /// If the writer has no memory to lend after all, it is an ordinary copy.
+    pub(super) fn poll_lent(
+        &mut self,
+        context: &mut Context<'_>,
+        most: usize,
+        moved: impl Fn(usize),
+    ) -> Poll<Result<Copied, CopyError>> {
+        let Some(memory) = self.writer.lender().and_then(|lender| lender.lend(most)) else {
+            return self.poll_copy(context, most.min(MOST), moved);
+        };
+        let start = memory.as_ptr();
+        let read = self.reader.poll_read(context, memory).map_ok(|bytes| {
+            let elsewhere = (!std::ptr::eq(bytes.as_ptr(), start)).then(|| bytes.to_vec());
+            (bytes.len(), elsewhere)
+        });
+        let (read, elsewhere) = match read {
+            Poll::Ready(Ok(read)) => read,
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(CopyError::Read(error))),
+            Poll::Pending => {
+                self.keep(0)?;
+                return Poll::Pending;
+            }
+        };
+        let written = if elsewhere.is_some() { 0 } else { read };
+        self.keep(written)?;
+        moved(written);
         Poll::Ready(Ok(Copied {
-            read: bytes.len(),
-            residue: Residue::of(rest.to_vec()),
+            read,
+            residue: elsewhere.and_then(Residue::of),
         }))
-    })
+    }
+
+    fn keep(&mut self, bytes: usize) -> Result<(), CopyError> {
+        let kept = self.writer.lender().map_or(Ok(()), |lender| lender.keep(bytes));
+        kept.map_err(CopyError::Write)
+    }
 }
 
 thread_local! {
     /// Used within one poll only, never across an await.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// 8 MiB of memory at most.
-const MOST_LARGE_PIECES: usize = 16;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn so_many_large_pieces_are_out_at_once_and_each_comes_back() {
-        let pieces = LargePieces::default();
-        for _ in 0..3 {
-            let taken: Vec<_> = (0..2 * MOST_LARGE_PIECES).filter_map(|_| pieces.take()).collect();
-            assert_eq!(taken.len(), MOST_LARGE_PIECES);
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! Counts what a relay moves, while it moves.
+//! Counts the bytes of a relay while it moves them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +14,12 @@ pub struct Meter {
     own: Totals,
     target: Arc<Totals>,
     born: Instant,
-    /// Milliseconds after `born` at which a byte was last written.
+    /// When a byte was last written, in milliseconds after `born`.
     moved_at: AtomicU64,
 }
 
 impl Meter {
-    /// A meter at zero, active just now.
+    /// A meter at zero, whose tunnel was active just now.
     pub fn new(target: Arc<Totals>) -> Self {
         Self {
             own: Totals::default(),
@@ -29,7 +29,7 @@ impl Meter {
         }
     }
 
-    /// `bytes` were written to the receiving side.
+    /// Counts bytes that were written to the receiving side.
     pub fn moved(&self, direction: Direction, bytes: usize) {
         self.own.add(direction, bytes as u64);
         self.target.add(direction, bytes as u64);
@@ -37,13 +37,13 @@ impl Meter {
             .store(whole_millis(self.born.elapsed()), Ordering::Relaxed);
     }
 
-    /// A direction waited that long for its limit.
+    /// Counts a wait of a direction for its limits.
     pub fn throttled(&self, direction: Direction, waited: Duration) {
         self.own.throttle(direction, waited);
         self.target.throttle(direction, waited);
     }
 
-    /// Bytes written so far.
+    /// Bytes written so far in a direction.
     pub fn bytes(&self, direction: Direction) -> u64 {
         self.own.bytes(direction)
     }
@@ -67,7 +67,7 @@ impl Totals {
         of(&self.bytes, direction).load(Ordering::Relaxed)
     }
 
-    /// How long directions have waited for their limits.
+    /// The sum of the waits of a direction for its limits.
     pub fn throttled(&self, direction: Direction) -> Duration {
         Duration::from_nanos(of(&self.throttled_nanos, direction).load(Ordering::Relaxed))
     }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_tunnel_moves_shows_at_once_in_its_target() {
+    async fn bytes_of_a_tunnel_show_at_once_in_the_totals_of_its_target() {
         let target = Arc::new(Totals::default());
         let (one, two) = (Meter::new(Arc::clone(&target)), Meter::new(Arc::clone(&target)));
         let start = one.last_moved();

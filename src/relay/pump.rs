@@ -1,4 +1,4 @@
-//! Moves one direction: waits for its limit, fills from the source, writes all of it, until the end of stream.
+//! Moves one direction of a relay: waits for its limits, reads, writes all of it, until the end of stream.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -7,49 +7,37 @@ use std::{io, mem};
 
 use tokio::time::Instant;
 
-use super::copy::{self, LargePiece, Residue};
-use super::splice::{self, Pipe};
-use super::{Bounds, Terms};
+use super::copy::{self, Copied, CopyError, Halves, Residue};
+use super::splice::Pipe;
+use super::strategy::{Step, Strategy};
+use super::terms::{Bounds, Terms};
 use crate::direction::Direction;
 use crate::limits::budget::{Budget, Share};
+use crate::limits::slots::Slot;
 use crate::limits::throttle::Throttle;
 use crate::net::transport::{Reader, Writer};
 use crate::outcome::Side;
 
-/// What moves the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    /// Copies, and splices while the direction runs hot: copy is cheaper for small messages, splice for bulk.
-    Adaptive,
-    /// Always through a buffer.
-    Copy,
-    /// Through a pipe whenever the pool has one.
-    Splice,
-}
-
 /// One direction of a relay. Every future of it may be dropped at any await and made anew: no byte is lost.
 #[derive(Debug)]
-pub(super) struct Pump<'a, F, T> {
-    direction: Direction,
-    from: F,
-    to: T,
+pub(super) struct Pump<'a, R, W> {
+    halves: Halves<R, W>,
+    strategy: Strategy,
     terms: &'a Terms<'a>,
     throttle: Throttle<'a>,
     shares: [Option<Share<'a>>; 3],
     in_flight: InFlight<'a>,
-    heat: u8,
-    /// The receiver took long for what it was given last.
-    slow: bool,
+    /// Bytes moved since other tunnels were last let run.
     since_yield: usize,
-    finished: bool,
+    has_finished: bool,
 }
 
-/// Which side broke a direction, and how.
+/// Which side of a tunnel failed, and how.
 #[derive(Debug)]
-pub struct Broken {
-    /// Whose socket failed.
+pub struct Failure {
+    /// The side whose transport failed.
     pub by: Side,
-    /// How.
+    /// The error of its read or write.
     pub error: io::Error,
 }
 
@@ -59,22 +47,32 @@ enum InFlight<'a> {
     Nothing,
     Buffered {
         residue: Residue,
-        /// The right to be as many as they are, where that is needed.
-        _large: Option<LargePiece<'a>>,
+        /// Held by a residue that is larger than an ordinary copy.
+        _large: Option<Slot>,
     },
     Piped(Pipe<'a>),
 }
 
-impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
-    pub(super) fn upload(from: F, to: T, early: Vec<u8>, terms: &'a Terms<'a>) -> Self {
-        Self::new(Direction::Upload, from, to, terms).beginning_with(early)
+impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
+    pub(super) fn new(halves: Halves<R, W>, strategy: Strategy, terms: &'a Terms<'a>) -> Self {
+        let Bounds { tunnel, shared } = match strategy.direction() {
+            Direction::Upload => terms.upload,
+            Direction::Download => terms.download,
+        };
+        Self {
+            halves,
+            strategy,
+            terms,
+            throttle: Throttle::new(tunnel),
+            shares: shared.map(|budget| budget.map(Budget::share)),
+            in_flight: InFlight::Nothing,
+            since_yield: 0,
+            has_finished: false,
+        }
     }
 
-    pub(super) fn download(from: F, to: T, early: Vec<u8>, terms: &'a Terms<'a>) -> Self {
-        Self::new(Direction::Download, from, to, terms).beginning_with(early)
-    }
-
-    fn beginning_with(mut self, early: Vec<u8>) -> Self {
+    /// The same, with early data in flight.
+    pub(super) fn beginning_with(mut self, early: Vec<u8>) -> Self {
         self.throttle.spend(early.len());
         self.in_flight = Residue::of(early).map_or(InFlight::Nothing, |residue| InFlight::Buffered {
             residue,
@@ -83,87 +81,57 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
         self
     }
 
-    fn new(direction: Direction, from: F, to: T, terms: &'a Terms<'a>) -> Self {
-        let Bounds { tunnel, shared } = match direction {
-            Direction::Upload => terms.upload,
-            Direction::Download => terms.download,
-        };
-        Self {
-            direction,
-            from,
-            to,
-            terms,
-            throttle: Throttle::new(tunnel),
-            shares: shared.map(|budget| budget.map(Budget::share)),
-            in_flight: InFlight::Nothing,
-            heat: 0,
-            slow: false,
-            since_yield: 0,
-            finished: false,
+    /// Completes when the sending side fails, without reading from it.
+    pub(super) async fn reader_failed(&mut self) -> Failure {
+        Failure {
+            by: self.sender(),
+            error: self.halves.reader.failed().await,
         }
     }
 
-    /// Completes when the source fails, without reading from it.
-    pub(super) async fn source_failed(&mut self) -> Broken {
-        Broken {
-            by: self.sides().0,
-            error: self.from.failed().await,
-        }
-    }
-
-    /// Whether the source's end of stream has been passed on.
+    /// Whether the end of stream has been passed on.
     pub(super) fn has_finished(&self) -> bool {
-        self.finished
+        self.has_finished
     }
 
-    /// Moves bytes until the source's end of stream has been passed on.
-    pub(super) async fn run(&mut self) -> Result<(), Broken> {
+    /// Moves bytes until the end of stream has been passed on.
+    pub(super) async fn run(&mut self) -> Result<(), Failure> {
         self.flush().await?;
         loop {
             self.readable().await?;
-            let admitted = self.admit().await;
-            self.room().await?;
+            let admitted = self.admit(self.strategy.next().most()).await;
+            if matches!(self.strategy.next(), Step::Lend(_)) {
+                self.lender_ready().await?;
+            }
             let read = poll_fn(|context| Poll::Ready(self.fill(context, admitted))).await?;
             self.settle(admitted, read.unwrap_or_default());
             match read {
                 None => {}
                 Some(0) => break,
                 Some(read) => {
-                    self.feel(read);
+                    self.strategy.has_read(read);
                     self.flush().await?;
-                    self.breathe(read).await;
+                    self.yield_after(read).await;
                 }
             }
         }
-        self.finished = true;
+        self.has_finished = true;
         // It fails when the receiver has reset meanwhile, which the other direction will find when it reads.
-        poll_fn(|context| self.to.poll_shutdown(context)).await.ok();
+        poll_fn(|context| self.halves.writer.poll_shutdown(context)).await.ok();
         Ok(())
     }
 
-    /// Before a limit is asked, so that who has nothing to send takes nobody's part of a budget.
-    async fn readable(&mut self) -> Result<(), Broken> {
-        let (source, _) = self.sides();
-        let ready = poll_fn(|context| self.from.poll_readable(context)).await;
-        ready.map_err(|error| Broken { by: source, error })
+    /// Waits for something to read. Before a limit is asked, so that an idle tunnel takes no part of a budget.
+    async fn readable(&mut self) -> Result<(), Failure> {
+        let by = self.sender();
+        let ready = poll_fn(|context| self.halves.reader.poll_readable(context)).await;
+        ready.map_err(|error| Failure { by, error })
     }
 
-    /// Waits until the sink can take something. A source that resets meanwhile ends it: nobody else would notice.
-    async fn room(&mut self) -> Result<(), Broken> {
-        let (source, sink) = self.sides();
-        let (from, to) = (&mut self.from, &mut self.to);
-        tokio::select! {
-            biased;
-            room = poll_fn(|context| to.poll_room(context)) => room.map_err(|error| Broken { by: sink, error }),
-            error = from.failed() => Err(Broken { by: source, error }),
-        }
-    }
-
-    /// Waits until it may move bytes, and says how many: no more than every limit lets through.
-    async fn admit(&mut self) -> usize {
-        let (meter, direction) = (self.terms.meter, self.direction);
+    /// Waits until every limit lets bytes through, and returns how many: 1 to `most`.
+    async fn admit(&mut self, most: usize) -> usize {
+        let (meter, direction) = (self.terms.meter, self.strategy.direction());
         let waited = |wait| meter.throttled(direction, wait);
-        let most = self.most();
         let mut admitted = self.throttle.admit(most, waited).await;
         for next in 0..self.shares.len() {
             let (before, from_here) = self.shares.split_at_mut(next);
@@ -186,166 +154,143 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
         }
     }
 
-    /// Writes what is in flight. A source that resets meanwhile ends it: nobody else would notice.
-    pub(super) async fn flush(&mut self) -> Result<(), Broken> {
-        if matches!(self.in_flight, InFlight::Nothing) && !self.to.holds_back() {
-            self.slow = false;
-            return Ok(());
-        }
-        let start = Instant::now();
-        let (source, sink) = self.sides();
-        let (from, to, in_flight) = (&mut self.from, &mut self.to, &mut self.in_flight);
-        let (meter, direction) = (self.terms.meter, self.direction);
-        let write = poll_fn(|context| {
-            let moved = |bytes| meter.moved(direction, bytes);
-            ready!(match in_flight {
-                InFlight::Nothing => Poll::Ready(Ok(())),
-                InFlight::Buffered { residue, .. } => residue.poll_write(context, to, moved),
-                InFlight::Piped(pipe) => match to.plain() {
-                    Some(to) => pipe.poll_drain(context, to, moved),
-                    None => Poll::Ready(Ok(())),
-                },
-            })?;
-            to.poll_flush(context)
+    /// Waits until the writer can lend memory. Ends if the sending side resets meanwhile: nothing else would notice.
+    async fn lender_ready(&mut self) -> Result<(), Failure> {
+        let (sender, receiver) = (self.sender(), self.receiver());
+        let Halves { reader, writer } = &mut self.halves;
+        let ready = poll_fn(|context| match writer.lender() {
+            Some(lender) => lender.poll_ready(context),
+            None => Poll::Ready(Ok(())),
         });
         tokio::select! {
             biased;
-            written = write => written.map_err(|error| Broken { by: sink, error })?,
-            error = from.failed() => return Err(Broken { by: source, error }),
+            ready = ready => ready.map_err(|error| Failure { by: receiver, error }),
+            error = reader.failed() => Err(Failure { by: sender, error }),
         }
-        if let InFlight::Buffered { residue, .. } = mem::replace(&mut self.in_flight, InFlight::Nothing) {
-            self.from.passed_on(residue.len());
-        }
-        self.slow = start.elapsed() >= SLOW;
+    }
+
+    /// Writes all that is in flight. Ends if the sending side resets meanwhile: nothing else would notice.
+    pub(super) async fn flush(&mut self) -> Result<(), Failure> {
+        // Most often the receiver takes all of it at once: no clock is needed then.
+        let at_once = poll_fn(|context| Poll::Ready(self.poll_write(context))).await;
+        let slowly = match at_once {
+            Poll::Ready(Ok(())) => false,
+            Poll::Ready(Err(error)) => {
+                let by = self.receiver();
+                return Err(Failure { by, error });
+            }
+            Poll::Pending => self.wait_until_written().await? >= SLOW,
+        };
+        self.strategy.has_written(slowly);
         Ok(())
     }
 
-    /// Reads at most `most` bytes: 0 at the end of stream, `None` if there are none after all.
-    fn fill(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Broken> {
-        // A pipe is taken only now that there is something to put into it. There may be none to be had.
-        let pipe = if self.is_hot() {
-            self.terms.resources.pipes.take()
-        } else {
-            None
-        };
-        match (pipe, self.from.plain()) {
-            (Some(mut pipe), Some(from)) => {
-                let filled = pipe.try_fill(from, most);
-                self.judge(context, (pipe, filled), most)
-            }
-            (Some(_), None) | (None, _) => self.copy(context, most),
+    /// Writes all that is in flight, and returns how long that took.
+    async fn wait_until_written(&mut self) -> Result<Duration, Failure> {
+        let start = Instant::now();
+        let (sender, receiver) = (self.sender(), self.receiver());
+        let moved = self.moved();
+        let (Halves { reader, writer }, in_flight) = (&mut self.halves, &mut self.in_flight);
+        tokio::select! {
+            biased;
+            written = poll_fn(|context| in_flight.poll_write(context, writer, &moved)) => match written {
+                Ok(()) => Ok(start.elapsed()),
+                Err(error) => Err(Failure { by: receiver, error }),
+            },
+            error = reader.failed() => Err(Failure { by: sender, error }),
         }
     }
 
-    fn copy(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Broken> {
-        let (source, sink) = self.sides();
-        let is_large = most > copy::MOST && self.copies_bulk();
-        let large = is_large.then(|| self.terms.resources.pieces.take()).flatten();
-        let most = if large.is_some() {
-            most.min(copy::MOST_LARGE)
-        } else {
-            most.min(self.most_small())
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let moved = self.moved();
+        self.in_flight.poll_write(context, &mut self.halves.writer, moved)
+    }
+
+    /// Reads at most `most` bytes: 0 at the end of stream, `None` if there are none after all.
+    fn fill(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Failure> {
+        match self.strategy.next() {
+            Step::Splice(_) => self.splice(context, most),
+            Step::LargeCopy(_) if most > copy::MOST => {
+                let slot = self.terms.resources.large_pieces.take();
+                self.copy(context, if slot.is_some() { most } else { copy::MOST }, slot)
+            }
+            Step::Copy(_) | Step::LargeCopy(_) => self.copy(context, most, None),
+            Step::Lend(_) => {
+                let moved = self.moved();
+                let copied = self.halves.poll_lent(context, most, moved);
+                self.account(copied, None)
+            }
+        }
+    }
+
+    /// Fills a pipe, if there is one. It is taken only now that there is something to put into it.
+    ///
+    /// In front of TCP urgent data splice(2) stops for ever, while the socket stays readable: with EAGAIN, or once the
+    /// peer has finished with 0, as if nothing stood behind it. read(2) steps over it, and so has the last word.
+    fn splice(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Failure> {
+        let by = self.sender();
+        let (Some(socket), Some(mut pipe)) = (self.halves.reader.socket(), self.terms.resources.pipes.take()) else {
+            return self.copy(context, most.min(copy::MOST), None);
         };
-        let (meter, direction) = (self.terms.meter, self.direction);
-        let moved = |bytes| meter.moved(direction, bytes);
-        let Poll::Ready(copied) = copy::poll_copy(context, &mut self.from, &mut self.to, most, moved) else {
+        match pipe.try_fill(socket, most) {
+            Ok(0) => self.copy(context, most.min(copy::MOST), None),
+            Ok(read) => {
+                self.in_flight = InFlight::Piped(pipe);
+                Ok(Some(read))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.copy(context, most.min(copy::MOST), None),
+            Err(error) => Err(Failure { by, error }),
+        }
+    }
+
+    /// Copies at most `most` bytes. `slot` is that of a large piece.
+    fn copy(&mut self, context: &mut Context<'_>, most: usize, slot: Option<Slot>) -> Result<Option<usize>, Failure> {
+        let moved = self.moved();
+        let copied = self.halves.poll_copy(context, most, moved);
+        self.account(copied, slot)
+    }
+
+    /// Keeps in flight what a copy has not written. `slot` is that of a large piece.
+    fn account(
+        &mut self,
+        copied: Poll<Result<Copied, CopyError>>,
+        slot: Option<Slot>,
+    ) -> Result<Option<usize>, Failure> {
+        let Poll::Ready(copied) = copied else {
             return Ok(None);
         };
-        let copied = copied.map_err(|fault| match fault {
-            copy::Fault::Read(error) => Broken { by: source, error },
-            copy::Fault::Write(error) => Broken { by: sink, error },
+        let copied = copied.map_err(|error| match error {
+            CopyError::Read(error) => Failure {
+                by: self.sender(),
+                error,
+            },
+            CopyError::Write(error) => Failure {
+                by: self.receiver(),
+                error,
+            },
         })?;
-        let written = copied.read - copied.residue.as_ref().map_or(0, Residue::len);
-        if written > 0 {
-            self.from.passed_on(written);
-        }
         self.in_flight = match copied.residue {
             None => InFlight::Nothing,
             Some(residue) => InFlight::Buffered {
-                _large: large.filter(|_| residue.len() > copy::MOST),
+                _large: slot.filter(|_| residue.len() > copy::MOST),
                 residue,
             },
         };
         Ok(Some(copied.read))
     }
 
-    /// In front of TCP urgent data splice(2) stops for ever, while the socket stays readable: with EAGAIN, or once the
-    /// peer has finished with 0, as if nothing stood behind it. read(2) steps over it, and so has the last word.
-    fn judge(
-        &mut self,
-        context: &mut Context<'_>,
-        (pipe, filled): (Pipe<'a>, io::Result<usize>),
-        most: usize,
-    ) -> Result<Option<usize>, Broken> {
-        match filled {
-            Ok(0) => self.copy(context, most),
-            Ok(read) => {
-                self.in_flight = InFlight::Piped(pipe);
-                Ok(Some(read))
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.copy(context, most),
-            Err(error) => Err(Broken {
-                by: self.sides().0,
-                error,
-            }),
-        }
+    /// Counts the bytes that are written.
+    fn moved(&self) -> impl Fn(usize) + 'a {
+        let (meter, direction) = (self.terms.meter, self.strategy.direction());
+        move |bytes| meter.moved(direction, bytes)
     }
 
-    fn most(&self) -> usize {
-        match (self.is_hot(), self.slow) {
-            (false, false) if self.copies_bulk() => copy::MOST_LARGE,
-            (false, _) => self.most_small(),
-            (true, true) => splice::MOST_IF_SLOW,
-            (true, false) => splice::MOST,
-        }
-    }
-
-    fn most_small(&self) -> usize {
-        copy::MOST.max(self.to.most_lent())
-    }
-
-    /// Whether the kernel is to move its bytes.
-    fn is_hot(&self) -> bool {
-        if !self.is_plain() {
-            return false;
-        }
-        match self.terms.engine {
-            Engine::Adaptive => self.heat >= HOT,
-            Engine::Copy => false,
-            Engine::Splice => true,
-        }
-    }
-
-    /// Whether it is in bulk between two ends that the kernel cannot move bytes between, none of which has buffers of its
-    /// own for them, as a stream has.
-    fn copies_bulk(&self) -> bool {
-        self.heat >= HOT && !self.is_plain() && !self.shares_task()
-    }
-
-    /// Between two sockets the kernel can move bytes.
-    fn is_plain(&self) -> bool {
-        self.from.plain().is_some() && self.to.plain().is_some()
-    }
-
-    fn shares_task(&self) -> bool {
-        self.from.shares_task() || self.to.shares_task()
-    }
-
-    /// Warms up with every large read, and cools down with every small one.
-    fn feel(&mut self, read: usize) {
-        self.heat = if read >= LARGE {
-            HOTTEST.min(self.heat + 1)
-        } else {
-            self.heat.saturating_sub(1)
-        };
-    }
-
-    /// Lets other tunnels run: a fast source and sink would never have to wait.
-    async fn breathe(&mut self, moved: usize) {
+    /// Lets other tunnels run: a fast reader and writer would never have to wait.
+    async fn yield_after(&mut self, moved: usize) {
         self.since_yield += moved;
         if self.since_yield >= YIELD_AFTER {
             self.since_yield = 0;
-            if self.shares_task() {
+            if self.strategy.shares_task() {
                 yield_within_task().await;
             } else {
                 self.terms.resources.yielder.yield_now().await;
@@ -353,16 +298,44 @@ impl<'a, F: Reader, T: Writer> Pump<'a, F, T> {
         }
     }
 
-    fn sides(&self) -> (Side, Side) {
-        match self.direction {
-            Direction::Upload => (Side::Client, Side::Target),
-            Direction::Download => (Side::Target, Side::Client),
+    fn sender(&self) -> Side {
+        match self.strategy.direction() {
+            Direction::Upload => Side::Client,
+            Direction::Download => Side::Target,
+        }
+    }
+
+    fn receiver(&self) -> Side {
+        match self.strategy.direction() {
+            Direction::Upload => Side::Target,
+            Direction::Download => Side::Client,
         }
     }
 }
 
-/// Lets the other futures of the task run. tokio's would let other tasks run too, and the idle worker thread take this
-/// one over, with cold caches.
+impl InFlight<'_> {
+    /// Writes all of it, and what the writer holds back. `moved` is called with the length of each write.
+    fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        writer: &mut impl Writer,
+        moved: impl Fn(usize),
+    ) -> Poll<io::Result<()>> {
+        ready!(match self {
+            Self::Nothing => Poll::Ready(Ok(())),
+            Self::Buffered { residue, .. } => residue.poll_write(context, writer, moved),
+            Self::Piped(pipe) => match writer.socket() {
+                Some(socket) => pipe.poll_drain(context, socket, moved),
+                None => Poll::Ready(Ok(())),
+            },
+        })?;
+        *self = Self::Nothing;
+        writer.poll_flush(context)
+    }
+}
+
+/// Lets the other futures of the task run. tokio's yield would let other tasks run too, and the idle worker thread take
+/// this one over, with cold caches.
 async fn yield_within_task() {
     let mut has_yielded = false;
     let once = poll_fn(|context| {
@@ -375,13 +348,7 @@ async fn yield_within_task() {
     once.await;
 }
 
-/// A read of this size is bulk.
-const LARGE: usize = 16 * 1024;
-/// So many more large reads than small ones make a direction hot.
-const HOT: u8 = 2;
-/// How much heat is kept: so many small reads less one cool a direction that was hot for long.
-const HOTTEST: u8 = 4;
-/// Who takes a pipe's worth in less time, 100 MiB/s, delays nobody's keystroke by it.
+/// A receiver that takes a pipe's worth in less time, 100 MiB/s, delays no keystroke by it.
 const SLOW: Duration = Duration::from_millis(10);
-/// How much one wake-up may move before it yields.
+/// The most bytes that a direction moves before it yields.
 const YIELD_AFTER: usize = 512 * 1024;

@@ -1,4 +1,4 @@
-//! Lets other tasks run, and lets the worker threads sleep that have nothing to do.
+//! Lets other tasks run without waking a worker thread that has nothing to do.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,62 +8,62 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::net::unix::pipe::Receiver;
 use tokio::task;
 
-/// Where the tunnels of a runtime yield.
+/// The yield of all tunnels of a runtime.
 ///
-/// After tokio's own yield the worker thread takes itself for one that looks for work, and wakes an idle one before it
-/// goes on. That finds nothing and waits at the driver, where all that arrives for the busy thread wakes it again. So a
-/// tunnel waits for an event of the driver instead: this thread finds it when it has run its other tasks, together with
-/// what has arrived for others, and wakes an idle one only if that is more than one task.
+/// After `tokio::task::yield_now` the worker thread counts as searching for work, and wakes an idle one before it goes
+/// on. The idle thread finds nothing and waits at the I/O driver, where every event for the busy thread wakes it again.
+/// So a tunnel waits for an I/O event instead: its own thread finds the event when it has run its other tasks, together
+/// with the events for those, and wakes an idle thread only if that makes more than one task ready.
 #[derive(Debug, Default)]
 pub(super) struct Yielder {
-    /// Made when it is first needed, in the runtime.
-    bell: OnceLock<Bell>,
+    /// Made at the first yield, in the runtime.
+    event: OnceLock<Event>,
 }
 
-/// A pipe: a byte in it is an event for all who wait.
+/// A pipe. A byte in it is an event for all that wait.
 #[derive(Debug)]
-struct Bell {
-    heard: Receiver,
-    rung: OwnedFd,
+struct Event {
+    read: Receiver,
+    write: OwnedFd,
 }
 
 impl Yielder {
-    /// Completes when the driver has been asked for what is new. To be awaited in one runtime only.
+    /// Completes when the driver has been polled for events. To be awaited in one runtime only.
     pub(super) async fn yield_now(&self) {
         if self.wait().await.is_err() {
-            // There were no descriptors to be had.
+            // The process is out of descriptors.
             task::yield_now().await;
         }
     }
 
     async fn wait(&self) -> io::Result<()> {
-        let bell = match self.bell.get() {
-            Some(bell) => bell,
+        let event = match self.event.get() {
+            Some(event) => event,
             None => {
-                let made = Bell::make()?;
-                self.bell.get_or_init(|| made)
+                let made = Event::new()?;
+                self.event.get_or_init(|| made)
             }
         };
-        bell.silence();
-        bell.ring()?;
-        bell.heard.readable().await
+        event.clear();
+        event.raise()?;
+        event.read.readable().await
     }
 }
 
-impl Bell {
-    fn make() -> io::Result<Self> {
-        let (heard, rung) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
-        let heard = Receiver::from_owned_fd(heard)?;
-        Ok(Self { heard, rung })
+impl Event {
+    fn new() -> io::Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
+        let read = Receiver::from_owned_fd(read)?;
+        Ok(Self { read, write })
     }
 
-    /// Forgets the events so far. Who waits for one is woken by the next, which whoever does this has to ring.
-    fn silence(&self) {
-        while self.heard.try_read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
+    /// Takes the bytes of earlier events, which other tunnels may still wait for: the caller raises the next one.
+    fn clear(&self) {
+        while self.read.try_read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
     }
 
-    fn ring(&self) -> io::Result<()> {
-        rustix::io::write(&self.rung, &[0])?;
+    fn raise(&self) -> io::Result<()> {
+        rustix::io::write(&self.write, &[0])?;
         Ok(())
     }
 }
@@ -80,11 +80,11 @@ mod tests {
 
     const LONGEST: Duration = Duration::from_secs(60);
 
-    /// Within so many yields, by whichever thread, others have had their turn.
+    /// Within so many yields, of whichever thread, other tasks have run.
     const ENOUGH: usize = 1_000;
 
     #[tokio::test]
-    async fn who_yields_lets_other_tasks_run_and_the_driver_be_asked() {
+    async fn a_yield_lets_other_tasks_run_and_the_driver_be_polled() {
         let yielder = Yielder::default();
         let (mut near, mut far) = UnixStream::pair().unwrap();
         let echo = tokio::spawn(async move {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-    async fn nobody_who_yields_waits_for_ever() {
+    async fn no_yield_lasts_for_ever_whichever_thread_it_is_of() {
         const TASKS: usize = 50;
         let (yielder, done) = (Arc::<Yielder>::default(), Arc::<AtomicUsize>::default());
         let tasks: Vec<_> = (0..TASKS)

@@ -1,8 +1,8 @@
-//! Tells an SSH client that came without a ProxyCommand what it needs, in words that it prints.
+//! The message for an SSH client without a ProxyCommand, in a form that the client prints.
 
-/// An identification and the message SSH_MSG_DISCONNECT (RFC 4253 sections 4.2, 6 and 11.1), which may come before any
-/// key exchange. OpenSSH prints `Received disconnect from …: <phrase>`; a line before the identification, or HTTP in its
-/// place, it prints only with `-v`.
+/// An identification and the message SSH_MSG_DISCONNECT (RFC 4253 sections 4.2, 6 and 11.1), which is allowed before any
+/// key exchange. OpenSSH prints `Received disconnect from …: <phrase>`. A line before the identification, or HTTP in its
+/// place, OpenSSH prints only with `-v`.
 pub(crate) fn disconnect(phrase: &str) -> Vec<u8> {
     let mut payload = vec![DISCONNECT];
     payload.extend(PROTOCOL_ERROR.to_be_bytes());
@@ -10,7 +10,7 @@ pub(crate) fn disconnect(phrase: &str) -> Vec<u8> {
         payload.extend(length(text.len()));
         payload.extend(text.as_bytes());
     }
-    // The length, itself, payload and padding together are a multiple of 8; at least 4 of them padding.
+    // Both length fields, payload and padding together are a multiple of 8 bytes; at least 4 of them are padding.
     let unpadded = 4 + 1 + payload.len();
     let padding = 8 - unpadded % 8;
     let padding = if padding < 4 { padding + 8 } else { padding };
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_an_identification_and_one_whole_packet() {
+    fn a_disconnect_is_an_identification_and_one_whole_packet() {
         for phrase in ["", "a", "set a ProxyCommand", "1234567", "12345678"] {
             let bytes = disconnect(phrase);
             let packet = bytes.strip_prefix(IDENTIFICATION).unwrap();

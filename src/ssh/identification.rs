@@ -1,7 +1,7 @@
-//! Lets a tunnel begin only if both sides speak SSH: the first line of each must be an identification (RFC 4253 4.2).
+//! Lets a tunnel begin only if both sides speak SSH: each must begin with an identification (RFC 4253 section 4.2).
 //!
-//! Nothing of a side's bytes is passed on before its line has been seen, and only the line itself before the other side
-//! has been seen, too: whoever leads a client to something that is not an SSH server has sent it one harmless line.
+//! No byte of a side is passed on before its identification is complete, and nothing but the identification before that
+//! of the other side is complete, too. So a server that does not speak SSH gets at most one harmless line.
 
 use std::future::poll_fn;
 use std::io;
@@ -17,14 +17,14 @@ use crate::direction::Direction;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 use crate::relay::meter::Meter;
-use crate::relay::{Broken, Early, Ends};
+use crate::relay::{Early, Failure, Transports};
 
 pub use super::software::{Family, Software};
 
-/// How long it may take.
+/// The deadline of the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// From the 200 until both sides have sent their line.
+    /// From the 200 until both sides have sent their identification.
     pub identification: Duration,
 }
 
@@ -36,30 +36,35 @@ impl Default for Options {
     }
 }
 
-/// Passes on the first line of each side, and tells `identified` what it says. Either may come first.
+/// Passes on the identification of each side, and calls `identified` with its software. Either may come first.
 ///
-/// What comes behind a line stays in `ends`. A side that finishes before its line ends the tunnel: it is no SSH, and so
-/// the other side's bytes are not for it.
+/// The bytes behind it become early data in `transports`. A side that finishes before its identification ends the
+/// tunnel: it does not speak SSH, and the other side's bytes are not for it.
 ///
 /// # Errors
 /// How the tunnel ends: [`Reason::NotSsh`], or as a relay would.
 pub async fn exchange<D: Transport>(
-    ends: &mut Ends<D>,
+    transports: &mut Transports<D>,
     meter: &Meter,
     options: &Options,
     identified: impl Fn(Side, Software) + Sync,
 ) -> Result<(), Close> {
-    let (from_client, to_client) = ends.downstream.split();
-    let (from_target, to_target) = Transport::split(&mut ends.upstream);
+    let (from_client, to_client) = transports.downstream.split();
+    let (from_target, to_target) = Transport::split(&mut transports.upstream);
     let progress = Progress::default();
     let client_says = |software| identified(Side::Client, software);
     let target_says = |software| identified(Side::Target, software);
-    let mut upload = Opening::new(Direction::Upload, from_client, to_target, take(&mut ends.early.upload));
+    let mut upload = Opening::new(
+        Direction::Upload,
+        from_client,
+        to_target,
+        take(&mut transports.early.upload),
+    );
     let mut download = Opening::new(
         Direction::Download,
         from_target,
         to_client,
-        take(&mut ends.early.download),
+        take(&mut transports.early.download),
     );
     let both = async {
         tokio::select! {
@@ -74,14 +79,14 @@ pub async fn exchange<D: Transport>(
         by: if download.passed { Side::Client } else { Side::Target },
         reason: Reason::NotSsh,
     }));
-    *ends.early = Early {
+    *transports.early = Early {
         upload: upload.held,
         download: download.held,
     };
     result
 }
 
-/// How many sides have had their say.
+/// The number of sides whose identification has been passed on.
 #[derive(Debug, Default)]
 struct Progress {
     passed: AtomicU8,
@@ -100,37 +105,37 @@ impl Progress {
     }
 }
 
-/// One direction until its line has passed.
+/// One direction until its identification has been passed on.
 #[derive(Debug)]
-struct Opening<F, T> {
+struct Opening<R, W> {
     direction: Direction,
-    from: F,
-    to: T,
+    reader: R,
+    writer: W,
     held: Vec<u8>,
     passed: bool,
 }
 
-impl<F: Reader, T: Writer> Opening<F, T> {
-    fn new(direction: Direction, from: F, to: T, held: Vec<u8>) -> Self {
+impl<R: Reader, W: Writer> Opening<R, W> {
+    fn new(direction: Direction, reader: R, writer: W, held: Vec<u8>) -> Self {
         Self {
             direction,
-            from,
-            to,
+            reader,
+            writer,
             held,
             passed: false,
         }
     }
 
-    /// Passes the line on, then only looks out for a failure of its side.
+    /// Passes the identification on, then completes only when its side fails.
     async fn run(&mut self, meter: &Meter, progress: &Progress, identified: impl Fn(Software)) -> Close {
         if let Err(close) = self.pass(meter, identified).await {
             return close;
         }
         self.passed = true;
         progress.passed();
-        let error = self.from.failed().await;
+        let error = self.reader.failed().await;
         let by = self.sides().0;
-        Broken { by, error }.into()
+        Failure { by, error }.into()
     }
 
     async fn pass(&mut self, meter: &Meter, identified: impl Fn(Software)) -> Result<(), Close> {
@@ -149,8 +154,8 @@ impl<F: Reader, T: Writer> Opening<F, T> {
                     });
                 }
             }
-            let more = poll_fn(|context| poll_more(context, &mut self.from, &mut self.held)).await;
-            if more.map_err(|error| Broken { by: source, error })? == 0 {
+            let more = poll_fn(|context| poll_more(context, &mut self.reader, &mut self.held)).await;
+            if more.map_err(|error| Failure { by: source, error })? == 0 {
                 return Err(Close {
                     by: source,
                     reason: Reason::Eof,
@@ -161,16 +166,16 @@ impl<F: Reader, T: Writer> Opening<F, T> {
         let line = std::mem::replace(&mut self.held, rest);
         let mut line = line.as_slice();
         let sent = poll_fn(|context| self.poll_send(context, &mut line, meter)).await;
-        sent.map_err(|error| Broken { by: sink, error }.into())
+        sent.map_err(|error| Failure { by: sink, error }.into())
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>, line: &mut &[u8], meter: &Meter) -> Poll<io::Result<()>> {
         while !line.is_empty() {
-            let written = ready!(self.to.poll_write(context, line))?;
+            let written = ready!(self.writer.poll_write(context, line))?;
             meter.moved(self.direction, written);
             *line = line.get(written..).unwrap_or_default();
         }
-        self.to.poll_flush(context)
+        self.writer.poll_flush(context)
     }
 
     fn sides(&self) -> (Side, Side) {
@@ -181,7 +186,7 @@ impl<F: Reader, T: Writer> Opening<F, T> {
     }
 }
 
-/// Not async: its chunk must not live as long as the wait for the peer.
+/// Not async: its buffer must not live as long as the wait for the peer.
 fn poll_more(context: &mut Context<'_>, from: &mut impl Reader, held: &mut Vec<u8>) -> Poll<io::Result<usize>> {
     let mut chunk = [0; CHUNK];
     let bytes = ready!(from.poll_read(context, &mut chunk))?;
@@ -189,16 +194,16 @@ fn poll_more(context: &mut Context<'_>, from: &mut impl Reader, held: &mut Vec<u
     Poll::Ready(Ok(bytes.len()))
 }
 
-/// An identification, and what came before it.
+/// An identification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// Up to and with its line end.
+    /// The number of bytes up to and with its line end, those of earlier lines included.
     pub length: usize,
-    /// What stands behind `SSH-2.0-`.
+    /// The text behind `SSH-2.0-`.
     pub software: &'a [u8],
 }
 
-/// A side does not begin as SSH does.
+/// A side does not begin with an identification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotSsh;
 
@@ -208,12 +213,12 @@ pub struct NotSsh;
 /// LF, which OpenSSH takes, too. 1.99 is a server that would still speak SSH 1 (RFC 4253 section 5.1).
 ///
 /// # Errors
-/// It cannot become one any more, or is too long.
+/// They cannot become one any more, or are too many.
 pub fn read(bytes: &[u8], from: Side) -> Result<Option<Line<'_>>, NotSsh> {
     let mut length = 0;
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
         length += line.len();
-        // However many bytes a read has brought.
+        // The same, however many bytes a read has brought.
         if length > MOST_BYTES {
             return Err(NotSsh);
         }
@@ -228,7 +233,7 @@ pub fn read(bytes: &[u8], from: Side) -> Result<Option<Line<'_>>, NotSsh> {
     }
 }
 
-/// What stands behind the version of a line that has to be an identification; `None` before its end.
+/// The software in a line that has to be an identification; `None` before the line is complete.
 fn identification(line: &[u8]) -> Result<Option<&[u8]>, NotSsh> {
     let Some(version) = VERSIONS.into_iter().find(|version| begins(line, version)) else {
         return Err(NotSsh);
@@ -244,17 +249,17 @@ fn identification(line: &[u8]) -> Result<Option<&[u8]>, NotSsh> {
     Ok(Some(software))
 }
 
-/// Whether the line begins like that, or may once there is more of it.
+/// Whether the line begins with these bytes, or may do so once there is more of it.
 fn begins(line: &[u8], with: &[u8]) -> bool {
     line.iter().zip(with).all(|(byte, expected)| byte == expected)
 }
 
 const VERSIONS: [&[u8]; 2] = [b"SSH-2.0-", b"SSH-1.99-"];
-/// Of an identification, its line end included (RFC 4253 section 4.2).
+/// The longest identification in bytes, its line end included (RFC 4253 section 4.2).
 const LONGEST: usize = 255;
-/// Of all lines of a server up to its identification: OpenSSH takes 8 KiB for one, and nobody sends more than a few.
+/// The most bytes of all lines of a server up to its identification. OpenSSH takes as many in one line.
 const MOST_BYTES: usize = 8 * 1024;
-/// What comes behind the line is the relay's: no more of it than a read brings.
+/// The size of a read: of the bytes behind the identification, which are the relay's, it brings few.
 const CHUNK: usize = 1024;
 
 #[cfg(test)]

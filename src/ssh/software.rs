@@ -1,20 +1,20 @@
-//! What a side says that it is.
+//! The SSH software that a side names in its identification.
 
 use std::fmt;
 
 use crate::text::ascii;
 
-/// The software of one side, as it names itself.
+/// The software of one side, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Software(Box<str>);
 
 impl Software {
-    /// What stands behind `SSH-2.0-`. Whatever is not printable ASCII is a `?`: it goes into a log.
+    /// The software behind `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: it goes into a log.
     pub(super) fn of(bytes: &[u8]) -> Self {
         Self(ascii(bytes.iter().copied().map(char::from)))
     }
 
-    /// Which family it belongs to.
+    /// Its family.
     pub fn family(&self) -> Family {
         let known = |(prefix, _): &&(&str, Family)| {
             let start = self.0.get(..prefix.len());
@@ -30,7 +30,7 @@ impl fmt::Display for Software {
     }
 }
 
-/// Software whose versions are one label: what a peer sends must not become one.
+/// A family of software: a metric label, which free text of a peer must not become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// OpenSSH, that of Windows included.
@@ -95,7 +95,7 @@ impl Family {
     }
 }
 
-/// How the software of each family begins, the longer first where one begins like another.
+/// The prefixes of each family, the longer one first where one is the prefix of another.
 const PREFIXES: [(&str, Family); 13] = [
     ("OpenSSH", Family::OpenSsh),
     ("PuTTY", Family::Putty),
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn software_has_its_family_and_strangers_are_others() {
+    fn known_software_has_its_family_and_all_else_is_other() {
         for (software, family) in [
             ("OpenSSH_9.2p1 Debian-2+deb12u7", "openssh"),
             ("OpenSSH_for_Windows_9.5", "openssh"),

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::records::Records;
 use crate::net::socket;
-use crate::net::transport::{Reader, Transport, Writer};
+use crate::net::transport::{Bulk, Reader, Transport, Writer};
 
 /// A client that speaks TLS. Both directions of its tunnel run in one task, so nobody ever waits for the lock.
 #[derive(Debug)]
@@ -128,6 +128,8 @@ impl State {
 }
 
 impl Transport for Session {
+    const BULK: Bulk = Bulk::Pieces;
+
     type Reader<'a> = SessionSource<'a>;
     type Writer<'a> = SessionSink<'a>;
 
@@ -277,10 +279,6 @@ impl Writer for SessionSink<'_> {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(written)),
         }
-    }
-
-    fn holds_back(&self) -> bool {
-        lock(self.state).connection.wants_write()
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

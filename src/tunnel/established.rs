@@ -16,7 +16,7 @@ use crate::limits::clients::Client;
 use crate::limits::slots::Slot;
 use crate::net::transport::Transport;
 use crate::outcome::{Close, Reason, Side};
-use crate::relay::{self, Bounds, Early, Ends, Engine, Terms, relay};
+use crate::relay::{self, Bounds, Early, Engine, Terms, Transports, relay};
 use crate::ssh::identification;
 
 /// A client and a target that are connected.
@@ -24,7 +24,7 @@ use crate::ssh::identification;
 /// The fields are dropped in this order: a reader of the log line may rely on closed sockets.
 #[derive(Debug)]
 pub(super) struct Tunnel<'a, D: Transport> {
-    ends: Ends<D>,
+    ends: Transports<D>,
     target: Arc<Target>,
     client: Arc<Client>,
     _slots: Box<[Slot; 3]>,
@@ -56,7 +56,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             client: pending.origin.client,
             _slots: slots,
             _open: pending.shared.drain.opened(),
-            ends: Ends {
+            ends: Transports {
                 downstream,
                 upstream: upstream.stream,
                 early: Box::new(Early {
@@ -110,7 +110,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
 
 /// Waits for the SSH identifications of both sides.
 async fn identify<D: Transport>(
-    ends: &mut Ends<D>,
+    ends: &mut Transports<D>,
     record: &TunnelRecord<'_>,
     shared: &Shared,
     ending: Pin<&mut impl Future<Output = Close>>,

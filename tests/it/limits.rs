@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::harness::loopback::{Rig, SETUPS, Wires};
 use switchboard::direction::Direction;
-use switchboard::limits::throttle::{LONGEST_WAIT, Limit};
+use switchboard::limits::bucket::{LONGEST_WAIT, Limit};
 use switchboard::limits::{Rate, Size};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

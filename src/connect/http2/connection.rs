@@ -107,9 +107,7 @@ impl<D: Transport> State<D> {
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (_, mut writer) = self.transport.split();
         ready!(self.queue.poll_write(context, &mut writer))?;
-        if writer.holds_back() {
-            ready!(writer.poll_flush(context))?;
-        }
+        ready!(writer.poll_flush(context))?;
         self.outgoing.flushed();
         Poll::Ready(Ok(()))
     }

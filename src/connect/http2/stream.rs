@@ -10,7 +10,7 @@ use self::receive::{ReceiveHalf, StreamReader};
 use self::send::{SendHalf, StreamWriter};
 use super::outgoing::Outgoing;
 use super::payload::Payload;
-use crate::net::transport::Transport;
+use crate::net::transport::{Bulk, Transport};
 
 mod receive;
 mod send;
@@ -43,6 +43,8 @@ impl Stream {
 }
 
 impl Transport for Stream {
+    const BULK: Bulk = Bulk::Lend;
+
     type Reader<'a> = StreamReader<'a>;
     type Writer<'a> = StreamWriter<'a>;
 

@@ -1,4 +1,4 @@
-//! Headers byte by byte, glued to what follows, odd ones and long ones; the crate `ppp` says what they mean.
+//! Headers in pieces, with bytes behind them, unusual ones and long ones. The crate `ppp` is the oracle.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -26,13 +26,13 @@ fn trusting(network: &str) -> Policy {
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What is read from a connection on which that comes, in such pieces, and what is left on it then.
+/// The result of reading a connection that sends these pieces, and the bytes that are left on it.
 async fn read_pieces(pieces: &[&[u8]]) -> (Result<Option<Addresses>, Refusal>, Vec<u8>) {
     let (mut near, mut far) = pair().await;
     let policy = trusting("127.0.0.0/8");
     let send = async {
         for piece in pieces {
-            // A header that is refused ends it early.
+            // A refused header ends the connection early.
             near.write_all(piece).await.ok();
             tokio::task::yield_now().await;
         }
@@ -48,14 +48,14 @@ async fn read_all(bytes: &[u8]) -> Result<Option<Addresses>, Refusal> {
     read_pieces(&[bytes]).await.0
 }
 
-fn passage(source: &str, destination: &str) -> Addresses {
+fn addresses(source: &str, destination: &str) -> Addresses {
     Addresses {
         source: source.parse().unwrap(),
         destination: destination.parse().unwrap(),
     }
 }
 
-/// Version 2 with that command, family and protocol, and that behind its fixed part.
+/// A header of version 2 with `rest` behind its fixed part. `protocol` is the family and the protocol.
 fn v2_header(command: u8, protocol: u8, rest: &[u8]) -> Vec<u8> {
     let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
     let mut header = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
@@ -66,18 +66,18 @@ fn v2_header(command: u8, protocol: u8, rest: &[u8]) -> Vec<u8> {
 }
 
 fn four() -> Addresses {
-    passage("192.0.2.1:56324", "198.51.100.2:443")
+    addresses("192.0.2.1:56324", "198.51.100.2:443")
 }
 
 fn six() -> Addresses {
-    passage("[2001:db8::1]:56324", "[2001:db8::2]:443")
+    addresses("[2001:db8::1]:56324", "[2001:db8::2]:443")
 }
 
 /// 192.0.2.1:56324 to 198.51.100.2:443.
 const FOUR: [u8; 12] = [192, 0, 2, 1, 198, 51, 100, 2, 0xDC, 0x04, 1, 0xBB];
 
 #[tokio::test]
-async fn both_versions_say_whose_connection_it_is() {
+async fn both_versions_name_the_addresses() {
     for (header, expected) in [
         (
             b"PROXY TCP4 192.0.2.1 198.51.100.2 56324 443\r\n".to_vec(),
@@ -94,7 +94,7 @@ async fn both_versions_say_whose_connection_it_is() {
         ),
         (
             b"PROXY TCP4 0.0.0.0 255.255.255.255 0 65535\r\n".to_vec(),
-            Some(passage("0.0.0.0:0", "255.255.255.255:65535")),
+            Some(addresses("0.0.0.0:0", "255.255.255.255:65535")),
         ),
         (b"PROXY UNKNOWN\r\n".to_vec(), None),
         (b"PROXY UNKNOWN ffff::1 ffff::2 65535 65535\r\n".to_vec(), None),
@@ -102,7 +102,7 @@ async fn both_versions_say_whose_connection_it_is() {
         (v2_header(PROXY, 0x11, &FOUR), Some(four())),
         (v2::encode(&six()), Some(six())),
         (v2_header(LOCAL, 0x00, &[]), None),
-        // The health check of a proxy that fills the rest in all the same, or with what nobody knows.
+        // The health check of a proxy that fills the rest in all the same, or with values that do not exist.
         (v2_header(LOCAL, 0x11, &FOUR), None),
         (v2_header(LOCAL, 0xFF, &[1]), None),
         // Unix sockets, datagrams, unspecified.
@@ -115,7 +115,7 @@ async fn both_versions_say_whose_connection_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_no_header_is_refused() {
+async fn malformed_headers_are_refused() {
     let long_line = [b"PROXY TCP4 ".as_slice(), &[b'1'; 200]].concat();
     let just_too_long = format!("PROXY UNKNOWN {}\r\n", "x".repeat(92));
     assert_eq!(just_too_long.len(), 108);
@@ -174,7 +174,7 @@ async fn what_is_no_header_is_refused() {
 }
 
 #[tokio::test]
-async fn a_long_one_is_known_before_it_has_come() {
+async fn a_header_that_is_too_long_is_refused_before_it_has_arrived() {
     let (mut near, mut far) = pair().await;
     near.write_all(b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff").await.unwrap();
     let read = read(&mut far, LOOPBACK, &trusting("127.0.0.1/32")).await;
@@ -182,10 +182,10 @@ async fn a_long_one_is_known_before_it_has_come() {
 }
 
 #[tokio::test]
-async fn extensions_are_skipped_and_what_follows_is_left() {
+async fn extensions_are_skipped_and_the_bytes_behind_are_left() {
     let mut rest = FOUR.to_vec();
     rest.extend([0xEA, 0, 5, 1, b'v', b'p', b'c', b'e']);
-    // One whose length is wrong, too: nobody reads them.
+    // One whose length is wrong, too: they are not parsed.
     rest.extend([0x20, 0xFF, 0xFF]);
     let small = v2_header(PROXY, 0x11, &rest);
     rest.resize(4080, 7);
@@ -199,7 +199,7 @@ async fn extensions_are_skipped_and_what_follows_is_left() {
 }
 
 #[tokio::test]
-async fn a_header_may_come_byte_by_byte() {
+async fn a_header_may_arrive_byte_by_byte() {
     for version in [Version::V1, Version::V2] {
         for expected in [four(), six()] {
             let mut bytes = encode(version, &expected);
@@ -213,7 +213,7 @@ async fn a_header_may_come_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn only_the_trusted_are_believed_and_where_none_is_required_nothing_is_read() {
+async fn headers_are_taken_from_trusted_peers_only_and_not_read_where_none_is_required() {
     let header = encode(Version::V1, &four());
     for (policy, expected, left) in [
         (trusting("127.0.0.1/32"), Ok(Some(four())), 0),
@@ -231,14 +231,14 @@ async fn only_the_trusted_are_believed_and_where_none_is_required_nothing_is_rea
 }
 
 #[tokio::test]
-async fn a_reset_is_a_client_that_left() {
+async fn a_reset_before_the_end_of_the_header_is_a_client_that_left() {
     for (sent, expected) in [("", Refusal::NoRequest), ("PROXY", Refusal::ClientLeft)] {
         let (mut near, mut far) = pair().await;
         near.write_all(sent.as_bytes()).await.unwrap();
         let policy = trusting("127.0.0.1/32");
         let reading = read(&mut far, LOOPBACK, &policy);
         let reset = async {
-            // The other one is polled first, and has taken what there is.
+            // The read is polled first, and has taken all that was sent.
             tokio::task::yield_now().await;
             crate::net::socket::reset_on_drop(&near);
             drop(near);
@@ -249,8 +249,8 @@ async fn a_reset_is_a_client_that_left() {
 }
 
 #[tokio::test]
-async fn a_header_is_written_as_it_is_read() {
-    let mixed = passage("192.0.2.1:1", "[2001:db8::2]:2");
+async fn a_written_header_is_read_back() {
+    let mixed = addresses("192.0.2.1:1", "[2001:db8::2]:2");
     for version in [Version::V1, Version::V2] {
         for sent in [four(), six(), mixed] {
             let (mut near, mut far) = pair().await;

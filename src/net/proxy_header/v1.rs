@@ -4,14 +4,14 @@ use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use super::{Addresses, Ends, Extent, Malformed};
+use super::{Addresses, Extent, Malformed, SameFamily};
 
-/// Whether a header may begin like that.
+/// Whether these may be the first bytes of a header.
 pub(super) fn may_be(start: &[u8]) -> bool {
     start.starts_with(PREFIX) || PREFIX.starts_with(start)
 }
 
-/// The header ends with the first line's end, which has to come soon.
+/// A header ends at the first line end, within [`LONGEST`] bytes.
 pub(super) fn extent(start: &[u8]) -> Result<Extent, Malformed> {
     match start.windows(END.len()).position(|bytes| bytes == END) {
         Some(length) if length + END.len() <= LONGEST => Ok(Extent::Exactly(length + END.len())),
@@ -20,7 +20,7 @@ pub(super) fn extent(start: &[u8]) -> Result<Extent, Malformed> {
     }
 }
 
-/// Reads a whole header. `None` for UNKNOWN, whatever else it says.
+/// Reads a whole header. `None` for UNKNOWN, whatever stands behind that word.
 pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
     let text = header.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(END));
     let text = std::str::from_utf8(text.ok_or(Malformed)?).map_err(|_| Malformed)?;
@@ -44,16 +44,16 @@ pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
     }))
 }
 
-/// A header that says that.
-pub(super) fn encode(passage: &Addresses) -> Vec<u8> {
+/// The bytes of a header with these addresses.
+pub(super) fn encode(addresses: &Addresses) -> Vec<u8> {
     let line = |protocol, source: (&dyn Display, u16), destination: (&dyn Display, u16)| {
         let (source, source_port) = source;
         let (destination, destination_port) = destination;
         format!("PROXY {protocol} {source} {destination} {source_port} {destination_port}\r\n").into_bytes()
     };
-    match passage.into() {
-        Ends::V4(from, to) => line("TCP4", (from.ip(), from.port()), (to.ip(), to.port())),
-        Ends::V6(from, to) => line("TCP6", (from.ip(), from.port()), (to.ip(), to.port())),
+    match addresses.into() {
+        SameFamily::V4(from, to) => line("TCP4", (from.ip(), from.port()), (to.ip(), to.port())),
+        SameFamily::V6(from, to) => line("TCP6", (from.ip(), from.port()), (to.ip(), to.port())),
     }
 }
 
@@ -62,7 +62,7 @@ fn address<T: FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, Malformed> {
     Ok(address.into().to_canonical())
 }
 
-/// Digits without a zero in front.
+/// A port in digits, without a leading zero.
 fn port(text: &str) -> Result<u16, Malformed> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| plain).ok_or(Malformed)
@@ -70,5 +70,5 @@ fn port(text: &str) -> Result<u16, Malformed> {
 
 const PREFIX: &[u8] = b"PROXY ";
 const END: &[u8] = b"\r\n";
-/// Of a header, its end included: 107 characters are the most that version 1 can have.
+/// The longest header of version 1, its line end included, in bytes.
 const LONGEST: usize = 107;

@@ -1,15 +1,15 @@
-//! Version 2: a signature, four bytes that say what follows, two addresses, and extensions that nobody here needs.
+//! Version 2: a signature, four bytes that describe the rest, two addresses, and extensions, which are skipped.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Addresses, Ends, Extent, Malformed};
+use super::{Addresses, Extent, Malformed, SameFamily};
 
-/// Whether a header may begin like that.
+/// Whether these may be the first bytes of a header.
 pub(super) fn may_be(start: &[u8]) -> bool {
     start.starts_with(SIGNATURE) || SIGNATURE.starts_with(start)
 }
 
-/// The header says how long it is, extensions included.
+/// A header has its length in it, extensions included.
 pub(super) fn extent(start: &[u8]) -> Result<Extent, Malformed> {
     let Some((fixed, _)) = start.split_first_chunk::<FIXED>() else {
         return Ok(Extent::Longer);
@@ -21,12 +21,12 @@ pub(super) fn extent(start: &[u8]) -> Result<Extent, Malformed> {
     }
 }
 
-/// Reads a whole header. `None` when it is of the proxy itself (LOCAL), or of something else than TCP over IP.
+/// Reads a whole header. `None` for a connection of the proxy itself (LOCAL), or of another protocol than TCP over IP.
 pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
     let (fixed, rest) = header.split_first_chunk::<FIXED>().ok_or(Malformed)?;
     let [.., command, protocol, _, _] = *fixed;
     match command {
-        // The rest of it says nothing, whatever it is.
+        // The rest has no meaning, whatever it is.
         LOCAL => return Ok(None),
         PROXY => {}
         _ => return Err(Malformed),
@@ -40,17 +40,17 @@ pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
     }
 }
 
-/// A header that says that.
-pub(super) fn encode(passage: &Addresses) -> Vec<u8> {
+/// The bytes of a header with these addresses.
+pub(super) fn encode(addresses: &Addresses) -> Vec<u8> {
     let mut header = SIGNATURE.to_vec();
-    let [source_port, destination_port] = match passage.into() {
-        Ends::V4(source, destination) => {
+    let [source_port, destination_port] = match addresses.into() {
+        SameFamily::V4(source, destination) => {
             header.extend([PROXY, TCP4, 0, TCP4_BYTES]);
             header.extend(source.ip().octets());
             header.extend(destination.ip().octets());
             [source.port(), destination.port()]
         }
-        Ends::V6(source, destination) => {
+        SameFamily::V6(source, destination) => {
             header.extend([PROXY, TCP6, 0, TCP6_BYTES]);
             header.extend(source.ip().octets());
             header.extend(destination.ip().octets());
@@ -76,10 +76,10 @@ fn tcp6(bytes: &[u8]) -> Result<Addresses, Malformed> {
     let (source, bytes) = bytes.split_first_chunk::<16>().ok_or(Malformed)?;
     let (destination, bytes) = bytes.split_first_chunk::<16>().ok_or(Malformed)?;
     let [source_port, destination_port] = ports(bytes)?;
-    let known = |address: [u8; 16], port| SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
+    let canonical = |address: [u8; 16], port| SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
     Ok(Addresses {
-        source: known(*source, source_port),
-        destination: known(*destination, destination_port),
+        source: canonical(*source, source_port),
+        destination: canonical(*destination, destination_port),
     })
 }
 
@@ -97,5 +97,5 @@ const TCP4: u8 = 0x11;
 const TCP6: u8 = 0x21;
 const TCP4_BYTES: u8 = 12;
 const TCP6_BYTES: u8 = 36;
-/// Of a header, extensions included: as much as nginx takes. The certificate's names are the most that is sent.
+/// The longest header, extensions included, in bytes: the same as nginx. Certificate names are the longest extension.
 const LONGEST: usize = 4096;

@@ -79,14 +79,14 @@ proptest! {
 }
 
 /// The sockets of a tunnel whose peers are driven by the test.
-async fn ends() -> (TcpStream, TcpStream, Ends<TcpStream>) {
+async fn ends() -> (TcpStream, TcpStream, Transports<TcpStream>) {
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (peer, ours) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
         (peer.unwrap(), ours.unwrap().0)
     }
     let ((client, downstream), (target, upstream)) = tokio::join!(pair(), pair());
-    let ends = Ends {
+    let ends = Transports {
         downstream,
         upstream,
         early: Box::default(),
@@ -98,7 +98,12 @@ async fn ends() -> (TcpStream, TcpStream, Ends<TcpStream>) {
 async fn exchanged(
     client: &'static [u8],
     target: &'static [u8],
-) -> (Result<(), Close>, Vec<(Side, String)>, [Vec<u8>; 2], Ends<TcpStream>) {
+) -> (
+    Result<(), Close>,
+    Vec<(Side, String)>,
+    [Vec<u8>; 2],
+    Transports<TcpStream>,
+) {
     let (mut a, mut b, mut ends) = ends().await;
     a.write_all(client).await.unwrap();
     b.write_all(target).await.unwrap();

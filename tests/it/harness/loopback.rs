@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use switchboard::direction::Direction;
-use switchboard::limits::throttle::Limit;
+use switchboard::limits::bucket::Limit;
 use switchboard::limits::{Rate, Size};
 use switchboard::outcome::Close;
 use switchboard::relay::meter::{Meter, Totals};
-use switchboard::relay::{Early, Ends, Engine, Options, Resources, Terms, relay};
+use switchboard::relay::{Early, Engine, Options, Resources, Terms, Transports, relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -113,7 +113,7 @@ impl Rig {
 pub(crate) struct Wires {
     pub(crate) client: TcpStream,
     pub(crate) target: TcpStream,
-    pub(crate) ends: Ends<TcpStream>,
+    pub(crate) ends: Transports<TcpStream>,
 }
 
 impl Wires {
@@ -125,7 +125,7 @@ impl Wires {
     pub(crate) async fn with(early: Vec<u8>, room: Option<u32>) -> Self {
         let (client, downstream) = pair(room).await;
         let (target, upstream) = pair(room).await;
-        let ends = Ends {
+        let ends = Transports {
             downstream,
             upstream,
             early: Box::new(Early {

@@ -20,10 +20,17 @@ fn an_echo_does_not_wait_for_the_downloads_of_others() {
     let mut raw = Raw::connect_with_wide_windows(server.public());
     raw.send(&frame(HEADERS, END_HEADERS, 1, &connect("typing:22")));
     let mut shell = typing.accept();
-    for stream in (3..43).step_by(2) {
-        raw.send(&frame(HEADERS, END_HEADERS, stream, &connect("bulk:22")));
-        let mut source = bulk.accept();
-        thread::spawn(move || while source.try_send([0; 65536]).is_ok() {});
+    let downloads: Vec<_> = (3..43)
+        .step_by(2)
+        .map(|stream| {
+            raw.send(&frame(HEADERS, END_HEADERS, stream, &connect("bulk:22")));
+            bulk.accept()
+        })
+        .collect();
+    // All are open before the first fills the socket. The first read of a tunnel is classed as interactive: behind a full
+    // socket those of sixteen downloads would hold all permits of that class.
+    for mut download in downloads {
+        thread::spawn(move || while download.try_send([0; 65536]).is_ok() {});
     }
     // Each of them has more to send than goes through: nothing is read yet, nor has the client's buffer grown.
     downloads_stall(&server);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use switchboard::direction::Direction;
 use switchboard::net::transport::Transport;
 use switchboard::outcome::{Close, Reason};
-use switchboard::relay::{Early, Ends, Options, Terms, relay};
+use switchboard::relay::{Early, Options, Terms, Transports, relay};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{spawn_blocking, yield_now};
@@ -82,7 +82,7 @@ pub(crate) async fn perform<D: Downstream>(
     let peers = [Peer::new(Role::Client, early), Peer::new(Role::Target, 0)];
     let relayed = async |downstream, upload| {
         begun.notify_one();
-        let mut ends = Ends {
+        let mut ends = Transports {
             downstream,
             upstream,
             early: Box::new(Early {

@@ -19,6 +19,8 @@ pub(super) struct ReceiveHalf {
     inbox: Inbox,
     /// The payload that the last read returned.
     current: Bytes,
+    /// How many bytes the last read returned: the next one releases their window space.
+    unreleased: usize,
 }
 
 impl ReceiveHalf {
@@ -26,6 +28,7 @@ impl ReceiveHalf {
         Self {
             inbox: Inbox::new(stream),
             current: Bytes::new(),
+            unreleased: 0,
         }
     }
 
@@ -47,10 +50,20 @@ impl ReceiveHalf {
     fn take<'a>(&'a mut self, memory: &'a mut [u8]) -> &'a [u8] {
         if let Some(payload) = self.inbox.next_whole(memory.len()) {
             self.current = payload;
+            self.unreleased = self.current.len();
             return &self.current;
         }
         let length = self.inbox.read(memory);
+        self.unreleased = length;
         memory.get(..length).unwrap_or_default()
+    }
+
+    /// Releases the window space of the bytes that the last read returned: they have been passed on.
+    fn release(&mut self) {
+        if self.unreleased > 0 {
+            self.current = Bytes::new();
+            self.inbox.release(std::mem::take(&mut self.unreleased));
+        }
     }
 }
 
@@ -69,6 +82,7 @@ impl<'a> StreamReader<'a> {
 
 impl Reader for StreamReader<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.receive.release();
         ready!(self.receive.inbox.poll_readable(context));
         Poll::Ready(self.receive.check())
     }
@@ -78,15 +92,6 @@ impl Reader for StreamReader<'_> {
         self.receive.inbox.receive_all(context);
         self.receive.check()?;
         Poll::Ready(Ok(self.receive.take(room)))
-    }
-
-    fn passed_on(&mut self, bytes: usize) {
-        self.receive.current = Bytes::new();
-        self.receive.inbox.release(bytes);
-    }
-
-    fn shares_task(&self) -> bool {
-        true
     }
 
     /// Payloads that are received meanwhile wait in the inbox. The window bounds them, as nothing of it is released.

@@ -14,8 +14,8 @@ use tokio_util::sync::PollSemaphore;
 use super::stream_error;
 use crate::connect::http2::outgoing::Outgoing;
 use crate::connect::http2::payload::Payload;
-use crate::connect::http2::send_buffer::{BUFFER_BYTES, Class, SendBuffer};
-use crate::net::transport::Writer;
+use crate::connect::http2::send_buffer::{Class, SendBuffer};
+use crate::net::transport::{Lender, Writer};
 
 /// The download as far as h2 has been given it.
 #[derive(Debug)]
@@ -112,11 +112,11 @@ impl<'a> StreamWriter<'a> {
     }
 }
 
-impl Writer for StreamWriter<'_> {
+impl Lender for StreamWriter<'_> {
     /// Window space first, then permits: a stream that holds permits can send. It gives each back while it waits for the
     /// other. A client may shrink windows (RFC 9113 section 6.9.2) under payloads that hold permits: these then need
     /// space in the connection's window, which no stream that waits for permits may hold.
-    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut send = self.send.lock();
         let Poll::Ready(capacity) = send.poll_capacity(context, self.class.longest_read()) else {
             // A new semaphore handle also leaves the queue for permits.
@@ -132,14 +132,6 @@ impl Writer for StreamWriter<'_> {
             self.permits = permits;
         }
         Poll::Ready(Ok(()))
-    }
-
-    fn shares_task(&self) -> bool {
-        true
-    }
-
-    fn most_lent(&self) -> usize {
-        BUFFER_BYTES
     }
 
     fn lend(&mut self, most: usize) -> Option<&mut [u8]> {
@@ -178,7 +170,9 @@ impl Writer for StreamWriter<'_> {
         }
         sent
     }
+}
 
+impl Writer for StreamWriter<'_> {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut send = self.send.lock();
         ready!(send.poll_capacity(context, bytes.len()))?;
@@ -193,6 +187,10 @@ impl Writer for StreamWriter<'_> {
     fn poll_shutdown(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.send.lock().finish(Vec::new());
         Poll::Ready(Ok(()))
+    }
+
+    fn lender(&mut self) -> Option<&mut dyn Lender> {
+        Some(self)
     }
 }
 

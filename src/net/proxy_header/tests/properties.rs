@@ -1,4 +1,4 @@
-//! Any header, and any bytes: the crate `ppp` says what they mean.
+//! Any header, and any bytes. The crate `ppp` is the oracle.
 
 use ppp::v2::{Command, Protocol, Type};
 use proptest::collection::vec;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What `ppp` reads out of a whole header: `None` if it is none.
+/// The addresses that `ppp` reads out of a whole header; `None` if it is malformed.
 pub(super) fn oracle(header: &[u8]) -> Option<Option<Addresses>> {
     let of = |source: IpAddr, source_port, destination: IpAddr, destination_port| Addresses {
         source: (source.to_canonical(), source_port).into(),
@@ -52,7 +52,7 @@ pub(super) fn oracle(header: &[u8]) -> Option<Option<Addresses>> {
     }
 }
 
-/// All of it at once, as [`take`] finds it.
+/// The length of a header that has arrived at once, as [`read_header`] finds it.
 pub(super) fn framed(bytes: &[u8]) -> Result<usize, Malformed> {
     match extent(bytes)? {
         Extent::Exactly(length) if length <= bytes.len() => Ok(length),
@@ -60,7 +60,7 @@ pub(super) fn framed(bytes: &[u8]) -> Result<usize, Malformed> {
     }
 }
 
-pub(super) fn ends() -> impl Strategy<Value = Addresses> {
+pub(super) fn addresses() -> impl Strategy<Value = Addresses> {
     let address = || {
         let ip = prop_oneof![
             any::<u32>().prop_map(|bits| IpAddr::from(Ipv4Addr::from_bits(bits))),
@@ -73,11 +73,11 @@ pub(super) fn ends() -> impl Strategy<Value = Addresses> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(passage in ends(), behind in vec(any::<u8>(), 0..40)) {
+    fn a_written_header_is_read_back(addresses in addresses(), behind in vec(any::<u8>(), 0..40)) {
         for version in [Version::V1, Version::V2] {
-            let header = encode(version, &passage);
-            prop_assert_eq!(parse(&header), Ok(Some(passage)));
-            prop_assert_eq!(oracle(&header), Some(Some(passage)));
+            let header = encode(version, &addresses);
+            prop_assert_eq!(parse(&header), Ok(Some(addresses)));
+            prop_assert_eq!(oracle(&header), Some(Some(addresses)));
             let glued = [header.clone(), behind.clone()].concat();
             prop_assert_eq!(framed(&glued), Ok(header.len()));
             for cut in 1..header.len() {
@@ -88,18 +88,18 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_header_means_what_another_parser_takes_it_for(
-        passage in ends(),
+    fn a_damaged_header_is_read_as_the_oracle_reads_it(
+        addresses in addresses(),
         edits in vec((any::<proptest::sample::Index>(), prop_oneof![any::<u8>(), proptest::sample::select(b" \r\n0:.".to_vec())]), 1..4),
     ) {
         for version in [Version::V1, Version::V2] {
-            let mut header = encode(version, &passage);
+            let mut header = encode(version, &addresses);
             for (at, byte) in &edits {
                 let at = at.index(header.len());
                 header[at] = *byte;
             }
             let read = framed(&header).and_then(|length| parse(&header[..length]));
-            // It takes a `+` before a port and a space for a CR, and looks at the family of a LOCAL; else the two agree.
+            // The oracle takes a `+` before a port and a space for a CR, and parses the family of a LOCAL.
             if let (Ok(read), Some(theirs)) = (read, oracle(&header)) {
                 prop_assert_eq!(read, theirs, "{}", header.escape_ascii());
             }
@@ -121,15 +121,15 @@ proptest! {
     }
 
     #[test]
-    fn extensions_written_by_another_are_skipped(passage in ends(), values in vec(vec(any::<u8>(), 0..60), 0..6)) {
-        let addresses = ppp::v2::Addresses::from((passage.source, passage.destination));
-        let mut builder = ppp::v2::Builder::with_addresses(ppp::v2::Version::Two | Command::Proxy, Protocol::Stream, addresses);
+    fn extensions_written_by_another_encoder_are_skipped(addresses in addresses(), values in vec(vec(any::<u8>(), 0..60), 0..6)) {
+        let theirs = ppp::v2::Addresses::from((addresses.source, addresses.destination));
+        let mut builder = ppp::v2::Builder::with_addresses(ppp::v2::Version::Two | Command::Proxy, Protocol::Stream, theirs);
         for value in &values {
             builder = builder.write_tlv(Type::NoOp, value).unwrap();
         }
         let header = builder.build().unwrap();
-        let mixed = passage.source.is_ipv4() != passage.destination.is_ipv4();
+        let mixed = addresses.source.is_ipv4() != addresses.destination.is_ipv4();
         prop_assert_eq!(framed(&header), Ok(header.len()));
-        prop_assert_eq!(parse(&header), Ok((!mixed).then_some(passage)));
+        prop_assert_eq!(parse(&header), Ok((!mixed).then_some(addresses)));
     }
 }

@@ -1,0 +1,140 @@
+//! What a relay is given: the two transports of a tunnel, and the terms under which it runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+use super::meter::Meter;
+use super::splice::PipePool;
+use super::yielder::Yielder;
+use crate::limits::bucket::Limit;
+use crate::limits::budget::Budget;
+use crate::limits::slots::Slots;
+
+/// The longest silences of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Without a byte either way; `None` is for ever, as SSH sessions sleep for days.
+    pub idle: Option<Duration>,
+    /// The same once one side has finished.
+    pub half_closed: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            idle: None,
+            half_closed: Duration::from_secs(300),
+        }
+    }
+}
+
+/// The two transports of a tunnel, and the early data that was read from them.
+#[derive(Debug)]
+pub struct Transports<D> {
+    /// The client's: a socket, a TLS session or an HTTP/2 stream.
+    pub downstream: D,
+    /// The target's: always a socket, whose bytes are the tunnel's.
+    pub upstream: TcpStream,
+    /// Boxed: it is gone when the relay has begun.
+    pub early: Box<Early>,
+}
+
+/// Early data: the first bytes of each direction, read before the relay begins.
+#[derive(Debug, Default)]
+pub struct Early {
+    /// From the client, such as those behind its request head.
+    pub upload: Vec<u8>,
+    /// From the target.
+    pub download: Vec<u8>,
+}
+
+/// The limits of one direction.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds<'a> {
+    /// Of this tunnel alone.
+    pub tunnel: &'a Limit,
+    /// Of this tunnel together with those of its target, of its client and of the process.
+    pub shared: [Option<&'a Budget>; 3],
+}
+
+/// A limit of the tunnel alone.
+impl<'a> From<&'a Limit> for Bounds<'a> {
+    fn from(tunnel: &'a Limit) -> Self {
+        Self {
+            tunnel,
+            shared: [None; 3],
+        }
+    }
+}
+
+/// The terms under which a relay runs. All of them may be shared with other relays but the meter.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    /// The limits of the upload.
+    pub upload: Bounds<'a>,
+    /// The limits of the download.
+    pub download: Bounds<'a>,
+    /// Counter of the tunnel's bytes.
+    pub meter: &'a Meter,
+    /// Pipes and memory that all relays share.
+    pub resources: &'a Resources,
+    /// Mechanism between two sockets.
+    pub engine: Engine,
+    /// The longest silences.
+    pub options: &'a Options,
+}
+
+/// The mechanism that moves bytes between two sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Copies small messages and splices bulk: each is the cheaper one there.
+    Adaptive,
+    /// Always copies, through a buffer.
+    Copy,
+    /// Always splices, through a pipe, if the pool has one.
+    Splice,
+}
+
+/// What all relays of a runtime share.
+#[derive(Debug)]
+pub struct Resources {
+    pub(super) pipes: PipePool,
+    /// One slot for each large piece that is in flight: what its receiver has not taken of it stays in memory.
+    pub(super) large_pieces: Arc<Slots>,
+    pub(super) yielder: Yielder,
+}
+
+impl Resources {
+    /// Resources with at most `pipes` pipes in use at once, two descriptors each.
+    pub fn new(pipes: usize) -> Self {
+        Self {
+            pipes: PipePool::new(pipes),
+            large_pieces: Arc::new(Slots::exactly(MOST_LARGE_PIECES)),
+            yielder: Yielder::default(),
+        }
+    }
+
+    /// The number of pipes in use: each holds bytes, or is about to.
+    pub fn pipes_in_use(&self) -> usize {
+        self.pipes.in_use()
+    }
+}
+
+/// 8 MiB of memory at most.
+const MOST_LARGE_PIECES: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_large_pieces_may_be_in_flight_at_once() {
+        let resources = Resources::new(0);
+        for _ in 0..3 {
+            let taken: Vec<_> = (0..100).filter_map(|_| resources.large_pieces.take()).collect();
+            assert_eq!(taken.len(), 16);
+        }
+    }
+}
