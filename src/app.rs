@@ -31,7 +31,7 @@ use crate::metrics::{self, Metrics};
 use crate::relay::Resources;
 use crate::tls::{self, Tls};
 use crate::tunnel::Shared;
-use crate::tunnel::record::Ids;
+use crate::tunnel::record::{AccessLog, Ids};
 
 pub mod admin;
 mod capacity;
@@ -155,6 +155,8 @@ impl App {
             drop(allowlist_ready);
         });
         tokio::spawn(certificate::watch(Arc::clone(&self.shared)));
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move { shared.access_log.keep_writing_counts().await });
         let mut commands = Commands(commands);
         let is_signalled = loop {
             tokio::select! {
@@ -179,6 +181,7 @@ impl App {
         };
         let options = &self.reload.config.drain;
         let drained = self.conductor.run(options, &tasks, second_stop).await;
+        self.shared.access_log.close();
         if !is_signalled && !cut_short.is_cancelled() {
             // When the first process of a container ends, all others are killed: the hook that waits for the drain
             // has to read its end before.
@@ -198,6 +201,7 @@ fn share(config: &Config, capacity: Capacity, allowlist: Arc<Allowlist>, drain: 
     Ok(Shared {
         allowlist,
         metrics,
+        access_log: AccessLog::default(),
         drain,
         resources: Resources::new(capacity.pipes),
         clients: Clients::new(limits.client, limits.tunnel.burst, limits.caps.client),

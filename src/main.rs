@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use switchboard::allowlist::StaticTarget;
 use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
-use switchboard::app::logging::{self, ParseError};
+use switchboard::app::logging::{self, Logging, ParseError};
 use switchboard::app::{App, Command, LoadConfig, StartError};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
 use switchboard::config::{Config, LoadError, Overrides};
@@ -130,9 +130,27 @@ struct Serve {
         value_delimiter = ' '
     )]
     allow: Vec<StaticTarget>,
-    /// Filter of the messages on stderr, such as `warn` or `info,switchboard=debug`
+    /// Filter of the messages on stderr, such as `warn` or `debug,h2=warn`: other crates are silent unless named
     #[arg(long, env = "SWITCHBOARD_LOG", value_name = "FILTER", default_value = "info")]
     log: String,
+    /// Form of the messages on stderr
+    #[arg(long, env = "SWITCHBOARD_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+impl From<LogFormat> for logging::Format {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -159,7 +177,7 @@ fn is_usage(cause: &(dyn Error + 'static)) -> bool {
 }
 
 fn serve(options: Serve) -> anyhow::Result<ExitCode> {
-    let logging = logging::start(&options.log).context("--log")?;
+    let logging = start_logging(&options)?;
     let dropped = logging.dropped.clone();
     let runtime = runtime::Builder::new_multi_thread()
         .enable_all()
@@ -176,6 +194,13 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
     Ok(match drained? {
         Drained::Clean => ExitCode::SUCCESS,
         Drained::Cut => ExitCode::from(DRAIN_CUT),
+    })
+}
+
+fn start_logging(options: &Serve) -> anyhow::Result<Logging> {
+    logging::start(&options.log, options.log_format.into()).map_err(|error| match error {
+        logging::StartError::Filter(fault) => anyhow::Error::new(fault).context("--log"),
+        logging::StartError::Open(_) => error.into(),
     })
 }
 

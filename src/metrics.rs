@@ -73,7 +73,7 @@ metrics! {
     pub config_last_reload_successful: IntGauge = gauge("switchboard_config_last_reload_successful");
     /// Reloads refused because of faults in the file.
     pub config_reload_failures: IntCounter = counter("switchboard_config_reload_failures_total");
-    /// Log lines dropped because they were not read fast enough.
+    /// Log lines dropped because they were not read fast enough, or could not be written.
     pub log_lines_dropped: IntGauge = gauge("switchboard_log_lines_dropped");
     /// Always 1; the version is a label.
     build_info: IntGaugeVec = gauges("switchboard_build_info", &["version"]);

@@ -56,7 +56,7 @@ impl<'a> Pending<'a, Unknown> {
         let age = Age::new(id);
         Self {
             shared,
-            record: Record::open(&shared.metrics, id, peer, age.since),
+            record: Record::open(shared.telemetry(), id, peer, age.since),
             origin: Unknown,
             age,
         }

@@ -69,7 +69,7 @@ fn the_documented_settings_are_valid() {
 fn faulty_usage_or_settings_end_with_status_2() {
     let faulty = Settings::new("unknown: 1\n");
     let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    let table: [(&[&str], &str); 13] = [
+    let table: [(&[&str], &str); 14] = [
         (&[], "Usage"),
         (&["dance"], "dance"),
         (&["check"], "--config"),
@@ -83,6 +83,7 @@ fn faulty_usage_or_settings_end_with_status_2() {
         (&["serve", "--config", faulty.path()], "line 3: unknown: unknown key"),
         (&["serve", "--config", "/nonexistent"], "cannot read /nonexistent"),
         (&["serve", "--log", "a=b=c"], "--log"),
+        (&["serve", "--log-format", "xml"], "--log-format"),
     ];
     for (arguments, told) in table {
         // The ports, so that one that starts against all expectations does no harm.
@@ -98,6 +99,7 @@ fn faulty_usage_or_settings_end_with_status_2() {
         ("SWITCHBOARD_ALLOW", "here"),
         ("SWITCHBOARD_CONFIG", "/nonexistent"),
         ("SWITCHBOARD_LOG", "a=b=c"),
+        ("SWITCHBOARD_LOG_FORMAT", "xml"),
     ] {
         let mut command = switchboard(&["serve"]);
         command.env("SWITCHBOARD_LISTEN", "127.0.0.1:0");
@@ -221,6 +223,8 @@ fn help_lists_the_commands_and_options() {
         "SWITCHBOARD_ADMIN",
         "SWITCHBOARD_ALLOW",
         "SWITCHBOARD_LOG",
+        "--log-format",
+        "SWITCHBOARD_LOG_FORMAT",
         "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut",
     ] {
         assert!(stdout.contains(told), "{told:?} in {stdout}");

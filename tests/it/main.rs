@@ -23,6 +23,7 @@ mod hoarding;
 mod http2;
 mod kubernetes;
 mod limits;
+mod logs;
 mod model;
 mod openssh;
 mod proxy_protocol;

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, empty};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -27,14 +27,17 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a command.
-    pub(crate) fn spawn(mut command: Command) -> Self {
-        let command = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+    pub(crate) fn spawn(command: Command) -> Self {
+        Self::spawn_into(command, Stdio::piped())
+    }
+
+    /// Starts a command whose stdout is that. Without a pipe, `stdout` has no lines.
+    pub(crate) fn spawn_into(mut command: Command, stdout: impl Into<Stdio>) -> Self {
+        let command = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
+        let stdout = child.stdout.take();
         Self {
-            stdout: Lines::of(child.stdout.take().unwrap()),
+            stdout: stdout.map_or_else(|| Lines::of(empty()), Lines::of),
             stderr: Lines::of(child.stderr.take().unwrap()),
             child,
         }
@@ -105,8 +108,13 @@ pub(crate) struct Server {
 impl Server {
     /// Waits until a command that serves has its ports and is ready.
     pub(crate) fn start(command: Command) -> Self {
+        Self::start_into(command, Stdio::piped())
+    }
+
+    /// The same, with that for its access log.
+    pub(crate) fn start_into(command: Command, stdout: impl Into<Stdio>) -> Self {
         raise_descriptors();
-        let mut process = Process::spawn(command);
+        let mut process = Process::spawn_into(command, stdout);
         let mut port = |which| {
             let line = process.stderr.find(which);
             line.rsplit(' ').next().unwrap().parse().unwrap()
