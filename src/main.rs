@@ -185,8 +185,13 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
         .context("cannot start the runtime")?;
     let drained = runtime.block_on(async {
         let commands = commands().context("cannot listen for signals")?;
-        let app = App::start(load_config(options), Box::new(move || dropped.lines()))?;
-        anyhow::Ok(Box::pin(app.run(commands)).await)
+        let stopped = stopped().context("cannot listen for signals")?;
+        let start = Box::pin(App::start(load_config(options), Box::new(move || dropped.lines())));
+        tokio::select! {
+            app = start => anyhow::Ok(Box::pin(app?.run(commands)).await),
+            // While the configuration is read, which may take until a mount answers. Nothing is served yet.
+            () = stopped => Ok(Drained::Clean),
+        }
     });
     // The drain is over: tasks that still run have had their deadline.
     runtime.shutdown_background();
@@ -232,6 +237,17 @@ fn commands() -> std::io::Result<mpsc::Receiver<Command>> {
         tokio::spawn(async move { while signals.recv().await.is_some() && sender.send(command).await.is_ok() {} });
     }
     Ok(receiver)
+}
+
+/// Completes at the first signal to stop.
+fn stopped() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }
 
 fn check(file: &Path) -> anyhow::Result<ExitCode> {

@@ -179,6 +179,13 @@ impl Settings {
         self.write(&on_free_ports(settings));
     }
 
+    /// Puts another file with other settings in its place, without opening this one.
+    pub(crate) fn replace(&self, settings: &str) {
+        let beside = self.file.with_extension("new");
+        fs::write(&beside, on_free_ports(settings)).unwrap();
+        fs::rename(beside, &self.file).unwrap();
+    }
+
     /// Puts this text, and nothing else, into the file.
     pub(crate) fn write(&self, text: &str) {
         fs::write(&self.file, text).unwrap();
