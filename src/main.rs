@@ -37,8 +37,16 @@ enum Task {
     /// Report every fault of a configuration file at once
     Check {
         /// The file
-        #[arg(long, env = "SWITCHBOARD_CONFIG", value_name = "FILE")]
-        config: PathBuf,
+        #[arg(
+            long,
+            env = "SWITCHBOARD_CONFIG",
+            value_name = "FILE",
+            required_unless_present = "schema"
+        )]
+        config: Option<PathBuf>,
+        /// Print the format of the file as JSON Schema instead, for editors and for the schema of the Helm chart
+        #[arg(long)]
+        schema: bool,
     },
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
@@ -138,7 +146,8 @@ struct Serve {
 fn main() -> ExitCode {
     let result = match CommandLine::parse().task {
         Task::Serve(options) => serve(options),
-        Task::Check { config } => check(&config),
+        Task::Check { schema: true, .. } => print_schema(),
+        Task::Check { config, .. } => check(&config.unwrap_or_default()),
         Task::Drain(options) => drain(&options),
         Task::Connect(options) => Ok(client::command(&options.into())),
     };
@@ -207,6 +216,11 @@ fn commands() -> std::io::Result<mpsc::Receiver<Command>> {
         tokio::spawn(async move { while signals.recv().await.is_some() && sender.send(command).await.is_ok() {} });
     }
     Ok(receiver)
+}
+
+fn print_schema() -> anyhow::Result<ExitCode> {
+    writeln!(std::io::stdout(), "{:#}", Config::schema())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn check(file: &Path) -> anyhow::Result<ExitCode> {
