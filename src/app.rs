@@ -43,6 +43,7 @@ mod pages;
 mod ports;
 mod readiness;
 mod reload;
+pub mod threads;
 
 /// Why a process did not start.
 #[derive(Debug, thiserror::Error)]

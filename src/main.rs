@@ -13,7 +13,7 @@ use switchboard::allowlist::StaticTarget;
 use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::app::logging::{self, Logging, ParseError};
-use switchboard::app::{App, Command, LoadConfig, StartError};
+use switchboard::app::{App, Command, LoadConfig, StartError, threads};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
 use switchboard::config::{Config, LoadError, Overrides};
 use switchboard::drain::Drained;
@@ -186,9 +186,12 @@ fn is_usage(cause: &(dyn Error + 'static)) -> bool {
 }
 
 fn serve(options: Serve) -> anyhow::Result<ExitCode> {
+    let workers = threads::workers();
+    threads::try_start(workers).context("cannot start the threads, see pids.max and RLIMIT_NPROC")?;
     let logging = start_logging(&options)?;
     let dropped = logging.dropped.clone();
     let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(workers.get())
         .enable_all()
         .build()
         .context("cannot start the runtime")?;

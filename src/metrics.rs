@@ -10,6 +10,7 @@ use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGauge
 pub use prometheus::Error;
 
 use self::declare::{counter, counters, gauge, gauges, histogram, seconds, timestamp};
+use self::process::Process;
 pub use self::targets::TargetSeries;
 use self::targets::{Families, TargetMetrics};
 use crate::outcome::{Outcome, Reason, Refusal, Side};
@@ -17,6 +18,7 @@ use crate::ssh::identification::Family;
 use crate::tls;
 
 mod declare;
+mod process;
 mod targets;
 
 metrics! {
@@ -97,7 +99,8 @@ impl Metrics {
     /// A name that is declared twice, or is not a metric name.
     pub fn new() -> prometheus::Result<Self> {
         let metrics = Self::declare(Registry::new())?;
-        metrics.registry.register(Box::new(ProcessCollector::for_self()))?;
+        let process = Process(ProcessCollector::for_self());
+        metrics.registry.register(Box::new(process))?;
         metrics
             .build_info
             .with_label_values(&[env!("CARGO_PKG_VERSION")])

@@ -1,13 +1,14 @@
 //! The admin port: its pages, every metric with its type and labels, and what they count.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Target};
 use crate::harness::{allow, eventually, request};
+use rustix::time::{ClockId, clock_gettime};
 use switchboard::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
@@ -119,6 +120,22 @@ fn each_ending_of_a_tunnel_shows_zero_before_its_first() {
     for direction in ["upload", "download"] {
         let series = format!("switchboard_throttled_seconds_total{{direction=\"{direction}\"}}");
         assert_eq!(page.values.get(&series), Some(&0.0), "{series}");
+    }
+}
+
+/// The proxy is a part of this process: the processor time of both is the same.
+#[test]
+fn the_processor_time_is_exact() {
+    let used = || {
+        let used = clock_gettime(ClockId::ProcessCPUTime);
+        Duration::try_from(used).unwrap().as_secs_f64()
+    };
+    let proxy = Proxy::start("");
+    for _ in 0..3 {
+        let before = used();
+        let shown = proxy.scrape().values["process_cpu_seconds_total"];
+        let after = used();
+        assert!((before..after).contains(&shown), "{shown} is not in {before}..{after}");
     }
 }
 

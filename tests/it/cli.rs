@@ -8,6 +8,7 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
 use crate::harness::{allow, refusal};
+use rustix::process::geteuid;
 use tempfile::TempDir;
 
 /// The exit status and all that was printed on stdout and stderr.
@@ -131,6 +132,39 @@ fn a_port_in_use_ends_with_status_1() {
         assert_eq!((status, stdout.as_str()), (1, ""), "{stderr}");
         assert!(stderr.contains(&format!("cannot listen on {taken}")), "{stderr}");
         assert!(stderr.contains("in use"), "{stderr}");
+    }
+}
+
+/// It takes ten besides the first: four workers, and six of its parts.
+#[test]
+fn without_a_thread_for_each_of_its_parts_it_ends_with_one_line_and_status_1() {
+    let is_root = geteuid().is_root();
+    for limit in 1..=10 {
+        // The limit is one of a user, and does not apply to root. Nothing else runs as the user of this number.
+        let user: &[&str] = match is_root {
+            // With the capability to read where the binary is, even in a folder of root's.
+            true => &[
+                "setpriv",
+                "--reuid=54321",
+                "--regid=54321",
+                "--clear-groups",
+                "--inh-caps=+dac_override",
+                "--ambient-caps=+dac_override",
+            ],
+            false => &["env"],
+        };
+        let mut command = Command::new(user[0]);
+        command.args(&user[1..]);
+        command.args(["bash", "-c", &format!("ulimit -u {limit} && exec \"$0\" \"$@\"")]);
+        command.arg(switchboard(&[]).get_program());
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.env("TOKIO_WORKER_THREADS", "4");
+        let (status, stdout, stderr) = run(command);
+        assert_eq!((status, stdout.as_str()), (1, ""), "{limit}: {stderr}");
+        assert!(
+            stderr.starts_with("switchboard: cannot start ") && stderr.lines().count() == 1,
+            "{limit}: {stderr}"
+        );
     }
 }
 
