@@ -48,8 +48,10 @@ metrics! {
     pub allowlist_targets: IntGauge = gauge("switchboard_allowlist_targets");
     /// Names claimed by more than one Service, or by a Service and the configuration.
     pub allowlist_name_conflicts: IntGauge = gauge("switchboard_allowlist_name_conflicts");
-    /// 1 while a list from the cluster that lost most of its objects is held back.
+    /// 1 while a list from the cluster that lost all or most of its objects is held back.
     pub allowlist_shrink_held: IntGauge = gauge("switchboard_allowlist_shrink_held");
+    /// Listed namespaces that count as empty because the API server forbids to read them.
+    pub allowlist_namespaces_forbidden: IntGauge = gauge("switchboard_allowlist_namespaces_forbidden");
     /// When the allowlist was last known to be current, in seconds since 1970.
     pub allowlist_last_sync_timestamp: Gauge = timestamp("switchboard_allowlist_last_sync_timestamp_seconds");
     /// Annotations of Services with a value that is malformed or not permitted.

@@ -79,7 +79,10 @@ fn refused(shared: &Shared, request: &Request<Incoming>, place: &Place) -> Optio
     if !access.tokens.contains(token) {
         return Some(answer::refusal(401, "Unauthorized"));
     }
-    let is_read = request.method() == Method::GET && access.readable.contains(&place.plural);
+    let is_forbidden = |namespace: &String| access.forbidden.contains(namespace);
+    let is_read = request.method() == Method::GET
+        && access.readable.contains(&place.plural)
+        && !place.namespace.as_ref().is_some_and(is_forbidden);
     let message = format!(
         "{} is forbidden: User \"system:serviceaccount:switchboard:switchboard\" cannot list resource \"{}\" in API \
          group \"\" at the cluster scope",
