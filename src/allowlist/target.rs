@@ -169,8 +169,11 @@ impl Target {
     /// Takes one of its slots for tunnels.
     ///
     /// # Errors
-    /// [`Refusal::TargetFull`].
+    /// [`Refusal::TargetClosed`] or [`Refusal::TargetFull`].
     pub fn enter(&self) -> Result<Slot, Refusal> {
+        if self.limits.load().is_closed {
+            return Err(Refusal::TargetClosed);
+        }
         self.tunnels.take().ok_or(Refusal::TargetFull)
     }
 
@@ -305,6 +308,13 @@ mod tests {
         let target = target(Endpoints::default(), few);
         let _tunnels = [target.enter().unwrap(), target.enter().unwrap()];
         assert_eq!(target.enter().unwrap_err(), Refusal::TargetFull);
+        let closed = TargetLimits {
+            is_closed: true,
+            ..TargetLimits::default()
+        };
+        target.update(Endpoints::default(), Arc::new(closed));
+        assert_eq!(target.enter().unwrap_err(), Refusal::TargetClosed);
+        target.update(Endpoints::default(), Arc::new(few));
         let _dial = target.begin_dial().unwrap();
         assert_eq!(target.begin_dial().unwrap_err(), Refusal::TargetBusy);
         target.update(Endpoints::default(), Arc::default());
