@@ -11,7 +11,7 @@ use super::proxy::ADMIN_PORT;
 use super::stage::Stage;
 
 /// Addresses of the proxy's own host, of metadata services, or of nothing.
-const DANGEROUS: [&str; 26] = [
+const DANGEROUS: [&str; 33] = [
     "127.0.0.1",
     "127.8.8.8",
     "0.0.0.0",
@@ -38,6 +38,13 @@ const DANGEROUS: [&str; 26] = [
     "::ffff:255.255.255.255",
     "64:ff9b::127.0.0.1",
     "64:ff9b::169.254.169.254",
+    "64:ff9b:1::169.254.169.254",
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "2001::c0a8:101:0:ffff:5601:5601",
+    "fd09::5efe:127.0.0.1",
+    "fd09::200:5efe:169.254.169.254",
+    "fec0::1",
+    "2002:a9fe:a9fe::1",
 ];
 
 /// Services that lead only there: to the admin port, which listens on every address of the proxy's host, or to a port
