@@ -234,12 +234,13 @@ impl Reflector {
         // A new client: the certificate, the token or the address may have changed, a pooled connection may be half-open.
         self.client = None;
         self.warn(&error);
-        sleep(backoff(self.failures, random())).await;
+        // Added, so that proxies that were refused together do not come back together.
+        sleep(error.retry_after.unwrap_or_default() + backoff(self.failures, random())).await;
         self.failures = self.failures.saturating_add(1);
     }
 
     fn warn(&mut self, error: &ApiError) {
-        let ApiError { failure, reason } = error;
+        let ApiError { failure, reason, .. } = error;
         if let Some(since) = self.outage.failed(*failure, self.failures, Instant::now()) {
             let (kind, failure) = (self.feed.source.kind.name(), failure.label());
             warn!(

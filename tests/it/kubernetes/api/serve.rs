@@ -40,7 +40,8 @@ pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> A
     }
     match fault {
         Some(Fault::Status(code)) => return answer::refusal(code, "as the scenario wants it"),
-        Some(Fault::TooMany) => return answer::too_many(),
+        Some(Fault::TooMany) => return answer::too_many(1),
+        Some(Fault::TooManyFor(seconds)) => return answer::too_many(seconds),
         Some(Fault::Expired) if verb != Verb::Watch => return expired(),
         Some(Fault::Expired) => {
             // Whatever revision it names is too old now, and that is told as an event.
