@@ -56,6 +56,8 @@ metrics! {
     pub allowlist_last_sync_timestamp: Gauge = timestamp("switchboard_allowlist_last_sync_timestamp_seconds");
     /// Annotations of Services with a value that is malformed or not permitted.
     pub annotation_errors: IntCounter = counter("switchboard_annotation_errors_total");
+    /// Endpoints and EndpointSlices of targets that are not dialled, by reason.
+    endpoint_errors: IntCounterVec = counters("switchboard_endpoint_errors_total", &["reason"]);
     /// Failed lists and watches of the cluster, by kind of failure.
     watch_errors: IntCounterVec = counters("switchboard_watch_errors_total", &["kind"]);
     /// 1 from the beginning of the drain.
@@ -143,6 +145,16 @@ impl Metrics {
     /// Makes the series of that kind, with the value 0.
     pub fn watch_may_fail(&self, kind: &'static str) {
         self.watch_errors.with_label_values(&[kind]);
+    }
+
+    /// Counts an endpoint or an EndpointSlice that is not dialled; `reason` is a word of ours.
+    pub fn endpoint_failed(&self, reason: &'static str) {
+        self.endpoint_errors.with_label_values(&[reason]).inc();
+    }
+
+    /// Makes the series of that reason, with the value 0.
+    pub fn endpoint_may_fail(&self, reason: &'static str) {
+        self.endpoint_errors.with_label_values(&[reason]);
     }
 
     /// Notes that the allowlist is current.

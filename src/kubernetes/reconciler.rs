@@ -13,7 +13,7 @@ use self::forbidden::Forbidden;
 use self::note_log::NoteLog;
 use self::snapshot_file::SnapshotFile;
 use super::join::{Join, Note, Settled};
-use super::model::{Key, Kind, Object};
+use super::model::{EndpointFault, Key, Kind, Object};
 use super::rules::Rules;
 use super::shrink::ShrinkGuard;
 use super::source::{Event, Feed, SourceEvent};
@@ -240,9 +240,7 @@ impl Reconciler {
         let Settled { changes, notes } = settled;
         self.write(changes, is_first, confirms);
         for note in &notes {
-            if matches!(note, Note::Annotation(..)) {
-                self.outputs.metrics.annotation_errors.inc();
-            }
+            self.count(note);
             // The Services of the first list have one log line together.
             if !(is_first && matches!(note, Note::Added(_))) {
                 self.log.write(note);
@@ -250,6 +248,16 @@ impl Reconciler {
         }
         if let Some(file) = &mut self.snapshot {
             file.schedule();
+        }
+    }
+
+    fn count(&self, note: &Note) {
+        let metrics = &self.outputs.metrics;
+        match note {
+            Note::Annotation(..) => metrics.annotation_errors.inc(),
+            Note::EndpointRefused(..) => metrics.endpoint_failed(EndpointFault::Forbidden.label()),
+            Note::SliceUnusable(.., fault) => metrics.endpoint_failed(fault.label()),
+            Note::Added(_) | Note::Removed(_) | Note::ExternalName(_) | Note::NameConflict { .. } => {}
         }
     }
 

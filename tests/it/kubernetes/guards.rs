@@ -235,3 +235,39 @@ fn a_malformed_object_affects_no_other() {
         tunnel.echo().await.unwrap();
     });
 }
+
+#[test]
+fn a_slice_that_cannot_work_is_logged_and_counted() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        let table = [
+            ("fqdn", "/addressType", json!("FQDN"), "address_type"),
+            ("zero", "/ports/0/port", json!(0), "port"),
+            ("large", "/ports/0/port", json!(65536), "port"),
+            ("udp", "/ports/0/protocol", json!("UDP"), "protocol"),
+            ("text", "/endpoints/0/addresses", json!(["host.example.com"]), "address"),
+            (
+                "metadata",
+                "/endpoints/0/addresses",
+                json!(["169.254.169.254"]),
+                "forbidden",
+            ),
+        ];
+        for (name, pointer, value, _) in &table {
+            stage
+                .api
+                .put(with(slice("team-a", name, &["10.9.1.1"]), pointer, value.clone()));
+            stage.api.put(service("team-a", name));
+        }
+        stage.serve("last", "10.9.1.9").await;
+        for (name, _, _, reason) in table {
+            let label = format!("reason=\"{reason}\"");
+            let counted = async || stage.proxy.metric("switchboard_endpoint_errors_total", &label).await;
+            let expected = if reason == "port" { 2.0 } else { 1.0 };
+            assert_eq!(counted().await, Some(expected), "{name}");
+            let messages = stage.proxy.messages();
+            let names_it = |line: &str| line.contains("WARN") && line.contains(&format!("service=team-a/{name}"));
+            assert!(messages.lines().any(names_it), "{name}: {messages}");
+        }
+    });
+}
