@@ -66,6 +66,16 @@ impl Guards {
         }
     }
 
+    /// These guards with the addresses that the host has now, or `None` if they are the same.
+    pub(crate) fn read_again(&self) -> Option<Self> {
+        let own = own_addresses();
+        // Without any, /proc could not be read: the loopback addresses are always there.
+        (!own.is_empty() && own != self.own).then(|| Self {
+            allowed: self.allowed.clone(),
+            own,
+        })
+    }
+
     /// Checks that an address may be dialled. An IPv6 address that stands for an IPv4 address is judged by that, too.
     ///
     /// A dangerous address may be only if a network with nothing but addresses of its class is allowed: `127.0.0.2/32`
@@ -345,6 +355,17 @@ mod tests {
         assert_eq!(check(&deliberate, "127.0.0.2"), Ok(()));
         assert_eq!(check(&deliberate, "10.1.2.3"), Ok(()));
         assert_eq!(check(&deliberate, "127.0.0.1"), Err(AddressClass::Loopback));
+    }
+
+    #[test]
+    fn own_addresses_that_have_changed_are_read_again() {
+        let before = guards(&["10.0.0.0/8"]);
+        assert_eq!(check(&before, "10.1.2.3"), Err(AddressClass::Own));
+        let now = before.read_again().unwrap();
+        assert_eq!(check(&now, "10.1.2.3"), Ok(()));
+        assert_eq!(now.own, own_addresses());
+        assert_eq!(now.allowed, before.allowed);
+        assert_eq!(now.read_again(), None);
     }
 
     #[test]

@@ -91,6 +91,11 @@ impl Join {
         }
     }
 
+    /// The rules in force.
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
     /// Changes the rules, for all known objects.
     pub(crate) fn configure(&mut self, rules: Rules) {
         self.rules = rules;

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::future::pending;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
 use self::forbidden::Forbidden;
@@ -85,6 +85,8 @@ impl Reconciler {
 
     /// Runs until there are no more events or rules.
     pub(crate) async fn run(mut self, mut events: mpsc::Receiver<SourceEvent>, mut rules: watch::Receiver<Rules>) {
+        let mut guards = interval(READ_ADDRESSES_EVERY);
+        guards.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let release = self.sources.iter().filter_map(|source| source.shrink.deadline()).min();
             let save = self.snapshot.as_ref().and_then(SnapshotFile::due);
@@ -104,10 +106,23 @@ impl Reconciler {
                     }
                     None => return,
                 },
+                _ = guards.tick() => self.read_addresses(),
                 () = until(release) => self.release(),
                 () = until(save) => self.save_snapshot(),
             }
             self.settle();
+        }
+    }
+
+    /// Reads the host's own addresses again, and judges all endpoints anew if they have changed.
+    fn read_addresses(&mut self) {
+        let rules = self.join.rules();
+        if let Some(guards) = rules.guards.read_again() {
+            info!("the addresses of this host have changed: all endpoints are judged anew");
+            self.join.configure(Rules {
+                guards,
+                ..rules.clone()
+            });
         }
     }
 
@@ -349,6 +364,8 @@ fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
+/// The interval between two readings of the host's own addresses, which takes well under a millisecond in a pod.
+const READ_ADDRESSES_EVERY: Duration = Duration::from_secs(10);
 /// The most events that are settled together.
 const LARGEST_BATCH: usize = 1024;
 

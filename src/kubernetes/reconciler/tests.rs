@@ -1,7 +1,6 @@
 //! Events in, allowlist and metrics out.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::advance;
 

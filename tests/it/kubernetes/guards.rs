@@ -237,6 +237,23 @@ fn a_malformed_object_affects_no_other() {
 }
 
 #[test]
+fn an_address_that_the_host_gets_later_is_no_longer_dialled() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let address = |verb| {
+            let command = ["address", verb, "10.9.1.1/32", "dev", "lo"];
+            let status = stage.lab.beside_proxy("ip").args(command).status();
+            assert!(status.unwrap().success(), "ip address {verb}");
+        };
+        address("add");
+        stage.proxy.refuses("svc-a.team-a:22", 503).await;
+        address("delete");
+        stage.proxy.reaches("svc-a.team-a:22", "10.9.1.1:22").await;
+    });
+}
+
+#[test]
 fn a_slice_that_cannot_work_is_logged_and_counted() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
