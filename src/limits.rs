@@ -97,6 +97,8 @@ pub struct TargetLimits {
     pub shared: SharedLimits,
     /// The most tunnels and dials at once.
     pub caps: TargetCaps,
+    /// Whether no further tunnel may be opened.
+    pub is_closed: bool,
     /// The longest silence of its tunnels, where `Some(None)` is unlimited; `None` leaves the default.
     pub idle: Option<Option<Duration>>,
     /// Whether both sides of its tunnels must begin with an SSH identification.
@@ -110,6 +112,7 @@ impl Default for TargetLimits {
             tunnel: TunnelLimits::default(),
             shared: SharedLimits::default(),
             caps: TargetCaps::default(),
+            is_closed: false,
             idle: None,
             ssh_only: true,
         }

@@ -171,8 +171,11 @@ impl Target {
     /// Takes one of its slots for tunnels.
     ///
     /// # Errors
-    /// [`Refusal::TargetFull`].
+    /// [`Refusal::TargetClosed`] or [`Refusal::TargetFull`].
     pub fn enter(&self) -> Result<Slot, Refusal> {
+        if self.limits.load().is_closed {
+            return Err(Refusal::TargetClosed);
+        }
         self.tunnels.take().ok_or(Refusal::TargetFull)
     }
 
@@ -312,6 +315,13 @@ mod tests {
         let target = target(Endpoints::default(), few);
         let _tunnels = [target.enter().unwrap(), target.enter().unwrap()];
         assert_eq!(target.enter().unwrap_err(), Refusal::TargetFull);
+        let closed = TargetLimits {
+            is_closed: true,
+            ..TargetLimits::default()
+        };
+        target.update(Endpoints::default(), Arc::new(closed));
+        assert_eq!(target.enter().unwrap_err(), Refusal::TargetClosed);
+        target.update(Endpoints::default(), Arc::new(few));
         let second = Duration::from_secs(1);
         let patience = Patience {
             longest: second,
