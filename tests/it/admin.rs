@@ -11,7 +11,7 @@ use crate::harness::{allow, eventually, request};
 use switchboard::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 28] = [
+const METRICS: [(&str, &str, &[&str]); 29] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -36,6 +36,7 @@ const METRICS: [(&str, &str, &[&str]); 28] = [
     ("switchboard_tunnel_duration_seconds", "histogram", &[]),
     ("switchboard_accept_paused_total", "counter", &[]),
     ("switchboard_pipes_in_use", "gauge", &[]),
+    ("switchboard_relay_engine", "gauge", &["engine"]),
     ("switchboard_allowlist_targets", "gauge", &[]),
     ("switchboard_allowlist_last_sync_timestamp_seconds", "gauge", &[]),
     ("switchboard_allowlist_name_conflicts", "gauge", &[]),
