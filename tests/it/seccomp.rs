@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use crate::harness::authority::Authority;
 use crate::harness::loopback::Part;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Server, Settings};
+use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::seccomp::{Call, ERRORS};
 use crate::harness::stream::Stream;
 use crate::harness::{CONFIRMATION, DEADLINE, allow, request};
@@ -90,6 +90,19 @@ fn bulk_arrives_whole(call: Call, error: i32, engine: &str) {
     let said: Vec<_> = messages.iter().filter(|line| line.contains("WARN")).collect();
     assert_eq!(said.len(), usize::from(engine == "copy"), "{messages:#?}");
     assert!(said.iter().all(|line| line.contains("copied from now on")), "{said:?}");
+}
+
+#[test]
+fn a_process_that_cannot_accept_says_so_and_ends() {
+    let settings = Settings::new("allowlist: {static: []}\n");
+    for error in ERRORS {
+        let command = switchboard(&["serve", "--config", settings.path()]);
+        let mut process = Process::spawn_refusing(Call::Accept4, error, command);
+        assert_eq!(process.exit_status(), 1);
+        let said = process.stderr.rest();
+        let last = said.last().unwrap();
+        assert!(last.contains("the system refuses accept4(2)"), "{said:?}");
+    }
 }
 
 /// The tunnel of a client that speaks HTTP/1.1.

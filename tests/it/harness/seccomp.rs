@@ -7,8 +7,8 @@ use std::process::{Child, Command};
 use std::thread;
 
 use libc::{
-    EINVAL, ENOMEM, ENOSYS, EPERM, F_SETPIPE_SZ, IPPROTO_TCP, SYS_fcntl, SYS_getsockopt, SYS_pipe2, SYS_splice,
-    TCP_INFO,
+    EINVAL, ENOMEM, ENOSYS, EPERM, F_SETPIPE_SZ, IPPROTO_TCP, SYS_accept4, SYS_fcntl, SYS_getsockopt, SYS_pipe2,
+    SYS_splice, TCP_INFO,
 };
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -23,6 +23,7 @@ pub(crate) enum Call {
     SpliceBelow(u32),
     Pipe2,
     SetPipeSize,
+    Accept4,
     TcpInfo,
 }
 
@@ -64,6 +65,7 @@ fn filter(call: Call, error: i32) -> BpfProgram {
         Call::SpliceBelow(bytes) => (SYS_splice, vec![when(4, Qword, Lt, bytes.into())]),
         Call::Pipe2 => (SYS_pipe2, Vec::new()),
         Call::SetPipeSize => (SYS_fcntl, vec![when(1, Dword, Eq, F_SETPIPE_SZ as u64)]),
+        Call::Accept4 => (SYS_accept4, Vec::new()),
         Call::TcpInfo => {
             let (level, option) = (IPPROTO_TCP as u64, TCP_INFO as u64);
             (
