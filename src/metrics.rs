@@ -46,6 +46,8 @@ metrics! {
     pub accept_paused: IntCounter = counter("switchboard_accept_paused_total");
     /// Pipes that hold bytes of busy directions.
     pub pipes_in_use: IntGauge = gauge("switchboard_pipes_in_use");
+    /// 1 for the engine that moves bulk between plain sockets: splice, or copy where there are no pipes.
+    relay_engine: IntGaugeVec = gauges("switchboard_relay_engine", &["engine"]);
     /// Targets on the allowlist.
     pub allowlist_targets: IntGauge = gauge("switchboard_allowlist_targets");
     /// Names claimed by more than one Service, or by a Service and the configuration.
@@ -110,6 +112,7 @@ impl Metrics {
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
         metrics.config_last_reload_successful.set(1);
+        metrics.relay_splices(true);
         metrics.show_zeros();
         Ok(metrics)
     }
@@ -158,6 +161,13 @@ impl Metrics {
     /// Makes the series of that reason, with the value 0.
     pub fn endpoint_may_fail(&self, reason: &'static str) {
         self.endpoint_errors.with_label_values(&[reason]);
+    }
+
+    /// Notes which engine moves bulk between plain sockets.
+    pub fn relay_splices(&self, splices: bool) {
+        for (engine, is_in_use) in [("splice", splices), ("copy", !splices)] {
+            self.relay_engine.with_label_values(&[engine]).set(is_in_use.into());
+        }
     }
 
     /// Notes that the allowlist is current.

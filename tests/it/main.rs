@@ -32,6 +32,7 @@ mod refusals;
 mod relay;
 mod reload;
 mod requests;
+mod seccomp;
 mod ssh_only;
 mod takeover;
 mod threats;
