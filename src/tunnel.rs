@@ -31,7 +31,7 @@ use crate::tls::Session;
 mod established;
 mod negotiate;
 mod pending;
-pub mod port;
+mod port;
 pub mod record;
 mod shared;
 

@@ -17,7 +17,7 @@ use super::slots::{Slot, Slots};
 /// the connections that they hold, until they time out: when nothing has [succeeded](Permit::succeeded) for the time that
 /// one try may take, the line is closed. A peer without any work has a new chance.
 #[derive(Debug)]
-pub struct Line {
+pub(crate) struct Line {
     slots: Arc<Slots>,
     waiting: Arc<Slots>,
     /// Notified for each slot that is freed. It wakes those that wait in the order in which they came.
@@ -45,7 +45,7 @@ pub struct Permit {
 
 impl Line {
     /// A line before `most` slots; `None` is any number of them.
-    pub fn new(most: Option<NonZeroU32>) -> Self {
+    pub(crate) fn new(most: Option<NonZeroU32>) -> Self {
         Self {
             slots: Arc::new(Slots::new(most)),
             waiting: Arc::new(Slots::new(MOST_WAITING)),
@@ -55,13 +55,13 @@ impl Line {
     }
 
     /// Changes the number of slots. Permits that are out stay valid, even if they are more.
-    pub fn set(&self, most: Option<NonZeroU32>) {
+    pub(crate) fn set(&self, most: Option<NonZeroU32>) {
         self.slots.set(most);
         self.freed.notify_waiters();
     }
 
     /// Takes a slot, at once or after those that came before. `None` if the line is full or closed, or the time over.
-    pub async fn enter(self: &Arc<Self>, patience: Patience) -> Option<Permit> {
+    pub(crate) async fn enter(self: &Arc<Self>, patience: Patience) -> Option<Permit> {
         if self.waiting.taken() == 0
             && let Some(permit) = self.take()
         {
