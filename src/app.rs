@@ -62,7 +62,7 @@ pub enum StartError {
     Bind(#[from] BindError),
     /// The certificates have become faulty since the configuration was checked.
     #[error("cannot speak TLS: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Tls(Vec<tls::Fault>),
+    Tls(Vec<tls::FileFault>),
     /// The thread that follows the cluster cannot be started.
     #[error("cannot follow the cluster")]
     Services(#[source] io::Error),

@@ -4,9 +4,11 @@
 //! of a file is reported at once.
 
 mod fault;
+mod form;
 mod load;
 mod schema;
 mod section;
+mod shape;
 mod tree;
 
 use std::collections::{HashMap, HashSet};

@@ -37,8 +37,16 @@ enum Task {
     /// Report every fault of a configuration file at once
     Check {
         /// The file
-        #[arg(long, env = "SWITCHBOARD_CONFIG", value_name = "FILE")]
-        config: PathBuf,
+        #[arg(
+            long,
+            env = "SWITCHBOARD_CONFIG",
+            value_name = "FILE",
+            required_unless_present = "schema"
+        )]
+        config: Option<PathBuf>,
+        /// Print the format of the file as JSON Schema instead, for editors and for the schema of the Helm chart
+        #[arg(long)]
+        schema: bool,
     },
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
@@ -156,7 +164,8 @@ impl From<LogFormat> for logging::Format {
 fn main() -> ExitCode {
     let result = match CommandLine::parse().task {
         Task::Serve(options) => serve(options),
-        Task::Check { config } => check(&config),
+        Task::Check { schema: true, .. } => print_schema(),
+        Task::Check { config, .. } => check(&config.unwrap_or_default()),
         Task::Drain(options) => drain(&options),
         Task::Connect(options) => Ok(client::command(&options.into())),
     };
@@ -251,6 +260,11 @@ fn stopped() -> std::io::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
+}
+
+fn print_schema() -> anyhow::Result<ExitCode> {
+    writeln!(std::io::stdout(), "{:#}", Config::schema())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn check(file: &Path) -> anyhow::Result<ExitCode> {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::fault::{FaultCollector, Faults, LoadError};
 use super::section::Field;
+use super::shape::Shape;
 use super::{Config, schema, tree};
 
 impl Config {
@@ -33,6 +34,21 @@ impl Config {
             path: path.to_owned(),
             faults,
         })
+    }
+
+    /// The format of the file as JSON Schema, draft 7: its keys, and the values of each.
+    ///
+    /// It is made by the readers of the file. A file that it refuses has faults; a file that it accepts may have faults
+    /// that only the readers know, such as two ports with one address.
+    pub fn schema() -> serde_json::Value {
+        let (faults, shape) = (FaultCollector::default(), Shape::default());
+        Field::any(shape.clone(), &faults).section(schema::config);
+        let mut schema = shape.json(false);
+        if let Some(object) = schema.as_object_mut() {
+            object.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
+            object.insert("title".to_owned(), "switchboard.yaml".into());
+        }
+        schema
     }
 }
 

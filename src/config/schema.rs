@@ -3,11 +3,11 @@
 //! A new section is a module here and a line in [`config`]; a new key is a line in the reader of its section.
 
 use super::Config;
+use super::form::{BOOLEAN, DURATION};
 use super::section::Section;
 use crate::drain;
 use crate::limits::Limits;
 use crate::tls::{ClientAuth, Mode};
-use crate::values::{boolean, duration};
 
 mod allowlist;
 mod kubernetes;
@@ -31,7 +31,7 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     let (targets, kubernetes) = allowlist.unwrap_or_default();
     let limits = top.field("limits").and_then(|field| field.section(limits::read));
     let limits = limits.unwrap_or_default();
-    let ssh_only = top.value("ssh_only", boolean).unwrap_or(limits.ssh_only);
+    let ssh_only = top.value("ssh_only", &BOOLEAN).unwrap_or(limits.ssh_only);
     let timeouts = top.field("timeouts").and_then(|field| field.section(timeouts::read));
     let timeouts = timeouts.unwrap_or_default();
     let drain = top.field("drain").and_then(|field| field.section(drain));
@@ -54,8 +54,8 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
 fn drain(section: &mut Section<'_>) -> drain::Options {
     let default = drain::Options::default();
     drain::Options {
-        delay: section.value("delay", duration).unwrap_or(default.delay),
-        timeout: section.value("timeout", duration).unwrap_or(default.timeout),
-        spread: section.value("spread", duration).unwrap_or(default.spread),
+        delay: section.value("delay", &DURATION).unwrap_or(default.delay),
+        timeout: section.value("timeout", &DURATION).unwrap_or(default.timeout),
+        spread: section.value("spread", &DURATION).unwrap_or(default.spread),
     }
 }

@@ -1,6 +1,7 @@
 //! Every key of the configuration, and its overrides.
 
 mod faults;
+mod format;
 mod properties;
 
 use std::collections::BTreeSet;

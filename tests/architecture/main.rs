@@ -45,7 +45,7 @@ const OWNERS: [(&str, &[&str]); 23] = [
     ("rustix", &["client", "kubernetes", "limits", "metrics", "net", "relay"]),
     ("rustls", &["client", "tls"]),
     ("rustls_native_certs", &["client"]),
-    ("serde_json", &["app", "kubernetes"]),
+    ("serde_json", &["app", "config", "kubernetes"]),
     ("socket2", &["client", "net"]),
     ("tokio_rustls", &["client"]),
     ("tracing_appender", &["app"]),

@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use switchboard::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 28] = [
+const METRICS: [(&str, &str, &[&str]); 30] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -37,10 +37,12 @@ const METRICS: [(&str, &str, &[&str]); 28] = [
     ("switchboard_tunnel_duration_seconds", "histogram", &[]),
     ("switchboard_accept_paused_total", "counter", &[]),
     ("switchboard_pipes_in_use", "gauge", &[]),
+    ("switchboard_relay_engine", "gauge", &["engine"]),
     ("switchboard_allowlist_targets", "gauge", &[]),
     ("switchboard_allowlist_last_sync_timestamp_seconds", "gauge", &[]),
     ("switchboard_allowlist_name_conflicts", "gauge", &[]),
     ("switchboard_allowlist_shrink_held", "gauge", &[]),
+    ("switchboard_allowlist_namespaces_forbidden", "gauge", &[]),
     ("switchboard_annotation_errors_total", "counter", &[]),
     ("switchboard_draining", "gauge", &[]),
     ("switchboard_tls_handshakes_total", "counter", &["resumed", "version"]),

@@ -67,6 +67,19 @@ fn the_documented_settings_are_valid() {
 }
 
 #[test]
+fn check_prints_the_format_of_the_file_as_json_schema() {
+    let mut with_a_file = switchboard(&["check", "--schema"]);
+    with_a_file.env("SWITCHBOARD_CONFIG", "/no/such/file");
+    for command in [switchboard(&["check", "--schema"]), with_a_file] {
+        let (status, stdout, stderr) = run(command);
+        assert_eq!((status, stderr.as_str()), (0, ""));
+        let schema: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        let download = &schema["properties"]["limits"]["properties"]["tunnel"]["properties"]["download"];
+        assert_eq!(download["type"][0], "string", "{schema}");
+    }
+}
+
+#[test]
 fn faulty_usage_or_settings_end_with_status_2() {
     let faulty = Settings::new("unknown: 1\n");
     let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];

@@ -12,6 +12,7 @@
 mod access;
 mod admin;
 mod budgets;
+mod bursts;
 mod cli;
 mod corpus;
 mod departures;
@@ -31,6 +32,7 @@ mod refusals;
 mod relay;
 mod reload;
 mod requests;
+mod seccomp;
 mod ssh_only;
 mod takeover;
 mod threats;

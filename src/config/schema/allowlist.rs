@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use super::{kubernetes, limits};
 use crate::allowlist::StaticTarget;
 use crate::authority::Authority;
+use crate::config::form::{self, BOOLEAN, CLIENT_NAME, Form, Schema};
 use crate::config::section::{Field, Section};
 use crate::kubernetes::Options;
 use crate::limits::TunnelOverrides;
 use crate::net::proxy_header::Version;
-use crate::values::{boolean, client_name, unless};
+use crate::values::unless;
 
 /// Reads the section. `knows_clients`: whether a port asks clients for certificates.
 pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> (Vec<StaticTarget>, Option<Options>) {
@@ -40,7 +41,7 @@ fn static_target(
     knows_clients: bool,
 ) -> Option<StaticTarget> {
     let name = section.required("name").and_then(|field| {
-        let name = field.parse(target_name)?;
+        let name = field.parse(&TARGET_NAME)?;
         if let Some(line) = lines.insert(name.clone(), field.line()) {
             field.fault(format!("{name} is on line {line} too"));
         }
@@ -51,11 +52,11 @@ fn static_target(
         if field.is_list() && items.is_empty() {
             field.fault("at least one address is needed");
         }
-        items.iter().filter_map(|item| item.parse(target_address)).collect()
+        items.iter().filter_map(|item| item.parse(&TARGET_ADDRESS)).collect()
     });
     let limits = section.field("limits").and_then(|field| field.section(limits::tunnel));
-    let ssh_only = section.value("ssh_only", boolean);
-    let send_proxy_header = section.value("send_proxy_protocol", |text| unless("off", text, str::parse::<Version>));
+    let ssh_only = section.value("ssh_only", &BOOLEAN);
+    let send_proxy_header = section.value("send_proxy_protocol", &SEND_PROXY_PROTOCOL);
     let allowed_clients = section
         .field("allowed_clients")
         .map(|field| allowed_clients(&field, knows_clients));
@@ -79,8 +80,21 @@ fn allowed_clients(field: &Field<'_>, knows_clients: bool) -> Box<[Box<str>]> {
     if field.is_list() && items.is_empty() {
         field.fault("at least one name is needed; without the key every client is allowed");
     }
-    items.iter().filter_map(|item| item.parse(client_name)).collect()
+    items.iter().filter_map(|item| item.parse(&CLIENT_NAME)).collect()
 }
+
+const TARGET_NAME: Form<Authority, String> = Form {
+    parse: target_name,
+    schema: Schema::Pattern(":[0-9]{1,5}$"),
+};
+const TARGET_ADDRESS: Form<SocketAddr> = Form {
+    parse: target_address,
+    schema: Schema::Pattern(form::ADDRESS),
+};
+const SEND_PROXY_PROTOCOL: Form<Option<Version>, String> = Form {
+    parse: |text| unless("off", text, str::parse),
+    schema: Schema::Words(&["off", "v1", "v2"]),
+};
 
 fn target_address(text: &str) -> Result<SocketAddr, &'static str> {
     match text.parse::<SocketAddr>() {

@@ -1,38 +1,58 @@
 //! The section `allowlist.kubernetes`: the cluster whose Services are targets.
 
+use crate::config::form::{BOOLEAN, BRIEF, DOMAIN, Form, NETWORK, PATH, PORT, Schema};
 use crate::config::section::Section;
 use crate::kubernetes::Options;
-use crate::values::{boolean, brief, domain, network, path, port};
+use crate::values::domain;
 
 /// Reads the section; `None` unless it is enabled. The other keys are checked in either case.
 ///
 /// `knows_clients`: whether a port asks clients for certificates.
 pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Options> {
     let default = Options::default();
-    let enabled = section.value("enabled", boolean).unwrap_or_default();
+    let enabled = section.value("enabled", &BOOLEAN).unwrap_or_default();
     let options = Options {
-        kubeconfig: section.value("kubeconfig", path),
-        namespaces: section.list("namespaces", namespace),
-        namespace_selector: section.value("namespace_selector", selector),
-        selector: section.value("selector", selector).unwrap_or(default.selector),
+        kubeconfig: section.value("kubeconfig", &PATH),
+        namespaces: section.list("namespaces", &NAMESPACE),
+        namespace_selector: section.value("namespace_selector", &SELECTOR),
+        selector: section.value("selector", &SELECTOR).unwrap_or(default.selector),
         annotation_prefix: section
-            .value("annotation_prefix", annotation_prefix)
+            .value("annotation_prefix", &ANNOTATION_PREFIX)
             .unwrap_or(default.annotation_prefix),
         cluster_domain: section
-            .value("cluster_domain", domain)
+            .value("cluster_domain", &DOMAIN)
             .unwrap_or(default.cluster_domain),
-        public_suffixes: section.list("public_suffixes", domain),
-        alias_port: section.value("alias_port", port).unwrap_or(default.alias_port),
-        allowed_cidrs: section.list("allowed_cidrs", network),
-        wait_for_ready: section.value("wait_for_ready", brief).unwrap_or(default.wait_for_ready),
+        public_suffixes: section.list("public_suffixes", &DOMAIN),
+        alias_port: section.value("alias_port", &PORT).unwrap_or(default.alias_port),
+        allowed_cidrs: section.list("allowed_cidrs", &NETWORK),
+        wait_for_ready: section
+            .value("wait_for_ready", &BRIEF)
+            .unwrap_or(default.wait_for_ready),
         keeps_removed: section
-            .value("on_removal", keeps_removed)
+            .value("on_removal", &ON_REMOVAL)
             .unwrap_or(default.keeps_removed),
-        snapshot_file: section.value("snapshot_file", path),
+        snapshot_file: section.value("snapshot_file", &PATH),
         knows_clients,
     };
     enabled.then_some(options)
 }
+
+const NAMESPACE: Form<Box<str>> = Form {
+    parse: namespace,
+    schema: Schema::Pattern("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"),
+};
+const SELECTOR: Form<Box<str>> = Form {
+    parse: selector,
+    schema: Schema::Pattern("^ *[-A-Za-z0-9_./=!,()][-A-Za-z0-9_./=!,() ]*$"),
+};
+const ANNOTATION_PREFIX: Form<Box<str>> = Form {
+    parse: annotation_prefix,
+    schema: Schema::Pattern("./$"),
+};
+const ON_REMOVAL: Form<bool> = Form {
+    parse: keeps_removed,
+    schema: Schema::Words(&["close", "keep"]),
+};
 
 /// The name of a Namespace (RFC 1123).
 fn namespace(text: &str) -> Result<Box<str>, &'static str> {

@@ -1,13 +1,13 @@
 //! The section `limits`: rates, sizes and counts.
 
 use std::num::NonZeroU32;
-use std::str::FromStr;
 
+use crate::config::form::{BOOLEAN, COUNT, Form, RATE, SIZE, Schema, TIMEOUT_OR_UNLIMITED};
 use crate::config::section::Section;
 use crate::limits::{
     Caps, Ceiling, ClientCaps, Limits, SharedLimits, TargetCaps, TotalCaps, TunnelLimits, TunnelOverrides,
 };
-use crate::values::{boolean, count, timeout, unless};
+use crate::values::{count, unless};
 
 /// Reads the section.
 pub(super) fn read(section: &mut Section<'_>) -> Limits {
@@ -37,10 +37,10 @@ pub(super) fn read(section: &mut Section<'_>) -> Limits {
 /// Reads `limits.tunnel`, or the `limits` of a static target.
 pub(super) fn tunnel(section: &mut Section<'_>) -> TunnelOverrides {
     TunnelOverrides {
-        download: section.value("download", FromStr::from_str),
-        upload: section.value("upload", FromStr::from_str),
-        burst: section.value("burst", FromStr::from_str),
-        lifetime: section.value("lifetime", |text| unless("unlimited", text, timeout)),
+        download: section.value("download", &RATE),
+        upload: section.value("upload", &RATE),
+        burst: section.value("burst", &SIZE),
+        lifetime: section.value("lifetime", &TIMEOUT_OR_UNLIMITED),
         ..TunnelOverrides::default()
     }
 }
@@ -49,9 +49,9 @@ fn target(section: &mut Section<'_>) -> (SharedLimits, TargetCaps) {
     let default = TargetCaps::default();
     let caps = TargetCaps {
         tunnels: section
-            .value("max_tunnels", count_or_unlimited)
+            .value("max_tunnels", &COUNT_OR_UNLIMITED)
             .unwrap_or(default.tunnels),
-        dials: section.value("max_dials", count_or_unlimited).unwrap_or(default.dials),
+        dials: section.value("max_dials", &COUNT_OR_UNLIMITED).unwrap_or(default.dials),
     };
     (shared(section), caps)
 }
@@ -60,15 +60,17 @@ fn client(section: &mut Section<'_>) -> (SharedLimits, ClientCaps) {
     let default = ClientCaps::default();
     let caps = ClientCaps {
         tunnels: section
-            .value("max_tunnels", count_or_unlimited)
+            .value("max_tunnels", &COUNT_OR_UNLIMITED)
             .unwrap_or(default.tunnels),
         unfinished: section
-            .value("max_unfinished", count_or_unlimited)
+            .value("max_unfinished", &COUNT_OR_UNLIMITED)
             .unwrap_or(default.unfinished),
         connects_per_second: section
-            .value("connects_per_second", count_or_unlimited)
+            .value("connects_per_second", &COUNT_OR_UNLIMITED)
             .unwrap_or(default.connects_per_second),
-        connects_burst: section.value("connects_burst", count).unwrap_or(default.connects_burst),
+        connects_burst: section
+            .value("connects_burst", &COUNT)
+            .unwrap_or(default.connects_burst),
     };
     (shared(section), caps)
 }
@@ -77,10 +79,10 @@ fn total(section: &mut Section<'_>) -> (SharedLimits, TotalCaps) {
     let default = TotalCaps::default();
     let caps = TotalCaps {
         tunnels: section
-            .value("max_tunnels", count_or_unlimited)
+            .value("max_tunnels", &COUNT_OR_UNLIMITED)
             .unwrap_or(default.tunnels),
         unfinished: section
-            .value("max_unfinished", count_or_unlimited)
+            .value("max_unfinished", &COUNT_OR_UNLIMITED)
             .unwrap_or(default.unfinished),
     };
     (shared(section), caps)
@@ -89,20 +91,21 @@ fn total(section: &mut Section<'_>) -> (SharedLimits, TotalCaps) {
 fn shared(section: &mut Section<'_>) -> SharedLimits {
     let default = SharedLimits::default();
     SharedLimits {
-        download: section.value("download", FromStr::from_str).unwrap_or(default.download),
-        upload: section.value("upload", FromStr::from_str).unwrap_or(default.upload),
+        download: section.value("download", &RATE).unwrap_or(default.download),
+        upload: section.value("upload", &RATE).unwrap_or(default.upload),
     }
 }
 
 fn ceiling(section: &mut Section<'_>) -> Ceiling {
     let default = Ceiling::default();
     Ceiling {
-        download: section.value("download", FromStr::from_str).unwrap_or(default.download),
-        upload: section.value("upload", FromStr::from_str).unwrap_or(default.upload),
-        ssh_only: section.value("ssh_only", boolean).unwrap_or(default.ssh_only),
+        download: section.value("download", &RATE).unwrap_or(default.download),
+        upload: section.value("upload", &RATE).unwrap_or(default.upload),
+        ssh_only: section.value("ssh_only", &BOOLEAN).unwrap_or(default.ssh_only),
     }
 }
 
-fn count_or_unlimited(text: &str) -> Result<Option<NonZeroU32>, String> {
-    unless("unlimited", text, count)
-}
+const COUNT_OR_UNLIMITED: Form<Option<NonZeroU32>, String> = Form {
+    parse: |text| unless("unlimited", text, count),
+    schema: Schema::CountOr(u32::MAX, "unlimited"),
+};

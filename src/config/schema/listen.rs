@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 
 use crate::config::Config;
+use crate::config::form::{self, BOOLEAN, Form, NETWORK, Schema};
 use crate::config::section::{Field, Section};
 use crate::net::listener::Options;
 use crate::net::proxy_header::Policy;
 use crate::tls::Mode;
 use crate::tunnel::Port;
-use crate::values::{boolean, network};
 
 /// Reads `listen` and `admin`, no two of which may be the same address.
 ///
@@ -21,7 +21,7 @@ pub(super) fn read(top: &mut Section<'_>, has_certificates: bool) -> (Vec<Port>,
         .as_ref()
         .map_or(default.listen, |field| ports(field, has_certificates));
     let admin = match &admin_field {
-        Some(field) => field.parse(local_address),
+        Some(field) => field.parse(&LOCAL_ADDRESS),
         None => Some(default.admin),
     };
     if let Some(admin) = admin
@@ -38,11 +38,7 @@ pub(super) fn read(top: &mut Section<'_>, has_certificates: bool) -> (Vec<Port>,
 
 /// One port or a list of ports. Each is an address, or a map with the key `address`.
 fn ports(field: &Field<'_>, has_certificates: bool) -> Vec<Port> {
-    let entries = if field.is_list() {
-        field.items()
-    } else {
-        vec![field.clone()]
-    };
+    let entries = field.items_or_itself();
     if entries.is_empty() {
         field.fault("at least one address is needed");
     }
@@ -60,7 +56,7 @@ fn ports(field: &Field<'_>, has_certificates: bool) -> Vec<Port> {
 fn port(section: &mut Section<'_>, known: &mut Vec<KnownAddress>, has_certificates: bool) -> Option<Port> {
     let address_field = section.required("address");
     let tls_field = section.field("tls");
-    let tls = tls_field.as_ref().and_then(|field| field.parse(tls_mode));
+    let tls = tls_field.as_ref().and_then(|field| field.parse(&TLS_MODE));
     let tls = tls.unwrap_or_default();
     if let Some(field) = tls_field
         && tls != Mode::Off
@@ -69,7 +65,7 @@ fn port(section: &mut Section<'_>, known: &mut Vec<KnownAddress>, has_certificat
         field.fault("needs `tls.certificates`");
     }
     let proxy_header = proxy_header(section);
-    let reuse_port = section.value("reuse_port", boolean).unwrap_or_default();
+    let reuse_port = section.value("reuse_port", &BOOLEAN).unwrap_or_default();
     let address = address(&address_field?, reuse_port, known)?;
     Some(Port {
         listener: Options { address, reuse_port },
@@ -86,7 +82,7 @@ struct KnownAddress {
 }
 
 fn address(field: &Field<'_>, reuse_port: bool, known: &mut Vec<KnownAddress>) -> Option<SocketAddr> {
-    let address = field.parse(local_address)?;
+    let address = field.parse(&LOCAL_ADDRESS)?;
     for other in known.iter().filter(|other| collide(other.address, address)) {
         let line = other.line;
         if other.address == address {
@@ -117,8 +113,8 @@ fn proxy_header(section: &mut Section<'_>) -> Policy {
     let mode = section.field("proxy_protocol");
     let list = section.field("trusted_proxies");
     let items = list.as_ref().map(Field::items).unwrap_or_default();
-    let trusted: Box<[_]> = items.iter().filter_map(|item| item.parse(network)).collect();
-    let required = mode.as_ref().and_then(|mode| mode.parse(is_required));
+    let trusted: Box<[_]> = items.iter().filter_map(|item| item.parse(&NETWORK)).collect();
+    let required = mode.as_ref().and_then(|mode| mode.parse(&PROXY_PROTOCOL));
     if section.faults() > faults {
         return Policy::Off;
     }
@@ -136,6 +132,19 @@ fn proxy_header(section: &mut Section<'_>) -> Policy {
         Some(false) | None => Policy::Off,
     }
 }
+
+const TLS_MODE: Form<Mode> = Form {
+    parse: tls_mode,
+    schema: Schema::Words(&["off", "optional", "required"]),
+};
+const PROXY_PROTOCOL: Form<bool> = Form {
+    parse: is_required,
+    schema: Schema::Words(&["off", "required"]),
+};
+const LOCAL_ADDRESS: Form<SocketAddr> = Form {
+    parse: local_address,
+    schema: Schema::Pattern(form::ADDRESS),
+};
 
 fn tls_mode(text: &str) -> Result<Mode, &'static str> {
     match text {

@@ -1,12 +1,12 @@
 //! The section `timeouts`: the deadlines of every wait for a peer.
 
+use crate::config::form::{BRIEF_TIMEOUT, TIMEOUT, TIMEOUT_OR_OFF};
 use crate::config::section::{Field, Section};
 use crate::connect;
 use crate::net::dial;
 use crate::relay;
 use crate::ssh::identification;
 use crate::tls;
-use crate::values::{brief_timeout, timeout, unless};
 
 /// The options of the stages that have a deadline.
 #[derive(Default)]
@@ -21,16 +21,16 @@ pub(super) struct Timeouts {
 /// Reads the section.
 pub(super) fn read(section: &mut Section<'_>) -> Timeouts {
     let mut read = Timeouts::default();
-    let head = section.value("head", brief_timeout);
+    let head = section.value("head", &BRIEF_TIMEOUT);
     read.connect.head = head.unwrap_or(read.connect.head);
-    let handshake = section.value("tls_handshake", brief_timeout);
+    let handshake = section.value("tls_handshake", &BRIEF_TIMEOUT);
     read.handshake.handshake = handshake.unwrap_or(read.handshake.handshake);
     dial(section, &mut read.dial);
-    let identification = section.value("identification", brief_timeout);
+    let identification = section.value("identification", &BRIEF_TIMEOUT);
     read.identification.identification = identification.unwrap_or(read.identification.identification);
-    let idle = section.value("idle", |text| unless("off", text, timeout));
+    let idle = section.value("idle", &TIMEOUT_OR_OFF);
     read.relay.idle = idle.unwrap_or(read.relay.idle);
-    let half_closed = section.value("half_closed", timeout);
+    let half_closed = section.value("half_closed", &TIMEOUT);
     read.relay.half_closed = half_closed.unwrap_or(read.relay.half_closed);
     read
 }
@@ -39,7 +39,7 @@ fn dial(section: &mut Section<'_>, options: &mut dial::Options) {
     let faults = section.faults();
     let one = section.field("dial_try");
     let all = section.field("dial");
-    let read = |field: &Option<Field<'_>>| field.as_ref().and_then(|field| field.parse(brief_timeout));
+    let read = |field: &Option<Field<'_>>| field.as_ref().and_then(|field| field.parse(&BRIEF_TIMEOUT));
     options.dial_try = read(&one).unwrap_or(options.dial_try);
     options.dial = read(&all).unwrap_or(options.dial);
     if section.faults() == faults

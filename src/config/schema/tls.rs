@@ -2,20 +2,20 @@
 
 use std::path::PathBuf;
 
+use crate::config::form::{BRIEF_TIMEOUT, Form, PATH, Schema};
 use crate::config::section::{Field, Section};
-use crate::tls::{ClientAuth, Pair, Part, Settings};
-use crate::values::{brief_timeout, path};
+use crate::tls::{CertificatePaths, ClientAuth, Part, Settings};
 
 /// Reads the section, and checks the files that it names.
 pub(super) fn read(section: &mut Section<'_>) -> Settings {
     let faults = section.faults();
     let default = Settings::default();
     let pairs = pairs(section);
-    let client_auth = section.value("client_auth", client_auth);
+    let client_auth = section.value("client_auth", &CLIENT_AUTH);
     let client_auth = client_auth.unwrap_or(default.client_auth);
     let client_ca = file(section.field("client_ca"));
     let crl = file(section.field("crl"));
-    let poll = section.value("poll", brief_timeout).unwrap_or(default.poll);
+    let poll = section.value("poll", &BRIEF_TIMEOUT).unwrap_or(default.poll);
     match (client_auth, &client_ca, &crl) {
         (ClientAuth::Off, None, None) | (ClientAuth::Optional | ClientAuth::Required, Some(_), _) => {}
         (ClientAuth::Off, Some(file), _) | (ClientAuth::Off, None, Some(file)) => {
@@ -63,8 +63,8 @@ struct PairField<'a> {
 }
 
 impl PairField<'_> {
-    fn paths(&self) -> Pair {
-        Pair {
+    fn paths(&self) -> CertificatePaths {
+        CertificatePaths {
             cert: self.cert.path.clone(),
             key: self.key.path.clone(),
         }
@@ -86,9 +86,14 @@ fn pairs<'a>(section: &mut Section<'a>) -> Vec<PairField<'a>> {
 
 fn file(field: Option<Field<'_>>) -> Option<FileField<'_>> {
     let field = field?;
-    let path = field.parse(path)?;
+    let path = field.parse(&PATH)?;
     Some(FileField { field, path })
 }
+
+const CLIENT_AUTH: Form<ClientAuth> = Form {
+    parse: client_auth,
+    schema: Schema::Words(&["off", "optional", "required"]),
+};
 
 fn client_auth(text: &str) -> Result<ClientAuth, &'static str> {
     match text {

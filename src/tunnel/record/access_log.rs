@@ -135,6 +135,7 @@ fn lines_a_second(refusal: Refusal) -> u32 {
         | Refusal::DialTimeout
         | Refusal::NoEndpoint
         | Refusal::TargetFull
+        | Refusal::TargetClosed
         | Refusal::TargetBusy
         | Refusal::ClientFull
         | Refusal::ProxyFull

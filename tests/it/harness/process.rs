@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, empty};
+use std::io::{BufRead, BufReader, Read, empty, pipe};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -13,6 +13,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, se
 use tempfile::TempDir;
 
 use super::ports::{Ports, READY};
+use super::seccomp::{self, Call};
 use super::{DEADLINE, eventually, on_free_ports};
 
 /// A process that is killed when the test ends.
@@ -40,6 +41,17 @@ impl Process {
             stdout: stdout.map_or_else(|| Lines::of(empty()), Lines::of),
             stderr: Lines::of(child.stderr.take().unwrap()),
             child,
+        }
+    }
+
+    /// Starts a command to which the kernel refuses that call with that error.
+    pub(crate) fn spawn_refusing(call: Call, error: i32, mut command: Command) -> Self {
+        let ((stdout, its_stdout), (stderr, its_stderr)) = (pipe().unwrap(), pipe().unwrap());
+        command.stdin(Stdio::null()).stdout(its_stdout).stderr(its_stderr);
+        Self {
+            child: seccomp::spawn_refusing(call, error, command).unwrap(),
+            stdout: Lines::of(stdout),
+            stderr: Lines::of(stderr),
         }
     }
 
@@ -114,7 +126,17 @@ impl Server {
     /// The same, with that for its access log.
     pub(crate) fn start_into(command: Command, stdout: impl Into<Stdio>) -> Self {
         raise_descriptors();
-        let mut process = Process::spawn_into(command, stdout);
+        Self::of(Process::spawn_into(command, stdout))
+    }
+
+    /// Starts with these settings, and the kernel refuses that call to it with that error.
+    pub(crate) fn refusing(call: Call, error: i32, settings: &Settings) -> Self {
+        raise_descriptors();
+        let command = switchboard(&["serve", "--config", settings.path()]);
+        Self::of(Process::spawn_refusing(call, error, command))
+    }
+
+    fn of(mut process: Process) -> Self {
         let mut port = |which| {
             let line = process.stderr.find(which);
             line.rsplit(' ').next().unwrap().parse().unwrap()
