@@ -1,6 +1,6 @@
-//! The join by examples, and by a property: the targets depend on the objects alone, and not on their history.
+//! The join by examples.
 
-use proptest::prelude::*;
+mod history;
 
 use std::sync::Arc;
 
@@ -313,98 +313,4 @@ enum Event {
     Remove(Kind, Key),
     Settle,
     SelectNamespaces(bool),
-}
-
-fn keys() -> impl Strategy<Value = Key> {
-    let parts = prop::sample::select(vec!["a", "b", "a.b", "b.a"]);
-    (parts.clone(), parts).prop_map(|(namespace, name)| key(namespace, name))
-}
-
-fn objects() -> impl Strategy<Value = Object> {
-    let state = prop::sample::select(vec![State::Ready, State::Terminating, State::NotReady]);
-    let address = prop::sample::select(vec!["10.0.0.1", "10.0.0.2", "fd00::1", "127.0.0.1"]);
-    let endpoints = prop::collection::vec((address, state), 0..3);
-    let owner = prop::sample::select(vec!["a", "b", "a.b"]);
-    prop_oneof![
-        (0..3_u64, prop::option::of(1..3_u16), any::<bool>()).prop_map(|(created, port, publishes_not_ready)| {
-            let mut service = service(port.unwrap_or(1));
-            service.created = created;
-            service.publishes_not_ready = publishes_not_ready;
-            service.port = service.port.filter(|_| port.is_some());
-            Object::Service(Box::new(service))
-        }),
-        (owner, 1..3_u16, endpoints)
-            .prop_map(|(owner, port, endpoints)| Object::Slice(Box::new(slice(owner, port, &endpoints)))),
-        Just(Object::Namespace),
-    ]
-}
-
-fn events() -> impl Strategy<Value = Event> {
-    let kinds = prop::sample::select(vec![Kind::Service, Kind::Slice, Kind::Namespace]);
-    prop_oneof![
-        6 => (keys(), objects()).prop_map(|(key, object)| match object {
-            Object::Namespace => Event::Put(namespace_key(&key.namespace), Object::Namespace),
-            object @ (Object::Service(_) | Object::Slice(_)) => Event::Put(key, object),
-        }),
-        3 => (kinds, keys()).prop_map(|(kind, key)| match kind {
-            Kind::Namespace => Event::Remove(kind, namespace_key(&key.namespace)),
-            Kind::Service | Kind::Slice => Event::Remove(kind, key),
-        }),
-        2 => Just(Event::Settle),
-        1 => any::<bool>().prop_map(Event::SelectNamespaces),
-    ]
-}
-
-fn follow(targets: &mut BTreeMap<TargetId, ServiceTarget>, settled: Settled) {
-    for change in settled.changes {
-        match change {
-            Change::Set(target) => {
-                targets.insert(target.id.clone(), *target);
-            }
-            Change::Remove(id) => assert!(targets.remove(&id).is_some(), "{id} was not there"),
-        }
-    }
-}
-
-proptest! {
-    #[test]
-    fn any_history_gives_the_targets_of_a_rebuild(history in prop::collection::vec(events(), 0..80)) {
-        let mut join = Join::new(rules());
-        let mut targets = BTreeMap::new();
-        let mut objects: BTreeMap<(u8, Key), Object> = BTreeMap::new();
-        for event in history {
-            match event {
-                Event::Put(key, object) => {
-                    objects.insert((kind_of(&object) as u8, key.clone()), object.clone());
-                    join.put(key, object);
-                }
-                Event::Remove(kind, key) => {
-                    objects.remove(&(kind as u8, key.clone()));
-                    join.remove(kind, &key);
-                }
-                Event::Settle => follow(&mut targets, join.settle()),
-                Event::SelectNamespaces(selects_namespaces) => join.configure(Rules { selects_namespaces, ..rules() }),
-            }
-        }
-        follow(&mut targets, join.settle());
-        let mut rebuilt = Join::new(join.rules.clone());
-        for ((_, key), object) in objects {
-            rebuilt.put(key, object);
-        }
-        let mut expected = BTreeMap::new();
-        follow(&mut expected, rebuilt.settle());
-        prop_assert_eq!(&targets, &expected);
-        prop_assert_eq!(join.contested(), rebuilt.contested());
-        let mut names: Vec<_> = targets.values().map(|target| &target.name).collect();
-        names.sort();
-        names.dedup();
-        prop_assert_eq!(names.len(), targets.len());
-        let mut copy = Join::new(join.rules.clone());
-        for (key, object) in join.objects() {
-            copy.put(key, object);
-        }
-        let mut copied = BTreeMap::new();
-        follow(&mut copied, copy.settle());
-        prop_assert_eq!(copied, targets);
-    }
 }
