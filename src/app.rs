@@ -35,7 +35,7 @@ use crate::tunnel::record::{AccessLog, Ids};
 
 pub mod admin;
 mod capacity;
-mod certificate;
+mod certificate_poll;
 mod commands;
 pub mod drain_request;
 pub mod logging;
@@ -126,7 +126,7 @@ impl App {
             shared.allowlist.completed().await;
             drop(allowlist_ready);
         });
-        tokio::spawn(certificate::watch(Arc::clone(&self.shared)));
+        tokio::spawn(certificate_poll::watch(Arc::clone(&self.shared)));
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move { shared.access_log.keep_writing_counts().await });
         let mut commands = Commands(commands);

@@ -1,9 +1,9 @@
 //! Switchboard: an SSH ingress for Kubernetes. One public port takes HTTP CONNECT, finds the target in an allowlist,
 //! dials it and relays bytes.
 //!
-//! The modules stand in layers, and an import goes down or sideways, never up; `tests/architecture.rs` proves it.
+//! The modules stand in layers, and an import goes down or sideways, never up; `tests/architecture/` proves it.
 
-// Words: values, neither async nor I/O.
+// Values: neither async nor I/O.
 pub mod authority;
 mod cold;
 pub mod direction;
@@ -16,14 +16,18 @@ mod values;
 pub mod drain;
 pub mod limits;
 pub mod net;
+
+// Protocols: what moves and carries bytes.
 pub mod relay;
 pub mod ssh;
 pub mod tls;
 
-// The walk of one connection, and what it asks.
+// Lookups: the request, its target, and the counters.
 pub mod allowlist;
 pub mod connect;
 pub mod metrics;
+
+// The stages of one connection.
 pub mod tunnel;
 
 // Programs, and what starts, watches and stops them.

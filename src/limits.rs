@@ -11,7 +11,7 @@ mod caps;
 pub mod clients;
 mod connect_rate;
 pub(crate) mod descriptors;
-pub(crate) mod line;
+pub(crate) mod queue;
 pub mod slots;
 pub mod throttle;
 pub mod unfinished;

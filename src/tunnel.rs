@@ -20,7 +20,7 @@ use crate::allowlist::Target;
 use crate::authority::Authority;
 use crate::cold::cold;
 use crate::connect::{self, Exchange, http2};
-use crate::limits::line::Patience;
+use crate::limits::queue::QueueTimeouts;
 use crate::limits::slots::Slot;
 use crate::net::dial::{self, Upstream};
 use crate::net::proxy_header::{self, Addresses};
@@ -39,7 +39,7 @@ mod shared;
 pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> impl Future<Output = ()> + Send {
     let opening = cold(open(stream, peer, port, shared));
     async move {
-        // By reference: moved, the tunnel would be held twice.
+        // By reference: moved, the future would contain the tunnel twice.
         match &mut opening.await {
             Some(Opened::Plain(tunnel)) => tunnel.run(shared).await,
             Some(Opened::Tls(tunnel)) => tunnel.run(shared).await,
@@ -57,7 +57,8 @@ enum Opened<'a> {
     Streams(Pin<Box<dyn Future<Output = ()> + Send + 'a>>),
 }
 
-/// Learns whose connection it is, then what it speaks, then what it asks for. `None` when it was refused.
+/// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200. `None` when it was
+/// refused.
 async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
     let pending = Pending::accept(peer, shared);
     // Before all else that may be spoken on the port: the header is about the socket.
@@ -101,13 +102,13 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
         let pending = &pending;
         async move {
             match awaited {
-                http2::Awaited::FirstRequest => pending.late().await,
-                http2::Awaited::FurtherRequest => pending.idle().await,
+                http2::Awaited::FirstRequest => pending.until_late().await,
+                http2::Awaited::FurtherRequest => pending.until_idle().await,
             }
         }
     };
     let tunnel = |exchange| {
-        let stream = pending.stream();
+        let stream = pending.new_stream();
         if stream.origin.admission == Err(Refusal::CertificateLapsed) {
             lapsed.notify_one();
         }
@@ -195,11 +196,11 @@ async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstre
     let Pending {
         shared, record, origin, ..
     } = pending;
-    let patience = Patience {
+    let timeouts = QueueTimeouts {
         longest: shared.dial.dial,
         without_success: shared.dial.dial_try,
     };
-    let permit = target.begin_dial(patience).await?;
+    let permit = target.begin_dial(timeouts).await?;
     let endpoints = shared.allowlist.dialable(target).await?;
     let start = Instant::now();
     let dial = dial::dial(&endpoints.addresses, target.next_address(), &shared.dial);

@@ -18,7 +18,7 @@ use crate::direction::Direction;
 use crate::limits::TargetLimits;
 use crate::limits::bucket::Limit;
 use crate::limits::budget::Budgets;
-use crate::limits::line::{Line, Patience, Permit};
+use crate::limits::queue::{Queue, QueueTimeouts, Permit};
 use crate::limits::slots::{Slot, Slots};
 use crate::metrics::{Metrics, TargetSeries};
 use crate::net::proxy_header;
@@ -84,7 +84,7 @@ pub struct Target {
     limits: ArcSwap<TargetLimits>,
     tunnels: Arc<Slots>,
     /// Made by the first dial: most targets of a large cluster are never dialled by this process.
-    dials: OnceLock<Arc<Line>>,
+    dials: OnceLock<Arc<Queue>>,
     /// The names of client certificates, one of which a client must have; `None` allows every client.
     allowed_clients: ArcSwapOption<ClientNames>,
     revoked: CancellationToken,
@@ -179,15 +179,15 @@ impl Target {
         self.tunnels.take().ok_or(Refusal::TargetFull)
     }
 
-    /// Takes one of its slots for dials, after the requests that came before.
+    /// Takes one of its slots for dials, at once or after the requests that came before.
     ///
     /// # Errors
     /// [`Refusal::TargetBusy`].
-    pub async fn begin_dial(&self, patience: Patience) -> Result<Permit, Refusal> {
+    pub async fn begin_dial(&self, timeouts: QueueTimeouts) -> Result<Permit, Refusal> {
         let dials = self
             .dials
-            .get_or_init(|| Arc::new(Line::new(self.limits.load().caps.dials)));
-        dials.enter(patience).await.ok_or(Refusal::TargetBusy)
+            .get_or_init(|| Arc::new(Queue::new(self.limits.load().caps.dials)));
+        dials.enter(timeouts).await.ok_or(Refusal::TargetBusy)
     }
 
     /// Checks that a client with this identity may have a tunnel.
@@ -323,11 +323,11 @@ mod tests {
         assert_eq!(target.enter().unwrap_err(), Refusal::TargetClosed);
         target.update(Endpoints::default(), Arc::new(few));
         let second = Duration::from_secs(1);
-        let patience = Patience {
+        let timeouts = QueueTimeouts {
             longest: second,
             without_success: second,
         };
-        let dial = || target.begin_dial(patience);
+        let dial = || target.begin_dial(timeouts);
         let _dial = dial().await.unwrap();
         assert_eq!(dial().await.unwrap_err(), Refusal::TargetBusy);
         target.update(Endpoints::default(), Arc::default());

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{error, info, warn};
 
 use super::capacity::Capacity;
-use super::certificate;
+use super::certificate_poll;
 use super::{StartError, Started};
 use crate::allowlist::Writer;
 use crate::config::{Config, LoadError};
@@ -197,7 +197,7 @@ impl Reload {
                 shared.unfinished.set(caps.unfinished);
                 shared.tunnels.set(caps.tunnels);
                 shared.total.set(new.limits.total, burst);
-                certificate::report(&shared.tls.configure(new.tls.clone()), shared);
+                certificate_poll::report(&shared.tls.configure(new.tls.clone()), shared);
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;

@@ -128,7 +128,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Refusal::ConnectRate`]: the client has reached its connect rate.
-    pub fn connects(&self) -> Result<(), Refusal> {
+    pub fn count_connect(&self) -> Result<(), Refusal> {
         let ClientCaps {
             connects_per_second,
             connects_burst: burst,
@@ -266,15 +266,15 @@ mod tests {
             assert_eq!(client.budgets.of(Direction::Upload).rate(), limits.upload);
             let _slot = client.take_slot().unwrap();
             assert_eq!(client.take_slot().unwrap_err(), Refusal::ClientFull);
-            client.connects().unwrap();
-            assert_eq!(client.connects().unwrap_err(), Refusal::ConnectRate);
+            client.count_connect().unwrap();
+            assert_eq!(client.count_connect().unwrap_err(), Refusal::ConnectRate);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_over_its_connect_rate_is_remembered_until_it_may_connect_again() {
         let clients = clients(connecting(10, 3));
-        let connects = |address| client(&clients, address).connects().is_ok();
+        let connects = |address| client(&clients, address).count_connect().is_ok();
         for _ in 0..3 {
             assert!(connects("192.0.2.1"));
         }
@@ -298,11 +298,11 @@ mod tests {
         let connected = client(&clients, "192.0.2.1");
         for network in 0..MOST_LEFT as u128 + 1000 {
             let address = IpAddr::from(Ipv6Addr::from_bits(0x2001_0db8 << 96 | network << 64));
-            clients.client(address).connects().unwrap();
+            clients.client(address).count_connect().unwrap();
         }
         // An address that connects again and again is in the queue once.
         for _ in 0..90 {
-            client(&clients, "192.0.2.9").connects().unwrap();
+            client(&clients, "192.0.2.9").count_connect().unwrap();
         }
         assert!((MOST_LEFT..=MOST_LEFT + 2).contains(&known(&clients)));
         assert!(clients.registry.lock().left.len() <= MOST_LEFT + 1);

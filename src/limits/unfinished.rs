@@ -1,4 +1,5 @@
-//! Bounds the connections whose request is not complete: one too many evicts the one that was accepted first.
+//! Bounds the connections whose request is not complete. One too many evicts one: first those that are to be refused
+//! anyway, then the one that was accepted first.
 //!
 //! The newest is not refused instead: a few hundred connections that trickle their bytes would keep all others out. An
 //! honest client's request is complete after a round trip, so the oldest is the least likely to be one.
@@ -24,23 +25,23 @@ struct State {
     waiting: BTreeMap<Ticket, Arc<Notify>>,
 }
 
-/// A connection's place in the order of evictions: first by its standing, then by its age. It keeps its number through
-/// every step until its answer, so that bytes do not make it younger.
+/// A connection's position in the order of evictions: by its standing, then by its age. It keeps its number through every
+/// step until its answer, so that bytes do not make it younger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
     /// What the connection waits for.
     pub standing: Standing,
-    /// Drawn at the accept, and counted up: the lower number is the older connection.
+    /// The number of the connection or request, drawn when it came: the lower number is the older one.
     pub number: u64,
 }
 
-/// What a connection waits for. A connection of lower standing only has room that no other one wants: however many of
-/// them there are, they evict nothing but each other.
+/// What a connection waits for. A connection of lower standing may only use capacity that none of higher standing needs:
+/// it evicts nothing but its like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// It has been refused, and may still read that.
     Refused,
-    /// It will be refused: its client has exceeded the connect rate.
+    /// It will be refused, once its protocol is known: its client has exceeded the connect rate, or may not ask.
     Refusable,
     /// It may yet become a tunnel.
     Welcome,
@@ -90,10 +91,10 @@ impl State {
     fn evict(&mut self) {
         let Some(most) = self.most else { return };
         while self.waiting.len() > usize::try_from(most.get()).unwrap_or(usize::MAX) {
-            let Some((_, oldest)) = self.waiting.pop_first() else {
+            let Some((_, lowest)) = self.waiting.pop_first() else {
                 return;
             };
-            oldest.notify_one();
+            lowest.notify_one();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A connection, or an HTTP/2 stream, that has not been answered: whose it is, since when, until when.
+//! A connection, or an HTTP/2 stream, that has not been answered: its client, its age, and the end of the wait for it.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub(super) struct Pending<'a, O = Origin> {
     pub(super) shared: &'a Shared,
     /// The metrics and the log line, whatever becomes of it.
     pub(super) record: Box<Record<'a>>,
-    /// Whose it is.
+    /// The client, as far as it is known.
     pub(super) origin: O,
     age: Age,
 }
@@ -41,7 +41,7 @@ pub(super) struct Origin {
 #[derive(Debug)]
 pub(super) struct Unknown;
 
-/// How long the wait has lasted, and which connections are older.
+/// When the wait began, and its number in the order of connections and requests.
 #[derive(Clone, Copy, Debug)]
 struct Age {
     since: Instant,
@@ -50,7 +50,7 @@ struct Age {
 }
 
 impl<'a> Pending<'a, Unknown> {
-    /// A connection that has just been accepted. Its number, drawn here, is its ticket in every set that it joins.
+    /// A connection that has just been accepted. Its number, drawn here, is its age in every set that it joins.
     pub(super) fn accept(peer: SocketAddr, shared: &'a Shared) -> Self {
         let id = shared.ids.next();
         let age = Age::new(id);
@@ -71,7 +71,7 @@ impl<'a> Pending<'a, Unknown> {
             record: self.record,
             origin: Origin {
                 addresses,
-                admission: client.connects(),
+                admission: client.count_connect(),
                 client,
             },
             age: self.age,
@@ -82,7 +82,7 @@ impl<'a> Pending<'a, Unknown> {
 impl Pending<'_> {
     /// A further request on this HTTP/2 connection. It is judged as a connection is: first by the client's connect
     /// rate, then by its certificate, whose signatures cost processor time to verify.
-    pub(super) fn stream(&self) -> Self {
+    pub(super) fn new_stream(&self) -> Self {
         let Origin { addresses, client, .. } = &self.origin;
         let id = self.shared.ids.next();
         let record = self.record.request(id);
@@ -94,7 +94,7 @@ impl Pending<'_> {
             shared: self.shared,
             origin: Origin {
                 addresses: *addresses,
-                admission: client.connects().and_then(is_trusted),
+                admission: client.count_connect().and_then(is_trusted),
                 client: Arc::clone(client),
             },
             record,
@@ -104,12 +104,12 @@ impl Pending<'_> {
 
     /// Completes when an HTTP/2 connection without a stream has waited too long for the next one. The wait begins now:
     /// its last request has been answered.
-    pub(super) async fn idle(&self) -> Refusal {
+    pub(super) async fn until_idle(&self) -> Refusal {
         self.overdue(Age::new(self.shared.ids.next())).await
     }
 }
 
-impl<O: Whose> Pending<'_, O> {
+impl<O: ClientState> Pending<'_, O> {
     /// Takes one step towards the request.
     ///
     /// # Errors
@@ -118,12 +118,12 @@ impl<O: Whose> Pending<'_, O> {
         tokio::select! {
             biased;
             done = step => done,
-            refusal = self.late() => Err(refusal),
+            refusal = self.until_late() => Err(refusal),
         }
     }
 
     /// Completes when the wait for the request is over.
-    pub(super) async fn late(&self) -> Refusal {
+    pub(super) async fn until_late(&self) -> Refusal {
         self.overdue(self.age).await
     }
 
@@ -142,11 +142,11 @@ impl<O: Whose> Pending<'_, O> {
 
     /// Accounts for a refusal that was sent, and keeps the connection until `close` has let the client read it.
     ///
-    /// Younger connections may evict this one: the client loses the sentence then, as a close with unread bytes is a
-    /// reset, which discards it.
+    /// Other connections may evict this one. Its client may lose the refusal then: a close with unread bytes is a reset,
+    /// which discards what has not been read.
     pub(super) async fn conclude(mut self, refusal: Refusal, close: impl Future<Output = ()>) {
         self.record.refused(refusal);
-        // An evicted connection gives its descriptor to a younger one at once.
+        // This connection was evicted: its descriptor is needed at once.
         if refusal == Refusal::Crowded {
             return;
         }
@@ -160,7 +160,7 @@ impl<O: Whose> Pending<'_, O> {
         }
     }
 
-    /// Accounts for a refusal that cannot be sent: the client has left, or speaks nothing yet that has words for it.
+    /// Accounts for a refusal that cannot be sent: the client has left, or no protocol is negotiated to send it in.
     pub(super) fn drop_silently(mut self, refusal: Refusal) {
         self.record.refused(refusal);
     }
@@ -195,14 +195,14 @@ impl Age {
 }
 
 /// What is known of a connection's client.
-pub(super) trait Whose {
+pub(super) trait ClientState {
     /// The client's unfinished connections, if it is known.
     fn unfinished(&self) -> Option<&Unfinished>;
     /// Whether its request may be served, as far as that is known.
     fn admission(&self) -> Result<(), Refusal>;
 }
 
-impl Whose for Unknown {
+impl ClientState for Unknown {
     fn unfinished(&self) -> Option<&Unfinished> {
         None
     }
@@ -212,7 +212,7 @@ impl Whose for Unknown {
     }
 }
 
-impl Whose for Origin {
+impl ClientState for Origin {
     fn unfinished(&self) -> Option<&Unfinished> {
         Some(&self.client.unfinished)
     }

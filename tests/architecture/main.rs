@@ -16,12 +16,12 @@ use self::sources::{Sources, root, words};
 /// The folders of `src` from the bottom to the top, each with the file of its name; some are a file alone.
 const LAYERS: [(&str, &[&str]); 6] = [
     (
-        "words",
+        "values",
         &["authority", "cold", "direction", "fnv", "outcome", "text", "values"],
     ),
     ("machinery", &["drain", "limits", "net"]),
     ("protocols", &["relay", "ssh", "tls"]),
-    ("questions", &["allowlist", "connect", "metrics"]),
+    ("lookups", &["allowlist", "connect", "metrics"]),
     ("tunnel", &["tunnel"]),
     ("programs", &["app", "client", "config", "kubernetes", "main"]),
 ];

@@ -61,7 +61,7 @@ fn connections_over_the_rate_push_out_none_within_it() {
 }
 
 #[test]
-fn a_thousand_clients_of_one_target_wait_for_its_dials_in_a_line() {
+fn a_thousand_clients_of_one_target_wait_for_its_dials_in_a_queue() {
     let target = Echo::listen();
     let proxy = proxy(&target, "");
     let address = |number: u32| Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 0).to_bits() + number + 1);
@@ -71,14 +71,14 @@ fn a_thousand_clients_of_one_target_wait_for_its_dials_in_a_line() {
 }
 
 #[test]
-fn the_line_of_a_target_that_answers_nothing_is_bounded() {
-    const LINE: usize = 1024;
+fn the_queue_of_a_target_that_answers_nothing_is_bounded() {
+    const QUEUE: usize = 1024;
     let hole = Blackhole::open();
     let list = allow(&[("hole:22", hole.address())]);
     let limits = "limits: {target: {max_dials: 2}, client: {connects_per_second: unlimited, max_tunnels: unlimited}}\n";
     let proxy = Proxy::start(&format!("{list}timeouts: {{dial: 1h, dial_try: 1h}}\n{limits}"));
-    let _waiting: Vec<_> = (0..LINE + 2).map(|_| proxy.client(request("hole:22"))).collect();
-    proxy.settles("connections_active", (LINE + 2) as f64);
+    let _waiting: Vec<_> = (0..QUEUE + 2).map(|_| proxy.client(request("hole:22"))).collect();
+    proxy.settles("connections_active", (QUEUE + 2) as f64);
     proxy.settles("connections_unfinished", 0.0);
     let busy = refusal(
         503,
