@@ -18,10 +18,10 @@ pub use self::ports::BindError;
 use self::ports::Ports;
 use self::readiness::{Condition, Readiness};
 pub use self::reload::LoadConfig;
-use self::reload::Reload;
-use crate::allowlist::{Allowlist, Writer};
+use self::reload::{Reload, Reloads};
+use crate::allowlist::Writer;
 use crate::config::{Config, LoadError};
-use crate::drain::{Conductor, Drain, Drained, Tasks};
+use crate::drain::{self, Conductor, Drained, Tasks};
 use crate::kubernetes::{self, Controller};
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Clients;
@@ -31,7 +31,7 @@ use crate::metrics::{self, Metrics};
 use crate::relay::Resources;
 use crate::tls::{self, Tls};
 use crate::tunnel::Shared;
-use crate::tunnel::record::Ids;
+use crate::tunnel::record::{AccessLog, Ids};
 
 pub mod admin;
 mod capacity;
@@ -43,6 +43,7 @@ mod pages;
 mod ports;
 mod readiness;
 mod reload;
+pub mod threads;
 
 /// Why a process did not start.
 #[derive(Debug, thiserror::Error)]
@@ -50,12 +51,18 @@ pub enum StartError {
     /// The configuration cannot be read, or has faults.
     #[error(transparent)]
     Config(#[from] LoadError),
+    /// The configuration was not read in time.
+    #[error("the configuration was {0}")]
+    Unread(String),
+    /// The thread that reads the configuration cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
     /// A port cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The certificates have become faulty since the configuration was checked.
     #[error("cannot speak TLS: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Tls(Vec<tls::Fault>),
+    Tls(Vec<tls::FileFault>),
     /// The thread that follows the cluster cannot be started.
     #[error("cannot follow the cluster")]
     Services(#[source] io::Error),
@@ -66,7 +73,8 @@ pub enum StartError {
 
 /// A process with its ports bound. It serves once it [runs](Self::run).
 pub struct App {
-    reload: Reload,
+    reloads: Reloads,
+    drain_options: drain::Options,
     shared: Arc<Shared>,
     conductor: Conductor,
     /// Cancelled by a POST to `/drain`.
@@ -91,45 +99,9 @@ impl App {
     /// Loads the configuration and binds every port. The admin port answers from now on.
     ///
     /// # Errors
-    /// A fault of the configuration, or a port that cannot be bound.
-    pub fn start(load: LoadConfig, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
-        let config = Box::new(load()?);
-        let capacity = Capacity::raise();
-        let (conductor, drain) = Conductor::new();
-        let (mut writer, allowlist) = Writer::new();
-        let shared = Arc::new(share(&config, capacity, allowlist, drain)?);
-        writer.publish(&config.targets, &config.limits);
-        if config.kubernetes.is_some() {
-            writer.await_services();
-        } else {
-            shared.metrics.allowlist_synced();
-        }
-        let readiness = Readiness::default();
-        let listener_ready = readiness.require("listener");
-        let allowlist_ready = readiness.require("allowlist");
-        let public = Ports::bind(&config.listen)?;
-        let drain_request = CancellationToken::new();
-        let handlers = pages::handlers(&shared, &readiness, &drain_request, log_lines_dropped);
-        let address = config.admin;
-        let admin = admin::start(address, handlers).map_err(|source| BindError { address, source })?;
-        let services = follow(&config, &writer, &shared.metrics)?;
-        Ok(Self {
-            reload: Reload {
-                config,
-                load,
-                capacity,
-                writer,
-                services,
-            },
-            shared,
-            conductor,
-            drain_request,
-            readiness,
-            listener_ready,
-            allowlist_ready,
-            public,
-            admin,
-        })
+    /// A fault of the configuration, a file that is not read within 10 s, or a port that cannot be bound.
+    pub async fn start(load: LoadConfig, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
+        reload::first(load).await?.bind(log_lines_dropped)
     }
 
     /// The bound addresses of the public ports, with the port numbers that the kernel chose.
@@ -155,13 +127,16 @@ impl App {
             drop(allowlist_ready);
         });
         tokio::spawn(certificate::watch(Arc::clone(&self.shared)));
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move { shared.access_log.keep_writing_counts().await });
         let mut commands = Commands(commands);
         let is_signalled = loop {
             tokio::select! {
                 command = commands.next() => match command {
-                    Command::Reload => self.reload.run(&self.shared),
+                    Command::Reload => self.reloads.request(),
                     Command::Stop => break true,
                 },
+                () = self.reloads.settled() => {}
                 () = self.drain_request.cancelled() => break false,
             }
         };
@@ -177,8 +152,8 @@ impl App {
             commands.stop().await;
             cut_short.cancel();
         };
-        let options = &self.reload.config.drain;
-        let drained = self.conductor.run(options, &tasks, second_stop).await;
+        let drained = self.conductor.run(&self.drain_options, &tasks, second_stop).await;
+        self.shared.access_log.close();
         if !is_signalled && !cut_short.is_cancelled() {
             // When the first process of a container ends, all others are killed: the hook that waits for the drain
             // has to read its end before.
@@ -188,16 +163,68 @@ impl App {
     }
 }
 
-/// What the tunnels of the process share, as configured.
-fn share(config: &Config, capacity: Capacity, allowlist: Arc<Allowlist>, drain: Drain) -> Result<Shared, StartError> {
+/// A process whose files have been read.
+struct Started {
+    load: LoadConfig,
+    config: Box<Config>,
+    tls: Tls,
+}
+
+impl Started {
+    /// Binds every port.
+    fn bind(self, log_lines_dropped: LogLinesDropped) -> Result<App, StartError> {
+        let capacity = Capacity::raise();
+        let (shared, conductor, mut writer) = share(&self.config, self.tls, capacity)?;
+        let (config, shared) = (self.config, Arc::new(shared));
+        writer.publish(&config.targets, &config.limits);
+        if config.kubernetes.is_some() {
+            writer.await_services();
+        } else {
+            shared.metrics.allowlist_synced();
+        }
+        let readiness = Readiness::default();
+        let listener_ready = readiness.require("listener");
+        let allowlist_ready = readiness.require("allowlist");
+        let public = Ports::bind(&config.listen)?;
+        let drain_request = CancellationToken::new();
+        let handlers = pages::handlers(&shared, &readiness, &drain_request, log_lines_dropped);
+        let address = config.admin;
+        let admin = admin::start(address, handlers).map_err(|source| BindError { address, source })?;
+        let services = follow(&config, &writer, &shared.metrics)?;
+        let drain_options = config.drain;
+        let reload = Reload {
+            config,
+            capacity,
+            writer,
+            services,
+        };
+        Ok(App {
+            reloads: Reloads::new(self.load, reload, Arc::clone(&shared)),
+            drain_options,
+            shared,
+            conductor,
+            drain_request,
+            readiness,
+            listener_ready,
+            allowlist_ready,
+            public,
+            admin,
+        })
+    }
+}
+
+/// What the tunnels of the process share, as configured, and what changes it: the drain and the allowlist.
+fn share(config: &Config, tls: Tls, capacity: Capacity) -> Result<(Shared, Conductor, Writer), StartError> {
     let metrics = Metrics::new()?;
-    let tls = Tls::new(config.tls.clone(), config.handshake).map_err(StartError::Tls)?;
+    let (conductor, drain) = Conductor::new();
+    let (writer, allowlist) = Writer::new();
     metrics.tls_expiries(&tls.expiries());
     let limits = &config.limits;
     let caps = capacity.fitting(limits.caps.total, &metrics);
-    Ok(Shared {
+    let shared = Shared {
         allowlist,
         metrics,
+        access_log: AccessLog::default(),
         drain,
         resources: Resources::new(capacity.pipes),
         clients: Clients::new(limits.client, limits.tunnel.burst, limits.caps.client),
@@ -210,7 +237,8 @@ fn share(config: &Config, capacity: Capacity, allowlist: Arc<Allowlist>, drain: 
         dial: config.dial,
         identification: config.identification,
         relay: config.relay,
-    })
+    };
+    Ok((shared, conductor, writer))
 }
 
 /// Follows the cluster, if the configuration says so.

@@ -10,6 +10,8 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{info, warn};
 
+use crate::cold::cold;
+
 /// The longest times of the phases of a drain, which takes at most `delay + timeout + spread`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -133,8 +135,7 @@ impl Drain {
         if let Phase::Closing { since, spread } = self.phase() {
             let idle = last_moved().elapsed() >= IDLE;
             let closes = since + spread.mul_f64(part_of_spread(id, idle));
-            // Boxed: an open tunnel need not hold memory for its end.
-            Box::pin(timeout_at(closes, self.clone().ended())).await.ok();
+            cold(timeout_at(closes, self.clone().ended())).await.ok();
         }
     }
 
@@ -195,7 +196,7 @@ impl Conductor {
             drained = self.run_phases(options, tasks) => return drained,
         }
         let left = self.open.len();
-        warn!(tunnels = left, "told again: ending at once");
+        warn!(tunnels = left, "asked again to drain: ending at once");
         self.end(connections).await;
         if left == 0 { Drained::Clean } else { Drained::Cut }
     }

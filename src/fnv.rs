@@ -3,7 +3,7 @@
 //! It resists no attacker: inputs of one hash are easy to find.
 
 /// The hash of these bytes (draft-eastlake-fnv section 2).
-pub fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(OFFSET_BASIS, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))

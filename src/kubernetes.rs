@@ -17,6 +17,7 @@ mod guards;
 mod join;
 mod model;
 mod options;
+mod outage;
 mod reconciler;
 mod reflector;
 mod rules;

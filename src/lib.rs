@@ -7,9 +7,9 @@
 pub mod authority;
 mod cold;
 pub mod direction;
-pub mod fnv;
+mod fnv;
 pub mod outcome;
-pub mod text;
+mod text;
 mod values;
 
 // Machinery: one mechanism each.

@@ -9,8 +9,9 @@ pub mod bucket;
 pub mod budget;
 mod caps;
 pub mod clients;
-pub mod connect_rate;
-pub mod descriptors;
+mod connect_rate;
+pub(crate) mod descriptors;
+pub(crate) mod line;
 pub mod slots;
 pub mod throttle;
 pub mod unfinished;
@@ -96,6 +97,8 @@ pub struct TargetLimits {
     pub shared: SharedLimits,
     /// The most tunnels and dials at once.
     pub caps: TargetCaps,
+    /// Whether no further tunnel may be opened.
+    pub is_closed: bool,
     /// The longest silence of its tunnels, where `Some(None)` is unlimited; `None` leaves the default.
     pub idle: Option<Option<Duration>>,
     /// Whether both sides of its tunnels must begin with an SSH identification.
@@ -109,6 +112,7 @@ impl Default for TargetLimits {
             tunnel: TunnelLimits::default(),
             shared: SharedLimits::default(),
             caps: TargetCaps::default(),
+            is_closed: false,
             idle: None,
             ssh_only: true,
         }

@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use switchboard::allowlist::StaticTarget;
 use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
-use switchboard::app::logging::{self, ParseError};
-use switchboard::app::{App, Command, LoadConfig, StartError};
+use switchboard::app::logging::{self, Logging, ParseError};
+use switchboard::app::{App, Command, LoadConfig, StartError, threads};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
 use switchboard::config::{Config, LoadError, Overrides};
 use switchboard::drain::Drained;
@@ -138,9 +138,27 @@ struct Serve {
         value_delimiter = ' '
     )]
     allow: Vec<StaticTarget>,
-    /// Filter of the messages on stderr, such as `warn` or `info,switchboard=debug`
+    /// Filter of the messages on stderr, such as `warn` or `debug,h2=warn`: other crates are silent unless named
     #[arg(long, env = "SWITCHBOARD_LOG", value_name = "FILTER", default_value = "info")]
     log: String,
+    /// Form of the messages on stderr
+    #[arg(long, env = "SWITCHBOARD_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+impl From<LogFormat> for logging::Format {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -168,16 +186,24 @@ fn is_usage(cause: &(dyn Error + 'static)) -> bool {
 }
 
 fn serve(options: Serve) -> anyhow::Result<ExitCode> {
-    let logging = logging::start(&options.log).context("--log")?;
+    let workers = threads::workers();
+    threads::try_start(workers).context("cannot start the threads, see pids.max and RLIMIT_NPROC")?;
+    let logging = start_logging(&options)?;
     let dropped = logging.dropped.clone();
     let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(workers.get())
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
     let drained = runtime.block_on(async {
         let commands = commands().context("cannot listen for signals")?;
-        let app = App::start(load_config(options), Box::new(move || dropped.lines()))?;
-        anyhow::Ok(Box::pin(app.run(commands)).await)
+        let stopped = stopped().context("cannot listen for signals")?;
+        let start = Box::pin(App::start(load_config(options), Box::new(move || dropped.lines())));
+        tokio::select! {
+            app = start => anyhow::Ok(Box::pin(app?.run(commands)).await),
+            // While the configuration is read, which may take until a mount answers. Nothing is served yet.
+            () = stopped => Ok(Drained::Clean),
+        }
     });
     // The drain is over: tasks that still run have had their deadline.
     runtime.shutdown_background();
@@ -185,6 +211,13 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
     Ok(match drained? {
         Drained::Clean => ExitCode::SUCCESS,
         Drained::Cut => ExitCode::from(DRAIN_CUT),
+    })
+}
+
+fn start_logging(options: &Serve) -> anyhow::Result<Logging> {
+    logging::start(&options.log, options.log_format.into()).map_err(|error| match error {
+        logging::StartError::Filter(fault) => anyhow::Error::new(fault).context("--log"),
+        logging::StartError::Open(_) => error.into(),
     })
 }
 
@@ -216,6 +249,17 @@ fn commands() -> std::io::Result<mpsc::Receiver<Command>> {
         tokio::spawn(async move { while signals.recv().await.is_some() && sender.send(command).await.is_ok() {} });
     }
     Ok(receiver)
+}
+
+/// Completes at the first signal to stop.
+fn stopped() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }
 
 fn print_schema() -> anyhow::Result<ExitCode> {

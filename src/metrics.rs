@@ -10,6 +10,7 @@ use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGauge
 pub use prometheus::Error;
 
 use self::declare::{counter, counters, gauge, gauges, histogram, seconds, timestamp};
+use self::process::Process;
 pub use self::targets::TargetSeries;
 use self::targets::{Families, TargetMetrics};
 use crate::outcome::{Outcome, Reason, Refusal, Side};
@@ -17,6 +18,7 @@ use crate::ssh::identification::Family;
 use crate::tls;
 
 mod declare;
+mod process;
 mod targets;
 
 metrics! {
@@ -44,16 +46,22 @@ metrics! {
     pub accept_paused: IntCounter = counter("switchboard_accept_paused_total");
     /// Pipes that hold bytes of busy directions.
     pub pipes_in_use: IntGauge = gauge("switchboard_pipes_in_use");
+    /// 1 for the engine that moves bulk between plain sockets: splice, or copy where there are no pipes.
+    relay_engine: IntGaugeVec = gauges("switchboard_relay_engine", &["engine"]);
     /// Targets on the allowlist.
     pub allowlist_targets: IntGauge = gauge("switchboard_allowlist_targets");
     /// Names claimed by more than one Service, or by a Service and the configuration.
     pub allowlist_name_conflicts: IntGauge = gauge("switchboard_allowlist_name_conflicts");
-    /// 1 while a list from the cluster that lost most of its objects is held back.
+    /// 1 while a list from the cluster that lost all or most of its objects is held back.
     pub allowlist_shrink_held: IntGauge = gauge("switchboard_allowlist_shrink_held");
+    /// Listed namespaces that count as empty because the API server forbids to read them.
+    pub allowlist_namespaces_forbidden: IntGauge = gauge("switchboard_allowlist_namespaces_forbidden");
     /// When the allowlist was last known to be current, in seconds since 1970.
     pub allowlist_last_sync_timestamp: Gauge = timestamp("switchboard_allowlist_last_sync_timestamp_seconds");
     /// Annotations of Services with a value that is malformed or not permitted.
     pub annotation_errors: IntCounter = counter("switchboard_annotation_errors_total");
+    /// Endpoints and EndpointSlices of targets that are not dialled, by reason.
+    endpoint_errors: IntCounterVec = counters("switchboard_endpoint_errors_total", &["reason"]);
     /// Failed lists and watches of the cluster, by kind of failure.
     watch_errors: IntCounterVec = counters("switchboard_watch_errors_total", &["kind"]);
     /// 1 from the beginning of the drain.
@@ -73,7 +81,7 @@ metrics! {
     pub config_last_reload_successful: IntGauge = gauge("switchboard_config_last_reload_successful");
     /// Reloads refused because of faults in the file.
     pub config_reload_failures: IntCounter = counter("switchboard_config_reload_failures_total");
-    /// Log lines dropped because they were not read fast enough.
+    /// Log lines dropped because they were not read fast enough, or could not be written.
     pub log_lines_dropped: IntGauge = gauge("switchboard_log_lines_dropped");
     /// Always 1; the version is a label.
     build_info: IntGaugeVec = gauges("switchboard_build_info", &["version"]);
@@ -97,12 +105,14 @@ impl Metrics {
     /// A name that is declared twice, or is not a metric name.
     pub fn new() -> prometheus::Result<Self> {
         let metrics = Self::declare(Registry::new())?;
-        metrics.registry.register(Box::new(ProcessCollector::for_self()))?;
+        let process = Process(ProcessCollector::for_self());
+        metrics.registry.register(Box::new(process))?;
         metrics
             .build_info
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
         metrics.config_last_reload_successful.set(1);
+        metrics.relay_splices(true);
         metrics.show_zeros();
         Ok(metrics)
     }
@@ -141,6 +151,23 @@ impl Metrics {
     /// Makes the series of that kind, with the value 0.
     pub fn watch_may_fail(&self, kind: &'static str) {
         self.watch_errors.with_label_values(&[kind]);
+    }
+
+    /// Counts an endpoint or an EndpointSlice that is not dialled; `reason` is a word of ours.
+    pub fn endpoint_failed(&self, reason: &'static str) {
+        self.endpoint_errors.with_label_values(&[reason]).inc();
+    }
+
+    /// Makes the series of that reason, with the value 0.
+    pub fn endpoint_may_fail(&self, reason: &'static str) {
+        self.endpoint_errors.with_label_values(&[reason]);
+    }
+
+    /// Notes which engine moves bulk between plain sockets.
+    pub fn relay_splices(&self, splices: bool) {
+        for (engine, is_in_use) in [("splice", splices), ("copy", !splices)] {
+            self.relay_engine.with_label_values(&[engine]).set(is_in_use.into());
+        }
     }
 
     /// Notes that the allowlist is current.

@@ -3,5 +3,5 @@
 pub mod dial;
 pub mod listener;
 pub mod proxy_header;
-pub mod socket;
+pub(crate) mod socket;
 pub mod transport;

@@ -14,6 +14,7 @@ pub use self::pump::Failure;
 use self::pump::Pump;
 use self::strategy::Strategy;
 pub use self::terms::{Bounds, Early, Engine, Options, Resources, Terms, Transports};
+use crate::cold::cold;
 use crate::direction::Direction;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
@@ -50,15 +51,13 @@ pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, 
         downstream, upstream, ..
     } = transports;
     match close.reason {
-        // Boxed, as the close below.
-        Reason::Eof if has_finished => Box::pin(downstream.sent()).await,
+        Reason::Eof if has_finished => cold(downstream.sent()).await,
         Reason::Reset | Reason::Truncated | Reason::Io | Reason::Panic => match close.by {
             Side::Client => pass_on_failure(downstream, has_finished, upstream).await,
             Side::Target | Side::Proxy => pass_on_failure(upstream, has_finished, downstream).await,
         },
         Reason::Eof | Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked | Reason::NotSsh => {
-            // Boxed: an open tunnel need not hold memory for its end.
-            Box::pin(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
+            cold(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
         }
     }
 }
@@ -92,8 +91,7 @@ async fn move_bytes<D: Transport>(
         close.reason,
         Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked
     ) {
-        // Boxed, as the close.
-        Box::pin(write_in_flight(&mut upload, &mut download)).await;
+        cold(write_in_flight(&mut upload, &mut download)).await;
     }
     let has_finished = match close.by {
         Side::Client => upload.has_finished(),
@@ -109,8 +107,7 @@ async fn move_bytes<D: Transport>(
 async fn pass_on_failure(failed: &mut impl Transport, has_finished: bool, other: &mut impl Transport) {
     failed.reset_on_drop();
     if has_finished {
-        // Boxed, as the close.
-        Box::pin(async {
+        cold(async {
             other.sent().await;
             other.close_gently().await;
         })
@@ -200,7 +197,7 @@ async fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) -> Cl
                 reason: Reason::Idle,
             };
         }
-        Box::pin(sleep_until(deadline)).await;
+        cold(sleep_until(deadline)).await;
     }
 }
 

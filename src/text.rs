@@ -5,7 +5,7 @@ use std::error::Error;
 /// An error and its causes in one line: `cannot look up proxy: Name or service not known`.
 ///
 /// A cause that the line quotes already is left out: some crates repeat it in their own message.
-pub fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
     while let Some(below) = cause {
@@ -21,7 +21,7 @@ pub fn chain(error: &dyn Error) -> String {
 
 /// A foreign text for a log line: control and other unprintable characters become Rust escapes, such as `\n` and
 /// `\u{1b}`. Quotes and backslashes stay as they are.
-pub fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -33,7 +33,7 @@ pub fn escaped(text: &str) -> String {
 }
 
 /// The first `longest` characters of a foreign text, [escaped], with `…` where the text goes on.
-pub fn excerpt(text: &str, longest: usize) -> String {
+pub(crate) fn excerpt(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => escaped(text.get(..end).unwrap_or_default()) + "…",
         None => escaped(text),
@@ -41,7 +41,7 @@ pub fn excerpt(text: &str, longest: usize) -> String {
 }
 
 /// A foreign text as printable ASCII: every other character becomes `?`. Bytes are passed as `char::from(byte)`.
-pub fn ascii(characters: impl Iterator<Item = char>) -> Box<str> {
+pub(crate) fn ascii(characters: impl Iterator<Item = char>) -> Box<str> {
     let replace = |character| match character {
         ' '..='~' => character,
         _ => '?',
@@ -51,7 +51,7 @@ pub fn ascii(characters: impl Iterator<Item = char>) -> Box<str> {
 
 /// A foreign text as a person reads it on a terminal, at most `longest` characters: without escape sequences, line ends,
 /// invisible characters and those that reverse the direction of writing. White space at its ends is left out.
-pub fn printable(text: &str, longest: usize) -> String {
+pub(crate) fn printable(text: &str, longest: usize) -> String {
     text.chars()
         .filter(|&character| !character.is_control() && !is_invisible(character))
         .take(longest)

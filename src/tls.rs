@@ -1,6 +1,5 @@
-//! Speaks TLS with clients: certificates that are read anew when they change, and one deadline for each handshake.
+//! TLS with clients: certificates that are reloaded when their files change, and one deadline for each handshake.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +12,12 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use self::files::{Contents, Material};
-pub use self::files::{Fault, Part};
+pub use self::files::{Expiry, FileFault, Part};
 pub use self::handshake::{Accepted, Cause, Failed, Peer};
 pub use self::identity::Identity;
 pub(crate) use self::records::Records;
 pub use self::session::Session;
+pub use self::settings::{CertificatePaths, ClientAuth, Mode, Options, Settings};
 
 mod certificates;
 mod files;
@@ -25,90 +25,9 @@ mod handshake;
 mod identity;
 mod records;
 mod session;
+mod settings;
 
-/// Whether a public port speaks TLS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// It does not.
-    #[default]
-    Off,
-    /// If the client does: its first byte tells.
-    Optional,
-    /// Only that.
-    Required,
-}
-
-/// Whether clients show certificates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ClientAuth {
-    /// They are not asked.
-    #[default]
-    Off,
-    /// Those that have one; it must be good.
-    Optional,
-    /// All of them.
-    Required,
-}
-
-/// A certificate and its key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// PEM, the certificate first and what leads to its authority behind it.
-    pub cert: PathBuf,
-    /// PEM, not encrypted.
-    pub key: PathBuf,
-}
-
-/// What the process shows to clients, and wants to see of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Chosen by the name that the client asks for; the first one is for all other names.
-    pub certificates: Vec<Pair>,
-    /// Whether clients show theirs.
-    pub client_auth: ClientAuth,
-    /// PEM: who may have issued a client's.
-    pub client_ca: Option<PathBuf>,
-    /// PEM: which of them are revoked.
-    pub crl: Option<PathBuf>,
-    /// How often the files are looked at.
-    pub poll: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            certificates: Vec::new(),
-            client_auth: ClientAuth::Off,
-            client_ca: None,
-            crl: None,
-            poll: Duration::from_secs(10),
-        }
-    }
-}
-
-impl Settings {
-    /// What is wrong with the files.
-    pub fn faults(&self) -> Vec<Fault> {
-        Material::of(self, &Contents::read(self)).err().unwrap_or_default()
-    }
-}
-
-/// How long a handshake may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// From its first byte to its last.
-    pub handshake: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            handshake: Duration::from_secs(5),
-        }
-    }
-}
-
-/// The TLS of a process. Handshakes that run keep what they began with, and sessions need none of it.
+/// The TLS of a process. A handshake in progress keeps the certificates it began with; a session needs none.
 #[derive(Debug)]
 pub struct Tls {
     serving: RwLock<Serving>,
@@ -116,41 +35,32 @@ pub struct Tls {
     options: Options,
 }
 
-/// What handshakes are done by.
+/// The configuration of new handshakes.
 #[derive(Clone, Debug, Default)]
 struct Serving {
     /// `None` without certificates.
     config: Option<Arc<ServerConfig>>,
-    /// What judges the clients' certificates; `None` if nobody is asked for one.
+    /// The verifier of client certificates; `None` if clients are not asked for one.
     verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-/// What came of a look at the files.
+/// The result of reading the files again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// They are as they were at the last one.
+pub enum Reload {
+    /// They have not changed.
     Unchanged,
-    /// They are other ones, and serve from now on.
+    /// They have changed, and serve from now on.
     Loaded,
-    /// They are faulty: what was read before serves on.
-    Faulty(Vec<Fault>),
-}
-
-/// Until when a certificate is good.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expiry {
-    /// The file that it is in, as the configuration has it.
-    pub certificate: String,
-    /// Seconds since 1970.
-    pub timestamp: i64,
+    /// They have changed and are faulty: the certificates before serve on.
+    Faulty(Vec<FileFault>),
 }
 
 #[derive(Debug)]
 struct Known {
     settings: Settings,
-    /// Of the contents that were looked at last.
+    /// Of the contents that were read last.
     fingerprint: Option<u64>,
-    /// Of what clients are judged by.
+    /// Of what client certificates are verified against.
     trust: u64,
     resumption: Resumption,
     expiries: Vec<Expiry>,
@@ -161,26 +71,26 @@ impl Tls {
     ///
     /// # Errors
     /// Every fault of them.
-    pub fn new(settings: Settings, options: Options) -> Result<Self, Vec<Fault>> {
+    pub fn new(settings: Settings, options: Options) -> Result<Self, Vec<FileFault>> {
         let tls = Self {
             serving: RwLock::default(),
             known: Mutex::new(Known {
                 settings,
                 fingerprint: None,
                 trust: 0,
-                resumption: Resumption::new().map_err(|reason| vec![Fault::of_the_system(&reason)])?,
+                resumption: Resumption::new().map_err(|reason| vec![FileFault::of_the_system(&reason)])?,
                 expiries: Vec::new(),
             }),
             options,
         };
-        match tls.look() {
-            Look::Faulty(faults) => Err(faults),
-            Look::Unchanged | Look::Loaded => Ok(tls),
+        match tls.reload() {
+            Reload::Faulty(faults) => Err(faults),
+            Reload::Unchanged | Reload::Loaded => Ok(tls),
         }
     }
 
-    /// Looks at other files from now on, or at the same ones again.
-    pub fn configure(&self, settings: Settings) -> Look {
+    /// Reads the files of these settings from now on.
+    pub fn configure(&self, settings: Settings) -> Reload {
         {
             let mut known = self.known();
             if known.settings != settings {
@@ -188,53 +98,53 @@ impl Tls {
                 known.fingerprint = None;
             }
         }
-        self.look()
+        self.reload()
     }
 
-    /// Reads the files, and serves by what they say if that has changed.
+    /// Reads the files, and serves what they hold if that has changed.
     ///
     /// Contents are compared, not times: Kubernetes changes a mounted Secret by swapping a symbolic link.
-    pub fn look(&self) -> Look {
+    pub fn reload(&self) -> Reload {
         let mut known = self.known();
         let contents = Contents::read(&known.settings);
         let fingerprint = Some(contents.fingerprint());
         if std::mem::replace(&mut known.fingerprint, fingerprint) == fingerprint {
-            return Look::Unchanged;
+            return Reload::Unchanged;
         }
         match Material::of(&known.settings, &contents).and_then(|material| known.serve(&contents, material)) {
             Ok(serving) => {
                 *self.serving.write() = serving;
-                Look::Loaded
+                Reload::Loaded
             }
-            Err(faults) => Look::Faulty(faults),
+            Err(faults) => Reload::Faulty(faults),
         }
     }
 
-    /// How often to [`look`](Self::look).
+    /// The interval at which to [`reload`](Self::reload).
     pub fn poll(&self) -> Duration {
         self.known().settings.poll
     }
 
-    /// Until when each certificate that serves is good.
+    /// The expiry of each certificate that serves.
     pub fn expiries(&self) -> Vec<Expiry> {
         self.known().expiries.clone()
     }
 
-    /// Does the handshake with a client, of which `read` was taken from the socket already, before `deadline`.
+    /// Does the handshake with a client before `deadline`. `read` was read from the socket already.
     ///
     /// # Errors
-    /// Why it failed; the client has been told by an alert where it can be.
+    /// Why it failed. The client has been sent an alert if that is possible.
     pub async fn accept(&self, stream: TcpStream, read: Vec<u8>, deadline: Instant) -> Result<Accepted, Failed> {
         let config = self.serving().config;
         let deadline = deadline.min(Instant::now() + self.options.handshake);
         handshake::accept(stream, read, config, deadline).await
     }
 
-    /// Whether a client that has come in could do so again by what it has shown: its certificate may have expired, and
-    /// the authorities, the revocation list and whether one is asked for may be others by now.
+    /// Whether a client would still be accepted with the certificate of its session: it may have expired, and the
+    /// authorities, the revocation list and whether one is required may have changed.
     pub fn trusts(&self, peer: &Peer) -> bool {
         match (self.serving().verifier, peer.certificates.split_first()) {
-            (None, shown) => shown.is_none(),
+            (None, presented) => presented.is_none(),
             (Some(verifier), None) => !verifier.client_auth_mandatory(),
             (Some(verifier), Some((own, others))) => {
                 let verified = verifier.verify_client_cert(own, others, UnixTime::now());
@@ -253,12 +163,12 @@ impl Tls {
 }
 
 impl Known {
-    fn serve(&mut self, contents: &Contents, material: Material) -> Result<Serving, Vec<Fault>> {
+    fn serve(&mut self, contents: &Contents, material: Material) -> Result<Serving, Vec<FileFault>> {
         self.expiries = material.expiries();
         let trust = contents.trust();
         if std::mem::replace(&mut self.trust, trust) != trust {
-            // A session that is resumed shows no certificate again: who was revoked must not come in by an old ticket.
-            self.resumption = Resumption::new().map_err(|reason| vec![Fault::of_the_system(&reason)])?;
+            // A resumed session presents no certificate again: a revoked one must not be accepted by an old ticket.
+            self.resumption = Resumption::new().map_err(|reason| vec![FileFault::of_the_system(&reason)])?;
         }
         let verifier = material.verifier();
         let config = material.into_config().map(|mut config| {
@@ -270,12 +180,12 @@ impl Known {
     }
 }
 
-/// What lets a client come back without a full handshake. It outlives the certificates.
+/// The state that resumes sessions without a full handshake. It outlives the certificates.
 #[derive(Debug)]
 struct Resumption {
-    /// Its keys change every six hours, and the last ones are good for as long again.
+    /// Its keys change every six hours, and the last ones are valid for as long again.
     ticketer: Arc<dyn ProducesTickets>,
-    /// For clients of TLS 1.2 that take no tickets.
+    /// For TLS 1.2 clients without session tickets.
     sessions: Arc<ServerSessionMemoryCache>,
 }
 

@@ -20,6 +20,7 @@ use crate::allowlist::Target;
 use crate::authority::Authority;
 use crate::cold::cold;
 use crate::connect::{self, Exchange, http2};
+use crate::limits::line::Patience;
 use crate::limits::slots::Slot;
 use crate::net::dial::{self, Upstream};
 use crate::net::proxy_header::{self, Addresses};
@@ -30,7 +31,7 @@ use crate::tls::Session;
 mod established;
 mod negotiate;
 mod pending;
-pub mod port;
+mod port;
 pub mod record;
 mod shared;
 
@@ -194,13 +195,18 @@ async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstre
     let Pending {
         shared, record, origin, ..
     } = pending;
-    let _dial = target.begin_dial()?;
+    let patience = Patience {
+        longest: shared.dial.dial,
+        without_success: shared.dial.dial_try,
+    };
+    let permit = target.begin_dial(patience).await?;
     let endpoints = shared.allowlist.dialable(target).await?;
     let start = Instant::now();
     let dial = dial::dial(&endpoints.addresses, target.next_address(), &shared.dial);
     let dialled = target.while_allowed(dial).await;
     record.dialled(start.elapsed(), dialled.as_ref());
     let mut upstream = dialled?;
+    permit.succeeded();
     if let Some(version) = endpoints.proxy_header {
         let written = proxy_header::write(&mut upstream.stream, version, &origin.addresses).await;
         written.map_err(|_| Refusal::TargetRefused)?;

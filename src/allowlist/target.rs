@@ -18,6 +18,7 @@ use crate::direction::Direction;
 use crate::limits::TargetLimits;
 use crate::limits::bucket::Limit;
 use crate::limits::budget::Budgets;
+use crate::limits::line::{Line, Patience, Permit};
 use crate::limits::slots::{Slot, Slots};
 use crate::metrics::{Metrics, TargetSeries};
 use crate::net::proxy_header;
@@ -82,7 +83,8 @@ pub struct Target {
     shared: Budgets,
     limits: ArcSwap<TargetLimits>,
     tunnels: Arc<Slots>,
-    dials: Arc<Slots>,
+    /// Made by the first dial: most targets of a large cluster are never dialled by this process.
+    dials: OnceLock<Arc<Line>>,
     /// The names of client certificates, one of which a client must have; `None` allows every client.
     allowed_clients: ArcSwapOption<ClientNames>,
     revoked: CancellationToken,
@@ -101,7 +103,7 @@ impl Target {
             download: Limit::new(tunnel.download, tunnel.burst),
             shared: Budgets::new(limits.shared, tunnel.burst),
             tunnels: Arc::new(Slots::new(limits.caps.tunnels)),
-            dials: Arc::new(Slots::new(limits.caps.dials)),
+            dials: OnceLock::new(),
             limits: ArcSwap::new(limits),
             allowed_clients: ArcSwapOption::empty(),
             revoked: CancellationToken::new(),
@@ -169,17 +171,23 @@ impl Target {
     /// Takes one of its slots for tunnels.
     ///
     /// # Errors
-    /// [`Refusal::TargetFull`].
+    /// [`Refusal::TargetClosed`] or [`Refusal::TargetFull`].
     pub fn enter(&self) -> Result<Slot, Refusal> {
+        if self.limits.load().is_closed {
+            return Err(Refusal::TargetClosed);
+        }
         self.tunnels.take().ok_or(Refusal::TargetFull)
     }
 
-    /// Takes one of its slots for dials.
+    /// Takes one of its slots for dials, after the requests that came before.
     ///
     /// # Errors
     /// [`Refusal::TargetBusy`].
-    pub fn begin_dial(&self) -> Result<Slot, Refusal> {
-        self.dials.take().ok_or(Refusal::TargetBusy)
+    pub async fn begin_dial(&self, patience: Patience) -> Result<Permit, Refusal> {
+        let dials = self
+            .dials
+            .get_or_init(|| Arc::new(Line::new(self.limits.load().caps.dials)));
+        dials.enter(patience).await.ok_or(Refusal::TargetBusy)
     }
 
     /// Checks that a client with this identity may have a tunnel.
@@ -248,7 +256,9 @@ impl Target {
             self.download.set(tunnel.download, tunnel.burst);
             self.shared.set(limits.shared, tunnel.burst);
             self.tunnels.set(limits.caps.tunnels);
-            self.dials.set(limits.caps.dials);
+            if let Some(dials) = self.dials.get() {
+                dials.set(limits.caps.dials);
+            }
             self.limits.store(limits);
         }
     }
@@ -293,8 +303,8 @@ mod tests {
         assert_eq!(*got, endpoints);
     }
 
-    #[test]
-    fn tunnels_and_dials_are_refused_beyond_their_caps() {
+    #[tokio::test(start_paused = true)]
+    async fn tunnels_and_dials_are_refused_beyond_their_caps() {
         let few = TargetLimits {
             caps: TargetCaps {
                 tunnels: NonZeroU32::new(2),
@@ -305,11 +315,25 @@ mod tests {
         let target = target(Endpoints::default(), few);
         let _tunnels = [target.enter().unwrap(), target.enter().unwrap()];
         assert_eq!(target.enter().unwrap_err(), Refusal::TargetFull);
-        let _dial = target.begin_dial().unwrap();
-        assert_eq!(target.begin_dial().unwrap_err(), Refusal::TargetBusy);
+        let closed = TargetLimits {
+            is_closed: true,
+            ..TargetLimits::default()
+        };
+        target.update(Endpoints::default(), Arc::new(closed));
+        assert_eq!(target.enter().unwrap_err(), Refusal::TargetClosed);
+        target.update(Endpoints::default(), Arc::new(few));
+        let second = Duration::from_secs(1);
+        let patience = Patience {
+            longest: second,
+            without_success: second,
+        };
+        let dial = || target.begin_dial(patience);
+        let _dial = dial().await.unwrap();
+        assert_eq!(dial().await.unwrap_err(), Refusal::TargetBusy);
         target.update(Endpoints::default(), Arc::default());
-        let _more: Vec<_> = (0..10)
-            .map(|_| (target.enter().unwrap(), target.begin_dial().unwrap()))
-            .collect();
+        let mut more = Vec::new();
+        for _ in 0..10 {
+            more.push((target.enter().unwrap(), dial().await.unwrap()));
+        }
     }
 }

@@ -1,6 +1,9 @@
-//! Logging: access lines to stdout as JSON, messages to stderr as text, and no wait for a slow reader of either.
+//! Logging: access lines to stdout as JSON, messages to stderr as text or JSON, and no wait for a slow reader of either.
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -8,43 +11,85 @@ use tracing::Level;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 /// Why a filter is malformed.
 pub use tracing_subscriber::filter::ParseError;
-use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
+use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, filter_fn};
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use self::writer::{BatchWriter, Lost};
 use crate::tunnel::record::ACCESS;
+
+mod writer;
+
+/// The form of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// One line of text for each.
+    #[default]
+    Text,
+    /// One line of JSON for each, with the fields `timestamp`, `level` and `message`.
+    Json,
+}
+
+/// Why logging cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The filter is malformed.
+    #[error(transparent)]
+    Filter(#[from] ParseError),
+    /// Stdout or stderr cannot be duplicated.
+    #[error("cannot open the logs")]
+    Open(#[from] io::Error),
+}
 
 /// The running writers. Its drop writes the queued lines.
 #[derive(Debug)]
 pub struct Logging {
-    /// The count of lines dropped because a reader did not keep up.
+    /// The count of lines dropped because a reader did not keep up, or because they could not be written.
     pub dropped: Dropped,
-    _writers: [WorkerGuard; 2],
+    writers: Option<[WorkerGuard; 2]>,
+}
+
+impl Drop for Logging {
+    /// In a thread, with a limit on the wait: the drop of a guard whose queue is full prints that to stdout, for which
+    /// it would wait as long as the reader stalls.
+    fn drop(&mut self) {
+        let (done, written) = mpsc::channel::<()>();
+        let writers = self.writers.take();
+        let flush = move || {
+            drop(writers);
+            drop(done);
+        };
+        if thread::Builder::new().spawn(flush).is_ok() {
+            // Never a message: the wait ends with the sender, or at its limit.
+            written.recv_timeout(LONGEST_FLUSH).ok();
+        }
+    }
 }
 
 /// The count of lines that both writers have dropped.
 #[derive(Clone, Debug)]
-pub struct Dropped([ErrorCounter; 2]);
+pub struct Dropped([(ErrorCounter, Lost); 2]);
 
 impl Dropped {
     /// The lines dropped so far.
     pub fn lines(&self) -> usize {
-        self.0.iter().map(ErrorCounter::dropped_lines).sum()
+        let of_one = |(queue, lost): &(ErrorCounter, Lost)| queue.dropped_lines() + lost.lines();
+        self.0.iter().map(of_one).sum()
     }
 }
 
-/// Starts logging for the process. `filter` selects messages, such as `info` or `warn,switchboard=debug`; it does not
-/// apply to access lines.
+/// Starts logging for the process. `filter` selects messages, such as `warn` or `debug,h2=warn`, where a level without
+/// a name is that of switchboard; other crates are silent unless it names them. It does not apply to access lines.
 ///
 /// Each writer has a bounded queue and a thread of its own: a log reader that stalls costs lines, but delays no tunnel.
 ///
 /// # Errors
-/// The filter is malformed.
-pub fn start(filter: &str) -> Result<Logging, ParseError> {
-    let (access, access_writer) = writer(io::stdout());
-    let (messages, messages_writer) = writer(io::stderr());
-    let dropped = Dropped([access.error_counter(), messages.error_counter()]);
+/// The filter is malformed, or a descriptor is lacking.
+pub fn start(filter: &str, format: Format) -> Result<Logging, StartError> {
+    let filter = EnvFilter::try_new(directives(filter))?;
+    let (access, access_writer, access_dropped) = writer("access lines", &io::stdout())?;
+    let (messages, messages_writer, messages_dropped) = writer("messages", &io::stderr())?;
     let is_access = filter_fn(|event| event.target() == ACCESS);
     let access = fmt::layer()
         .json()
@@ -57,47 +102,77 @@ pub fn start(filter: &str) -> Result<Logging, ParseError> {
         .with_filter(filter_fn(|event| {
             event.target() == ACCESS && *event.level() <= Level::INFO
         }));
-    let messages = fmt::layer()
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(messages)
-        .with_filter(EnvFilter::try_new(format!("{QUIET}{filter}"))?.and(is_access.not()));
+    let text = fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(messages);
+    let messages = match format {
+        Format::Text => text.boxed(),
+        Format::Json => text
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .with_span_list(false)
+            // As above: collectors put both streams of a container into one index.
+            .with_target(false)
+            .boxed(),
+    };
+    let messages = messages.with_filter(filter.and(is_access.not()));
     tracing_subscriber::registry().with(access).with(messages).init();
     Ok(Logging {
-        dropped,
-        _writers: [access_writer, messages_writer],
+        dropped: Dropped([access_dropped, messages_dropped]),
+        writers: Some([access_writer, messages_writer]),
     })
 }
 
-fn writer(to: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
-    NonBlockingBuilder::default()
+/// The directives of a user's filter. A peer can have other crates log what it likes (h2 warns of each PING that it did
+/// not send), so they are silent by default.
+fn directives(filter: &str) -> String {
+    let mut directives = DEFAULT.to_owned();
+    for directive in filter.split(',').filter(|directive| !directive.trim().is_empty()) {
+        directives.push(',');
+        if directive.trim().parse::<LevelFilter>().is_ok() {
+            directives.push_str("switchboard=");
+        }
+        directives.push_str(directive.trim());
+    }
+    directives
+}
+
+/// Not by `io::stdout`, which keeps what it could not write, and says that it has written to a descriptor which is closed.
+fn writer(name: &'static str, to: &impl AsFd) -> io::Result<(NonBlocking, WorkerGuard, (ErrorCounter, Lost))> {
+    let to = File::from(to.as_fd().try_clone_to_owned()?);
+    let writer = BatchWriter::new(name, to);
+    let lost = writer.lost();
+    let (queue, guard) = NonBlockingBuilder::default()
         .lossy(true)
         .buffered_lines_limit(QUEUED_LINES)
-        .finish(BatchWriter(BufWriter::with_capacity(BATCH_BYTES, to)))
+        .finish(writer);
+    let dropped = (queue.error_counter(), lost);
+    Ok((queue, guard, dropped))
 }
 
-/// Writes queued lines in batches, with a pause after each.
-///
-/// The writer's thread flushes when its queue is empty. During the pause lines queue up without a wake-up of the thread:
-/// a wake-up and a write(2) for each line were a tenth of the cost of a tunnel at 10,000 tunnels a second. A single line
-/// is written at once.
-struct BatchWriter<W: Write>(BufWriter<W>);
-
-impl<W: Write> Write for BatchWriter<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let flushed = self.0.flush();
-        thread::sleep(PAUSE);
-        flushed
-    }
-}
-
-/// Off unless a filter names it: kube logs every failed request as an error, and the reconciler logs outages itself.
-const QUIET: &str = "kube_client=off,";
+const DEFAULT: &str = "switchboard=info";
 /// At 600 bytes a line, 10 MiB at most.
 const QUEUED_LINES: usize = 16_384;
-const BATCH_BYTES: usize = 64 * 1024;
-/// The queue holds the lines of 10 ms at 1.6 million tunnels a second.
-const PAUSE: Duration = Duration::from_millis(10);
+/// The drop of the guards takes 2.2 s at most where it does not print.
+const LONGEST_FLUSH: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_without_a_name_is_that_of_switchboard() {
+        for (filter, expected) in [
+            ("", "switchboard=info"),
+            ("off", "switchboard=info,switchboard=off"),
+            ("WARN, h2=debug,", "switchboard=info,switchboard=WARN,h2=debug"),
+            ("json", "switchboard=info,json"),
+            (
+                "kube[request{verb=get}]=trace",
+                "switchboard=info,kube[request{verb=get}]=trace",
+            ),
+        ] {
+            assert_eq!(directives(filter), expected);
+            EnvFilter::try_new(expected).unwrap();
+        }
+    }
+}

@@ -40,6 +40,7 @@ fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn
     Box::new(move || {
         let metrics = &shared.metrics;
         metrics.pipes_in_use.set(as_gauge(shared.resources.pipes_in_use()));
+        metrics.relay_splices(shared.resources.splices());
         metrics.connections_unfinished.set(as_gauge(shared.unfinished.len()));
         metrics.allowlist_targets.set(as_gauge(shared.allowlist.targets()));
         metrics

@@ -1,33 +1,189 @@
-//! Applies a configuration that was read again.
+//! Reads the configuration again in a thread of its own, and applies it.
+//!
+//! A file may be on a mount that hangs. The process hears its signals meanwhile, and gives a read up at its deadline.
 
+use std::future::pending;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{error, info, warn};
 
 use super::capacity::Capacity;
 use super::certificate;
+use super::{StartError, Started};
 use crate::allowlist::Writer;
 use crate::config::{Config, LoadError};
 use crate::kubernetes::{self, Controller};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::tls::Tls;
 use crate::tunnel::Shared;
 
 /// Reads the configuration: at the start, and at every reload.
-pub type LoadConfig = Box<dyn Fn() -> Result<Config, LoadError> + Send>;
+pub type LoadConfig = Box<dyn Fn() -> Result<Config, LoadError> + Send + Sync>;
+
+/// The reloads of a process: one at a time, and one more for all requests that come meanwhile.
+pub(super) struct Reloads {
+    load: Arc<LoadConfig>,
+    reload: Arc<Mutex<Reload>>,
+    shared: Arc<Shared>,
+    running: Option<Running>,
+    /// Another reload follows the running one.
+    is_requested: bool,
+}
+
+/// A reload in progress.
+struct Running {
+    /// Its message, or the drop of its sender, is the end of the reload.
+    ended: oneshot::Receiver<()>,
+    /// The end of the wait for the files; `None` once the settings are being applied.
+    deadline: Option<Instant>,
+    /// Set by the first of two: the thread, when it has read the files, or the loop, when it gives the read up.
+    is_claimed: Arc<AtomicBool>,
+}
+
+impl Reloads {
+    /// No reload yet.
+    pub(super) fn new(load: LoadConfig, reload: Reload, shared: Arc<Shared>) -> Self {
+        Self {
+            load: Arc::new(load),
+            reload: Arc::new(Mutex::new(reload)),
+            shared,
+            running: None,
+            is_requested: false,
+        }
+    }
+
+    /// Begins a reload, or has one follow that in progress.
+    pub(super) fn request(&mut self) {
+        if self.running.is_some() {
+            info!("a reload was asked for again during another one: it follows");
+            self.is_requested = true;
+        } else {
+            self.begin();
+        }
+    }
+
+    /// Completes when the reload in progress has ended or its read is given up; without one, never.
+    pub(super) async fn settled(&mut self) {
+        let Some(Running {
+            ended,
+            deadline,
+            is_claimed,
+        }) = &mut self.running
+        else {
+            return pending().await;
+        };
+        let late = async {
+            match *deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            // An error is a panic of the thread, which has ended it as well.
+            _ = ended => {}
+            () = late => {
+                if is_claimed.swap(true, Ordering::AcqRel) {
+                    *deadline = None;
+                    return;
+                }
+                failed(&self.shared.metrics);
+                error!("the configuration was {NOT_READ}: the settings stay as they were");
+            }
+        }
+        self.running = None;
+        if std::mem::take(&mut self.is_requested) {
+            self.begin();
+        }
+    }
+
+    fn begin(&mut self) {
+        match self.start() {
+            Ok(running) => self.running = Some(running),
+            Err(error) => {
+                failed(&self.shared.metrics);
+                error!(%error, "cannot start a thread for the reload: the settings stay as they were");
+            }
+        }
+    }
+
+    fn start(&self) -> io::Result<Running> {
+        // Each thread that is stuck in a read holds the function that reads.
+        if Arc::strong_count(&self.load) > MOST_THREADS {
+            return Err(io::Error::other("those of earlier reloads still wait for their files"));
+        }
+        let is_claimed = Arc::new(AtomicBool::new(false));
+        let (load, reload, shared) = (
+            Arc::clone(&self.load),
+            Arc::clone(&self.reload),
+            Arc::clone(&self.shared),
+        );
+        let (claim, runtime) = (Arc::clone(&is_claimed), Handle::current());
+        let ended = in_a_thread(move || {
+            let loaded = load();
+            if !claim.swap(true, Ordering::AcqRel) {
+                let _entered = runtime.enter();
+                reload.lock().finish(loaded, &shared);
+            }
+        })?;
+        Ok(Running {
+            ended,
+            deadline: Some(Instant::now() + LONGEST_READ),
+            is_claimed,
+        })
+    }
+}
+
+/// Reads the configuration and its certificates for the first time.
+pub(super) async fn first(load: LoadConfig) -> Result<Started, StartError> {
+    let read = in_a_thread(move || {
+        let config = Box::new(load()?);
+        let tls = Tls::new(config.tls.clone(), config.handshake).map_err(StartError::Tls)?;
+        Ok(Started { load, config, tls })
+    });
+    match timeout(LONGEST_READ, read.map_err(StartError::Thread)?).await {
+        Ok(Ok(started)) => started,
+        // The thread has panicked, and printed why.
+        Ok(Err(_)) => Err(StartError::Unread("not read: a defect".to_owned())),
+        Err(_) => Err(StartError::Unread(NOT_READ.to_owned())),
+    }
+}
+
+fn in_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<oneshot::Receiver<T>> {
+    let (sender, receiver) = oneshot::channel();
+    thread::Builder::new().name("configuration".to_owned()).spawn(move || {
+        // Nothing waits for a read that was given up.
+        sender.send(work()).ok();
+    })?;
+    Ok(receiver)
+}
+
+fn failed(metrics: &Metrics) {
+    metrics.config_last_reload_successful.set(0);
+    metrics.config_reload_failures.inc();
+}
 
 /// What a reload changes: static targets, limits, certificates and the cluster. Everything else needs a restart.
 pub(super) struct Reload {
     pub(super) config: Box<Config>,
-    pub(super) load: LoadConfig,
     pub(super) capacity: Capacity,
     pub(super) writer: Writer,
     pub(super) services: Option<Controller>,
 }
 
 impl Reload {
-    /// Reads the configuration again, and applies it unless it has faults.
-    pub(super) fn run(&mut self, shared: &Shared) {
+    /// Applies what was read, unless it has faults.
+    fn finish(&mut self, loaded: Result<Config, LoadError>, shared: &Shared) {
         let metrics = &shared.metrics;
-        match (self.load)() {
+        match loaded {
             Ok(new) => {
                 let removed = self.config.targets_lost_in(&new);
                 let untouched = self.config.changes_needing_restart(&new);
@@ -51,8 +207,7 @@ impl Reload {
                 info!(targets = self.config.targets.len(), removed, "configuration reloaded");
             }
             Err(error) => {
-                metrics.config_last_reload_successful.set(0);
-                metrics.config_reload_failures.inc();
+                failed(metrics);
                 report(&error);
             }
         }
@@ -96,3 +251,9 @@ fn report(error: &LoadError) {
         }
     }
 }
+
+/// A local file is read within milliseconds.
+const LONGEST_READ: Duration = Duration::from_secs(10);
+const NOT_READ: &str = "not read within 10s, a file of it may be on a mount that hangs";
+/// The most threads at a time: those of reads that were given up, and one.
+const MOST_THREADS: usize = 4;

@@ -11,9 +11,11 @@ use serde::{Deserialize, Serialize};
 use crate::allowlist::ClientNames;
 use crate::limits::{Ceiling, Limits, Rate, Size, TargetLimits, TunnelLimits};
 use crate::net::proxy_header::Version;
-use crate::values::{self, boolean, count, timeout, unless};
+use crate::values::{self, boolean, timeout, unless};
 
-/// The values of a Service's annotations; `None` where there is no annotation, or a faulty one.
+/// The values of a Service's annotations; `None` where there is no annotation, or a faulty one that restricts nothing.
+/// One that restricts (`max-tunnels`, `allowed-clients`, `ssh-only`) has its strictest value when it is faulty, since its
+/// author means to keep clients out.
 ///
 /// The names of its fields in serde are those of snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,9 +29,9 @@ pub(crate) struct Annotations {
     /// `burst`: the bytes that a direction may move at once after it was idle.
     #[serde(with = "as_text", default)]
     pub(crate) burst: Option<Size>,
-    /// `max-tunnels`: the most tunnels at once.
+    /// `max-tunnels`: the most tunnels at once; 0 closes the Service to new ones.
     #[serde(rename = "most_tunnels")]
-    pub(crate) max_tunnels: Option<NonZeroU32>,
+    pub(crate) max_tunnels: Option<u32>,
     /// `idle-timeout`: the longest silence of a tunnel.
     #[serde(rename = "idle")]
     pub(crate) idle_timeout: Option<IdleTimeout>,
@@ -78,7 +80,7 @@ pub(crate) struct Parsed {
     pub(crate) annotations: Annotations,
     /// The annotation `port`.
     pub(crate) port: Option<PortSelector>,
-    /// The annotations without a valid value, which count as absent.
+    /// The annotations without a valid value.
     pub(crate) faults: Vec<AnnotationFault>,
 }
 
@@ -86,9 +88,13 @@ pub(crate) struct Parsed {
 pub(crate) fn parse(annotations: &BTreeMap<String, Option<String>>, prefix: &str) -> Parsed {
     let mut parsed = Parsed::default();
     for (key, text) in annotations {
-        if let (Some(key), Some(text)) = (key.strip_prefix(prefix), text)
-            && let Err(reason) = parsed.set(key, text.trim())
-        {
+        let Some(key) = key.strip_prefix(prefix) else {
+            continue;
+        };
+        // A null is the empty text: absent it would lift a restriction.
+        let text = text.as_deref().unwrap_or_default().trim();
+        if let Err(reason) = parsed.set(key, text) {
+            parsed.restrict(key);
             parsed.faults.push(AnnotationFault {
                 key: values::shown(key).into(),
                 reason: reason.into(),
@@ -106,8 +112,8 @@ impl Parsed {
             "download" => values.download = Some(values::read(text, Rate::from_str)?),
             "upload" => values.upload = Some(values::read(text, Rate::from_str)?),
             "burst" => values.burst = Some(values::read(text, Size::from_str)?),
-            "max-tunnels" => values.max_tunnels = values::read(text, |text| unless("unlimited", text, count))?,
-            "allowed-clients" => values.allowed_clients = Some(client_names(text)),
+            "max-tunnels" => values.max_tunnels = values::read(text, |text| unless("unlimited", text, max_tunnels))?,
+            "allowed-clients" => values.allowed_clients = Some(values::read(text, client_names)?),
             "idle-timeout" => {
                 let idle = values::read(text, |text| unless("off", text, timeout))?;
                 values.idle_timeout = Some(idle.map_or(IdleTimeout::Off, IdleTimeout::After));
@@ -122,6 +128,17 @@ impl Parsed {
             _ => return Err(format!("unknown annotation; known here: {KNOWN}")),
         }
         Ok(())
+    }
+
+    /// Sets an annotation that restricts and cannot be read to its strictest value.
+    fn restrict(&mut self, key: &str) {
+        let values = &mut self.annotations;
+        match key {
+            "max-tunnels" => values.max_tunnels = Some(0),
+            "allowed-clients" => values.allowed_clients = Some(ClientNames::default()),
+            "ssh-only" => values.ssh_only = Some(true),
+            _ => {}
+        }
     }
 }
 
@@ -142,7 +159,8 @@ pub(crate) fn grant(asked: &Annotations, limits: &Limits) -> TargetLimits {
         },
         shared: limits.target,
         // The operator's number of tunnels is a bound and no default: an annotation can only lower it.
-        caps: limits.caps.target.lowered(asked.max_tunnels),
+        caps: limits.caps.target.lowered(asked.max_tunnels.and_then(NonZeroU32::new)),
+        is_closed: asked.max_tunnels == Some(0),
         idle: asked.idle_timeout.map(|idle| match idle {
             IdleTimeout::Off => None,
             IdleTimeout::After(idle) => Some(idle),
@@ -206,10 +224,20 @@ fn port_selector(text: &str) -> Result<PortSelector, String> {
     Ok(PortSelector::Name(text.into()))
 }
 
-/// The names of a list with commas. A list without names allows no client: its author means to keep clients out.
-fn client_names(text: &str) -> ClientNames {
+/// The most tunnels at once, which may be none at all.
+fn max_tunnels(text: &str) -> Result<u32, &'static str> {
+    text.parse()
+        .map_err(|_| "expected a whole number; 0 closes the Service to new tunnels")
+}
+
+/// The names of a list with commas; at least one.
+fn client_names(text: &str) -> Result<ClientNames, &'static str> {
     let names = text.split(',').map(str::trim);
-    names.filter_map(|name| values::client_name(name).ok()).collect()
+    let names: ClientNames = names.filter_map(|name| values::client_name(name).ok()).collect();
+    match names.is_empty() {
+        true => Err("expected names of client certificates between commas: every client is refused"),
+        false => Ok(names),
+    }
 }
 
 /// Serde for an optional value, as its text.
@@ -280,7 +308,7 @@ mod tests {
                 download: Rate::per_second(10 << 20),
                 upload: Rate::per_second(10_000_000),
                 burst: Size::bytes(64 << 10),
-                max_tunnels: NonZeroU32::new(3),
+                max_tunnels: Some(3),
                 idle_timeout: Some(IdleTimeout::After(Duration::from_secs(1800))),
                 send_proxy_header: Some(Version::V2),
                 ssh_only: Some(false),
@@ -315,12 +343,9 @@ mod tests {
             ("download", "0B/s"),
             ("upload", "10"),
             ("burst", "1MiB/s"),
-            ("max-tunnels", "0"),
-            ("max-tunnels", "-1"),
             ("idle-timeout", "0s"),
             ("idle-timeout", "400d"),
             ("send-proxy-protocol", "yes"),
-            ("ssh-only", "off"),
             ("port", "70000"),
             ("port", "0"),
             ("port", ""),
@@ -332,6 +357,53 @@ mod tests {
             assert_eq!(faults.len(), 2);
             let fault = faults.iter().find(|fault| *fault.key == *key).unwrap();
             assert!(fault.reason.bytes().all(|byte| byte >= b' '), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn an_annotation_that_restricts_and_cannot_be_read_is_at_its_strictest() {
+        let open = Limits {
+            ssh_only: false,
+            ..Limits::default()
+        };
+        for (key, text) in [
+            ("max-tunnels", Some("ten")),
+            ("max-tunnels", Some("-1")),
+            ("max-tunnels", Some("")),
+            ("max-tunnels", Some("4294967296")),
+            ("max-tunnels", None),
+            ("ssh-only", Some("off")),
+            ("ssh-only", Some("True")),
+            ("ssh-only", Some("")),
+            ("ssh-only", None),
+            ("allowed-clients", Some("")),
+            ("allowed-clients", Some(" , ")),
+            ("allowed-clients", None),
+        ] {
+            let texts = [(format!("switchboard.dev/{key}"), text.map(str::to_owned))].into();
+            let Parsed {
+                annotations, faults, ..
+            } = parse(&texts, "switchboard.dev/");
+            let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
+            assert_eq!(keys, [key], "{text:?}");
+            let granted = grant(&annotations, &open);
+            assert_eq!(granted.is_closed, key == "max-tunnels", "{key}: {text:?}");
+            assert_eq!(granted.ssh_only, key == "ssh-only", "{key}: {text:?}");
+            let clients = (key == "allowed-clients").then(Box::default);
+            assert_eq!(annotations.allowed_clients, clients, "{key}: {text:?}");
+        }
+    }
+
+    #[test]
+    fn no_tunnels_at_most_closes_a_service_and_is_no_fault() {
+        let (asked, _, faults) = parsed(&[("max-tunnels", "0")]);
+        assert_eq!(faults, []);
+        let granted = grant(&asked, &Limits::default());
+        assert!(granted.is_closed);
+        let json = serde_json::to_string(&asked).unwrap();
+        assert_eq!(serde_json::from_str::<Annotations>(&json).unwrap(), asked);
+        for open in ["1", "unlimited"] {
+            assert!(!grant(&parsed(&[("max-tunnels", open)]).0, &Limits::default()).is_closed);
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use hyper::header::{ACCEPT, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, Response};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -80,11 +80,12 @@ pub(crate) async fn get(client: &Client, path: &str) -> Result<BodyReader, ApiEr
 
 async fn refusal(failure: Failure, response: Response<Body>) -> ApiError {
     let status = response.status();
+    let retry_after = response.headers().get(RETRY_AFTER).cloned();
     let mut body = response.into_body();
     let first = timeout(LONGEST_PAUSE, body.frame()).await;
     let first = first.ok().flatten().and_then(Result::ok);
     let data = first.and_then(|frame| frame.into_data().ok()).unwrap_or_default();
-    ApiError::answered(failure, status, &data)
+    ApiError::answered(failure, status, &data).with_retry_after(retry_after.as_ref())
 }
 
 fn failure_of(error: &kube::Error) -> Failure {

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::failure::Failure;
+use super::model::EndpointFault;
 use super::options::Options;
 use super::reconciler::{Outputs, Reconciler};
 use super::reflector;
@@ -42,6 +43,9 @@ impl Controller {
         writer.configure(options.of_allowlist());
         for failure in Failure::ALL {
             metrics.watch_may_fail(failure.label());
+        }
+        for fault in EndpointFault::ALL {
+            metrics.endpoint_may_fail(fault.label());
         }
         let outputs = Outputs { writer, metrics };
         let (rules, receiver) = watch::channel(Rules::new(&options, limits));

@@ -9,7 +9,7 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::value::RawValue;
 
 use super::annotations::{self, AnnotationFault, Parsed, PortSelector};
-use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
+use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State, Unusable};
 
 /// The result of [`decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,36 +265,46 @@ struct RawSlicePort {
 fn slice(raw: RawSlice) -> Option<Slice> {
     let mut labels = raw.metadata?.labels?;
     let service = labels.remove(SERVICE_NAME)??;
+    let mut slice = Slice {
+        service: service.into(),
+        ..Slice::default()
+    };
+    let mut unusable = Unusable::default();
     // Not FQDN: its names would have to be resolved, and could lead anywhere.
     let is_v6 = match raw.address_type.as_deref() {
-        Some("IPv4") => false,
-        Some("IPv6") => true,
-        Some(_) | None => {
-            return Some(Slice {
-                service: service.into(),
-                ..Slice::default()
-            });
-        }
+        Some("IPv4") => Some(false),
+        Some("IPv6") => Some(true),
+        Some(_) | None => None,
     };
-    Some(Slice {
-        service: service.into(),
-        ports: valid(raw.ports).filter_map(slice_port).collect(),
-        endpoints: valid(raw.endpoints)
-            .filter_map(|raw| endpoint(&raw))
-            .filter(|endpoint| endpoint.address.is_ipv6() == is_v6)
-            .collect(),
-    })
+    if let Some(is_v6) = is_v6 {
+        let ports = valid(raw.ports).filter_map(|raw| slice_port(raw, &mut unusable));
+        slice.ports = ports.collect();
+        let endpoints = valid(raw.endpoints).map(|raw| endpoint(&raw).filter(|known| known.address.is_ipv6() == is_v6));
+        slice.endpoints = endpoints
+            .inspect(|endpoint| unusable.address |= endpoint.is_none())
+            .flatten()
+            .collect();
+    } else {
+        unusable.address_type = true;
+    }
+    slice.unusable = (unusable != Unusable::default()).then(|| Box::new(unusable));
+    Some(slice)
 }
 
-fn slice_port(raw: RawSlicePort) -> Option<SlicePort> {
+fn slice_port(raw: RawSlicePort, unusable: &mut Unusable) -> Option<SlicePort> {
+    let name = raw.name.unwrap_or_default();
     if !is_tcp(raw.protocol.as_deref()) {
+        unusable.protocols.push(name);
         return None;
     }
-    Some(SlicePort {
-        name: raw.name.unwrap_or_default(),
-        // A port without a number means all ports, which a Service never has.
-        number: port_number(raw.port?)?,
-    })
+    // A port without a number means all ports, which a Service never has.
+    match raw.port.and_then(port_number) {
+        Some(number) => Some(SlicePort { name, number }),
+        None => {
+            unusable.port_numbers.push(name);
+            None
+        }
+    }
 }
 
 fn endpoint(raw: &RawEndpoint) -> Option<Endpoint> {
@@ -466,10 +476,17 @@ mod tests {
         assert_eq!(slice.endpoints.len(), 1);
         let ports: Vec<_> = slice.ports.iter().map(|port| (&*port.name, port.number)).collect();
         assert_eq!(ports, [("ssh", 22)]);
-        assert!(slice_of(&json!({"endpoints": null, "ports": null})).ports.is_empty());
+        let unusable = slice.unusable.unwrap();
+        assert!(unusable.address && !unusable.address_type);
+        assert_eq!(unusable.port_numbers, vec![Box::<str>::default(); 4]);
+        assert_eq!(unusable.protocols, ["".into()]);
+        let empty = slice_of(&json!({"endpoints": null, "ports": null}));
+        assert_eq!((empty.ports.len(), empty.unusable), (0, None));
         for other in ["FQDN", "IPv6", "IPv5", ""] {
             let other = slice_of(&json!({"addressType": other, "endpoints": [{"addresses": ["10.0.0.1"]}]}));
             assert!(other.endpoints.is_empty());
+            let unusable = other.unusable.unwrap();
+            assert!(unusable.address || unusable.address_type);
         }
     }
 

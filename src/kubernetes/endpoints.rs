@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use super::guards::{AddressClass, Guards};
-use super::model::{Service, ServicePort, Slice, State};
+use super::model::{EndpointFault, Service, ServicePort, Slice, State};
 use crate::allowlist::Endpoints;
 
 /// The addresses at which a Service can be dialled, and those that the guards refuse.
@@ -14,6 +14,8 @@ pub(super) struct Selection {
     pub(super) endpoints: Endpoints,
     /// The endpoints that must not be dialled, and why.
     pub(super) refused: Vec<(SocketAddr, AddressClass)>,
+    /// The slices of which something cannot be used, by name.
+    pub(super) unusable: Vec<(Box<str>, EndpointFault)>,
 }
 
 /// Selects the endpoints of a Service at that port of it.
@@ -23,9 +25,10 @@ pub(super) fn select(
     slices: &[(Box<str>, Box<Slice>)],
     guards: &Guards,
 ) -> Selection {
-    let mut refused = Vec::new();
+    let (mut refused, mut unusable) = (Vec::new(), Vec::new());
     let [mut all, mut ready, mut terminating] = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
-    for (_, slice) in slices {
+    for (name, slice) in slices {
+        unusable.extend(fault(slice, port).map(|fault| (name.clone(), fault)));
         let Some(number) = port_of(slice, port) else { continue };
         for endpoint in &slice.endpoints {
             let address = SocketAddr::new(endpoint.address, number);
@@ -50,7 +53,11 @@ pub(super) fn select(
         total: total_pods,
         proxy_header: service.annotations.send_proxy_header,
     };
-    Selection { endpoints, refused }
+    Selection {
+        endpoints,
+        refused,
+        unusable,
+    }
 }
 
 /// The number of pods with these addresses. A pod of a dual-stack Service has one address of each family.
@@ -66,4 +73,19 @@ fn port_of(slice: &Slice, port: &ServicePort) -> Option<u16> {
     }
     let named = slice.ports.iter().find(|known| known.name == port.name)?;
     Some(named.number)
+}
+
+/// The fault of a slice that concerns a port of the Service. The faults of its other ports do not.
+fn fault(slice: &Slice, port: &ServicePort) -> Option<EndpointFault> {
+    let unusable = slice.unusable.as_deref()?;
+    let has_port = port_of(slice, port).is_some();
+    let concerns = |names: &[Box<str>]| !has_port && names.contains(&port.name);
+    [
+        (unusable.address_type, EndpointFault::AddressType),
+        (concerns(&unusable.port_numbers), EndpointFault::PortNumber),
+        (concerns(&unusable.protocols), EndpointFault::Protocol),
+        (unusable.address, EndpointFault::Address),
+    ]
+    .into_iter()
+    .find_map(|(is_so, fault)| is_so.then_some(fault))
 }

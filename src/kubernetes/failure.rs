@@ -4,6 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use hyper::header::HeaderValue;
 
 use crate::text::{chain, excerpt};
 
@@ -92,6 +93,8 @@ pub(crate) struct ApiError {
     pub(crate) failure: Failure,
     /// The reason.
     pub(crate) reason: String,
+    /// The wait that the server asks for.
+    pub(crate) retry_after: Option<Duration>,
 }
 
 impl ApiError {
@@ -100,7 +103,15 @@ impl ApiError {
         Self {
             failure,
             reason: reason.into(),
+            retry_after: None,
         }
+    }
+
+    /// This error of a server that asks for a wait by the header `Retry-After`.
+    pub(crate) fn with_retry_after(self, header: Option<&HeaderValue>) -> Self {
+        let seconds = header.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let retry_after = seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_RETRY_AFTER));
+        Self { retry_after, ..self }
     }
 
     /// A failure, and an error with all its causes as the reason.
@@ -123,6 +134,8 @@ pub(crate) fn backoff(failures: u32, spread: f64) -> Duration {
     longest.mul_f64(0.5 + spread.clamp(0.0, 1.0) / 2.0)
 }
 
+/// The longest wait that a server may ask for: meanwhile the allowlist ages.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(1);
 /// Characters of an answer's body in a log line, and the bytes of it that are looked at.
@@ -163,6 +176,24 @@ mod tests {
         assert_eq!(backoff(2, 0.0), Duration::from_millis(200));
         for failures in [4, 10, 1000, u32::MAX] {
             assert_eq!(backoff(failures, 1.0), Duration::from_secs(1));
+        }
+    }
+
+    #[test]
+    fn a_wait_that_the_server_asks_for_is_read_and_bounded() {
+        for (header, expected) in [
+            (None, None),
+            (Some("1"), Some(1)),
+            (Some(" 29 "), Some(29)),
+            (Some("31536000"), Some(30)),
+            // The form with a date (RFC 9110 section 10.2.3) is none of the API server's.
+            (Some("Sun, 06 Nov 1994 08:49:37 GMT"), None),
+            (Some("-1"), None),
+            (Some(""), None),
+        ] {
+            let header = header.map(HeaderValue::from_static);
+            let error = ApiError::new(Failure::Throttled, "").with_retry_after(header.as_ref());
+            assert_eq!(error.retry_after, expected.map(Duration::from_secs), "{header:?}");
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -18,6 +19,8 @@ pub(crate) enum AddressClass {
     LinkLocal,
     /// A metadata service that is not link-local.
     Metadata,
+    /// `fec0::/10`, deprecated by RFC 3879.
+    SiteLocal,
     /// `224.0.0.0/4` and `ff00::/8`.
     Multicast,
     /// `240.0.0.0/4`, the broadcast address in it.
@@ -36,6 +39,7 @@ impl AddressClass {
             Self::Loopback => "loopback",
             Self::LinkLocal => "link-local",
             Self::Metadata => "metadata service",
+            Self::SiteLocal => "site-local",
             Self::Multicast => "multicast",
             Self::Reserved => "reserved or broadcast",
             Self::Own => "this host's own",
@@ -62,7 +66,17 @@ impl Guards {
         }
     }
 
-    /// Checks that an address may be dialled.
+    /// These guards with the addresses that the host has now, or `None` if they are the same.
+    pub(crate) fn read_again(&self) -> Option<Self> {
+        let own = own_addresses();
+        // Without any, /proc could not be read: the loopback addresses are always there.
+        (!own.is_empty() && own != self.own).then(|| Self {
+            allowed: self.allowed.clone(),
+            own,
+        })
+    }
+
+    /// Checks that an address may be dialled. An IPv6 address that stands for an IPv4 address is judged by that, too.
     ///
     /// A dangerous address may be only if a network with nothing but addresses of its class is allowed: `127.0.0.2/32`
     /// opens that address, and `0.0.0.0/0` no dangerous one.
@@ -70,15 +84,20 @@ impl Guards {
     /// # Errors
     /// The reason why it may not.
     pub(crate) fn check(&self, address: IpAddr) -> Result<(), AddressClass> {
-        let plain = plain(address);
-        let named = |net: &&IpNet| net.contains(&plain) || net.contains(&address);
-        match self.class(plain) {
-            Some(class) => match self.allowed.iter().filter(named).any(|net| self.is_all(net, class)) {
-                true => Ok(()),
-                false => Err(class),
-            },
-            None if self.allowed.is_empty() || self.allowed.iter().any(|net| named(&net)) => Ok(()),
-            None => Err(AddressClass::NotAllowed),
+        let embedded = embedded(address);
+        for judged in iter::once(address).chain(embedded.iter().copied()) {
+            let named = |net: &&IpNet| net.contains(&judged) || net.contains(&address);
+            if let Some(class) = self.class(judged)
+                && !self.allowed.iter().filter(named).any(|net| self.is_all(net, class))
+            {
+                return Err(class);
+            }
+        }
+        let is_allowed = |address: &IpAddr| self.allowed.iter().any(|net| net.contains(address));
+        let is_translation_allowed = !embedded.is_empty() && embedded.iter().all(is_allowed);
+        match self.allowed.is_empty() || is_allowed(&address) || is_translation_allowed {
+            true => Ok(()),
+            false => Err(AddressClass::NotAllowed),
         }
     }
 
@@ -95,21 +114,40 @@ impl Guards {
     }
 }
 
-/// The IPv4 address that is embedded in an IPv6 address, by any of the known translations; else the address itself.
-fn plain(address: IpAddr) -> IpAddr {
+/// The IPv4 addresses that an IPv6 address may lead to, by any of the known translations.
+fn embedded(address: IpAddr) -> Vec<IpAddr> {
     let IpAddr::V6(v6) = address else {
-        return address;
+        return Vec::new();
     };
     let [a, b, c, d, e, f, g, h] = v6.segments();
-    let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
+    let v4 = |high: u16, low: u16| IpAddr::V4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
     match [a, b, c, d, e, f] {
         // IPv4-mapped (RFC 4291), IPv4-translated (RFC 2765), and IPv4-compatible but for :: and ::1.
-        [0, 0, 0, 0, 0, 0xffff] | [0, 0, 0, 0, 0xffff, 0] => v4(g, h).into(),
-        [0, 0, 0, 0, 0, 0] if g != 0 || h > 1 => v4(g, h).into(),
-        // NAT64 (RFC 6052) and 6to4 (RFC 3056).
-        [0x64, 0xff9b, 0, 0, 0, 0] => v4(g, h).into(),
-        [0x2002, high, low, ..] => v4(high, low).into(),
-        _ => address,
+        [0, 0, 0, 0, 0, 0xffff] | [0, 0, 0, 0, 0xffff, 0] => vec![v4(g, h)],
+        [0, 0, 0, 0, 0, 0] if g != 0 || h > 1 => vec![v4(g, h)],
+        // NAT64 with the well-known prefix (RFC 6052), and with one of those for local use.
+        [0x64, 0xff9b, 0, 0, 0, 0] => vec![v4(g, h)],
+        [0x64, 0xff9b, 1, ..] => local_nat64(v6),
+        // 6to4 (RFC 3056).
+        [0x2002, high, low, ..] => vec![v4(high, low)],
+        // Teredo (RFC 4380): the server, and the client's address with all bits inverted.
+        [0x2001, 0, high, low, ..] => vec![v4(high, low), v4(!g, !h)],
+        // ISATAP (RFC 5214 section 6.1), in any network, for a private or a global IPv4 address.
+        [.., 0 | 0x200, 0x5efe] => vec![v4(g, h)],
+        _ => Vec::new(),
+    }
+}
+
+/// The IPv4 addresses that an address of `64:ff9b:1::/48` may stand for (RFC 8215). The length of the translator's prefix
+/// is not known, so they are those of all lengths (RFC 6052 section 2.2), but for `0.0.0.0/8`, which most lengths give and
+/// no router forwards. The suffix is not looked at, as translators ignore it.
+fn local_nat64(address: Ipv6Addr) -> Vec<IpAddr> {
+    let [_, _, _, _, _, _, a, b, _, c, d, e, f, g, h, i] = address.octets();
+    let of_lengths = [[a, b, c, d], [b, c, d, e], [c, d, e, f], [f, g, h, i]].map(Ipv4Addr::from);
+    let routed: Vec<_> = of_lengths.into_iter().filter(|v4| v4.octets()[0] != 0).collect();
+    match routed.is_empty() {
+        true => vec![Ipv4Addr::UNSPECIFIED.into()],
+        false => routed.into_iter().map(IpAddr::V4).collect(),
     }
 }
 
@@ -134,6 +172,7 @@ fn class_v6(address: Ipv6Addr) -> Option<AddressClass> {
         [0, 0, 0, 0, 0, 0, 0, 0] => AddressClass::Unspecified,
         [0, 0, 0, 0, 0, 0, 0, 1] => AddressClass::Loopback,
         [0xfe80..=0xfebf, ..] => AddressClass::LinkLocal,
+        [0xfec0..=0xfeff, ..] => AddressClass::SiteLocal,
         [0xff00..=0xffff, ..] => AddressClass::Multicast,
         _ => return None,
     })
@@ -230,12 +269,73 @@ mod tests {
             ("ff02::1", AddressClass::Multicast),
             ("fd00:ec2::254", AddressClass::Metadata),
             ("fd00::3", AddressClass::Own),
+            ("fec0::1", AddressClass::SiteLocal),
+            ("feff:ffff::1", AddressClass::SiteLocal),
+            ("64:ff9b:1::", AddressClass::Unspecified),
         ] {
             assert_eq!(check(&open, v6), Err(class), "{v6}");
         }
-        for harmless in ["10.0.0.1", "192.168.1.1", "100.64.0.1", "fd00::1", "2001:db8::1"] {
+        for harmless in [
+            "10.0.0.1",
+            "192.168.1.1",
+            "100.64.0.1",
+            "fd00::1",
+            "2001:db8::1",
+            "2001:1::1",
+        ] {
             assert_eq!(check(&open, harmless), Ok(()), "{harmless}");
         }
+    }
+
+    /// 169.254.169.254 is a9fe:a9fe, and 10.0.0.9 is 0a00:0009.
+    #[test]
+    fn an_address_with_an_embedded_ipv4_address_is_as_dangerous_as_that() {
+        let open = guards(&[]);
+        for (translation, dangerous, harmless) in [
+            ("RFC 8215 /96", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1::a00:9"),
+            (
+                "RFC 8215 /96 of a subnet",
+                "64:ff9b:1:7::a9fe:a9fe",
+                "64:ff9b:1:a00::a00:9",
+            ),
+            ("RFC 8215 /64", "64:ff9b:1:0:a9:fea9:fe00::", "64:ff9b:1:0:a:0:900::"),
+            ("RFC 8215 /56", "64:ff9b:1:a9:fe:a9fe::", "64:ff9b:1:a:0:9::"),
+            ("RFC 8215 /48", "64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:a00:0:900::"),
+            (
+                "RFC 8215 /48 with a suffix",
+                "64:ff9b:1:a9fe:a9:fe01:2:3",
+                "64:ff9b:1:a00:0:901:a00:3",
+            ),
+            (
+                "Teredo client",
+                "2001::c0a8:101:0:ffff:5601:5601",
+                "2001::c0a8:101:0:ffff:f5ff:fff6",
+            ),
+            (
+                "Teredo server",
+                "2001::a9fe:a9fe:0:ffff:f5ff:fff6",
+                "2001::a00:9:0:ffff:f5ff:fff6",
+            ),
+            ("ISATAP", "2001:db8::5efe:a9fe:a9fe", "2001:db8::5efe:a00:9"),
+            (
+                "ISATAP, universal",
+                "2001:db8::200:5efe:a9fe:a9fe",
+                "2001:db8::200:5efe:a00:9",
+            ),
+            ("6to4", "2002:a9fe:a9fe::1", "2002:a00:9::1"),
+        ] {
+            let class = check(&open, dangerous);
+            assert_eq!(class, Err(AddressClass::LinkLocal), "{translation}: {dangerous}");
+            assert_eq!(check(&open, harmless), Ok(()), "{translation}: {harmless}");
+            let elsewhere = guards(&["10.0.0.0/30", "192.168.0.0/16"]);
+            let class = check(&elsewhere, harmless);
+            assert_eq!(class, Err(AddressClass::NotAllowed), "{translation}: {harmless}");
+        }
+        assert_eq!(check(&open, "fe80::5efe:a00:9"), Err(AddressClass::LinkLocal));
+        // A network of a translation opens no address that is dangerous behind it.
+        let translated = guards(&["64:ff9b:1::/48", "64:ff9b:1::a9fe:a9fe/128"]);
+        assert_eq!(check(&translated, "64:ff9b:1::a00:9"), Ok(()));
+        assert_eq!(check(&translated, "64:ff9b:1::a9fe:a9fe"), Err(AddressClass::LinkLocal));
     }
 
     #[test]
@@ -255,6 +355,17 @@ mod tests {
         assert_eq!(check(&deliberate, "127.0.0.2"), Ok(()));
         assert_eq!(check(&deliberate, "10.1.2.3"), Ok(()));
         assert_eq!(check(&deliberate, "127.0.0.1"), Err(AddressClass::Loopback));
+    }
+
+    #[test]
+    fn own_addresses_that_have_changed_are_read_again() {
+        let before = guards(&["10.0.0.0/8"]);
+        assert_eq!(check(&before, "10.1.2.3"), Err(AddressClass::Own));
+        let now = before.read_again().unwrap();
+        assert_eq!(check(&now, "10.1.2.3"), Ok(()));
+        assert_eq!(now.own, own_addresses());
+        assert_eq!(now.allowed, before.allowed);
+        assert_eq!(now.read_again(), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use super::annotations::{AnnotationFault, above_ceiling, grant, unsatisfiable};
 use super::endpoints::{self, Selection};
 use super::guards::AddressClass;
-use super::model::{Key, Kind, Object, Service, ServicePort, Slice};
+use super::model::{EndpointFault, Key, Kind, Object, Service, ServicePort, Slice};
 use super::rules::Rules;
 use crate::allowlist::{Change, ServiceTarget, TargetId};
 
@@ -33,6 +33,8 @@ pub(crate) enum Note {
     Annotation(Key, AnnotationFault),
     /// An endpoint is not dialled, because of its address.
     EndpointRefused(Key, SocketAddr, AddressClass),
+    /// A slice of the Service, or something of it, cannot be used.
+    SliceUnusable(Key, Box<str>, EndpointFault),
     /// The Service is of type ExternalName, and never on the allowlist.
     ExternalName(Key),
     /// Two Services claim one name.
@@ -87,6 +89,11 @@ impl Join {
             claims: HashMap::new(),
             dirty: BTreeSet::new(),
         }
+    }
+
+    /// The rules in force.
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// Changes the rules, for all known objects.
@@ -343,9 +350,15 @@ impl Join {
             });
             return None;
         }
-        let Selection { endpoints, refused } = endpoints::select(service, port, &entry.slices, &self.rules.guards);
+        let Selection {
+            endpoints,
+            refused,
+            unusable,
+        } = endpoints::select(service, port, &entry.slices, &self.rules.guards);
         let refused = refused.into_iter().take(MOST_REFUSED_NOTED);
         notes.extend(refused.map(|(address, class)| Note::EndpointRefused(key.clone(), address, class)));
+        let unusable = unusable.into_iter().take(MOST_REFUSED_NOTED);
+        notes.extend(unusable.map(|(slice, fault)| Note::SliceUnusable(key.clone(), slice, fault)));
         Some(ServiceTarget {
             id: target_id(key),
             name,
@@ -376,7 +389,7 @@ fn namespace_key(name: &str) -> Key {
     }
 }
 
-/// The most refused endpoints of a Service with a note: a tenant may have thousands.
+/// The most refused endpoints, and the most unusable slices, of a Service with a note: a tenant may have thousands.
 const MOST_REFUSED_NOTED: usize = 3;
 
 #[cfg(test)]

@@ -3,22 +3,24 @@
 use std::collections::HashSet;
 use std::future::pending;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
+use self::forbidden::Forbidden;
 use self::note_log::NoteLog;
 use self::snapshot_file::SnapshotFile;
 use super::join::{Join, Note, Settled};
-use super::model::{Key, Object};
+use super::model::{EndpointFault, Key, Kind, Object};
 use super::rules::Rules;
 use super::shrink::ShrinkGuard;
 use super::source::{Event, Feed, SourceEvent};
 use crate::allowlist::{Change, Writer};
 use crate::metrics::Metrics;
 
+mod forbidden;
 mod note_log;
 mod snapshot_file;
 
@@ -53,6 +55,8 @@ struct SourceState {
     current: Option<f64>,
     /// Whether its objects are known, from a list or from a snapshot.
     is_listed: bool,
+    /// Whether the API server forbids to read it.
+    forbidden: Forbidden,
 }
 
 impl Reconciler {
@@ -64,6 +68,7 @@ impl Reconciler {
             shrink: ShrinkGuard::default(),
             current: None,
             is_listed: false,
+            forbidden: Forbidden::default(),
         };
         let mut reconciler = Self {
             join: Join::new(rules),
@@ -80,6 +85,8 @@ impl Reconciler {
 
     /// Runs until there are no more events or rules.
     pub(crate) async fn run(mut self, mut events: mpsc::Receiver<SourceEvent>, mut rules: watch::Receiver<Rules>) {
+        let mut guards = interval(READ_ADDRESSES_EVERY);
+        guards.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let release = self.sources.iter().filter_map(|source| source.shrink.deadline()).min();
             let save = self.snapshot.as_ref().and_then(SnapshotFile::due);
@@ -99,10 +106,23 @@ impl Reconciler {
                     }
                     None => return,
                 },
+                _ = guards.tick() => self.read_addresses(),
                 () = until(release) => self.release(),
                 () = until(save) => self.save_snapshot(),
             }
             self.settle();
+        }
+    }
+
+    /// Reads the host's own addresses again, and judges all endpoints anew if they have changed.
+    fn read_addresses(&mut self) {
+        let rules = self.join.rules();
+        if let Some(guards) = rules.guards.read_again() {
+            info!("the addresses of this host have changed: all endpoints are judged anew");
+            self.join.configure(Rules {
+                guards,
+                ..rules.clone()
+            });
         }
     }
 
@@ -116,6 +136,8 @@ impl Reconciler {
         match event {
             Event::Failed(failure) => {
                 self.outputs.metrics.watch_failed(failure.label());
+                source.forbidden.failed(failure, Instant::now());
+                self.give_up(index);
                 return;
             }
             Event::Current => {}
@@ -131,8 +153,44 @@ impl Reconciler {
         }
         if let Some(source) = self.sources.get_mut(index) {
             source.current = Some(now);
+            if source.forbidden.answered() {
+                self.show_forbidden();
+            }
         }
         self.show_age();
+    }
+
+    /// Counts a source as empty if its namespace seems to be deleted.
+    fn give_up(&mut self, index: usize) {
+        let Some(source) = self.sources.get(index).filter(|source| self.seems_deleted(source)) else {
+            return;
+        };
+        if !source.has_answered() {
+            // The objects of a snapshot stay for 5 minutes, as those that an empty list misses.
+            self.replace(index, Vec::new());
+        }
+        if let Some(source) = self.sources.get_mut(index) {
+            source.forbidden.give_up(&source.feed.source);
+        }
+        self.show_forbidden();
+        self.show_age();
+    }
+
+    /// Whether the API server forbids to read the namespace of a source, as it does once the namespace is deleted, and its
+    /// Role with it. Not so where this process has listed objects that are still there: lost rights remove none. Nor where
+    /// no other namespace can be read either: there all rights are missing.
+    fn seems_deleted(&self, source: &SourceState) -> bool {
+        let namespace = &source.feed.source.namespace;
+        let is_known = |kind| !self.join.keys(kind, namespace.as_deref()).is_empty();
+        let is_other = |other: &&SourceState| other.feed.source.namespace != *namespace;
+        namespace.is_some()
+            && source.forbidden.is_lasting(Instant::now())
+            && self
+                .sources
+                .iter()
+                .filter(is_other)
+                .any(|other| other.current.is_some())
+            && (source.current.is_none() || !(is_known(Kind::Service) || is_known(Kind::Slice)))
     }
 
     /// Takes a complete list in place of all known objects of a source.
@@ -150,7 +208,7 @@ impl Reconciler {
         if source.shrink.is_holding() && !was_held {
             warn!(
                 kind = kind.name(),
-                before, now, "a list has lost more than half of its objects, which stay for up to 5 minutes"
+                before, now, "a list has lost all or more than half of its objects, which stay for up to 5 minutes"
             );
         }
         for (key, object) in objects {
@@ -189,7 +247,7 @@ impl Reconciler {
         }
         let is_first = !std::mem::replace(&mut self.has_list, true);
         let settled = self.join.settle();
-        let confirms = !self.is_confirmed && self.sources.iter().all(|source| source.current.is_some());
+        let confirms = !self.is_confirmed && self.sources.iter().all(SourceState::has_answered);
         if !is_first && !confirms && settled.changes.is_empty() && settled.notes.is_empty() {
             return;
         }
@@ -197,9 +255,7 @@ impl Reconciler {
         let Settled { changes, notes } = settled;
         self.write(changes, is_first, confirms);
         for note in &notes {
-            if matches!(note, Note::Annotation(..)) {
-                self.outputs.metrics.annotation_errors.inc();
-            }
+            self.count(note);
             // The Services of the first list have one log line together.
             if !(is_first && matches!(note, Note::Added(_))) {
                 self.log.write(note);
@@ -207,6 +263,16 @@ impl Reconciler {
         }
         if let Some(file) = &mut self.snapshot {
             file.schedule();
+        }
+    }
+
+    fn count(&self, note: &Note) {
+        let metrics = &self.outputs.metrics;
+        match note {
+            Note::Annotation(..) => metrics.annotation_errors.inc(),
+            Note::EndpointRefused(..) => metrics.endpoint_failed(EndpointFault::Forbidden.label()),
+            Note::SliceUnusable(.., fault) => metrics.endpoint_failed(fault.label()),
+            Note::Added(_) | Note::Removed(_) | Note::ExternalName(_) | Note::NameConflict { .. } => {}
         }
     }
 
@@ -231,7 +297,8 @@ impl Reconciler {
     /// Shows the age of the oldest source. Until every source has answered, the metric stays as it is: at the age of the
     /// snapshot, or at 0.
     fn show_age(&self) {
-        let current: Option<Vec<f64>> = self.sources.iter().map(|source| source.current).collect();
+        let counted = self.sources.iter().filter(|source| !source.forbidden.is_given_up());
+        let current: Option<Vec<f64>> = counted.map(|source| source.current).collect();
         if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
             self.outputs.metrics.allowlist_last_sync_timestamp.set(oldest);
         }
@@ -244,6 +311,14 @@ impl Reconciler {
         }
         let is_held = self.sources.iter().any(|source| source.shrink.is_holding());
         self.outputs.metrics.allowlist_shrink_held.set(i64::from(is_held));
+    }
+
+    /// Shows the number of namespaces that count as empty.
+    fn show_forbidden(&self) {
+        let given_up = self.sources.iter().filter(|source| source.forbidden.is_given_up());
+        let namespaces: HashSet<_> = given_up.map(|source| &source.feed.source.namespace).collect();
+        let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);
+        self.outputs.metrics.allowlist_namespaces_forbidden.set(namespaces);
     }
 
     fn load_snapshot(&mut self) {
@@ -270,6 +345,13 @@ impl Reconciler {
     }
 }
 
+impl SourceState {
+    /// Whether the cluster has said what its objects are, or that there is nothing to read.
+    fn has_answered(&self) -> bool {
+        self.current.is_some() || self.forbidden.is_given_up()
+    }
+}
+
 async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
@@ -282,6 +364,8 @@ fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
+/// The interval between two readings of the host's own addresses, which takes well under a millisecond in a pod.
+const READ_ADDRESSES_EVERY: Duration = Duration::from_secs(10);
 /// The most events that are settled together.
 const LARGEST_BATCH: usize = 1024;
 

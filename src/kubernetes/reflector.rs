@@ -21,6 +21,7 @@ use super::api::{self, BodyReader};
 use super::decode::{Decoded, decode};
 use super::failure::{ApiError, Failure, backoff};
 use super::model::Key;
+use super::outage::Outage;
 use super::source::{Event, Feed, SourceEvent};
 
 /// Follows a source until the reconciler is gone.
@@ -34,8 +35,7 @@ pub(crate) async fn run(feed: Feed, events: mpsc::Sender<SourceEvent>) {
         relist_at: Instant::now(),
         lists_whole: false,
         failures: 0,
-        failing_since: None,
-        warned: None,
+        outage: Outage::default(),
     };
     while !reflector.events.is_closed() {
         match reflector.step().await {
@@ -59,10 +59,7 @@ struct Reflector {
     lists_whole: bool,
     /// Failures in a row.
     failures: u32,
-    /// The beginning of the current outage.
-    failing_since: Option<Instant>,
-    /// The last warning about the current outage.
-    warned: Option<Instant>,
+    outage: Outage,
 }
 
 impl Reflector {
@@ -212,11 +209,9 @@ impl Reflector {
     }
 
     fn recovered(&mut self) {
-        if let Some(since) = self.failing_since.take()
-            && self.warned.take().is_some()
-        {
+        if let Some(after) = self.outage.end(Instant::now()) {
             let kind = self.feed.source.kind.name();
-            info!(kind, after = ?since.elapsed(), "the API server answers again");
+            info!(kind, ?after, "the API server answers again");
         }
     }
 
@@ -239,22 +234,21 @@ impl Reflector {
         // A new client: the certificate, the token or the address may have changed, a pooled connection may be half-open.
         self.client = None;
         self.warn(&error);
-        sleep(backoff(self.failures, random())).await;
+        // Added, so that proxies that were refused together do not come back together.
+        sleep(error.retry_after.unwrap_or_default() + backoff(self.failures, random())).await;
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Warns of an outage once it is more than a single interruption, and then once a minute.
     fn warn(&mut self, error: &ApiError) {
-        let now = Instant::now();
-        let since = *self.failing_since.get_or_insert(now);
-        let is_due = match self.warned {
-            None => self.failures > 0 || !matches!(error.failure, Failure::Cut | Failure::Silent | Failure::Expired),
-            Some(warned) => now.duration_since(warned) >= WARN_AGAIN,
-        };
-        if is_due {
-            self.warned = Some(now);
-            let (kind, failure) = (self.feed.source.kind.name(), error.failure.label());
-            warn!(kind, failure, since = ?since.elapsed(), "cannot follow the cluster, the allowlist stays as it is: {}", error.reason);
+        let ApiError { failure, reason, .. } = error;
+        if let Some(since) = self.outage.failed(*failure, self.failures, Instant::now()) {
+            let (kind, failure) = (self.feed.source.kind.name(), failure.label());
+            warn!(
+                kind,
+                failure,
+                ?since,
+                "cannot follow the cluster, the allowlist stays as it is: {reason}"
+            );
         }
     }
 }
@@ -321,5 +315,3 @@ const GRACE: Duration = Duration::from_secs(3);
 const RELIST: Duration = Duration::from_secs(300);
 /// The shortest interval between lists after a watch that was cut, or while a list is in doubt.
 const RELIST_SOON: Duration = Duration::from_secs(10);
-/// The interval between warnings of one outage.
-const WARN_AGAIN: Duration = Duration::from_secs(60);

@@ -45,13 +45,13 @@ pub struct ClientCaps {
     pub connects_burst: NonZeroU32,
 }
 
-/// The needs of an office behind one address: 256 tunnels, 128 unfinished connections, and 50 new ones a second or 200 at
+/// The needs of an office behind one address: 256 tunnels, 256 unfinished connections, and 50 new ones a second or 200 at
 /// once.
 impl Default for ClientCaps {
     fn default() -> Self {
         Self {
             tunnels: NonZeroU32::new(256),
-            unfinished: NonZeroU32::new(128),
+            unfinished: NonZeroU32::new(256),
             connects_per_second: NonZeroU32::new(50),
             connects_burst: NonZeroU32::MIN.saturating_add(199),
         }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 /// A rate of events and a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub(super) struct Quota {
     /// Events per second in the long run.
     pub per_second: NonZeroU32,
     /// Events at once, after a pause.
@@ -17,19 +17,19 @@ pub struct Quota {
 
 /// The generic cell rate algorithm in its virtual scheduling form (ITU-T I.371): one instant is all its state.
 #[derive(Debug)]
-pub struct Gcra {
+pub(super) struct Gcra {
     /// The theoretical arrival time of the next event.
     due: Mutex<Instant>,
 }
 
 impl Gcra {
     /// The state without any event before `now`.
-    pub fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self { due: Mutex::new(now) }
     }
 
     /// Whether an event conforms to the quota now. Only an event that conforms is counted.
-    pub fn conforms(&self, quota: Quota, now: Instant) -> bool {
+    pub(super) fn conforms(&self, quota: Quota, now: Instant) -> bool {
         let interval = Duration::from_secs(1) / quota.per_second.get();
         let ahead = interval.saturating_mul(quota.burst.get() - 1);
         let mut due = self.due.lock();
@@ -41,7 +41,7 @@ impl Gcra {
     }
 
     /// When the state will be the same as without any event.
-    pub fn clear_at(&self) -> Instant {
+    pub(super) fn clear_at(&self) -> Instant {
         *self.due.lock()
     }
 }

@@ -9,14 +9,14 @@ use super::TotalCaps;
 
 /// The number of descriptors that the process may have.
 #[derive(Clone, Copy, Debug)]
-pub struct Descriptors {
+pub(crate) struct Descriptors {
     /// `None` is any number.
     most: Option<u64>,
 }
 
 impl Descriptors {
     /// Raises the soft limit, most often 1,024, to the hard one.
-    pub fn raise() -> Self {
+    pub(crate) fn raise() -> Self {
         let limit = getrlimit(Resource::Nofile);
         let raised = Rlimit {
             current: limit.maximum,
@@ -32,19 +32,19 @@ impl Descriptors {
     }
 
     /// That number; `None` is any.
-    pub fn most(self) -> Option<u64> {
+    pub(crate) fn most(self) -> Option<u64> {
         self.most
     }
 
     /// The number of pipes that fit, at most `wanted`: they take at most an eighth of the descriptors.
-    pub fn pipes(self, wanted: usize) -> usize {
+    pub(crate) fn pipes(self, wanted: usize) -> usize {
         let fit = self.most.and_then(|most| usize::try_from(most / 16).ok());
         fit.map_or(wanted, |fit| wanted.min(fit))
     }
 
     /// The caps lowered to what fits beside so many pipes. A tunnel takes two descriptors, a connection without one takes
     /// one. A connection beyond the caps is refused with a reason; one beyond the descriptors cannot even be accepted.
-    pub fn fitting(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
+    pub(crate) fn fitting(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
         let Some(most) = self.most else { return caps };
         let pipes = 2 * u64::try_from(pipes).unwrap_or(u64::MAX / 2);
         let left = most.saturating_sub(RESERVED.min(most / 4) + pipes);

@@ -6,13 +6,14 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Rate;
 use super::bucket::{Bucket, Limit};
+use crate::cold::cold;
 
 /// The throttle of one direction of one tunnel. What is moved beyond the credit, such as early data, is forgiven.
 #[derive(Debug)]
 pub struct Throttle<'a> {
     limit: &'a Limit,
     bucket: Bucket,
-    /// There was no limit at the last call: a limit that comes now starts with a full bucket.
+    /// There was no limit at the last call: a limit that is set now starts with a full bucket.
     is_unlimited: bool,
 }
 
@@ -33,8 +34,7 @@ impl<'a> Throttle<'a> {
         loop {
             match self.admit_at_once(most) {
                 Ok(admitted) => return admitted,
-                // Boxed, as every timer of a tunnel: most tunnels run without, and it is larger than all the rest.
-                Err(rate) => waited(Box::pin(self.sleep_for_credit(rate)).await),
+                Err(rate) => waited(cold(self.sleep_for_credit(rate)).await),
             }
         }
     }

@@ -24,10 +24,27 @@ struct State {
     waiting: BTreeMap<Ticket, Arc<Notify>>,
 }
 
-/// A connection's place in the order of accepts: the lower number is the older connection. It keeps its ticket through
+/// A connection's place in the order of evictions: first by its standing, then by its age. It keeps its number through
 /// every step until its answer, so that bytes do not make it younger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
+pub struct Ticket {
+    /// What the connection waits for.
+    pub standing: Standing,
+    /// Drawn at the accept, and counted up: the lower number is the older connection.
+    pub number: u64,
+}
+
+/// What a connection waits for. A connection of lower standing only has room that no other one wants: however many of
+/// them there are, they evict nothing but each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// It has been refused, and may still read that.
+    Refused,
+    /// It will be refused: its client has exceeded the connect rate.
+    Refusable,
+    /// It may yet become a tunnel.
+    Welcome,
+}
 
 impl Unfinished {
     /// An empty set that holds at most `most` connections; `None` for any number.
@@ -121,8 +138,13 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
+    fn welcome(number: u64) -> Ticket {
+        let standing = Standing::Welcome;
+        Ticket { standing, number }
+    }
+
     fn join(set: &Unfinished, ticket: u64) -> Membership<'_> {
-        Membership::join([Some(set), None], Ticket(ticket))
+        Membership::join([Some(set), None], welcome(ticket))
     }
 
     fn is_evicted(membership: &Membership<'_>) -> bool {
@@ -166,10 +188,27 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_will_be_refused_evicts_only_its_like() {
+        let set = Unfinished::new(NonZeroU32::new(3));
+        let [first, second] = [1, 2].map(|number| join(&set, number));
+        let refusable = |number| {
+            let standing = Standing::Refusable;
+            Membership::join([Some(&set), None], Ticket { standing, number })
+        };
+        let third = refusable(3);
+        let fourth = refusable(4);
+        assert!(is_evicted(&third) && !is_evicted(&fourth));
+        let fifth = join(&set, 5);
+        assert!(is_evicted(&fourth));
+        assert!(is_evicted(&refusable(6)));
+        assert!(![first, second, fifth].iter().any(is_evicted));
+    }
+
+    #[test]
     fn a_connection_evicted_from_one_set_leaves_the_other_when_it_is_dropped() {
         let (own, all) = (Unfinished::new(NonZeroU32::new(1)), Unfinished::new(NonZeroU32::new(9)));
-        let first = Membership::join([Some(&own), Some(&all)], Ticket(1));
-        let second = Membership::join([Some(&own), Some(&all)], Ticket(2));
+        let first = Membership::join([Some(&own), Some(&all)], welcome(1));
+        let second = Membership::join([Some(&own), Some(&all)], welcome(2));
         assert!(is_evicted(&first) && !is_evicted(&second));
         assert_eq!((own.len(), all.len()), (1, 2));
         drop(first);

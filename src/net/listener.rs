@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, socket_with};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::yield_now;
@@ -38,8 +39,9 @@ impl From<SocketAddr> for Options {
 /// Binds the port, with a backlog that a burst of 2,000 clients fits.
 ///
 /// # Errors
-/// What socket(2), bind(2) and listen(2) say: most often EADDRINUSE or EACCES.
+/// What socket(2), bind(2) and listen(2) say: most often EADDRINUSE or EACCES. Or that accept4(2) is refused.
 pub fn bind(options: &Options) -> io::Result<TcpListener> {
+    try_to_accept()?;
     let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if options.reuse_port {
@@ -51,6 +53,27 @@ pub fn bind(options: &Options) -> io::Result<TcpListener> {
     socket.bind(&options.address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
+}
+
+/// Whether the system lets this process accept at all: a seccomp profile may not, and then every accept fails, with an
+/// error that could be one connection's own ([`concerns_one_client`]).
+///
+/// A socket of the Unix domain is the probe, as no client can connect to it: its name is the kernel's choice (unix(7),
+/// "Autobind feature").
+fn try_to_accept() -> io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listening = || {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
+        rustix::net::listen(&socket, 1)?;
+        Ok::<_, Errno>(socket)
+    };
+    // Without the probe nothing is known, and nothing proved.
+    let Ok(socket) = listening() else { return Ok(()) };
+    match accept_with(&socket, flags) {
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::MFILE | Errno::NFILE) => Ok(()),
+        Err(error) => Err(io::Error::other(format!("the system refuses accept4(2): {error}"))),
+    }
 }
 
 /// Hands every connection to `serve`, which must not block, until `stop` completes.

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::cold::cold;
 use crate::outcome::Refusal;
 
 mod v1;
@@ -63,8 +64,7 @@ pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Resu
     if !trusted.iter().any(|network| network.contains(&peer)) {
         return Err(Refusal::UntrustedProxy);
     }
-    // Boxed: most ports have no header.
-    let header = Box::pin(read_header(stream)).await?;
+    let header = cold(read_header(stream)).await?;
     parse(&header).map_err(|Malformed| Refusal::BadProxyHeader)
 }
 

@@ -10,6 +10,8 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::cold::cold;
+
 /// Sets the options of both sockets of a tunnel: no delay for keystrokes, and an end for peers that have vanished.
 ///
 /// Options of a listener hold for every socket that it accepts: Linux clones them.
@@ -19,7 +21,7 @@ use tokio::time::timeout;
 ///
 /// # Errors
 /// What setsockopt(2) says, which a socket that has been reset meanwhile may.
-pub fn prepare(socket: &impl AsFd) -> io::Result<()> {
+pub(crate) fn prepare(socket: &impl AsFd) -> io::Result<()> {
     keep_alive(socket)?;
     let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
@@ -41,7 +43,7 @@ pub(crate) fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
 /// Makes the drop of this socket send a reset, and discard what is not sent yet.
 ///
 /// Dropping both sockets of a tunnel after an error would send a clean FIN: a killed download would look complete.
-pub fn reset_on_drop(stream: &TcpStream) {
+pub(crate) fn reset_on_drop(stream: &TcpStream) {
     // It fails only for a socket that is no longer connected: there is nothing left to reset.
     SockRef::from(stream).set_linger(Some(Duration::ZERO)).ok();
 }
@@ -49,7 +51,7 @@ pub fn reset_on_drop(stream: &TcpStream) {
 /// Limits what the kernel takes before it can send it, for a connection that carries more than one tunnel.
 ///
 /// By default it takes some MiB, and a keystroke is sent behind all of them (TCP_NOTSENT_LOWAT in tcp(7)).
-pub fn keep_unsent_short(stream: &TcpStream) {
+pub(crate) fn keep_unsent_short(stream: &TcpStream) {
     // Without it a tunnel is only slower.
     SockRef::from(stream).set_tcp_notsent_lowat(MOST_UNSENT).ok();
 }
@@ -59,7 +61,7 @@ pub fn keep_unsent_short(stream: &TcpStream) {
 /// The caller drops the socket next. A close with unread input makes the kernel send a reset, and a reset makes the
 /// peer's kernel discard what the peer has not read (RFC 9112 section 9.6): the refusal or the tail of an upload would
 /// be lost. The input is discarded.
-pub async fn close_gently(stream: &TcpStream) {
+pub(crate) async fn close_gently(stream: &TcpStream) {
     if SockRef::from(stream).shutdown(Shutdown::Write).is_ok() {
         // The socket is dropped next, whatever ended the wait.
         timeout(LINGER, discard(stream)).await.ok();
@@ -67,9 +69,8 @@ pub async fn close_gently(stream: &TcpStream) {
 }
 
 /// Completes when the peer resets the connection or the kernel gives it up, without reading from it.
-pub async fn failed(stream: &TcpStream) -> io::Error {
-    // Boxed: it is polled only while a tunnel is stuck.
-    match Box::pin(stream.ready(Interest::ERROR)).await {
+pub(crate) async fn failed(stream: &TcpStream) -> io::Error {
+    match cold(stream.ready(Interest::ERROR)).await {
         Ok(_) => match stream.take_error() {
             Ok(Some(error)) | Err(error) => error,
             // Another read of the socket has taken the error already.

@@ -59,6 +59,10 @@ refusals! {
     TargetFull =>
         503, "target_full", Proxy, "connection_limit_reached", Some(30),
         "the target has reached its tunnel limit, try again later";
+    /// The target takes no new tunnels: its limit is 0, or cannot be read.
+    TargetClosed =>
+        503, "target_closed", Proxy, "connection_limit_reached", Some(30),
+        "the target is closed to new tunnels";
     /// The target has reached its limit of dials in progress.
     TargetBusy =>
         503, "target_busy", Proxy, "connection_limit_reached", Some(1),

@@ -238,7 +238,9 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
                 self.in_flight = InFlight::Piped(pipe);
                 Ok(Some(read))
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.copy(context, most.min(copy::MOST), None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock || pipe.is_refused(&error) => {
+                self.copy(context, most.min(copy::MOST), None)
+            }
             Err(error) => Err(Failure { by, error }),
         }
     }
@@ -321,14 +323,15 @@ impl InFlight<'_> {
         writer: &mut impl Writer,
         moved: impl Fn(usize),
     ) -> Poll<io::Result<()>> {
-        ready!(match self {
-            Self::Nothing => Poll::Ready(Ok(())),
-            Self::Buffered { residue, .. } => residue.poll_write(context, writer, moved),
-            Self::Piped(pipe) => match writer.socket() {
-                Some(socket) => pipe.poll_drain(context, socket, moved),
-                None => Poll::Ready(Ok(())),
-            },
-        })?;
+        if let Self::Piped(pipe) = self
+            && let Some(socket) = writer.socket()
+        {
+            let left = ready!(pipe.poll_drain(context, socket, &moved))?;
+            *self = Residue::of(left).map_or(Self::Nothing, |residue| Self::Buffered { residue, _large: None });
+        }
+        if let Self::Buffered { residue, .. } = self {
+            ready!(residue.poll_write(context, writer, moved))?;
+        }
         *self = Self::Nothing;
         writer.poll_flush(context)
     }

@@ -4,12 +4,15 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
+use rustix::io::{Errno, read, retry_on_intr};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tracing::warn;
 
 use crate::limits::slots::{Slot, Slots};
 
@@ -33,6 +36,8 @@ pub(super) struct PipePool {
     in_use: Arc<Slots>,
     /// One slot for each large pipe, spare or in use.
     large: Arc<Slots>,
+    /// Whether there are no pipes: the process may have none, or the kernel has refused what they need.
+    is_closed: AtomicBool,
 }
 
 impl PipePool {
@@ -42,6 +47,7 @@ impl PipePool {
             spare: Mutex::default(),
             in_use: Arc::new(Slots::exactly(u32::try_from(most).unwrap_or(u32::MAX))),
             large: Arc::new(Slots::exactly(MOST_LARGE)),
+            is_closed: AtomicBool::new(most == 0),
         }
     }
 
@@ -50,11 +56,28 @@ impl PipePool {
         usize::try_from(self.in_use.taken()).unwrap_or(usize::MAX)
     }
 
+    /// Whether a direction can get a pipe, now or when one is free.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_closed.load(Ordering::Relaxed)
+    }
+
     /// An empty pipe; `None` when all are in use or the system has none.
     pub(super) fn take(&self) -> Option<Pipe<'_>> {
+        if !self.is_open() {
+            return None;
+        }
         let slot = self.in_use.take()?;
         let spare = self.spare.lock().pop_back();
-        let ends = spare.or_else(|| PipeEnds::open(self.large.take()))?;
+        let ends = match spare {
+            Some(ends) => ends,
+            None => match PipeEnds::open(self.large.take()) {
+                Ok(ends) => ends,
+                Err(error) => {
+                    self.closes_for(&error, "pipe2");
+                    return None;
+                }
+            },
+        };
         Some(Pipe {
             ends: Some(ends),
             held: 0,
@@ -63,8 +86,23 @@ impl PipePool {
         })
     }
 
+    /// Whether `call` is refused to this process, by its error. It then uses no pipe any more.
+    fn closes_for(&self, error: &io::Error, call: &'static str) -> bool {
+        if !is_refusal(error) {
+            return false;
+        }
+        if !self.is_closed.swap(true, Ordering::Relaxed) {
+            warn!(%error, "the system refuses {call}(2): bulk is copied from now on, which takes more processor time");
+            self.spare.lock().clear();
+        }
+        true
+    }
+
     fn put_back(&self, ends: PipeEnds) {
         let mut spare = self.spare.lock();
+        if !self.is_open() {
+            return;
+        }
         if ends.large.is_some() {
             spare.push_back(ends);
         } else {
@@ -95,15 +133,23 @@ impl Pipe<'_> {
         Ok(self.held)
     }
 
+    /// Whether a fill that failed so was refused by the system. It has moved nothing, and no later one will.
+    pub(super) fn is_refused(&self, error: &io::Error) -> bool {
+        self.pool.closes_for(error, "splice")
+    }
+
     /// Writes until the pipe is empty. `moved` is called with the length of each write.
+    ///
+    /// What it returns is left to be written: if splice(2) is refused, the bytes that were in the pipe, at most [`MOST`].
+    /// That happens to a direction once, as no pipe is filled after it.
     pub(super) fn poll_drain(
         &mut self,
         context: &mut Context<'_>,
         to: &TcpStream,
         moved: impl Fn(usize),
-    ) -> Poll<io::Result<()>> {
+    ) -> Poll<io::Result<Vec<u8>>> {
         let Some(ends) = &self.ends else {
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(Ok(Vec::new()));
         };
         while self.held > 0 {
             ready!(to.poll_write_ready(context))?;
@@ -117,10 +163,26 @@ impl Pipe<'_> {
                     moved(written);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if self.pool.closes_for(&error, "splice") => return Poll::Ready(self.read_out()),
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(Vec::new()))
+    }
+
+    /// Empties the pipe by read(2), and returns what was in it.
+    fn read_out(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.held];
+        let mut rest = bytes.as_mut_slice();
+        while let (Some(ends), false) = (&self.ends, rest.is_empty()) {
+            let read = retry_on_intr(|| read(&ends.read, &mut *rest))?;
+            if read == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            rest = rest.get_mut(read..).unwrap_or_default();
+        }
+        self.held = 0;
+        Ok(bytes)
     }
 }
 
@@ -145,17 +207,28 @@ struct PipeEnds {
 
 impl PipeEnds {
     /// A new pipe, which is large if it has a slot for that.
-    fn open(large: Option<Slot>) -> Option<Self> {
-        let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).ok()?;
+    fn open(large: Option<Slot>) -> io::Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         let size = if large.is_some() { MOST } else { SMALL };
         // Beyond the user's soft cap it keeps the size it has: slower, but a pipe.
         fcntl_setpipe_size(&write, size).ok();
-        Some(Self { read, write, large })
+        Ok(Self { read, write, large })
     }
 }
 
+/// Whether the system refuses a call as such: a seccomp profile or a sandbox's kernel does it with these errors.
+///
+/// None of them says something about a connection. A socket's own error comes from TCP or from an ICMP message, and is
+/// none of these (icmp_err_convert in net/ipv4/icmp.c, icmpv6_err_convert in net/ipv6/icmp.c).
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOSYS | Errno::PERM | Errno::INVAL | Errno::NOMEM)
+    )
+}
+
 fn retried(splice: impl Fn() -> rustix::io::Result<usize>) -> io::Result<usize> {
-    Ok(rustix::io::retry_on_intr(splice)?)
+    Ok(retry_on_intr(splice)?)
 }
 
 const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);

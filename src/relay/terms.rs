@@ -116,6 +116,11 @@ impl Resources {
         }
     }
 
+    /// Whether bulk between two sockets is spliced: there are pipes, and the kernel has refused none of their calls yet.
+    pub fn splices(&self) -> bool {
+        self.pipes.is_open()
+    }
+
     /// The number of pipes in use: each holds bytes, or is about to.
     pub fn pipes_in_use(&self) -> usize {
         self.pipes.in_use()

@@ -10,12 +10,12 @@ use rustls::sign::CertifiedKey;
 #[derive(Debug)]
 pub(super) struct Certificates {
     all: Vec<Arc<CertifiedKey>>,
-    /// By their names in lower case, `*.example.com` among them.
+    /// By name in lower case; a name may be a wildcard such as `*.example.com`.
     by_name: HashMap<Box<str>, Vec<Arc<CertifiedKey>>>,
 }
 
 impl Certificates {
-    /// Those, each with its names.
+    /// These certificates, each with its names.
     pub(super) fn new(certificates: Vec<(Arc<CertifiedKey>, Vec<Box<str>>)>) -> Self {
         let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
         for (certificate, names) in &certificates {
@@ -29,7 +29,7 @@ impl Certificates {
         }
     }
 
-    /// Those for a name: of the name itself, else of its domain, else all.
+    /// The certificates for a name: of the name itself, else of its wildcard, else all.
     fn named(&self, name: Option<&str>) -> &[Arc<CertifiedKey>] {
         let find = |name: &str| self.by_name.get(name);
         let found = name.and_then(|name| {
@@ -44,8 +44,8 @@ impl Certificates {
 }
 
 impl ResolvesServerCert for Certificates {
-    /// Of several with one name the first that the client can check: one may be RSA, and one ECDSA. An IP address is no
-    /// name (RFC 6066 section 3): rustls shows none.
+    /// Of several with one name the first that the client can verify: one may be RSA, another ECDSA. An IP address is not
+    /// a name (RFC 6066 section 3), and rustls passes none on.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let named = self.named(hello.server_name());
         let fits =
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leads_to_its_certificate_and_every_other_name_to_the_first() {
+    fn a_name_selects_its_certificate_and_every_other_name_the_first() {
         let made = [
             certificate(&["first.example.com"]),
             certificate(&["*.example.com", "example.com"]),

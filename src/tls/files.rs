@@ -1,4 +1,4 @@
-//! Reads certificates, keys, authorities and revocation lists, and says what is wrong with each file.
+//! Reads certificates, keys, authorities and revocation lists, and finds every fault of each file.
 
 use std::fmt;
 use std::fs::File;
@@ -19,9 +19,9 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::certificates::Certificates;
-use super::{ClientAuth, Expiry, Pair, Settings};
+use super::settings::{CertificatePaths, ClientAuth, Settings};
 
-/// Which of the files is meant.
+/// One of the files, by its key in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// `certificates[n].cert`.
@@ -32,36 +32,32 @@ pub enum Part {
     ClientCa,
     /// `crl`.
     Crl,
-    /// None: the system has failed.
+    /// No file: the system has failed.
     None,
 }
 
-/// What is wrong with one file. Prints as `/tls/tls.crt: there is no certificate in it`.
+/// A fault of one file. Prints as `/tls/tls.crt: there is no certificate in it`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Which.
+pub struct FileFault {
+    /// The file, by its key.
     pub part: Part,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-impl Fault {
-    fn new(part: Part, path: &Path, reason: impl Into<String>) -> Self {
-        Self {
-            part,
-            path: path.to_owned(),
-            reason: reason.into(),
-        }
-    }
-
+impl FileFault {
     pub(super) fn of_the_system(error: &rustls::Error) -> Self {
-        Self::new(Part::None, Path::new(""), error.to_string())
+        Self {
+            part: Part::None,
+            path: PathBuf::new(),
+            reason: error.to_string(),
+        }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FileFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.part {
             Part::None => f.write_str(&self.reason),
@@ -72,7 +68,23 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What the files hold, or why they cannot be read.
+impl Settings {
+    /// The faults of the files.
+    pub fn faults(&self) -> Vec<FileFault> {
+        Material::of(self, &Contents::read(self)).err().unwrap_or_default()
+    }
+}
+
+/// The expiry of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    /// The path of its file, as in the configuration.
+    pub certificate: String,
+    /// Seconds since 1970.
+    pub timestamp: i64,
+}
+
+/// The bytes of the files, or why they cannot be read.
 #[derive(Debug)]
 pub(super) struct Contents {
     /// Certificate and key.
@@ -82,12 +94,12 @@ pub(super) struct Contents {
     crl: Option<Bytes>,
 }
 
-/// Of one file, or why there are none.
+/// The bytes of one file, or why there are none.
 type Bytes = Result<Vec<u8>, String>;
 
 impl Contents {
     pub(super) fn read(settings: &Settings) -> Self {
-        let pair = |Pair { cert, key }: &Pair| (read(cert), read(key));
+        let pair = |CertificatePaths { cert, key }: &CertificatePaths| (read(cert), read(key));
         Self {
             pairs: settings.certificates.iter().map(pair).collect(),
             client_auth: settings.client_auth,
@@ -96,12 +108,12 @@ impl Contents {
         }
     }
 
-    /// Two contents with one fingerprint are the same: nobody can choose both a file and the seed.
+    /// A hash of all files: those with the same one are taken for unchanged. Their author has no reason to forge it.
     pub(super) fn fingerprint(&self) -> u64 {
         fingerprint((&self.pairs, &self.client_ca, &self.crl))
     }
 
-    /// The fingerprint of what clients are judged by.
+    /// A hash of what client certificates are verified against.
     pub(super) fn trust(&self) -> u64 {
         fingerprint((self.client_auth, &self.client_ca, &self.crl))
     }
@@ -124,7 +136,7 @@ fn read(path: &Path) -> Bytes {
     }
 }
 
-/// What the files mean.
+/// The certificates and the verifier that the files hold.
 #[derive(Debug)]
 pub(super) struct Material {
     certificates: Vec<Certificate>,
@@ -139,19 +151,35 @@ struct Certificate {
 }
 
 impl Material {
-    pub(super) fn of(settings: &Settings, contents: &Contents) -> Result<Self, Vec<Fault>> {
+    pub(super) fn of(settings: &Settings, contents: &Contents) -> Result<Self, Vec<FileFault>> {
         let mut faults = Vec::new();
         let mut certificates = Vec::new();
-        for (index, (pair, (cert, key))) in settings.certificates.iter().zip(&contents.pairs).enumerate() {
-            match certificate((index, pair), cert, key) {
+        for (index, (paths, (cert, key))) in settings.certificates.iter().zip(&contents.pairs).enumerate() {
+            let cert = PemFile {
+                part: Part::Certificate(index),
+                path: &paths.cert,
+                bytes: cert,
+            };
+            let key = PemFile {
+                part: Part::Key(index),
+                path: &paths.key,
+                bytes: key,
+            };
+            match certificate(cert, key) {
                 Ok(certificate) => certificates.push(certificate),
                 Err(found) => faults.extend(found),
             }
         }
         let verifier = match (settings.client_auth, &settings.client_ca, &contents.client_ca) {
-            (ClientAuth::Optional | ClientAuth::Required, Some(path), Some(authorities)) => {
+            (ClientAuth::Optional | ClientAuth::Required, Some(path), Some(bytes)) => {
+                let part = Part::ClientCa;
                 let list = settings.crl.as_deref().zip(contents.crl.as_ref());
-                verifier(settings.client_auth, (path, authorities), list)
+                let list = list.map(|(path, bytes)| PemFile {
+                    part: Part::Crl,
+                    path,
+                    bytes,
+                });
+                verifier(settings.client_auth, PemFile { part, path, bytes }, list)
                     .map_err(|found| faults.extend(found))
                     .ok()
             }
@@ -171,7 +199,7 @@ impl Material {
             .collect()
     }
 
-    /// What judges the clients' certificates; `None` if nobody is asked for one.
+    /// The verifier of client certificates; `None` if clients are not asked for one.
     pub(super) fn verifier(&self) -> Option<Arc<dyn ClientCertVerifier>> {
         self.verifier.clone()
     }
@@ -199,7 +227,7 @@ impl Material {
     }
 }
 
-/// Named, as two crates of this process may want different ones. AES-128 first: SSH encrypts once more inside.
+/// Named, as a process-wide default is for its crates to agree on. AES-128 first: SSH encrypts once more inside.
 fn provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite as suites;
     CryptoProvider {
@@ -218,42 +246,64 @@ fn provider() -> CryptoProvider {
     }
 }
 
-fn certificate((index, pair): (usize, &Pair), cert: &Bytes, key: &Bytes) -> Result<Certificate, Vec<Fault>> {
-    let bad_cert = |reason: String| Fault::new(Part::Certificate(index), &pair.cert, reason);
-    let bad_key = |reason: String| Fault::new(Part::Key(index), &pair.key, reason);
-    let chain = items::<CertificateDer<'static>>(cert, "certificate").map_err(bad_cert);
+/// One of the files, and what was read of it.
+#[derive(Clone, Copy, Debug)]
+struct PemFile<'a> {
+    part: Part,
+    path: &'a Path,
+    bytes: &'a Bytes,
+}
+
+impl PemFile<'_> {
+    fn fault(self, reason: impl Into<String>) -> FileFault {
+        FileFault {
+            part: self.part,
+            path: self.path.to_owned(),
+            reason: reason.into(),
+        }
+    }
+
+    /// All items of one kind in it; at least one.
+    fn items<T: PemObject>(self, kind: &str) -> Result<Vec<T>, FileFault> {
+        let bytes = self.bytes.as_ref().map_err(|reason| self.fault(reason))?;
+        let items: Result<Vec<_>, pem::Error> = T::pem_slice_iter(bytes).collect();
+        match items {
+            Ok(items) if items.is_empty() => Err(self.fault(format!("there is no {kind} in it"))),
+            Ok(items) => Ok(items),
+            Err(error) => Err(self.fault(format!("it is not PEM: {error}"))),
+        }
+    }
+}
+
+fn certificate(cert: PemFile<'_>, key: PemFile<'_>) -> Result<Certificate, Vec<FileFault>> {
+    let chain = cert.items::<CertificateDer<'static>>("certificate");
     let described = chain.and_then(|chain| match describe(&chain) {
         Some((names, timestamp)) => Ok((chain, names, timestamp)),
-        None => Err(bad_cert("a certificate in it is damaged".into())),
+        None => Err(cert.fault("a certificate in it is damaged")),
     });
-    let key = items::<PrivateKeyDer<'static>>(key, "private key").map_err(bad_key);
-    let ((chain, names, timestamp), key) = match (described, key) {
-        (Ok(described), Ok(key)) => (described, key),
-        (described, key) => return Err(described.err().into_iter().chain(key.err()).collect()),
+    let (chain, names, timestamp, private_key) = match (described, key.items::<PrivateKeyDer<'static>>("private key")) {
+        (Ok((chain, names, timestamp)), Ok(keys)) => (chain, names, timestamp, keys.into_iter().next()),
+        (described, keys) => return Err(described.err().into_iter().chain(keys.err()).collect()),
     };
-    let certified = key
-        .into_iter()
-        .next()
-        .map(|key| CertifiedKey::from_der(chain, key, &provider()));
-    match certified {
-        Some(Ok(key)) => Ok(Certificate {
-            key: Arc::new(key),
+    match private_key.map(|private_key| CertifiedKey::from_der(chain, private_key, &provider())) {
+        Some(Ok(certified)) => Ok(Certificate {
+            key: Arc::new(certified),
             names,
             expiry: Expiry {
-                certificate: pair.cert.display().to_string(),
+                certificate: cert.path.display().to_string(),
                 timestamp,
             },
         }),
         Some(Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch))) => {
-            let reason = format!("it is not the key of the certificate in {}", pair.cert.display());
-            Err(vec![bad_key(reason)])
+            let reason = format!("it is not the key of the certificate in {}", cert.path.display());
+            Err(vec![key.fault(reason)])
         }
-        Some(Err(error)) => Err(vec![bad_key(format!("it cannot be used: {error}"))]),
-        None => Err(vec![bad_key("there is no private key in it".into())]),
+        Some(Err(error)) => Err(vec![key.fault(format!("it cannot be used: {error}"))]),
+        None => Err(vec![key.fault("there is no private key in it")]),
     }
 }
 
-/// The DNS names of the first certificate, and when the first of the chain expires.
+/// The DNS names of the first certificate, and the earliest expiry in the chain.
 fn describe(chain: &[CertificateDer<'static>]) -> Option<(Vec<Box<str>>, i64)> {
     let parsed: Option<Vec<_>> = chain
         .iter()
@@ -282,24 +332,22 @@ fn describe(chain: &[CertificateDer<'static>]) -> Option<(Vec<Box<str>>, i64)> {
 
 fn verifier(
     auth: ClientAuth,
-    (path, authorities): (&Path, &Bytes),
-    list: Option<(&Path, &Bytes)>,
-) -> Result<Arc<dyn ClientCertVerifier>, Vec<Fault>> {
-    let bad_authority = |reason: String| Fault::new(Part::ClientCa, path, reason);
+    authorities: PemFile<'_>,
+    list: Option<PemFile<'_>>,
+) -> Result<Arc<dyn ClientCertVerifier>, Vec<FileFault>> {
     let mut roots = RootCertStore::empty();
     let mut faults = Vec::new();
-    match items::<CertificateDer<'static>>(authorities, "certificate") {
-        Ok(authorities) => {
-            let refused = authorities
+    match authorities.items::<CertificateDer<'static>>("certificate") {
+        Ok(certificates) => {
+            let refused = certificates
                 .into_iter()
-                .filter_map(|authority| roots.add(authority).err());
-            faults.extend(refused.map(|error| bad_authority(format!("it cannot be used: {error}"))));
+                .filter_map(|certificate| roots.add(certificate).err());
+            faults.extend(refused.map(|error| authorities.fault(format!("it cannot be used: {error}"))));
         }
-        Err(reason) => faults.push(bad_authority(reason)),
+        Err(fault) => faults.push(fault),
     }
-    let lists = list.map_or(Ok(Vec::new()), |(path, list)| {
-        items::<CertificateRevocationListDer<'static>>(list, "revocation list")
-            .map_err(|reason| Fault::new(Part::Crl, path, reason))
+    let lists = list.map_or(Ok(Vec::new()), |list| {
+        list.items::<CertificateRevocationListDer<'static>>("revocation list")
     });
     let lists = lists.map_err(|fault| faults.push(fault)).unwrap_or_default();
     if !faults.is_empty() {
@@ -312,24 +360,11 @@ fn verifier(
         ClientAuth::Off | ClientAuth::Optional => builder.allow_unauthenticated(),
         ClientAuth::Required => builder,
     };
-    builder.build().map_err(|error| {
-        let (part, path) = list.map_or((Part::ClientCa, path), |(path, _)| (Part::Crl, path));
-        vec![Fault::new(part, path, format!("it cannot be used: {error}"))]
-    })
+    let unusable = |error| list.unwrap_or(authorities).fault(format!("it cannot be used: {error}"));
+    builder.build().map_err(|error| vec![unusable(error)])
 }
 
-/// All of one kind in a PEM file; at least one.
-fn items<T: PemObject>(bytes: &Bytes, kind: &str) -> Result<Vec<T>, String> {
-    let bytes = bytes.as_ref().map_err(Clone::clone)?;
-    let items: Result<Vec<_>, pem::Error> = T::pem_slice_iter(bytes).collect();
-    match items {
-        Ok(items) if items.is_empty() => Err(format!("there is no {kind} in it")),
-        Ok(items) => Ok(items),
-        Err(error) => Err(format!("it is not PEM: {error}")),
-    }
-}
-
-/// What clients may choose from, the best first.
+/// The protocols for ALPN, the preferred one first.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
-/// A revocation list may be long.
+/// The largest file, in bytes: a revocation list may be long.
 const LARGEST: u64 = 16 << 20;

@@ -1,4 +1,4 @@
-//! Does one handshake, and says of each that fails why.
+//! Does one TLS handshake, and classifies each failure.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,34 +15,34 @@ use super::identity::{self, Identity};
 use super::session::Session;
 use crate::net::socket;
 
-/// A client that speaks TLS from now on.
+/// A handshake that succeeded.
 #[derive(Debug)]
 pub struct Accepted {
-    /// Its end.
+    /// The session.
     pub session: Session,
-    /// What is known of it.
+    /// The client.
     pub peer: Arc<Peer>,
-    /// Whether it was known from an earlier session.
+    /// Whether it resumed an earlier session.
     pub resumed: bool,
-    /// Whether HTTP/2 was agreed on (ALPN); otherwise it is HTTP/1.
+    /// Whether ALPN chose HTTP/2; otherwise it is HTTP/1.
     pub http2: bool,
 }
 
-/// What a client's session says of it.
+/// The client of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// `1.2` or `1.3`.
     pub version: &'static str,
-    /// Who it is, if it has shown a certificate.
+    /// The identity in its certificate, if it has presented one.
     pub identity: Option<Identity>,
-    /// What it has shown, if it may ask again and again on its connection: it is judged anew each time.
+    /// Its certificates, if HTTP/2 was chosen: they are verified again for each request.
     pub certificates: Vec<CertificateDer<'static>>,
 }
 
-/// A client that does not.
+/// A handshake that failed.
 #[derive(Debug)]
 pub struct Failed {
-    /// Why.
+    /// Why it failed.
     pub cause: Cause,
     stream: TcpStream,
 }
@@ -59,25 +59,25 @@ impl Failed {
 pub enum Cause {
     /// The client closed or reset the connection.
     ClientLeft,
-    /// It was not over in time.
+    /// The deadline passed.
     Timeout,
-    /// What the client sent is no TLS.
+    /// The client does not speak TLS.
     NotTls,
-    /// There is no version, cipher or other means that both sides have.
+    /// Client and proxy have no version, cipher suite or the like in common.
     Incompatible,
     /// The client does not trust our certificate.
     CertificateRefused,
     /// The client sent another alert.
     Alert,
-    /// The client has to show a certificate, and shows none.
+    /// The client has to present a certificate, and presents none.
     ClientCertificateMissing,
-    /// It has expired, or is not good yet.
+    /// The client certificate has expired, or is not valid yet.
     ClientCertificateExpired,
-    /// It is on the revocation list, or on none where there should be one.
+    /// The client certificate is revoked, or its authority has no revocation list.
     ClientCertificateRevoked,
-    /// It is of another authority, or faulty.
+    /// The client certificate is of another authority, or faulty.
     ClientCertificateInvalid,
-    /// The client breaks the protocol, or we do.
+    /// A violation of the protocol, or a failure in the proxy.
     Protocol,
 }
 
@@ -147,7 +147,7 @@ impl Cause {
     }
 }
 
-/// Does the handshake of a client, of which `read` was taken from the socket already.
+/// Does the handshake with a client. `read` was read from the socket already.
 pub(super) async fn accept(
     stream: TcpStream,
     read: Vec<u8>,
@@ -164,7 +164,7 @@ pub(super) async fn accept(
         io::Result::Ok(())
     };
     let cause = match timeout_at(deadline, all).await {
-        Ok(Ok(())) if shows_what_has_expired(&mut session) => Cause::ClientCertificateExpired,
+        Ok(Ok(())) if presents_expired_certificate(&mut session) => Cause::ClientCertificateExpired,
         Ok(Ok(())) => return Ok(accepted(session)),
         Ok(Err(error)) => Cause::of(&error),
         Err(_) => Cause::Timeout,
@@ -173,8 +173,8 @@ pub(super) async fn accept(
     Err(Failed { cause, stream })
 }
 
-/// A session that is resumed carries the certificate of the first one, however long ago that was.
-fn shows_what_has_expired(session: &mut Session) -> bool {
+/// Whether the certificate of a session has expired. A resumed session has that of the first one, which may be old.
+fn presents_expired_certificate(session: &mut Session) -> bool {
     let certificate = session.connection().peer_certificates().and_then(<[_]>::first);
     certificate.is_some_and(|certificate| !identity::is_current(certificate))
 }

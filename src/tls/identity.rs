@@ -1,11 +1,11 @@
-//! Who a client certificate that was verified says its owner is.
+//! The identity in a verified client certificate.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Whether a certificate in DER is good now: who resumes a session is not asked for it again.
+/// Whether a certificate in DER is valid now: a resumed session is not verified again.
 pub(super) fn is_current(certificate: &[u8]) -> bool {
     X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.validity().is_valid())
 }
@@ -21,7 +21,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads them out of a certificate in DER. `None` if it is none, which nobody can have verified.
+    /// The names in a certificate in DER; `None` if it cannot be parsed, which a verified one can.
     pub(super) fn of(certificate: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let subject = certificate.subject();
@@ -35,10 +35,10 @@ impl Identity {
         })
     }
 
-    /// Whether it may go by that name: one of its alternative names, or the common name where it has none of those.
+    /// Whether the name is one of its alternative names, or the common name if it has no alternative names.
     ///
-    /// As browsers do since RFC 6125 section 6.4.4: a certificate authority that lets people choose their common name
-    /// need not let them choose another's identity.
+    /// As in RFC 6125 section 6.4.4: an authority that lets its users choose a common name must not let them choose the
+    /// identity of another user by it.
     pub fn is(&self, name: &str) -> bool {
         if self.alternative_names.is_empty() {
             return self.common_name.as_deref() == Some(name);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_goes_by_its_alternative_names() {
+    fn the_alternative_names_are_the_identity() {
         let names = [
             SanType::DnsName("Laptop.Example.com".try_into().unwrap()),
             SanType::Rfc822Name("alice@example.com".try_into().unwrap()),
@@ -113,20 +113,20 @@ mod tests {
         assert!(expected.iter().all(|name| identity.is(name)));
         assert!(
             !identity.is("bob"),
-            "its common name counts only where it has nothing else"
+            "the common name counts only without alternative names"
         );
         assert!(!identity.is("example.com"));
     }
 
     #[test]
-    fn without_alternative_names_it_goes_by_its_common_name() {
+    fn without_alternative_names_the_common_name_is_the_identity() {
         let identity = identity("alice", &[]);
         assert!(identity.is("alice"));
         assert!(!identity.is("Alice") && !identity.is("") && !identity.is("CN=alice"));
     }
 
     #[test]
-    fn what_is_no_certificate_is_nobody() {
+    fn bytes_that_are_no_certificate_have_no_identity() {
         assert_eq!(Identity::of(b""), None);
         assert_eq!(Identity::of(&[0x30, 0x03, 1, 2, 3]), None);
     }

@@ -1,19 +1,19 @@
-//! Follows the records of TLS in what a peer sends (RFC 8446 section 5.1): an end in the middle of one is no end.
+//! Tracks the TLS records in what a peer sends (RFC 8446 section 5.1): an end inside a record is a truncation.
 
-/// How far the record has come that is coming.
+/// How much of the current record has arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Records {
-    /// Bytes of its header, while that is not whole.
+    /// Bytes of its header, while that is incomplete.
     header: u8,
-    /// Its length, as far as the header says it already.
+    /// Its length, as far as it has been read.
     length: u16,
-    /// Bytes of its body that have yet to come.
+    /// Bytes of its body that have not arrived.
     left: u16,
 }
 
 impl Records {
-    /// These bytes have come.
-    pub(crate) fn came(&mut self, mut bytes: &[u8]) {
+    /// Advances by the bytes that have arrived.
+    pub(crate) fn advance(&mut self, mut bytes: &[u8]) {
         while let [byte, rest @ ..] = bytes {
             if self.left > 0 {
                 let body = bytes.len().min(self.left.into());
@@ -23,7 +23,7 @@ impl Records {
             }
             bytes = rest;
             self.header = (self.header + 1) % HEADER;
-            // Only its last two bytes are still there when it is whole.
+            // When the header is complete, only its last two bytes are left of this.
             self.length = self.length << 8 | u16::from(*byte);
             if self.header == 0 {
                 self.left = self.length;
@@ -31,13 +31,13 @@ impl Records {
         }
     }
 
-    /// Whether a record has begun and is not whole.
+    /// Whether a record has begun and is incomplete.
     pub(crate) fn is_inside(self) -> bool {
         self.header > 0 || self.left > 0
     }
 }
 
-/// A type, a version of two bytes, and a length of two.
+/// The bytes of a header: a type, a version of two bytes, and a length of two.
 const HEADER: u8 = 5;
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_between_records_is_outside_however_they_are_chopped() {
+    fn record_boundaries_are_found_however_the_records_are_cut() {
         let sizes = [0_u16, 1, 2, 255, 256, 16_384, u16::MAX];
         let mut stream = Vec::new();
         let mut ends = vec![0];
@@ -56,15 +56,15 @@ mod tests {
             ends.push(stream.len());
         }
         for piece in [1, 2, 3, 5, 6, 7, 1_000, 16_389, 100_000] {
-            let (mut records, mut came) = (Records::default(), 0);
+            let (mut records, mut arrived) = (Records::default(), 0);
             assert!(!records.is_inside());
             for bytes in stream.chunks(piece) {
-                records.came(bytes);
-                came += bytes.len();
+                records.advance(bytes);
+                arrived += bytes.len();
                 assert_eq!(
                     records.is_inside(),
-                    !ends.contains(&came),
-                    "{came} in pieces of {piece}"
+                    !ends.contains(&arrived),
+                    "{arrived} in pieces of {piece}"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! A TLS session on a socket as one end of a tunnel: what is encrypted goes through buffers of the worker thread.
+//! A TLS session on a socket as a transport. Ciphertext passes through buffers of the worker thread.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
@@ -17,19 +17,19 @@ use super::records::Records;
 use crate::net::socket;
 use crate::net::transport::{Bulk, Reader, Transport, Writer};
 
-/// A client that speaks TLS. Both directions of its tunnel run in one task, so nobody ever waits for the lock.
+/// A TLS session. Both directions of its tunnel run in one task, so the lock is never contended.
 #[derive(Debug)]
 pub struct Session {
     stream: TcpStream,
-    /// Boxed: a tunnel without TLS need not hold the room for it.
+    /// Boxed: a tunnel without TLS need not hold memory for it.
     state: Box<Mutex<State>>,
 }
 
 impl Session {
-    /// A session that has not begun; `read` was taken from the socket already.
+    /// A session before its handshake. `read` was read from the socket already.
     pub(super) fn new(stream: TcpStream, connection: ServerConnection, read: Vec<u8>) -> Self {
         let mut records = Records::default();
-        records.came(&read);
+        records.advance(&read);
         let state = State {
             connection,
             records,
@@ -53,20 +53,20 @@ impl Session {
         self.stream
     }
 
-    /// Does the next part of the handshake: sends what is to be sent, else reads. True when it is over.
+    /// Does the next step of the handshake: sends what is to be sent, else reads. True when it is complete.
     pub(super) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        let (mut source, mut sink) = self.split();
-        ready!(sink.poll_flush(context))?;
-        if !lock(sink.state).connection.is_handshaking() {
+        let (mut reader, mut writer) = self.split();
+        ready!(writer.poll_flush(context))?;
+        if !lock(writer.state).connection.is_handshaking() {
             return Poll::Ready(Ok(true));
         }
-        let received = ready!(source.poll_receive(context));
+        let received = ready!(reader.poll_receive(context));
         if let Err(error) = received {
-            // The alert, as far as there is room: it says why.
-            drop(sink.poll_flush(context));
+            // The alert, if the socket takes it at once: it says why.
+            drop(writer.poll_flush(context));
             return Poll::Ready(Err(error));
         }
-        if lock(source.state).is_at_end() {
+        if lock(reader.state).is_at_end() {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
         Poll::Ready(Ok(false))
@@ -76,28 +76,28 @@ impl Session {
 #[derive(Debug)]
 struct State {
     connection: ServerConnection,
-    /// How far what was read from the socket goes.
+    /// The record boundaries in what was read from the socket.
     records: Records,
-    /// Bytes that the connection has decrypted and that nobody has read.
+    /// The number of bytes that are decrypted and not read yet.
     plaintext: usize,
-    /// What was read from the socket and found no room in the connection. Empty as a rule.
+    /// What was read from the socket and rustls has not taken yet. Empty as a rule.
     unread: Vec<u8>,
-    /// It has sent its close_notify or its FIN.
+    /// The client has sent its close_notify or its FIN.
     peer_has_ended: bool,
     sent_end: bool,
-    /// A write has failed, and has taken the socket's error with it: a read finds no more than an end.
+    /// A write has failed and taken the socket's error (SO_ERROR): a read after it returns an end of stream.
     has_failed: bool,
 }
 
 impl State {
-    /// Decrypts what was read from the socket, and moves it on into `room` as far as it goes.
+    /// Decrypts what was read from the socket, into `buffer` as far as it fits.
     ///
     /// # Errors
-    /// The session is broken; an alert that says so is ready to be sent.
-    fn decrypt(&mut self, mut encrypted: &[u8], room: &mut [u8]) -> io::Result<usize> {
+    /// The session has failed; an alert is ready to be sent.
+    fn decrypt(&mut self, mut encrypted: &[u8], buffer: &mut [u8]) -> io::Result<usize> {
         let mut moved = 0;
         loop {
-            moved += self.read(room.get_mut(moved..).unwrap_or_default())?;
+            moved += self.read(buffer.get_mut(moved..).unwrap_or_default())?;
             if encrypted.is_empty() || self.peer_has_ended {
                 return Ok(moved);
             }
@@ -117,11 +117,11 @@ impl State {
         self.peer_has_ended && self.plaintext == 0
     }
 
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        if self.plaintext == 0 || room.is_empty() {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.plaintext == 0 || buffer.is_empty() {
             return Ok(0);
         }
-        let read = self.connection.reader().read(room)?;
+        let read = self.connection.reader().read(buffer)?;
         self.plaintext = self.plaintext.saturating_sub(read);
         Ok(read)
     }
@@ -130,13 +130,13 @@ impl State {
 impl Transport for Session {
     const BULK: Bulk = Bulk::Pieces;
 
-    type Reader<'a> = SessionSource<'a>;
-    type Writer<'a> = SessionSink<'a>;
+    type Reader<'a> = SessionReader<'a>;
+    type Writer<'a> = SessionWriter<'a>;
 
-    fn split(&mut self) -> (SessionSource<'_>, SessionSink<'_>) {
-        let (source, sink) = self.stream.split();
+    fn split(&mut self) -> (SessionReader<'_>, SessionWriter<'_>) {
+        let (reader, writer) = self.stream.split();
         let state = &*self.state;
-        (SessionSource { source, state }, SessionSink { sink, state })
+        (SessionReader { reader, state }, SessionWriter { writer, state })
     }
 
     fn keep_unsent_short(&mut self) {
@@ -148,56 +148,60 @@ impl Transport for Session {
     }
 
     async fn close_gently(&mut self) {
-        let (_, mut sink) = self.split();
-        let shutdown = std::future::poll_fn(|context| sink.poll_shutdown(context));
-        // Whether it is told or not, the client has to go.
-        timeout(LAST_WORDS, shutdown).await.ok();
+        let (_, mut writer) = self.split();
+        let shutdown = std::future::poll_fn(|context| writer.poll_shutdown(context));
+        // The socket is closed next, whether the client has been told or not.
+        timeout(CLOSE_NOTIFY, shutdown).await.ok();
         socket::close_gently(&self.stream).await;
     }
 }
 
-/// What the client sends, decrypted.
+/// The half that decrypts what the client sends.
 #[derive(Debug)]
-pub struct SessionSource<'a> {
-    source: ReadHalf<'a>,
+pub struct SessionReader<'a> {
+    reader: ReadHalf<'a>,
     state: &'a Mutex<State>,
 }
 
-impl SessionSource<'_> {
+impl SessionReader<'_> {
     /// Reads once from the socket, and decrypts that.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_fetch(context, &mut []).map_ok(drop)
     }
 
-    /// The same, and as much of it as there is room for.
-    fn poll_fetch(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+    /// The same, into `buffer` as far as it fits.
+    fn poll_fetch(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut state = lock(self.state);
         if !state.unread.is_empty() {
             let unread = std::mem::take(&mut state.unread);
-            return Poll::Ready(state.decrypt(&unread, room));
+            return Poll::Ready(state.decrypt(&unread, buffer));
         }
         ENCRYPTED.with_borrow_mut(|scratch| {
-            let most = MOST_READ.max(room.len());
+            let most = MOST_READ.max(buffer.len());
             if scratch.len() < most {
                 scratch.resize(most, 0);
             }
-            let mut buffer = ReadBuf::new(scratch.get_mut(..most).unwrap_or_default());
-            match ready!(AsyncRead::poll_read(Pin::new(&mut self.source), context, &mut buffer)) {
-                Ok(()) if buffer.filled().is_empty() && state.has_failed => {
+            let mut encrypted = ReadBuf::new(scratch.get_mut(..most).unwrap_or_default());
+            match ready!(AsyncRead::poll_read(
+                Pin::new(&mut self.reader),
+                context,
+                &mut encrypted
+            )) {
+                Ok(()) if encrypted.filled().is_empty() && state.has_failed => {
                     Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
                 }
-                // Nobody ends so: it was cut, by whoever.
-                Ok(()) if buffer.filled().is_empty() && state.records.is_inside() => {
+                // No TLS implementation ends inside a record: the connection was cut.
+                Ok(()) if encrypted.filled().is_empty() && state.records.is_inside() => {
                     Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()))
                 }
-                Ok(()) if buffer.filled().is_empty() => {
-                    // Without close_notify, as curl ends and whoever is killed: SSH knows by itself what is missing.
+                Ok(()) if encrypted.filled().is_empty() => {
+                    // Without close_notify, as curl ends, and a client that is killed: SSH detects what is missing.
                     state.peer_has_ended = true;
                     Poll::Ready(Ok(0))
                 }
                 Ok(()) => {
-                    state.records.came(buffer.filled());
-                    Poll::Ready(state.decrypt(buffer.filled(), room))
+                    state.records.advance(encrypted.filled());
+                    Poll::Ready(state.decrypt(encrypted.filled(), buffer))
                 }
                 Err(error) => Poll::Ready(Err(error)),
             }
@@ -205,49 +209,49 @@ impl SessionSource<'_> {
     }
 }
 
-impl Reader for SessionSource<'_> {
+impl Reader for SessionReader<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let state = lock(self.state);
         if state.plaintext > 0 || state.peer_has_ended || !state.unread.is_empty() {
             return Poll::Ready(Ok(()));
         }
         drop(state);
-        self.source.poll_readable(context)
+        self.reader.poll_readable(context)
     }
 
-    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
+    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
         let read = loop {
             let mut state = lock(self.state);
-            let read = state.read(room)?;
+            let read = state.read(buffer)?;
             if read > 0 || state.is_at_end() {
                 break read;
             }
             drop(state);
-            // It may have been a part of a record, or a message of the protocol.
-            let read = ready!(self.poll_fetch(context, room))?;
+            // What was read may be a part of a record, or a message of the TLS protocol.
+            let read = ready!(self.poll_fetch(context, buffer))?;
             if read > 0 {
                 break read;
             }
         };
-        Poll::Ready(Ok(room.get(..read).unwrap_or_default()))
+        Poll::Ready(Ok(buffer.get(..read).unwrap_or_default()))
     }
 
     async fn failed(&mut self) -> io::Error {
-        self.source.failed().await
+        self.reader.failed().await
     }
 }
 
-/// What the client is sent, to be encrypted.
+/// The half that encrypts what the client is sent.
 #[derive(Debug)]
-pub struct SessionSink<'a> {
-    sink: WriteHalf<'a>,
+pub struct SessionWriter<'a> {
+    writer: WriteHalf<'a>,
     state: &'a Mutex<State>,
 }
 
-impl SessionSink<'_> {
+impl SessionWriter<'_> {
     fn poll_send(&mut self, context: &mut Context<'_>, state: &mut State) -> Poll<io::Result<()>> {
         let mut socket = Socket {
-            sink: &mut self.sink,
+            writer: &mut self.writer,
             context,
         };
         while state.connection.wants_write() {
@@ -265,12 +269,12 @@ impl SessionSink<'_> {
     }
 }
 
-impl Writer for SessionSink<'_> {
+impl Writer for SessionWriter<'_> {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
 
-    /// What is taken is encrypted at once, and is at most 64 KiB: rustls holds no more back.
+    /// Takes at most 64 KiB, which are encrypted at once: the most that rustls buffers.
     fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let mut state = lock(self.state);
         ready!(self.poll_send(context, &mut state))?;
@@ -286,31 +290,31 @@ impl Writer for SessionSink<'_> {
         self.poll_send(context, &mut state)
     }
 
-    /// A close_notify, and the FIN behind it: some clients wait for the one, and some for the other.
+    /// Sends a close_notify, and the FIN behind it: some clients wait for the one, and some for the other.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = lock(self.state);
         if !std::mem::replace(&mut state.sent_end, true) {
             state.connection.send_close_notify();
         }
         ready!(self.poll_send(context, &mut state))?;
-        self.sink.poll_shutdown(context)
+        self.writer.poll_shutdown(context)
     }
 }
 
-/// The socket as rustls writes to it: all records that are ready in one writev(2).
+/// The socket as a `Write` for rustls: all records that are ready leave in one writev(2).
 struct Socket<'a, 'b, 'c> {
-    sink: &'a mut WriteHalf<'b>,
+    writer: &'a mut WriteHalf<'b>,
     context: &'a mut Context<'c>,
 }
 
 impl Write for Socket<'_, '_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        or_would_block(AsyncWrite::poll_write(Pin::new(self.sink), self.context, bytes))
+        or_would_block(AsyncWrite::poll_write(Pin::new(self.writer), self.context, bytes))
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         or_would_block(AsyncWrite::poll_write_vectored(
-            Pin::new(self.sink),
+            Pin::new(self.writer),
             self.context,
             slices,
         ))
@@ -337,7 +341,7 @@ thread_local! {
     static ENCRYPTED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Four records at once, or as many as there is room for: rustls by itself reads 4 KiB at a time.
+/// The least that is read from the socket at once, in bytes: four records. rustls by itself reads 4 KiB.
 const MOST_READ: usize = 64 * 1024;
-/// How long a close_notify may wait for room.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a close_notify may take to be sent.
+const CLOSE_NOTIFY: Duration = Duration::from_secs(1);

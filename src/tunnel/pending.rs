@@ -10,7 +10,7 @@ use super::Shared;
 use super::record::{Id, Record};
 use crate::connect::Exchange;
 use crate::limits::clients::Client;
-use crate::limits::unfinished::{Membership, Ticket, Unfinished};
+use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
 use crate::net::proxy_header::Addresses;
 use crate::net::transport::Transport;
 use crate::outcome::{Denial, Refusal};
@@ -45,7 +45,8 @@ pub(super) struct Unknown;
 #[derive(Clone, Copy, Debug)]
 struct Age {
     since: Instant,
-    ticket: Ticket,
+    /// The number of the connection or request.
+    number: u64,
 }
 
 impl<'a> Pending<'a, Unknown> {
@@ -55,7 +56,7 @@ impl<'a> Pending<'a, Unknown> {
         let age = Age::new(id);
         Self {
             shared,
-            record: Record::open(&shared.metrics, id, peer, age.since),
+            record: Record::open(shared.telemetry(), id, peer, age.since),
             origin: Unknown,
             age,
         }
@@ -149,7 +150,7 @@ impl<O: Whose> Pending<'_, O> {
         if refusal == Refusal::Crowded {
             return;
         }
-        let membership = self.join(self.age);
+        let membership = self.join(self.age, Standing::Refused);
         tokio::select! {
             // First: its first poll sends the end of stream.
             biased;
@@ -165,16 +166,21 @@ impl<O: Whose> Pending<'_, O> {
     }
 
     async fn overdue(&self, age: Age) -> Refusal {
-        let membership = self.join(age);
+        let (standing, evicted) = match self.origin.admission() {
+            Ok(()) => (Standing::Welcome, Refusal::Crowded),
+            Err(refusal) => (Standing::Refusable, refusal),
+        };
+        let membership = self.join(age, standing);
         tokio::select! {
             () = sleep_until(age.since + self.shared.connect.head) => Refusal::HeadTimeout,
-            () = membership.evicted() => Refusal::Crowded,
+            () = membership.evicted() => evicted,
             () = self.shared.drain.clone().stopped() => Refusal::Draining,
         }
     }
 
-    fn join(&self, age: Age) -> Membership<'_> {
-        Membership::join([Some(&self.shared.unfinished), self.origin.unfinished()], age.ticket)
+    fn join(&self, Age { number, .. }: Age, standing: Standing) -> Membership<'_> {
+        let sets = [Some(&self.shared.unfinished), self.origin.unfinished()];
+        Membership::join(sets, Ticket { standing, number })
     }
 }
 
@@ -183,7 +189,7 @@ impl Age {
     fn new(id: Id) -> Self {
         Self {
             since: Instant::now(),
-            ticket: Ticket(id.number),
+            number: id.number,
         }
     }
 }
@@ -192,16 +198,26 @@ impl Age {
 pub(super) trait Whose {
     /// The client's unfinished connections, if it is known.
     fn unfinished(&self) -> Option<&Unfinished>;
+    /// Whether its request may be served, as far as that is known.
+    fn admission(&self) -> Result<(), Refusal>;
 }
 
 impl Whose for Unknown {
     fn unfinished(&self) -> Option<&Unfinished> {
         None
     }
+
+    fn admission(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
 }
 
 impl Whose for Origin {
     fn unfinished(&self) -> Option<&Unfinished> {
         Some(&self.client.unfinished)
+    }
+
+    fn admission(&self) -> Result<(), Refusal> {
+        self.admission
     }
 }

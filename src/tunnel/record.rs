@@ -9,8 +9,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::{Level, event};
 
+pub use self::access_log::AccessLog;
+pub use self::line::ACCESS;
+use self::line::Line;
 use crate::allowlist::Target;
 use crate::authority::Authority;
 use crate::direction::Direction;
@@ -20,6 +22,9 @@ use crate::outcome::{Close, Outcome, Reason, Refusal, Side};
 use crate::relay::meter::Meter;
 use crate::ssh::identification::Software;
 use crate::tls::{self, Identity, Peer, Tls};
+
+mod access_log;
+mod line;
 
 /// The source of tunnel ids. A random prefix for each process keeps those of replicas apart in a shared log.
 #[derive(Debug)]
@@ -83,11 +88,20 @@ impl Drop for Connection<'_> {
     }
 }
 
+/// The metrics and the access log, which account for connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Telemetry<'a> {
+    /// The process's metrics.
+    pub metrics: &'a Metrics,
+    /// The process's access log.
+    pub access_log: &'a AccessLog,
+}
+
 /// The account of what may become a tunnel: a connection from its accept on, or a request on an HTTP/2 connection. Its
 /// drop writes the counts and the access line, so that a panic is accounted for too.
 #[derive(Debug)]
 pub struct Record<'a> {
-    metrics: &'a Metrics,
+    telemetry: Telemetry<'a>,
     id: Id,
     peer: SocketAddr,
     client: SocketAddr,
@@ -112,23 +126,23 @@ pub struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// The record of a connection that was accepted at that moment.
-    pub fn open(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
-        let mut record = Self::begin(metrics, id, peer, accepted);
-        record.connection = Some(Connection::open(metrics));
+    pub fn open(telemetry: Telemetry<'a>, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
+        let mut record = Self::begin(telemetry, id, peer, accepted);
+        record.connection = Some(Connection::open(telemetry.metrics));
         record
     }
 
     /// The record of a request on this HTTP/2 connection, which begins now.
     pub fn request(&self, id: Id) -> Box<Self> {
-        let mut request = Self::begin(self.metrics, id, self.peer, Instant::now());
+        let mut request = Self::begin(self.telemetry, id, self.peer, Instant::now());
         request.client = self.client;
         request.tls.clone_from(&self.tls);
         request
     }
 
-    fn begin(metrics: &'a Metrics, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
+    fn begin(telemetry: Telemetry<'a>, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
         Box::new(Self {
-            metrics,
+            telemetry,
             id,
             peer,
             client: peer,
@@ -166,7 +180,7 @@ impl<'a> Record<'a> {
 
     /// The TLS session, with the client's identity if it has shown a certificate.
     pub fn set_tls(&mut self, accepted: &tls::Accepted) {
-        self.metrics.tls_accepted(accepted);
+        self.telemetry.metrics.tls_accepted(accepted);
         self.tls = Some(Arc::clone(&accepted.peer));
     }
 
@@ -193,7 +207,7 @@ impl<'a> Record<'a> {
 
     /// The end of the dial, which took that long.
     pub fn dialled(&mut self, took: Duration, result: Result<&Upstream, &Refusal>) {
-        self.metrics.dial_duration.observe(took.as_secs_f64());
+        self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
         self.dial_ms = millis(took);
         self.upstream = result.ok().map(|upstream| upstream.address);
     }
@@ -207,12 +221,13 @@ impl<'a> Record<'a> {
     /// The record of the tunnel that the answered request has become.
     pub fn established(mut self: Box<Self>, target: &Target) -> TunnelRecord<'a> {
         let now = Instant::now();
-        self.metrics.answered(None);
-        self.metrics
+        self.telemetry.metrics.answered(None);
+        self.telemetry
+            .metrics
             .handshake_duration
             .observe((now - self.accepted).as_secs_f64());
         self.established = Some(now);
-        let series = Arc::clone(target.series(self.metrics));
+        let series = Arc::clone(target.series(self.telemetry.metrics));
         series.tunnels_active.inc();
         TunnelRecord {
             meter: Meter::new(Arc::clone(&series.totals)),
@@ -236,12 +251,16 @@ impl<'a> Record<'a> {
         let outcome = self.outcome.unwrap_or(lost);
         match self.established {
             Some(established) => {
-                self.metrics.closed(outcome);
-                self.metrics.tunnel_duration.observe((now - established).as_secs_f64());
+                self.telemetry.metrics.closed(outcome);
+                self.telemetry
+                    .metrics
+                    .tunnel_duration
+                    .observe((now - established).as_secs_f64());
             }
             None => {
-                self.metrics.answered(Some(outcome));
-                self.metrics
+                self.telemetry.metrics.answered(Some(outcome));
+                self.telemetry
+                    .metrics
                     .handshake_duration
                     .observe((now - self.accepted).as_secs_f64());
             }
@@ -249,45 +268,25 @@ impl<'a> Record<'a> {
         self.write_line(outcome);
     }
 
-    /// The access line: every field every time, so that a log pipeline needs no cases. Their names are an interface.
     fn write_line(&self, outcome: Outcome) {
         let [client_software, target_software] = &*self.software;
-        macro_rules! line {
-            ($level:expr) => {
-                event!(
-                    target: ACCESS,
-                    $level,
-                    client.address = %self.client.ip(),
-                    client.port = self.client.port(),
-                    network.peer.address = %self.peer.ip(),
-                    tls.version = self.tls.as_ref().map_or("", |peer| peer.version),
-                    tls.client.subject = self.identity().map_or("", |identity| &identity.subject),
-                    tls.client.names = self.identity().map(|identity| identity.alternative_names.join(",")).unwrap_or_default(),
-                    http.version = self.http,
-                    server.address = self.authority.as_ref().map_or("", Authority::host),
-                    server.port = self.authority.as_ref().map_or(0, Authority::port),
-                    client.software = %OrEmpty(client_software.get()),
-                    upstream.address = %OrEmpty(self.upstream),
-                    upstream.software = %OrEmpty(target_software.get()),
-                    target.namespace = self.target.as_ref().map_or("", |target| &target.id().namespace),
-                    target.service = self.target.as_ref().map_or("", |target| &target.id().service),
-                    status = outcome.status(),
-                    reason = outcome.reason(),
-                    closed_by = outcome.by().label(),
-                    bytes_sent = self.sent,
-                    bytes_received = self.received,
-                    duration_ms = millis(self.accepted.elapsed()),
-                    dial_ms = self.dial_ms,
-                    tunnel_id = %self.id,
-                )
-            };
-        }
-        // DEBUG: a load balancer's port probes would drown the rest.
-        if outcome == Outcome::Refused(Refusal::NoRequest) {
-            line!(Level::DEBUG);
-        } else {
-            line!(Level::INFO);
-        }
+        self.telemetry.access_log.write(&Line {
+            addresses: Some([self.client.ip(), self.peer.ip()]),
+            client_port: self.client.port(),
+            tls: self.tls.as_deref(),
+            http: self.http,
+            authority: self.authority.as_ref(),
+            software: [client_software.get(), target_software.get()],
+            upstream: self.upstream,
+            target: self.target.as_deref(),
+            outcome,
+            sent: self.sent,
+            received: self.received,
+            duration_ms: millis(self.accepted.elapsed()),
+            dial_ms: self.dial_ms,
+            id: Some(self.id),
+            count: 1,
+        });
     }
 }
 
@@ -315,7 +314,7 @@ impl TunnelRecord<'_> {
 
     /// The SSH software of one side, from its identification.
     pub fn identified(&self, side: Side, software: Software) {
-        self.connection.metrics.identified(side, software.family());
+        self.connection.telemetry.metrics.identified(side, software.family());
         let [client, target] = &*self.connection.software;
         let said = match side {
             Side::Client => client,
@@ -336,18 +335,6 @@ impl Drop for TunnelRecord<'_> {
         self.connection.sent = self.meter.bytes(Direction::Download);
         self.connection.received = self.meter.bytes(Direction::Upload);
         self.series.tunnels_active.dec();
-    }
-}
-
-/// The tracing target of access lines, which separates them from messages.
-pub const ACCESS: &str = "access";
-
-/// Displays nothing for `None`.
-struct OrEmpty<T>(Option<T>);
-
-impl<T: fmt::Display> fmt::Display for OrEmpty<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |value| value.fmt(f))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::record::Ids;
+use super::record::{AccessLog, Ids, Telemetry};
 use crate::allowlist::Allowlist;
 use crate::connect;
 use crate::drain::Drain;
@@ -23,6 +23,8 @@ pub struct Shared {
     pub allowlist: Arc<Allowlist>,
     /// The process's metrics.
     pub metrics: Metrics,
+    /// The access log.
+    pub access_log: AccessLog,
     /// The phase of the drain.
     pub drain: Drain,
     /// The pipes and buffers of the relays.
@@ -47,4 +49,14 @@ pub struct Shared {
     pub identification: identification::Options,
     /// The timeouts of a relay.
     pub relay: relay::Options,
+}
+
+impl Shared {
+    /// The metrics and the access log, which account for connections.
+    pub(super) fn telemetry(&self) -> Telemetry<'_> {
+        Telemetry {
+            metrics: &self.metrics,
+            access_log: &self.access_log,
+        }
+    }
 }

@@ -42,7 +42,7 @@ const OWNERS: [(&str, &[&str]); 23] = [
     ("k8s_openapi", &["kubernetes"]),
     ("kube", &["kubernetes"]),
     ("prometheus", &["metrics"]),
-    ("rustix", &["client", "kubernetes", "limits", "net", "relay"]),
+    ("rustix", &["client", "kubernetes", "limits", "metrics", "net", "relay"]),
     ("rustls", &["client", "tls"]),
     ("rustls_native_certs", &["client"]),
     ("serde_json", &["app", "config", "kubernetes"]),

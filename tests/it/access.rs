@@ -36,6 +36,7 @@ fn fields(client: Value) -> Value {
         "duration_ms": null,
         "dial_ms": null,
         "tunnel_id": null,
+        "count": 1,
     });
     merged(every, client)
 }

@@ -1,17 +1,18 @@
 //! The admin port: its pages, every metric with its type and labels, and what they count.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Target};
 use crate::harness::{allow, eventually, request};
+use rustix::time::{ClockId, clock_gettime};
 use switchboard::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 28] = [
+const METRICS: [(&str, &str, &[&str]); 30] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -36,10 +37,12 @@ const METRICS: [(&str, &str, &[&str]); 28] = [
     ("switchboard_tunnel_duration_seconds", "histogram", &[]),
     ("switchboard_accept_paused_total", "counter", &[]),
     ("switchboard_pipes_in_use", "gauge", &[]),
+    ("switchboard_relay_engine", "gauge", &["engine"]),
     ("switchboard_allowlist_targets", "gauge", &[]),
     ("switchboard_allowlist_last_sync_timestamp_seconds", "gauge", &[]),
     ("switchboard_allowlist_name_conflicts", "gauge", &[]),
     ("switchboard_allowlist_shrink_held", "gauge", &[]),
+    ("switchboard_allowlist_namespaces_forbidden", "gauge", &[]),
     ("switchboard_annotation_errors_total", "counter", &[]),
     ("switchboard_draining", "gauge", &[]),
     ("switchboard_tls_handshakes_total", "counter", &["resumed", "version"]),
@@ -119,6 +122,22 @@ fn each_ending_of_a_tunnel_shows_zero_before_its_first() {
     for direction in ["upload", "download"] {
         let series = format!("switchboard_throttled_seconds_total{{direction=\"{direction}\"}}");
         assert_eq!(page.values.get(&series), Some(&0.0), "{series}");
+    }
+}
+
+/// The proxy is a part of this process: the processor time of both is the same.
+#[test]
+fn the_processor_time_is_exact() {
+    let used = || {
+        let used = clock_gettime(ClockId::ProcessCPUTime);
+        Duration::try_from(used).unwrap().as_secs_f64()
+    };
+    let proxy = Proxy::start("");
+    for _ in 0..3 {
+        let before = used();
+        let shown = proxy.scrape().values["process_cpu_seconds_total"];
+        let after = used();
+        assert!((before..after).contains(&shown), "{shown} is not in {before}..{after}");
     }
 }
 

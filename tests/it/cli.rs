@@ -8,6 +8,7 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
 use crate::harness::{allow, refusal};
+use rustix::process::geteuid;
 use tempfile::TempDir;
 
 /// The exit status and all that was printed on stdout and stderr.
@@ -82,7 +83,7 @@ fn check_prints_the_format_of_the_file_as_json_schema() {
 fn faulty_usage_or_settings_end_with_status_2() {
     let faulty = Settings::new("unknown: 1\n");
     let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    let table: [(&[&str], &str); 13] = [
+    let table: [(&[&str], &str); 14] = [
         (&[], "Usage"),
         (&["dance"], "dance"),
         (&["check"], "--config"),
@@ -96,6 +97,7 @@ fn faulty_usage_or_settings_end_with_status_2() {
         (&["serve", "--config", faulty.path()], "line 3: unknown: unknown key"),
         (&["serve", "--config", "/nonexistent"], "cannot read /nonexistent"),
         (&["serve", "--log", "a=b=c"], "--log"),
+        (&["serve", "--log-format", "xml"], "--log-format"),
     ];
     for (arguments, told) in table {
         // The ports, so that one that starts against all expectations does no harm.
@@ -111,6 +113,7 @@ fn faulty_usage_or_settings_end_with_status_2() {
         ("SWITCHBOARD_ALLOW", "here"),
         ("SWITCHBOARD_CONFIG", "/nonexistent"),
         ("SWITCHBOARD_LOG", "a=b=c"),
+        ("SWITCHBOARD_LOG_FORMAT", "xml"),
     ] {
         let mut command = switchboard(&["serve"]);
         command.env("SWITCHBOARD_LISTEN", "127.0.0.1:0");
@@ -129,6 +132,39 @@ fn a_port_in_use_ends_with_status_1() {
         assert_eq!((status, stdout.as_str()), (1, ""), "{stderr}");
         assert!(stderr.contains(&format!("cannot listen on {taken}")), "{stderr}");
         assert!(stderr.contains("in use"), "{stderr}");
+    }
+}
+
+/// It takes ten besides the first: four workers, and six of its parts.
+#[test]
+fn without_a_thread_for_each_of_its_parts_it_ends_with_one_line_and_status_1() {
+    let is_root = geteuid().is_root();
+    for limit in 1..=10 {
+        // The limit is one of a user, and does not apply to root. Nothing else runs as the user of this number.
+        let user: &[&str] = match is_root {
+            // With the capability to read where the binary is, even in a folder of root's.
+            true => &[
+                "setpriv",
+                "--reuid=54321",
+                "--regid=54321",
+                "--clear-groups",
+                "--inh-caps=+dac_override",
+                "--ambient-caps=+dac_override",
+            ],
+            false => &["env"],
+        };
+        let mut command = Command::new(user[0]);
+        command.args(&user[1..]);
+        command.args(["bash", "-c", &format!("ulimit -u {limit} && exec \"$0\" \"$@\"")]);
+        command.arg(switchboard(&[]).get_program());
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.env("TOKIO_WORKER_THREADS", "4");
+        let (status, stdout, stderr) = run(command);
+        assert_eq!((status, stdout.as_str()), (1, ""), "{limit}: {stderr}");
+        assert!(
+            stderr.starts_with("switchboard: cannot start ") && stderr.lines().count() == 1,
+            "{limit}: {stderr}"
+        );
     }
 }
 
@@ -234,6 +270,8 @@ fn help_lists_the_commands_and_options() {
         "SWITCHBOARD_ADMIN",
         "SWITCHBOARD_ALLOW",
         "SWITCHBOARD_LOG",
+        "--log-format",
+        "SWITCHBOARD_LOG_FORMAT",
         "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut",
     ] {
         assert!(stdout.contains(told), "{told:?} in {stdout}");

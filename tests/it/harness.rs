@@ -8,7 +8,7 @@ pub(crate) mod peer;
 pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod proxy;
-#[expect(dead_code, reason = "shared with the soak, which needs more of it")]
+pub(crate) mod seccomp;
 pub(crate) mod stream;
 pub(crate) mod target;
 

@@ -6,6 +6,7 @@
 mod api;
 mod changes;
 mod cluster;
+mod forbidden;
 mod guards;
 mod history;
 mod lab;

@@ -1,7 +1,7 @@
 //! The PROXY protocol: whose header is believed, what becomes of the others, and what HAProxy and we make of each
 //! other.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
@@ -119,9 +119,12 @@ fn a_header_from_an_untrusted_address_is_refused() {
     let target = Target::listen();
     let mut server = server(&trusting("10.0.0.0/8"), target.address());
     let spoofed = format!("PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n{}", request("a:22"));
-    for bytes in [spoofed.as_str(), &request("a:22"), ""] {
-        let mut peer = server.client(bytes);
-        let own = known("127.0.0.1", peer.address().port().into());
+    // An address each: the refusals of one would share a line.
+    for (number, bytes) in [(1, spoofed.as_str()), (2, &request("a:22")), (3, "")] {
+        let mut peer = Peer::connect_from(Ipv4Addr::new(127, 0, 0, number), server.public());
+        peer.send(bytes);
+        let address = format!("127.0.0.{number}");
+        let own = (address.clone(), peer.address().port().into(), address);
         let phrase = "only a trusted load balancer may connect here";
         assert_eq!(peer.rest_as_text(), refusal(403, phrase, "http_request_denied", ""));
         let line = server.process.stdout.next().unwrap();

@@ -61,6 +61,7 @@ fn every_metric_has_a_row_and_no_other() {
     let target = metrics.target("namespace", "service");
     metrics.answered(None);
     metrics.watch_may_fail("kind");
+    metrics.endpoint_may_fail("reason");
     metrics.tls_expiries(&[Expiry {
         certificate: "tls.crt".to_owned(),
         timestamp: 1,

@@ -6,6 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::harness::loopback::{Part, Rig, SETUPS, Wires, play, play_and_reset, reset};
+use crate::harness::seccomp::{Call, ERRORS, refusing};
 use proptest::prelude::*;
 use rustix::net::{SendFlags, send};
 use switchboard::direction::Direction;
@@ -62,44 +63,88 @@ fn reset_by(by: Side) -> Close {
     }
 }
 
+/// What both sides of a tunnel do that ends in order.
+#[derive(Clone, Debug)]
+struct Course {
+    early: Vec<u8>,
+    client: Part,
+    target: Part,
+    /// The receive buffer of both.
+    room: Option<u32>,
+}
+
+fn course() -> impl Strategy<Value = Course> {
+    let early = proptest::collection::vec(any::<u8>(), 0..20_000);
+    (early, part(), part(), 0..3, room()).prop_map(|(early, client, target, last, room)| Course {
+        early,
+        client: Part {
+            finishes_last: last == 1,
+            ..client
+        },
+        target: Part {
+            finishes_last: last == 2,
+            ..target
+        },
+        room,
+    })
+}
+
+/// Relays both streams, to the byte.
+fn follows(course: &Course, rig: &Rig) -> Result<(), TestCaseError> {
+    let (close, (at_client, at_target)) = block_on(async {
+        let wires = Wires::with(course.early.clone(), course.room).await;
+        rig.carry(wires, pending(), async |mut client, mut target| {
+            let (in_client, in_target) = (Cell::new(0), Cell::new(0));
+            tokio::join!(
+                play(&mut client, &course.client, &in_client),
+                play(&mut target, &course.target, &in_target),
+            )
+        })
+        .await
+    });
+    let upload = [course.early.as_slice(), &course.client.stream()].concat();
+    prop_assert!(at_target.received == upload, "{rig:?} upload");
+    prop_assert!(at_client.received == course.target.stream(), "{rig:?} download");
+    prop_assert!(at_target.end.is_ok() && at_client.end.is_ok());
+    prop_assert_eq!(rig.totals.bytes(Direction::Upload), upload.len() as u64);
+    prop_assert_eq!(rig.meter.bytes(Direction::Upload), upload.len() as u64);
+    prop_assert_eq!(rig.meter.bytes(Direction::Download), course.target.bytes as u64);
+    prop_assert_eq!(rig.resources.pipes_in_use(), 0);
+    prop_assert_eq!(close.reason, Reason::Eof);
+    match (course.client.finishes_last, course.target.finishes_last) {
+        (true, _) => prop_assert_eq!(close.by, Side::Target),
+        (_, true) => prop_assert_eq!(close.by, Side::Client),
+        _ => prop_assert_ne!(close.by, Side::Proxy),
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
     fn both_streams_arrive_whole_and_are_counted_to_the_byte(
-        early in proptest::collection::vec(any::<u8>(), 0..20_000),
-        parts in (part(), part()),
-        last in 0..3,
-        room in room(),
+        course in course(),
     ) {
-        let (mut client_part, mut target_part) = parts;
-        client_part.finishes_last = last == 1;
-        target_part.finishes_last = last == 2;
         for setup in SETUPS {
-            let rig = Rig::new(setup);
-            let (close, (at_client, at_target)) = block_on(async {
-                let wires = Wires::with(early.clone(), room).await;
-                rig.carry(wires, pending(), async |mut client, mut target| {
-                    let (in_client, in_target) = (Cell::new(0), Cell::new(0));
-                    tokio::join!(
-                        play(&mut client, &client_part, &in_client),
-                        play(&mut target, &target_part, &in_target),
-                    )
-                }).await
-            });
-            let upload = [early.as_slice(), &client_part.stream()].concat();
-            prop_assert!(at_target.received == upload, "{setup:?} upload");
-            prop_assert!(at_client.received == target_part.stream(), "{setup:?} download");
-            prop_assert!(at_target.end.is_ok() && at_client.end.is_ok());
-            prop_assert_eq!(rig.totals.bytes(Direction::Upload), upload.len() as u64);
-            prop_assert_eq!(rig.meter.bytes(Direction::Upload), upload.len() as u64);
-            prop_assert_eq!(rig.meter.bytes(Direction::Download), target_part.bytes as u64);
-            prop_assert_eq!(rig.resources.pipes_in_use(), 0);
-            prop_assert_eq!(close.reason, Reason::Eof);
-            match last {
-                1 => prop_assert_eq!(close.by, Side::Target),
-                2 => prop_assert_eq!(close.by, Side::Client),
-                _ => prop_assert_ne!(close.by, Side::Proxy),
+            follows(&course, &Rig::new(setup))?;
+        }
+    }
+
+    #[test]
+    fn both_streams_arrive_whole_where_the_system_refuses_to_splice(
+        course in course(),
+        below in 1_u32..=1 << 20,
+        error in proptest::sample::select(ERRORS.to_vec()),
+    ) {
+        for call in [Call::Splice, Call::SpliceBelow(below), Call::SpliceBelow(1 << 20), Call::Pipe2] {
+            for engine in [Engine::Splice, Engine::Adaptive] {
+                let rig = Rig::new((engine, 4));
+                refusing(call, error, || follows(&course, &rig))?;
+                // By the first byte, or by the end of the stream.
+                if engine == Engine::Splice && matches!(call, Call::Splice | Call::Pipe2) {
+                    prop_assert!(!rig.resources.splices());
+                }
             }
         }
     }

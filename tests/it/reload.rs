@@ -1,9 +1,11 @@
 //! SIGHUP: targets come and go, limits change under tunnels that run, and a file with faults changes nothing.
 
 use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::harness::ports::Ports;
-use crate::harness::process::{Server, Settings, switchboard};
+use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::{Blackhole, Target};
 use crate::harness::{allow, refusal, request};
 use rustix::process::Signal;
@@ -12,6 +14,46 @@ fn reload(server: &mut Server) {
     server.process.signal(Signal::HUP);
     server.process.stderr.find("configuration reloaded");
 }
+
+/// A file that another process opens only when this is dropped, like one on a mount that hangs: a write lease (fcntl(2)),
+/// which the kernel revokes after 45 s (`/proc/sys/fs/lease-break-time`).
+struct Lease {
+    holder: Process,
+    since: Instant,
+}
+
+impl Lease {
+    fn take(path: &str) -> Self {
+        let mut command = Command::new("python3");
+        command.args(["-c", LEASE, path]);
+        let mut holder = Process::spawn(command);
+        holder.stdout.find("taken");
+        Self {
+            holder,
+            since: Instant::now(),
+        }
+    }
+
+    /// Waits until another process waits for the file.
+    fn expect_open(&mut self) {
+        self.holder.stdout.find("opened");
+    }
+
+    /// The file still cannot be opened.
+    fn expect_held(self) {
+        assert!(self.since.elapsed() < Duration::from_secs(40));
+    }
+}
+
+const LEASE: &str = "
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, lambda *_: print('opened', flush=True))
+file = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('taken', flush=True)
+while True:
+    signal.pause()
+";
 
 fn not_allowed() -> String {
     refusal(403, "the target is not on the allowlist", "http_request_denied", "")
@@ -202,4 +244,76 @@ fn flags_hold_across_reloads_and_a_needed_restart_is_logged() {
     server.process.stderr.find("configuration reloaded");
     server.tunnel("flag:22", &flag);
     assert_eq!(server.answer("file:22"), not_allowed());
+}
+
+#[test]
+fn a_signal_to_stop_is_heard_while_a_reload_waits_for_its_file() {
+    let target = Target::listen();
+    let settings = Settings::new(&(allow(&[("devbox:22", target.address())]) + "drain: {delay: 0s}\n"));
+    let mut server = Server::with(&settings);
+    let mut lease = Lease::take(settings.path());
+    server.process.signal(Signal::HUP);
+    lease.expect_open();
+    server.tunnel("devbox:22", &target);
+    server.settles("connections_active", 0.0);
+    server.process.signal(Signal::TERM);
+    assert_eq!(server.process.exit_status(), 0);
+    lease.expect_held();
+}
+
+#[test]
+fn a_signal_to_stop_is_heard_while_the_start_waits_for_its_file() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let settings = Settings::new("");
+        let mut lease = Lease::take(settings.path());
+        let mut process = Process::spawn(switchboard(&["serve", "--config", settings.path()]));
+        lease.expect_open();
+        process.signal(signal);
+        assert_eq!(process.exit_status(), 0);
+        lease.expect_held();
+    }
+}
+
+#[test]
+fn reloads_that_are_asked_for_during_another_one_are_one_after_it() {
+    let (old, new) = (Target::listen(), Target::listen());
+    let settings = Settings::new(&(allow(&[("old:22", old.address())]) + "drain: {delay: 0s}\n"));
+    let mut server = Server::with(&settings);
+    let mut lease = Lease::take(settings.path());
+    server.process.signal(Signal::HUP);
+    lease.expect_open();
+    settings.replace(&(allow(&[("new:22", new.address())]) + "drain: {delay: 0s}\n"));
+    for _ in 0..3 {
+        server.process.signal(Signal::HUP);
+        // The process is told of each: a pending signal absorbs the next ones.
+        server.process.stderr.find("asked for again");
+    }
+    drop(lease);
+    server.process.stderr.find("configuration reloaded");
+    server.process.stderr.find("configuration reloaded");
+    server.tunnel("new:22", &new);
+    server.process.signal(Signal::TERM);
+    assert_eq!(server.process.exit_status(), 0);
+    let rest = server.process.stderr.rest();
+    assert!(!rest.iter().any(|line| line.contains("reloaded")), "{rest:#?}");
+}
+
+#[test]
+fn a_file_that_is_not_read_in_time_changes_nothing_and_the_next_reload_does_not_wait_for_it() {
+    let (old, new) = (Target::listen(), Target::listen());
+    let settings = Settings::new(&allow(&[("old:22", old.address())]));
+    let mut server = Server::with(&settings);
+    let lease = Lease::take(settings.path());
+    server.process.signal(Signal::HUP);
+    server.process.stderr.find("not read within 10s");
+    server.settles("config_reload_failures_total", 1.0);
+    server.settles("config_last_reload_successful", 0.0);
+    settings.replace(&allow(&[("new:22", new.address())]));
+    reload(&mut server);
+    server.settles("config_last_reload_successful", 1.0);
+    server.tunnel("new:22", &new);
+    // What the first one reads at last is out of date.
+    drop(lease);
+    server.tunnel("new:22", &new);
+    assert_eq!(server.answer("old:22"), not_allowed());
 }

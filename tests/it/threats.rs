@@ -28,7 +28,7 @@ use switchboard::limits::{Limits, TargetCaps, TargetLimits};
 use switchboard::metrics::Metrics;
 use switchboard::relay::Resources;
 use switchboard::tls::{self, Tls};
-use switchboard::tunnel::record::Ids;
+use switchboard::tunnel::record::{AccessLog, Ids};
 use switchboard::tunnel::{self, Port, Shared};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -128,6 +128,7 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
     let shared = Shared {
         allowlist,
         metrics: Metrics::new().unwrap(),
+        access_log: AccessLog::default(),
         drain,
         resources: Resources::new(4),
         clients: Clients::new(limits.client, burst, limits.caps.client),

@@ -41,7 +41,7 @@ impl AsyncRead for TruncationDetector {
                 "it ended in the middle of a TLS record",
             )));
         }
-        self.records.came(received);
+        self.records.advance(received);
         Poll::Ready(Ok(()))
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::config::form::{BRIEF_TIMEOUT, Form, PATH, Schema};
 use crate::config::section::{Field, Section};
-use crate::tls::{ClientAuth, Pair, Part, Settings};
+use crate::tls::{CertificatePaths, ClientAuth, Part, Settings};
 
 /// Reads the section, and checks the files that it names.
 pub(super) fn read(section: &mut Section<'_>) -> Settings {
@@ -63,8 +63,8 @@ struct PairField<'a> {
 }
 
 impl PairField<'_> {
-    fn paths(&self) -> Pair {
-        Pair {
+    fn paths(&self) -> CertificatePaths {
+        CertificatePaths {
             cert: self.cert.path.clone(),
             key: self.key.path.clone(),
         }

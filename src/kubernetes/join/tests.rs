@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::*;
 use crate::allowlist::Suffixes;
 use crate::kubernetes::guards::Guards;
-use crate::kubernetes::model::{Endpoint, SlicePort, State};
+use crate::kubernetes::model::{Endpoint, SlicePort, State, Unusable};
 use crate::limits::Limits;
 
 fn rules() -> Rules {
@@ -52,6 +52,7 @@ fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> Slice {
             number: port,
         }]),
         endpoints: endpoints.iter().map(endpoint).collect(),
+        unusable: None,
     }
 }
 
@@ -180,6 +181,63 @@ fn a_headless_service_without_ports_is_dialled_at_22() {
     portless.ports = Box::default();
     put_slice(&mut join, "n", "s", portless);
     assert_eq!(addresses(set(&join.settle())), ["10.0.0.1:22"]);
+}
+
+#[test]
+fn a_slice_that_cannot_work_is_noted_once_with_its_fault() {
+    let ssh = || vec!["ssh".into()];
+    let table = [
+        (
+            Unusable {
+                address_type: true,
+                ..Unusable::default()
+            },
+            Some(EndpointFault::AddressType),
+        ),
+        (
+            Unusable {
+                address: true,
+                ..Unusable::default()
+            },
+            Some(EndpointFault::Address),
+        ),
+        (
+            Unusable {
+                port_numbers: ssh(),
+                ..Unusable::default()
+            },
+            Some(EndpointFault::PortNumber),
+        ),
+        (
+            Unusable {
+                protocols: ssh(),
+                ..Unusable::default()
+            },
+            Some(EndpointFault::Protocol),
+        ),
+        // A port beside it, such as DNS by UDP, is none of its business.
+        (
+            Unusable {
+                protocols: vec!["dns".into()],
+                ..Unusable::default()
+            },
+            None,
+        ),
+    ];
+    for (unusable, fault) in table {
+        let mut join = Join::new(rules());
+        let mut faulty = slice("a", 22, &[]);
+        faulty.ports = Box::default();
+        faulty.unusable = Some(Box::new(unusable));
+        join.put(key("n", "a-1"), Object::Slice(Box::new(faulty)));
+        assert_eq!(join.settle().notes, [], "no Service asks for it");
+        put_service(&mut join, "n", "a", service(22));
+        let notes = join.settle().notes;
+        let expected = fault.map(|fault| Note::SliceUnusable(key("n", "a"), "a-1".into(), fault));
+        assert_eq!(notes.get(1), expected.as_ref());
+        put_service(&mut join, "n", "a", service(23));
+        assert_eq!(join.settle().notes, [], "it was noted before");
+    }
 }
 
 #[test]

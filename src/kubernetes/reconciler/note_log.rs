@@ -39,6 +39,10 @@ impl NoteLog {
                 let class = class.name();
                 warn!(%service, %address, class, "the endpoint is not dialled: its address is not allowed");
             }
+            Note::SliceUnusable(service, slice, fault) => {
+                let fault = fault.sentence();
+                warn!(%service, %slice, "the EndpointSlice cannot be used as it is: {fault}");
+            }
             Note::ExternalName(service) => info!(%service, "an ExternalName Service is never on the allowlist"),
             Note::NameConflict { loser, winner, name } => {
                 warn!(%name, service = %loser, %winner, "two Services claim one name, and the older one has it");

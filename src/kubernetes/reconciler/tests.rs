@@ -1,7 +1,6 @@
 //! Events in, allowlist and metrics out.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::advance;
 
@@ -22,6 +21,11 @@ struct Stage {
 }
 
 fn stage(snapshot: Option<PathBuf>) -> Stage {
+    stage_of(&Options::default(), snapshot)
+}
+
+/// The same for other options.
+fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
     let (writer, allowlist) = Writer::new();
     writer.await_services();
     let metrics = Metrics::new().unwrap();
@@ -29,8 +33,8 @@ fn stage(snapshot: Option<PathBuf>) -> Stage {
         writer,
         metrics: metrics.clone(),
     };
-    let rules = Rules::new(&Options::default(), &Limits::default());
-    let feeds = sources(&Options::default()).into_iter().map(Feed::new).collect();
+    let rules = Rules::new(options, &Limits::default());
+    let feeds = sources(options).into_iter().map(Feed::new).collect();
     let reconciler = Reconciler::new(rules, feeds, snapshot, outputs);
     Stage {
         reconciler,
@@ -166,4 +170,77 @@ async fn a_snapshot_is_served_until_every_source_has_been_listed() {
     assert_eq!(second.authorize("s1.n:22"), Err(Refusal::AllowlistUnknown));
     second.take(1, Event::Listed(Vec::new()));
     assert_eq!(second.authorize("s1.n:22"), Err(Refusal::NotAllowed));
+}
+
+/// The Services (0) and slices (1) of the namespace `n`, those (2, 3) of the namespace `m`.
+fn two_namespaces() -> Options {
+    Options {
+        namespaces: vec!["n".into(), "m".into()],
+        ..Options::default()
+    }
+}
+
+impl Stage {
+    /// The API server forbids to read `m` for that many seconds, and answers once a second.
+    async fn forbid(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            for source in [2, 3] {
+                self.take(source, Event::Failed(Failure::Forbidden));
+            }
+            advance(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_is_forbidden_from_the_start_counts_as_empty_after_ten_seconds() {
+    let mut stage = stage_of(&two_namespaces(), None);
+    stage.forbid(60).await;
+    assert_eq!(
+        stage.authorize("s0.n:22"),
+        Err(Refusal::AllowlistUnknown),
+        "as long as no other namespace can be read, rights are missing and not a namespace"
+    );
+    stage.take(0, services(1));
+    stage.take(1, Event::Listed(Vec::new()));
+    stage.forbid(1).await;
+    assert_eq!(stage.authorize("s0.n:22"), Ok(()));
+    assert_eq!(stage.authorize("s0.m:22"), Err(Refusal::NotAllowed));
+    assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 1"));
+    assert!(stage.metrics.allowlist_last_sync_timestamp.get() > 1.7e9);
+    stage.take(2, Event::Listed(Vec::new()));
+    stage.take(3, Event::Listed(Vec::new()));
+    assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_passes_within_ten_seconds_makes_no_namespace_empty() {
+    let mut stage = stage_of(&two_namespaces(), None);
+    stage.take(0, services(1));
+    stage.take(1, Event::Listed(Vec::new()));
+    stage.forbid(9).await;
+    for source in [2, 3] {
+        stage.take(source, Event::Failed(Failure::Connect));
+    }
+    stage.forbid(9).await;
+    assert_eq!(stage.authorize("s0.m:22"), Err(Refusal::AllowlistUnknown));
+    assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_that_are_lost_later_remove_no_object() {
+    let mut stage = stage_of(&two_namespaces(), None);
+    for source in [0, 1, 3] {
+        stage.take(source, Event::Listed(Vec::new()));
+    }
+    let (mut key, object) = service("s0");
+    key.namespace = "m".into();
+    stage.take(2, Event::Listed(vec![(key.clone(), object)]));
+    stage.forbid(600).await;
+    assert_eq!(stage.authorize("s0.m:22"), Ok(()));
+    assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
+    // Events have deleted its objects before: nothing is left that could be removed.
+    stage.take(2, Event::Deleted(key));
+    stage.forbid(11).await;
+    assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 1"));
 }

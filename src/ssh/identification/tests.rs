@@ -37,7 +37,7 @@ fn an_identification_is_found_at_its_line_end() {
 }
 
 #[test]
-fn what_is_no_identification_is_refused_as_soon_as_it_can_be() {
+fn bytes_that_cannot_become_an_identification_are_refused_at_once() {
     for bytes in [
         b"GET".as_slice(),
         b"\r\n",
@@ -66,7 +66,7 @@ fn what_is_no_identification_is_refused_as_soon_as_it_can_be() {
 
 proptest! {
     #[test]
-    fn more_bytes_never_revoke_what_was_found(bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..300_usize) {
+    fn more_bytes_never_change_an_identification_that_was_found(bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..300_usize) {
         for bytes in [bytes.clone(), [b"SSH-2.0-".as_slice(), &bytes].concat()] {
             for side in [Side::Client, Side::Target] {
                 let early = read(&bytes[..cut.min(bytes.len())], side);
@@ -94,7 +94,9 @@ async fn ends() -> (TcpStream, TcpStream, Transports<TcpStream>) {
     (client, target, ends)
 }
 
-/// Runs an exchange while `script` plays both peers; gives its result, who said what, and the ends.
+/// Runs an exchange between two peers that send these bytes.
+///
+/// Returns its result, the software of each side, the bytes that each side received, and the transports.
 async fn exchanged(
     client: &'static [u8],
     target: &'static [u8],
@@ -128,7 +130,7 @@ async fn exchanged(
 }
 
 #[tokio::test]
-async fn the_lines_pass_and_what_is_behind_them_waits() {
+async fn identifications_are_passed_on_and_the_bytes_behind_them_wait() {
     let (result, said, heard, ends) = exchanged(b"SSH-2.0-a\r\n\x01\x02", b"hello\r\nSSH-2.0-b\nrest").await;
     assert_eq!(result, Ok(()));
     assert_eq!(said, [(Side::Client, "a".to_owned()), (Side::Target, "b".to_owned())]);
@@ -140,7 +142,7 @@ async fn the_lines_pass_and_what_is_behind_them_waits() {
 }
 
 #[tokio::test]
-async fn of_a_side_that_does_not_speak_ssh_nothing_passes() {
+async fn nothing_is_passed_on_from_a_side_that_does_not_speak_ssh() {
     let not_ssh = |by| {
         Err(Close {
             by,
@@ -152,13 +154,13 @@ async fn of_a_side_that_does_not_speak_ssh_nothing_passes() {
     assert!(heard.iter().all(Vec::is_empty), "{heard:?}");
     let (result, _, heard, _) = exchanged(b"SSH-2.0-a\r\nEHLO a\r\n", b"SSH-3.0-b\r\n").await;
     assert_eq!(result, not_ssh(Side::Target));
-    // Whether the client's own line had passed by then is up to chance; what is behind it never has.
+    // The client's identification may have been passed on by then; the bytes behind it never are.
     assert!(heard[0].is_empty() || heard[0] == b"SSH-2.0-a\r\n", "{heard:?}");
     assert!(heard[1].is_empty());
 }
 
 #[tokio::test]
-async fn who_finishes_before_its_line_ends_the_tunnel_and_has_sent_nothing() {
+async fn a_side_that_finishes_before_its_identification_ends_the_tunnel() {
     for (client, target) in [
         (b"".as_slice(), b"".as_slice()),
         (b"SSH-2.0-a", b"Exceeded MaxStartups\r\n"),
@@ -172,7 +174,7 @@ async fn who_finishes_before_its_line_ends_the_tunnel_and_has_sent_nothing() {
 }
 
 #[tokio::test]
-async fn a_side_that_says_nothing_has_its_time() {
+async fn a_silent_side_ends_the_tunnel_at_the_deadline() {
     let options = Options {
         identification: Duration::from_millis(50),
     };
@@ -188,7 +190,7 @@ async fn a_side_that_says_nothing_has_its_time() {
 }
 
 #[tokio::test]
-async fn a_reset_ends_it_even_of_a_side_that_has_identified_itself() {
+async fn a_reset_ends_the_exchange_even_after_the_identification_of_its_side() {
     for by in [Side::Client, Side::Target] {
         let (client, target, mut ends) = ends().await;
         let (mut resets, mut other) = if by == Side::Client {

@@ -108,10 +108,15 @@ impl Peer {
 
     /// The bytes of one read.
     pub(crate) fn read_once(&mut self) -> Vec<u8> {
+        self.try_read_once().unwrap()
+    }
+
+    /// The bytes of one read, or why there are none.
+    pub(crate) fn try_read_once(&mut self) -> io::Result<Vec<u8>> {
         let mut chunk = vec![0; 64 * 1024];
-        let read = self.stream.read(&mut chunk).unwrap();
+        let read = self.stream.read(&mut chunk)?;
         chunk.truncate(read);
-        chunk
+        Ok(chunk)
     }
 
     /// The bytes of one read, if any come within that time.

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, empty, pipe};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -13,6 +13,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, se
 use tempfile::TempDir;
 
 use super::ports::{Ports, READY};
+use super::seccomp::{self, Call};
 use super::{DEADLINE, eventually, on_free_ports};
 
 /// A process that is killed when the test ends.
@@ -27,16 +28,30 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a command.
-    pub(crate) fn spawn(mut command: Command) -> Self {
-        let command = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+    pub(crate) fn spawn(command: Command) -> Self {
+        Self::spawn_into(command, Stdio::piped())
+    }
+
+    /// Starts a command whose stdout is that. Without a pipe, `stdout` has no lines.
+    pub(crate) fn spawn_into(mut command: Command, stdout: impl Into<Stdio>) -> Self {
+        let command = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
+        let stdout = child.stdout.take();
         Self {
-            stdout: Lines::of(child.stdout.take().unwrap()),
+            stdout: stdout.map_or_else(|| Lines::of(empty()), Lines::of),
             stderr: Lines::of(child.stderr.take().unwrap()),
             child,
+        }
+    }
+
+    /// Starts a command to which the kernel refuses that call with that error.
+    pub(crate) fn spawn_refusing(call: Call, error: i32, mut command: Command) -> Self {
+        let ((stdout, its_stdout), (stderr, its_stderr)) = (pipe().unwrap(), pipe().unwrap());
+        command.stdin(Stdio::null()).stdout(its_stdout).stderr(its_stderr);
+        Self {
+            child: seccomp::spawn_refusing(call, error, command).unwrap(),
+            stdout: Lines::of(stdout),
+            stderr: Lines::of(stderr),
         }
     }
 
@@ -105,8 +120,23 @@ pub(crate) struct Server {
 impl Server {
     /// Waits until a command that serves has its ports and is ready.
     pub(crate) fn start(command: Command) -> Self {
+        Self::start_into(command, Stdio::piped())
+    }
+
+    /// The same, with that for its access log.
+    pub(crate) fn start_into(command: Command, stdout: impl Into<Stdio>) -> Self {
         raise_descriptors();
-        let mut process = Process::spawn(command);
+        Self::of(Process::spawn_into(command, stdout))
+    }
+
+    /// Starts with these settings, and the kernel refuses that call to it with that error.
+    pub(crate) fn refusing(call: Call, error: i32, settings: &Settings) -> Self {
+        raise_descriptors();
+        let command = switchboard(&["serve", "--config", settings.path()]);
+        Self::of(Process::spawn_refusing(call, error, command))
+    }
+
+    fn of(mut process: Process) -> Self {
         let mut port = |which| {
             let line = process.stderr.find(which);
             line.rsplit(' ').next().unwrap().parse().unwrap()
@@ -169,6 +199,13 @@ impl Settings {
     /// Puts other settings into the file.
     pub(crate) fn change(&self, settings: &str) {
         self.write(&on_free_ports(settings));
+    }
+
+    /// Puts another file with other settings in its place, without opening this one.
+    pub(crate) fn replace(&self, settings: &str) {
+        let beside = self.file.with_extension("new");
+        fs::write(&beside, on_free_ports(settings)).unwrap();
+        fs::rename(beside, &self.file).unwrap();
     }
 
     /// Puts this text, and nothing else, into the file.

@@ -37,7 +37,7 @@ impl Proxy {
         let settings = Arc::new(Mutex::new(settings.to_owned()));
         let read = Arc::clone(&settings);
         let source = Box::new(move || configuration(&read.lock().unwrap()));
-        let app = runtime.block_on(async { App::start(source, Box::new(|| 0)) }).unwrap();
+        let app = runtime.block_on(App::start(source, Box::new(|| 0))).unwrap();
         let (commands, received) = mpsc::channel(1);
         let proxy = Self {
             public: app.public_addresses()[0],

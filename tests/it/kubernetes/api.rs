@@ -69,6 +69,8 @@ struct Access {
     tokens: HashSet<String>,
     /// The plurals that may be listed and watched.
     readable: HashSet<&'static str>,
+    /// The namespaces without a Role for the proxy.
+    forbidden: HashSet<String>,
 }
 
 /// A copy of the state, to come back to.
@@ -83,6 +85,7 @@ impl Api {
         let access = Access {
             tokens: HashSet::from([FIRST_TOKEN.to_owned()]),
             readable: HashSet::from(READABLE),
+            forbidden: HashSet::new(),
         };
         Self {
             shared: Arc::new(Shared {
@@ -183,6 +186,16 @@ impl Api {
             access.readable.insert(plural);
         } else {
             access.readable.remove(plural);
+        }
+    }
+
+    /// Takes the right to list and watch in that namespace, as its deletion does with the Role in it, or gives it back.
+    pub(crate) fn allow_namespace(&self, namespace: &str, is_allowed: bool) {
+        let mut access = self.shared.access();
+        if is_allowed {
+            access.forbidden.remove(namespace);
+        } else {
+            access.forbidden.insert(namespace.to_owned());
         }
     }
 

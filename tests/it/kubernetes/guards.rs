@@ -11,7 +11,7 @@ use super::proxy::ADMIN_PORT;
 use super::stage::Stage;
 
 /// Addresses of the proxy's own host, of metadata services, or of nothing.
-const DANGEROUS: [&str; 26] = [
+const DANGEROUS: [&str; 33] = [
     "127.0.0.1",
     "127.8.8.8",
     "0.0.0.0",
@@ -38,6 +38,13 @@ const DANGEROUS: [&str; 26] = [
     "::ffff:255.255.255.255",
     "64:ff9b::127.0.0.1",
     "64:ff9b::169.254.169.254",
+    "64:ff9b:1::169.254.169.254",
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "2001::c0a8:101:0:ffff:5601:5601",
+    "fd09::5efe:127.0.0.1",
+    "fd09::200:5efe:169.254.169.254",
+    "fec0::1",
+    "2002:a9fe:a9fe::1",
 ];
 
 /// Services that lead only there: to the admin port, which listens on every address of the proxy's host, or to a port
@@ -226,5 +233,58 @@ fn a_malformed_object_affects_no_other() {
         stage.recovered("a list with malformed objects", "after").await;
         assert_harmless(&stage, &names).await;
         tunnel.echo().await.unwrap();
+    });
+}
+
+#[test]
+fn an_address_that_the_host_gets_later_is_no_longer_dialled() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let address = |verb| {
+            let command = ["address", verb, "10.9.1.1/32", "dev", "lo"];
+            let status = stage.lab.beside_proxy("ip").args(command).status();
+            assert!(status.unwrap().success(), "ip address {verb}");
+        };
+        address("add");
+        stage.proxy.refuses("svc-a.team-a:22", 503).await;
+        address("delete");
+        stage.proxy.reaches("svc-a.team-a:22", "10.9.1.1:22").await;
+    });
+}
+
+#[test]
+fn a_slice_that_cannot_work_is_logged_and_counted() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        let table = [
+            ("fqdn", "/addressType", json!("FQDN"), "address_type"),
+            ("zero", "/ports/0/port", json!(0), "port"),
+            ("large", "/ports/0/port", json!(65536), "port"),
+            ("udp", "/ports/0/protocol", json!("UDP"), "protocol"),
+            ("text", "/endpoints/0/addresses", json!(["host.example.com"]), "address"),
+            (
+                "metadata",
+                "/endpoints/0/addresses",
+                json!(["169.254.169.254"]),
+                "forbidden",
+            ),
+        ];
+        for (name, pointer, value, _) in &table {
+            stage
+                .api
+                .put(with(slice("team-a", name, &["10.9.1.1"]), pointer, value.clone()));
+            stage.api.put(service("team-a", name));
+        }
+        stage.serve("last", "10.9.1.9").await;
+        for (name, _, _, reason) in table {
+            let label = format!("reason=\"{reason}\"");
+            let counted = async || stage.proxy.metric("switchboard_endpoint_errors_total", &label).await;
+            let expected = if reason == "port" { 2.0 } else { 1.0 };
+            assert_eq!(counted().await, Some(expected), "{name}");
+            let messages = stage.proxy.messages();
+            let names_it = |line: &str| line.contains("WARN") && line.contains(&format!("service=team-a/{name}"));
+            assert!(messages.lines().any(names_it), "{name}: {messages}");
+        }
     });
 }

@@ -128,6 +128,34 @@ fn a_loss_that_a_later_list_corrects_never_shows() {
 }
 
 #[test]
+fn a_list_without_any_service_is_not_confirmed_by_its_repetition() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let mut tunnel = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
+        stage.api.lose(|_, _| true);
+        let lost = Instant::now();
+        stage.api.cut(Cut::Expired);
+        is_held(&stage, 1.0).await;
+        // Of Services and of slices twice more, 10 s or more apart.
+        let lists = stage.api.seen(Verb::List);
+        eventually("the list is repeated", async || stage.api.seen(Verb::List) >= lists + 4).await;
+        assert!(lost.elapsed() >= CONFIRMING, "{:?}", lost.elapsed());
+        is_held(&stage, 1.0).await;
+        stage.is_unmoved("svc-a").await;
+        tunnel.echo().await.unwrap();
+        // The Services are back, one of them deleted by an event.
+        stage.serve("svc-b", "10.9.1.2").await;
+        stage.put("svc-a", "10.9.1.1");
+        is_held(&stage, 0.0).await;
+        stage.api.delete(&service("team-a", "svc-a"));
+        stage.api.delete(&service("team-a", "svc-b"));
+        stage.proxy.refuses("svc-a.team-a:22", 403).await;
+        tunnel.ended().await;
+    });
+}
+
+#[test]
 fn events_that_delete_most_apply_at_once() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;

@@ -159,7 +159,7 @@ fn a_faulty_annotation_is_logged_and_ignored() {
             ("download", "fast"),
             ("upload", "-1MiB/s"),
             ("burst", "10"),
-            ("max-tunnels", "0"),
+            ("send-proxy-protocol", "yes"),
             ("idle-timeout", "never"),
         ];
         for (index, annotation) in faulty.into_iter().enumerate() {
@@ -188,6 +188,31 @@ fn a_faulty_annotation_is_logged_and_ignored() {
             .put(with(service("team-a", "svc-a"), "/metadata/annotations", odd));
         stage.recovered("annotations that are no text", "after").await;
         stage.is_unmoved("after").await;
+    });
+}
+
+#[test]
+fn an_annotation_that_restricts_and_cannot_be_read_closes_the_service() {
+    lab::run(async |lab| {
+        let settings = with(super::proxy::settings(&[]), "/ssh_only", json!("false"));
+        let stage = Stage::over(lab, settings, async |api| api.open()).await.ready().await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let mut tunnel = stage.proxy.connect("svc-a.team-a:22").await.unwrap();
+        let annotate = |key, text| stage.api.put(annotated(service("team-a", "svc-a"), &[(key, text)]));
+        for text in ["0", "ten"] {
+            annotate("max-tunnels", text);
+            let refused = stage.proxy.refuses("svc-a.team-a:22", 503).await;
+            assert_eq!(refused.phrase, "the target is closed to new tunnels", "{text}");
+            annotate("max-tunnels", "unlimited");
+            stage.proxy.reaches("svc-a.team-a:22", "10.9.1.1:22").await;
+        }
+        annotate("allowed-clients", ",");
+        let refused = stage.proxy.refuses("svc-a.team-a:22", 403).await;
+        assert_eq!(refused.phrase, "the target requires a client certificate");
+        let closed = "reason=\"target_closed\"";
+        let counted = stage.proxy.metric("switchboard_connect_requests_total", closed).await;
+        assert!(counted >= Some(2.0), "{counted:?}");
+        tunnel.echo().await.unwrap();
     });
 }
 

@@ -156,6 +156,24 @@ fn requests_that_fail_are_made_again_and_counted() {
 }
 
 #[test]
+fn a_server_that_asks_for_a_wait_gets_it() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let lists = stage.api.seen(Verb::List);
+        let listed = async |more| eventually("lists", async || stage.api.seen(Verb::List) >= lists + more).await;
+        // Services and slices, once each.
+        stage.api.fail(Verb::List, Fault::TooManyFor(5), 2);
+        stage.api.cut(Cut::Expired);
+        listed(2).await;
+        let refused = Instant::now();
+        listed(4).await;
+        assert!(refused.elapsed() >= Duration::from_secs(4), "{:?}", refused.elapsed());
+        stage.recovered("after the wait", "new").await;
+    });
+}
+
+#[test]
 fn a_half_open_server_is_noticed_by_its_silence() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
-use switchboard::tls::{Options, Pair, Session, Settings, Tls};
+use switchboard::tls::{CertificatePaths, Options, Session, Settings, Tls};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
@@ -53,7 +53,7 @@ fn ends() -> (TlsConnector, Tls) {
     std::fs::write(&cert, issued.cert.pem()).unwrap();
     std::fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
     let settings = Settings {
-        certificates: vec![Pair { cert, key }],
+        certificates: vec![CertificatePaths { cert, key }],
         ..Settings::default()
     };
     let tls = Tls::new(settings, Options::default()).unwrap();

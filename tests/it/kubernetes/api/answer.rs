@@ -50,13 +50,13 @@ pub(crate) fn refusal(code: u16, message: &str) -> Answer {
 }
 
 /// A refusal from in front of the API server: by its overload protection, or a load balancer.
-pub(crate) fn too_many() -> Answer {
+pub(crate) fn too_many(retry_after: u32) -> Answer {
     let mut answer = with(
         429,
         "text/plain; charset=utf-8",
         "Too many requests, please try again later.\n".into(),
     );
-    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after));
     answer
 }
 

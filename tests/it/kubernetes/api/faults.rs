@@ -22,6 +22,8 @@ pub(crate) enum Fault {
     Status(u16),
     /// 429 from the server's own overload protection: a text body and Retry-After.
     TooMany,
+    /// The same with that many seconds in Retry-After, where the other has 1.
+    TooManyFor(u32),
     /// 410: for a list as a status, for a watch as an event within a 200.
     Expired,
     /// The answer takes that long to begin.

@@ -40,7 +40,8 @@ pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> A
     }
     match fault {
         Some(Fault::Status(code)) => return answer::refusal(code, "as the scenario wants it"),
-        Some(Fault::TooMany) => return answer::too_many(),
+        Some(Fault::TooMany) => return answer::too_many(1),
+        Some(Fault::TooManyFor(seconds)) => return answer::too_many(seconds),
         Some(Fault::Expired) if verb != Verb::Watch => return expired(),
         Some(Fault::Expired) => {
             // Whatever revision it names is too old now, and that is told as an event.
@@ -79,7 +80,10 @@ fn refused(shared: &Shared, request: &Request<Incoming>, place: &Place) -> Optio
     if !access.tokens.contains(token) {
         return Some(answer::refusal(401, "Unauthorized"));
     }
-    let is_read = request.method() == Method::GET && access.readable.contains(&place.plural);
+    let is_forbidden = |namespace: &String| access.forbidden.contains(namespace);
+    let is_read = request.method() == Method::GET
+        && access.readable.contains(&place.plural)
+        && !place.namespace.as_ref().is_some_and(is_forbidden);
     let message = format!(
         "{} is forbidden: User \"system:serviceaccount:switchboard:switchboard\" cannot list resource \"{}\" in API \
          group \"\" at the cluster scope",

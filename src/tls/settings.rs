@@ -1,0 +1,79 @@
+//! The TLS settings of a process and of its ports.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Whether a public port speaks TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It does not.
+    #[default]
+    Off,
+    /// With clients whose first byte begins a TLS handshake.
+    Optional,
+    /// It speaks nothing else.
+    Required,
+}
+
+/// Whether clients present certificates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ClientAuth {
+    /// They are not asked for one.
+    #[default]
+    Off,
+    /// Those that have one, which must be valid.
+    Optional,
+    /// All of them, or the handshake fails.
+    Required,
+}
+
+/// The paths of a certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificatePaths {
+    /// PEM: the certificate first, the intermediate ones behind it.
+    pub cert: PathBuf,
+    /// PEM, not encrypted.
+    pub key: PathBuf,
+}
+
+/// The certificates of the process, and what it demands of client certificates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Chosen by the name in the ClientHello. The first one serves all other names.
+    pub certificates: Vec<CertificatePaths>,
+    /// Whether clients present one.
+    pub client_auth: ClientAuth,
+    /// PEM: the authorities of client certificates.
+    pub client_ca: Option<PathBuf>,
+    /// PEM: the revocation lists of client certificates.
+    pub crl: Option<PathBuf>,
+    /// The interval at which the files are read again.
+    pub poll: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            certificates: Vec::new(),
+            client_auth: ClientAuth::Off,
+            client_ca: None,
+            crl: None,
+            poll: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The deadline of a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// From its first byte to its last.
+    pub handshake: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(5),
+        }
+    }
+}

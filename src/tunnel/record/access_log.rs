@@ -1,0 +1,225 @@
+//! Bounds the access lines of refusals: a client that is refused again and again shares lines with itself.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::sleep;
+
+use super::line::Line;
+use crate::outcome::{Outcome, Refusal};
+
+/// The access log of a process.
+///
+/// A client address and a reason have a number of lines a second of their own. The refusals beyond it are counted, and
+/// once a second a line with their count is written. Established tunnels are not bounded: there are no more of them
+/// than the connect rate of their client allows.
+#[derive(Debug, Default)]
+pub struct AccessLog {
+    shares: Mutex<HashMap<Key, Share>>,
+    /// The log ends: every later refusal has its line at once.
+    is_closed: AtomicBool,
+}
+
+/// A client's network and a reason's label; without a network, all clients that the table has no space for.
+type Key = (Option<IpAddr>, &'static str);
+
+/// The lines of this second.
+#[derive(Debug)]
+struct Share {
+    /// The client and the peer of the first refusal; `None` where the share is that of many clients.
+    first: Option<[IpAddr; 2]>,
+    refusal: Refusal,
+    written: u32,
+    left_out: u64,
+}
+
+impl AccessLog {
+    /// Writes the line, or counts it for a later one.
+    pub(super) fn write(&self, line: &Line<'_>) {
+        let is_admitted = match (line.outcome, line.addresses) {
+            (Outcome::Refused(refusal), Some(addresses)) => self.admits(addresses, refusal),
+            (Outcome::Refused(_), None) | (Outcome::Closed(_), _) => true,
+        };
+        if is_admitted {
+            line.write();
+        }
+    }
+
+    /// Writes the counts once a second. Never completes.
+    pub async fn keep_writing_counts(&self) {
+        loop {
+            sleep(SECOND).await;
+            self.write_counts();
+        }
+    }
+
+    /// Writes the last counts. Refusals have a line each from now on: there is nothing left that would write counts.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.write_counts();
+    }
+
+    fn admits(&self, addresses: [IpAddr; 2], refusal: Refusal) -> bool {
+        let [client, _] = addresses;
+        let most = lines_a_second(refusal);
+        let key = (Some(network(client)), refusal.label());
+        let mut shares = self.shares.lock();
+        if self.is_closed.load(Ordering::Relaxed) {
+            return true;
+        }
+        let has_space = shares.len() < MOST_SHARES || shares.contains_key(&key);
+        let key = if has_space { key } else { (None, refusal.label()) };
+        let share = shares.entry(key).or_insert_with(|| Share {
+            first: has_space.then_some(addresses),
+            refusal,
+            written: 0,
+            left_out: 0,
+        });
+        let is_admitted = has_space && share.written < most;
+        if is_admitted {
+            share.written += 1;
+        } else {
+            share.left_out += 1;
+        }
+        is_admitted
+    }
+
+    /// Begins the next second: the lines of counts are the first ones of their shares.
+    fn write_counts(&self) {
+        let mut due = Vec::new();
+        self.shares.lock().retain(|_, share| {
+            if share.left_out == 0 {
+                return false;
+            }
+            due.push((share.first, share.refusal, share.left_out));
+            share.left_out = 0;
+            share.written = 1;
+            true
+        });
+        for (first, refusal, count) in due {
+            Line::of_several(first, refusal, count).write();
+        }
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.write_counts();
+    }
+}
+
+/// The lines of one client for one reason. One where a stranger chooses how often it happens, and a line says nothing
+/// that the next does not say; more where an operator looks for the line of one user's attempt.
+fn lines_a_second(refusal: Refusal) -> u32 {
+    match refusal {
+        Refusal::Malformed(_)
+        | Refusal::TlsRequired
+        | Refusal::TlsHandshake
+        | Refusal::MethodNotAllowed
+        | Refusal::HeadTimeout
+        | Refusal::HeadTooLarge
+        | Refusal::ConnectRate
+        | Refusal::Crowded
+        | Refusal::UntrustedProxy
+        | Refusal::BadProxyHeader
+        | Refusal::NoRequest
+        | Refusal::Flood => 1,
+        Refusal::NotAllowed
+        | Refusal::ClientNotAllowed
+        | Refusal::CertificateLapsed
+        | Refusal::TargetRefused
+        | Refusal::TargetUnreachable
+        | Refusal::DialTimeout
+        | Refusal::NoEndpoint
+        | Refusal::TargetFull
+        | Refusal::TargetClosed
+        | Refusal::TargetBusy
+        | Refusal::ClientFull
+        | Refusal::ProxyFull
+        | Refusal::AllowlistUnknown
+        | Refusal::Draining
+        | Refusal::Exhausted
+        | Refusal::ClientLeft
+        | Refusal::Internal => 10,
+    }
+}
+
+/// The addresses that one host may take: its IPv4 address, or the /64 of its IPv6 one.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+/// About 100 KiB. At one line each, 600 KB/s.
+const MOST_SHARES: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines that are written at once, of that many refusals of a client.
+    fn admitted(log: &AccessLog, client: &str, refusal: Refusal, refusals: u32) -> usize {
+        let addresses = [client.parse().unwrap(); 2];
+        (0..refusals).filter(|_| log.admits(addresses, refusal)).count()
+    }
+
+    fn left_out(log: &AccessLog) -> u64 {
+        log.shares.lock().values().map(|share| share.left_out).sum()
+    }
+
+    #[test]
+    fn a_client_and_a_reason_have_lines_of_their_own() {
+        let log = AccessLog::default();
+        assert_eq!(admitted(&log, "192.0.2.1", Refusal::ConnectRate, 5), 1);
+        assert_eq!(admitted(&log, "192.0.2.2", Refusal::ConnectRate, 5), 1);
+        assert_eq!(admitted(&log, "192.0.2.1", Refusal::NotAllowed, 15), 10);
+        assert_eq!(admitted(&log, "2001:db8::1", Refusal::ConnectRate, 5), 1);
+        assert_eq!(admitted(&log, "2001:db8::2", Refusal::ConnectRate, 5), 0);
+        assert_eq!(admitted(&log, "2001:db8:0:1::2", Refusal::ConnectRate, 5), 1);
+        assert_eq!(left_out(&log), 4 + 4 + 5 + 4 + 5 + 4);
+    }
+
+    #[test]
+    fn a_count_is_the_first_line_of_its_second() {
+        let log = AccessLog::default();
+        let second = |refusals| {
+            let lines = admitted(&log, "192.0.2.1", Refusal::NotAllowed, refusals);
+            log.write_counts();
+            lines
+        };
+        assert_eq!([15, 15, 5, 0, 15].map(second), [10, 9, 5, 0, 10]);
+        log.write_counts();
+        assert!(log.shares.lock().is_empty());
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_counts_the_rest_by_reason() {
+        let log = AccessLog::default();
+        for number in 0..100_000 {
+            let client = IpAddr::from(std::net::Ipv4Addr::from_bits(number));
+            for refusal in Refusal::ALL {
+                log.admits([client; 2], *refusal);
+            }
+        }
+        let shares = log.shares.lock();
+        assert!(shares.len() <= MOST_SHARES + Refusal::ALL.len(), "{}", shares.len());
+        let counted: u64 = shares
+            .values()
+            .map(|share| u64::from(share.written) + share.left_out)
+            .sum();
+        assert_eq!(counted, 100_000 * u64::try_from(Refusal::ALL.len()).unwrap());
+    }
+
+    #[test]
+    fn a_closed_log_counts_nothing() {
+        let log = AccessLog::default();
+        log.close();
+        assert_eq!(admitted(&log, "192.0.2.1", Refusal::ConnectRate, 5), 5);
+    }
+}

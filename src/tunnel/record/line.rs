@@ -1,0 +1,117 @@
+//! One line of the access log.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use tracing::{Level, event};
+
+use super::Id;
+use crate::allowlist::Target;
+use crate::authority::Authority;
+use crate::outcome::{Outcome, Refusal};
+use crate::ssh::identification::Software;
+use crate::tls::Peer;
+
+/// The line of a connection or request, or of several that were refused.
+#[derive(Debug)]
+pub(super) struct Line<'a> {
+    /// Those of the client and of the peer; `None` in a line of many clients.
+    pub(super) addresses: Option<[IpAddr; 2]>,
+    /// 0 in a line of several.
+    pub(super) client_port: u16,
+    pub(super) tls: Option<&'a Peer>,
+    pub(super) http: &'static str,
+    pub(super) authority: Option<&'a Authority>,
+    /// The client's and the target's.
+    pub(super) software: [Option<&'a Software>; 2],
+    pub(super) upstream: Option<SocketAddr>,
+    pub(super) target: Option<&'a Target>,
+    pub(super) outcome: Outcome,
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) duration_ms: f64,
+    pub(super) dial_ms: f64,
+    /// `None` in a line of several.
+    pub(super) id: Option<Id>,
+    /// The connections or requests that the line stands for.
+    pub(super) count: u64,
+}
+
+impl Line<'_> {
+    /// The line of several refusals of one client; without addresses, of many.
+    pub(super) fn of_several(addresses: Option<[IpAddr; 2]>, refusal: Refusal, count: u64) -> Self {
+        Self {
+            addresses,
+            client_port: 0,
+            tls: None,
+            http: "",
+            authority: None,
+            software: [None, None],
+            upstream: None,
+            target: None,
+            outcome: Outcome::Refused(refusal),
+            sent: 0,
+            received: 0,
+            duration_ms: 0.0,
+            dial_ms: 0.0,
+            id: None,
+            count,
+        }
+    }
+
+    /// Writes every field every time, so that a log pipeline needs no cases. Their names are an interface.
+    pub(super) fn write(&self) {
+        let [client, peer] = self.addresses.map_or([None; 2], |both| both.map(Some));
+        let [client_software, target_software] = self.software;
+        let identity = self.tls.and_then(|peer| peer.identity.as_ref());
+        macro_rules! line {
+            ($level:expr) => {
+                event!(
+                    target: ACCESS,
+                    $level,
+                    client.address = %OrEmpty(client),
+                    client.port = self.client_port,
+                    network.peer.address = %OrEmpty(peer),
+                    tls.version = self.tls.map_or("", |peer| peer.version),
+                    tls.client.subject = identity.map_or("", |identity| &identity.subject),
+                    tls.client.names = identity.map(|identity| identity.alternative_names.join(",")).unwrap_or_default(),
+                    http.version = self.http,
+                    server.address = self.authority.map_or("", Authority::host),
+                    server.port = self.authority.map_or(0, Authority::port),
+                    client.software = %OrEmpty(client_software),
+                    upstream.address = %OrEmpty(self.upstream),
+                    upstream.software = %OrEmpty(target_software),
+                    target.namespace = self.target.map_or("", |target| &target.id().namespace),
+                    target.service = self.target.map_or("", |target| &target.id().service),
+                    status = self.outcome.status(),
+                    reason = self.outcome.reason(),
+                    closed_by = self.outcome.by().label(),
+                    bytes_sent = self.sent,
+                    bytes_received = self.received,
+                    duration_ms = self.duration_ms,
+                    dial_ms = self.dial_ms,
+                    tunnel_id = %OrEmpty(self.id),
+                    count = self.count,
+                )
+            };
+        }
+        // DEBUG: a load balancer's port probes would drown the rest.
+        if self.outcome == Outcome::Refused(Refusal::NoRequest) {
+            line!(Level::DEBUG);
+        } else {
+            line!(Level::INFO);
+        }
+    }
+}
+
+/// The tracing target of access lines, which separates them from messages.
+pub const ACCESS: &str = "access";
+
+/// Displays nothing for `None`.
+struct OrEmpty<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for OrEmpty<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |value| value.fmt(f))
+    }
+}

@@ -1,0 +1,78 @@
+//! Namespaces that the proxy may no longer read, because they were deleted and their Roles with them.
+
+use serde_json::json;
+
+use super::lab;
+use super::objects::{namespace, service, slice};
+use super::proxy::{eventually, settings};
+use super::stage::Stage;
+
+#[test]
+fn a_deleted_namespace_of_the_list_counts_as_empty_after_a_restart() {
+    lab::run(async |lab| {
+        let settings = settings(&[("namespaces", json!(["team-a", "team-b"]))]);
+        let stage = Stage::over(lab, settings, async |api| {
+            api.put(namespace("team-a", &json!({})));
+            api.put(namespace("team-b", &json!({})));
+            api.put(slice("team-b", "svc-b", &["10.9.1.2"]));
+            api.put(service("team-b", "svc-b"));
+            api.open();
+        });
+        let mut stage = stage.await.ready().await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        stage.proxy.reaches("svc-b.team-b:22", "10.9.1.2:22").await;
+        // The Role goes with its namespace; the events have told before.
+        stage.api.delete(&namespace("team-b", &json!({})));
+        stage.proxy.refuses("svc-b.team-b:22", 403).await;
+        stage.api.allow_namespace("team-b", false);
+        stage.restart_proxy().await;
+        assert!(!stage.proxy.is_ready().await, "a 403 may pass");
+        let stage = stage.ready().await;
+        stage.proxy.reaches("svc-a.team-a:22", "10.9.1.1:22").await;
+        stage.proxy.refuses("svc-b.team-b:22", 403).await;
+        assert_eq!(forbidden(&stage).await, Some(1.0));
+        let messages = stage.proxy.messages();
+        let warned = messages
+            .lines()
+            .any(|line| line.contains("WARN") && line.contains("namespace=\"team-b\""));
+        assert!(warned, "{messages}");
+        // It is made anew, and its Role.
+        stage.api.put(slice("team-b", "svc-b", &["10.9.1.3"]));
+        stage.api.put(service("team-b", "svc-b"));
+        stage.api.allow_namespace("team-b", true);
+        stage.proxy.reaches("svc-b.team-b:22", "10.9.1.3:22").await;
+        eventually("no namespace is forbidden", async || {
+            forbidden(&stage).await == Some(0.0)
+        })
+        .await;
+    });
+}
+
+#[test]
+fn without_any_namespace_that_can_be_read_the_proxy_is_not_ready() {
+    lab::run(async |lab| {
+        let settings = settings(&[("namespaces", json!(["team-a", "team-b"]))]);
+        let stage = Stage::over(lab, settings, async |api| {
+            api.allow_namespace("team-a", false);
+            api.allow_namespace("team-b", false);
+            api.open();
+        })
+        .await;
+        // Three times as long as the refusal of one namespace is waited out.
+        stage.noticed("forbidden", 4.0 * 30.0).await;
+        assert!(!stage.proxy.is_ready().await, "its Roles are missing");
+        stage.proxy.refuses("svc-a.team-a:22", 503).await;
+        stage.put("svc-a", "10.9.1.1");
+        stage.api.allow_namespace("team-a", true);
+        let stage = stage.ready().await;
+        stage.proxy.reaches("svc-a.team-a:22", "10.9.1.1:22").await;
+    });
+}
+
+/// The number of namespaces that count as empty.
+async fn forbidden(stage: &Stage) -> Option<f64> {
+    stage
+        .proxy
+        .metric("switchboard_allowlist_namespaces_forbidden", "")
+        .await
+}

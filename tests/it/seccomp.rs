@@ -1,0 +1,180 @@
+//! The real binary where the kernel refuses a system call (a seccomp profile, a sandbox): it loses no byte, and says what it
+//! goes without.
+
+use std::sync::{Arc, LazyLock};
+
+use crate::harness::authority::Authority;
+use crate::harness::loopback::Part;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::seccomp::{Call, ERRORS};
+use crate::harness::stream::Stream;
+use crate::harness::{CONFIRMATION, DEADLINE, allow, request};
+use http::{Method, Request};
+use rustix::process::Signal;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Which engine moves bulk when that call is refused. The relay notices when it first needs the call.
+const ENGINES: [(Call, &str); 5] = [
+    (Call::Splice, "copy"),
+    (Call::SpliceBelow(1 << 20), "copy"),
+    (Call::Pipe2, "copy"),
+    (Call::SetPipeSize, "splice"),
+    (Call::TcpInfo, "splice"),
+];
+
+#[test]
+fn bulk_arrives_whole_whatever_call_of_the_relay_is_refused() {
+    for (call, engine) in ENGINES {
+        for error in ERRORS {
+            println!("{call:?} {error}");
+            bulk_arrives_whole(call, error, engine);
+        }
+    }
+}
+
+fn bulk_arrives_whole(call: Call, error: i32, engine: &str) {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let target = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let authority = Authority::new();
+    let issued = authority.server("server", &["localhost"]);
+    let settings = Settings::new(&format!(
+        "drain: {{delay: 0s}}\nlisten: {{address: \"127.0.0.1:0\", tls: optional}}\ntls: {{certificates: [{}]}}\n{}",
+        issued.setting(),
+        allow(&[("box:22", target.local_addr().unwrap())])
+    ));
+    let mut server = Server::refusing(call, error, &settings);
+    let is_in_use = |server: &Server, engine| server.scrape().value(&format!("relay_engine{{engine=\"{engine}\"}}"));
+    assert_eq!((is_in_use(&server, "splice"), is_in_use(&server, "copy")), (1.0, 0.0));
+    let carried = async {
+        let connect = || async {
+            let stream = TcpStream::connect(server.public()).await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            stream
+        };
+        // Twice: what is learned from the first tunnel holds for the second.
+        for _ in 0..2 {
+            carry(opened(connect().await).await, &target).await;
+        }
+        let config = crate::tls::client::config(&authority, None);
+        carry(opened(secured(connect().await, config).await).await, &target).await;
+        carry(asked(connect().await).await, &target).await;
+    };
+    runtime.block_on(async { timeout(DEADLINE, carried).await.unwrap() });
+    for _ in 0..4 {
+        let line: Value = serde_json::from_str(&server.process.stdout.find("bytes_received")).unwrap();
+        assert_eq!(line["reason"], "eof", "{line}");
+        assert_eq!(
+            (&line["bytes_received"], &line["bytes_sent"]),
+            (&BYTES.into(), &BYTES.into()),
+            "{line}"
+        );
+    }
+    let copies = f64::from(engine == "copy");
+    assert_eq!(
+        (is_in_use(&server, "splice"), is_in_use(&server, "copy")),
+        (1.0 - copies, copies)
+    );
+    assert_eq!(server.scrape().value("pipes_in_use"), 0.0);
+    // With the client's connection of HTTP/2: the drain waits for none then.
+    drop(runtime);
+    server.process.signal(Signal::TERM);
+    let messages = server.process.stderr.rest();
+    let said: Vec<_> = messages.iter().filter(|line| line.contains("WARN")).collect();
+    assert_eq!(said.len(), usize::from(engine == "copy"), "{messages:#?}");
+    assert!(said.iter().all(|line| line.contains("copied from now on")), "{said:?}");
+}
+
+#[test]
+fn a_process_that_cannot_accept_says_so_and_ends() {
+    let settings = Settings::new("allowlist: {static: []}\n");
+    for error in ERRORS {
+        let command = switchboard(&["serve", "--config", settings.path()]);
+        let mut process = Process::spawn_refusing(Call::Accept4, error, command);
+        assert_eq!(process.exit_status(), 1);
+        let said = process.stderr.rest();
+        let last = said.last().unwrap();
+        assert!(last.contains("the system refuses accept4(2)"), "{said:?}");
+    }
+}
+
+/// The tunnel of a client that speaks HTTP/1.1.
+async fn opened<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> S {
+    stream.write_all(request("box:22").as_bytes()).await.unwrap();
+    let mut answer = vec![0; CONFIRMATION.len()];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer), CONFIRMATION);
+    stream
+}
+
+async fn secured(stream: TcpStream, config: Arc<ClientConfig>) -> impl AsyncRead + AsyncWrite + Unpin {
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(config).connect(name, stream).await.unwrap()
+}
+
+/// The tunnel of a client that speaks HTTP/2 with prior knowledge.
+async fn asked(stream: TcpStream) -> Stream {
+    let (requests, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::builder().method(Method::CONNECT).uri("box:22");
+    let mut requests = requests.ready().await.unwrap();
+    let mut stream = Stream::new(requests.send_request(request.body(()).unwrap(), false).unwrap());
+    assert_eq!(stream.status().await.unwrap(), 200);
+    stream
+}
+
+/// Moves bulk both ways through a tunnel, to its end.
+async fn carry(client: impl AsyncRead + AsyncWrite + Unpin, target: &TcpListener) {
+    let service = target.accept().await.unwrap().0;
+    service.set_nodelay(true).unwrap();
+    tokio::join!(exchange(client, 1, 2), exchange(service, 2, 1));
+}
+
+/// Sends one stream and expects the other.
+async fn exchange(end: impl AsyncRead + AsyncWrite + Unpin, sends: u8, expects: u8) {
+    let (mut from, mut to) = split(end);
+    let send = async {
+        to.write_all(stream(sends)).await.unwrap();
+        to.shutdown().await.unwrap();
+    };
+    let receive = async {
+        let mut received = Vec::new();
+        from.read_to_end(&mut received).await.unwrap();
+        received
+    };
+    let ((), received) = tokio::join!(send, receive);
+    let expected = stream(expects);
+    assert!(
+        received == expected,
+        "{} of {} bytes of stream {expects}",
+        received.len(),
+        expected.len()
+    );
+}
+
+/// The stream of the client or of the target.
+fn stream(number: u8) -> &'static [u8] {
+    static STREAMS: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
+        [1, 2].map(|seed| {
+            let part = Part {
+                bytes: BYTES,
+                seed,
+                writes: Vec::new(),
+                reads: Vec::new(),
+                finishes_last: false,
+            };
+            part.stream()
+        })
+    });
+    &STREAMS[usize::from(number) - 1]
+}
+
+/// Enough for many pipes full, and no whole number of them.
+const BYTES: usize = (3 << 20) + 12_345;
