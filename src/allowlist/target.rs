@@ -18,7 +18,7 @@ use crate::direction::Direction;
 use crate::limits::TargetLimits;
 use crate::limits::bucket::Limit;
 use crate::limits::budget::Budgets;
-use crate::limits::queue::{Queue, QueueTimeouts, Permit};
+use crate::limits::queue::{Permit, Queue, QueueTimeouts};
 use crate::limits::slots::{Slot, Slots};
 use crate::metrics::{Metrics, TargetSeries};
 use crate::net::proxy_header;
