@@ -198,7 +198,8 @@ impl Drop for Client {
     }
 }
 
-fn network(address: IpAddr) -> IpAddr {
+/// The addresses that one host may take: its IPv4 address, or the /64 of its IPv6 one.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),

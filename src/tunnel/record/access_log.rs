@@ -1,7 +1,7 @@
 //! Bounds the access lines of refusals: a client that is refused again and again shares lines with itself.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::line::Line;
+use crate::limits::clients::network;
 use crate::outcome::{Outcome, Refusal};
 
 /// The access log of a process.
@@ -144,14 +145,6 @@ fn lines_a_second(refusal: Refusal) -> u32 {
         | Refusal::Exhausted
         | Refusal::ClientLeft
         | Refusal::Internal => 10,
-    }
-}
-
-/// The addresses that one host may take: its IPv4 address, or the /64 of its IPv6 one.
-fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
     }
 }
 
