@@ -14,6 +14,7 @@ mod values;
 
 // Machinery: one mechanism each.
 pub mod drain;
+mod file;
 pub mod limits;
 pub mod net;
 

@@ -1,13 +1,13 @@
 //! Reads a configuration from a file or a text.
 
-use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::path::Path;
 
 use super::fault::{FaultCollector, Faults, LoadError};
 use super::section::Field;
 use super::shape::Shape;
 use super::{Config, schema, tree};
+use crate::file;
 
 impl Config {
     /// Reads the text of a file.
@@ -23,14 +23,17 @@ impl Config {
     /// # Errors
     /// The file cannot be read, or has faults.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
-        let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
-            .map_err(|source| LoadError::Unreadable {
-                path: path.to_owned(),
-                source,
-            })?;
-        parse(&bytes).map_err(|faults| LoadError::Faulty {
+        let config = match file::read(path, LARGEST) {
+            Ok(bytes) => parse(&bytes),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => too_large(),
+            Err(source) => {
+                return Err(LoadError::Unreadable {
+                    path: path.to_owned(),
+                    source,
+                });
+            }
+        };
+        config.map_err(|faults| LoadError::Faulty {
             path: path.to_owned(),
             faults,
         })
@@ -60,9 +63,15 @@ fn parse(bytes: &[u8]) -> Result<Config, Faults> {
     faults.finish(config.unwrap_or_default())
 }
 
+fn too_large() -> Result<Config, Faults> {
+    let faults = FaultCollector::default();
+    faults.push(None, "", TOO_LARGE);
+    faults.finish(Config::default())
+}
+
 fn text<'a>(bytes: &'a [u8], faults: &FaultCollector) -> Option<&'a str> {
     if bytes.len() as u64 > LARGEST {
-        faults.push(None, "", "larger than 1 MiB");
+        faults.push(None, "", TOO_LARGE);
         return None;
     }
     std::str::from_utf8(bytes)
@@ -76,3 +85,4 @@ fn text<'a>(bytes: &'a [u8], faults: &FaultCollector) -> Option<&'a str> {
 
 /// 1 MiB: 20,000 short static targets, and the largest ConfigMap.
 const LARGEST: u64 = 1 << 20;
+const TOO_LARGE: &str = "larger than 1 MiB";

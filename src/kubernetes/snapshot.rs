@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::model::{Key, Object};
+use crate::file;
 use crate::fnv::fnv1a;
 
 /// The contents of a file.
@@ -61,7 +62,7 @@ pub(crate) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
 /// # Errors
 /// See [`SnapshotError`]. The caller goes on without a snapshot.
 pub(crate) fn read(path: &Path, settings: &str) -> Result<Snapshot, SnapshotError> {
-    let text = fs::read(path)?;
+    let text = file::read(path, LARGEST)?;
     let end = text
         .iter()
         .position(|byte| *byte == b'\n')
@@ -88,6 +89,8 @@ pub(crate) fn read(path: &Path, settings: &str) -> Result<Snapshot, SnapshotErro
 
 /// The version of the format, to be raised with an incompatible change of the model.
 const MAGIC: &str = "switchboard-snapshot 1";
+/// In bytes: far more than the objects of the largest cluster.
+const LARGEST: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {
