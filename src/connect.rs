@@ -1,6 +1,7 @@
 //! One CONNECT and its answer, by HTTP/1 or HTTP/2: the 200 and the refusals are written here, and only here.
 
 use std::future::Future;
+use std::io;
 use std::time::Duration;
 
 use crate::authority::Authority;
@@ -40,8 +41,8 @@ pub trait Exchange: Sized + Send {
     /// The request is refused by what has come of it already.
     fn read_head(&mut self) -> impl Future<Output = Result<Authority, Refusal>> + Send;
 
-    /// Completes when the client leaves before its answer.
-    fn client_left(&mut self) -> impl Future<Output = ()> + Send;
+    /// Completes when the client leaves before its answer, with the refusal that is accounted for.
+    fn client_left(&mut self) -> impl Future<Output = Refusal> + Send;
 
     /// Sends the 200. The transport comes with the bytes that were read behind the head, at most 16 KiB together with
     /// it.
@@ -51,8 +52,18 @@ pub trait Exchange: Sized + Send {
     fn confirm(self) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), Refusal>> + Send;
 
     /// Sends the refusal. The transport has to be closed gently then, without a look at what came behind the head: with
-    /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` when the client has left.
+    /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` when the client has left; after
+    /// [`Refusal::TlsRecord`] the close sends the alert.
     fn refuse(self, denial: &Denial) -> impl Future<Output = Option<Self::Transport>> + Send;
+}
+
+/// The refusal of a client whose connection fails before its answer; `otherwise` unless a TLS record is broken.
+fn refusal_of(error: &io::Error, otherwise: Refusal) -> Refusal {
+    if error.kind() == io::ErrorKind::InvalidData {
+        Refusal::TlsRecord
+    } else {
+        otherwise
+    }
 }
 
 /// An exchange by HTTP/1 of which `read` has been read.

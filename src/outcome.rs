@@ -90,6 +90,9 @@ pub enum Reason {
     Reset,
     /// A side's connection ended in the middle of a TLS record, which is not an orderly end: the other side was reset.
     Truncated,
+    /// A side sent a TLS record that cannot be decrypted or breaks the protocol: it was sent an alert, the other side was
+    /// reset.
+    Corrupted,
     /// The tunnel reached its longest lifetime.
     Lifetime,
     /// The deadline of a drain passed, or a second signal came.
@@ -106,11 +109,12 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for metrics with the value 0.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Eof,
         Self::Idle,
         Self::Reset,
         Self::Truncated,
+        Self::Corrupted,
         Self::Lifetime,
         Self::Drained,
         Self::Revoked,
@@ -126,6 +130,7 @@ impl Reason {
             Self::Idle => "idle",
             Self::Reset => "reset",
             Self::Truncated => "truncated",
+            Self::Corrupted => "corrupted",
             Self::Lifetime => "lifetime",
             Self::Drained => "drained",
             Self::Revoked => "revoked",

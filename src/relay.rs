@@ -56,6 +56,10 @@ pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, 
             Side::Client => pass_on_failure(downstream, has_finished, upstream).await,
             Side::Target | Side::Proxy => pass_on_failure(upstream, has_finished, downstream).await,
         },
+        Reason::Corrupted => match close.by {
+            Side::Client => refuse_record(downstream, upstream).await,
+            Side::Target | Side::Proxy => refuse_record(upstream, downstream).await,
+        },
         Reason::Eof | Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked | Reason::NotSsh => {
             cold(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
         }
@@ -115,6 +119,12 @@ async fn pass_on_failure(failed: &mut impl Transport, has_finished: bool, other:
     } else {
         other.reset_on_drop();
     }
+}
+
+/// Lets the side whose record is broken read the alert, and resets the other: bytes are missing.
+async fn refuse_record(broken: &mut impl Transport, other: &mut impl Transport) {
+    other.reset_on_drop();
+    cold(broken.close_gently()).await;
 }
 
 /// Writes what was read, within a deadline.
@@ -178,6 +188,7 @@ impl From<Failure> for Close {
                 Reason::Reset
             }
             io::ErrorKind::UnexpectedEof => Reason::Truncated,
+            io::ErrorKind::InvalidData => Reason::Corrupted,
             _ => Reason::Io,
         };
         Self { by, reason }

@@ -137,7 +137,7 @@ async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> 
             biased;
             reached = reach(authority, &mut pending) => reached,
             () = drain.deadline() => Err(Refusal::Draining.into()),
-            () = exchange.client_left() => Err(Refusal::ClientLeft.into()),
+            refusal = exchange.client_left() => Err(refusal.into()),
         },
         Err(refusal) => Err(refusal.into()),
     };

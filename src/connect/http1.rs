@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::head::{self, MOST_BYTES};
+use super::refusal_of;
 use crate::authority::Authority;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Malformed, Refusal};
@@ -72,27 +73,28 @@ impl<D: Transport> super::Exchange for Exchange<D> {
                 Ok(0) if known == 0 => return Err(Refusal::NoRequest),
                 Ok(0) => return Err(Refusal::Malformed(Malformed::Truncated)),
                 Ok(_) => {}
-                Err(_) if known == 0 => return Err(Refusal::NoRequest),
-                Err(_) => return Err(Refusal::ClientLeft),
+                Err(error) if known == 0 => return Err(refusal_of(&error, Refusal::NoRequest)),
+                Err(error) => return Err(refusal_of(&error, Refusal::ClientLeft)),
             }
         }
     }
 
     /// A client leaves by a reset, or by an end of stream before any byte for its target. After early data an end of
     /// stream is a half-close: the data still has to reach the target.
-    async fn client_left(&mut self) {
+    async fn client_left(&mut self) -> Refusal {
         loop {
             if self.buffer.len() >= MOST_BYTES {
                 break;
             }
             match self.read_some().await {
-                Ok(0) if self.buffer.is_empty() => return,
+                Ok(0) if self.buffer.is_empty() => return Refusal::ClientLeft,
                 Ok(0) => break,
                 Ok(_) => {}
-                Err(_) => return,
+                Err(error) => return refusal_of(&error, Refusal::ClientLeft),
             }
         }
         self.stream.split().0.failed().await;
+        Refusal::ClientLeft
     }
 
     /// In one write: corkscrew reads the answer once.
@@ -102,8 +104,9 @@ impl<D: Transport> super::Exchange for Exchange<D> {
     }
 
     async fn refuse(mut self, denial: &Denial) -> Option<D> {
-        let told = denial.refusal.is_answered() && self.send(&answer(denial)).await.is_ok();
-        told.then_some(self.stream)
+        let is_told = denial.refusal == Refusal::TlsRecord
+            || denial.refusal.is_answered() && self.send(&answer(denial)).await.is_ok();
+        is_told.then_some(self.stream)
     }
 }
 

@@ -73,8 +73,15 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refu
     let mut first_request = Box::pin(expiry(Awaited::FirstRequest));
     let h2 = tokio::select! {
         biased;
-        h2 = handshake(&connection) => h2?,
+        h2 = handshake(&connection) => h2,
         refusal = &mut first_request => return Err(refusal),
+    };
+    let h2 = match h2 {
+        Ok(h2) => h2,
+        Err(refusal) => {
+            connection.end(refusal).await;
+            return Err(refusal);
+        }
     };
     let serving = Serving {
         h2,
@@ -112,7 +119,9 @@ async fn handshake<D: Transport>(
 
 /// The refusal for a connection that ends with this error.
 fn refusal_of(error: &h2::Error) -> Refusal {
-    if error.is_io() || error.is_remote() {
+    if let Some(error) = error.get_io() {
+        super::refusal_of(error, Refusal::NoRequest)
+    } else if error.is_remote() {
         Refusal::NoRequest
     } else if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
         Refusal::Flood
@@ -166,7 +175,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         tunnel: impl Fn(Request) -> F,
     ) -> Result<(), Refusal> {
         let GoAway { drain, lapsed } = go_away;
-        let mut verdict = Ok(());
+        let (mut verdict, mut end) = (Ok(()), None);
         let mut leaving = pin!(async {
             tokio::select! {
                 () = drain.clone().stopped() => {}
@@ -199,6 +208,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
                 }
                 Event::Closed(error) => {
                     verdict = verdict.and(self.verdict(error.as_ref()));
+                    end = error.as_ref().map(refusal_of);
                     break;
                 }
             }
@@ -207,6 +217,9 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         drop(self.h2);
         self.connection.outgoing().closed();
         while self.tunnels.next().await.is_some() {}
+        if let Some(refusal) = end {
+            self.connection.end(refusal).await;
+        }
         verdict
     }
 

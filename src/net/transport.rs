@@ -75,7 +75,8 @@ pub trait Reader: Send {
     /// passed on: a peer that is held back by a window may send as many more.
     ///
     /// # Errors
-    /// A reset is `ConnectionReset`, whatever carries it, and an end where there cannot be one is `UnexpectedEof`.
+    /// A reset is `ConnectionReset`, whatever carries it, an end where there cannot be one is `UnexpectedEof`, and what
+    /// cannot be decrypted is `InvalidData`: a gentle close sends the alert that says so.
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>>;
 
     /// Completes when the peer resets or is given up, without reading.

@@ -27,6 +27,10 @@ refusals! {
     TlsHandshake =>
         499, "tls_handshake", Client, "tls_protocol_error", None,
         "the TLS handshake failed";
+    /// A TLS record before the answer cannot be decrypted, or breaks the protocol: the client is sent an alert.
+    TlsRecord =>
+        499, "tls_record", Client, "tls_protocol_error", None,
+        "a TLS record is broken";
     /// The method is not CONNECT.
     MethodNotAllowed =>
         405, "method_not_allowed", Proxy, "http_request_error", None,

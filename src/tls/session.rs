@@ -107,7 +107,7 @@ impl State {
             }
             self.connection.read_tls(&mut encrypted)?;
             let news = self.connection.process_new_packets();
-            let news = news.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let news = news.map_err(session_error)?;
             self.plaintext = news.plaintext_bytes_to_read();
             self.peer_has_ended = news.peer_has_closed();
         }
@@ -125,6 +125,16 @@ impl State {
         self.plaintext = self.plaintext.saturating_sub(read);
         Ok(read)
     }
+}
+
+/// A fatal alert of the peer is what a reset is to a socket; all else is a record that is broken.
+fn session_error(error: rustls::Error) -> io::Error {
+    let kind = if let rustls::Error::AlertReceived(_) = error {
+        io::ErrorKind::ConnectionReset
+    } else {
+        io::ErrorKind::InvalidData
+    };
+    io::Error::new(kind, error)
 }
 
 impl Transport for Session {

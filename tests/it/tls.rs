@@ -2,6 +2,7 @@
 //! all that fails.
 
 pub(crate) mod client;
+mod records;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};

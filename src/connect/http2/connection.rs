@@ -13,6 +13,7 @@ use super::outgoing::Outgoing;
 use super::read_buffer::ReadBuffer;
 use super::write_queue::WriteQueue;
 use crate::net::transport::{Reader, Transport, Writer};
+use crate::outcome::Refusal;
 
 /// A connection as h2 reads and writes it. The clones are one connection: h2 has one, the task that drives h2 another.
 ///
@@ -68,6 +69,16 @@ impl<D: Transport> Connection<D> {
     /// Whether the client has sent more frames than its budget pays for: the connection has to end.
     pub(super) fn is_flooded(&self) -> bool {
         self.lock().budget.is_exhausted()
+    }
+
+    /// Ends a connection that h2 has given up for this reason. After a broken TLS record the close sends the alert; the
+    /// records behind it cannot be read any more, as [`poll_shutdown`](AsyncWrite::poll_shutdown) would.
+    pub(super) async fn end(self, refusal: Refusal) {
+        if refusal == Refusal::TlsRecord
+            && let Some(state) = Arc::into_inner(self.0)
+        {
+            state.into_inner().transport.close_gently().await;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<D>> {

@@ -8,9 +8,9 @@ use http::{HeaderValue, Method, Response, StatusCode, header, request};
 
 use super::outgoing::Outgoing;
 use super::payload::Payload;
-use super::stream::Stream;
+use super::stream::{Stream, stream_error};
 use crate::authority::Authority;
-use crate::connect::Exchange;
+use crate::connect::{Exchange, refusal_of};
 use crate::outcome::{Denial, Malformed, Refusal};
 
 /// A request that has not been answered.
@@ -59,9 +59,12 @@ impl Exchange for Request {
     }
 
     /// Completes at a reset only. END_STREAM is a half-close: unlike a FIN, no close(2) can be behind it.
-    async fn client_left(&mut self) {
-        // An error means that the connection has ended.
-        poll_fn(|context| self.respond.poll_reset(context)).await.ok();
+    async fn client_left(&mut self) -> Refusal {
+        match poll_fn(|context| self.respond.poll_reset(context)).await {
+            Ok(_) => Refusal::ClientLeft,
+            // The connection has ended.
+            Err(error) => refusal_of(&stream_error(error), Refusal::ClientLeft),
+        }
     }
 
     async fn confirm(mut self) -> Result<(Stream, Vec<u8>), Refusal> {

@@ -89,7 +89,7 @@ impl Drop for Stream {
 }
 
 /// An error of the stream as a socket would report it.
-fn stream_error(error: h2::Error) -> io::Error {
+pub(super) fn stream_error(error: h2::Error) -> io::Error {
     if error.is_io() {
         error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
     } else {

@@ -119,6 +119,7 @@ fn lines_a_second(refusal: Refusal) -> u32 {
         Refusal::Malformed(_)
         | Refusal::TlsRequired
         | Refusal::TlsHandshake
+        | Refusal::TlsRecord
         | Refusal::MethodNotAllowed
         | Refusal::HeadTimeout
         | Refusal::HeadTooLarge

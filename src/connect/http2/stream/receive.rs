@@ -42,7 +42,7 @@ impl ReceiveHalf {
         match self.inbox.take_failure() {
             None => Ok(()),
             Some(StreamFailure::Broken(error)) => Err(stream_error(error)),
-            Some(StreamFailure::Trailers) => Err(io::ErrorKind::InvalidData.into()),
+            Some(StreamFailure::Trailers) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
