@@ -219,6 +219,7 @@ fn share(config: &Config, tls: Tls, capacity: Capacity) -> Result<(Shared, Condu
     let (conductor, drain) = Conductor::new();
     let (writer, allowlist) = Writer::new();
     metrics.tls_expiries(&tls.expiries());
+    metrics.tls_next_updates(&tls.next_updates());
     let limits = &config.limits;
     let caps = capacity.fitting(limits.caps.total, &metrics);
     let shared = Shared {

@@ -268,7 +268,10 @@ fn print_schema() -> anyhow::Result<ExitCode> {
 }
 
 fn check(file: &Path) -> anyhow::Result<ExitCode> {
-    Config::load(file)?;
+    let config = Config::load(file)?;
+    for remark in config.tls.judge().remarks {
+        eprintln!("switchboard: warning: {remark}");
+    }
     writeln!(std::io::stdout(), "{}: ok", file.display())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -75,6 +75,8 @@ metrics! {
         "switchboard_tls_certificate_expiry_timestamp_seconds",
         &["certificate"]
     );
+    /// When the next revocation list of an authority is due, the nextUpdate of its list, in seconds since 1970.
+    tls_crl_next_update: IntGaugeVec = gauges("switchboard_tls_crl_next_update_timestamp_seconds", &["issuer"]);
     /// Polls that found faults in changed TLS files; the loaded ones stay in use.
     pub tls_reload_failures: IntCounter = counter("switchboard_tls_reload_failures_total");
     /// 1 if the last reload of the configuration was applied, else 0.
@@ -195,6 +197,16 @@ impl Metrics {
         for tls::Expiry { certificate, timestamp } in expiries {
             self.tls_certificate_expiry
                 .with_label_values(&[certificate.as_str()])
+                .set(*timestamp);
+        }
+    }
+
+    /// Sets the nextUpdate of these revocation lists, and removes the series of all others.
+    pub fn tls_next_updates(&self, updates: &[tls::NextUpdate]) {
+        self.tls_crl_next_update.reset();
+        for tls::NextUpdate { issuer, timestamp } in updates {
+            self.tls_crl_next_update
+                .with_label_values(&[issuer.as_str()])
                 .set(*timestamp);
         }
     }

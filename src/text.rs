@@ -32,6 +32,17 @@ pub(crate) fn escaped(text: &str) -> String {
     escaped
 }
 
+/// Whether a character cannot be seen, or changes how others are seen: a control, a format character such as those of
+/// bidirectional text, a separator other than the space, or an unassigned one.
+pub(crate) fn is_unprintable(character: char) -> bool {
+    if character.is_ascii() {
+        return character.is_ascii_control();
+    }
+    // Behind a letter: at the start of a text, combining characters are escaped as well.
+    let behind_a_letter: String = ['a', character].iter().collect();
+    behind_a_letter.escape_debug().nth(1) == Some('\\')
+}
+
 /// The first `longest` characters of a foreign text, [escaped], with `…` where the text goes on.
 pub(crate) fn excerpt(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
@@ -93,6 +104,16 @@ mod tests {
         assert_eq!(excerpt("\u{1b}[31m\n\u{202e}", 60), "\\u{1b}[31m\\n\\u{202e}");
         assert_eq!(excerpt("déjà vu", 4), "déjà…");
         assert_eq!(excerpt("déjà", 4), "déjà");
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_unprintable_and_letters_of_any_script_are_not() {
+        for character in "\0\n\u{7f}\u{9b}\u{a0}\u{ad}\u{200b}\u{2028}\u{202e}\u{2066}\u{feff}\u{e000}".chars() {
+            assert!(is_unprintable(character), "{character:?}");
+        }
+        for character in " a~'\"\\é日\u{301}ि😀".chars() {
+            assert!(!is_unprintable(character), "{character:?}");
+        }
     }
 
     #[test]

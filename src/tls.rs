@@ -1,31 +1,45 @@
 //! TLS with clients: certificates that are reloaded when their files change, and one deadline for each handshake.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use rustls::ServerConfig;
-use rustls::pki_types::UnixTime;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ProducesTickets, ServerSessionMemoryCache, StoresServerSessions};
+use rustls::{CertificateError, ServerConfig};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use self::files::{Contents, Material};
-pub use self::files::{Expiry, FileFault, Part};
+use self::cautions::{Caution, now};
+use self::files::Contents;
+pub(crate) use self::files::LARGEST;
+pub use self::files::{FileFault, Part};
 pub use self::handshake::{Accepted, Cause, Failed, Peer};
 pub use self::identity::Identity;
+use self::material::Material;
+pub use self::pair::Expiry;
+pub use self::pem::PemFault;
 pub(crate) use self::records::Records;
 pub use self::session::Session;
-pub use self::settings::{CertificatePaths, ClientAuth, Mode, Options, Settings};
+pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Options, Settings};
+pub use self::verifier::NextUpdate;
 
+mod cautions;
 mod certificates;
 mod files;
 mod handshake;
 mod identity;
+mod material;
+mod names;
+mod pair;
+pub(crate) mod pem;
 mod records;
+mod revocation;
 mod session;
 mod settings;
+mod verifier;
 
 /// The TLS of a process. A handshake in progress keeps the certificates it began with; a session needs none.
 #[derive(Debug)]
@@ -44,6 +58,21 @@ struct Serving {
     verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
+impl Serving {
+    /// Verifies the certificates of a client as a new handshake would now.
+    fn verify(&self, certificates: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
+        match (&self.verifier, certificates.split_first()) {
+            (None, None) => Ok(()),
+            (None, Some(_)) => Err(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)),
+            (Some(verifier), None) if verifier.client_auth_mandatory() => Err(rustls::Error::NoCertificatesPresented),
+            (Some(_), None) => Ok(()),
+            (Some(verifier), Some((own, others))) => {
+                verifier.verify_client_cert(own, others, UnixTime::now()).map(drop)
+            }
+        }
+    }
+}
+
 /// The result of reading the files again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reload {
@@ -53,6 +82,8 @@ pub enum Reload {
     Loaded,
     /// They have changed and are faulty: the certificates before serve on.
     Faulty(Vec<FileFault>),
+    /// The process was short of descriptors or memory, as the text says: nothing is known of the files.
+    Postponed(String),
 }
 
 #[derive(Debug)]
@@ -64,6 +95,43 @@ struct Known {
     trust: u64,
     resumption: Resumption,
     expiries: Vec<Expiry>,
+    next_updates: Vec<NextUpdate>,
+    cautions: Vec<Caution>,
+    /// The remarks that have been returned since the files were loaded.
+    remarked: HashSet<String>,
+    /// The number of the last read that has begun, and that of the last one whose contents were taken.
+    reads: u64,
+    taken: u64,
+}
+
+impl Settings {
+    /// The faults of the files and the remarks about them.
+    pub fn judge(&self) -> Judgement {
+        match Material::of(self, &Contents::read(self)) {
+            Ok(material) => Judgement {
+                faults: Vec::new(),
+                remarks: true_now(&material.cautions()).cloned().collect(),
+            },
+            Err(faults) => Judgement {
+                faults,
+                remarks: Vec::new(),
+            },
+        }
+    }
+}
+
+/// What there is to say of the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judgement {
+    /// Why they cannot be used.
+    pub faults: Vec<FileFault>,
+    /// What an operator should know although they can, such as a certificate that has expired.
+    pub remarks: Vec<FileFault>,
+}
+
+fn true_now(cautions: &[Caution]) -> impl Iterator<Item = &FileFault> {
+    let now = now();
+    cautions.iter().filter_map(move |caution| caution.at(now))
 }
 
 impl Tls {
@@ -80,11 +148,17 @@ impl Tls {
                 trust: 0,
                 resumption: Resumption::new().map_err(|reason| vec![FileFault::of_the_system(&reason)])?,
                 expiries: Vec::new(),
+                next_updates: Vec::new(),
+                cautions: Vec::new(),
+                remarked: HashSet::new(),
+                reads: 0,
+                taken: 0,
             }),
             options,
         };
         match tls.reload() {
             Reload::Faulty(faults) => Err(faults),
+            Reload::Postponed(reason) => Err(vec![FileFault::of_the_system(&rustls::Error::General(reason))]),
             Reload::Unchanged | Reload::Loaded => Ok(tls),
         }
     }
@@ -103,15 +177,29 @@ impl Tls {
 
     /// Reads the files, and serves what they hold if that has changed.
     ///
-    /// Contents are compared, not times: Kubernetes changes a mounted Secret by swapping a symbolic link.
+    /// Contents are compared, not times: Kubernetes changes a mounted Secret by swapping a symbolic link. Nothing is
+    /// locked during the read, which may last until a mount answers: others read meanwhile, and what an earlier read
+    /// brings after a later one is out of date.
     pub fn reload(&self) -> Reload {
+        let (settings, number) = {
+            let mut known = self.known();
+            known.reads += 1;
+            (known.settings.clone(), known.reads)
+        };
+        let contents = Contents::read(&settings);
+        if let Some(reason) = contents.shortage() {
+            return Reload::Postponed(reason.to_owned());
+        }
         let mut known = self.known();
-        let contents = Contents::read(&known.settings);
+        if known.settings != settings || number < known.taken {
+            return Reload::Unchanged;
+        }
+        known.taken = number;
         let fingerprint = Some(contents.fingerprint());
         if std::mem::replace(&mut known.fingerprint, fingerprint) == fingerprint {
             return Reload::Unchanged;
         }
-        match Material::of(&known.settings, &contents).and_then(|material| known.serve(&contents, material)) {
+        match Material::of(&settings, &contents).and_then(|material| known.serve(&contents, material)) {
             Ok(serving) => {
                 *self.serving.write() = serving;
                 Reload::Loaded
@@ -130,27 +218,32 @@ impl Tls {
         self.known().expiries.clone()
     }
 
+    /// The nextUpdate of each authority's revocation list.
+    pub fn next_updates(&self) -> Vec<NextUpdate> {
+        self.known().next_updates.clone()
+    }
+
+    /// The remarks about the files that have become true since the last call, or since the files were loaded.
+    pub fn new_remarks(&self) -> Vec<String> {
+        let Known { cautions, remarked, .. } = &mut *self.known();
+        let remarks = true_now(cautions).map(ToString::to_string);
+        remarks.filter(|remark| remarked.insert(remark.clone())).collect()
+    }
+
     /// Does the handshake with a client before `deadline`. `read` was read from the socket already.
     ///
     /// # Errors
     /// Why it failed. The client has been sent an alert if that is possible.
     pub async fn accept(&self, stream: TcpStream, read: Vec<u8>, deadline: Instant) -> Result<Accepted, Failed> {
-        let config = self.serving().config;
+        let serving = self.serving();
         let deadline = deadline.min(Instant::now() + self.options.handshake);
-        handshake::accept(stream, read, config, deadline).await
+        handshake::accept(stream, read, serving, deadline).await
     }
 
     /// Whether a client would still be accepted with the certificate of its session: it may have expired, and the
     /// authorities, the revocation list and whether one is required may have changed.
     pub fn trusts(&self, peer: &Peer) -> bool {
-        match (self.serving().verifier, peer.certificates.split_first()) {
-            (None, presented) => presented.is_none(),
-            (Some(verifier), None) => !verifier.client_auth_mandatory(),
-            (Some(verifier), Some((own, others))) => {
-                let verified = verifier.verify_client_cert(own, others, UnixTime::now());
-                verified.is_ok()
-            }
-        }
+        self.serving().verify(&peer.certificates).is_ok()
     }
 
     fn serving(&self) -> Serving {
@@ -165,6 +258,9 @@ impl Tls {
 impl Known {
     fn serve(&mut self, contents: &Contents, material: Material) -> Result<Serving, Vec<FileFault>> {
         self.expiries = material.expiries();
+        self.next_updates = material.next_updates();
+        self.cautions = material.cautions();
+        self.remarked.clear();
         let trust = contents.trust();
         if std::mem::replace(&mut self.trust, trust) != trust {
             // A resumed session presents no certificate again: a revoked one must not be accepted by an old ticket.
@@ -199,3 +295,6 @@ impl Resumption {
 }
 
 const MOST_SESSIONS: usize = 1024;
+
+#[cfg(test)]
+mod tests;

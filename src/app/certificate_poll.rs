@@ -1,23 +1,38 @@
 //! Polls the files of the certificates, and reports what each poll finds.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
-use tracing::{error, info};
+use tokio::time::{sleep, timeout};
+use tracing::{error, info, warn};
 
 use crate::tls::Reload;
 use crate::tunnel::Shared;
 
 /// Polls for as long as the process runs.
 pub(super) async fn watch(shared: Arc<Shared>) {
+    remark(&shared);
+    let reading = Arc::new(());
     loop {
         sleep(shared.tls.poll()).await;
-        let polled = Arc::clone(&shared);
-        // Blocking: the files may be on a disk that hangs.
-        match spawn_blocking(move || polled.tls.reload()).await {
-            Ok(reload) => report(&reload, &shared),
-            Err(error) => error!(%error, "cannot poll the certificates"),
+        // Each read that is stuck holds one.
+        if Arc::strong_count(&reading) > MOST_STUCK {
+            continue;
+        }
+        let (polled, reads) = (Arc::clone(&shared), Arc::clone(&reading));
+        // Blocking: the files may be on a mount that hangs.
+        let poll = spawn_blocking(move || {
+            let _reads = reads;
+            report(&polled.tls.reload(), &polled);
+        });
+        match timeout(LONGEST_READ, poll).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => error!(%error, "cannot poll the certificates"),
+            Err(_) => {
+                shared.metrics.tls_reload_failures.inc();
+                error!("the certificates were not read within 10s, a file of them may be on a mount that hangs");
+            }
         }
     }
 }
@@ -29,6 +44,7 @@ pub(super) fn report(reload: &Reload, shared: &Shared) {
         Reload::Loaded => {
             let expiries = shared.tls.expiries();
             shared.metrics.tls_expiries(&expiries);
+            shared.metrics.tls_next_updates(&shared.tls.next_updates());
             info!(certificates = expiries.len(), "certificates loaded");
         }
         Reload::Faulty(faults) => {
@@ -37,5 +53,19 @@ pub(super) fn report(reload: &Reload, shared: &Shared) {
                 error!("{fault}: the certificates stay as they were");
             }
         }
+        Reload::Postponed(reason) => warn!("{reason}: the certificates are read again at the next poll"),
+    }
+    remark(shared);
+}
+
+/// Logs what has become true since the last time, such as that a certificate has expired.
+fn remark(shared: &Shared) {
+    for remark in shared.tls.new_remarks() {
+        warn!("{remark}");
     }
 }
+
+/// A local file is read within milliseconds.
+const LONGEST_READ: Duration = Duration::from_secs(10);
+/// The reads that may be stuck at a time.
+const MOST_STUCK: usize = 4;

@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
@@ -13,6 +12,9 @@ use tokio_rustls::client::TlsStream;
 
 use self::truncation::TruncationDetector;
 use super::ClientError;
+use crate::file;
+use crate::tls::pem::{first, items};
+use crate::tls::{LARGEST, PemFault};
 
 mod truncation;
 
@@ -136,18 +138,18 @@ impl Identity {
             path: path.to_owned(),
             fault,
         };
-        let chain: Result<Vec<_>, _> =
-            CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<_, _>>);
+        let chain = read(certificate).and_then(|bytes| items(&bytes));
         let chain = chain.map_err(|fault| of(certificate, fault))?;
-        if chain.is_empty() {
-            return Err(IdentityError::NoCertificate(certificate.clone()));
-        }
-        match PrivateKeyDer::from_pem_file(key) {
-            Ok(key) => Ok((chain, key)),
-            Err(pem::Error::NoItemsFound) => Err(IdentityError::NoKey(key.clone())),
-            Err(fault) => Err(of(key, fault)),
-        }
+        let chain = chain.into_iter().map(|(_, certificate)| certificate).collect();
+        let key = read(key)
+            .and_then(|bytes| first(&bytes))
+            .map_err(|fault| of(key, fault))?;
+        Ok((chain, key))
     }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, PemFault> {
+    file::read(path, LARGEST).map_err(|error| PemFault::unreadable(&error))
 }
 
 /// The fault of the files of `--cert` and `--key`.
@@ -159,14 +161,8 @@ pub enum IdentityError {
         /// The file.
         path: PathBuf,
         /// Its fault.
-        fault: pem::Error,
+        fault: PemFault,
     },
-    /// The file of `--cert` is readable and holds no `CERTIFICATE` section.
-    #[error("{} holds no PEM certificate", .0.display())]
-    NoCertificate(PathBuf),
-    /// The file of `--key` is readable and holds no key.
-    #[error("{} holds no PEM private key (an encrypted one cannot be used)", .0.display())]
-    NoKey(PathBuf),
     /// The key is not that of the certificate, or of an unknown kind.
     #[error("the certificate and the key do not go together")]
     Unusable(#[source] rustls::Error),
@@ -175,12 +171,9 @@ pub enum IdentityError {
 /// The fault of the file of `--ca`.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
-    /// The file cannot be read, or is no PEM.
+    /// The file cannot be read, or is no PEM with certificates.
     #[error("{0}")]
-    Pem(pem::Error),
-    /// The file is readable and holds no `CERTIFICATE` section.
-    #[error("the file holds no PEM certificate")]
-    NoCertificate,
+    Pem(PemFault),
     /// One of its certificates cannot be a trust anchor.
     #[error("certificate {number} of the file is not valid")]
     Certificate {
@@ -194,13 +187,11 @@ pub enum CaError {
 
 fn roots_of(path: &Path) -> Result<RootCertStore, CaError> {
     let mut roots = RootCertStore::empty();
-    for (number, certificate) in (1..).zip(CertificateDer::pem_file_iter(path).map_err(CaError::Pem)?) {
+    let certificates = read(path).and_then(|bytes| items::<CertificateDer<'static>>(&bytes));
+    for (number, (_, certificate)) in (1..).zip(certificates.map_err(CaError::Pem)?) {
         roots
-            .add(certificate.map_err(CaError::Pem)?)
+            .add(certificate)
             .map_err(|source| CaError::Certificate { number, source })?;
-    }
-    if roots.is_empty() {
-        return Err(CaError::NoCertificate);
     }
     Ok(roots)
 }
@@ -247,9 +238,13 @@ mod tests {
         let torn = good.replace("-----END CERTIFICATE-----", "");
         let junk = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for (content, expected) in [
-            ("", "the file holds no PEM certificate"),
-            ("hello\n", "the file holds no PEM certificate"),
-            (torn.as_str(), "section end"),
+            ("", "there is no certificate in it"),
+            ("hello\n", "there is no certificate in it"),
+            (
+                torn.as_str(),
+                "line 1: there is no `-----END CERTIFICATE-----` after this line",
+            ),
+            (&format!("{}{good}", good.trim_end()), "must each be a whole line"),
             (&format!("{good}{junk}"), "certificate 2 of the file is not valid"),
         ] {
             let line = fault(content);
@@ -271,7 +266,7 @@ mod tests {
         };
         let line = chain(&error);
         assert!(
-            line.contains("/nonexistent/ca.pem") && line.contains("No such file"),
+            line.contains("/nonexistent/ca.pem") && line.contains("there is no such file"),
             "{line}"
         );
     }

@@ -5,13 +5,12 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
-use rustls::{
-    AlertDescription, CertificateError, Error, HandshakeKind, ProtocolVersion, ServerConfig, ServerConnection,
-};
+use rustls::{AlertDescription, CertificateError, Error, HandshakeKind, ProtocolVersion, ServerConnection};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::identity::{self, Identity};
+use super::Serving;
+use super::identity::Identity;
 use super::session::Session;
 use crate::net::socket;
 
@@ -75,6 +74,8 @@ pub enum Cause {
     ClientCertificateExpired,
     /// The client certificate is revoked, or its authority has no revocation list.
     ClientCertificateRevoked,
+    /// The revocation list of the client certificate's authority is past its nextUpdate.
+    CrlExpired,
     /// The client certificate is of another authority, or faulty.
     ClientCertificateInvalid,
     /// A violation of the protocol, or a failure in the proxy.
@@ -83,7 +84,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, for metrics that show zero before the first.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::ClientLeft,
         Self::Timeout,
         Self::NotTls,
@@ -93,6 +94,7 @@ impl Cause {
         Self::ClientCertificateMissing,
         Self::ClientCertificateExpired,
         Self::ClientCertificateRevoked,
+        Self::CrlExpired,
         Self::ClientCertificateInvalid,
         Self::Protocol,
     ];
@@ -109,6 +111,7 @@ impl Cause {
             Self::ClientCertificateMissing => "client_certificate_missing",
             Self::ClientCertificateExpired => "client_certificate_expired",
             Self::ClientCertificateRevoked => "client_certificate_revoked",
+            Self::CrlExpired => "crl_expired",
             Self::ClientCertificateInvalid => "client_certificate_invalid",
             Self::Protocol => "protocol",
         }
@@ -120,7 +123,7 @@ impl Cause {
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "the enums are rustls's, and grow")]
-    fn of_tls(error: &Error) -> Self {
+    pub(super) fn of_tls(error: &Error) -> Self {
         match error {
             Error::InvalidMessage(_) => Self::NotTls,
             Error::PeerIncompatible(_) => Self::Incompatible,
@@ -131,6 +134,9 @@ impl Cause {
                 | CertificateError::NotValidYet
                 | CertificateError::NotValidYetContext { .. } => Self::ClientCertificateExpired,
                 CertificateError::Revoked | CertificateError::UnknownRevocationStatus => Self::ClientCertificateRevoked,
+                CertificateError::ExpiredRevocationList | CertificateError::ExpiredRevocationListContext { .. } => {
+                    Self::CrlExpired
+                }
                 _ => Self::ClientCertificateInvalid,
             },
             Error::AlertReceived(alert) => match alert {
@@ -151,11 +157,11 @@ impl Cause {
 pub(super) async fn accept(
     stream: TcpStream,
     read: Vec<u8>,
-    config: Option<Arc<ServerConfig>>,
+    serving: Serving,
     deadline: Instant,
 ) -> Result<Accepted, Failed> {
     let cause = Cause::Protocol;
-    let Some(Ok(connection)) = config.map(ServerConnection::new) else {
+    let Some(Ok(connection)) = serving.config.clone().map(ServerConnection::new) else {
         return Err(Failed { cause, stream });
     };
     let mut session = Session::new(stream, connection, read);
@@ -164,8 +170,10 @@ pub(super) async fn accept(
         io::Result::Ok(())
     };
     let cause = match timeout_at(deadline, all).await {
-        Ok(Ok(())) if presents_expired_certificate(&mut session) => Cause::ClientCertificateExpired,
-        Ok(Ok(())) => return Ok(accepted(session)),
+        Ok(Ok(())) => match verify_again(&mut session, &serving) {
+            Ok(()) => return Ok(accepted(session)),
+            Err(error) => Cause::of_tls(&error),
+        },
         Ok(Err(error)) => Cause::of(&error),
         Err(_) => Cause::Timeout,
     };
@@ -173,10 +181,14 @@ pub(super) async fn accept(
     Err(Failed { cause, stream })
 }
 
-/// Whether the certificate of a session has expired. A resumed session has that of the first one, which may be old.
-fn presents_expired_certificate(session: &mut Session) -> bool {
-    let certificate = session.connection().peer_certificates().and_then(<[_]>::first);
-    certificate.is_some_and(|certificate| !identity::is_current(certificate))
+/// Verifies the certificates of a resumed session, which are those of its first handshake: by now they may have expired or
+/// been revoked, or the revocation list may be past its nextUpdate.
+fn verify_again(session: &mut Session, serving: &Serving) -> Result<(), Error> {
+    let connection = session.connection();
+    if connection.handshake_kind() != Some(HandshakeKind::Resumed) {
+        return Ok(());
+    }
+    serving.verify(connection.peer_certificates().unwrap_or_default())
 }
 
 fn accepted(mut session: Session) -> Accepted {

@@ -27,6 +27,16 @@ pub enum ClientAuth {
     Required,
 }
 
+/// Whether client certificates count whose revocation list is past its nextUpdate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CrlExpired {
+    /// They are refused: the list does not say what was revoked since.
+    #[default]
+    Refuse,
+    /// The list counts as it is.
+    Accept,
+}
+
 /// The paths of a certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificatePaths {
@@ -47,6 +57,8 @@ pub struct Settings {
     pub client_ca: Option<PathBuf>,
     /// PEM: the revocation lists of client certificates.
     pub crl: Option<PathBuf>,
+    /// Whether a list counts that is past its nextUpdate.
+    pub crl_expired: CrlExpired,
     /// The interval at which the files are read again.
     pub poll: Duration,
 }
@@ -58,6 +70,7 @@ impl Default for Settings {
             client_auth: ClientAuth::Off,
             client_ca: None,
             crl: None,
+            crl_expired: CrlExpired::default(),
             poll: Duration::from_secs(10),
         }
     }

@@ -18,6 +18,7 @@ mod corpus;
 mod departures;
 mod drain;
 mod endings;
+mod files;
 mod harness;
 mod hoarding;
 mod http2;

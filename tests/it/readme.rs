@@ -6,7 +6,7 @@ use std::path::Path;
 use switchboard::config::Config;
 use switchboard::metrics::Metrics;
 use switchboard::outcome::{Reason, Refusal};
-use switchboard::tls::Expiry;
+use switchboard::tls::{Expiry, NextUpdate};
 
 const REFUSALS: &str = include_str!("../../docs/refusals.md");
 const ACCESS_LOG: &str = include_str!("../../docs/access-log.md");
@@ -64,6 +64,10 @@ fn every_metric_has_a_row_and_no_other() {
     metrics.endpoint_may_fail("reason");
     metrics.tls_expiries(&[Expiry {
         certificate: "tls.crt".to_owned(),
+        timestamp: 1,
+    }]);
+    metrics.tls_next_updates(&[NextUpdate {
+        issuer: "CN=authority".to_owned(),
         timestamp: 1,
     }]);
     let page = metrics.encode().unwrap();

@@ -4,11 +4,13 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::harness::authority::{Authority, Issued};
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::{Blackhole, Target};
 use crate::harness::{allow, refusal, request};
-use rustix::process::Signal;
+use crate::tls::client::{config, connect};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 fn reload(server: &mut Server) {
     server.process.signal(Signal::HUP);
@@ -49,7 +51,12 @@ const LEASE: &str = "
 import fcntl, os, signal, sys
 signal.signal(signal.SIGIO, lambda *_: print('opened', flush=True))
 file = os.open(sys.argv[1], os.O_RDWR)
-fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+while True:
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        break
+    except BlockingIOError:
+        pass # Another process has just opened it.
 print('taken', flush=True)
 while True:
     signal.pause()
@@ -316,4 +323,51 @@ fn a_file_that_is_not_read_in_time_changes_nothing_and_the_next_reload_does_not_
     drop(lease);
     server.tunnel("new:22", &new);
     assert_eq!(server.answer("old:22"), not_allowed());
+}
+
+/// A poll that waits for its file holds nothing that a reload needs.
+#[test]
+fn a_reload_brings_other_certificates_while_a_poll_waits_for_the_ones_before() {
+    let authority = Authority::new();
+    let [old, new] = ["old", "new"].map(|name| authority.server(name, &[]));
+    let with = |issued: &Issued| {
+        let certificate = issued.setting();
+        format!(
+            "listen: {{address: \"127.0.0.1:0\", tls: required}}\ntls: {{certificates: [{certificate}], poll: 100ms}}\n"
+        )
+    };
+    let settings = Settings::new(&with(&old));
+    let mut server = Server::with(&settings);
+    let mut lease = Lease::take(old.cert.to_str().unwrap());
+    lease.expect_open();
+    settings.change(&with(&new));
+    reload(&mut server);
+    let client = connect(server.public(), &config(&authority, None), "127.0.0.1").unwrap();
+    assert_eq!(client.conn.peer_certificates().unwrap()[0], new.load().0);
+    lease.expect_held();
+}
+
+#[test]
+fn a_shortage_of_descriptors_is_no_failed_reload_of_the_certificates() {
+    let authority = Authority::new();
+    let all = ["first", "second"].map(|name| authority.server(name, &[]));
+    let mounted = authority.mount(&all[0]);
+    let certificate = mounted.setting();
+    let settings = Settings::new(&format!(
+        "listen: {{address: \"127.0.0.1:0\", tls: required}}\ntls: {{certificates: [{certificate}], poll: 100ms}}\n"
+    ));
+    let mut server = Server::with(&settings);
+    let process = Some(Pid::from_raw(server.process.id().cast_signed()).unwrap());
+    let none = Rlimit {
+        current: Some(3),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    let limit = prlimit(process, Resource::Nofile, none).unwrap();
+    authority.swap(&all[1]);
+    server.process.stderr.find("Too many open files");
+    prlimit(process, Resource::Nofile, limit).unwrap();
+    server.process.stderr.find("certificates loaded");
+    assert_eq!(server.scrape().value("tls_reload_failures_total"), 0.0);
+    let client = connect(server.public(), &config(&authority, None), "127.0.0.1").unwrap();
+    assert_eq!(client.conn.peer_certificates().unwrap()[0], all[1].load().0);
 }

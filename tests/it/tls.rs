@@ -3,6 +3,7 @@
 
 pub(crate) mod client;
 mod records;
+mod revocation;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -665,7 +666,7 @@ fn a_faulty_certificate_or_key_is_found_with_the_configuration() {
         assert_eq!(faults(cert, key, ""), expected);
     }
     let said = faults(&binary, &good.key, "");
-    assert!(said.starts_with(&at_cert(&binary, "it is not PEM: ")), "{said}");
+    assert!(said.starts_with(&at_cert(&binary, "line 1: it is not PEM: ")), "{said}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::config::form::{BRIEF_TIMEOUT, Form, PATH, Schema};
 use crate::config::section::{Field, Section};
-use crate::tls::{CertificatePaths, ClientAuth, Part, Settings};
+use crate::tls::{CertificatePaths, ClientAuth, CrlExpired, Part, Settings};
 
 /// Reads the section, and checks the files that it names.
 pub(super) fn read(section: &mut Section<'_>) -> Settings {
@@ -15,6 +15,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Settings {
     let client_auth = client_auth.unwrap_or(default.client_auth);
     let client_ca = file(section.field("client_ca"));
     let crl = file(section.field("crl"));
+    let crl_expired = section.value("crl_expired", &CRL_EXPIRED);
     let poll = section.value("poll", &BRIEF_TIMEOUT).unwrap_or(default.poll);
     match (client_auth, &client_ca, &crl) {
         (ClientAuth::Off, None, None) | (ClientAuth::Optional | ClientAuth::Required, Some(_), _) => {}
@@ -30,10 +31,11 @@ pub(super) fn read(section: &mut Section<'_>) -> Settings {
         client_auth,
         client_ca: client_ca.as_ref().map(|file| file.path.clone()),
         crl: crl.as_ref().map(|file| file.path.clone()),
+        crl_expired: crl_expired.unwrap_or_default(),
         poll,
     };
     if section.faults() == faults {
-        for fault in settings.faults() {
+        for fault in settings.judge().faults {
             let file = match fault.part {
                 Part::Certificate(index) => pairs.get(index).map(|pair| &pair.cert),
                 Part::Key(index) => pairs.get(index).map(|pair| &pair.key),
@@ -101,5 +103,18 @@ fn client_auth(text: &str) -> Result<ClientAuth, &'static str> {
         "optional" => Ok(ClientAuth::Optional),
         "required" => Ok(ClientAuth::Required),
         _ => Err("expected `off`, `optional` or `required`"),
+    }
+}
+
+const CRL_EXPIRED: Form<CrlExpired> = Form {
+    parse: crl_expired,
+    schema: Schema::Words(&["refuse", "accept"]),
+};
+
+fn crl_expired(text: &str) -> Result<CrlExpired, &'static str> {
+    match text {
+        "refuse" => Ok(CrlExpired::Refuse),
+        "accept" => Ok(CrlExpired::Accept),
+        _ => Err("expected `refuse` or `accept`"),
     }
 }

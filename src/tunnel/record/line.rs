@@ -10,7 +10,7 @@ use crate::allowlist::Target;
 use crate::authority::Authority;
 use crate::outcome::{Outcome, Refusal};
 use crate::ssh::identification::Software;
-use crate::tls::Peer;
+use crate::tls::{Identity, Peer};
 
 /// The line of a connection or request, or of several that were refused.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Line<'_> {
                     network.peer.address = %OrEmpty(peer),
                     tls.version = self.tls.map_or("", |peer| peer.version),
                     tls.client.subject = identity.map_or("", |identity| &identity.subject),
-                    tls.client.names = identity.map(|identity| identity.alternative_names.join(",")).unwrap_or_default(),
+                    tls.client.names = identity.map(Identity::listed_names).unwrap_or_default(),
                     http.version = self.http,
                     server.address = self.authority.map_or("", Authority::host),
                     server.port = self.authority.map_or(0, Authority::port),

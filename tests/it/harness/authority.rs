@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
@@ -87,25 +88,60 @@ impl Authority {
         self.issue(name, &params)
     }
 
-    /// A list on which the certificates with these serial numbers are revoked.
+    /// A file with a list on which the certificates with these serial numbers are revoked.
     pub(crate) fn revoke(&self, serials: &[u64]) -> PathBuf {
+        self.write_list(&self.list(1, serials))
+    }
+
+    /// The same, good until so many seconds from now.
+    pub(crate) fn revoke_for(&self, serials: &[u64], seconds: u64) -> PathBuf {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let next_update = date_time_ymd(1970, 1, 1) + Duration::from_secs(now + seconds);
+        let list = self.list(1, serials);
+        self.write_list(&CertificateRevocationListParams { next_update, ..list })
+    }
+
+    /// The same, past its nextUpdate.
+    pub(crate) fn revoke_once(&self, serials: &[u64]) -> PathBuf {
+        let next_update = date_time_ymd(2021, 1, 1);
+        let list = self.list(1, serials);
+        self.write_list(&CertificateRevocationListParams { next_update, ..list })
+    }
+
+    /// The same with another list behind it, which has that number.
+    pub(crate) fn revoke_later(&self, number: u64, serials: &[u64]) -> PathBuf {
+        let path = self.path("crl.pem");
+        let later = self
+            .list(number, serials)
+            .signed_by(&self.issuer)
+            .unwrap()
+            .pem()
+            .unwrap();
+        fs::write(&path, fs::read_to_string(&path).unwrap() + &later).unwrap();
+        path
+    }
+
+    fn write_list(&self, list: &CertificateRevocationListParams) -> PathBuf {
+        let path = self.path("crl.pem");
+        fs::write(&path, list.signed_by(&self.issuer).unwrap().pem().unwrap()).unwrap();
+        path
+    }
+
+    fn list(&self, number: u64, serials: &[u64]) -> CertificateRevocationListParams {
         let revoked = serials.iter().map(|&serial| RevokedCertParams {
             serial_number: SerialNumber::from(serial),
             revocation_time: date_time_ymd(2020, 1, 1),
             reason_code: None,
             invalidity_date: None,
         });
-        let list = CertificateRevocationListParams {
+        CertificateRevocationListParams {
             this_update: date_time_ymd(2020, 1, 1),
             next_update: date_time_ymd(2090, 1, 1),
-            crl_number: SerialNumber::from(1),
+            crl_number: SerialNumber::from(number),
             issuing_distribution_point: None,
             revoked_certs: revoked.collect(),
             key_identifier_method: KeyIdMethod::Sha256,
-        };
-        let path = self.path("crl.pem");
-        fs::write(&path, list.signed_by(&self.issuer).unwrap().pem().unwrap()).unwrap();
-        path
+        }
     }
 
     fn issue(&self, file: &str, params: &CertificateParams) -> Issued {

@@ -1,0 +1,127 @@
+//! Revocation lists: the one that counts, and one that is past its nextUpdate.
+
+use crate::harness::authority::{Authority, Issued};
+use crate::harness::eventually;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::proxy::Proxy;
+
+use super::client::{answer, config, connect};
+use super::{failures, settings};
+
+/// The section `tls` with the authority's list as it is in its file.
+fn with_list(authority: &Authority, server: &Issued, more: &str) -> String {
+    let (ca, list) = (authority.ca(), authority.path("crl.pem"));
+    let more = format!(
+        ", client_auth: required, client_ca: \"{}\", crl: \"{}\"{more}",
+        ca.display(),
+        list.display()
+    );
+    settings("required", &[server], &more)
+}
+
+/// What a client hears that asks for an unknown name: a 403, or nothing.
+fn tries(proxy: &impl Ports, authority: &Authority, shows: &Issued) -> String {
+    let client = connect(proxy.public(), &config(authority, Some(shows)), "127.0.0.1");
+    client.map_or_else(
+        |error| error.to_string(),
+        |mut client| answer(&mut client, "unknown:22"),
+    )
+}
+
+#[test]
+fn a_list_past_its_next_update_refuses_every_client_unless_it_is_accepted() {
+    let authority = Authority::new();
+    let server = authority.server("server", &[]);
+    let [good, revoked] = [("good", 5), ("revoked", 6)].map(|(name, serial)| authority.client(name, &[], serial));
+    authority.revoke_once(&[6]);
+    for policy in ["", ", crl_expired: refuse"] {
+        let proxy = Proxy::start(&with_list(&authority, &server, policy));
+        let said = tries(&proxy, &authority, &good);
+        assert!(!said.contains("HTTP"), "{said}");
+        eventually("counted", || (failures(&proxy, "crl_expired") == 1.0).then_some(()));
+    }
+    let proxy = Proxy::start(&with_list(&authority, &server, ", crl_expired: accept"));
+    let said = tries(&proxy, &authority, &good);
+    assert!(said.starts_with("HTTP/1.1 403"), "{said}");
+    let said = tries(&proxy, &authority, &revoked);
+    assert!(!said.contains("HTTP"), "{said}");
+    eventually("counted", || {
+        (failures(&proxy, "client_certificate_revoked") == 1.0).then_some(())
+    });
+    // A reload changes the policy, too.
+    proxy.reload(&with_list(&authority, &server, ""));
+    eventually("refused", || {
+        (!tries(&proxy, &authority, &good).contains("HTTP")).then_some(())
+    });
+}
+
+#[test]
+fn an_expired_list_is_told_by_check_and_by_serve_and_its_time_by_the_metrics() {
+    let authority = Authority::new();
+    let server = authority.server("server", &[]);
+    let list = authority.revoke_once(&[]);
+    let settings = Settings::new(&with_list(&authority, &server, ""));
+    let told = format!("{}: line 1: the revocation list of ", list.display());
+    let mut check = Process::spawn(switchboard(&["check", "--config", settings.path()]));
+    let line = check.stderr.find(&told);
+    assert!(
+        line.contains("has expired: its nextUpdate was Jan  1 00:00:00 2021 +00:00"),
+        "{line}"
+    );
+    assert_eq!(check.exit_status(), 0);
+    let mut process = Server::with(&settings);
+    let issuer = format!("CN=the authority of {}", list.parent().unwrap().display());
+    let series = |issuer: &str| format!("tls_crl_next_update_timestamp_seconds{{issuer=\"{issuer}\"}}");
+    assert_eq!(process.scrape().value(&series(&issuer)), 1_609_459_200.0);
+    // It was told before the process was ready, or at the latest at its first look.
+    let line = process.process.stderr.find(&told);
+    assert!(
+        line.contains("WARN") && line.contains("client certificates of this authority are refused"),
+        "{line}"
+    );
+    authority.revoke(&[]);
+    process.process.stderr.find("certificates loaded");
+    assert_eq!(process.scrape().value(&series(&issuer)), 3_786_912_000.0);
+}
+
+/// Nothing is read again: the time alone passes. A resumed session shows no certificate, and does not get in either.
+#[test]
+fn a_list_expires_without_a_reload_for_resumed_sessions_as_well() {
+    let authority = Authority::new();
+    let server = authority.server("server", &[]);
+    let good = authority.client("good", &[], 5);
+    authority.revoke_for(&[], 5);
+    let settings = Settings::new(&with_list(&authority, &server, "").replace("poll: 20ms", "poll: 1s"));
+    let mut process = Server::with(&settings);
+    let remembering = config(&authority, Some(&good));
+    let comes = || {
+        let client = connect(process.public(), &remembering, "127.0.0.1");
+        client.map_or_else(|_| String::new(), |mut client| answer(&mut client, "unknown:22"))
+    };
+    // On a slow machine the list has expired before the first one.
+    comes();
+    eventually("the list expires", || (!comes().contains("HTTP")).then_some(()));
+    eventually("counted", || (failures(&process, "crl_expired") >= 1.0).then_some(()));
+    process.process.stderr.find("has expired: its nextUpdate was");
+}
+
+/// As an operator has it that appends each new list to the file.
+#[test]
+fn of_two_lists_in_the_file_the_newer_one_counts() {
+    let authority = Authority::new();
+    let server = authority.server("server", &[]);
+    let [good, revoked] = [("good", 5), ("revoked", 6)].map(|(name, serial)| authority.client(name, &[], serial));
+    authority.revoke(&[]);
+    let proxy = Proxy::start(&with_list(&authority, &server, ""));
+    assert!(tries(&proxy, &authority, &revoked).starts_with("HTTP/1.1 403"));
+    authority.revoke_later(2, &[6]);
+    eventually("the list is read", || {
+        (!tries(&proxy, &authority, &revoked).contains("HTTP")).then_some(())
+    });
+    assert!(tries(&proxy, &authority, &good).starts_with("HTTP/1.1 403"));
+    // Two of which neither is newer: what was there counts on.
+    authority.revoke_later(2, &[]);
+    proxy.settles("tls_reload_failures_total", 1.0);
+    assert!(!tries(&proxy, &authority, &revoked).contains("HTTP"));
+}
