@@ -20,7 +20,7 @@ use self::readiness::{Condition, Readiness};
 pub use self::reload::LoadConfig;
 use self::reload::{Reload, Reloads};
 use crate::allowlist::Writer;
-use crate::config::{Config, LoadError};
+use crate::config::{Config, Report};
 use crate::drain::{self, Conductor, Drained, Tasks};
 use crate::kubernetes::{self, Controller};
 use crate::limits::budget::Budgets;
@@ -50,7 +50,7 @@ pub mod threads;
 pub enum StartError {
     /// The configuration cannot be read, or has faults.
     #[error(transparent)]
-    Config(#[from] LoadError),
+    Config(#[from] Report),
     /// The configuration was not read in time.
     #[error("the configuration was {0}")]
     Unread(String),
