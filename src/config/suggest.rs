@@ -137,6 +137,10 @@ const UNITS: [(&str, &str); 28] = [
     ("KiB", "ki kib kibibyte kibibytes"),
     ("MiB", "mi mib mebibyte mebibytes"),
     ("GiB", "gi gib gibibyte gibibytes"),
+    ("bit/s", "b bit bits"),
+    ("kbit/s", "k kb kbit kbits kilobit kilobits"),
+    ("Mbit/s", "m mb mbit mbits megabit megabits"),
+    ("Gbit/s", "g gb gbit gbits gigabit gigabits"),
     ("B/s", "b byte bytes"),
     ("KB/s", "k kb kbyte kbytes kilobyte kilobytes"),
     ("MB/s", "m mb mbyte mbytes megabyte megabytes"),
@@ -144,10 +148,6 @@ const UNITS: [(&str, &str); 28] = [
     ("KiB/s", "ki kib kibibyte kibibytes"),
     ("MiB/s", "mi mib mebibyte mebibytes"),
     ("GiB/s", "gi gib gibibyte gibibytes"),
-    ("bit/s", "b bit bits"),
-    ("kbit/s", "k kb kbit kbits kilobit kilobits"),
-    ("Mbit/s", "m mb mbit mbits megabit megabits"),
-    ("Gbit/s", "g gb gbit gbits gigabit gigabits"),
     ("w", "w week weeks"),
     ("months", "month months"),
     ("us", "us usec"),
@@ -185,8 +185,8 @@ mod tests {
         let amount = Schema::Amount("");
         let rate = |text: &str| text.parse::<Rate>().is_ok();
         for (given, expected) in [
-            ("10Mb/s", "; did you mean `10MB/s` or `10Mbit/s`?"),
-            ("10mbps", "; did you mean `10MB/s` or `10Mbit/s`?"),
+            ("10Mb/s", "; did you mean `10Mbit/s` or `10MB/s`?"),
+            ("10mbps", "; did you mean `10Mbit/s` or `10MB/s`?"),
             ("10MBps", "; did you mean `10MB/s`?"),
             ("50MiB", "; did you mean `50MiB/s`?"),
             ("50mib/s", "; did you mean `50MiB/s`?"),

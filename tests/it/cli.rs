@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
+use crate::harness::authority::Authority;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
@@ -217,6 +218,45 @@ fn check_and_serve_agree_on_every_file() {
         }
     }
     assert!(accepted >= 8, "{accepted}");
+}
+
+#[test]
+fn tls_that_clients_can_go_round_is_warned_of() {
+    let authority = Authority::new();
+    let server = authority.server("server", &[]);
+    let settings = Settings::new("");
+    for (listen, auth, expected) in [
+        ("required", "required", ""),
+        ("optional", "optional", ""),
+        (
+            "off",
+            "off",
+            ": note: tls.certificates: they are not used: no port has ",
+        ),
+        (
+            "optional",
+            "required",
+            ": warning: tls.client_auth: 127.0.0.1:0 serves plain HTTP as well, where clients show no certificate: ",
+        ),
+    ] {
+        let ca = match auth {
+            "off" => String::new(),
+            _ => format!(", client_ca: \"{}\"", authority.ca().display()),
+        };
+        settings.write(&format!(
+            "listen: {{address: \"127.0.0.1:0\", tls: {listen}}}\nadmin: 127.0.0.1:0\n{}tls: {{poll: 10s, \
+             certificates: [{}], client_auth: {auth}{ca}}}\n",
+            allow(&[("a:22", "127.0.0.1:1".parse().unwrap())]),
+            server.setting(),
+        ));
+        let (status, _, stderr) = run(switchboard(&["check", settings.path()]));
+        assert_eq!(status, 0, "{stderr}");
+        assert!(stderr.contains(expected), "{listen} {auth}: {stderr}");
+        assert_eq!(stderr.lines().count(), usize::from(!expected.is_empty()), "{stderr}");
+        let mut process = Process::spawn(switchboard(&["serve", "--config", settings.path()]));
+        stderr.lines().for_each(|line| drop(process.stderr.find(line)));
+        process.stderr.find("admin port ");
+    }
 }
 
 #[test]
