@@ -22,6 +22,7 @@ mod reconciler;
 mod reflector;
 mod rules;
 mod shrink;
+pub(crate) mod selector;
 mod snapshot;
 mod source;
 

@@ -83,7 +83,8 @@ fn check_prints_the_format_of_the_file_as_json_schema() {
 fn faulty_usage_or_settings_end_with_status_2() {
     let faulty = Settings::new("unknown: 1\n");
     let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    let table: [(&[&str], &str); 14] = [
+    let selects = Settings::new("allowlist: {kubernetes: {enabled: true, selector: 'a in (b'}}\n");
+    let table: [(&[&str], &str); 16] = [
         (&[], "Usage"),
         (&["dance"], "dance"),
         (&["check"], "--config"),
@@ -97,6 +98,8 @@ fn faulty_usage_or_settings_end_with_status_2() {
         (&["serve", "--config", faulty.path()], "line 3: unknown: unknown key"),
         (&["serve", "--config", "/nonexistent"], "cannot read /nonexistent"),
         (&["serve", "--log", "a=b=c"], "--log"),
+        (&["serve", "--config", selects.path()], "`,` or `)`"),
+        (&["check", "--config", selects.path()], "`,` or `)`"),
         (&["serve", "--log-format", "xml"], "--log-format"),
     ];
     for (arguments, told) in table {

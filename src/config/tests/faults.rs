@@ -80,6 +80,14 @@ fn the_settings_of_a_cluster_are_checked_even_if_it_is_disabled() {
             "selector: expected a label selector such as `switchboard.dev/expose=true` (found ``)",
         ),
         (
+            "selector: 'a in (b'",
+            "selector: not a label selector: expected `,` or `)` at its end (found `a in (b`)",
+        ),
+        (
+            "namespace_selector: '!!'",
+            "namespace_selector: not a label selector: expected the name of a label in place of `!` (found `!!`)",
+        ),
+        (
             "annotation_prefix: switchboard.dev",
             "annotation_prefix: expected a DNS name with a slash, such as `switchboard.dev/` (found `switchboard.dev`)",
         ),
