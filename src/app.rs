@@ -180,8 +180,8 @@ struct Started {
 impl Started {
     /// Binds every port.
     fn bind(self, log_lines_dropped: LogLinesDropped) -> Result<App, StartError> {
-        let capacity = Capacity::raise();
-        let (shared, conductor, mut writer) = share(&self.config, self.tls, capacity)?;
+        let mut capacity = Capacity::raise();
+        let (shared, conductor, mut writer) = share(&self.config, self.tls, &mut capacity)?;
         let (config, shared) = (self.config, Arc::new(shared));
         writer.publish(&config.targets, &config.limits);
         if config.kubernetes.is_some() {
@@ -223,7 +223,7 @@ impl Started {
 }
 
 /// What the tunnels of the process share, as configured, and what changes it: the drain and the allowlist.
-fn share(config: &Config, tls: Tls, capacity: Capacity) -> Result<(Shared, Conductor, Writer), StartError> {
+fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, Conductor, Writer), StartError> {
     let metrics = Metrics::new()?;
     let (conductor, drain) = Conductor::new();
     let (writer, allowlist) = Writer::new();

@@ -1,7 +1,7 @@
 //! The command line of the real binary: what it prints, its exit status, and what goes before what.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
@@ -281,8 +281,9 @@ fn check_prints_the_format_of_the_file_as_json_schema() {
 #[test]
 fn faulty_usage_or_settings_end_with_status_2() {
     let faulty = Settings::new("unknown: 1\n");
+    let selects = Settings::new("allowlist: {kubernetes: {enabled: true, selector: 'a in (b'}}\n");
     let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    let table: [(&[&str], &str); 17] = [
+    let table: [(&[&str], &str); 19] = [
         (&[], "Usage"),
         (&["dance"], "dance"),
         (&["check"], "--config"),
@@ -304,6 +305,8 @@ fn faulty_usage_or_settings_end_with_status_2() {
             &["serve", "--config", "/nonexistent"],
             "/nonexistent: error: cannot be read: No such file",
         ),
+        (&["serve", "--config", selects.path()], "`,` or `)`"),
+        (&["check", "--config", selects.path()], "`,` or `)`"),
         (&["serve", "--log", "a=b=c"], "--log"),
         (&["serve", "--log-format", "xml"], "--log-format"),
     ];
@@ -441,6 +444,31 @@ fn several_listeners_and_targets_come_from_flags_alone() {
     server.tunnel("[fd00::2]:22", &two);
     let not_allowed = refusal(403, "the target is not on the allowlist", "http_request_denied", "");
     assert_eq!(server.answer("two:22"), not_allowed);
+}
+
+#[test]
+fn one_number_may_be_had_for_each_family() {
+    let target = Target::listen();
+    let settings = Settings::new(&allow(&[("devbox:22", target.address())]));
+    let free = TcpListener::bind("[::]:0").unwrap();
+    let number = free.local_addr().unwrap().port();
+    drop(free);
+    let (v4, v6) = (format!("0.0.0.0:{number}"), format!("[::]:{number}"));
+    for listen in [[&*v4, &*v6], [&*v6, &*v4]] {
+        let mut command = switchboard(&["serve", "--config", settings.path()]);
+        command.args(["--admin", "127.0.0.1:0", "--listen", listen[0], "--listen", listen[1]]);
+        let mut process = Process::spawn(command);
+        process.stderr.find(&format!("public port {}", listen[1]));
+        for host in ["127.0.0.1", "[::1]"] {
+            let mut client = std::net::TcpStream::connect(format!("{host}:{number}")).unwrap();
+            client
+                .write_all(b"CONNECT devbox:22 HTTP/1.1\r\nHost: devbox:22\r\n\r\n")
+                .unwrap();
+            let mut answer = [0; 12];
+            client.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 200", "{host}");
+        }
+    }
 }
 
 #[test]

@@ -97,6 +97,14 @@ fn the_settings_of_a_cluster_are_checked_even_if_it_is_disabled() {
             "selector: expected a label selector such as `switchboard.dev/expose=true` (found ``)",
         ),
         (
+            "selector: 'a in (b'",
+            "selector: not a label selector: expected `,` or `)` at its end (found `a in (b`)",
+        ),
+        (
+            "namespace_selector: '!!'",
+            "namespace_selector: not a label selector: expected the name of a label in place of `!` (found `!!`)",
+        ),
+        (
             "annotation_prefix: switchboard.dev",
             "annotation_prefix: expected a DNS name with a slash, such as `switchboard.dev/` (found `switchboard.dev`)",
         ),
@@ -170,11 +178,33 @@ fn addresses_to_listen_on_are_checked() {
             "listen:\n  - 1.1.1.1:1\n  - {address: 0.0.0.0:1, reuse_port: true}\n",
             "line 3: listen[1].address: 0.0.0.0:1 is taken by 1.1.1.1:1 on line 2",
         ),
+        (
+            "listen:\n  - 1.1.1.1:1\n  - \"[::]:1\"\n",
+            "line 3: listen[1]: [::]:1 (`[::]` takes IPv4, too) is taken by 1.1.1.1:1 on line 2",
+        ),
+        (
+            "listen:\n  - \"[::]:1\"\n  - 1.1.1.1:1\n",
+            "line 3: listen[1]: 1.1.1.1:1 (`[::]` takes IPv4, too) is taken by [::]:1 on line 2",
+        ),
+        (
+            "listen:\n  - 1.1.1.1:1\n  - \"[::ffff:1.1.1.1]:1\"\n",
+            "line 3: listen[1]: [::ffff:1.1.1.1]:1 is taken by 1.1.1.1:1 on line 2",
+        ),
+        (
+            "listen: \"[::]:1\"\nadmin: 127.0.0.1:1",
+            "line 2: admin: 127.0.0.1:1 (`[::]` takes IPv4, too) is taken by [::]:1 of `listen`",
+        ),
+        (
+            "listen: 0.0.0.0:1\nadmin: \"[::]:1\"",
+            "line 2: admin: [::]:1 (`[::]` takes IPv4, too) is taken by 0.0.0.0:1 of `listen`",
+        ),
     ]);
     for sound in [
         "listen: [1.1.1.1:1, 1.1.1.2:1, 0.0.0.0:2, 0.0.0.0:0, 127.0.0.1:0]\nadmin: 0.0.0.0:3",
-        // `[::]` does not include IPv4 on every host.
+        // The second leaves IPv4 to the first.
         "listen: [0.0.0.0:1, \"[::]:1\"]",
+        "listen: [\"[::1]:1\", 0.0.0.0:1]",
+        "listen: [{address: \"[::]:1\", reuse_port: true}, {address: 127.0.0.1:1, reuse_port: true}]",
         "listen: [{address: 0.0.0.0:1, reuse_port: true}, {address: 127.0.0.1:1, reuse_port: true}]",
     ] {
         Config::parse(sound).unwrap();
