@@ -4,6 +4,7 @@
 //! what is odd about the whole, and every `finding` of a file is reported at once.
 
 mod finding;
+mod flags;
 mod form;
 mod load;
 mod notices;
@@ -89,6 +90,10 @@ impl Config {
             self.listen = by.listen.into_iter().map(Port::from).collect();
         }
         self.admin = by.admin.unwrap_or(self.admin);
+        let knows_clients = self.knows_clients();
+        if let Some(cluster) = &mut self.kubernetes {
+            cluster.knows_clients = knows_clients;
+        }
         let mut indices: HashMap<_, _> = self.targets.iter().map(|target| target.name.clone()).zip(0..).collect();
         for target in by.allow {
             let next = self.targets.len();
@@ -99,6 +104,11 @@ impl Config {
             }
         }
         self
+    }
+
+    /// Whether a port asks clients for certificates.
+    fn knows_clients(&self) -> bool {
+        self.tls.client_auth != tls::ClientAuth::Off && self.listen.iter().any(|port| port.tls != tls::Mode::Off)
     }
 
     /// The sections that differ in `new` and take effect only after a restart. Targets, limits and TLS need none.

@@ -145,7 +145,7 @@ struct Serve {
 }
 
 /// What goes over the settings of the file.
-#[derive(Args, Clone)]
+#[derive(Args)]
 struct OverrideFlags {
     /// Serve clients at this address, in place of the file's (repeatable)
     #[arg(long, env = "SWITCHBOARD_LISTEN", value_name = "ADDR", value_delimiter = ',')]
@@ -246,7 +246,8 @@ fn start_logging(options: &Serve) -> anyhow::Result<Logging> {
 
 /// Reads the file anew and overlays it with the flags.
 fn load_config(options: Serve) -> LoadConfig {
-    Box::new(move || Loaded::from_file(options.config.as_deref(), options.overrides.clone().into()))
+    let overrides = options.overrides.into();
+    Box::new(move || Loaded::from_file(options.config.as_deref(), &overrides))
 }
 
 /// Turns signals into commands, for as long as the runtime lives.
@@ -292,8 +293,8 @@ fn check(options: Check) -> anyhow::Result<ExitCode> {
     let overrides = options.overrides.into();
     let is_stdin = file == Path::new("-");
     let loaded = match is_stdin {
-        true => Loaded::from_reader(STDIN, std::io::stdin().lock(), overrides),
-        false => Loaded::from_file(Some(&file), overrides),
+        true => Loaded::from_reader(STDIN, std::io::stdin().lock(), &overrides),
+        false => Loaded::from_file(Some(&file), &overrides),
     };
     let is_ok = loaded.is_ok();
     let report: Report = loaded.map_or_else(|faults| faults, |loaded| loaded.report);

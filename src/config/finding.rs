@@ -56,7 +56,7 @@ impl fmt::Display for Position {
 pub struct Finding {
     /// Its weight.
     pub severity: Severity,
-    /// Its place in the file; `None` where no text was read.
+    /// Its place in the file; `None` where no text was read, and for a flag.
     pub position: Option<Position>,
     /// The dotted path of the value, such as `allowlist.static[2].addresses[0]`; empty for a finding of no single value.
     pub key: String,
@@ -180,17 +180,22 @@ pub(super) struct Findings {
 impl Findings {
     /// Adds an error.
     pub(super) fn fault(&self, position: Position, key: &str, reason: impl Into<String>) {
-        self.push(Severity::Error, position, key, reason.into());
+        self.push(Severity::Error, Some(position), key, reason.into());
+    }
+
+    /// Adds an error of a flag, or of its environment variable.
+    pub(super) fn fault_of_a_flag(&self, flag: &str, reason: String) {
+        self.push(Severity::Error, None, flag, reason);
     }
 
     /// Adds a finding.
-    pub(super) fn push(&self, severity: Severity, position: Position, key: &str, reason: String) {
+    pub(super) fn push(&self, severity: Severity, position: Option<Position>, key: &str, reason: String) {
         if severity == Severity::Error {
             self.faults.set(self.faults.get() + 1);
         }
         self.found.borrow_mut().push(Finding {
             severity,
-            position: Some(position),
+            position,
             key: key.to_owned(),
             reason,
         });
@@ -230,9 +235,9 @@ mod tests {
     fn some() -> Findings {
         let findings = Findings::default();
         findings.fault(at(12, 3), "limits.tunnel.download", "too large");
-        findings.push(Severity::Warning, at(3, 8), "admin", "second".to_owned());
-        findings.push(Severity::Note, at(3, 1), "", "first".to_owned());
-        findings.push(Severity::Note, at(3, 8), "admin", "third".to_owned());
+        findings.push(Severity::Warning, Some(at(3, 8)), "admin", "second".to_owned());
+        findings.push(Severity::Note, Some(at(3, 1)), "", "first".to_owned());
+        findings.push(Severity::Note, Some(at(3, 8)), "admin", "third".to_owned());
         findings
     }
 
@@ -251,7 +256,7 @@ mod tests {
     fn only_an_error_refuses_a_configuration() {
         assert!(some().finish(None, 1).is_err());
         let findings = Findings::default();
-        findings.push(Severity::Warning, at(3, 8), "admin", "odd".to_owned());
+        findings.push(Severity::Warning, Some(at(3, 8)), "admin", "odd".to_owned());
         assert_eq!(findings.faults(), 0);
         let (value, report) = findings.finish(None, 1).unwrap();
         assert_eq!((value, report.json()["ok"].as_bool()), (1, Some(true)));

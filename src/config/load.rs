@@ -7,7 +7,7 @@ use std::path::Path;
 use super::finding::{Findings, Position, Report};
 use super::section::Field;
 use super::shape::Shape;
-use super::{Config, Overrides, notices, schema, tree};
+use super::{Config, Overrides, flags, notices, schema, tree};
 
 /// A configuration without faults.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ impl Loaded {
     ///
     /// # Errors
     /// The file cannot be read, or has faults: all of them at once.
-    pub fn from_file(path: Option<&Path>, by: Overrides) -> Result<Self, Report> {
+    pub fn from_file(path: Option<&Path>, by: &Overrides) -> Result<Self, Report> {
         let Some(path) = path else {
             return read(b"{}", None, by)
                 .map(|loaded| Self {
@@ -43,7 +43,7 @@ impl Loaded {
     ///
     /// # Errors
     /// As for a file.
-    pub fn from_reader(name: &str, reader: impl Read, by: Overrides) -> Result<Self, Report> {
+    pub fn from_reader(name: &str, reader: impl Read, by: &Overrides) -> Result<Self, Report> {
         match bounded(reader) {
             Ok(bytes) => read(&bytes, Some(name), by),
             Err(error) => Err(Report::unreadable(name, format!("cannot be read: {error}"))),
@@ -57,7 +57,7 @@ impl Config {
     /// # Errors
     /// All faults of the text at once; after a syntax error, those before it and the error itself.
     pub fn parse(text: &str) -> Result<Self, Report> {
-        read(text.as_bytes(), None, Overrides::default()).map(|loaded| loaded.config)
+        read(text.as_bytes(), None, &Overrides::default()).map(|loaded| loaded.config)
     }
 
     /// The format of the file as JSON Schema, draft 7: its keys, and the values of each.
@@ -90,14 +90,15 @@ fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn read(bytes: &[u8], file: Option<&str>, by: Overrides) -> Result<Loaded, Report> {
+fn read(bytes: &[u8], file: Option<&str>, by: &Overrides) -> Result<Loaded, Report> {
     let findings = Findings::default();
     let tree = text(bytes, &findings).and_then(|text| tree::read(text, &findings));
     let config = tree.as_ref().and_then(|tree| {
         let top = Field::root(tree, &findings);
-        let config = top.section(schema::config)?.overridden(by);
+        let config = top.section(schema::config)?.overridden(by.clone());
         // A value that is a fault has its default here, of which nothing is to be said.
         if findings.faults() == 0 {
+            flags::check(by, &config, &findings);
             notices::add(&config, &top);
         }
         Some(config)

@@ -12,7 +12,7 @@ use crate::tls::{ClientAuth, Mode};
 mod allowlist;
 mod kubernetes;
 mod limits;
-mod listen;
+pub(super) mod listen;
 mod timeouts;
 mod tls;
 

@@ -72,7 +72,8 @@ impl<'a> Field<'a> {
 
     fn report(&self, severity: Severity, reason: impl Into<String>) {
         if let Source::File(_) = self.source {
-            self.findings.push(severity, self.position, &self.path, reason.into());
+            self.findings
+                .push(severity, Some(self.position), &self.path, reason.into());
         }
     }
 

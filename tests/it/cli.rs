@@ -260,6 +260,29 @@ fn tls_that_clients_can_go_round_is_warned_of() {
 }
 
 #[test]
+fn ports_of_a_flag_that_know_no_client_are_checked_against_the_targets_of_the_file() {
+    let authority = Authority::new();
+    let settings = Settings::new(&format!(
+        "tls: {{certificates: [{}], client_auth: required, client_ca: \"{}\"}}\n\
+         listen: {{address: \"127.0.0.1:0\", tls: required}}\n\
+         allowlist: {{static: [{{name: \"a:22\", addresses: [\"127.0.0.1:1\"], allowed_clients: [x]}}]}}\n",
+        authority.server("server", &[]).setting(),
+        authority.ca().display()
+    ));
+    let path = settings.path();
+    assert_eq!(
+        run(switchboard(&["check", path])),
+        (0, format!("{path}: ok"), String::new())
+    );
+    for command in ["check", "serve"] {
+        let (status, _, stderr) = run(switchboard(&[command, "--config", path, "--listen", "127.0.0.1:0"]));
+        assert_eq!(status, 2);
+        let start = format!("{path}: error: --listen: no client has a certificate at these ports: ");
+        assert!(stderr.starts_with(&start), "{stderr}");
+    }
+}
+
+#[test]
 fn the_documented_settings_are_valid() {
     let documented = concat!(env!("CARGO_MANIFEST_DIR"), "/config/switchboard.yaml");
     assert_eq!(run(switchboard(&["check", "--config", documented])).0, 0);

@@ -35,7 +35,7 @@ pub(super) fn read(top: &mut Section<'_>, has_certificates: bool) -> (Vec<Port>,
 }
 
 /// The reason why the admin port cannot be at that address beside these public ports.
-fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> {
+pub(in crate::config) fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> {
     let addresses = || listen.iter().map(|port| port.listener.address);
     // Not `overlaps`: the clients of one number are either all those of the admin port, or none is.
     let other = addresses().find(|address| collide(*address, admin))?;
@@ -46,7 +46,7 @@ fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> {
 }
 
 /// The reason why two sockets cannot have these addresses.
-fn taken(address: SocketAddr, by: SocketAddr) -> String {
+pub(in crate::config) fn taken(address: SocketAddr, by: SocketAddr) -> String {
     let is_any_ipv6 = |address: SocketAddr| address.is_ipv6() && address.ip().is_unspecified();
     let hint = match address.is_ipv4() != by.is_ipv4() && (is_any_ipv6(address) || is_any_ipv6(by)) {
         true => " (`[::]` takes IPv4, too)",

@@ -4,7 +4,7 @@ use super::*;
 
 /// All findings of a text, under these flags.
 fn said(text: &str, by: Overrides) -> String {
-    match Loaded::from_reader("f", text.as_bytes(), by) {
+    match Loaded::from_reader("f", text.as_bytes(), &by) {
         Ok(loaded) => loaded.report.to_string(),
         Err(report) => format!("refused: {report}"),
     }
@@ -46,7 +46,7 @@ fn a_configuration_without_a_target_is_warned_of() {
         ""
     );
     assert_eq!(said("{}", flags(&[], &["a:1=1.1.1.1:1"])), "");
-    let without_a_file = Loaded::from_file(None, Overrides::default()).unwrap();
+    let without_a_file = Loaded::from_file(None, &Overrides::default()).unwrap();
     assert_eq!(
         without_a_file.report.to_string(),
         format!("warning: allowlist: {NO_TARGET}")
@@ -75,6 +75,56 @@ fn ports_that_trust_no_possible_neighbour_are_warned_of() {
     // Another port lets clients in.
     let two = "listen: [{address: 0.0.0.0:1, proxy_protocol: required, trusted_proxies: [\"fd00::/8\"]}, 0.0.0.0:2]";
     assert_eq!(said(&with_a_target(two), Overrides::default()), "");
+}
+
+#[test]
+fn flags_are_checked_beside_the_file() {
+    let file = with_a_target("listen: 127.0.0.1:1\nadmin: 127.0.0.1:2");
+    let admin = |address: &str| Overrides {
+        admin: Some(address.parse().unwrap()),
+        ..Overrides::default()
+    };
+    for (by, fault) in [
+        (
+            flags(&["127.0.0.1:1", "127.0.0.1:1"], &[]),
+            "--listen: 127.0.0.1:1 is there twice",
+        ),
+        (
+            flags(&["0.0.0.0:1", "127.0.0.1:1"], &[]),
+            "--listen: 127.0.0.1:1 is taken by 0.0.0.0:1",
+        ),
+        (
+            flags(&["127.0.0.1:1", "[::]:1"], &[]),
+            "--listen: [::]:1 (`[::]` takes IPv4, too) is taken by 127.0.0.1:1",
+        ),
+        (
+            flags(&["0.0.0.0:2"], &[]),
+            "--listen: 127.0.0.1:2 is taken by 0.0.0.0:2 of `listen`",
+        ),
+        (
+            admin("0.0.0.0:1"),
+            "--admin: 0.0.0.0:1 is taken by 127.0.0.1:1 of `listen`",
+        ),
+    ] {
+        assert_eq!(said(&file, by), format!("refused: f: error: {fault}"));
+    }
+    assert_eq!(said(&file, flags(&["0.0.0.0:1", "[::]:1"], &[])), "");
+    assert_eq!(said(&file, admin("127.0.0.1:3")), "");
+}
+
+/// Built by hand: a file with `tls` needs certificates.
+#[test]
+fn ports_of_flags_have_no_tls_so_that_no_client_has_a_certificate() {
+    let mut file = Config::default();
+    file.listen[0].tls = tls::Mode::Required;
+    file.tls.client_auth = tls::ClientAuth::Required;
+    file.kubernetes = Some(kubernetes::Options {
+        knows_clients: true,
+        ..kubernetes::Options::default()
+    });
+    let knows_clients = |by: Overrides| file.clone().overridden(by).kubernetes.unwrap().knows_clients;
+    assert!(knows_clients(Overrides::default()));
+    assert!(!knows_clients(flags(&["127.0.0.1:1"], &[])));
 }
 
 #[test]

@@ -83,5 +83,5 @@ impl Ports for Proxy {
 }
 
 fn configuration(settings: &str) -> Result<Loaded, Report> {
-    Loaded::from_reader("settings", on_free_ports(settings).as_bytes(), Overrides::default())
+    Loaded::from_reader("settings", on_free_ports(settings).as_bytes(), &Overrides::default())
 }
