@@ -1,20 +1,24 @@
 //! The settings of a process: one YAML file, overridden by flags and environment variables.
 //!
-//! `load` reads a file into a `tree` of texts with their lines, `schema` has a reader for each section, and every `fault`
-//! of a file is reported at once.
+//! `load` reads a file into a `tree` of texts with their positions, `schema` has a reader for each section, `notices` says
+//! what is odd about the whole, and every `finding` of a file is reported at once.
 
-mod fault;
+mod finding;
+mod flags;
 mod form;
 mod load;
+mod notices;
 mod schema;
 mod section;
 mod shape;
+mod suggest;
 mod tree;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
-pub use fault::{Fault, Faults, LoadError};
+pub use finding::{Finding, Position, Report, Severity};
+pub use load::Loaded;
 
 use crate::allowlist::StaticTarget;
 use crate::connect;
@@ -86,6 +90,10 @@ impl Config {
             self.listen = by.listen.into_iter().map(Port::from).collect();
         }
         self.admin = by.admin.unwrap_or(self.admin);
+        let knows_clients = self.knows_clients();
+        if let Some(cluster) = &mut self.kubernetes {
+            cluster.knows_clients = knows_clients;
+        }
         let mut indices: HashMap<_, _> = self.targets.iter().map(|target| target.name.clone()).zip(0..).collect();
         for target in by.allow {
             let next = self.targets.len();
@@ -96,6 +104,11 @@ impl Config {
             }
         }
         self
+    }
+
+    /// Whether a port asks clients for certificates.
+    fn knows_clients(&self) -> bool {
+        self.tls.client_auth != tls::ClientAuth::Off && self.listen.iter().any(|port| port.tls != tls::Mode::Off)
     }
 
     /// The sections that differ in `new` and take effect only after a restart. Targets, limits and TLS need none.

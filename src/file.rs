@@ -32,9 +32,12 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
         .any(|shortage| Some(*shortage) == errno)
 }
 
-/// The file is found with O_PATH, which neither waits nor acts on a device (open(2)), and what was found is opened: the
-/// path may lead elsewhere by then.
-fn open(path: &Path) -> io::Result<File> {
+/// Opens a regular file. It is found with O_PATH, which neither waits nor acts on a device (open(2)), and what was found
+/// is opened: the path may lead elsewhere by then.
+///
+/// # Errors
+/// `InvalidInput` for what is no regular file; else what open(2) says.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     let found = with_flags(path, OFlags::PATH)?;
     demand_regular(&found.metadata()?)?;
     match File::open(format!("/proc/self/fd/{}", found.as_raw_fd())) {

@@ -21,6 +21,7 @@ mod outage;
 mod reconciler;
 mod reflector;
 mod rules;
+pub(crate) mod selector;
 mod shrink;
 mod snapshot;
 mod source;

@@ -2,6 +2,7 @@
 
 pub mod dial;
 pub mod listener;
+pub(crate) mod overlap;
 pub mod proxy_header;
 pub(crate) mod socket;
 pub mod transport;

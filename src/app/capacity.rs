@@ -9,11 +9,13 @@ use crate::limits::descriptors::Descriptors;
 use crate::metrics::Metrics;
 
 /// The limit of open files, and the pipes that it allows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Capacity {
     descriptors: Descriptors,
     /// The most pipes that the relays may hold.
     pub(super) pipes: usize,
+    /// The configured caps of the last message.
+    told: Option<TotalCaps>,
 }
 
 impl Capacity {
@@ -23,27 +25,80 @@ impl Capacity {
         Self {
             descriptors,
             pipes: descriptors.pipes(MOST_PIPES),
+            told: None,
         }
     }
 
-    /// The caps that fit the limit of open files. A warning says so where they are lower than the configured ones.
-    pub(super) fn fitting(self, configured: TotalCaps, metrics: &Metrics) -> TotalCaps {
+    /// The caps that fit the limit of open files. A message has them, once for the same configured ones.
+    pub(super) fn fitting(&mut self, configured: TotalCaps, metrics: &Metrics) -> TotalCaps {
         let fitting = self.descriptors.fitting(configured, self.pipes);
-        let number = |cap: Option<NonZeroU32>| cap.map_or(u32::MAX, NonZeroU32::get);
+        metrics.tunnels_limit.set(number(fitting.tunnels).into());
+        if self.told.replace(configured) != Some(configured) {
+            self.tell(configured, fitting);
+        }
+        fitting
+    }
+
+    fn tell(&self, configured: TotalCaps, fitting: TotalCaps) {
         let (tunnels, unfinished) = (number(fitting.tunnels), number(fitting.unfinished));
-        metrics.tunnels_limit.set(tunnels.into());
+        let descriptors = self.descriptors.most().unwrap_or_default();
         if fitting == configured {
             info!("capacity: {tunnels} tunnels");
-        } else {
-            let descriptors = self.descriptors.most().unwrap_or_default();
+        } else if asks_for_more(configured, fitting) {
             warn!(
                 "capacity: {tunnels} tunnels and {unfinished} unfinished requests, less than limits.total: the limit of \
                  open files is {descriptors}"
             );
+        } else {
+            info!(
+                "capacity: {tunnels} tunnels and {unfinished} unfinished requests, as the limit of open files is \
+                 {descriptors}"
+            );
         }
-        fitting
     }
+}
+
+/// Whether one of the configured caps is a number that an operator has chosen, and a higher one. The defaults are meant to
+/// be lowered.
+fn asks_for_more(configured: TotalCaps, fitting: TotalCaps) -> bool {
+    let default = TotalCaps::default();
+    [
+        (configured.tunnels, fitting.tunnels, default.tunnels),
+        (configured.unfinished, fitting.unfinished, default.unfinished),
+    ]
+    .into_iter()
+    .any(|(configured, fitting, default)| configured.is_some() && configured != fitting && configured != default)
+}
+
+fn number(cap: Option<NonZeroU32>) -> u32 {
+    cap.map_or(u32::MAX, NonZeroU32::get)
 }
 
 /// 56 MiB of pipes at their full size, 32 of them large: an unprivileged user may have 64.
 const MOST_PIPES: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_number_that_was_chosen_is_worth_a_warning() {
+        let default = TotalCaps::default();
+        let caps = |tunnels, unfinished| TotalCaps {
+            tunnels: NonZeroU32::new(tunnels),
+            unfinished: NonZeroU32::new(unfinished),
+        };
+        let fitting = caps(500, 200);
+        for (configured, asks) in [
+            (default, false),
+            (caps(0, 0), false),
+            (caps(500, 200), false),
+            (caps(500, 4096), false),
+            (caps(501, 200), true),
+            (caps(100_000, 201), true),
+            (caps(0, 201), true),
+        ] {
+            assert_eq!(asks_for_more(configured, fitting), asks, "{configured:?}");
+        }
+    }
+}

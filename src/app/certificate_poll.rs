@@ -12,7 +12,8 @@ use crate::tunnel::Shared;
 
 /// Polls for as long as the process runs.
 pub(super) async fn watch(shared: Arc<Shared>) {
-    remark(&shared);
+    // Those that are true at the start are among the warnings of the configuration.
+    shared.tls.new_remarks();
     let reading = Arc::new(());
     loop {
         sleep(shared.tls.poll()).await;
@@ -25,6 +26,9 @@ pub(super) async fn watch(shared: Arc<Shared>) {
         let poll = spawn_blocking(move || {
             let _reads = reads;
             report(&polled.tls.reload(), &polled);
+            for remark in polled.tls.new_remarks() {
+                warn!("{remark}");
+            }
         });
         match timeout(LONGEST_READ, poll).await {
             Ok(Ok(())) => {}
@@ -54,14 +58,6 @@ pub(super) fn report(reload: &Reload, shared: &Shared) {
             }
         }
         Reload::Postponed(reason) => warn!("{reason}: the certificates are read again at the next poll"),
-    }
-    remark(shared);
-}
-
-/// Logs what has become true since the last time, such as that a certificate has expired.
-fn remark(shared: &Shared) {
-    for remark in shared.tls.new_remarks() {
-        warn!("{remark}");
     }
 }
 

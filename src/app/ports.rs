@@ -33,7 +33,8 @@ impl Ports {
     /// # Errors
     /// The first port that cannot be bound.
     pub(super) fn bind(ports: &[Port]) -> Result<Self, BindError> {
-        let bind = |port: &Port| match listener::bind(&port.listener) {
+        let all = || ports.iter().map(|port| &port.listener);
+        let bind = |port: &Port| match listener::bind(&port.listener.beside(all())) {
             Ok(listener) => Ok((listener, Arc::new(port.clone()))),
             Err(source) => Err(BindError {
                 address: port.listener.address,

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use self::forbidden::Forbidden;
 use self::note_log::NoteLog;
 use self::snapshot_file::SnapshotFile;
+use super::failure::Failure;
 use super::join::{Join, Note, Settled};
 use super::model::{EndpointFault, Key, Kind, Object};
 use super::rules::Rules;
@@ -135,7 +136,11 @@ impl Reconciler {
         let kind = source.feed.source.kind;
         match event {
             Event::Failed(failure) => {
-                self.outputs.metrics.watch_failed(failure.label());
+                // A namespace that counts as empty is shown as such, and is asked again in vain for as long as it is
+                // configured: no alert about failures should fire for that.
+                if failure != Failure::Forbidden || !source.forbidden.is_given_up() {
+                    self.outputs.metrics.watch_failed(failure.label());
+                }
                 source.forbidden.failed(failure, Instant::now());
                 self.give_up(index);
                 return;
@@ -154,6 +159,8 @@ impl Reconciler {
         if let Some(source) = self.sources.get_mut(index) {
             source.current = Some(now);
             if source.forbidden.answered() {
+                source.feed.set_given_up(false);
+                self.hurry(index);
                 self.show_forbidden();
             }
         }
@@ -171,9 +178,21 @@ impl Reconciler {
         }
         if let Some(source) = self.sources.get_mut(index) {
             source.forbidden.give_up(&source.feed.source);
+            source.feed.set_given_up(true);
         }
         self.show_forbidden();
         self.show_age();
+    }
+
+    /// Has the other sources of a namespace that can be read again asked at once: a Service without its slices has no
+    /// endpoint.
+    fn hurry(&self, index: usize) {
+        let namespace = self.sources.get(index).map(|source| &source.feed.source.namespace);
+        let others = self
+            .sources
+            .iter()
+            .filter(|source| source.forbidden.is_given_up() && Some(&source.feed.source.namespace) == namespace);
+        others.for_each(|source| source.feed.hurry());
     }
 
     /// Whether the API server forbids to read the namespace of a source, as it does once the namespace is deleted, and its

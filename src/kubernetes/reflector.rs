@@ -233,6 +233,11 @@ impl Reflector {
         }
         // A new client: the certificate, the token or the address may have changed, a pooled connection may be half-open.
         self.client = None;
+        if self.feed.is_given_up() && error.failure == Failure::Forbidden {
+            // Most likely the namespace is deleted, and stays so: the log knows, and to ask is all but in vain.
+            self.feed.pause(ASK_AGAIN.mul_f64(0.8 + 0.4 * random())).await;
+            return;
+        }
         self.warn(&error);
         // Added, so that proxies that were refused together do not come back together.
         sleep(error.retry_after.unwrap_or_default() + backoff(self.failures, random())).await;
@@ -313,5 +318,7 @@ const SHORTEST_WATCH: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(3);
 /// The interval between lists, however well the watches go.
 const RELIST: Duration = Duration::from_secs(300);
+/// The interval between lists of a namespace that counts as empty because the API server forbids to read it.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// The shortest interval between lists after a watch that was cut, or while a list is in doubt.
 const RELIST_SOON: Duration = Duration::from_secs(10);

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
 use super::api::encoded;
 use super::failure::Failure;
 use super::model::{Key, Kind, Object};
@@ -57,6 +60,9 @@ pub(crate) struct Feed {
     /// The source.
     pub(crate) source: Source,
     wants_list: Arc<AtomicBool>,
+    is_given_up: Arc<AtomicBool>,
+    /// Notified when another source of the namespace can be read again.
+    hurry: Arc<Notify>,
 }
 
 impl Feed {
@@ -65,6 +71,8 @@ impl Feed {
         Self {
             source,
             wants_list: Arc::default(),
+            is_given_up: Arc::default(),
+            hurry: Arc::default(),
         }
     }
 
@@ -76,6 +84,29 @@ impl Feed {
     /// Whether the next list is wanted soon.
     pub(crate) fn wants_list(&self) -> bool {
         self.wants_list.load(Ordering::Relaxed)
+    }
+
+    /// Tells the reflector whether its namespace counts as empty, since the API server forbids to read it.
+    pub(crate) fn set_given_up(&self, is_given_up: bool) {
+        self.is_given_up.store(is_given_up, Ordering::Relaxed);
+    }
+
+    /// Whether its namespace counts as empty.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
+    }
+
+    /// Ends the wait of the reflector: its namespace seems to be back.
+    pub(crate) fn hurry(&self) {
+        self.hurry.notify_one();
+    }
+
+    /// Completes after that time, or when the namespace seems to be back.
+    pub(crate) async fn pause(&self, longest: Duration) {
+        tokio::select! {
+            () = sleep(longest) => {}
+            () = self.hurry.notified() => {}
+        }
     }
 }
 

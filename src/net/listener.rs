@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 use tracing::warn;
 
+use super::overlap::{collide, is_same, leaves_ipv4};
 use super::socket;
 
 /// Where a port listens.
@@ -24,6 +25,8 @@ pub struct Options {
     /// Whether other processes of the same user may have the port too (SO_REUSEPORT): the kernel spreads clients over
     /// all of them, so that one can take over from another.
     pub reuse_port: bool,
+    /// Whether a port at `[::]` leaves IPv4 clients to another port (IPV6_V6ONLY).
+    pub ipv6_only: bool,
 }
 
 /// A port of this process alone.
@@ -32,7 +35,28 @@ impl From<SocketAddr> for Options {
         Self {
             address,
             reuse_port: false,
+            ipv6_only: false,
         }
+    }
+}
+
+impl Options {
+    /// These options as they are beside all public ports of the process: a port at `[::]` leaves IPv4 clients to one at
+    /// `0.0.0.0` with the same number.
+    pub fn beside<'a>(&self, all: impl IntoIterator<Item = &'a Self>) -> Self {
+        let ipv6_only = all.into_iter().any(|other| leaves_ipv4(self.address, other.address));
+        Self {
+            ipv6_only,
+            ..self.clone()
+        }
+    }
+
+    /// Whether two public ports cannot be had together, [beside](Self::beside) each other.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let (one, two) = (self.address, other.address);
+        let are_shared = self.reuse_port && other.reuse_port;
+        // One address twice is a mistake, though the system has nothing against it where the port is shared.
+        is_same(one, two) || !are_shared && !leaves_ipv4(one, two) && !leaves_ipv4(two, one) && collide(one, two)
     }
 }
 
@@ -46,6 +70,12 @@ pub fn bind(options: &Options) -> io::Result<TcpListener> {
     socket.set_reuse_address(true)?;
     if options.reuse_port {
         socket.set_reuse_port(true)?;
+    }
+    if let IpAddr::V6(ip) = options.address.ip()
+        && ip.is_unspecified()
+    {
+        // In either case, as the default is the host's (net.ipv6.bindv6only).
+        socket.set_only_v6(options.ipv6_only)?;
     }
     socket.set_nonblocking(true)?;
     // Here once, and not at every accept: six system calls less for each connection.
@@ -302,11 +332,68 @@ mod tests {
         };
         let alone = Options {
             reuse_port: false,
-            ..there
+            ..there.clone()
         };
         assert_eq!(bind(&alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         let second = bind(&there).unwrap();
         assert_eq!(second.local_addr().unwrap(), there.address);
+    }
+
+    const PLACES: [&str; 6] = [
+        "0.0.0.0",
+        "127.0.0.1",
+        "127.0.0.2",
+        "[::]",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+    ];
+
+    fn at(place: &str, port: u16, reuse_port: bool) -> Options {
+        Options {
+            reuse_port,
+            ..format!("{place}:{port}").parse::<SocketAddr>().unwrap().into()
+        }
+    }
+
+    /// Whether the system lets one process listen at both. Another process may have taken the number meanwhile.
+    fn can_listen(places: [&str; 2], reuse_port: [bool; 2]) -> bool {
+        (0..20).any(|_| {
+            // A number of which neither family has a socket yet.
+            let number = bind(&at("[::]", 0, false)).unwrap().local_addr().unwrap().port();
+            let ports = [0, 1].map(|index| at(places[index], number, reuse_port[index]));
+            let bound = ports.iter().map(|port| bind(&port.beside(&ports)));
+            bound.collect::<Result<Vec<_>, _>>().is_ok()
+        })
+    }
+
+    #[tokio::test]
+    async fn two_ports_overlap_if_the_system_refuses_the_second() {
+        for one in PLACES {
+            for other in PLACES {
+                for reuse_port in [[false, false], [true, false], [true, true]] {
+                    let [first, second] = [at(one, 1, reuse_port[0]), at(other, 1, reuse_port[1])];
+                    let is_mistake = is_same(first.address, second.address) && reuse_port == [true, true];
+                    assert_eq!(
+                        first.overlaps(&second),
+                        is_mistake || !can_listen([one, other], reuse_port),
+                        "{one} and {other}, reuse_port: {reuse_port:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_at_any_ipv6_address_takes_ipv4_clients_but_beside_a_port_that_does() {
+        let alone = bind(&at("[::]", 0, false)).unwrap();
+        let number = alone.local_addr().unwrap().port();
+        let (client, accepted) = tokio::join!(TcpStream::connect((Ipv4Addr::LOCALHOST, number)), alone.accept());
+        drop((client.unwrap(), accepted.unwrap(), alone));
+        let ports = [at("[::]", number, true), at("0.0.0.0", number, true)];
+        for (port, ipv6_only) in [(ports[0].clone(), false), (ports[0].beside(&ports), true)] {
+            let bound = bind(&port).unwrap();
+            assert_eq!(SockRef::from(&bound).only_v6().unwrap(), ipv6_only);
+        }
     }
 
     /// Clients connect all the time while one of two listeners leaves.

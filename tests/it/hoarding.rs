@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Server, Settings, switchboard_with_descriptors};
+use crate::harness::process::{Process, Server, Settings, switchboard_with_descriptors};
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Closed, Echo, Target};
 use crate::harness::{CONFIRMATION, allow, eventually, refusal, request};
+use rustix::process::Signal;
 
 /// Another client.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -336,6 +337,28 @@ fn caps_change_under_tunnels_that_run() {
     open_when_free(&proxy, &target);
     first.send("still");
     server.expect("still");
+}
+
+#[test]
+fn a_low_descriptor_limit_is_told_once_and_warned_of_only_below_a_number_that_was_chosen() {
+    for (limits, level) in [
+        ("limits: {}\n", " INFO "),
+        ("limits: {total: {max_tunnels: unlimited}}\n", " INFO "),
+        ("limits: {total: {max_tunnels: 5000}}\n", " WARN "),
+    ] {
+        let settings = Settings::new(limits);
+        let arguments = ["serve", "--config", settings.path()];
+        let mut process = Process::spawn(switchboard_with_descriptors(256, &arguments));
+        let told = process.stderr.find("capacity: ");
+        assert!(told.contains(level) && told.contains("256"), "{told}");
+        process.signal(Signal::HUP);
+        while let Some(line) = process.stderr.next() {
+            assert!(!line.contains("capacity: "), "{line}");
+            if line.contains("configuration reloaded") {
+                break;
+            }
+        }
+    }
 }
 
 #[test]

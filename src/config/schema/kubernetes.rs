@@ -2,7 +2,7 @@
 
 use crate::config::form::{BOOLEAN, BRIEF, DOMAIN, Form, NETWORK, PATH, PORT, Schema};
 use crate::config::section::Section;
-use crate::kubernetes::Options;
+use crate::kubernetes::{Options, selector as label_selector};
 use crate::values::domain;
 
 /// Reads the section; `None` unless it is enabled. The other keys are checked in either case.
@@ -41,9 +41,9 @@ const NAMESPACE: Form<Box<str>> = Form {
     parse: namespace,
     schema: Schema::Pattern("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"),
 };
-const SELECTOR: Form<Box<str>> = Form {
+const SELECTOR: Form<Box<str>, String> = Form {
     parse: selector,
-    schema: Schema::Pattern("^ *[-A-Za-z0-9_./=!,()][-A-Za-z0-9_./=!,() ]*$"),
+    schema: Schema::Pattern("^[-A-Za-z0-9_./=!,()<> \\t\\r\\n]*[A-Za-z0-9][-A-Za-z0-9_./=!,()<> \\t\\r\\n]*$"),
 };
 const ANNOTATION_PREFIX: Form<Box<str>> = Form {
     parse: annotation_prefix,
@@ -64,13 +64,16 @@ fn namespace(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// A label selector that is not empty. The API server checks the whole grammar; an empty one would select everything.
-fn selector(text: &str) -> Result<Box<str>, &'static str> {
-    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=!,() ".contains(&byte);
-    if !text.trim().is_empty() && text.bytes().all(is_known) {
-        Ok(text.trim().into())
-    } else {
-        Err("expected a label selector such as `switchboard.dev/expose=true`")
+/// A label selector that is not empty, and that the API server accepts.
+fn selector(text: &str) -> Result<Box<str>, String> {
+    let text = text.trim();
+    if text.is_empty() {
+        // The API server would select everything.
+        return Err("expected a label selector such as `switchboard.dev/expose=true`".to_owned());
+    }
+    match label_selector::check(text) {
+        Ok(()) => Ok(text.into()),
+        Err(reason) => Err(format!("not a label selector: {reason}")),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::config::form::{self, BOOLEAN, Form, NETWORK, Schema};
 use crate::config::section::{Field, Section};
 use crate::net::listener::Options;
+use crate::net::overlap::collide;
 use crate::net::proxy_header::Policy;
 use crate::tls::Mode;
 use crate::tunnel::Port;
@@ -25,15 +26,33 @@ pub(super) fn read(top: &mut Section<'_>, has_certificates: bool) -> (Vec<Port>,
         None => Some(default.admin),
     };
     if let Some(admin) = admin
-        && let Some(port) = listen.iter().find(|port| collide(port.listener.address, admin))
+        && let Some(reason) = admin_fault(admin, &listen)
         && let Some(field) = admin_field.or(listen_field)
     {
-        field.fault(match port.listener.address {
-            same if same == admin => format!("`listen` and `admin` are both {admin}"),
-            other => format!("{admin} is taken by {other} of `listen`"),
-        });
+        field.fault(reason);
     }
     (listen, admin.unwrap_or(default.admin))
+}
+
+/// The reason why the admin port cannot be at that address beside these public ports.
+pub(in crate::config) fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> {
+    let addresses = || listen.iter().map(|port| port.listener.address);
+    // Not `overlaps`: the clients of one number are either all those of the admin port, or none is.
+    let other = addresses().find(|address| collide(*address, admin))?;
+    Some(match other {
+        same if same == admin => format!("`listen` and `admin` are both {admin}"),
+        other => format!("{} of `listen`", taken(admin, other)),
+    })
+}
+
+/// The reason why two sockets cannot have these addresses.
+pub(in crate::config) fn taken(address: SocketAddr, by: SocketAddr) -> String {
+    let is_any_ipv6 = |address: SocketAddr| address.is_ipv6() && address.ip().is_unspecified();
+    let hint = match address.is_ipv4() != by.is_ipv4() && (is_any_ipv6(address) || is_any_ipv6(by)) {
+        true => " (`[::]` takes IPv4, too)",
+        false => "",
+    };
+    format!("{address}{hint} is taken by {by}")
 }
 
 /// One port or a list of ports. Each is an address, or a map with the key `address`.
@@ -53,7 +72,7 @@ fn ports(field: &Field<'_>, has_certificates: bool) -> Vec<Port> {
     entries.into_iter().filter_map(read).collect()
 }
 
-fn port(section: &mut Section<'_>, known: &mut Vec<KnownAddress>, has_certificates: bool) -> Option<Port> {
+fn port(section: &mut Section<'_>, known: &mut Vec<KnownPort>, has_certificates: bool) -> Option<Port> {
     let address_field = section.required("address");
     let tls_field = section.field("tls");
     let tls = tls_field.as_ref().and_then(|field| field.parse(&TLS_MODE));
@@ -68,43 +87,39 @@ fn port(section: &mut Section<'_>, known: &mut Vec<KnownAddress>, has_certificat
     let reuse_port = section.value("reuse_port", &BOOLEAN).unwrap_or_default();
     let address = address(&address_field?, reuse_port, known)?;
     Some(Port {
-        listener: Options { address, reuse_port },
+        listener: Options {
+            reuse_port,
+            ..address.into()
+        },
         proxy_header,
         tls,
     })
 }
 
-/// An address that was read before.
-struct KnownAddress {
-    address: SocketAddr,
-    reuse_port: bool,
+/// A port that was read before.
+struct KnownPort {
+    listener: Options,
     line: u64,
 }
 
-fn address(field: &Field<'_>, reuse_port: bool, known: &mut Vec<KnownAddress>) -> Option<SocketAddr> {
+fn address(field: &Field<'_>, reuse_port: bool, known: &mut Vec<KnownPort>) -> Option<SocketAddr> {
     let address = field.parse(&LOCAL_ADDRESS)?;
-    for other in known.iter().filter(|other| collide(other.address, address)) {
-        let line = other.line;
-        if other.address == address {
-            field.fault(format!("{address} is on line {line} too"));
-        } else if !(reuse_port && other.reuse_port) {
-            field.fault(format!("{address} is taken by {} on line {line}", other.address));
-        }
-    }
-    known.push(KnownAddress {
-        address,
+    let listener = Options {
         reuse_port,
+        ..address.into()
+    };
+    for other in known.iter().filter(|other| other.listener.overlaps(&listener)) {
+        let line = other.line;
+        field.fault(match other.listener.address {
+            same if same == address => format!("{address} is on line {line} too"),
+            other => format!("{} on line {line}", taken(address, other)),
+        });
+    }
+    known.push(KnownPort {
+        listener,
         line: field.line(),
     });
     Some(address)
-}
-
-/// Whether two sockets cannot listen at these addresses at once. Port 0 is a different port each time.
-fn collide(one: SocketAddr, other: SocketAddr) -> bool {
-    let (one_ip, other_ip) = (one.ip(), other.ip());
-    // Whether `[::]` includes IPv4 depends on the host (net.ipv6.bindv6only), so the two families never collide here.
-    let is_within = one_ip.is_ipv4() == other_ip.is_ipv4() && (one_ip.is_unspecified() || other_ip.is_unspecified());
-    one.port() == other.port() && one.port() != 0 && (one_ip == other_ip || is_within)
 }
 
 /// Reads `proxy_protocol` and `trusted_proxies`, each of which needs the other.

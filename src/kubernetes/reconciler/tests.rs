@@ -208,7 +208,21 @@ async fn a_namespace_that_is_forbidden_from_the_start_counts_as_empty_after_ten_
     assert_eq!(stage.authorize("s0.m:22"), Err(Refusal::NotAllowed));
     assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 1"));
     assert!(stage.metrics.allowlist_last_sync_timestamp.get() > 1.7e9);
+    // From now on the gauge shows it, and no failure more is counted, which would fire an alert for ever.
+    let is_given_up = |stage: &Stage, source: usize| stage.reconciler.sources[source].feed.is_given_up();
+    assert_eq!(
+        [0, 1, 2, 3].map(|source| is_given_up(&stage, source)),
+        [false, false, true, true]
+    );
+    stage.forbid(600).await;
+    assert!(stage.shows("switchboard_watch_errors_total{kind=\"forbidden\"} 122"));
+    stage.take(2, Event::Failed(Failure::Connect));
+    assert!(stage.shows("switchboard_watch_errors_total{kind=\"connect\"} 1"));
     stage.take(2, Event::Listed(Vec::new()));
+    assert!(!is_given_up(&stage, 2));
+    let began = Instant::now();
+    stage.reconciler.sources[3].feed.pause(Duration::from_secs(30)).await;
+    assert_eq!(began.elapsed(), Duration::ZERO, "the slices are asked for at once, too");
     stage.take(3, Event::Listed(Vec::new()));
     assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
 }

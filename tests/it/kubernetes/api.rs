@@ -69,8 +69,8 @@ struct Access {
     tokens: HashSet<String>,
     /// The plurals that may be listed and watched.
     readable: HashSet<&'static str>,
-    /// The namespaces without a Role for the proxy.
-    forbidden: HashSet<String>,
+    /// The namespaces without a Role for the proxy, and the number of its refusals there.
+    forbidden: HashMap<String, usize>,
 }
 
 /// A copy of the state, to come back to.
@@ -85,7 +85,7 @@ impl Api {
         let access = Access {
             tokens: HashSet::from([FIRST_TOKEN.to_owned()]),
             readable: HashSet::from(READABLE),
-            forbidden: HashSet::new(),
+            forbidden: HashMap::new(),
         };
         Self {
             shared: Arc::new(Shared {
@@ -195,8 +195,18 @@ impl Api {
         if is_allowed {
             access.forbidden.remove(namespace);
         } else {
-            access.forbidden.insert(namespace.to_owned());
+            access.forbidden.insert(namespace.to_owned(), 0);
         }
+    }
+
+    /// The number of refusals in that namespace, since the right was taken.
+    pub(crate) fn refusals(&self, namespace: &str) -> usize {
+        self.shared
+            .access()
+            .forbidden
+            .get(namespace)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// The next certificate is signed by a new authority, and the file of the old one is replaced.

@@ -1,5 +1,7 @@
 //! Namespaces that the proxy may no longer read, because they were deleted and their Roles with them.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 
 use super::lab;
@@ -36,6 +38,7 @@ fn a_deleted_namespace_of_the_list_counts_as_empty_after_a_restart() {
             .lines()
             .any(|line| line.contains("WARN") && line.contains("namespace=\"team-b\""));
         assert!(warned, "{messages}");
+        is_asked_seldom(&stage).await;
         // It is made anew, and its Role.
         stage.api.put(slice("team-b", "svc-b", &["10.9.1.3"]));
         stage.api.put(service("team-b", "svc-b"));
@@ -67,6 +70,22 @@ fn without_any_namespace_that_can_be_read_the_proxy_is_not_ready() {
         let stage = stage.ready().await;
         stage.proxy.reaches("svc-a.team-a:22", "10.9.1.1:22").await;
     });
+}
+
+/// A namespace that counts as empty is asked for every half a minute, and no failure is counted that would fire an alert.
+async fn is_asked_seldom(stage: &Stage) {
+    eventually("Services and slices count as empty", async || {
+        let messages = stage.proxy.messages();
+        let counts_as_empty = messages.lines().filter(|line| line.contains("counts as empty"));
+        counts_as_empty.count() == 2
+    })
+    .await;
+    let (refusals, errors) = (stage.api.refusals("team-b"), stage.errors("forbidden").await);
+    let since = Instant::now();
+    // Each of them once more at once, as it may have been in the middle of it.
+    eventually("it is asked for", async || stage.api.refusals("team-b") >= refusals + 4).await;
+    assert!(since.elapsed() >= Duration::from_secs(20), "{:?}", since.elapsed());
+    assert_eq!(stage.errors("forbidden").await.to_string(), errors.to_string());
 }
 
 /// The number of namespaces that count as empty.

@@ -70,16 +70,17 @@ fn an_expired_list_is_told_by_check_and_by_serve_and_its_time_by_the_metrics() {
         "{line}"
     );
     assert_eq!(check.exit_status(), 0);
-    let mut process = Server::with(&settings);
-    let issuer = format!("CN=the authority of {}", list.parent().unwrap().display());
-    let series = |issuer: &str| format!("tls_crl_next_update_timestamp_seconds{{issuer=\"{issuer}\"}}");
-    assert_eq!(process.scrape().value(&series(&issuer)), 1_609_459_200.0);
-    // It was told before the process was ready, or at the latest at its first look.
-    let line = process.process.stderr.find(&told);
+    let mut serve = Process::spawn(switchboard(&["serve", "--config", settings.path()]));
+    let line = serve.stderr.find(&told);
     assert!(
         line.contains("WARN") && line.contains("client certificates of this authority are refused"),
         "{line}"
     );
+    drop(serve);
+    let mut process = Server::with(&settings);
+    let issuer = format!("CN=the authority of {}", list.parent().unwrap().display());
+    let series = |issuer: &str| format!("tls_crl_next_update_timestamp_seconds{{issuer=\"{issuer}\"}}");
+    assert_eq!(process.scrape().value(&series(&issuer)), 1_609_459_200.0);
     authority.revoke(&[]);
     process.process.stderr.find("certificates loaded");
     assert_eq!(process.scrape().value(&series(&issuer)), 3_786_912_000.0);

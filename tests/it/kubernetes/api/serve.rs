@@ -76,14 +76,17 @@ fn refused(shared: &Shared, request: &Request<Incoming>, place: &Place) -> Optio
     if token == super::ADMINISTRATOR {
         return None;
     }
-    let access = shared.access();
+    let mut access = shared.access();
     if !access.tokens.contains(token) {
         return Some(answer::refusal(401, "Unauthorized"));
     }
-    let is_forbidden = |namespace: &String| access.forbidden.contains(namespace);
-    let is_read = request.method() == Method::GET
-        && access.readable.contains(&place.plural)
-        && !place.namespace.as_ref().is_some_and(is_forbidden);
+    let is_readable = request.method() == Method::GET && access.readable.contains(&place.plural);
+    let namespace = place.namespace.as_ref();
+    let refusals = namespace.and_then(|namespace| access.forbidden.get_mut(namespace));
+    let is_read = is_readable && refusals.is_none();
+    if let Some(refusals) = refusals {
+        *refusals += 1;
+    }
     let message = format!(
         "{} is forbidden: User \"system:serviceaccount:switchboard:switchboard\" cannot list resource \"{}\" in API \
          group \"\" at the cluster scope",

@@ -1,0 +1,45 @@
+//! The faults of flags and environment variables beside the file that they go over.
+
+use super::finding::Findings;
+use super::schema::listen::{admin_fault, taken};
+use super::{Config, Overrides};
+
+/// Adds the faults of `by`. `config`: the file's, with `by` over it.
+pub(super) fn check(by: &Overrides, config: &Config, findings: &Findings) {
+    let blame = |flag: &str, reason: String| findings.fault_of_a_flag(flag, reason);
+    if !by.listen.is_empty() {
+        ports(config, |reason| blame("--listen", reason));
+        clients(config, |reason| blame("--listen", reason));
+    }
+    let flag = if by.listen.is_empty() { "--admin" } else { "--listen" };
+    if (by.admin.is_some() || !by.listen.is_empty())
+        && let Some(reason) = admin_fault(config.admin, &config.listen)
+    {
+        blame(flag, reason);
+    }
+}
+
+/// Ports that one process cannot have together.
+fn ports(config: &Config, fault: impl Fn(String)) {
+    for (index, port) in config.listen.iter().enumerate() {
+        let before = config.listen.iter().take(index);
+        for other in before.filter(|other| other.listener.overlaps(&port.listener)) {
+            let (address, other) = (port.listener.address, other.listener.address);
+            fault(match address == other {
+                true => format!("{address} is there twice"),
+                false => taken(address, other),
+            });
+        }
+    }
+}
+
+/// A flag cannot ask for TLS, without which no client has a certificate.
+fn clients(config: &Config, fault: impl Fn(String)) {
+    if let Some(target) = config.targets.iter().find(|target| target.allowed_clients.is_some()) {
+        fault(format!(
+            "no client has a certificate at these ports: `allowed_clients` of {} needs a port with `tls`, which only the \
+             file can have",
+            target.name
+        ));
+    }
+}

@@ -1,0 +1,73 @@
+//! Which addresses the sockets of one process can listen at together. The configuration and the sockets follow one rule.
+//!
+//! A socket at `[::]` takes IPv4 clients, too (IPV6_V6ONLY is off, whatever net.ipv6.bindv6only says). Only beside a port
+//! at `0.0.0.0` with its number it leaves them to that one (IPV6_V6ONLY is on), so that the two can be configured together.
+
+use std::net::{IpAddr, SocketAddr};
+
+/// Whether a port at the first address leaves the IPv4 clients of its number to a public port at the second.
+pub(crate) fn leaves_ipv4(address: SocketAddr, other: SocketAddr) -> bool {
+    is_any_ipv6(address) && is_one_number(address, other) && is_any_ipv4(other)
+}
+
+/// Whether two sockets, of which one at `[::]` takes IPv4 clients, too, cannot listen at these addresses.
+pub(crate) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_within = |one: SocketAddr, other: SocketAddr| {
+        is_any_ipv6(one) || (is_any_ipv4(one) && other.ip().to_canonical().is_ipv4())
+    };
+    is_same(one, other) || is_one_number(one, other) && (is_within(one, other) || is_within(other, one))
+}
+
+/// Whether two addresses are one, also if one of them is written as an IPv4-mapped IPv6 address. A link-local address is
+/// another one on each interface.
+pub(crate) fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
+    let interface = |address| match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(address) => address.scope_id(),
+    };
+    is_one_number(one, other)
+        && one.ip().to_canonical() == other.ip().to_canonical()
+        && interface(one) == interface(other)
+}
+
+/// Whether the ports have one number. Port 0 is a different one each time.
+fn is_one_number(one: SocketAddr, other: SocketAddr) -> bool {
+    one.port() == other.port() && one.port() != 0
+}
+
+fn is_any_ipv6(address: SocketAddr) -> bool {
+    matches!(address.ip(), IpAddr::V6(ip) if ip.is_unspecified())
+}
+
+fn is_any_ipv4(address: SocketAddr) -> bool {
+    matches!(address.ip().to_canonical(), IpAddr::V4(ip) if ip.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_any_ipv6_address_takes_ipv4_unless_another_port_has_it() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        for (one, other, leaves) in [
+            ("[::]:1", "0.0.0.0:1", true),
+            ("[::]:1", "0.0.0.0:2", false),
+            ("[::]:0", "0.0.0.0:0", false),
+            ("[::]:1", "127.0.0.1:1", false),
+            ("[::1]:1", "0.0.0.0:1", false),
+            ("0.0.0.0:1", "[::]:1", false),
+        ] {
+            assert_eq!(leaves_ipv4(address(one), address(other)), leaves, "{one} {other}");
+        }
+        for (one, other, collides) in [
+            ("[::]:1", "0.0.0.0:1", true),
+            ("[::]:0", "0.0.0.0:0", false),
+            ("[fe80::1%1]:1", "[fe80::1%2]:1", false),
+            ("[fe80::1%1]:1", "[fe80::1%1]:1", true),
+            ("10.0.0.1:1", "[::ffff:10.0.0.1]:1", true),
+        ] {
+            assert_eq!(collide(address(one), address(other)), collides, "{one} {other}");
+        }
+    }
+}
