@@ -21,8 +21,8 @@ mod outage;
 mod reconciler;
 mod reflector;
 mod rules;
-mod shrink;
 pub(crate) mod selector;
+mod shrink;
 mod snapshot;
 mod source;
 
