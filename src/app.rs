@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use self::capacity::Capacity;
 pub use self::commands::Command;
@@ -20,7 +20,7 @@ use self::readiness::{Condition, Readiness};
 pub use self::reload::LoadConfig;
 use self::reload::{Reload, Reloads};
 use crate::allowlist::Writer;
-use crate::config::{Config, LoadError};
+use crate::config::{Config, Report};
 use crate::drain::{self, Conductor, Drained, Tasks};
 use crate::kubernetes::{self, Controller};
 use crate::limits::budget::Budgets;
@@ -50,7 +50,7 @@ pub mod threads;
 pub enum StartError {
     /// The configuration cannot be read, or has faults.
     #[error(transparent)]
-    Config(#[from] LoadError),
+    Config(#[from] Report),
     /// The configuration was not read in time.
     #[error("the configuration was {0}")]
     Unread(String),
@@ -82,6 +82,8 @@ pub struct App {
     readiness: Readiness,
     listener_ready: Condition,
     allowlist_ready: Condition,
+    /// Whether the targets of a cluster are awaited, and not only those of the configuration.
+    awaits_services: bool,
     public: Ports,
     admin: SocketAddr,
 }
@@ -122,8 +124,13 @@ impl App {
         self.public.accept(&self.shared, &tasks);
         drop(self.listener_ready);
         let (shared, allowlist_ready) = (Arc::clone(&self.shared), self.allowlist_ready);
+        let awaits_services = self.awaits_services;
         tokio::spawn(async move {
             shared.allowlist.completed().await;
+            // Without a cluster, a warning of the configuration has said so.
+            if awaits_services && shared.allowlist.targets() == 0 {
+                warn!("{EMPTY}");
+            }
             drop(allowlist_ready);
         });
         tokio::spawn(certificate_poll::watch(Arc::clone(&self.shared)));
@@ -191,6 +198,7 @@ impl Started {
         let address = config.admin;
         let admin = admin::start(address, handlers).map_err(|source| BindError { address, source })?;
         let services = follow(&config, &writer, &shared.metrics)?;
+        let awaits_services = services.is_some();
         let drain_options = config.drain;
         let reload = Reload {
             config,
@@ -207,6 +215,7 @@ impl Started {
             readiness,
             listener_ready,
             allowlist_ready,
+            awaits_services,
             public,
             admin,
         })
@@ -250,5 +259,7 @@ fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<
     services.map_err(StartError::Services)
 }
 
+const EMPTY: &str = "the allowlist is empty: no Service of the cluster that may be read has the label of \
+                     `allowlist.kubernetes.selector`, so every request is refused";
 /// The time for a last GET of `/drain`: `switchboard drain` sends five a second.
 const LAST_PROGRESS: Duration = Duration::from_secs(2);

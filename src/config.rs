@@ -1,20 +1,23 @@
 //! The settings of a process: one YAML file, overridden by flags and environment variables.
 //!
-//! `load` reads a file into a `tree` of texts with their lines, `schema` has a reader for each section, and every `fault`
-//! of a file is reported at once.
+//! `load` reads a file into a `tree` of texts with their positions, `schema` has a reader for each section, `notices` says
+//! what is odd about the whole, and every `finding` of a file is reported at once.
 
-mod fault;
+mod finding;
 mod form;
 mod load;
+mod notices;
 mod schema;
 mod section;
 mod shape;
+mod suggest;
 mod tree;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
-pub use fault::{Fault, Faults, LoadError};
+pub use finding::{Finding, Position, Report, Severity};
+pub use load::Loaded;
 
 use crate::allowlist::StaticTarget;
 use crate::connect;

@@ -1,5 +1,6 @@
 //! The command line: `serve`, `check`, `connect` and `drain`.
 
+use std::env;
 use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -8,14 +9,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchboard::allowlist::StaticTarget;
 use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::app::logging::{self, Logging, ParseError};
 use switchboard::app::{App, Command, LoadConfig, StartError, threads};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
-use switchboard::config::{Config, LoadError, Overrides};
+use switchboard::config::{Config, Loaded, Overrides, Report};
 use switchboard::drain::Drained;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,20 +36,9 @@ enum Task {
     /// Run the proxy until SIGTERM or SIGINT; SIGHUP reloads the allowlist and the limits
     #[command(after_help = SERVE_EXITS)]
     Serve(Serve),
-    /// Report every fault of a configuration file at once
-    Check {
-        /// The file
-        #[arg(
-            long,
-            env = "SWITCHBOARD_CONFIG",
-            value_name = "FILE",
-            required_unless_present = "schema"
-        )]
-        config: Option<PathBuf>,
-        /// Print the format of the file as JSON Schema instead, for editors and for the schema of the Helm chart
-        #[arg(long)]
-        schema: bool,
-    },
+    /// Report every fault of a configuration file at once, and what is odd about it
+    #[command(after_help = CHECK_EXITS)]
+    Check(Check),
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
     Connect(Connect),
@@ -120,10 +111,42 @@ impl From<Connect> for client::Options {
 }
 
 #[derive(Args)]
+struct Check {
+    /// The file; `-` is standard input. Without one: --config, or else SWITCHBOARD_CONFIG
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
+    /// The file, as `serve` takes it
+    // Without `env`: a variable of the pod would contradict a FILE.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    overrides: OverrideFlags,
+    /// Form of the findings: lines on stderr, or an object on stdout
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+    /// Print the format of the file as JSON Schema instead, for editors and for the schema of the Helm chart
+    #[arg(long)]
+    schema: bool,
+}
+
+#[derive(Args)]
 struct Serve {
     /// Read settings from this file; flags and environment override it
     #[arg(long, env = "SWITCHBOARD_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    overrides: OverrideFlags,
+    /// Filter of the messages on stderr, such as `warn` or `debug,h2=warn`: other crates are silent unless named
+    #[arg(long, env = "SWITCHBOARD_LOG", value_name = "FILTER", default_value = "info")]
+    log: String,
+    /// Form of the messages on stderr
+    #[arg(long, env = "SWITCHBOARD_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    log_format: Format,
+}
+
+/// What goes over the settings of the file.
+#[derive(Args, Clone)]
+struct OverrideFlags {
     /// Serve clients at this address, in place of the file's (repeatable)
     #[arg(long, env = "SWITCHBOARD_LISTEN", value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<SocketAddr>,
@@ -138,25 +161,26 @@ struct Serve {
         value_delimiter = ' '
     )]
     allow: Vec<StaticTarget>,
-    /// Filter of the messages on stderr, such as `warn` or `debug,h2=warn`: other crates are silent unless named
-    #[arg(long, env = "SWITCHBOARD_LOG", value_name = "FILTER", default_value = "info")]
-    log: String,
-    /// Form of the messages on stderr
-    #[arg(long, env = "SWITCHBOARD_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
-    log_format: LogFormat,
+}
+
+impl From<OverrideFlags> for Overrides {
+    fn from(flags: OverrideFlags) -> Self {
+        let OverrideFlags { listen, admin, allow } = flags;
+        Self { listen, admin, allow }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
+enum Format {
     Text,
     Json,
 }
 
-impl From<LogFormat> for logging::Format {
-    fn from(format: LogFormat) -> Self {
+impl From<Format> for logging::Format {
+    fn from(format: Format) -> Self {
         match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
         }
     }
 }
@@ -164,25 +188,24 @@ impl From<LogFormat> for logging::Format {
 fn main() -> ExitCode {
     let result = match CommandLine::parse().task {
         Task::Serve(options) => serve(options),
-        Task::Check { schema: true, .. } => print_schema(),
-        Task::Check { config, .. } => check(&config.unwrap_or_default()),
+        Task::Check(Check { schema: true, .. }) => print_schema(),
+        Task::Check(options) => check(options),
         Task::Drain(options) => drain(&options),
         Task::Connect(options) => Ok(client::command(&options.into())),
     };
     result.unwrap_or_else(|error| {
+        if let Some(StartError::Config(report)) = error.downcast_ref() {
+            // As `check` prints it, without a prefix: editors and terminals follow FILE:LINE:COLUMN.
+            eprintln!("{report}");
+            return ExitCode::from(USAGE);
+        }
         eprintln!("switchboard: {error:#}");
-        if error.chain().any(is_usage) {
+        if error.chain().any(<dyn Error>::is::<ParseError>) {
             ExitCode::from(USAGE)
         } else {
             ExitCode::FAILURE
         }
     })
-}
-
-fn is_usage(cause: &(dyn Error + 'static)) -> bool {
-    // StartError::Config is transparent: the chain holds it in place of its LoadError.
-    let is_config = matches!(cause.downcast_ref(), Some(StartError::Config(_)));
-    is_config || cause.is::<LoadError>() || cause.is::<ParseError>()
 }
 
 fn serve(options: Serve) -> anyhow::Result<ExitCode> {
@@ -223,17 +246,7 @@ fn start_logging(options: &Serve) -> anyhow::Result<Logging> {
 
 /// Reads the file anew and overlays it with the flags.
 fn load_config(options: Serve) -> LoadConfig {
-    Box::new(move || {
-        let file = options
-            .config
-            .as_deref()
-            .map_or_else(|| Ok(Config::default()), Config::load)?;
-        Ok(file.overridden(Overrides {
-            listen: options.listen.clone(),
-            admin: options.admin,
-            allow: options.allow.clone(),
-        }))
-    })
+    Box::new(move || Loaded::from_file(options.config.as_deref(), options.overrides.clone().into()))
 }
 
 /// Turns signals into commands, for as long as the runtime lives.
@@ -267,10 +280,39 @@ fn print_schema() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(file: &Path) -> anyhow::Result<ExitCode> {
-    Config::load(file)?;
-    writeln!(std::io::stdout(), "{}: ok", file.display())?;
-    Ok(ExitCode::SUCCESS)
+fn check(options: Check) -> anyhow::Result<ExitCode> {
+    let by_environment = || env::var_os("SWITCHBOARD_CONFIG").filter(|file| !file.is_empty());
+    let file = options.file.or(options.config);
+    let Some(file) = file.or_else(|| by_environment().map(PathBuf::from)) else {
+        let missing = "no file to check: give FILE, --config FILE or SWITCHBOARD_CONFIG";
+        CommandLine::command()
+            .error(ErrorKind::MissingRequiredArgument, missing)
+            .exit()
+    };
+    let overrides = options.overrides.into();
+    let is_stdin = file == Path::new("-");
+    let loaded = match is_stdin {
+        true => Loaded::from_reader(STDIN, std::io::stdin().lock(), overrides),
+        false => Loaded::from_file(Some(&file), overrides),
+    };
+    let is_ok = loaded.is_ok();
+    let report: Report = loaded.map_or_else(|faults| faults, |loaded| loaded.report);
+    let mut stdout = std::io::stdout();
+    match options.format {
+        Format::Json => writeln!(stdout, "{:#}", report.json())?,
+        Format::Text => {
+            report.lines().for_each(|(_, line)| eprintln!("{line}"));
+            if is_ok {
+                let name = if is_stdin { STDIN.into() } else { file.to_string_lossy() };
+                writeln!(stdout, "{name}: ok")?;
+            }
+        }
+    }
+    Ok(if is_ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(USAGE)
+    })
 }
 
 fn drain(options: &Drain) -> anyhow::Result<ExitCode> {
@@ -300,6 +342,9 @@ fn describe(progress: &Progress) -> String {
 const DRAIN_EXITS: &str = "\
 Exit status: 0 the process drains, with --wait no more than N tunnels are left or it has ended, 1 it cannot be asked, \
 2 usage, 3 more were left after --timeout";
+const CHECK_EXITS: &str = "\
+Exit status: 0 `serve` accepts the configuration, perhaps with warnings and notes, 2 usage, or a file with faults or that \
+cannot be read";
 const SERVE_EXITS: &str = "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut";
 const CONNECT_EXAMPLE: &str = "\
 In ~/.ssh/config:
@@ -307,6 +352,7 @@ In ~/.ssh/config:
     ProxyCommand switchboard connect --proxy http://ssh.example.com %h:%p
 
 Exit status: 0 the tunnel ended in order, 1 it did not open or broke off, 2 usage";
+const STDIN: &str = "<stdin>";
 const USAGE: u8 = 2;
 const DRAIN_CUT: u8 = 3;
 const QUEUED_COMMANDS: usize = 4;

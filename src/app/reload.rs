@@ -19,7 +19,7 @@ use super::capacity::Capacity;
 use super::certificate_poll;
 use super::{StartError, Started};
 use crate::allowlist::Writer;
-use crate::config::{Config, LoadError};
+use crate::config::{Config, Loaded, Report, Severity};
 use crate::kubernetes::{self, Controller};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -27,7 +27,7 @@ use crate::tls::Tls;
 use crate::tunnel::Shared;
 
 /// Reads the configuration: at the start, and at every reload.
-pub type LoadConfig = Box<dyn Fn() -> Result<Config, LoadError> + Send + Sync>;
+pub type LoadConfig = Box<dyn Fn() -> Result<Loaded, Report> + Send + Sync>;
 
 /// The reloads of a process: one at a time, and one more for all requests that come meanwhile.
 pub(super) struct Reloads {
@@ -145,7 +145,9 @@ impl Reloads {
 /// Reads the configuration and its certificates for the first time.
 pub(super) async fn first(load: LoadConfig) -> Result<Started, StartError> {
     let read = in_a_thread(move || {
-        let config = Box::new(load()?);
+        let Loaded { config, report } = load()?;
+        log(&report);
+        let config = Box::new(config);
         let tls = Tls::new(config.tls.clone(), config.handshake).map_err(StartError::Tls)?;
         Ok(Started { load, config, tls })
     });
@@ -181,10 +183,11 @@ pub(super) struct Reload {
 
 impl Reload {
     /// Applies what was read, unless it has faults.
-    fn finish(&mut self, loaded: Result<Config, LoadError>, shared: &Shared) {
+    fn finish(&mut self, loaded: Result<Loaded, Report>, shared: &Shared) {
         let metrics = &shared.metrics;
         match loaded {
-            Ok(new) => {
+            Ok(Loaded { config: new, report }) => {
+                log(&report);
                 let removed = self.config.targets_lost_in(&new);
                 let untouched = self.config.changes_needing_restart(&new);
                 if !untouched.is_empty() {
@@ -206,9 +209,10 @@ impl Reload {
                 metrics.config_last_reload_successful.set(1);
                 info!(targets = self.config.targets.len(), removed, "configuration reloaded");
             }
-            Err(error) => {
+            Err(report) => {
                 failed(metrics);
-                report(&error);
+                error!("the configuration has faults: the settings stay as they were");
+                log(&report);
             }
         }
     }
@@ -240,14 +244,13 @@ impl Reload {
     }
 }
 
-fn report(error: &LoadError) {
-    error!("{error}: the settings stay as they were");
-    match error {
-        LoadError::Unreadable { source, .. } => error!("{source}"),
-        LoadError::Faulty { faults, .. } => {
-            for fault in faults {
-                error!("{fault}");
-            }
+/// Logs every finding, as `switchboard check` prints it.
+fn log(report: &Report) {
+    for (severity, line) in report.lines() {
+        match severity {
+            Severity::Error => error!("{line}"),
+            Severity::Warning => warn!("{line}"),
+            Severity::Note => info!("{line}"),
         }
     }
 }

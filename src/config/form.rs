@@ -35,6 +35,8 @@ pub(super) enum Schema {
     Text,
     /// A text with a match of this regular expression (ECMA 262, of which JSON Schema uses a common part).
     Pattern(&'static str),
+    /// An amount with a unit, or a word in its place, as such a text.
+    Amount(&'static str),
     /// One of these words.
     Words(&'static [&'static str]),
 }
@@ -52,7 +54,9 @@ impl Schema {
                 json!({"anyOf": [Self::Count(maximum).json(false), {"enum": words}]})
             }
             Self::Text => json!({"type": with_null("string", or_null), "minLength": 1}),
-            Self::Pattern(pattern) => json!({"type": with_null("string", or_null), "pattern": pattern}),
+            Self::Pattern(pattern) | Self::Amount(pattern) => {
+                json!({"type": with_null("string", or_null), "pattern": pattern})
+            }
             Self::Words(words) => {
                 let words = words.iter().map(|word| json!(word));
                 json!({"enum": words.chain(or_null.then_some(Value::Null)).collect::<Vec<_>>()})
@@ -69,7 +73,7 @@ pub(super) fn with_null(kind: &str, or_null: bool) -> Value {
 /// The units are humantime's; the documentation names the short ones.
 macro_rules! duration {
     ($($word:literal)?) => {
-        Schema::Pattern(concat!(
+        Schema::Amount(concat!(
             "^(", $($word, "|",)?
             "0|([0-9]+(\\.[0-9]+)? ?(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h",
             "|days?|d|weeks?|wks?|w|months?|M|years?|yrs?|y) ?)+)$"
@@ -115,11 +119,11 @@ pub(super) const BRIEF_TIMEOUT: Form<Duration> = Form {
 };
 pub(super) const RATE: Form<Rate, UnitError> = Form {
     parse: str::parse,
-    schema: Schema::Pattern("^(unlimited|[0-9]*[1-9][0-9]* *(([kKM]?|G|Ki|Mi|Gi)B|[kMG]?bit)/s)$"),
+    schema: Schema::Amount("^(unlimited|[0-9]*[1-9][0-9]* *(([kKM]?|G|Ki|Mi|Gi)B|[kMG]?bit)/s)$"),
 };
 pub(super) const SIZE: Form<Size, UnitError> = Form {
     parse: str::parse,
-    schema: Schema::Pattern("^[0-9]*[1-9][0-9]* *([kKM]?|G|Ki|Mi|Gi)B$"),
+    schema: Schema::Amount("^[0-9]*[1-9][0-9]* *([kKM]?|G|Ki|Mi|Gi)B$"),
 };
 /// The pattern of IP:port.
 pub(super) const ADDRESS: &str = "^([0-9.]+|\\[[0-9a-fA-F:.%]+\\]):[0-9]{1,5}$";

@@ -1,39 +1,63 @@
-//! Reads a configuration from a file or a text.
+//! Reads a configuration from a file or a text, and puts the flags over it.
 
-use std::fs::File;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::Path;
 
-use super::fault::{FaultCollector, Faults, LoadError};
+use super::finding::{Findings, Position, Report};
 use super::section::Field;
 use super::shape::Shape;
-use super::{Config, schema, tree};
+use super::{Config, Overrides, notices, schema, tree};
+
+/// A configuration without faults.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The settings of the file, with those of flags and environment in place of some.
+    pub config: Config,
+    /// The warnings and notes about it.
+    pub report: Report,
+}
+
+impl Loaded {
+    /// Reads a regular file of at most 1 MiB; without a path, the settings are the defaults. `by` goes over them.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has faults: all of them at once.
+    pub fn from_file(path: Option<&Path>, by: Overrides) -> Result<Self, Report> {
+        let Some(path) = path else {
+            return read(b"{}", None, by)
+                .map(|loaded| Self {
+                    report: loaded.report.without_positions(),
+                    ..loaded
+                })
+                .map_err(Report::without_positions);
+        };
+        let name = path.display().to_string();
+        match open(path).and_then(bounded) {
+            Ok(bytes) => read(&bytes, Some(&name), by),
+            Err(error) => Err(Report::unreadable(&name, format!("cannot be read: {error}"))),
+        }
+    }
+
+    /// Reads at most 1 MiB to its end. `name`: what the findings call the file.
+    ///
+    /// # Errors
+    /// As for a file.
+    pub fn from_reader(name: &str, reader: impl Read, by: Overrides) -> Result<Self, Report> {
+        match bounded(reader) {
+            Ok(bytes) => read(&bytes, Some(name), by),
+            Err(error) => Err(Report::unreadable(name, format!("cannot be read: {error}"))),
+        }
+    }
+}
 
 impl Config {
-    /// Reads the text of a file.
+    /// Reads the text of a file, without its warnings and notes.
     ///
     /// # Errors
     /// All faults of the text at once; after a syntax error, those before it and the error itself.
-    pub fn parse(text: &str) -> Result<Self, Faults> {
-        parse(text.as_bytes())
-    }
-
-    /// Reads a file of at most 1 MiB.
-    ///
-    /// # Errors
-    /// The file cannot be read, or has faults.
-    pub fn load(path: &Path) -> Result<Self, LoadError> {
-        let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
-            .map_err(|source| LoadError::Unreadable {
-                path: path.to_owned(),
-                source,
-            })?;
-        parse(&bytes).map_err(|faults| LoadError::Faulty {
-            path: path.to_owned(),
-            faults,
-        })
+    pub fn parse(text: &str) -> Result<Self, Report> {
+        read(text.as_bytes(), None, Overrides::default()).map(|loaded| loaded.config)
     }
 
     /// The format of the file as JSON Schema, draft 7: its keys, and the values of each.
@@ -41,8 +65,8 @@ impl Config {
     /// It is made by the readers of the file. A file that it refuses has faults; a file that it accepts may have faults
     /// that only the readers know, such as two ports with one address.
     pub fn schema() -> serde_json::Value {
-        let (faults, shape) = (FaultCollector::default(), Shape::default());
-        Field::any(shape.clone(), &faults).section(schema::config);
+        let (findings, shape) = (Findings::default(), Shape::default());
+        Field::any(shape.clone(), &findings).section(schema::config);
         let mut schema = shape.json(false);
         if let Some(object) = schema.as_object_mut() {
             object.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
@@ -52,26 +76,57 @@ impl Config {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Config, Faults> {
-    let faults = FaultCollector::default();
-    let config = text(bytes, &faults)
-        .and_then(|text| tree::read(text, &faults))
-        .and_then(|tree| Field::root(&tree, &faults).section(schema::config));
-    faults.finish(config.unwrap_or_default())
+/// Opens nothing but a regular file: the open of a FIFO waits for its other end.
+fn open(path: &Path) -> io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    File::open(path)
 }
 
-fn text<'a>(bytes: &'a [u8], faults: &FaultCollector) -> Option<&'a str> {
+fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn read(bytes: &[u8], file: Option<&str>, by: Overrides) -> Result<Loaded, Report> {
+    let findings = Findings::default();
+    let tree = text(bytes, &findings).and_then(|text| tree::read(text, &findings));
+    let config = tree.as_ref().and_then(|tree| {
+        let top = Field::root(tree, &findings);
+        let config = top.section(schema::config)?.overridden(by);
+        // A value that is a fault has its default here, of which nothing is to be said.
+        if findings.faults() == 0 {
+            notices::add(&config, &top);
+        }
+        Some(config)
+    });
+    let (config, report) = findings.finish(file, config.unwrap_or_default())?;
+    Ok(Loaded { config, report })
+}
+
+fn text<'a>(bytes: &'a [u8], findings: &Findings) -> Option<&'a str> {
     if bytes.len() as u64 > LARGEST {
-        faults.push(None, "", "larger than 1 MiB");
+        findings.fault(Position::START, "", "larger than 1 MiB");
         return None;
     }
     std::str::from_utf8(bytes)
         .map_err(|error| {
             let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
-            let line = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
-            faults.push(u64::try_from(line).ok(), "", "not UTF-8");
+            findings.fault(end_of(&String::from_utf8_lossy(valid)), "", "not UTF-8");
         })
         .ok()
+}
+
+/// The position behind a text.
+fn end_of(text: &str) -> Position {
+    let last = text.rsplit('\n').next().unwrap_or_default();
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX).saturating_add(1);
+    Position {
+        line: number(text.matches('\n').count()),
+        column: number(last.chars().count()),
+    }
 }
 
 /// 1 MiB: 20,000 short static targets, and the largest ConfigMap.

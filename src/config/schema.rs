@@ -21,10 +21,11 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     let faults = top.faults();
     let tls = top.field("tls").and_then(|field| field.section(tls::read));
     let tls = tls.unwrap_or_default();
-    let (listen, admin) = listen::read(top, !tls.certificates.is_empty());
+    let (listen, admin) = listen::read(top, tls.has_certificates);
     // After a fault in these sections it is not known whether the ports are meant to ask for certificates.
-    let knows_clients =
-        top.faults() > faults || tls.client_auth != ClientAuth::Off && listen.iter().any(|port| port.tls != Mode::Off);
+    let knows_clients = top.faults() > faults
+        || tls.settings.client_auth != ClientAuth::Off && listen.iter().any(|port| port.tls != Mode::Off);
+    tls.check_files();
     let allowlist = top
         .field("allowlist")
         .and_then(|field| field.section(|keys| allowlist::read(keys, knows_clients)));
@@ -41,7 +42,7 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
         targets,
         kubernetes,
         limits: Limits { ssh_only, ..limits },
-        tls,
+        tls: tls.settings,
         handshake: timeouts.handshake,
         connect: timeouts.connect,
         identification: timeouts.identification,

@@ -3,19 +3,21 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 
-use super::fault::FaultCollector;
-use super::form::Form;
+use super::finding::{Findings, Position, Severity};
+use super::form::{Form, Schema};
 use super::shape::{Keys, Shape};
-use super::tree::{Entry, Node, Value};
+use super::suggest;
+use super::tree::{Entry, Node, Scalar, Value};
 use crate::values::{self, shown};
 
-/// One value of the file, with its line and its path; or a value that stands for any, to record what is asked of it.
+/// One value of the file, with its position and its path; or a value that stands for any, to record what is asked of it.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'a> {
     path: String,
-    line: u64,
+    /// The position of a single value or of an item; otherwise that of the key.
+    position: Position,
     source: Source<'a>,
-    faults: &'a FaultCollector,
+    findings: &'a Findings,
 }
 
 /// The value of a [`Field`].
@@ -29,41 +31,90 @@ enum Source<'a> {
 
 impl<'a> Field<'a> {
     /// The whole file.
-    pub(super) fn root(node: &'a Node, faults: &'a FaultCollector) -> Self {
+    pub(super) fn root(node: &'a Node, findings: &'a Findings) -> Self {
         Self {
             path: String::new(),
-            line: node.line,
+            position: node.position,
             source: Source::File(&node.value),
-            faults,
+            findings,
         }
     }
 
     /// Any file: `shape` records what is asked of it.
-    pub(super) fn any(shape: Shape, faults: &'a FaultCollector) -> Self {
+    pub(super) fn any(shape: Shape, findings: &'a Findings) -> Self {
         Self {
             path: String::new(),
-            line: 0,
+            position: Position::START,
             source: Source::Any { shape, is_map: false },
-            faults,
+            findings,
         }
     }
 
-    /// The line of its key; for an item of a list, the line where it begins.
+    /// Its line in the file; for a list or map with a key, the line of the key.
     pub(super) fn line(&self) -> u64 {
-        self.line
+        self.position.line
     }
 
-    /// Reports a fault of this value.
+    /// Reports a fault of this value: the configuration is refused.
     pub(super) fn fault(&self, reason: impl Into<String>) {
+        self.report(Severity::Error, reason);
+    }
+
+    /// Reports that the configuration probably does not do what its author wants. It is accepted.
+    pub(super) fn warning(&self, reason: impl Into<String>) {
+        self.report(Severity::Warning, reason);
+    }
+
+    /// Reports what the author of the configuration may want to know. It is accepted.
+    pub(super) fn note(&self, reason: impl Into<String>) {
+        self.report(Severity::Note, reason);
+    }
+
+    fn report(&self, severity: Severity, reason: impl Into<String>) {
         if let Source::File(_) = self.source {
-            self.faults.push(Some(self.line), &self.path, reason);
+            self.findings.push(severity, self.position, &self.path, reason.into());
+        }
+    }
+
+    /// The value of a key below it, such as `tls.client_ca`, for a finding: where the file has no such key, the value has
+    /// the position of the last one that it has.
+    pub(super) fn at(&self, path: &str) -> Self {
+        path.split('.').fold(self.clone(), |field, name| {
+            let found = match &field.source {
+                Source::File(Value::Map(entries)) => entries.iter().find(|entry| entry.key == name),
+                Source::File(_) | Source::Any { .. } => None,
+            };
+            match found {
+                Some(entry) => field.below(entry),
+                None => Self {
+                    path: joined(&field.path, name),
+                    source: match field.source {
+                        Source::File(_) => Source::File(&Value::Null),
+                        any @ Source::Any { .. } => any,
+                    },
+                    ..field
+                },
+            }
+        })
+    }
+
+    /// The value of one of its keys.
+    fn below(&self, entry: &'a Entry) -> Self {
+        Self {
+            path: joined(&self.path, &shown(&entry.key)),
+            position: match entry.value.value {
+                Value::Text(_) => entry.value.position,
+                Value::Null | Value::List(_) | Value::Map(_) => entry.position,
+            },
+            source: Source::File(&entry.value.value),
+            findings: self.findings,
         }
     }
 
     /// Its text, read as `form`; `None` after a fault.
     pub(super) fn parse<T, E: Display>(&self, form: &Form<T, E>) -> Option<T> {
         match &self.source {
-            Source::File(Value::Text(text)) => values::read(text, form.parse).map_err(|reason| self.fault(reason)).ok(),
+            Source::File(Value::Text(scalar)) => scalar.read(form).map_err(|reason| self.fault(reason)).ok(),
             Source::File(Value::Null | Value::List(_) | Value::Map(_)) => {
                 self.fault_of_kind("a single value");
                 None
@@ -94,9 +145,9 @@ impl<'a> Field<'a> {
             Source::File(Value::List(items)) => {
                 let item = |(index, item): (usize, &'a Node)| Self {
                     path: format!("{}[{index}]", self.path),
-                    line: item.line,
+                    position: item.position,
                     source: Source::File(&item.value),
-                    faults: self.faults,
+                    findings: self.findings,
                 };
                 items.iter().enumerate().map(item).collect()
             }
@@ -104,7 +155,7 @@ impl<'a> Field<'a> {
                 self.fault_of_kind("a list");
                 Vec::new()
             }
-            Source::Any { shape, .. } => vec![Self::any(shape.items(), self.faults)],
+            Source::Any { shape, .. } => vec![Self::any(shape.items(), self.findings)],
         }
     }
 
@@ -200,15 +251,15 @@ impl<'a> Section<'a> {
         items.iter().filter_map(|item| item.parse(form)).collect()
     }
 
-    /// Reports a fault of the map as a whole.
-    pub(super) fn fault(&self, reason: impl Into<String>) {
-        self.field.fault(reason);
+    /// The map itself, for findings.
+    pub(super) fn itself(&self) -> Field<'a> {
+        self.field.clone()
     }
 
-    /// The number of faults in the file so far. A reader compares it to check values against each other only if each is
-    /// sound.
+    /// The number of faults in the file so far; warnings and notes do not count. A reader compares it to check values
+    /// against each other only if each is sound.
     pub(super) fn faults(&self) -> usize {
-        self.field.faults.count()
+        self.field.findings.faults()
     }
 
     fn value_of(&mut self, name: &'static str, required: bool) -> Option<Field<'a>> {
@@ -217,22 +268,9 @@ impl<'a> Section<'a> {
             Entries::File(entries) => entries
                 .iter()
                 .find(|entry| entry.key == name)
-                .filter(|entry| entry.value != Value::Null)
-                .map(|entry| self.field_of(entry)),
-            Entries::Any(keys) => Some(Field::any(keys.key(name, required), self.field.faults)),
-        }
-    }
-
-    fn field_of(&self, entry: &'a Entry) -> Field<'a> {
-        let name = shown(&entry.key);
-        Field {
-            path: match self.field.path.as_str() {
-                "" => name,
-                path => format!("{path}.{name}"),
-            },
-            line: entry.line,
-            source: Source::File(&entry.value),
-            faults: self.field.faults,
+                .filter(|entry| entry.value.value != Value::Null)
+                .map(|entry| self.field.below(entry)),
+            Entries::Any(keys) => Some(Field::any(keys.key(name, required), self.field.findings)),
         }
     }
 
@@ -242,13 +280,68 @@ impl<'a> Section<'a> {
         };
         let mut first_lines = HashMap::new();
         for entry in entries {
+            // The key itself is what is wrong, not its value.
+            let key = Field {
+                position: entry.position,
+                ..self.field.below(entry)
+            };
             if !self.known.contains(&entry.key.as_str()) {
                 let known = self.known.join(", ");
-                self.field_of(entry).fault(format!("unknown key; known here: {known}"));
-            } else if let Some(line) = first_lines.insert(entry.key.as_str(), entry.line) {
-                self.field_of(entry)
-                    .fault(format!("duplicate key; it is on line {line} too"));
+                key.fault(match suggest::key(&entry.key, &self.known).as_str() {
+                    "" => format!("unknown key; known here: {known}"),
+                    meant => format!("unknown key{meant} Known here: {known}"),
+                });
+            } else if let Some(line) = first_lines.insert(entry.key.as_str(), entry.position.line) {
+                key.fault(format!("duplicate key; it is on line {line} too"));
             }
         }
+    }
+}
+
+impl Scalar {
+    /// What `form` makes of it, or why it is a fault, and what was probably meant.
+    fn read<T, E: Display>(&self, form: &Form<T, E>) -> Result<T, String> {
+        let value = values::read(&self.text, form.parse).map_err(|reason| {
+            let accepts = |text: &str| (form.parse)(text).is_ok();
+            reason + &suggest::value(&self.text, form.schema, accepts)
+        })?;
+        match form.schema.misread(self) {
+            Some(reason) => Err(reason),
+            None => Ok(value),
+        }
+    }
+}
+
+impl Schema {
+    /// Why a scalar that a parser accepts is another value to other readers of YAML, such as Helm and kubectl.
+    fn misread(self, scalar: &Scalar) -> Option<String> {
+        let text = shown(&scalar.text);
+        let is_number = scalar.text.bytes().all(|byte| byte.is_ascii_digit());
+        match self {
+            Self::Boolean if scalar.is_quoted => Some(format!(
+                "expected `true` or `false` without quotes (found the text \"{text}\")"
+            )),
+            Self::Count(_) | Self::CountOr(..) if is_number && scalar.is_quoted => {
+                Some(format!("expected a number without quotes (found the text \"{text}\")"))
+            }
+            Self::Count(_) | Self::CountOr(..) if is_number && text.starts_with('0') => Some(format!(
+                "expected a number without leading zeros: they make it octal in YAML 1.1 (found `{text}`)"
+            )),
+            Self::Boolean
+            | Self::Count(_)
+            | Self::CountOr(..)
+            | Self::Text
+            | Self::Pattern(_)
+            | Self::Amount(_)
+            | Self::Words(_) => None,
+        }
+    }
+}
+
+/// The path of a key in the map with that path.
+fn joined(path: &str, name: &str) -> String {
+    match path {
+        "" => name.to_owned(),
+        path => format!("{path}.{name}"),
     }
 }

@@ -2,6 +2,7 @@
 
 mod faults;
 mod format;
+mod notices;
 mod properties;
 
 use std::collections::BTreeSet;
@@ -235,28 +236,39 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all() {
     let path = directory.path().join("switchboard.yaml");
     let loaded = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        match Config::load(&path) {
-            Ok(config) => Ok(config),
-            Err(LoadError::Faulty { faults, .. }) => Err(faults.to_string()),
-            Err(error @ LoadError::Unreadable { .. }) => panic!("{error}"),
-        }
+        let loaded = Loaded::from_file(Some(&path), Overrides::default());
+        let reason = |report: Report| report.to_string().replace(path.to_str().unwrap(), "FILE");
+        loaded.map(|loaded| loaded.config).map_err(reason)
     };
     assert_eq!(loaded(b"{}"), Ok(Config::default()));
     assert_eq!(loaded(FULL.as_bytes()), Ok(Config::parse(FULL).unwrap()));
     assert_eq!(
         loaded(b"admin: 1.1.1.1:1\n\n# \xff"),
-        Err("line 3: not UTF-8".to_owned())
+        Err("FILE:3:3: error: not UTF-8".to_owned())
     );
     let mut largest = b"admin: 0.0.0.0:9090\n#".to_vec();
     largest.resize(1 << 20, b'x');
     assert_eq!(loaded(&largest), Ok(Config::default()));
     largest.push(b'x');
-    assert_eq!(loaded(&largest), Err("larger than 1 MiB".to_owned()));
+    assert_eq!(loaded(&largest), Err("FILE:1:1: error: larger than 1 MiB".to_owned()));
 
-    let missing = Config::load(&directory.path().join("missing")).unwrap_err();
-    assert!(matches!(&missing, LoadError::Unreadable { .. }), "{missing}");
-    let not_a_file = Config::load(directory.path()).unwrap_err();
-    assert!(matches!(&not_a_file, LoadError::Unreadable { .. }), "{not_a_file}");
+    let unreadable = |path: &std::path::Path| {
+        let report = Loaded::from_file(Some(path), Overrides::default()).unwrap_err();
+        assert_eq!(report.iter().next().unwrap().position, None);
+        report.to_string()
+    };
+    let missing = unreadable(&directory.path().join("missing"));
+    assert!(
+        missing.contains("missing: error: cannot be read: No such file"),
+        "{missing}"
+    );
+    let socket = directory.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for not_a_file in [directory.path(), &socket] {
+        let said = unreadable(not_a_file);
+        assert!(said.contains(": error: cannot be read: "), "{said}");
+        assert!(said.ends_with("not a regular file"), "{said}");
+    }
 }
 
 #[test]

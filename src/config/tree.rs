@@ -1,20 +1,20 @@
-//! Reads YAML into a tree of texts, lists and maps with their lines.
+//! Reads YAML into a tree of texts, lists and maps with their positions.
 //!
 //! It builds the tree from the parser's events. Serde would stop at the first fault, read `010` as a number and merge
 //! duplicate keys. Scalars stay text until a reader of a section parses them.
 
 use std::collections::HashMap;
 
-use granit_parser::{Event, Options, Parser, ScalarStyle, Span};
+use granit_parser::{Event, Marker, Options, Parser, ScalarStyle, Span};
 
-use super::fault::FaultCollector;
+use super::finding::{Findings, Position};
 use crate::text::escaped;
 
 /// One value of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    /// The line where it begins.
-    pub(super) line: u64,
+    /// The position where it begins.
+    pub(super) position: Position,
     /// The value itself.
     pub(super) value: Value,
 }
@@ -24,12 +24,21 @@ pub(super) struct Node {
 pub(super) enum Value {
     /// Nothing, `~` or `null`.
     Null,
-    /// A scalar: a text, quoted or not, numbers included.
-    Text(String),
+    /// A scalar, numbers included.
+    Text(Scalar),
     /// A list.
     List(Vec<Node>),
     /// A map in the order of the file, duplicate keys included.
     Map(Vec<Entry>),
+}
+
+/// A single value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Scalar {
+    /// Its text, without quotes.
+    pub(super) text: String,
+    /// Whether it is in quotes or a block of lines, and so a text whatever it looks like (YAML 1.2.2 section 10.3.2).
+    pub(super) is_quoted: bool,
 }
 
 impl Value {
@@ -49,24 +58,24 @@ impl Value {
 pub(super) struct Entry {
     /// The key.
     pub(super) key: String,
-    /// The line of the key.
-    pub(super) line: u64,
+    /// The position of the key.
+    pub(super) position: Position,
     /// The value.
-    pub(super) value: Value,
+    pub(super) value: Node,
 }
 
 /// Reads the tree of the only document in `text`. `None` after a fault that ends the reading, such as a syntax error.
 ///
 /// An empty document is a fault: most programs truncate a file before they write it, and a reload at that moment would
 /// remove every target.
-pub(super) fn read(text: &str, faults: &FaultCollector) -> Option<Node> {
-    let mut builder = Builder::new(faults);
+pub(super) fn read(text: &str, findings: &Findings) -> Option<Node> {
+    let mut builder = Builder::new(findings);
     for event in Parser::new_from_str_with_options(text, parser_options()) {
         let (event, span) = match event {
             Ok(read) => read,
             Err(error) => {
-                let line = u64::try_from(error.marker().line()).ok();
-                faults.push(line, "", format!("not YAML: {}", escaped(&error.info())));
+                let reason = format!("not YAML: {}", escaped(&error.info()));
+                findings.fault(position(error.marker()), "", reason);
                 return None;
             }
         };
@@ -78,9 +87,18 @@ pub(super) fn read(text: &str, faults: &FaultCollector) -> Option<Node> {
     }
     let root = builder.root.filter(|root| root.value != Value::Null);
     if root.is_none() {
-        faults.push(None, "", EMPTY);
+        findings.fault(Position::START, "", EMPTY);
     }
     root
+}
+
+/// The parser counts lines from 1 and columns from 0.
+fn position(marker: &Marker) -> Position {
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    Position {
+        line: number(marker.line()).max(1),
+        column: number(marker.col()).saturating_add(1),
+    }
 }
 
 fn parser_options() -> Options {
@@ -103,7 +121,7 @@ enum Step {
 }
 
 struct Builder<'a> {
-    faults: &'a FaultCollector,
+    findings: &'a Findings,
     root: Option<Node>,
     open: Vec<Open>,
     /// The anchored nodes, by the number that the parser gives to `&name`.
@@ -115,7 +133,7 @@ struct Builder<'a> {
 
 /// A list or map whose end has not been read yet.
 struct Open {
-    line: u64,
+    position: Position,
     anchor: usize,
     value: OpenValue,
 }
@@ -128,15 +146,15 @@ enum OpenValue {
 /// The role of the next node in a map.
 enum Expected {
     Key,
-    ValueOf(String, u64),
+    ValueOf(String, Position),
     /// The value of a key that is a fault.
     Ignored,
 }
 
 impl<'a> Builder<'a> {
-    fn new(faults: &'a FaultCollector) -> Self {
+    fn new(findings: &'a Findings) -> Self {
         Self {
-            faults,
+            findings,
             root: None,
             open: Vec::new(),
             anchors: HashMap::new(),
@@ -146,35 +164,38 @@ impl<'a> Builder<'a> {
     }
 
     fn take(&mut self, event: Event<'_>, span: &Span) -> Step {
-        let line = u64::try_from(span.start.line()).unwrap_or(u64::MAX);
+        let position = position(&span.start);
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    self.fault(line, "a second document: there may be only one");
+                    self.fault(position, "a second document: there may be only one");
                     return Step::End;
                 }
                 Step::Continue
             }
             Event::Scalar(text, style, anchor, tag) => {
-                self.refuse_tag(line, tag.is_some());
+                self.refuse_tag(position, tag.is_some());
                 let value = if style == ScalarStyle::Plain && NULLS.contains(&text.as_ref()) {
                     Value::Null
                 } else {
-                    Value::Text(text.into_owned())
+                    Value::Text(Scalar {
+                        text: text.into_owned(),
+                        is_quoted: style != ScalarStyle::Plain,
+                    })
                 };
-                self.finish(Node { line, value }, anchor)
+                self.finish(Node { position, value }, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.refuse_tag(line, tag.is_some());
-                self.begin(line, anchor, OpenValue::List(Vec::new()))
+                self.refuse_tag(position, tag.is_some());
+                self.begin(position, anchor, OpenValue::List(Vec::new()))
             }
             Event::MappingStart(_, anchor, tag) => {
-                self.refuse_tag(line, tag.is_some());
-                self.begin(line, anchor, OpenValue::Map(Vec::new(), Expected::Key))
+                self.refuse_tag(position, tag.is_some());
+                self.begin(position, anchor, OpenValue::Map(Vec::new(), Expected::Key))
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
-            Event::Alias(anchor) => self.alias(anchor, line),
+            Event::Alias(anchor) => self.alias(anchor, position),
             // Events without a node.
             Event::StreamStart
             | Event::StreamEnd
@@ -185,8 +206,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn begin(&mut self, line: u64, anchor: usize, value: OpenValue) -> Step {
-        self.open.push(Open { line, anchor, value });
+    fn begin(&mut self, position: Position, anchor: usize, value: OpenValue) -> Step {
+        self.open.push(Open {
+            position,
+            anchor,
+            value,
+        });
         Step::Continue
     }
 
@@ -198,38 +223,41 @@ impl<'a> Builder<'a> {
             OpenValue::List(items) => Value::List(items),
             OpenValue::Map(entries, _) => Value::Map(entries),
         };
-        let node = Node { line: open.line, value };
+        let node = Node {
+            position: open.position,
+            value,
+        };
         self.finish(node, open.anchor)
     }
 
-    fn alias(&mut self, anchor: usize, line: u64) -> Step {
+    fn alias(&mut self, anchor: usize, position: Position) -> Step {
         let Some(node) = self.anchors.get(&anchor) else {
             // The parser has resolved the name, so the anchored node is still open and contains this alias.
-            self.fault(line, "an alias inside the value that it stands for");
+            self.fault(position, "an alias inside the value that it stands for");
             return self.place(Node {
-                line,
+                position,
                 value: Value::Null,
             });
         };
         // Weighed before it is copied: aliases of aliases grow exponentially ("billion laughs").
         self.weight = self.weight.saturating_add(weight(&node.value));
         if self.weight > HEAVIEST {
-            return self.too_heavy(line);
+            return self.too_heavy(position);
         }
         let value = node.value.clone();
-        self.place(Node { line, value })
+        self.place(Node { position, value })
     }
 
     /// Stores a complete node under its anchor, and adds it to the list or map that contains it.
     fn finish(&mut self, node: Node, anchor: usize) -> Step {
         let weighs = match &node.value {
-            Value::Text(text) => text.len() + NODE_WEIGHT,
+            Value::Text(scalar) => scalar.text.len() + NODE_WEIGHT,
             Value::Null | Value::List(_) | Value::Map(_) => NODE_WEIGHT,
         };
         let copied = if anchor == 0 { 0 } else { weight(&node.value) };
         self.weight = self.weight.saturating_add(weighs).saturating_add(copied);
         if self.weight > HEAVIEST {
-            return self.too_heavy(node.line);
+            return self.too_heavy(node.position);
         }
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());
@@ -245,14 +273,19 @@ impl<'a> Builder<'a> {
         match &mut open.value {
             OpenValue::List(items) => items.push(node),
             OpenValue::Map(entries, expected) => {
-                *expected = match (std::mem::replace(expected, Expected::Key), node.value) {
-                    (Expected::Key, Value::Text(key)) => Expected::ValueOf(key, node.line),
+                let Node { position, value } = node;
+                *expected = match (std::mem::replace(expected, Expected::Key), value) {
+                    (Expected::Key, Value::Text(key)) => Expected::ValueOf(key.text, position),
                     (Expected::Key, Value::Null | Value::List(_) | Value::Map(_)) => {
-                        self.faults.push(Some(node.line), "", "a key must be a name");
+                        self.findings.fault(position, "", "a key must be a name");
                         Expected::Ignored
                     }
-                    (Expected::ValueOf(key, line), value) => {
-                        entries.push(Entry { key, line, value });
+                    (Expected::ValueOf(key, at), value) => {
+                        entries.push(Entry {
+                            key,
+                            position: at,
+                            value: Node { position, value },
+                        });
                         Expected::Key
                     }
                     (Expected::Ignored, _) => Expected::Key,
@@ -262,19 +295,19 @@ impl<'a> Builder<'a> {
         Step::Continue
     }
 
-    fn refuse_tag(&self, line: u64, tagged: bool) {
+    fn refuse_tag(&self, position: Position, tagged: bool) {
         if tagged {
-            self.fault(line, "tags such as `!!str` are not supported");
+            self.fault(position, "tags such as `!!str` are not supported");
         }
     }
 
-    fn too_heavy(&self, line: u64) -> Step {
-        self.fault(line, "too many values, or aliases that expand to too many");
+    fn too_heavy(&self, position: Position) -> Step {
+        self.fault(position, "too many values, or aliases that expand to too many");
         Step::Abort
     }
 
-    fn fault(&self, line: u64, reason: &str) {
-        self.faults.push(Some(line), "", reason);
+    fn fault(&self, position: Position, reason: &str) {
+        self.findings.fault(position, "", reason);
     }
 }
 
@@ -283,11 +316,11 @@ fn weight(value: &Value) -> usize {
     NODE_WEIGHT
         + match value {
             Value::Null => 0,
-            Value::Text(text) => text.len(),
+            Value::Text(scalar) => scalar.text.len(),
             Value::List(items) => items.iter().map(|item| weight(&item.value)).sum(),
             Value::Map(entries) => entries
                 .iter()
-                .map(|entry| NODE_WEIGHT + entry.key.len() + weight(&entry.value))
+                .map(|entry| NODE_WEIGHT + entry.key.len() + weight(&entry.value.value))
                 .sum(),
         }
 }
@@ -308,22 +341,21 @@ const NODE_WEIGHT: usize = 64;
 mod tests {
     use super::*;
 
-    /// The tree in a form to compare: `{key@line: value, …}`, `[value@line, …]`.
+    /// The tree in a form to compare: `{key@line:column: value@line:column, …}`, `[value@line:column, …]`.
     fn printed(value: &Value) -> String {
+        let node = |node: &Node| format!("{}@{}", printed(&node.value), node.position);
         match value {
             Value::Null => "null".to_owned(),
-            Value::Text(text) => format!("{text:?}"),
+            Value::Text(Scalar { text, is_quoted: true }) => format!("{text:?}"),
+            Value::Text(Scalar { text, is_quoted: false }) => text.clone(),
             Value::List(items) => {
-                let items: Vec<String> = items
-                    .iter()
-                    .map(|item| format!("{}@{}", printed(&item.value), item.line))
-                    .collect();
+                let items: Vec<String> = items.iter().map(node).collect();
                 format!("[{}]", items.join(", "))
             }
             Value::Map(entries) => {
                 let entries: Vec<String> = entries
                     .iter()
-                    .map(|entry| format!("{}@{}: {}", entry.key, entry.line, printed(&entry.value)))
+                    .map(|entry| format!("{}@{}: {}", entry.key, entry.position, node(&entry.value)))
                     .collect();
                 format!("{{{}}}", entries.join(", "))
             }
@@ -331,27 +363,34 @@ mod tests {
     }
 
     fn outcome(text: &str) -> String {
-        let faults = FaultCollector::default();
-        let tree = read(text, &faults).map(|root| printed(&root.value)).unwrap_or_default();
-        match faults.finish(()) {
-            Ok(()) => tree,
-            Err(faults) => format!("{tree} ! {faults}"),
+        let findings = Findings::default();
+        let tree = read(text, &findings)
+            .map(|root| printed(&root.value))
+            .unwrap_or_default();
+        match findings.finish(None, ()) {
+            Ok(_) => tree,
+            Err(report) => format!("{tree} ! {report}"),
         }
     }
 
     #[test]
-    fn scalars_stay_text_and_every_node_has_its_line() {
+    fn scalars_stay_text_and_every_node_has_its_position() {
         for (text, tree) in [
             ("{}\n", "{}"),
-            ("\u{feff}a: 1\r\nb: 2\r\n", "{a@1: \"1\", b@2: \"2\"}"),
+            ("\u{feff}a: 1\r\nb: 2\r\n", "{a@1:1: 1@1:4, b@2:1: 2@2:4}"),
             (
                 "a: 010\nb: off\nc: 'null'\nd: null\ne:\n",
-                "{a@1: \"010\", b@2: \"off\", c@3: \"null\", d@4: null, e@5: null}",
+                "{a@1:1: 010@1:4, b@2:1: off@2:4, c@3:1: \"null\"@3:4, d@4:1: null@4:4, e@5:1: null@5:2}",
             ),
-            ("a:\n  - x\n  - y: 1\n", "{a@1: [\"x\"@2, {y@3: \"1\"}@3]}"),
-            ("a: [x,\n  y]\n", "{a@1: [\"x\"@1, \"y\"@2]}"),
-            ("a: 1\na: 2\n", "{a@1: \"1\", a@2: \"2\"}"),
-            ("a: &x {y: 1}\nb: *x\n", "{a@1: {y@1: \"1\"}, b@2: {y@1: \"1\"}}"),
+            ("a: \"1\"\nb: |\n  1\n", "{a@1:1: \"1\"@1:4, b@2:1: \"1\\n\"@3:3}"),
+            ("a:\n  - x\n  - y: 1\n", "{a@1:1: [x@2:5, {y@3:5: 1@3:8}@3:5]@2:3}"),
+            ("a: [x,\n  y]\n", "{a@1:1: [x@1:5, y@2:3]@1:4}"),
+            ("a: 1\na: 2\n", "{a@1:1: 1@1:4, a@2:1: 2@2:4}"),
+            ("é: [ü, x]\n", "{é@1:1: [ü@1:5, x@1:8]@1:4}"),
+            (
+                "a: &x {y: 1}\nb: *x\n",
+                "{a@1:1: {y@1:8: 1@1:11}@1:7, b@2:1: {y@1:8: 1@1:11}@2:4}",
+            ),
         ] {
             assert_eq!(outcome(text), tree, "{text:?}");
         }
@@ -360,41 +399,45 @@ mod tests {
     #[test]
     fn an_empty_file_is_refused() {
         for text in ["", "\n \n", "# only a comment\n", "---\n", "~", "null\n", "\u{feff}"] {
-            assert_eq!(outcome(text), format!(" ! {EMPTY}"), "{text:?}");
+            assert_eq!(outcome(text), format!(" ! 1:1: error: {EMPTY}"), "{text:?}");
         }
     }
 
     #[test]
-    fn each_fault_has_its_line() {
+    fn each_fault_has_its_position() {
         for (text, expected) in [
             (
                 "a: 1\n---\nb: 2\n",
-                "{a@1: \"1\"} ! line 2: a second document: there may be only one",
+                "{a@1:1: 1@1:4} ! 2:1: error: a second document: there may be only one",
             ),
             (
                 "a: !!str 1\n",
-                "{a@1: \"1\"} ! line 1: tags such as `!!str` are not supported",
+                "{a@1:1: 1@1:10} ! 1:10: error: tags such as `!!str` are not supported",
             ),
-            ("a: 1\n? [b]\n: 2\n", "{a@1: \"1\"} ! line 2: a key must be a name"),
-            ("~: 1\na: 2\n", "{a@2: \"2\"} ! line 1: a key must be a name"),
+            (
+                "a: 1\n? [b]\n: 2\n",
+                "{a@1:1: 1@1:4} ! 2:3: error: a key must be a name",
+            ),
+            ("~: 1\na: 2\n", "{a@2:1: 2@2:4} ! 1:1: error: a key must be a name"),
             (
                 "a: &x\n  - *x\n",
-                "{a@1: [null@2]} ! line 2: an alias inside the value that it stands for",
+                "{a@1:1: [null@2:5]@2:3} ! 2:5: error: an alias inside the value that it stands for",
             ),
         ] {
             assert_eq!(outcome(text), expected, "{text:?}");
         }
         for (text, start) in [
-            ("a: 1\nb: [1\n", " ! line 2: not YAML: "),
-            ("a: 1\nb: *x\n", " ! line 2: not YAML: "),
-            ("a: *\u{1b}[1m\n", " ! line 1: not YAML: "),
-            ("a: 1\nb:\n\tc: 2\n", " ! line 3: not YAML: "),
-            (&"[".repeat(100_000), " ! line 1: not YAML: "),
-            (&"a: {".repeat(100_000), " ! line 1: not YAML: "),
-            (&"- ".repeat(100_000), " ! line 1: not YAML: "),
+            ("a: 1\nb: [1\n", " ! 2:4: error: not YAML: "),
+            ("a: 1\nb: *x\n", " ! 2:4: error: not YAML: "),
+            ("a: *\u{1b}[1m\n", " ! 1:"),
+            ("a: 1\nb:\n\tc: 2\n", " ! 3:"),
+            (&"[".repeat(100_000), " ! 1:"),
+            (&"a: {".repeat(100_000), " ! 1:"),
+            (&"- ".repeat(100_000), " ! 1:"),
         ] {
             let outcome = outcome(text);
             assert!(outcome.starts_with(start), "{outcome}");
+            assert!(outcome.contains(": error: not YAML: "), "{outcome}");
             assert!(!outcome.contains('\u{1b}'), "{outcome}");
         }
     }

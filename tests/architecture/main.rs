@@ -27,7 +27,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 23] = [
+const OWNERS: [(&str, &[&str]); 24] = [
     ("anyhow", &["main"]),
     ("arc_swap", &["allowlist"]),
     ("clap", &["main"]),
@@ -47,6 +47,7 @@ const OWNERS: [(&str, &[&str]); 23] = [
     ("rustls_native_certs", &["client"]),
     ("serde_json", &["app", "config", "kubernetes"]),
     ("socket2", &["client", "net"]),
+    ("strsim", &["config"]),
     ("tokio_rustls", &["client"]),
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),

@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use crate::harness::authority::Authority;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
 use crate::harness::{allow, refusal};
-use rustix::process::geteuid;
+use rustix::process::{Signal, geteuid};
 use tempfile::TempDir;
 
 /// The exit status and all that was printed on stdout and stderr.
@@ -24,7 +25,7 @@ fn run(command: Command) -> (i32, String, String) {
 }
 
 #[test]
-fn check_says_ok_or_every_fault() {
+fn check_says_ok_or_every_fault_with_its_place() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("some.yaml");
     let path = path.to_str().unwrap();
@@ -33,7 +34,7 @@ fn check_says_ok_or_every_fault() {
     fs::write(path, "listen: 127.0.0.1:8080\n").unwrap();
     assert_eq!(
         run(switchboard(&["check", "--config", path])),
-        (0, format!("{path}: ok"), String::new())
+        (0, format!("{path}: ok"), no_target(path))
     );
     let mut by_environment = switchboard(&["check"]);
     by_environment.env("SWITCHBOARD_CONFIG", path);
@@ -46,19 +47,216 @@ fn check_says_ok_or_every_fault() {
     .unwrap();
     let (status, stdout, stderr) = run(switchboard(&["check", "--config", path]));
     assert_eq!((status, stdout.as_str()), (2, ""));
-    for told in [
-        "is not a configuration",
-        "line 1: listen[0]: expected IP:port",
-        "line 3: timeout: unknown key; known here: tls, listen, admin, allowlist, limits, ssh_only, timeouts, drain",
-        "line 6: allowlist.static[0].name: expected the host:port",
-        "line 6: allowlist.static[0]: `addresses` is missing",
-    ] {
-        assert!(stderr.contains(told), "{told:?} in {stderr}");
+    let lines = [
+        "1:10: error: listen[0]: expected IP:port",
+        "3:1: error: timeout: unknown key; did you mean `timeouts`? Known here: tls, listen, admin, allowlist, limits, \
+         ssh_only, timeouts, drain",
+        "6:7: error: allowlist.static[0]: `addresses` is missing",
+        "6:14: error: allowlist.static[0].name: expected the host:port",
+    ];
+    assert_eq!(stderr.lines().count(), lines.len(), "{stderr}");
+    for (line, start) in stderr.lines().zip(lines) {
+        assert!(line.starts_with(&format!("{path}:{start}")), "{start:?} in {stderr}");
     }
 
     let (status, stdout, stderr) = run(switchboard(&["check", "--config", missing]));
     assert_eq!((status, stdout.as_str()), (2, ""));
     assert!(stderr.contains(missing) && stderr.contains("No such file"), "{stderr}");
+}
+
+/// What is said of a file whose text is neither a target nor a cluster.
+fn no_target(file: &str) -> String {
+    format!(
+        "{file}:1:1: warning: allowlist: there is no target, so every request is refused with 403: add one to \
+         `allowlist.static`, or set `allowlist.kubernetes.enabled`"
+    )
+}
+
+#[test]
+fn check_reads_a_file_without_a_flag_or_standard_input() {
+    let settings = Settings::new("");
+    let elsewhere = |arguments: &[&str]| {
+        let mut command = switchboard(arguments);
+        command.env("SWITCHBOARD_CONFIG", "/no/such/file");
+        command
+    };
+    for arguments in [
+        vec!["check", settings.path()],
+        vec!["check", "--config", settings.path()],
+    ] {
+        let said = (0, format!("{}: ok", settings.path()), no_target(settings.path()));
+        assert_eq!(run(elsewhere(&arguments)), said);
+    }
+    assert_eq!(run(switchboard(&["check", "--config", "a", "b"])).0, 2);
+    let piped = |text: &[u8]| {
+        let mut child = switchboard(&["check", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It does not read on behind the largest file, so that the pipe may break.
+        child.stdin.take().unwrap().write_all(text).ok();
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let ok = (Some(0), "<stdin>: ok\n".to_owned(), no_target("<stdin>") + "\n");
+    assert_eq!(piped(b"{}\n"), ok);
+    let faulty = "<stdin>:1:8: error: admin: expected IP:port such as `0.0.0.0:8080` or `[::]:8080` (found `here`)\n";
+    assert_eq!(piped(b"admin: here\n"), (Some(2), String::new(), faulty.to_owned()));
+    let large = "<stdin>:1:1: error: larger than 1 MiB\n";
+    assert_eq!(piped(&vec![b'#'; 8 << 20]), (Some(2), String::new(), large.to_owned()));
+}
+
+#[test]
+fn check_prints_its_findings_as_json() {
+    let json = |file: &str, status: i32| -> serde_json::Value {
+        let (found, stdout, stderr) = run(switchboard(&["check", file, "--format", "json"]));
+        assert_eq!((found, stderr.as_str()), (status, ""));
+        serde_json::from_str(&stdout).unwrap()
+    };
+    let settings = Settings::new("");
+    settings.write("limits:\n  tunel: {}\nadmin: here\n");
+    let path = settings.path();
+    let report = json(path, 2);
+    assert_eq!(report["ok"], false);
+    assert_eq!(report["findings"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        report["findings"][0],
+        serde_json::json!({
+            "severity": "error", "file": path, "line": 2, "column": 3, "key": "limits.tunel",
+            "message": "unknown key; did you mean `tunnel`? Known here: tunnel, target, client, total, ceiling",
+        })
+    );
+    settings.write("{}");
+    let report = json(path, 0);
+    assert_eq!(
+        (&report["ok"], &report["findings"][0]["severity"]),
+        (&true.into(), &"warning".into())
+    );
+    let report = json("/no/such/file", 2);
+    let finding = &report["findings"][0];
+    assert_eq!(
+        (&finding["line"], &finding["column"], &finding["key"]),
+        (&().into(), &().into(), &"".into())
+    );
+    assert!(
+        finding["message"].as_str().unwrap().contains("No such file"),
+        "{finding}"
+    );
+}
+
+#[test]
+fn a_file_that_is_no_regular_file_is_not_waited_for() {
+    let directory = TempDir::new().unwrap();
+    let fifo = directory.path().join("fifo");
+    let fifo = fifo.to_str().unwrap();
+    assert!(Command::new("mkfifo").arg(fifo).status().unwrap().success());
+    let said = format!("{fifo}: error: cannot be read: it is not a regular file");
+    for command in ["check", "serve"] {
+        assert_eq!(
+            run(switchboard(&[command, "--config", fifo])),
+            (2, String::new(), said.clone())
+        );
+    }
+}
+
+/// Files that are accepted, refused, or accepted with warnings; the corpus of the fuzzers adds what is no sense at all.
+const JUDGED: [&str; 22] = [
+    "{}",
+    "allowlist: {static: [{name: \"a:22\", addresses: [\"127.0.0.1:1\"]}]}",
+    "allowlist: {static: [{name: \"a:22\", addresses: [\"127.0.0.1:1\"], allowed_clients: [x]}]}",
+    "limits: {tunel: {}}",
+    "limits: {tunnel: {download: fast}}",
+    "limits: {client: {max_tunnels: \"10\"}}",
+    "limits: {client: {max_tunnels: 010}}",
+    "limits: {total: {max_tunnels: unlimited}}",
+    "ssh_only: \"false\"",
+    "ssh_only: false",
+    "timeouts: {dial: 1s, dial_try: 2s}",
+    "timeouts: {dial: 2s, dial_try: 1s}",
+    "drain: {delay: 366d}",
+    "drain: {delay: 0s}",
+    "tls: {client_auth: required}",
+    "tls: {certificates: [{cert: /no/such, key: /no/such}]}",
+    "tls: {poll: 1s}",
+    "allowlist: {kubernetes: {enabled: false, selector: \"\"}}",
+    "listen: [\"127.0.0.1:0\", {address: \"127.0.0.1:0\", tls: required}]",
+    "listen: {address: \"127.0.0.1:0\", proxy_protocol: required, trusted_proxies: [\"fd00::/8\"]}",
+    "admin: [",
+    "",
+];
+
+#[test]
+fn check_and_serve_agree_on_every_file() {
+    let corpus = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/config")).unwrap();
+    let corpus = corpus.map(|entry| fs::read(entry.unwrap().path()).unwrap());
+    let texts = JUDGED.iter().map(|text| text.as_bytes().to_owned());
+    let settings = Settings::new("");
+    let mut accepted = 0;
+    for text in texts.chain(corpus) {
+        fs::write(settings.path(), &text).unwrap();
+        let shown = String::from_utf8_lossy(&text);
+        // Ports that the kernel chooses, unless this is about the ports.
+        let mut flags = vec!["--config", settings.path(), "--admin", "127.0.0.1:0"];
+        if !shown.starts_with("listen") {
+            flags.extend(["--listen", "127.0.0.1:0"]);
+        }
+        let (status, _, findings) = run(switchboard(&[&["check"], &flags[..]].concat()));
+        let mut served = Process::spawn(switchboard(&[&["serve"], &flags[..]].concat()));
+        if status == 0 {
+            accepted += 1;
+            for line in findings.lines() {
+                served.stderr.find(line);
+            }
+            served.stderr.find("admin port ");
+            served.signal(Signal::INT);
+        } else {
+            assert_eq!((served.exit_status(), status), (2, 2), "{shown}");
+            assert_eq!(served.stderr.rest().join("\n"), findings, "{shown}");
+        }
+    }
+    assert!(accepted >= 8, "{accepted}");
+}
+
+#[test]
+fn tls_that_clients_can_go_round_is_warned_of() {
+    let authority = Authority::new();
+    let server = authority.server("server", &[]);
+    let settings = Settings::new("");
+    for (listen, auth, expected) in [
+        ("required", "required", ""),
+        ("optional", "optional", ""),
+        (
+            "off",
+            "off",
+            ": note: tls.certificates: they are not used: no port has ",
+        ),
+        (
+            "optional",
+            "required",
+            ": warning: tls.client_auth: 127.0.0.1:0 serves plain HTTP as well, where clients show no certificate: ",
+        ),
+    ] {
+        let ca = match auth {
+            "off" => String::new(),
+            _ => format!(", client_ca: \"{}\"", authority.ca().display()),
+        };
+        settings.write(&format!(
+            "listen: {{address: \"127.0.0.1:0\", tls: {listen}}}\nadmin: 127.0.0.1:0\n{}tls: {{poll: 10s, \
+             certificates: [{}], client_auth: {auth}{ca}}}\n",
+            allow(&[("a:22", "127.0.0.1:1".parse().unwrap())]),
+            server.setting(),
+        ));
+        let (status, _, stderr) = run(switchboard(&["check", settings.path()]));
+        assert_eq!(status, 0, "{stderr}");
+        assert!(stderr.contains(expected), "{listen} {auth}: {stderr}");
+        assert_eq!(stderr.lines().count(), usize::from(!expected.is_empty()), "{stderr}");
+        let mut process = Process::spawn(switchboard(&["serve", "--config", settings.path()]));
+        stderr.lines().for_each(|line| drop(process.stderr.find(line)));
+        process.stderr.find("admin port ");
+    }
 }
 
 #[test]
@@ -85,10 +283,13 @@ fn faulty_usage_or_settings_end_with_status_2() {
     let faulty = Settings::new("unknown: 1\n");
     let selects = Settings::new("allowlist: {kubernetes: {enabled: true, selector: 'a in (b'}}\n");
     let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    let table: [(&[&str], &str); 16] = [
+    let table: [(&[&str], &str); 19] = [
         (&[], "Usage"),
         (&["dance"], "dance"),
         (&["check"], "--config"),
+        (&["check", "a", "b"], "b"),
+        (&["check", "--format", "xml", "a"], "--format"),
+        (&["check", "--listen", "localhost", "a"], "localhost"),
         (&["serve", "--unknown"], "--unknown"),
         (&["serve", "more"], "more"),
         (&["serve", "--listen", "localhost"], "localhost"),
@@ -96,8 +297,14 @@ fn faulty_usage_or_settings_end_with_status_2() {
         (&["serve", "--allow", "devbox:22"], "NAME:PORT=ADDR"),
         (&["serve", "--allow", "devbox:22=localhost:22"], "not resolved"),
         (&["serve", "--allow", "dev_box:x=127.0.0.1:22"], "bad name"),
-        (&["serve", "--config", faulty.path()], "line 3: unknown: unknown key"),
-        (&["serve", "--config", "/nonexistent"], "cannot read /nonexistent"),
+        (
+            &["serve", "--config", faulty.path()],
+            ":3:1: error: unknown: unknown key",
+        ),
+        (
+            &["serve", "--config", "/nonexistent"],
+            "/nonexistent: error: cannot be read: No such file",
+        ),
         (&["serve", "--config", selects.path()], "`,` or `)`"),
         (&["check", "--config", selects.path()], "`,` or `)`"),
         (&["serve", "--log", "a=b=c"], "--log"),
@@ -270,7 +477,7 @@ fn the_log_filter_quietens_messages_but_not_the_access_log() {
     let settings = Settings::new(&allow(&[("devbox:22", target.address())]));
     let (status, _, stderr) = run(switchboard(&["serve", "--log", "off", "--config", "/nonexistent"]));
     assert_eq!(status, 2);
-    assert!(stderr.contains("cannot read"), "{stderr}");
+    assert!(stderr.contains("cannot be read"), "{stderr}");
     let arguments = ["serve", "--log", "info,access=off", "--config", settings.path()];
     let mut server = Server::start(switchboard(&arguments));
     server.tunnel("devbox:22", &target);
@@ -302,6 +509,19 @@ fn help_lists_the_commands_and_options() {
         "--log-format",
         "SWITCHBOARD_LOG_FORMAT",
         "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut",
+    ] {
+        assert!(stdout.contains(told), "{told:?} in {stdout}");
+    }
+    let (status, stdout, _) = run(switchboard(&["check", "--help"]));
+    assert_eq!(status, 0);
+    for told in [
+        "[FILE]",
+        "--config",
+        "--format",
+        "--schema",
+        "--listen",
+        "SWITCHBOARD_CONFIG",
+        "Exit status: 0 `serve` accepts the configuration",
     ] {
         assert!(stdout.contains(told), "{told:?} in {stdout}");
     }

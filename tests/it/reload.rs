@@ -167,11 +167,12 @@ fn a_faulty_file_changes_nothing_and_every_fault_is_logged() {
     server.process.signal(Signal::HUP);
     server.process.stderr.find("the settings stay as they were");
     for fault in [
-        "ERROR switchboard::app::reload: line 3: allowlist.dynamic: unknown key; known here: static",
-        "ERROR switchboard::app::reload: line 4: timeouts.head: expected a duration",
-        "ERROR switchboard::app::reload: line 5: limits.tunnel.burst: ",
+        "3:3: error: allowlist.dynamic: unknown key; known here: static",
+        "4:18: error: timeouts.head: expected a duration",
+        "5:26: error: limits.tunnel.burst: ",
     ] {
-        server.process.stderr.find(fault);
+        let line = format!("ERROR switchboard::app::reload: {}:{fault}", settings.path());
+        server.process.stderr.find(&line);
     }
     server.settles("config_last_reload_successful", 0.0);
     server.settles("config_reload_failures_total", 1.0);
@@ -181,8 +182,7 @@ fn a_faulty_file_changes_nothing_and_every_fault_is_logged() {
 
     fs::remove_file(settings.path()).unwrap();
     server.process.signal(Signal::HUP);
-    server.process.stderr.find("cannot read");
-    server.process.stderr.find("No such file");
+    server.process.stderr.find("cannot be read: No such file");
     server.settles("config_reload_failures_total", 2.0);
     server.tunnel("devbox:22", &target);
 

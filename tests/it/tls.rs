@@ -21,7 +21,7 @@ use crate::harness::target::Target;
 use crate::harness::{allow, eventually, refusal, request};
 use client::{answer, config, connect, open, run, text};
 use serde_json::Value;
-use switchboard::config::Config;
+use switchboard::config::{Config, Finding, Report};
 
 /// A port with that mode, these certificates, and further settings of the section `tls`.
 fn settings(mode: &str, certificates: &[&Issued], more: &str) -> String {
@@ -630,7 +630,16 @@ fn faults(cert: &Path, key: &Path, more: &str) -> String {
         "listen: {{address: \"127.0.0.1:0\", tls: optional}}\n\
          tls:\n  certificates:\n    - cert: \"{cert}\"\n      key: \"{key}\"\n{more}"
     );
-    Config::parse(&text).map_or_else(|faults| faults.to_string(), |_| String::new())
+    Config::parse(&text).map_or_else(|report| by_line(&report), |_| String::new())
+}
+
+/// The findings, each with its line.
+fn by_line(report: &Report) -> String {
+    let line = |finding: &Finding| {
+        let line = finding.position.unwrap().line;
+        format!("line {line}: {}: {}", finding.key, finding.reason)
+    };
+    report.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -706,7 +715,7 @@ fn settings_that_contradict_each_other_are_found_too() {
              allowlist:\n  static:\n    - {{name: \"a:1\", addresses: [\"127.0.0.1:1\"], allowed_clients: [x]}}\n",
             good.setting(),
         );
-        Config::parse(&text).map(drop).map_err(|faults| faults.to_string())
+        Config::parse(&text).map(drop).map_err(|report| by_line(&report))
     };
     let ca = authority.ca();
     for (listen, auth, met) in [
@@ -725,5 +734,5 @@ fn settings_that_contradict_each_other_are_found_too() {
         assert_eq!(names(listen, &issued_by), expected, "{listen}, {auth}");
     }
     let bare = Config::parse("listen: {address: \"127.0.0.1:0\", tls: required}\n").unwrap_err();
-    assert_eq!(bare.to_string(), "line 1: listen.tls: needs `tls.certificates`");
+    assert_eq!(by_line(&bare), "line 1: listen.tls: needs `tls.certificates`");
 }

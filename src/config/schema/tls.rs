@@ -1,4 +1,4 @@
-//! The section `tls`: the certificates of the proxy and of its clients. Their files are read at once, to be checked.
+//! The section `tls`: the certificates of the proxy and of its clients, and the faults of their files.
 
 use std::path::PathBuf;
 
@@ -6,48 +6,82 @@ use crate::config::form::{BRIEF_TIMEOUT, Form, PATH, Schema};
 use crate::config::section::{Field, Section};
 use crate::tls::{CertificatePaths, ClientAuth, Part, Settings};
 
-/// Reads the section, and checks the files that it names.
-pub(super) fn read(section: &mut Section<'_>) -> Settings {
-    let faults = section.faults();
+/// The section as it was read. What it names has not been looked at.
+#[derive(Default)]
+pub(super) struct Tls<'a> {
+    /// The settings; a value that is a fault has its default.
+    pub(super) settings: Settings,
+    /// Whether it names certificates, with faults or without.
+    pub(super) has_certificates: bool,
+    /// What its files are judged by: with `client_auth` a fault, they are meant to be used.
+    judged_auth: ClientAuth,
+    /// The section itself; `None` without one.
+    section: Option<Field<'a>>,
+    pairs: Vec<PairField<'a>>,
+    client_ca: Option<FileField<'a>>,
+    crl: Option<FileField<'a>>,
+}
+
+/// Reads the section, but not the files that it names.
+pub(super) fn read<'a>(section: &mut Section<'a>) -> Tls<'a> {
     let default = Settings::default();
-    let pairs = pairs(section);
-    let client_auth = section.value("client_auth", &CLIENT_AUTH);
-    let client_auth = client_auth.unwrap_or(default.client_auth);
-    let client_ca = file(section.field("client_ca"));
-    let crl = file(section.field("crl"));
+    let (pairs, has_certificates) = pairs(section);
+    let auth_field = section.field("client_auth");
+    let client_auth = auth_field.as_ref().map(|field| field.parse(&CLIENT_AUTH));
+    let client_ca_field = section.field("client_ca");
+    let crl_field = section.field("crl");
     let poll = section.value("poll", &BRIEF_TIMEOUT).unwrap_or(default.poll);
-    match (client_auth, &client_ca, &crl) {
-        (ClientAuth::Off, None, None) | (ClientAuth::Optional | ClientAuth::Required, Some(_), _) => {}
-        (ClientAuth::Off, Some(file), _) | (ClientAuth::Off, None, Some(file)) => {
-            file.field.fault("has no effect without `client_auth`");
+    match (client_auth, client_ca_field.as_ref().or(crl_field.as_ref())) {
+        (None | Some(Some(ClientAuth::Off)), Some(file)) => file.fault("has no effect without `client_auth`"),
+        (Some(Some(ClientAuth::Optional | ClientAuth::Required)), _) if client_ca_field.is_none() => {
+            let reason = "`client_auth` needs `client_ca`: the authorities that issue client certificates";
+            section.itself().fault(reason);
         }
-        (ClientAuth::Optional | ClientAuth::Required, None, _) => {
-            section.fault("`client_auth` needs `client_ca`: the authorities that issue client certificates");
-        }
+        (None | Some(_), None | Some(_)) => {}
     }
-    let settings = Settings {
-        certificates: pairs.iter().map(PairField::paths).collect(),
-        client_auth,
-        client_ca: client_ca.as_ref().map(|file| file.path.clone()),
-        crl: crl.as_ref().map(|file| file.path.clone()),
-        poll,
-    };
-    if section.faults() == faults {
-        for fault in settings.faults() {
+    let (client_ca, crl) = (file(client_ca_field), file(crl_field));
+    Tls {
+        settings: Settings {
+            certificates: pairs.iter().map(PairField::paths).collect(),
+            client_auth: client_auth.flatten().unwrap_or(default.client_auth),
+            client_ca: client_ca.as_ref().map(|file| file.path.clone()),
+            crl: crl.as_ref().map(|file| file.path.clone()),
+            poll,
+        },
+        has_certificates,
+        judged_auth: match client_auth {
+            Some(None) => ClientAuth::Optional,
+            Some(Some(auth)) => auth,
+            None => default.client_auth,
+        },
+        section: Some(section.itself()),
+        pairs,
+        client_ca,
+        crl,
+    }
+}
+
+impl Tls<'_> {
+    /// Reports the faults of the files that the section names, whatever else is a fault: a missing file hides no other
+    /// fault, and is hidden by none.
+    pub(super) fn check_files(&self) {
+        let judged = Settings {
+            client_auth: self.judged_auth,
+            ..self.settings.clone()
+        };
+        for fault in judged.faults() {
             let file = match fault.part {
-                Part::Certificate(index) => pairs.get(index).map(|pair| &pair.cert),
-                Part::Key(index) => pairs.get(index).map(|pair| &pair.key),
-                Part::ClientCa => client_ca.as_ref(),
-                Part::Crl => crl.as_ref(),
+                Part::Certificate(index) => self.pairs.get(index).map(|pair| &pair.cert),
+                Part::Key(index) => self.pairs.get(index).map(|pair| &pair.key),
+                Part::ClientCa => self.client_ca.as_ref(),
+                Part::Crl => self.crl.as_ref(),
                 Part::None => None,
             };
-            match file {
-                Some(file) => file.field.fault(fault.to_string()),
-                None => section.fault(fault.to_string()),
+            if let Some(field) = file.map(|file| &file.field).or(self.section.as_ref()) {
+                field.fault(fault.to_string());
             }
         }
     }
-    settings
 }
 
 /// The path of a file, and its place in the configuration.
@@ -71,17 +105,18 @@ impl PairField<'_> {
     }
 }
 
-fn pairs<'a>(section: &mut Section<'a>) -> Vec<PairField<'a>> {
-    let entries = section.field("certificates").map(|field| field.items());
+/// The certificates without faults, and whether there is any with or without.
+fn pairs<'a>(section: &mut Section<'a>) -> (Vec<PairField<'a>>, bool) {
+    let Some(field) = section.field("certificates") else {
+        return (Vec::new(), false);
+    };
     let pair = |keys: &mut Section<'a>| {
         let (cert, key) = (file(keys.required("cert")), file(keys.required("key")));
         Some(PairField { cert: cert?, key: key? })
     };
-    let entries = entries.unwrap_or_default();
-    entries
-        .iter()
-        .filter_map(|entry| entry.section(pair).flatten())
-        .collect()
+    let entries = field.items();
+    let pairs = entries.iter().filter_map(|entry| entry.section(pair).flatten());
+    (pairs.collect(), !field.is_list() || !entries.is_empty())
 }
 
 fn file(field: Option<Field<'_>>) -> Option<FileField<'_>> {

@@ -2,8 +2,21 @@
 
 use super::*;
 
+/// The faults, each with its line. The columns have tests of their own.
 fn faults(text: &str) -> String {
-    Config::parse(text).unwrap_err().to_string()
+    let report = Config::parse(text).unwrap_err();
+    let lines: Vec<_> = report
+        .iter()
+        .map(|fault| {
+            assert_eq!(fault.severity, Severity::Error);
+            let (line, key, reason) = (fault.position.unwrap().line, &fault.key, &fault.reason);
+            match key.as_str() {
+                "" => format!("line {line}: {reason}"),
+                _ => format!("line {line}: {key}: {reason}"),
+            }
+        })
+        .collect();
+    lines.join("\n")
 }
 
 /// A table of texts and their faults.
@@ -41,11 +54,12 @@ fn unknown_and_duplicate_keys_are_faults() {
     assert_faults(&[
         (
             "drain:\n  delay: 1s\n  dealy: 1s\n",
-            "line 3: drain.dealy: unknown key; known here: delay, timeout, spread",
+            "line 3: drain.dealy: unknown key; did you mean `delay`? Known here: delay, timeout, spread",
         ),
         (
             "tsl: {}\n",
-            "line 1: tsl: unknown key; known here: tls, listen, admin, allowlist, limits, ssh_only, timeouts, drain",
+            "line 1: tsl: unknown key; did you mean `tls`? Known here: tls, listen, admin, allowlist, limits, ssh_only, \
+             timeouts, drain",
         ),
         (
             "allowlist: {<<: {}}",
@@ -69,7 +83,10 @@ fn unknown_and_duplicate_keys_are_faults() {
 #[test]
 fn the_settings_of_a_cluster_are_checked_even_if_it_is_disabled() {
     for (setting, reason) in [
-        ("enabled: yes", "enabled: expected `true` or `false` (found `yes`)"),
+        (
+            "enabled: yes",
+            "enabled: expected `true` or `false` (found `yes`); did you mean `true`?",
+        ),
         (
             "namespaces: [Team]",
             "namespaces[0]: expected the name of a Namespace: lower case letters, digits and `-` (found `Team`)",
@@ -243,7 +260,7 @@ fn durations_are_checked() {
     assert_faults(&[
         (
             "timeouts: {head: 10}",
-            "line 1: timeouts.head: expected a duration such as `250ms`, `10s` or `1h30m` (found `10`)",
+            "line 1: timeouts.head: expected a duration such as `250ms`, `10s` or `1h30m` (found `10`); did you mean `10s`?",
         ),
         (
             "timeouts: {head: 0s}",
@@ -268,7 +285,7 @@ fn durations_are_checked() {
         (
             "timeouts: {idle: unlimited}",
             "line 1: timeouts.idle: expected a duration such as `250ms`, `10s` or `1h30m`, or `off` \
-             (found `unlimited`)",
+             (found `unlimited`); did you mean `off`?",
         ),
         (
             "drain: {delay: -1s}",
@@ -310,7 +327,7 @@ fn tunnel_limits_are_checked() {
         (
             "limits: {tunnel: {lifetime: off}}",
             "line 1: limits.tunnel.lifetime: expected a duration such as `250ms`, `10s` or `1h30m`, or \
-             `unlimited` (found `off`)",
+             `unlimited` (found `off`); did you mean `unlimited`?",
         ),
         (
             "limits: {target: {max_tunnels: 0}, client: {connects_burst: unlimited}, total: {max_tunnels: 5k}}",
@@ -370,7 +387,7 @@ fn each_fault_of_a_static_target_is_reported() {
         (
             "name: a:1, addresses: [1.1.1.1:1], limits: {upload: 1MiB}",
             ".limits.upload: expected `unlimited` or a number with a unit such as `50MiB/s` or `80Mbit/s` \
-             (found `1MiB`)",
+             (found `1MiB`); did you mean `1MiB/s`?",
         ),
         (
             "name: a:1, addresses: [1.1.1.1:1], rate: 1",
@@ -405,19 +422,107 @@ fn all_faults_are_reported_at_once_in_the_order_of_their_lines() {
     let faults = Config::parse(text).unwrap_err();
     let places: Vec<String> = faults
         .iter()
-        .map(|fault| format!("{} {}", fault.line.unwrap(), fault.key))
+        .map(|fault| format!("{} {}", fault.position.unwrap(), fault.key))
         .collect();
     assert_eq!(
         places,
         [
-            "2 timeouts.head",
-            "3 timeouts.hear",
-            "6 drain.delay",
-            "7 limits.tunnel.upload",
-            "8 admin",
-            "9 listen[0]",
-            "10 ",
-            "10 extra",
+            "2:9 timeouts.head",
+            "3:3 timeouts.hear",
+            "6:3 drain.delay",
+            "7:27 limits.tunnel.upload",
+            "8:8 admin",
+            "9:10 listen[0]",
+            "10:1 extra",
+            "10:11 ",
         ]
     );
+}
+
+#[test]
+fn a_fault_of_a_value_points_at_the_value_and_one_of_a_key_at_the_key() {
+    for (text, position, key) in [
+        ("admin: here", "1:8", "admin"),
+        ("admin:\n  here", "2:3", "admin"),
+        ("timeouts:\n  head: {}", "2:3", "timeouts.head"),
+        ("timeouts: {hea: 1s}", "1:12", "timeouts.hea"),
+        ("drain:\n  delay: 1s\n  delay: 1s", "3:3", "drain.delay"),
+        ("listen: [a]", "1:10", "listen[0]"),
+        ("listen:\n  - {tls: off}", "2:5", "listen[0]"),
+        ("tls: {client_auth: required}", "1:1", "tls"),
+        ("a: [", "1:4", ""),
+        ("- a", "1:1", ""),
+        ("é: 1", "1:1", "é"),
+        ("admin: 'é'", "1:8", "admin"),
+    ] {
+        let report = Config::parse(text).unwrap_err();
+        let fault = report.iter().next().unwrap();
+        let found = (fault.position.unwrap().to_string(), fault.key.as_str());
+        assert_eq!(found, (position.to_owned(), key), "{text:?}");
+    }
+}
+
+#[test]
+fn a_scalar_that_is_another_value_to_other_readers_of_yaml_is_a_fault() {
+    let quoted_truth = |text: &str| format!("expected `true` or `false` without quotes (found the text \"{text}\")");
+    let quoted_number = |text: &str| format!("expected a number without quotes (found the text \"{text}\")");
+    let octal = |text: &str| {
+        format!("expected a number without leading zeros: they make it octal in YAML 1.1 (found `{text}`)")
+    };
+    for (setting, reason) in [
+        ("ssh_only: \"false\"", quoted_truth("false")),
+        ("ssh_only: 'true'", quoted_truth("true")),
+        (
+            "ssh_only: 'yes'",
+            "expected `true` or `false` (found `yes`); did you mean `true`?".to_owned(),
+        ),
+        ("limits.client.max_tunnels: \"10\"", quoted_number("10")),
+        ("limits.client.connects_burst: '10'", quoted_number("10")),
+        ("limits.client.max_tunnels: 010", octal("010")),
+        ("limits.client.connects_burst: 007", octal("007")),
+        ("allowlist.kubernetes.alias_port: 022", octal("022")),
+        ("allowlist.kubernetes.alias_port: \"22\"", quoted_number("22")),
+    ] {
+        let (path, value) = setting.split_once(": ").unwrap();
+        let keys: Vec<_> = path.split('.').collect();
+        let text = format!("{{{}: {value}{}", keys.join(": {"), "}".repeat(keys.len()));
+        assert_eq!(faults(&text), format!("line 1: {path}: {reason}"));
+    }
+    // A word is a text with quotes and without.
+    for sound in [
+        "limits: {client: {max_tunnels: \"unlimited\"}, tunnel: {download: '10MiB/s'}}",
+        "listen: {address: \"0.0.0.0:8080\", tls: 'off'}",
+        "drain: {delay: '0s'}",
+    ] {
+        Config::parse(sound).unwrap();
+    }
+}
+
+#[test]
+fn a_missing_file_hides_no_other_fault_and_is_hidden_by_none() {
+    let text = "listen: {address: 0.0.0.0:8080, tls: optional}\n\
+                tls:\n  certificates:\n    - {cert: /no/such.crt, key: /no/such.key}\n    - {cert: /no/such.crt}\n  \
+                client_auth: maybe\n  client_ca: /no/such.ca\n  poll: 0s\n\
+                allowlist:\n  static:\n    - {name: a:1, addresses: [b]}\ndrain: {delay: soon}\n";
+    let said = faults(text);
+    let starts = [
+        "line 4: tls.certificates[0].cert: /no/such.crt: ",
+        "line 4: tls.certificates[0].key: /no/such.key: ",
+        "line 5: tls.certificates[1]: `key` is missing",
+        "line 6: tls.client_auth: expected ",
+        "line 7: tls.client_ca: /no/such.ca: ",
+        "line 8: tls.poll: must be more than 0s",
+        "line 11: allowlist.static[0].addresses[0]: ",
+        "line 12: drain.delay: expected ",
+    ];
+    assert_eq!(said.lines().count(), starts.len(), "{said}");
+    for (line, start) in said.lines().zip(starts) {
+        assert!(line.starts_with(start), "{line}");
+    }
+    // A missing certificate does not decide whether clients have certificates.
+    let no_client = faults(
+        "listen: {address: 0.0.0.0:8080, tls: optional}\ntls: {certificates: [{cert: /no/such, key: /no/such}]}\n\
+         allowlist: {static: [{name: a:1, addresses: [1.1.1.1:1], allowed_clients: [x]}]}",
+    );
+    assert!(no_client.contains("line 3: allowlist.static[0].allowed_clients: no client has a certificate"));
 }

@@ -1,4 +1,4 @@
-//! Random texts and mutated files: no text panics, and every fault has a line.
+//! Random texts and mutated files: no text panics, and every fault has a position.
 
 use proptest::prelude::*;
 
@@ -38,11 +38,11 @@ proptest! {
         let lines = text.split('\n').count() as u64;
         if let Err(faults) = Config::parse(&text) {
             for fault in &faults {
-                let line = fault.line.unwrap();
+                let line = fault.position.unwrap().line;
                 prop_assert!((1..=lines + 1).contains(&line), "{fault} of {lines} lines");
                 prop_assert!(!fault.reason.is_empty());
             }
-            let sorted = faults.iter().map(|fault| fault.line).is_sorted();
+            let sorted = faults.iter().map(|fault| fault.position).is_sorted();
             prop_assert!(sorted, "{faults}");
         }
     }

@@ -2,7 +2,7 @@
 
 use switchboard::config::Config;
 
-/// It is a configuration, or it has faults that name their line and the reason.
+/// It is a configuration, or it has faults that name their position and the reason.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     let Err(faults) = Config::parse(text) else { return };
@@ -12,6 +12,7 @@ pub(crate) fn check(bytes: &[u8]) {
     assert!(faults.iter().count() > 0);
     for fault in &faults {
         assert!(!fault.reason.is_empty());
-        assert!(fault.line.is_none_or(|line| (1..=lines).contains(&line)), "{fault}");
+        let position = fault.position.expect("a text was read");
+        assert!((1..=lines).contains(&position.line), "{fault}");
     }
 }

@@ -1,11 +1,10 @@
 //! The whole application inside the test process, told what to do as its signals would.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use switchboard::app::{App, Command};
-use switchboard::config::{Config, LoadError};
+use switchboard::config::{Loaded, Overrides, Report};
 use switchboard::drain::Drained;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -83,9 +82,6 @@ impl Ports for Proxy {
     }
 }
 
-fn configuration(settings: &str) -> Result<Config, LoadError> {
-    Config::parse(&on_free_ports(settings)).map_err(|faults| LoadError::Faulty {
-        path: PathBuf::from("settings"),
-        faults,
-    })
+fn configuration(settings: &str) -> Result<Loaded, Report> {
+    Loaded::from_reader("settings", on_free_ports(settings).as_bytes(), Overrides::default())
 }

@@ -194,7 +194,7 @@ fn a_faulty_annotation_is_logged_and_ignored() {
 #[test]
 fn an_annotation_that_restricts_and_cannot_be_read_closes_the_service() {
     lab::run(async |lab| {
-        let settings = with(super::proxy::settings(&[]), "/ssh_only", json!("false"));
+        let settings = with(super::proxy::settings(&[]), "/ssh_only", json!(false));
         let stage = Stage::over(lab, settings, async |api| api.open()).await.ready().await;
         stage.serve("svc-a", "10.9.1.1").await;
         let mut tunnel = stage.proxy.connect("svc-a.team-a:22").await.unwrap();

@@ -236,3 +236,22 @@ fn with_a_snapshot_a_restart_in_an_outage_serves_the_last_list() {
         assert!(stage.proxy.is_ready().await);
     });
 }
+
+#[test]
+fn an_allowlist_that_is_ready_and_empty_is_reported_once() {
+    lab::run(async |lab| {
+        let mut stage = Stage::new(lab, &[]).await;
+        let reports = |stage: &Stage| {
+            stage
+                .proxy
+                .messages()
+                .matches("switchboard::app: the allowlist is empty")
+                .count()
+        };
+        eventually("the report", async || reports(&stage) == 1).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        stage.restart_proxy().await;
+        stage.proxy.reaches("svc-a.team-a:22", "10.9.1.1:22").await;
+        assert_eq!(reports(&stage), 0);
+    });
+}

@@ -236,7 +236,7 @@ pub(crate) fn settings(kubernetes: &[(&str, Value)]) -> Value {
         "limits": {"client": {
             "max_tunnels": "unlimited", "connects_per_second": "unlimited", "max_unfinished": "unlimited",
         }},
-        "ssh_only": "false",
+        "ssh_only": false,
     });
     for (key, value) in kubernetes {
         settings["allowlist"]["kubernetes"][*key] = value.clone();

@@ -1,0 +1,85 @@
+//! Warnings and notes: what is said of a configuration that is accepted.
+
+use super::*;
+
+/// All findings of a text, under these flags.
+fn said(text: &str, by: Overrides) -> String {
+    match Loaded::from_reader("f", text.as_bytes(), by) {
+        Ok(loaded) => loaded.report.to_string(),
+        Err(report) => format!("refused: {report}"),
+    }
+}
+
+fn flags(listen: &[&str], allow: &[&str]) -> Overrides {
+    Overrides {
+        listen: listen.iter().map(|text| text.parse().unwrap()).collect(),
+        admin: None,
+        allow: allow.iter().map(|text| text.parse().unwrap()).collect(),
+    }
+}
+
+/// A configuration with a target, and `more`.
+fn with_a_target(more: &str) -> String {
+    format!("{more}\nallowlist: {{static: [{{name: a:1, addresses: [1.1.1.1:1]}}]}}\n")
+}
+
+const NO_TARGET: &str = "there is no target, so every request is refused with 403: add one to `allowlist.static`, or \
+                         set `allowlist.kubernetes.enabled`";
+
+#[test]
+fn a_configuration_without_a_target_is_warned_of() {
+    for (text, position) in [
+        ("{}", "1:1: warning: allowlist"),
+        ("admin: 127.0.0.1:1\n", "1:1: warning: allowlist"),
+        ("drain: {}\nallowlist: {static: []}\n", "2:1: warning: allowlist"),
+        ("\nallowlist: {kubernetes: {enabled: false}}", "2:1: warning: allowlist"),
+    ] {
+        assert_eq!(
+            said(text, Overrides::default()),
+            format!("f:{position}: {NO_TARGET}"),
+            "{text}"
+        );
+    }
+    assert_eq!(said(&with_a_target(""), Overrides::default()), "");
+    assert_eq!(
+        said("allowlist: {kubernetes: {enabled: true}}", Overrides::default()),
+        ""
+    );
+    assert_eq!(said("{}", flags(&[], &["a:1=1.1.1.1:1"])), "");
+    let without_a_file = Loaded::from_file(None, Overrides::default()).unwrap();
+    assert_eq!(
+        without_a_file.report.to_string(),
+        format!("warning: allowlist: {NO_TARGET}")
+    );
+}
+
+#[test]
+fn ports_that_trust_no_possible_neighbour_are_warned_of() {
+    let listen = |address: &str, trusted: &str| {
+        let port =
+            format!("listen: {{address: \"{address}\", proxy_protocol: required, trusted_proxies: [{trusted}]}}");
+        said(&with_a_target(&port), Overrides::default())
+    };
+    for (address, trusted, is_warned_of) in [
+        ("0.0.0.0:1", "\"fd00::/8\"", true),
+        ("0.0.0.0:1", "\"fd00::/8\", 10.0.0.0/8", false),
+        ("[fd00::1]:1", "10.0.0.0/8", true),
+        ("[::]:1", "10.0.0.0/8", false),
+        ("[::]:1", "\"fd00::/8\"", false),
+    ] {
+        let said = listen(address, trusted);
+        let warned = said.starts_with("f:1:1: warning: listen: no client gets in: ");
+        assert_eq!(warned, is_warned_of, "{address} {trusted}: {said}");
+        assert!(warned || said.is_empty(), "{said}");
+    }
+    // Another port lets clients in.
+    let two = "listen: [{address: 0.0.0.0:1, proxy_protocol: required, trusted_proxies: [\"fd00::/8\"]}, 0.0.0.0:2]";
+    assert_eq!(said(&with_a_target(two), Overrides::default()), "");
+}
+
+#[test]
+fn a_faulty_configuration_has_no_warnings_of_the_whole() {
+    let said = said("drain: {delay: soon}", Overrides::default());
+    assert!(said.starts_with("refused: f:1:16: error: drain.delay: "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
