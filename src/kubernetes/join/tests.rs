@@ -109,7 +109,13 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
 
 #[test]
 fn a_slice_is_found_by_its_name_whatever_it_is_called() {
-    for (name, is_stray) in [("a-b-1", false), ("a-1", true), ("b", true), ("a-b", true), ("a-bc", true)] {
+    for (name, is_stray) in [
+        ("a-b-1", false),
+        ("a-1", true),
+        ("b", true),
+        ("a-b", true),
+        ("a-bc", true),
+    ] {
         let mut join = Join::new(rules());
         put_service(&mut join, "n", "a", service(22));
         put_service(&mut join, "n", "a-b", service(23));
@@ -125,10 +131,17 @@ fn a_slice_is_found_by_its_name_whatever_it_is_called() {
             });
             set.collect()
         };
-        assert_eq!(changed(&join.settle()), [("a".to_owned(), 1), ("a-b".to_owned(), 0)], "{name}");
+        assert_eq!(
+            changed(&join.settle()),
+            [("a".to_owned(), 1), ("a-b".to_owned(), 0)],
+            "{name}"
+        );
         join.remove(Kind::Slice, &key("n", name));
         assert_eq!(changed(&join.settle()), [("a".to_owned(), 0)], "{name}");
-        assert!(join.strays.is_empty() && join.keys(Kind::Slice, None).is_empty(), "{name}");
+        assert!(
+            join.strays.is_empty() && join.keys(Kind::Slice, None).is_empty(),
+            "{name}"
+        );
     }
 }
 
