@@ -21,11 +21,11 @@ use self::proxies::{Kind, Machine, Program, Proxy};
 use self::report::{ENVOY, Results};
 use self::scenarios::{Effort, Figure};
 
-mod doors;
 mod growth;
 mod http2;
 mod load;
 mod plot;
+mod protocols;
 mod proxies;
 mod report;
 mod route;
@@ -133,7 +133,7 @@ fn measure(wanted: &Wanted, programs: &[Program], target: SocketAddr, results: &
         .iter()
         .map(|program| Ok((program, program.start(target, &Machine::default())?)))
         .collect::<io::Result<_>>()?;
-    let scenarios = scenarios::SCENARIOS.iter().chain(&doors::SCENARIOS);
+    let scenarios = scenarios::SCENARIOS.iter().chain(&protocols::SCENARIOS);
     for scenario in scenarios.filter(|scenario| wanted.wants(scenario.name)) {
         for (program, proxy) in &running {
             if scenario.kinds.contains(&proxy.kind) {
@@ -183,8 +183,8 @@ fn programs(wanted: &Wanted) -> io::Result<Vec<Program>> {
 /// Scenarios that start a process of their own.
 const ALONE: [(&str, RunAlone); 4] = [
     ("idle", scenarios::idle),
-    ("tls-idle", doors::idle_tls),
-    ("h2-idle", doors::idle_http2),
+    ("tls-idle", protocols::idle_tls),
+    ("h2-idle", protocols::idle_http2),
     ("pinned", scenarios::pinned),
 ];
 type RunAlone = fn(&Program, SocketAddr, Effort) -> io::Result<Vec<Figure>>;
