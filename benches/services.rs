@@ -1,5 +1,6 @@
 //! Figures of a cluster of 10,000 Services: the time of the first list, the time from an event to a routable name, the memory
-//! of a target, and the tunnels that other Services lose in a churn of 2,000.
+//! of a target and of the slices of Services without the label, and the tunnels that other Services lose in a churn of
+//! 2,000.
 //!
 //! `cargo bench --bench services [-- SERVICES]`. It runs the real binary against an API server with nothing but lists in
 //! pages and watches. It prints one line for each figure, and no figure fails it.
@@ -29,15 +30,34 @@ fn main() {
     let count = std::env::args()
         .find_map(|argument| argument.parse().ok())
         .unwrap_or(10_000);
-    let empty = Run::new(Cluster { count: 0, pod: None });
-    thread::sleep(SETTLE);
-    let idle_memory = empty.resident();
-    drop(empty);
-    let run = Run::new(Cluster { count, pod: None });
+    let cluster = |count, unlabelled| Cluster {
+        count,
+        unlabelled,
+        pod: None,
+    };
+    let memory_of = |cluster| {
+        let run = Run::new(cluster);
+        thread::sleep(SETTLE);
+        run.resident()
+    };
+    let bytes_each =
+        |memory: u64, less: u64, each: u64| 1024.0 * memory.saturating_sub(less) as f64 / each.max(1) as f64;
+    let idle_memory = memory_of(cluster(0, 0));
+    let unlabelled = memory_of(cluster(0, UNLABELLED));
+    println!(
+        "memory of a Service without the label: {:.0} B",
+        bytes_each(unlabelled, idle_memory, UNLABELLED)
+    );
+    let both = memory_of(cluster(count, UNLABELLED));
+    let run = Run::new(cluster(count, 0));
     println!("first list of {count} Services and their slices: {:.2?}", run.synced);
     thread::sleep(SETTLE);
-    let memory = 1024.0 * run.resident().saturating_sub(idle_memory) as f64 / count.max(1) as f64;
-    println!("memory of a target: {memory:.0} B ({idle_memory} KiB with none)");
+    let memory = run.resident();
+    println!(
+        "memory of a target: {:.0} B ({idle_memory} KiB with none), beside {UNLABELLED} Services without the label: {:.0} B",
+        bytes_each(memory, idle_memory, count),
+        bytes_each(both, unlabelled, count),
+    );
     let mut waits: Vec<Duration> = (0..EVENTS).map(|index| run.event_to_routable(index)).collect();
     waits.sort();
     for (name, share) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
@@ -62,6 +82,7 @@ fn churn() {
     });
     let run = Run::new(Cluster {
         count: 4,
+        unlabelled: 0,
         pod: Some(port),
     });
     let mut tunnels: Vec<TcpStream> = (0..200).map(|index| run.tunnel(index % 4)).collect();
@@ -92,6 +113,8 @@ fn churn() {
 #[derive(Clone, Copy)]
 struct Cluster {
     count: u64,
+    /// The number of further Services, of which only the slices are listed.
+    unlabelled: u64,
     /// The port of all pods on the loopback address; `None` for pods that cannot be reached.
     pod: Option<u16>,
 }
@@ -211,13 +234,14 @@ struct State {
 }
 
 impl Server {
-    fn start(Cluster { count, pod }: Cluster) -> Self {
+    fn start(cluster: Cluster) -> Self {
+        let Cluster { count, unlabelled, pod } = cluster;
         let name = |index: u64| (format!("svc-{index}"), format!("team-{}", index % 100));
         let state = Arc::new(State {
             services: (0..count)
                 .map(|index| service(&name(index).0, &name(index).1, index).to_string())
                 .collect(),
-            slices: (0..count)
+            slices: (0..count + unlabelled)
                 .map(|index| slice(&name(index).0, &name(index).1, index, pod).to_string())
                 .collect(),
             watchers: Mutex::default(),
@@ -378,6 +402,7 @@ fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
+const UNLABELLED: u64 = 10_000;
 const EVENTS: u64 = 1000;
 const CHURN: u64 = 2000;
 /// Time for the proxy to return the memory that it needed to read the lists.

@@ -80,14 +80,16 @@ pub struct Target {
     next_address: AtomicUsize,
     upload: Limit,
     download: Limit,
-    shared: Budgets,
     limits: ArcSwap<TargetLimits>,
-    tunnels: Arc<Slots>,
-    /// Made by the first dial: most targets of a large cluster are never dialled by this process.
+    /// Made by the first request, as most targets of a large cluster are never asked for in this process: 200 bytes less
+    /// of each.
+    shared: OnceLock<Box<Budgets>>,
+    tunnels: OnceLock<Arc<Slots>>,
     dials: OnceLock<Arc<Queue>>,
     /// The names of client certificates, one of which a client must have; `None` allows every client.
     allowed_clients: ArcSwapOption<ClientNames>,
-    revoked: CancellationToken,
+    /// Made by the first tunnel, or by the revocation.
+    revoked: OnceLock<CancellationToken>,
     series: OnceLock<Arc<TargetSeries>>,
 }
 
@@ -101,12 +103,12 @@ impl Target {
             next_address: AtomicUsize::new(0),
             upload: Limit::new(tunnel.upload, tunnel.burst),
             download: Limit::new(tunnel.download, tunnel.burst),
-            shared: Budgets::new(limits.shared, tunnel.burst),
-            tunnels: Arc::new(Slots::new(limits.caps.tunnels)),
-            dials: OnceLock::new(),
             limits: ArcSwap::new(limits),
+            shared: OnceLock::new(),
+            tunnels: OnceLock::new(),
+            dials: OnceLock::new(),
             allowed_clients: ArcSwapOption::empty(),
-            revoked: CancellationToken::new(),
+            revoked: OnceLock::new(),
             series: OnceLock::new(),
         }
     }
@@ -150,7 +152,8 @@ impl Target {
 
     /// The rates of all of its tunnels together.
     pub fn shared(&self) -> &Budgets {
-        &self.shared
+        let make = |limits: &TargetLimits| Box::new(Budgets::new(limits.shared, limits.tunnel.burst));
+        &**self.made(&self.shared, make)
     }
 
     /// The longest life of a tunnel that begins now; `None` is unlimited.
@@ -176,7 +179,8 @@ impl Target {
         if self.limits.load().is_closed {
             return Err(Refusal::TargetClosed);
         }
-        self.tunnels.take().ok_or(Refusal::TargetFull)
+        let tunnels = self.made(&self.tunnels, |limits| Arc::new(Slots::new(limits.caps.tunnels)));
+        tunnels.take().ok_or(Refusal::TargetFull)
     }
 
     /// Takes one of its slots for dials, at once or after the requests that came before.
@@ -184,9 +188,7 @@ impl Target {
     /// # Errors
     /// [`Refusal::TargetBusy`].
     pub async fn begin_dial(&self, timeouts: QueueTimeouts) -> Result<Permit, Refusal> {
-        let dials = self
-            .dials
-            .get_or_init(|| Arc::new(Queue::new(self.limits.load().caps.dials)));
+        let dials = self.made(&self.dials, |limits| Arc::new(Queue::new(limits.caps.dials)));
         dials.enter(timeouts).await.ok_or(Refusal::TargetBusy)
     }
 
@@ -236,7 +238,7 @@ impl Target {
 
     /// Completes when the target has left the allowlist.
     pub fn revoked(&self) -> WaitForCancellationFuture<'_> {
-        self.revoked.cancelled()
+        self.revocation().cancelled()
     }
 
     /// Its metrics, created at its first use.
@@ -254,17 +256,43 @@ impl Target {
             let tunnel = &limits.tunnel;
             self.upload.set(tunnel.upload, tunnel.burst);
             self.download.set(tunnel.download, tunnel.burst);
-            self.shared.set(limits.shared, tunnel.burst);
-            self.tunnels.set(limits.caps.tunnels);
-            if let Some(dials) = self.dials.get() {
-                dials.set(limits.caps.dials);
-            }
+            // Stored before: what is made meanwhile has the limits before or after, and then is set to these.
             self.limits.store(limits);
+            self.set_made();
         }
     }
 
     pub(super) fn revoke(&self) {
-        self.revoked.cancel();
+        self.revocation().cancel();
+    }
+
+    fn revocation(&self) -> &CancellationToken {
+        self.revoked.get_or_init(CancellationToken::new)
+    }
+
+    /// What the first request makes of the limits.
+    fn made<'a, T>(&self, place: &'a OnceLock<T>, make: impl FnOnce(&TargetLimits) -> T) -> &'a T {
+        if let Some(made) = place.get() {
+            return made;
+        }
+        let made = place.get_or_init(|| make(&self.limits.load()));
+        // An update may have looked for it just before it was there.
+        self.set_made();
+        made
+    }
+
+    /// Sets what has been made to the limits in force.
+    fn set_made(&self) {
+        let limits = self.limits.load();
+        if let Some(shared) = self.shared.get() {
+            shared.set(limits.shared, limits.tunnel.burst);
+        }
+        if let Some(tunnels) = self.tunnels.get() {
+            tunnels.set(limits.caps.tunnels);
+        }
+        if let Some(dials) = self.dials.get() {
+            dials.set(limits.caps.dials);
+        }
     }
 }
 

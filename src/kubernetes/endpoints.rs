@@ -22,14 +22,14 @@ pub(super) struct Selection {
 pub(super) fn select(
     service: &Service,
     port: &ServicePort,
-    slices: &[(Box<str>, Box<Slice>)],
+    slices: impl Iterator<Item = (Box<str>, Slice)>,
     guards: &Guards,
 ) -> Selection {
     let (mut refused, mut unusable) = (Vec::new(), Vec::new());
     let [mut all, mut ready, mut terminating] = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
     for (name, slice) in slices {
-        unusable.extend(fault(slice, port).map(|fault| (name.clone(), fault)));
-        let Some(number) = port_of(slice, port) else { continue };
+        unusable.extend(fault(&slice, port).map(|fault| (name, fault)));
+        let Some(number) = port_of(&slice, port) else { continue };
         for endpoint in &slice.endpoints {
             let address = SocketAddr::new(endpoint.address, number);
             if let Err(class) = guards.check(endpoint.address) {

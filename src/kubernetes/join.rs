@@ -4,14 +4,17 @@
 //! an event does not grow with the cluster. The result depends on the objects alone and not on the order of events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
 
-use super::annotations::{AnnotationFault, above_ceiling, grant, unsatisfiable};
+pub(crate) use self::note::Note;
+use self::slices::Slices;
+use super::annotations::{above_ceiling, grant, unsatisfiable};
 use super::endpoints::{self, Selection};
-use super::guards::AddressClass;
-use super::model::{EndpointFault, Key, Kind, Object, Service, ServicePort, Slice};
+use super::model::{Key, Kind, Object, Service, ServicePort, Slice};
 use super::rules::Rules;
 use crate::allowlist::{Change, ServiceTarget, TargetId};
+
+mod note;
+mod slices;
 
 /// The result of [`Join::settle`].
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -22,39 +25,13 @@ pub(crate) struct Settled {
     pub(crate) notes: Vec<Note>,
 }
 
-/// A note about a Service for its tenant and the operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
-    /// The Service was added to the allowlist.
-    Added(Key),
-    /// The Service was removed from the allowlist.
-    Removed(Key),
-    /// An annotation is not in force as written.
-    Annotation(Key, AnnotationFault),
-    /// An endpoint is not dialled, because of its address.
-    EndpointRefused(Key, SocketAddr, AddressClass),
-    /// A slice of the Service, or something of it, cannot be used.
-    SliceUnusable(Key, Box<str>, EndpointFault),
-    /// The Service is of type ExternalName, and never on the allowlist.
-    ExternalName(Key),
-    /// Two Services claim one name.
-    NameConflict {
-        /// The younger Service, which is not on the allowlist.
-        loser: Key,
-        /// The older Service, which has the name.
-        winner: Key,
-        /// The name.
-        name: Box<str>,
-    },
-}
-
 /// The known objects of the cluster.
 #[derive(Debug)]
 pub(crate) struct Join {
     rules: Rules,
     services: BTreeMap<Key, Entry>,
-    /// The name of each slice's Service.
-    owners: BTreeMap<Key, Box<str>>,
+    /// The Services of slices whose names do [not begin](is_derived) with their Service's.
+    strays: BTreeMap<Key, Box<str>>,
     namespaces: BTreeSet<Box<str>>,
     /// The Services that claim a name without being its [plain](is_plain) owner. Only Services with dots in their names
     /// can, and a real API server has none.
@@ -67,8 +44,7 @@ pub(crate) struct Join {
 #[derive(Debug, Default)]
 struct Entry {
     service: Option<Box<Service>>,
-    /// By name, in the order of their names.
-    slices: Vec<(Box<str>, Box<Slice>)>,
+    slices: Slices,
     /// Whether the Service is on the allowlist.
     is_listed: bool,
     /// The notes that hold now, so that none is made twice. Most Services have none, and this takes 8 bytes of them.
@@ -84,7 +60,7 @@ impl Join {
         Self {
             rules,
             services: BTreeMap::new(),
-            owners: BTreeMap::new(),
+            strays: BTreeMap::new(),
             namespaces: BTreeSet::new(),
             claims: HashMap::new(),
             dirty: BTreeSet::new(),
@@ -113,7 +89,7 @@ impl Join {
                     self.dirty.insert(key);
                 }
             }
-            Object::Slice(slice) => self.put_slice(&key, slice),
+            Object::Slice(slice) => self.put_slice(&key, &slice),
             Object::Namespace => {
                 if self.namespaces.insert(key.name.clone()) {
                     self.mark_namespace(&key.name);
@@ -133,8 +109,8 @@ impl Join {
                 }
             }
             Kind::Slice => {
-                if let Some(service) = self.owners.remove(key) {
-                    self.drop_slice(key, &service);
+                if let Some(owner) = self.owner(key) {
+                    self.drop_slice(key, owner);
                 }
             }
             Kind::Namespace => {
@@ -153,7 +129,11 @@ impl Join {
                 let known = self.services.iter().filter(|(_, entry)| entry.service.is_some());
                 known.map(|(key, _)| key).filter(within).cloned().collect()
             }
-            Kind::Slice => self.owners.keys().filter(within).cloned().collect(),
+            Kind::Slice => {
+                let known = self.services.iter().filter(|(service, _)| within(service));
+                let keys = known.flat_map(|(service, entry)| entry.slices.names().map(|name| beside(service, name)));
+                keys.collect()
+            }
             Kind::Namespace => self.namespaces.iter().map(|name| namespace_key(name)).collect(),
         }
     }
@@ -163,13 +143,8 @@ impl Join {
         let services = self.services.iter().flat_map(|(key, entry)| {
             let service = entry.service.clone();
             let service = service.map(|service| (key.clone(), Object::Service(service)));
-            let slices = entry.slices.iter().map(|(name, slice)| {
-                let key = Key {
-                    namespace: key.namespace.clone(),
-                    name: name.clone(),
-                };
-                (key, Object::Slice(slice.clone()))
-            });
+            let slices = entry.slices.unpack(&key.name);
+            let slices = slices.map(|(name, slice)| (beside(key, &name), Object::Slice(Box::new(slice))));
             service.into_iter().chain(slices)
         });
         let namespaces = self.namespaces.iter();
@@ -194,41 +169,41 @@ impl Join {
         settled
     }
 
-    fn put_slice(&mut self, key: &Key, slice: Box<Slice>) {
-        let Key { namespace, name } = key;
-        let service = slice.service.clone();
-        let owner = self.owners.insert(key.clone(), service.clone());
-        if let Some(owner) = owner.filter(|owner| *owner != service) {
-            self.drop_slice(key, &owner);
+    fn put_slice(&mut self, key: &Key, slice: &Slice) {
+        let owner = beside(key, &slice.service);
+        if let Some(former) = self.owner(key).filter(|former| *former != owner) {
+            self.drop_slice(key, former);
         }
-        let owner = Key {
-            namespace: namespace.clone(),
-            name: service,
-        };
         let entry = self.services.entry(owner.clone()).or_default();
-        match entry.slices.iter_mut().find(|(known, _)| known == name) {
-            Some((_, known)) if *known == slice => return,
-            Some((_, known)) => *known = slice,
-            None => {
-                // Most Services have one slice, where `push` would allocate room for four.
-                entry.slices.reserve_exact(1);
-                entry.slices.push((name.clone(), slice));
-                // Sorted, so that the order of events does not matter.
-                entry.slices.sort_by(|(one, _), (other, _)| one.cmp(other));
+        if entry.slices.put(&key.name, slice) {
+            if !is_derived(&key.name, &owner.name) {
+                self.strays.insert(key.clone(), owner.name.clone());
             }
-        }
-        self.dirty.insert(owner);
-    }
-
-    fn drop_slice(&mut self, key: &Key, service: &str) {
-        let owner = Key {
-            namespace: key.namespace.clone(),
-            name: service.into(),
-        };
-        if let Some(entry) = self.services.get_mut(&owner) {
-            entry.slices.retain(|(name, _)| *name != key.name);
             self.dirty.insert(owner);
         }
+    }
+
+    fn drop_slice(&mut self, key: &Key, owner: Key) {
+        self.strays.remove(key);
+        if let Some(entry) = self.services.get_mut(&owner)
+            && entry.slices.remove(&key.name)
+        {
+            self.dirty.insert(owner);
+        }
+    }
+
+    /// The Service of a slice that is known. Not by a map of all slices: their names lead to it.
+    fn owner(&self, key: &Key) -> Option<Key> {
+        if let Some(service) = self.strays.get(key) {
+            return Some(beside(key, service));
+        }
+        let has_slice = |service: &Key| {
+            let entry = self.services.get(service);
+            entry.is_some_and(|entry| entry.slices.names().any(|name| *name == *key.name))
+        };
+        let ends = key.name.match_indices('-').map(|(end, _)| end);
+        let mut services = ends.filter_map(|end| Some(beside(key, key.name.get(..end)?)));
+        services.find(has_slice)
     }
 
     fn mark_namespace(&mut self, namespace: &str) {
@@ -354,7 +329,7 @@ impl Join {
             endpoints,
             refused,
             unusable,
-        } = endpoints::select(service, port, &entry.slices, &self.rules.guards);
+        } = endpoints::select(service, port, entry.slices.unpack(&key.name), &self.rules.guards);
         let refused = refused.into_iter().take(MOST_REFUSED_NOTED);
         notes.extend(refused.map(|(address, class)| Note::EndpointRefused(key.clone(), address, class)));
         let unusable = unusable.into_iter().take(MOST_REFUSED_NOTED);
@@ -373,6 +348,19 @@ impl Join {
 /// Whether a Service's name is `svc.ns` without further dots: no other plain Service claims that name, and it has no suffix.
 fn is_plain(key: &Key) -> bool {
     !key.namespace.contains('.') && !key.name.contains('.')
+}
+
+/// Whether a slice has a name that the cluster has made of its Service's.
+fn is_derived(slice: &str, service: &str) -> bool {
+    slice.strip_prefix(service).is_some_and(|rest| rest.starts_with('-'))
+}
+
+/// The key of another object in the same namespace.
+fn beside(key: &Key, name: &str) -> Key {
+    Key {
+        namespace: key.namespace.clone(),
+        name: name.into(),
+    }
 }
 
 fn target_id(key: &Key) -> TargetId {

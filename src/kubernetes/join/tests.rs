@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::*;
 use crate::allowlist::Suffixes;
 use crate::kubernetes::guards::Guards;
-use crate::kubernetes::model::{Endpoint, SlicePort, State, Unusable};
+use crate::kubernetes::model::{Endpoint, EndpointFault, SlicePort, State, Unusable};
 use crate::limits::Limits;
 
 fn rules() -> Rules {
@@ -104,7 +104,45 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     assert_eq!(join.settle().changes, [Change::Remove(target_id(&key("n", "a")))]);
     join.remove(Kind::Slice, &key("n", "a-1"));
     join.settle();
-    assert!(join.services.is_empty() && join.owners.is_empty() && join.claims.is_empty());
+    assert!(join.services.is_empty() && join.strays.is_empty() && join.claims.is_empty());
+}
+
+#[test]
+fn a_slice_is_found_by_its_name_whatever_it_is_called() {
+    for (name, is_stray) in [
+        ("a-b-1", false),
+        ("a-1", true),
+        ("b", true),
+        ("a-b", true),
+        ("a-bc", true),
+    ] {
+        let mut join = Join::new(rules());
+        put_service(&mut join, "n", "a", service(22));
+        put_service(&mut join, "n", "a-b", service(23));
+        put_slice(&mut join, "n", name, slice("a-b", 22, &[("10.0.0.1", State::Ready)]));
+        assert_eq!(join.strays.len(), usize::from(is_stray), "{name}");
+        join.settle();
+        // It passes to another Service, and is deleted there.
+        put_slice(&mut join, "n", name, slice("a", 22, &[("10.0.0.1", State::Ready)]));
+        let changed = |settled: &Settled| -> Vec<_> {
+            let set = settled.changes.iter().map(|change| match change {
+                Change::Set(target) => (target.id.service.to_string(), target.endpoints.total),
+                Change::Remove(id) => panic!("{id}"),
+            });
+            set.collect()
+        };
+        assert_eq!(
+            changed(&join.settle()),
+            [("a".to_owned(), 1), ("a-b".to_owned(), 0)],
+            "{name}"
+        );
+        join.remove(Kind::Slice, &key("n", name));
+        assert_eq!(changed(&join.settle()), [("a".to_owned(), 0)], "{name}");
+        assert!(
+            join.strays.is_empty() && join.keys(Kind::Slice, None).is_empty(),
+            "{name}"
+        );
+    }
 }
 
 #[test]

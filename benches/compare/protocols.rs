@@ -1,4 +1,4 @@
-//! The scenarios of the other doors, TLS and HTTP/2. The loads are those of the plain one.
+//! The scenarios of TLS and HTTP/2. The loads are those of the plain one.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,0 +1,33 @@
+//! What the tenant of a Service and the operator should know.
+
+use std::net::SocketAddr;
+
+use crate::kubernetes::annotations::AnnotationFault;
+use crate::kubernetes::guards::AddressClass;
+use crate::kubernetes::model::{EndpointFault, Key};
+
+/// A note about a Service for its tenant and the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// The Service was added to the allowlist.
+    Added(Key),
+    /// The Service was removed from the allowlist.
+    Removed(Key),
+    /// An annotation is not in force as written.
+    Annotation(Key, AnnotationFault),
+    /// An endpoint is not dialled, because of its address.
+    EndpointRefused(Key, SocketAddr, AddressClass),
+    /// A slice of the Service, or something of it, cannot be used.
+    SliceUnusable(Key, Box<str>, EndpointFault),
+    /// The Service is of type ExternalName, and never on the allowlist.
+    ExternalName(Key),
+    /// Two Services claim one name.
+    NameConflict {
+        /// The younger Service, which is not on the allowlist.
+        loser: Key,
+        /// The older Service, which has the name.
+        winner: Key,
+        /// The name.
+        name: Box<str>,
+    },
+}
