@@ -163,7 +163,7 @@ fn a_file_that_is_no_regular_file_is_not_waited_for() {
 }
 
 /// Files that are accepted, refused, or accepted with warnings; the corpus of the fuzzers adds what is no sense at all.
-const JUDGED: [&str; 22] = [
+const JUDGED: [&str; 26] = [
     "{}",
     "allowlist: {static: [{name: \"a:22\", addresses: [\"127.0.0.1:1\"]}]}",
     "allowlist: {static: [{name: \"a:22\", addresses: [\"127.0.0.1:1\"], allowed_clients: [x]}]}",
@@ -182,6 +182,10 @@ const JUDGED: [&str; 22] = [
     "tls: {certificates: [{cert: /no/such, key: /no/such}]}",
     "tls: {poll: 1s}",
     "allowlist: {kubernetes: {enabled: false, selector: \"\"}}",
+    "allowlist: {kubernetes: {enabled: true, kubeconfig: /no/such/file}}",
+    "allowlist: {kubernetes: {enabled: true, kubeconfig: /dev/null, selector: \"a in (b\"}}",
+    "allowlist: {kubernetes: {enabled: true, kubeconfig: /dev/null, snapshot_file: /no/such/folder/snapshot}}",
+    "listen: [\"127.0.0.1:0\", {address: \"127.0.0.1:0\", proxy_protocol: required}]",
     "listen: [\"127.0.0.1:0\", {address: \"127.0.0.1:0\", tls: required}]",
     "listen: {address: \"127.0.0.1:0\", proxy_protocol: required, trusted_proxies: [\"fd00::/8\"]}",
     "admin: [",
