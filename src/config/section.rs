@@ -65,6 +65,12 @@ impl<'a> Field<'a> {
         self.report(Severity::Warning, reason);
     }
 
+    /// Reports a fault that `check` refuses the configuration for, and that a process may live with, such as a file that is
+    /// not there yet.
+    pub(super) fn dispensable_fault(&self, reason: impl Into<String>) {
+        self.report(self.findings.dispensable(), reason);
+    }
+
     /// Reports what the author of the configuration may want to know. It is accepted.
     pub(super) fn note(&self, reason: impl Into<String>) {
         self.report(Severity::Note, reason);

@@ -4,7 +4,7 @@ use super::*;
 
 /// All findings of a text, under these flags.
 fn said(text: &str, by: &Overrides) -> String {
-    match Loaded::from_reader("f", text.as_bytes(), by) {
+    match Loaded::from_reader("f", text.as_bytes(), by, Purpose::Serve) {
         Ok(loaded) => loaded.report.to_string(),
         Err(report) => format!("refused: {report}"),
     }
@@ -46,7 +46,7 @@ fn a_configuration_without_a_target_is_warned_of() {
         ""
     );
     assert_eq!(said("{}", &flags(&[], &["a:1=1.1.1.1:1"])), "");
-    let without_a_file = Loaded::from_file(None, &Overrides::default()).unwrap();
+    let without_a_file = Loaded::from_file(None, &Overrides::default(), Purpose::Serve).unwrap();
     assert_eq!(
         without_a_file.report.to_string(),
         format!("warning: allowlist: {NO_TARGET}")
@@ -132,4 +132,33 @@ fn a_faulty_configuration_has_no_warnings_of_the_whole() {
     let said = said("drain: {delay: soon}", &Overrides::default());
     assert!(said.starts_with("refused: f:1:16: error: drain.delay: "), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn a_file_of_the_cluster_that_is_missing_is_a_fault_for_check_and_a_warning_for_serve() {
+    let folder = tempfile::tempdir().unwrap();
+    let absent = folder.path().join("absent");
+    let said = |enabled, purpose| {
+        let text = format!(
+            "allowlist:\n  kubernetes:\n    enabled: {enabled}\n    kubeconfig: {0}\n    snapshot_file: {0}/snapshot\n  \
+             static: [{{name: a:1, addresses: [1.1.1.1:1]}}]\n",
+            absent.display()
+        );
+        match Loaded::from_reader("f", text.as_bytes(), &Overrides::default(), purpose) {
+            Ok(loaded) => (true, loaded.report.to_string()),
+            Err(report) => (false, report.to_string()),
+        }
+    };
+    for (purpose, is_accepted, severity) in [(Purpose::Serve, true, "warning"), (Purpose::Check, false, "error")] {
+        let (accepted, lines) = said(true, purpose);
+        assert_eq!(accepted, is_accepted);
+        let lines: Vec<_> = lines.lines().collect();
+        let of_kubeconfig =
+            format!("f:4:17: {severity}: allowlist.kubernetes.kubeconfig: cannot be read: No such file");
+        let of_snapshot = format!("f:5:20: {severity}: allowlist.kubernetes.snapshot_file: cannot be written to ");
+        assert!(lines.len() == 2 && lines[0].starts_with(&of_kubeconfig), "{lines:?}");
+        assert!(lines[1].starts_with(&of_snapshot), "{lines:?}");
+        // Of a cluster that is not followed nothing is read.
+        assert_eq!(said(false, purpose), (true, String::new()));
+    }
 }
