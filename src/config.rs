@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
 pub use finding::{Finding, Position, Report, Severity};
-pub use load::Loaded;
+pub use load::{Loaded, Purpose};
 
 use crate::allowlist::StaticTarget;
 use crate::connect;

@@ -13,6 +13,7 @@ mod controller;
 mod decode;
 mod endpoints;
 mod failure;
+pub(crate) mod files;
 mod guards;
 mod join;
 mod model;

@@ -17,7 +17,7 @@ use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::app::logging::{self, Logging, ParseError};
 use switchboard::app::{App, Command, LoadConfig, StartError, threads};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
-use switchboard::config::{Config, Loaded, Overrides, Report};
+use switchboard::config::{Config, Loaded, Overrides, Purpose, Report};
 use switchboard::drain::Drained;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -247,7 +247,7 @@ fn start_logging(options: &Serve) -> anyhow::Result<Logging> {
 /// Reads the file anew and overlays it with the flags.
 fn load_config(options: Serve) -> LoadConfig {
     let overrides = options.overrides.into();
-    Box::new(move || Loaded::from_file(options.config.as_deref(), &overrides))
+    Box::new(move || Loaded::from_file(options.config.as_deref(), &overrides, Purpose::Serve))
 }
 
 /// Turns signals into commands, for as long as the runtime lives.
@@ -293,8 +293,8 @@ fn check(options: Check) -> anyhow::Result<ExitCode> {
     let overrides = options.overrides.into();
     let is_stdin = file == Path::new("-");
     let loaded = match is_stdin {
-        true => Loaded::from_reader(STDIN, std::io::stdin().lock(), &overrides),
-        false => Loaded::from_file(Some(&file), &overrides),
+        true => Loaded::from_reader(STDIN, std::io::stdin().lock(), &overrides, Purpose::Check),
+        false => Loaded::from_file(Some(&file), &overrides, Purpose::Check),
     };
     let is_ok = loaded.is_ok();
     let report: Report = loaded.map_or_else(|faults| faults, |loaded| loaded.report);

@@ -170,14 +170,36 @@ impl fmt::Display for Report {
 impl std::error::Error for Report {}
 
 /// The findings so far while a file is read. Readers share it and go on after a fault, so that none hides another.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Findings {
     found: RefCell<Vec<Finding>>,
     /// The number of errors among them.
     faults: Cell<usize>,
+    /// The weight of what a process can do without, such as a file of this host.
+    dispensable: Severity,
+}
+
+impl Default for Findings {
+    fn default() -> Self {
+        Self::with_dispensable(Severity::Warning)
+    }
 }
 
 impl Findings {
+    /// No findings yet. `dispensable`: the weight of what a process can do without.
+    pub(super) fn with_dispensable(dispensable: Severity) -> Self {
+        Self {
+            found: RefCell::default(),
+            faults: Cell::default(),
+            dispensable,
+        }
+    }
+
+    /// See [`with_dispensable`](Self::with_dispensable).
+    pub(super) fn dispensable(&self) -> Severity {
+        self.dispensable
+    }
+
     /// Adds an error.
     pub(super) fn fault(&self, position: Position, key: &str, reason: impl Into<String>) {
         self.push(Severity::Error, Some(position), key, reason.into());

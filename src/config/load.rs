@@ -3,11 +3,20 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::finding::{Findings, Position, Report};
+use super::finding::{Findings, Position, Report, Severity};
 use super::section::Field;
 use super::shape::Shape;
 use super::{Config, Overrides, flags, notices, schema, tree};
 use crate::file;
+
+/// What a configuration is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To serve: a kubeconfig or the folder of a snapshot that is missing is a warning, since a process lives without.
+    Serve,
+    /// To be checked, where it is a fault.
+    Check,
+}
 
 /// A configuration without faults.
 #[derive(Clone, Debug)]
@@ -23,9 +32,9 @@ impl Loaded {
     ///
     /// # Errors
     /// The file cannot be read, or has faults: all of them at once.
-    pub fn from_file(path: Option<&Path>, by: &Overrides) -> Result<Self, Report> {
+    pub fn from_file(path: Option<&Path>, by: &Overrides, purpose: Purpose) -> Result<Self, Report> {
         let Some(path) = path else {
-            return read(b"{}", None, by)
+            return read(b"{}", None, by, purpose)
                 .map(|loaded| Self {
                     report: loaded.report.without_positions(),
                     ..loaded
@@ -34,7 +43,7 @@ impl Loaded {
         };
         let name = path.display().to_string();
         match file::open(path).and_then(bounded) {
-            Ok(bytes) => read(&bytes, Some(&name), by),
+            Ok(bytes) => read(&bytes, Some(&name), by, purpose),
             Err(error) => Err(Report::unreadable(&name, format!("cannot be read: {error}"))),
         }
     }
@@ -43,9 +52,9 @@ impl Loaded {
     ///
     /// # Errors
     /// As for a file.
-    pub fn from_reader(name: &str, reader: impl Read, by: &Overrides) -> Result<Self, Report> {
+    pub fn from_reader(name: &str, reader: impl Read, by: &Overrides, purpose: Purpose) -> Result<Self, Report> {
         match bounded(reader) {
-            Ok(bytes) => read(&bytes, Some(name), by),
+            Ok(bytes) => read(&bytes, Some(name), by, purpose),
             Err(error) => Err(Report::unreadable(name, format!("cannot be read: {error}"))),
         }
     }
@@ -57,7 +66,7 @@ impl Config {
     /// # Errors
     /// All faults of the text at once; after a syntax error, those before it and the error itself.
     pub fn parse(text: &str) -> Result<Self, Report> {
-        read(text.as_bytes(), None, &Overrides::default()).map(|loaded| loaded.config)
+        read(text.as_bytes(), None, &Overrides::default(), Purpose::Serve).map(|loaded| loaded.config)
     }
 
     /// The format of the file as JSON Schema, draft 7: its keys, and the values of each.
@@ -82,8 +91,11 @@ fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn read(bytes: &[u8], file: Option<&str>, by: &Overrides) -> Result<Loaded, Report> {
-    let findings = Findings::default();
+fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> Result<Loaded, Report> {
+    let findings = Findings::with_dispensable(match purpose {
+        Purpose::Serve => Severity::Warning,
+        Purpose::Check => Severity::Error,
+    });
     let tree = text(bytes, &findings).and_then(|text| tree::read(text, &findings));
     let config = tree.as_ref().and_then(|tree| {
         let top = Field::root(tree, &findings);

@@ -65,6 +65,12 @@ impl<'a> Field<'a> {
         self.report(Severity::Warning, reason);
     }
 
+    /// Reports a fault that `check` refuses the configuration for, and that a process may live with, such as a file that is
+    /// not there yet.
+    pub(super) fn dispensable_fault(&self, reason: impl Into<String>) {
+        self.report(self.findings.dispensable(), reason);
+    }
+
     /// Reports what the author of the configuration may want to know. It is accepted.
     pub(super) fn note(&self, reason: impl Into<String>) {
         self.report(Severity::Note, reason);
@@ -115,7 +121,7 @@ impl<'a> Field<'a> {
     /// Its text, read as `form`; `None` after a fault.
     pub(super) fn parse<T, E: Display>(&self, form: &Form<T, E>) -> Option<T> {
         match &self.source {
-            Source::File(Value::Text(scalar)) => scalar.read(form).map_err(|reason| self.fault(reason)).ok(),
+            Source::File(Value::Text(scalar)) => self.read(scalar, form).map_err(|reason| self.fault(reason)).ok(),
             Source::File(Value::Null | Value::List(_) | Value::Map(_)) => {
                 self.fault_of_kind("a single value");
                 None
@@ -124,6 +130,23 @@ impl<'a> Field<'a> {
                 shape.single(form.schema);
                 None
             }
+        }
+    }
+
+    /// What `form` makes of a scalar, or why it is a fault, and what was probably meant.
+    fn read<T, E: Display>(&self, scalar: &Scalar, form: &Form<T, E>) -> Result<T, String> {
+        let value = values::read(&scalar.text, form.parse).map_err(|reason| {
+            let accepts = |text: &str| (form.parse)(text).is_ok();
+            reason + &self.meant(|| suggest::value(&scalar.text, form.schema, accepts))
+        })?;
+        form.schema.misread(scalar).map_or(Ok(value), Err)
+    }
+
+    /// The suggestion for a fault. A file of 1 MiB may have 75,000 faults, and the comparisons for them take seconds.
+    fn meant(&self, suggestion: impl FnOnce() -> String) -> String {
+        match self.findings.faults() {
+            0..MOST_SUGGESTIONS => suggestion(),
+            _ => String::new(),
         }
     }
 
@@ -288,27 +311,13 @@ impl<'a> Section<'a> {
             };
             if !self.known.contains(&entry.key.as_str()) {
                 let known = self.known.join(", ");
-                key.fault(match suggest::key(&entry.key, &self.known).as_str() {
+                key.fault(match key.meant(|| suggest::key(&entry.key, &self.known)).as_str() {
                     "" => format!("unknown key; known here: {known}"),
                     meant => format!("unknown key{meant} Known here: {known}"),
                 });
             } else if let Some(line) = first_lines.insert(entry.key.as_str(), entry.position.line) {
                 key.fault(format!("duplicate key; it is on line {line} too"));
             }
-        }
-    }
-}
-
-impl Scalar {
-    /// What `form` makes of it, or why it is a fault, and what was probably meant.
-    fn read<T, E: Display>(&self, form: &Form<T, E>) -> Result<T, String> {
-        let value = values::read(&self.text, form.parse).map_err(|reason| {
-            let accepts = |text: &str| (form.parse)(text).is_ok();
-            reason + &suggest::value(&self.text, form.schema, accepts)
-        })?;
-        match form.schema.misread(self) {
-            Some(reason) => Err(reason),
-            None => Ok(value),
         }
     }
 }
@@ -346,3 +355,6 @@ fn joined(path: &str, name: &str) -> String {
         path => format!("{path}.{name}"),
     }
 }
+
+/// The number of faults from which on there are no suggestions.
+const MOST_SUGGESTIONS: usize = 1_000;

@@ -236,7 +236,7 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all() {
     let path = directory.path().join("switchboard.yaml");
     let loaded = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        let loaded = Loaded::from_file(Some(&path), &Overrides::default());
+        let loaded = Loaded::from_file(Some(&path), &Overrides::default(), Purpose::Serve);
         let reason = |report: Report| report.to_string().replace(path.to_str().unwrap(), "FILE");
         loaded.map(|loaded| loaded.config).map_err(reason)
     };
@@ -253,7 +253,7 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all() {
     assert_eq!(loaded(&largest), Err("FILE:1:1: error: larger than 1 MiB".to_owned()));
 
     let unreadable = |path: &std::path::Path| {
-        let report = Loaded::from_file(Some(path), &Overrides::default()).unwrap_err();
+        let report = Loaded::from_file(Some(path), &Overrides::default(), Purpose::Serve).unwrap_err();
         assert_eq!(report.iter().next().unwrap().position, None);
         report.to_string()
     };

@@ -1,8 +1,10 @@
 //! The section `allowlist.kubernetes`: the cluster whose Services are targets.
 
+use std::path::{Path, PathBuf};
+
 use crate::config::form::{BOOLEAN, BRIEF, DOMAIN, Form, NETWORK, PATH, PORT, Schema};
 use crate::config::section::Section;
-use crate::kubernetes::{Options, selector as label_selector};
+use crate::kubernetes::{Options, files, selector as label_selector};
 use crate::values::domain;
 
 /// Reads the section; `None` unless it is enabled. The other keys are checked in either case.
@@ -11,8 +13,9 @@ use crate::values::domain;
 pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Options> {
     let default = Options::default();
     let enabled = section.value("enabled", &BOOLEAN).unwrap_or_default();
+    let judge = |judge: Judge| enabled.then_some(judge);
     let options = Options {
-        kubeconfig: section.value("kubeconfig", &PATH),
+        kubeconfig: file(section, "kubeconfig", judge(files::kubeconfig_fault)),
         namespaces: section.list("namespaces", &NAMESPACE),
         namespace_selector: section.value("namespace_selector", &SELECTOR),
         selector: section.value("selector", &SELECTOR).unwrap_or(default.selector),
@@ -31,10 +34,23 @@ pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Opt
         keeps_removed: section
             .value("on_removal", &ON_REMOVAL)
             .unwrap_or(default.keeps_removed),
-        snapshot_file: section.value("snapshot_file", &PATH),
+        snapshot_file: file(section, "snapshot_file", judge(files::snapshot_fault)),
         knows_clients,
     };
     enabled.then_some(options)
+}
+
+/// Finds the reason why this host has no such file.
+type Judge = fn(&Path) -> Option<String>;
+
+/// Reads the path of a file, and judges it.
+fn file(section: &mut Section<'_>, name: &'static str, judge: Option<Judge>) -> Option<PathBuf> {
+    let field = section.field(name)?;
+    let path = field.parse(&PATH)?;
+    if let Some(reason) = judge.and_then(|judge| judge(&path)) {
+        field.dispensable_fault(reason);
+    }
+    Some(path)
 }
 
 const NAMESPACE: Form<Box<str>> = Form {

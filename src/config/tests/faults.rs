@@ -526,3 +526,12 @@ fn a_missing_file_hides_no_other_fault_and_is_hidden_by_none() {
     );
     assert!(no_client.contains("line 3: allowlist.static[0].allowed_clients: no client has a certificate"));
 }
+
+#[test]
+fn a_file_of_many_faults_has_suggestions_for_the_first_ones() {
+    let item = "    - {nam: a, addresses: []}\n";
+    let said = faults(&format!("allowlist:\n  static:\n{}", item.repeat(1_000)));
+    assert_eq!(said.matches("nam: unknown key").count(), 1_000);
+    let suggested = said.matches("did you mean `name`?").count();
+    assert!((300..400).contains(&suggested), "{suggested}");
+}

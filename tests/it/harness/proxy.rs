@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use switchboard::app::{App, Command};
-use switchboard::config::{Loaded, Overrides, Report};
+use switchboard::config::{Loaded, Overrides, Purpose, Report};
 use switchboard::drain::Drained;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -83,5 +83,10 @@ impl Ports for Proxy {
 }
 
 fn configuration(settings: &str) -> Result<Loaded, Report> {
-    Loaded::from_reader("settings", on_free_ports(settings).as_bytes(), &Overrides::default())
+    Loaded::from_reader(
+        "settings",
+        on_free_ports(settings).as_bytes(),
+        &Overrides::default(),
+        Purpose::Serve,
+    )
 }

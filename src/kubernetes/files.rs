@@ -1,0 +1,126 @@
+//! Judges the files of the settings before they are used: a kubeconfig without which no API server is found, and a snapshot
+//! that could never be written.
+
+use std::fs;
+use std::path::Path;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use kube::Config;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use crate::text::chain;
+
+/// The reason why this kubeconfig file leads to no API server. The server is not asked.
+pub(crate) fn kubeconfig_fault(path: &Path) -> Option<String> {
+    match fs::metadata(path) {
+        Err(error) => return Some(format!("cannot be read: {error}")),
+        // A FIFO would be waited for.
+        Ok(file) if !file.is_file() => return Some("is not a regular file".to_owned()),
+        Ok(_) => {}
+    }
+    let config = Kubeconfig::read_from(path).and_then(selected);
+    config.err().map(|error| match error {
+        // Its message may quote a token.
+        KubeconfigError::Parse(_) => "is not a kubeconfig".to_owned(),
+        error => format!("is not a usable kubeconfig: {}", chain(&error)),
+    })
+}
+
+/// Takes the current context, its cluster and the files that it names, as a connection to the API server does.
+fn selected(file: Kubeconfig) -> Result<(), KubeconfigError> {
+    let options = KubeConfigOptions::default();
+    let config = pin!(Config::from_custom_kubeconfig(file, &options));
+    match config.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(config) => config.map(drop),
+        // It waits for nothing, up to now. If it did, the API server would tell.
+        Poll::Pending => Ok(()),
+    }
+}
+
+/// The reason why no snapshot can be written at this path. Nothing is written to find out.
+pub(crate) fn snapshot_fault(path: &Path) -> Option<String> {
+    if path.is_dir() {
+        return Some("is a folder".to_owned());
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        Some(_) | None => Path::new("."),
+    };
+    // A snapshot is written beside the last one, and then takes its name: the folder alone decides. The dot is for one
+    // that is no folder. It is asked with the rights of this process, and not of its real user.
+    let may = Access::WRITE_OK | Access::EXEC_OK;
+    let error = accessat(CWD, folder.join("."), may, AtFlags::EACCESS).err()?;
+    Some(format!("cannot be written to {}: {error}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn kubeconfig() -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "here",
+            "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:6443"}}],
+            "users": [{"name": "u", "user": {"token": "s3cret"}}],
+            "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        })
+    }
+
+    #[test]
+    fn a_kubeconfig_leads_to_a_server_or_has_a_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kubeconfig");
+        let fault_of = |pointer: &str, value: Value| {
+            let mut file = kubeconfig();
+            *file.pointer_mut(pointer).unwrap() = value;
+            fs::write(&path, file.to_string()).unwrap();
+            kubeconfig_fault(&path)
+        };
+        assert_eq!(fault_of("/current-context", json!("here")), None);
+        for (pointer, value, told) in [
+            ("/current-context", json!("there"), "there"),
+            ("/current-context", json!(null), "current context"),
+            ("/contexts/0/context/cluster", json!("d"), "cluster of context"),
+            ("/clusters/0/cluster/server", json!(null), "cluster url"),
+            ("/clusters/0/cluster/server", json!("http://[::"), "cluster url"),
+            ("/contexts", json!("s3cret"), "is not a kubeconfig"),
+        ] {
+            let fault = fault_of(pointer, value.clone()).unwrap();
+            assert!(fault.contains(told) && !fault.contains("s3cret"), "{value}: {fault}");
+        }
+        let mut with_authority = kubeconfig();
+        with_authority["clusters"][0]["cluster"]["certificate-authority"] = json!("absent.pem");
+        fs::write(&path, with_authority.to_string()).unwrap();
+        assert!(kubeconfig_fault(&path).unwrap().contains("absent.pem"));
+        for (path, told) in [
+            (folder.path().join("absent"), "No such file"),
+            (folder.path().to_owned(), "not a regular file"),
+            ("/dev/zero".into(), "not a regular file"),
+        ] {
+            let fault = kubeconfig_fault(&path).unwrap();
+            assert!(fault.contains(told), "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_snapshot_needs_a_folder_that_can_be_written_and_leaves_nothing_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(snapshot_fault(&folder.path().join("snapshot")), None);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        let file = folder.path().join("file");
+        fs::write(&file, "old").unwrap();
+        assert_eq!(snapshot_fault(&file), None);
+        assert_eq!(fs::read(&file).unwrap(), b"old");
+        for (path, told) in [
+            (folder.path().to_owned(), "is a folder"),
+            (folder.path().join("absent/snapshot"), "No such file"),
+            (file.join("snapshot"), "Not a directory"),
+        ] {
+            let fault = snapshot_fault(&path).unwrap();
+            assert!(fault.contains(told), "{fault}");
+        }
+    }
+}
