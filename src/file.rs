@@ -41,8 +41,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     let found = with_flags(path, OFlags::PATH)?;
     demand_regular(&found.metadata()?)?;
     match File::open(format!("/proc/self/fd/{}", found.as_raw_fd())) {
-        // Without /proc.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        // Without a /proc that may be used; or a file that may not be read, which the next open says as well.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
             let file = with_flags(path, OFlags::NONBLOCK)?;
             demand_regular(&file.metadata()?)?;
             Ok(file)

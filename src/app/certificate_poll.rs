@@ -12,8 +12,8 @@ use crate::tunnel::Shared;
 
 /// Polls for as long as the process runs.
 pub(super) async fn watch(shared: Arc<Shared>) {
-    // Those that are true at the start are among the warnings of the configuration.
-    shared.tls.new_remarks();
+    // The warnings of the configuration have most of them; some have become true since it was read.
+    remark(&shared);
     let reading = Arc::new(());
     loop {
         sleep(shared.tls.poll()).await;
@@ -26,9 +26,7 @@ pub(super) async fn watch(shared: Arc<Shared>) {
         let poll = spawn_blocking(move || {
             let _reads = reads;
             report(&polled.tls.reload(), &polled);
-            for remark in polled.tls.new_remarks() {
-                warn!("{remark}");
-            }
+            remark(&polled);
         });
         match timeout(LONGEST_READ, poll).await {
             Ok(Ok(())) => {}
@@ -58,6 +56,13 @@ pub(super) fn report(reload: &Reload, shared: &Shared) {
             }
         }
         Reload::Postponed(reason) => warn!("{reason}: the certificates are read again at the next poll"),
+    }
+}
+
+/// Logs what has become true since the last time, such as that a certificate has expired.
+fn remark(shared: &Shared) {
+    for remark in shared.tls.new_remarks() {
+        warn!("{remark}");
     }
 }
 

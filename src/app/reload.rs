@@ -201,8 +201,6 @@ impl Reload {
                 shared.tunnels.set(caps.tunnels);
                 shared.total.set(new.limits.total, burst);
                 certificate_poll::report(&shared.tls.configure(new.tls.clone()), shared);
-                // They are among the warnings of the configuration.
-                shared.tls.new_remarks();
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;
