@@ -163,7 +163,7 @@ fn a_file_that_is_no_regular_file_is_not_waited_for() {
 }
 
 /// Files that are accepted, refused, or accepted with warnings; the corpus of the fuzzers adds what is no sense at all.
-const JUDGED: [&str; 22] = [
+const JUDGED: [&str; 24] = [
     "{}",
     "allowlist: {static: [{name: \"a:22\", addresses: [\"127.0.0.1:1\"]}]}",
     "allowlist: {static: [{name: \"a:22\", addresses: [\"127.0.0.1:1\"], allowed_clients: [x]}]}",
@@ -182,11 +182,43 @@ const JUDGED: [&str; 22] = [
     "tls: {certificates: [{cert: /no/such, key: /no/such}]}",
     "tls: {poll: 1s}",
     "allowlist: {kubernetes: {enabled: false, selector: \"\"}}",
+    "allowlist: {kubernetes: {enabled: true, selector: \"a in (b\"}}",
+    "listen: [\"127.0.0.1:0\", {address: \"127.0.0.1:0\", proxy_protocol: required}]",
     "listen: [\"127.0.0.1:0\", {address: \"127.0.0.1:0\", tls: required}]",
     "listen: {address: \"127.0.0.1:0\", proxy_protocol: required, trusted_proxies: [\"fd00::/8\"]}",
     "admin: [",
     "",
 ];
+
+#[test]
+fn files_of_a_cluster_that_are_missing_are_errors_of_check_and_warnings_of_serve() {
+    let directory = TempDir::new().unwrap();
+    let folder = directory.path().display();
+    let settings = Settings::new("");
+    for (setting, reason) in [
+        (
+            format!("kubeconfig: {folder}/absent"),
+            "kubeconfig: cannot be read: No such file",
+        ),
+        (
+            format!("snapshot_file: {folder}/absent/snapshot"),
+            "snapshot_file: cannot be written to ",
+        ),
+    ] {
+        settings.write(&format!(
+            "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nallowlist: {{kubernetes: {{enabled: true, {setting}}}}}\n"
+        ));
+        let (status, _, stderr) = run(switchboard(&["check", settings.path()]));
+        assert_eq!(status, 2, "{stderr}");
+        let told = format!("error: allowlist.kubernetes.{reason}");
+        assert!(stderr.contains(&told) && stderr.lines().count() == 1, "{stderr}");
+        let mut served = Process::spawn(switchboard(&["serve", "--config", settings.path()]));
+        let warned = served.stderr.find(&format!("warning: allowlist.kubernetes.{reason}"));
+        assert!(warned.contains(" WARN "), "{warned}");
+        served.stderr.find("admin port ");
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
 
 #[test]
 fn check_and_serve_agree_on_every_file() {

@@ -3,8 +3,8 @@
 use super::*;
 
 /// All findings of a text, under these flags.
-fn said(text: &str, by: Overrides) -> String {
-    match Loaded::from_reader("f", text.as_bytes(), &by, Purpose::Serve) {
+fn said(text: &str, by: &Overrides) -> String {
+    match Loaded::from_reader("f", text.as_bytes(), by, Purpose::Serve) {
         Ok(loaded) => loaded.report.to_string(),
         Err(report) => format!("refused: {report}"),
     }
@@ -35,17 +35,17 @@ fn a_configuration_without_a_target_is_warned_of() {
         ("\nallowlist: {kubernetes: {enabled: false}}", "2:1: warning: allowlist"),
     ] {
         assert_eq!(
-            said(text, Overrides::default()),
+            said(text, &Overrides::default()),
             format!("f:{position}: {NO_TARGET}"),
             "{text}"
         );
     }
-    assert_eq!(said(&with_a_target(""), Overrides::default()), "");
+    assert_eq!(said(&with_a_target(""), &Overrides::default()), "");
     assert_eq!(
-        said("allowlist: {kubernetes: {enabled: true}}", Overrides::default()),
+        said("allowlist: {kubernetes: {enabled: true}}", &Overrides::default()),
         ""
     );
-    assert_eq!(said("{}", flags(&[], &["a:1=1.1.1.1:1"])), "");
+    assert_eq!(said("{}", &flags(&[], &["a:1=1.1.1.1:1"])), "");
     let without_a_file = Loaded::from_file(None, &Overrides::default(), Purpose::Serve).unwrap();
     assert_eq!(
         without_a_file.report.to_string(),
@@ -58,7 +58,7 @@ fn ports_that_trust_no_possible_neighbour_are_warned_of() {
     let listen = |address: &str, trusted: &str| {
         let port =
             format!("listen: {{address: \"{address}\", proxy_protocol: required, trusted_proxies: [{trusted}]}}");
-        said(&with_a_target(&port), Overrides::default())
+        said(&with_a_target(&port), &Overrides::default())
     };
     for (address, trusted, is_warned_of) in [
         ("0.0.0.0:1", "\"fd00::/8\"", true),
@@ -74,7 +74,7 @@ fn ports_that_trust_no_possible_neighbour_are_warned_of() {
     }
     // Another port lets clients in.
     let two = "listen: [{address: 0.0.0.0:1, proxy_protocol: required, trusted_proxies: [\"fd00::/8\"]}, 0.0.0.0:2]";
-    assert_eq!(said(&with_a_target(two), Overrides::default()), "");
+    assert_eq!(said(&with_a_target(two), &Overrides::default()), "");
 }
 
 #[test]
@@ -106,10 +106,10 @@ fn flags_are_checked_beside_the_file() {
             "--admin: 0.0.0.0:1 is taken by 127.0.0.1:1 of `listen`",
         ),
     ] {
-        assert_eq!(said(&file, by), format!("refused: f: error: {fault}"));
+        assert_eq!(said(&file, &by), format!("refused: f: error: {fault}"));
     }
-    assert_eq!(said(&file, flags(&["0.0.0.0:1", "[::]:1"], &[])), "");
-    assert_eq!(said(&file, admin("127.0.0.1:3")), "");
+    assert_eq!(said(&file, &flags(&["0.0.0.0:1", "[::]:1"], &[])), "");
+    assert_eq!(said(&file, &admin("127.0.0.1:3")), "");
 }
 
 /// Built by hand: a file with `tls` needs certificates.
@@ -129,7 +129,7 @@ fn ports_of_flags_have_no_tls_so_that_no_client_has_a_certificate() {
 
 #[test]
 fn a_faulty_configuration_has_no_warnings_of_the_whole() {
-    let said = said("drain: {delay: soon}", Overrides::default());
+    let said = said("drain: {delay: soon}", &Overrides::default());
     assert!(said.starts_with("refused: f:1:16: error: drain.delay: "), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
 }
