@@ -153,7 +153,8 @@ impl Target {
     /// The rates of all of its tunnels together.
     pub fn shared(&self) -> &Budgets {
         let make = |limits: &TargetLimits| Box::new(Budgets::new(limits.shared, limits.tunnel.burst));
-        &**self.made(&self.shared, make)
+        let shared = self.made(&self.shared, make);
+        shared
     }
 
     /// The longest life of a tunnel that begins now; `None` is unlimited.

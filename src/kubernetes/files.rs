@@ -21,11 +21,12 @@ pub(crate) fn kubeconfig_fault(path: &Path) -> Option<String> {
         Ok(_) => {}
     }
     let config = Kubeconfig::read_from(path).and_then(selected);
-    config.err().map(|error| match error {
-        // Its message may quote a token.
-        KubeconfigError::Parse(_) => "is not a kubeconfig".to_owned(),
-        error => format!("is not a usable kubeconfig: {}", chain(&error)),
-    })
+    let error = config.err()?;
+    // The message of the parser may quote a token.
+    if matches!(error, KubeconfigError::Parse(_)) {
+        return Some("is not a kubeconfig".to_owned());
+    }
+    Some(format!("is not a usable kubeconfig: {}", chain(&error)))
 }
 
 /// Takes the current context, its cluster and the files that it names, as a connection to the API server does.

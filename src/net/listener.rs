@@ -332,7 +332,7 @@ mod tests {
         };
         let alone = Options {
             reuse_port: false,
-            ..there.clone()
+            ..there
         };
         assert_eq!(bind(&alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         let second = bind(&there).unwrap();

@@ -192,6 +192,36 @@ const JUDGED: [&str; 25] = [
 ];
 
 #[test]
+fn files_of_a_cluster_that_are_missing_are_errors_of_check_and_warnings_of_serve() {
+    let directory = TempDir::new().unwrap();
+    let folder = directory.path().display();
+    let settings = Settings::new("");
+    for (setting, reason) in [
+        (
+            format!("kubeconfig: {folder}/absent"),
+            "kubeconfig: cannot be read: No such file",
+        ),
+        (
+            format!("snapshot_file: {folder}/absent/snapshot"),
+            "snapshot_file: cannot be written to ",
+        ),
+    ] {
+        settings.write(&format!(
+            "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nallowlist: {{kubernetes: {{enabled: true, {setting}}}}}\n"
+        ));
+        let (status, _, stderr) = run(switchboard(&["check", settings.path()]));
+        assert_eq!(status, 2, "{stderr}");
+        let told = format!("error: allowlist.kubernetes.{reason}");
+        assert!(stderr.contains(&told) && stderr.lines().count() == 1, "{stderr}");
+        let mut served = Process::spawn(switchboard(&["serve", "--config", settings.path()]));
+        let warned = served.stderr.find(&format!("warning: allowlist.kubernetes.{reason}"));
+        assert!(warned.contains(" WARN "), "{warned}");
+        served.stderr.find("admin port ");
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn check_and_serve_agree_on_every_file() {
     let corpus = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/config")).unwrap();
     let corpus = corpus.map(|entry| fs::read(entry.unwrap().path()).unwrap());

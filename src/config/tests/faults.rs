@@ -133,6 +133,32 @@ fn the_settings_of_a_cluster_are_checked_even_if_it_is_disabled() {
 }
 
 #[test]
+fn a_port_at_any_ipv6_address_takes_ipv4_too() {
+    assert_faults(&[
+        (
+            "listen:\n  - 1.1.1.1:1\n  - \"[::]:1\"\n",
+            "line 3: listen[1]: [::]:1 (`[::]` takes IPv4, too) is taken by 1.1.1.1:1 on line 2",
+        ),
+        (
+            "listen:\n  - \"[::]:1\"\n  - 1.1.1.1:1\n",
+            "line 3: listen[1]: 1.1.1.1:1 (`[::]` takes IPv4, too) is taken by [::]:1 on line 2",
+        ),
+        (
+            "listen:\n  - 1.1.1.1:1\n  - \"[::ffff:1.1.1.1]:1\"\n",
+            "line 3: listen[1]: [::ffff:1.1.1.1]:1 is taken by 1.1.1.1:1 on line 2",
+        ),
+        (
+            "listen: \"[::]:1\"\nadmin: 127.0.0.1:1",
+            "line 2: admin: 127.0.0.1:1 (`[::]` takes IPv4, too) is taken by [::]:1 of `listen`",
+        ),
+        (
+            "listen: 0.0.0.0:1\nadmin: \"[::]:1\"",
+            "line 2: admin: [::]:1 (`[::]` takes IPv4, too) is taken by 0.0.0.0:1 of `listen`",
+        ),
+    ]);
+}
+
+#[test]
 fn addresses_to_listen_on_are_checked() {
     assert_faults(&[
         ("listen: []", "line 1: listen: at least one address is needed"),
@@ -177,26 +203,6 @@ fn addresses_to_listen_on_are_checked() {
         (
             "listen:\n  - 1.1.1.1:1\n  - {address: 0.0.0.0:1, reuse_port: true}\n",
             "line 3: listen[1].address: 0.0.0.0:1 is taken by 1.1.1.1:1 on line 2",
-        ),
-        (
-            "listen:\n  - 1.1.1.1:1\n  - \"[::]:1\"\n",
-            "line 3: listen[1]: [::]:1 (`[::]` takes IPv4, too) is taken by 1.1.1.1:1 on line 2",
-        ),
-        (
-            "listen:\n  - \"[::]:1\"\n  - 1.1.1.1:1\n",
-            "line 3: listen[1]: 1.1.1.1:1 (`[::]` takes IPv4, too) is taken by [::]:1 on line 2",
-        ),
-        (
-            "listen:\n  - 1.1.1.1:1\n  - \"[::ffff:1.1.1.1]:1\"\n",
-            "line 3: listen[1]: [::ffff:1.1.1.1]:1 is taken by 1.1.1.1:1 on line 2",
-        ),
-        (
-            "listen: \"[::]:1\"\nadmin: 127.0.0.1:1",
-            "line 2: admin: 127.0.0.1:1 (`[::]` takes IPv4, too) is taken by [::]:1 of `listen`",
-        ),
-        (
-            "listen: 0.0.0.0:1\nadmin: \"[::]:1\"",
-            "line 2: admin: [::]:1 (`[::]` takes IPv4, too) is taken by 0.0.0.0:1 of `listen`",
         ),
     ]);
     for sound in [

@@ -271,7 +271,7 @@ mod tests {
         fn packed_slices_are_those_that_were_put(
             history in prop::collection::vec(("[a-d]{1,2}", prop::option::of(slices())), 0..12)
         ) {
-            let (mut packed, mut plain) = (Slices::default(), BTreeMap::new());
+            let (mut packed, mut plain) = (Slices::default(), BTreeMap::<Box<str>, Slice>::new());
             for (name, slice) in history {
                 match slice {
                     Some(slice) => {
@@ -282,7 +282,7 @@ mod tests {
                 }
                 prop_assert_eq!(packed.is_empty(), plain.is_empty());
             }
-            prop_assert!(packed.names().eq(plain.keys().map(|name: &Box<str>| &**name)));
+            prop_assert!(packed.names().eq(plain.keys().map(AsRef::<str>::as_ref)));
             prop_assert!(packed.unpack("svc").eq(plain));
         }
     }
