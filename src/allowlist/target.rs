@@ -153,8 +153,7 @@ impl Target {
     /// The rates of all of its tunnels together.
     pub fn shared(&self) -> &Budgets {
         let make = |limits: &TargetLimits| Box::new(Budgets::new(limits.shared, limits.tunnel.burst));
-        let shared = self.made(&self.shared, make);
-        shared
+        self.made::<Box<Budgets>>(&self.shared, make)
     }
 
     /// The longest life of a tunnel that begins now; `None` is unlimited.
