@@ -1,6 +1,7 @@
 //! The command line: `serve`, `check`, `connect` and `drain`.
 
 use std::error::Error;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,13 +9,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::TypedValueParser;
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Arg, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchboard::allowlist::StaticTarget;
 use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::app::logging::{self, Logging, ParseError};
 use switchboard::app::{App, Command, LoadConfig, StartError, threads};
-use switchboard::client::{self, Identity, ProxyUrl, Trust};
+use switchboard::client::{self, Identity, ProxyUrl, ProxyUrlError, Trust};
 use switchboard::config::{Config, LoadError, Overrides};
 use switchboard::drain::Drained;
 use tokio::runtime;
@@ -80,7 +83,13 @@ struct Drain {
 #[derive(Args)]
 struct Connect {
     /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it requires credentials
-    #[arg(long, env = "SWITCHBOARD_PROXY", value_name = "URL", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "SWITCHBOARD_PROXY",
+        value_name = "URL",
+        hide_env_values = true,
+        value_parser = SecretUrl
+    )]
     proxy: ProxyUrl,
     /// Trust the certificates of this PEM file instead of the system's for an https:// proxy
     #[arg(long, env = "SWITCHBOARD_CA", value_name = "FILE")]
@@ -100,6 +109,23 @@ struct Connect {
     /// The target to reach through the proxy
     #[arg(value_name = "HOST:PORT")]
     target: String,
+}
+
+/// The parser of the proxy's URL. clap's own would print a faulty one, with the password in it.
+#[derive(Clone)]
+struct SecretUrl;
+
+impl TypedValueParser for SecretUrl {
+    type Value = ProxyUrl;
+
+    fn parse_ref(&self, command: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<ProxyUrl, clap::Error> {
+        // No host is named in another encoding.
+        let parsed = value.to_str().map_or(Err(ProxyUrlError::BadHost), str::parse);
+        parsed.map_err(|fault| {
+            let message = format!("invalid value for '--proxy <URL>' or SWITCHBOARD_PROXY: {fault}");
+            clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
+        })
+    }
 }
 
 impl From<Connect> for client::Options {
@@ -162,7 +188,8 @@ impl From<LogFormat> for logging::Format {
 }
 
 fn main() -> ExitCode {
-    let result = match CommandLine::parse().task {
+    let commands = CommandLine::try_parse().unwrap_or_else(|error| conceal(error).exit());
+    let result = match commands.task {
         Task::Serve(options) => serve(options),
         Task::Check { schema: true, .. } => print_schema(),
         Task::Check { config, .. } => check(&config.unwrap_or_default()),
@@ -177,6 +204,23 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     })
+}
+
+/// The error of a command line without what may be a part of a proxy URL: a password with a space in it and without
+/// quotation marks becomes arguments of its own.
+fn conceal(error: clap::Error) -> clap::Error {
+    let stray = match error.get(ContextKind::InvalidArg) {
+        Some(clap::error::ContextValue::String(argument)) => !argument.starts_with('-'),
+        Some(_) | None => false,
+    };
+    let connects = std::env::args_os().nth(1).is_some_and(|task| task == "connect");
+    let is_shown = !error.use_stderr() || !connects || !(stray || error.render().to_string().contains('@'));
+    if is_shown {
+        return error;
+    }
+    let message =
+        "unexpected argument, which may be a part of a password and is not shown: is the URL in quotation marks?";
+    CommandLine::command().error(error.kind(), message)
 }
 
 fn is_usage(cause: &(dyn Error + 'static)) -> bool {
