@@ -14,6 +14,7 @@ use crate::authority::{Authority, AuthorityError};
 use crate::text::{chain, printable};
 
 mod connection;
+mod hangup;
 mod head;
 mod http1;
 mod http2;
@@ -61,7 +62,8 @@ pub struct Local<R, W> {
 /// Runs the tunnel between the process's own stdin and stdout, and reports a failure on stderr in one line.
 ///
 /// The exit code is 0 when the tunnel ended in order, and otherwise that of [`ClientError::exit_code`]. A read of stdin
-/// may still be pending on a thread that cannot be cancelled, so the caller must return from `main` or exit at once.
+/// may still be pending on a thread that cannot be cancelled, so the caller must return from `main` or exit at once. After a
+/// SIGHUP the tunnel has a second to end in order, and a failure is not reported: ssh has exited.
 /// From here on the process's stdout leads to `/dev/null`: the tunnel owns the real one.
 pub fn command(options: &Options) -> ExitCode {
     let mut local = match stdio::take_stdout() {
@@ -73,9 +75,10 @@ pub fn command(options: &Options) -> ExitCode {
         Err(error) => return report(&ClientError::Output(error)),
     };
     match run_to_the_end(options, &mut local) {
-        Ok(()) => ExitCode::SUCCESS,
+        Some(Ok(())) => ExitCode::SUCCESS,
         // `local` still holds stdout open: ssh exits when its ProxyCommand's stdout ends, reported or not.
-        Err(error) => report(&error),
+        Some(Err(error)) => report(&error),
+        None => ExitCode::FAILURE,
     }
 }
 
@@ -118,16 +121,17 @@ where
     }
 }
 
-fn run_to_the_end<R, W>(options: &Options, local: &mut Local<R, W>) -> Result<(), ClientError>
+fn run_to_the_end<R, W>(options: &Options, local: &mut Local<R, W>) -> Option<Result<(), ClientError>>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(ClientError::Runtime)?;
-    let ended = runtime.block_on(run(options, local));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return Some(Err(ClientError::Runtime(error))),
+    };
+    let ended = runtime.block_on(hangup::run_until_hung_up(run(options, local)));
     // Dropping the runtime would wait for a read of stdin that may never return.
     runtime.shutdown_background();
     ended
@@ -218,6 +222,9 @@ pub enum ClientError {
     /// The response head is over 16 KiB, or has over 128 fields.
     #[error("the head of the proxy's answer is too long")]
     LongAnswer,
+    /// Over 100 interim responses (1xx), or over 64 KiB of them, in front of the answer.
+    #[error("the proxy sends interim answers (1xx) without end")]
+    EndlessAnswer,
     /// The peer's answer is not HTTP.
     #[error("the proxy's answer is not HTTP: are the address and the port right?")]
     NotHttp,
@@ -241,6 +248,9 @@ pub enum ClientError {
     /// The proxy has broken the rules of HTTP/2.
     #[error("the proxy's HTTP/2 is faulty ({}; --http1.1 avoids it)", code(.0))]
     NotHttp2(#[source] h2::Error),
+    /// More HTTP/2 frames that carry nothing than any proxy needs.
+    #[error("the proxy floods the connection with HTTP/2 frames that carry nothing")]
+    Flood,
     /// stdin cannot be read.
     #[error("cannot read stdin")]
     Input(#[source] io::Error),

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::error::Error;
+use std::fmt::Display;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,10 @@ use switchboard::drain::Drained;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+
+mod proxy_argument;
+
+use proxy_argument::{SecretUrl, conceal};
 
 /// An SSH ingress for Kubernetes: CONNECT in, SSH servers behind an allowlist.
 #[derive(Parser)]
@@ -71,7 +76,13 @@ struct Drain {
 #[derive(Args)]
 struct Connect {
     /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it requires credentials
-    #[arg(long, env = "SWITCHBOARD_PROXY", value_name = "URL", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "SWITCHBOARD_PROXY",
+        value_name = "URL",
+        hide_env_values = true,
+        value_parser = SecretUrl
+    )]
     proxy: ProxyUrl,
     /// Trust the certificates of this PEM file instead of the system's for an https:// proxy
     #[arg(long, env = "SWITCHBOARD_CA", value_name = "FILE")]
@@ -186,7 +197,8 @@ impl From<Format> for logging::Format {
 }
 
 fn main() -> ExitCode {
-    let result = match CommandLine::parse().task {
+    let commands = CommandLine::try_parse().unwrap_or_else(|error| conceal(CommandLine::command(), error).exit());
+    let result = match commands.task {
         Task::Serve(options) => serve(options),
         Task::Check(Check { schema: true, .. }) => print_schema(),
         Task::Check(options) => check(options),
@@ -196,16 +208,21 @@ fn main() -> ExitCode {
     result.unwrap_or_else(|error| {
         if let Some(StartError::Config(report)) = error.downcast_ref() {
             // As `check` prints it, without a prefix: editors and terminals follow FILE:LINE:COLUMN.
-            eprintln!("{report}");
+            to_stderr(report);
             return ExitCode::from(USAGE);
         }
-        eprintln!("switchboard: {error:#}");
+        to_stderr(format_args!("switchboard: {error:#}"));
         if error.chain().any(<dyn Error>::is::<ParseError>) {
             ExitCode::from(USAGE)
         } else {
             ExitCode::FAILURE
         }
     })
+}
+
+/// Writes a line. A full disk or a reader that is gone changes no exit status: `eprintln!` would panic.
+fn to_stderr(line: impl Display) {
+    writeln!(std::io::stderr(), "{line}").unwrap_or_default();
 }
 
 fn serve(options: Serve) -> anyhow::Result<ExitCode> {
@@ -302,7 +319,7 @@ fn check(options: Check) -> anyhow::Result<ExitCode> {
     match options.format {
         Format::Json => writeln!(stdout, "{:#}", report.json())?,
         Format::Text => {
-            report.lines().for_each(|(_, line)| eprintln!("{line}"));
+            report.lines().for_each(|(_, line)| to_stderr(line));
             if is_ok {
                 let name = if is_stdin { STDIN.into() } else { file.to_string_lossy() };
                 writeln!(stdout, "{name}: ok")?;

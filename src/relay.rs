@@ -1,9 +1,10 @@
 //! Relays bytes both ways between the two transports of a tunnel, and returns how the tunnel ended.
 
-use std::future::{Future, pending};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::mem::take;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout};
@@ -16,7 +17,7 @@ use self::strategy::Strategy;
 pub use self::terms::{Bounds, Early, Engine, Options, Resources, Terms, Transports};
 use crate::cold::cold;
 use crate::direction::Direction;
-use crate::net::transport::{Reader, Transport, Writer};
+use crate::net::transport::{Cancelled, Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 
 mod copy;
@@ -31,25 +32,36 @@ mod yielder;
 ///
 /// An end of stream is passed on as one and leaves the other direction running. A reset is passed on as a reset, when
 /// the caller drops `transports`, which it does next; but a side that resets after it has finished has its end of stream
-/// passed on, and no reset. When `ending` or a timeout ends the tunnel, what was read is still written and both sides
-/// are closed.
+/// passed on, and no reset. When `ending` or a timeout ends the tunnel, what was read is still written, and a side whose
+/// bytes go no further than that is reset: what it has received is not all, and must not look like it.
 pub async fn relay<D: Transport>(
     transports: &mut Transports<D>,
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Close {
-    let (close, has_finished) = move_bytes(transports, terms, ending).await;
-    let_go(transports, close, has_finished).await;
+    let (close, ends) = move_bytes(transports, terms, ending).await;
+    let_go(transports, close, ends).await;
     close
 }
 
+/// The directions whose end of stream has been passed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// The client's.
+    pub upload: bool,
+    /// The target's.
+    pub download: bool,
+}
+
 /// Prepares both transports for their drop after a tunnel has ended like that: with a reset, or gently.
-///
-/// `has_finished` is whether the end of stream of the side that ended it had been passed on.
-pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, has_finished: bool) {
+pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, ends: Ends) {
     let Transports {
         downstream, upstream, ..
     } = transports;
+    let has_finished = match close.by {
+        Side::Client => ends.upload,
+        Side::Target | Side::Proxy => ends.download,
+    };
     match close.reason {
         Reason::Eof if has_finished => cold(downstream.sent()).await,
         Reason::Reset | Reason::Truncated | Reason::Io | Reason::Panic => match close.by {
@@ -60,18 +72,31 @@ pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, 
             Side::Client => refuse_record(downstream, upstream).await,
             Side::Target | Side::Proxy => refuse_record(upstream, downstream).await,
         },
-        Reason::Eof | Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked | Reason::NotSsh => {
+        Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked => {
+            cold(async { tokio::join!(part(upstream, ends.upload), part(downstream, ends.download)) }).await;
+        }
+        Reason::Eof | Reason::NotSsh => {
             cold(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
         }
     }
 }
 
-/// Relays until something ends it. Returns what, and whether the side that ended it had finished before.
+/// Parts with a side of a tunnel that the proxy ends. A side that has not received the end of the other's stream is reset: a
+/// FIN, an END_STREAM or a close_notify would make a download look complete that is not.
+async fn part(side: &mut impl Transport, has_its_end: bool) {
+    if has_its_end {
+        side.close_gently().await;
+    } else {
+        side.cut_off().await;
+    }
+}
+
+/// Relays until something ends it. Returns what, and the ends of stream before that.
 async fn move_bytes<D: Transport>(
     transports: &mut Transports<D>,
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
-) -> (Close, bool) {
+) -> (Close, Ends) {
     let early = &mut transports.early;
     let (from_client, to_client) = transports.downstream.split();
     let (from_target, to_target) = Transport::split(&mut transports.upstream);
@@ -97,11 +122,11 @@ async fn move_bytes<D: Transport>(
     ) {
         cold(write_in_flight(&mut upload, &mut download)).await;
     }
-    let has_finished = match close.by {
-        Side::Client => upload.has_finished(),
-        Side::Target | Side::Proxy => download.has_finished(),
+    let ends = Ends {
+        upload: upload.has_finished(),
+        download: download.has_finished(),
     };
-    (close, has_finished)
+    (close, ends)
 }
 
 /// Passes the failure of one transport on to the other.
@@ -166,15 +191,51 @@ async fn half_closed(
 ) -> Close {
     let half_closed = terms.options.half_closed;
     let longest = terms.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
-    tokio::select! {
+    let failure = tokio::select! {
         biased;
         finished = running.run() => match finished {
-            Ok(()) => Close { by: first, reason: Reason::Eof },
-            Err(failure) => failure.into(),
+            Ok(()) => return eof(first),
+            Err(failure) => failure,
         },
-        failure = ended.reader_failed() => failure.into(),
-        close = silence(terms.meter, Some(longest), Instant::now()) => close,
+        failure = ended.reader_failed() => failure,
+        close = silence(terms.meter, Some(longest), Instant::now()) => return close,
+    };
+    match first {
+        Side::Client => {
+            let is_over = cold(is_over_when_cancelled(running, ended, &failure)).await;
+            if is_over { eof(first) } else { failure.into() }
+        }
+        Side::Target | Side::Proxy if ended.has_sent_end() && Cancelled::is(&failure.error) => eof(first),
+        Side::Target | Side::Proxy => failure.into(),
     }
+}
+
+fn eof(first: Side) -> Close {
+    Close {
+        by: first,
+        reason: Reason::Eof,
+    }
+}
+
+/// Whether a tunnel whose client has finished, and then cancelled its stream, is over: its target ends without a further
+/// byte. A client that logs out does so, and a socket that is closed means the same.
+async fn is_over_when_cancelled(
+    download: &mut Pump<'_, impl Reader, impl Writer>,
+    upload: &mut Pump<'_, impl Reader, impl Writer>,
+    failure: &Failure,
+) -> bool {
+    if failure.by != Side::Client {
+        return false;
+    }
+    let is_cancelled = Cancelled::is(&failure.error) || {
+        // The error of a write does not say why there is nothing to write to any more.
+        let mut failed = pin!(upload.reader_failed());
+        poll_fn(|context| Poll::Ready(failed.as_mut().poll(context)))
+            .await
+            .map(|failure| Cancelled::is(&failure.error))
+            == Poll::Ready(true)
+    };
+    is_cancelled && timeout(LONGEST_FAREWELL, download.ends_here()).await == Ok(true)
 }
 
 impl From<Failure> for Close {
@@ -212,5 +273,7 @@ async fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) -> Cl
     }
 }
 
+/// How long a target has to end its stream behind that of a client that needs no more of it.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
 /// How long bytes that were already read have to be written when the proxy ends a tunnel.
 const LONGEST_FLUSH: Duration = Duration::from_secs(1);

@@ -22,14 +22,22 @@ pub(super) fn request(target: &str, authorization: Option<&str>) -> Vec<u8> {
 }
 
 /// Reads to the end of the final response head, at most 16 KiB. The caller bounds the time.
+///
+/// The interim responses in front of it are bounded, too: a flood of them would keep a processor busy until the deadline.
 pub(super) async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer, ClientError> {
     let mut buffer = Vec::with_capacity(MOST_HEAD);
+    let (mut interim, mut interim_bytes) = (0, 0);
     loop {
         while let Some((mut answer, length)) = parse(&buffer)? {
             buffer.drain(..length);
             if !answer.is_interim() {
                 answer.rest = buffer;
                 return Ok(answer);
+            }
+            interim += 1;
+            interim_bytes += length;
+            if interim > MOST_INTERIM || interim_bytes > MOST_INTERIM_BYTES {
+                return Err(ClientError::EndlessAnswer);
             }
         }
         if buffer.len() >= MOST_HEAD {
@@ -157,6 +165,10 @@ fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
 pub(super) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
 const MOST_HEAD: usize = 16 * 1024;
 const MOST_FIELDS: usize = 128;
+/// Interim responses in front of the answer: no proxy is known to send more than two.
+const MOST_INTERIM: usize = 100;
+/// Their bytes together: four heads.
+const MOST_INTERIM_BYTES: usize = 64 * 1024;
 /// The bytes of a body that are read for its first line.
 const MOST_BODY: usize = 1024;
 /// The time in which the text behind a refusal has to come.

@@ -10,10 +10,11 @@ use h2::client::{Builder, Connection, SendRequest};
 use http::{HeaderValue, Request, header};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::first_error::{FirstError, Recorded};
+use self::first_error::{FirstError, Flood, Recorded};
 use self::stream::{SharedInbox, Stream, stream_error};
 use super::head::{Answer, USER_AGENT};
 use super::{ClientError, Deadline, Local, Options, Step, relay, tls};
+use crate::connect::http2::frames::Credit;
 
 mod first_error;
 mod stream;
@@ -32,8 +33,9 @@ where
 {
     let request = request(options)?;
     let opened = deadline.bound(Step::Answer, async {
-        let (requests, mut driver) = Driver::begin(stream).await?;
-        match driver.run_during(ask(requests, request)).await {
+        let earned = Credit::default();
+        let (requests, mut driver) = Driver::begin(stream, earned.clone()).await?;
+        match driver.run_during(ask(requests, request, earned)).await {
             Ok((answer, stream)) => {
                 driver.inbox = Some(stream.inbox());
                 Ok((driver, answer, stream))
@@ -55,10 +57,14 @@ where
 }
 
 /// Sends the request and awaits its response head. From then on only the stream holds the connection.
-async fn ask(requests: SendRequest<Bytes>, request: Request<()>) -> Result<(Answer, Stream), h2::Error> {
+async fn ask(
+    requests: SendRequest<Bytes>,
+    request: Request<()>,
+    earned: Credit,
+) -> Result<(Answer, Stream), h2::Error> {
     let (response, send) = requests.ready().await?.send_request(request, false)?;
     let (head, receive) = response.await?.into_parts();
-    Ok((Answer::from_http2(&head), Stream::new(receive, send)))
+    Ok((Answer::from_http2(&head), Stream::new(receive, send, earned)))
 }
 
 /// A CONNECT, which has no `:scheme` and no `:path`.
@@ -90,8 +96,8 @@ struct Driver<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
-    async fn begin(stream: S) -> Result<(SendRequest<Bytes>, Self), ClientError> {
-        let (recorded, first_error) = Recorded::new(stream);
+    async fn begin(stream: S, earned: Credit) -> Result<(SendRequest<Bytes>, Self), ClientError> {
+        let (recorded, first_error) = Recorded::new(stream, earned);
         let begun = Builder::new()
             .enable_push(false)
             .initial_window_size(WINDOW)
@@ -178,6 +184,7 @@ fn explain(error: ClientError, connection: Option<h2::Error>, transport: Option<
     }
     match (connection, transport) {
         (Some(connection), _) if connection.reason().is_some() => http2_error(connection),
+        (_, Some(transport)) if transport.get_ref().is_some_and(|cause| cause.is::<Flood>()) => ClientError::Flood,
         (_, Some(transport)) => tls::explain(transport, ClientError::Lost),
         (_, None) => error,
     }

@@ -290,6 +290,50 @@ async fn a_head_in_single_bytes_after_interim_answers_opens_the_tunnel() {
     assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"early");
 }
 
+/// Sends these bytes again and again in place of an answer, until the client has left, and returns what it says.
+async fn flooded_by(bytes: &[u8]) -> String {
+    let proxy = Proxy::bind().await;
+    let session = Session::start(proxy.http());
+    let mut stream = proxy.answer(b"").await;
+    // The sockets hold some MiB more than the client takes.
+    let mut sent = 0;
+    while stream.write_all(bytes).await.is_ok() {
+        sent += bytes.len();
+        assert!(sent < 64 << 20, "the client has taken {sent} bytes");
+    }
+    session.failure().await
+}
+
+#[tokio::test]
+async fn interim_answers_without_end_are_an_error_by_number_and_by_bytes() {
+    let endless = "the proxy sends interim answers (1xx) without end";
+    for head in [
+        "HTTP/1.1 100\r\n\r\n".to_owned(),
+        "HTTP/1.1 103 Early Hints\r\nLink: </>; rel=preload\r\n\r\n".to_owned(),
+        format!("HTTP/1.1 199 x\r\nX: {}\r\n\r\n", "y".repeat(10_000)),
+    ] {
+        assert_eq!(flooded_by(head.repeat(100_000 / head.len()).as_bytes()).await, endless);
+    }
+    // Without an end of the head it is one that is too long.
+    let line = flooded_by("HTTP/1.1 100 Continue\r\n".as_bytes()).await;
+    assert!(line.contains("is not HTTP") || line.contains("too long"), "{line}");
+}
+
+#[tokio::test]
+async fn a_hundred_interim_answers_are_skipped_and_one_more_is_not() {
+    for (interim, opens) in [(100, true), (101, false)] {
+        let proxy = Proxy::bind().await;
+        let mut session = Session::start(proxy.http());
+        let head = [&b"HTTP/1.1 102 Processing\r\n\r\n".repeat(interim), ACCEPT, b"hello"].concat();
+        let _stream = proxy.answer(&head).await;
+        if opens {
+            assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");
+        } else {
+            assert!(matches!(session.end().await, Err(ClientError::EndlessAnswer)));
+        }
+    }
+}
+
 #[tokio::test]
 async fn bytes_that_are_no_answer_are_reported_by_name() {
     for (answer, expected) in [

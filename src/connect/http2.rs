@@ -26,7 +26,7 @@ use crate::net::transport::Transport;
 use crate::outcome::{Malformed, Refusal};
 
 mod connection;
-mod frames;
+pub(crate) mod frames;
 pub(crate) mod inbox;
 mod local_waker;
 mod outgoing;
@@ -279,10 +279,11 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         self.phase = Phase::Closing(linger(drain));
     }
 
-    /// The refusal of a connection that has closed. After a request only a flood is one.
+    /// The refusal of a connection that has closed. After a request only a flood is one, and what breaks RFC 9113: a field
+    /// name in upper case, which ends its connection, was a request, too.
     fn verdict(&self, error: Option<&h2::Error>) -> Result<(), Refusal> {
         let refusal = error.map_or(Refusal::NoRequest, refusal_of);
-        if self.requests == 0 || refusal == Refusal::Flood {
+        if self.requests == 0 || matches!(refusal, Refusal::Flood | Refusal::Malformed(_)) {
             return Err(refusal);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The options of every TCP socket, and the two ways to close one: gently, or with a reset.
+//! The options of every TCP socket, and the ways to close one: gently, with a reset at once, or with one behind the last byte.
 
 use std::io;
 use std::net::Shutdown;
@@ -66,6 +66,29 @@ pub(crate) async fn close_gently(stream: &TcpStream) {
         // The socket is dropped next, whatever ended the wait.
         timeout(LINGER, discard(stream)).await.ok();
     }
+}
+
+/// Sends what was written, within bounds of time, and a reset behind it.
+///
+/// A reset discards what the kernel has not sent. What has been sent stays with the peer, whose kernel returns it in front
+/// of the reset.
+pub(crate) async fn cut_off(stream: &TcpStream) {
+    // The socket is reset next, whatever ended the wait.
+    timeout(LINGER, sent(stream)).await.ok();
+    reset_on_drop(stream);
+    // At once, by a connect to no address (tcp(7), connect(2)): the drop may have to wait for the tunnel's other side. If it
+    // fails, the drop resets.
+    rustix::net::connect_unspec(stream).ok();
+}
+
+/// Completes when the kernel has sent all that was written.
+///
+/// With a TCP_NOTSENT_LOWAT of one byte a socket counts as writable when no byte is unsent (tcp(7)). A descriptor of its own
+/// is asked, as that of the stream remembers to have been writable before.
+async fn sent(stream: &TcpStream) -> io::Result<()> {
+    SockRef::from(stream).set_tcp_notsent_lowat(1)?;
+    let asked = TcpStream::from_std(stream.as_fd().try_clone_to_owned()?.into())?;
+    asked.writable().await
 }
 
 /// Completes when the peer resets the connection or the kernel gives it up, without reading from it.

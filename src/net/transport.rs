@@ -36,6 +36,12 @@ pub trait Transport: Send {
     /// Makes the drop send a reset, and discard what is not sent yet.
     fn reset_on_drop(&mut self);
 
+    /// Sends what was written, within bounds of time, and a reset behind it: what the peer has received is not all, and must
+    /// not look like it.
+    ///
+    /// The caller drops the transport next.
+    fn cut_off(&mut self) -> impl Future<Output = ()> + Send;
+
     /// Completes when all that was written, and the end of stream behind it, has been handed to the kernel, or is given
     /// up: a transport that queues nothing above the kernel has nothing to wait for.
     fn sent(&mut self) -> impl Future<Output = ()> + Send {
@@ -46,6 +52,26 @@ pub trait Transport: Send {
     ///
     /// The caller drops the transport next.
     fn close_gently(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// The error of a peer that has cancelled its stream, as it needs no more of it. For a peer that has finished, or that has
+/// received the end, it is no failure.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the peer needs no more of the stream")]
+pub struct Cancelled;
+
+impl Cancelled {
+    /// Whether that error is one.
+    pub fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|cause| cause.is::<Self>())
+    }
+}
+
+/// Until it is asked about, a cancelled stream is one that was reset.
+impl From<Cancelled> for io::Error {
+    fn from(cancelled: Cancelled) -> Self {
+        Self::new(io::ErrorKind::ConnectionReset, cancelled)
+    }
 }
 
 /// How a relay moves bulk between a transport and a socket. Small messages are copied, whatever the transport.
@@ -119,6 +145,12 @@ pub trait Writer: Send {
     /// As a write.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
+    /// Completes when the end of stream, and all in front of it, has been handed to the kernel, or never will be. To be
+    /// polled behind a shutdown only.
+    fn poll_end_sent(&mut self, _context: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
     /// The socket, if the tunnel's bytes go into it as they are.
     fn socket(&self) -> Option<&TcpStream> {
         None
@@ -164,6 +196,10 @@ impl Transport for TcpStream {
 
     fn reset_on_drop(&mut self) {
         socket::reset_on_drop(self);
+    }
+
+    async fn cut_off(&mut self) {
+        socket::cut_off(self).await;
     }
 
     async fn close_gently(&mut self) {

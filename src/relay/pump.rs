@@ -1,6 +1,6 @@
 //! Moves one direction of a relay: waits for its limits, reads, writes all of it, until the end of stream.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use std::{io, mem};
@@ -30,6 +30,7 @@ pub(super) struct Pump<'a, R, W> {
     /// Bytes moved since other tunnels were last let run.
     since_yield: usize,
     has_finished: bool,
+    has_sent_end: bool,
 }
 
 /// Which side of a tunnel failed, and how.
@@ -68,6 +69,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             in_flight: InFlight::Nothing,
             since_yield: 0,
             has_finished: false,
+            has_sent_end: false,
         }
     }
 
@@ -81,12 +83,39 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         self
     }
 
-    /// Completes when the sending side fails, without reading from it.
+    /// Completes when the sending side, which has finished, fails, without reading from it. Notes meanwhile when its end of
+    /// stream has been sent.
     pub(super) async fn reader_failed(&mut self) -> Failure {
-        Failure {
-            by: self.sender(),
-            error: self.halves.reader.failed().await,
+        let by = self.sender();
+        let Halves { reader, writer } = &mut self.halves;
+        let sent = async {
+            poll_fn(|context| writer.poll_end_sent(context)).await;
+            self.has_sent_end = true;
+            pending().await
+        };
+        let error = tokio::select! {
+            error = reader.failed() => error,
+            error = sent => error,
+        };
+        Failure { by, error }
+    }
+
+    /// Whether the end of stream was seen to be sent, to a receiver that may have left because of it.
+    pub(super) fn has_sent_end(&self) -> bool {
+        self.has_sent_end
+    }
+
+    /// Whether the sending side ends here: nothing is in flight, and no further byte comes in front of its end.
+    pub(super) async fn ends_here(&mut self) -> bool {
+        if !matches!(self.in_flight, InFlight::Nothing) {
+            return false;
         }
+        let read = |context: &mut Context<'_>| {
+            let mut byte = [0];
+            let read = ready!(self.halves.reader.poll_read(context, &mut byte));
+            Poll::Ready(read.is_ok_and(<[u8]>::is_empty))
+        };
+        poll_fn(read).await
     }
 
     /// Whether the end of stream has been passed on.

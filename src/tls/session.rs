@@ -157,6 +157,15 @@ impl Transport for Session {
         socket::reset_on_drop(&self.stream);
     }
 
+    /// Without a close_notify, which would say that the session has ended in order (RFC 8446 section 6.1).
+    async fn cut_off(&mut self) {
+        let (_, mut writer) = self.split();
+        let flush = std::future::poll_fn(|context| writer.poll_flush(context));
+        // The socket is reset next, whether the client has all of it or not.
+        timeout(CLOSE_NOTIFY, flush).await.ok();
+        socket::cut_off(&self.stream).await;
+    }
+
     async fn close_gently(&mut self) {
         let (_, mut writer) = self.split();
         let shutdown = std::future::poll_fn(|context| writer.poll_shutdown(context));
@@ -353,5 +362,5 @@ thread_local! {
 
 /// The least that is read from the socket at once, in bytes: four records. rustls by itself reads 4 KiB.
 const MOST_READ: usize = 64 * 1024;
-/// How long a close_notify may take to be sent.
+/// How long a close_notify, or the last records in front of a reset, may take to be sent.
 const CLOSE_NOTIFY: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use crate::limits::clients::Client;
 use crate::limits::slots::Slot;
 use crate::net::transport::Transport;
 use crate::outcome::{Close, Reason, Side};
-use crate::relay::{self, Bounds, Early, Engine, Terms, Transports, relay};
+use crate::relay::{self, Bounds, Early, Ends, Engine, Terms, Transports, relay};
 use crate::ssh::identification;
 
 /// A client and a target that are connected.
@@ -122,7 +122,7 @@ async fn identify<D: Transport>(
         close = ending => Err(close),
     };
     if let Err(close) = exchanged {
-        relay::let_go(ends, close, false).await;
+        relay::let_go(ends, close, Ends::default()).await;
     }
     exchanged
 }

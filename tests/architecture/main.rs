@@ -23,14 +23,17 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ("protocols", &["relay", "ssh", "tls"]),
     ("lookups", &["allowlist", "connect", "metrics"]),
     ("tunnel", &["tunnel"]),
-    ("programs", &["app", "client", "config", "kubernetes", "main"]),
+    (
+        "programs",
+        &["app", "client", "config", "kubernetes", "main", "proxy_argument"],
+    ),
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
 const OWNERS: [(&str, &[&str]); 24] = [
     ("anyhow", &["main"]),
     ("arc_swap", &["allowlist"]),
-    ("clap", &["main"]),
+    ("clap", &["main", "proxy_argument"]),
     ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),
     ("h2", &["client", "connect"]),

@@ -241,8 +241,8 @@ fn a_target_that_leaves_the_list_leaves_no_series_behind() {
     let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
     proxy.settles(TUNNELS, 1.0);
     proxy.reload("");
-    client.expect_end();
-    server.expect_end();
+    client.expect_reset();
+    server.expect_reset();
     drop((client, server));
     let gone = || {
         let page = proxy.scrape();

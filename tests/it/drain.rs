@@ -82,8 +82,8 @@ fn past_the_deadline_tunnels_end_without_loss_and_the_status_is_3() {
     server.process.signal(Signal::TERM);
     assert_eq!(server.process.exit_status(), 3);
     for (client, service) in &mut tunnels {
-        assert!(client.rest() == vec![b'd'; BYTES]);
-        assert!(service.rest() == vec![b'u'; BYTES]);
+        assert!(client.rest_before_reset() == vec![b'd'; BYTES]);
+        assert!(service.rest_before_reset() == vec![b'u'; BYTES]);
     }
     let lines = server.process.stdout.rest();
     assert_eq!(lines.len(), 8);
@@ -108,8 +108,8 @@ fn a_second_signal_ends_it_at_once() {
             server.process.signal(second);
             assert_eq!(server.process.exit_status(), status, "delay {delay}, open {open}");
             if let Some((mut client, mut service)) = tunnel {
-                client.expect_end();
-                service.expect_end();
+                client.expect_reset();
+                service.expect_reset();
                 let line = server.process.stdout.next().unwrap();
                 assert!(line.contains(r#""reason":"drained","closed_by":"proxy""#), "{line}");
             }

@@ -14,7 +14,7 @@ struct Ending {
     play: fn(Peer, Peer, &Proxy),
 }
 
-const ENDINGS: [Ending; 12] = [
+const ENDINGS: [Ending; 13] = [
     Ending {
         reason: "eof",
         by: "client",
@@ -85,7 +85,7 @@ const ENDINGS: [Ending; 12] = [
         reason: "idle",
         by: "proxy",
         settings: "timeouts: {idle: 300ms}\n",
-        play: both_are_told,
+        play: both_are_cut_off,
     },
     Ending {
         reason: "idle",
@@ -94,14 +94,24 @@ const ENDINGS: [Ending; 12] = [
         play: |mut client, mut server, _| {
             client.finish();
             server.expect_end();
+            client.expect_reset();
+        },
+    },
+    Ending {
+        reason: "idle",
+        by: "proxy",
+        settings: "timeouts: {half_closed: 300ms}\n",
+        play: |mut client, mut server, _| {
+            server.finish();
             client.expect_end();
+            server.expect_reset();
         },
     },
     Ending {
         reason: "lifetime",
         by: "proxy",
         settings: "limits: {tunnel: {lifetime: 300ms}}\n",
-        play: both_are_told,
+        play: both_are_cut_off,
     },
     Ending {
         reason: "drained",
@@ -109,7 +119,7 @@ const ENDINGS: [Ending; 12] = [
         settings: "drain: {delay: 0s, timeout: 0s, spread: 0s}\n",
         play: |client, server, proxy| {
             proxy.stop();
-            both_are_told(client, server, proxy);
+            both_are_cut_off(client, server, proxy);
         },
     },
     Ending {
@@ -120,7 +130,7 @@ const ENDINGS: [Ending; 12] = [
             proxy.stop();
             proxy.settles("draining", 1.0);
             proxy.stop();
-            both_are_told(client, server, proxy);
+            both_are_cut_off(client, server, proxy);
         },
     },
     Ending {
@@ -129,15 +139,15 @@ const ENDINGS: [Ending; 12] = [
         settings: "",
         play: |client, server, proxy| {
             proxy.reload("");
-            both_are_told(client, server, proxy);
+            both_are_cut_off(client, server, proxy);
         },
     },
 ];
 
-/// An orderly end of the stream, both ways.
-fn both_are_told(mut client: Peer, mut server: Peer, _: &Proxy) {
-    client.expect_end();
-    server.expect_end();
+/// A reset, both ways: neither stream has ended.
+fn both_are_cut_off(mut client: Peer, mut server: Peer, _: &Proxy) {
+    client.expect_reset();
+    server.expect_reset();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod drain;
 mod floods;
 mod keystrokes;
+mod logout;
 mod over_tls;
 mod peer;
 pub(crate) mod raw;

@@ -382,14 +382,20 @@ async fn an_idle_tunnel_ends_at_its_timeout() {
                 client.write_all(b"x").await.unwrap();
                 target.read_exact(&mut [0; 1]).await.unwrap();
                 // Both are told by an end of stream.
-                assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
-                assert_eq!(target.read(&mut [0; 1]).await.unwrap(), 0);
+                expect_reset(&mut client).await;
+                expect_reset(&mut target).await;
             })
             .await;
         assert_eq!((close.by, close.reason), (Side::Proxy, Reason::Idle));
         assert!(start.elapsed() >= IDLE);
     })
     .await;
+}
+
+/// The end of a tunnel that the proxy ends: neither stream is whole.
+async fn expect_reset(end: &mut TcpStream) {
+    let error = end.read(&mut [0; 1]).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
 }
 
 #[tokio::test]
@@ -406,7 +412,7 @@ async fn a_half_closed_tunnel_has_its_own_timeout() {
                     };
                     finishes.shutdown().await.unwrap();
                     assert_eq!(stays.read(&mut [0; 1]).await.unwrap(), 0);
-                    assert_eq!(finishes.read(&mut [0; 1]).await.unwrap(), 0);
+                    expect_reset(&mut finishes).await;
                 })
                 .await;
             assert_eq!((close.by, close.reason), (Side::Proxy, Reason::Idle));
@@ -435,8 +441,9 @@ async fn when_the_proxy_ends_a_tunnel_all_that_was_read_is_written() {
                 }
                 end.send(drained).unwrap();
                 let mut received = Vec::new();
-                // An end of stream, not a reset: all that was read arrives.
-                target.read_to_end(&mut received).await.unwrap();
+                // A reset, as it is not all that was sent, and behind all that was read.
+                let error = target.read_to_end(&mut received).await.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
                 received
             })
             .await;

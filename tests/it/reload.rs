@@ -76,8 +76,8 @@ fn targets_come_and_go_and_only_those_that_go_lose_their_tunnels() {
     assert_eq!(server.answer("comes:22"), not_allowed());
     settings.change(&allow(&[("stays:22", stays.address()), ("comes:22", comes.address())]));
     reload(&mut server);
-    lost.expect_end();
-    lost_service.expect_end();
+    lost.expect_reset();
+    lost_service.expect_reset();
     assert_eq!(server.answer("goes:22"), not_allowed());
     server.tunnel("comes:22", &comes);
     client.send("up");
@@ -226,7 +226,7 @@ fn a_half_written_file_removes_no_target() {
     server.process.signal(Signal::HUP);
     let reloaded = server.process.stderr.find("configuration reloaded");
     assert!(reloaded.contains("targets=0 removed=1"), "{reloaded}");
-    client.expect_end();
+    client.expect_reset();
 }
 
 #[test]

@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// Which engine moves bulk when that call is refused. The relay notices when it first needs the call.
 const ENGINES: [(Call, &str); 5] = [
@@ -66,9 +67,14 @@ fn bulk_arrives_whole(call: Call, error: i32, engine: &str) {
         let config = crate::tls::client::config(&authority, None);
         carry(opened(secured(connect().await, config).await).await, &target).await;
         carry(asked(connect().await).await, &target).await;
+        let mut config = ClientConfig::clone(&crate::tls::client::config(&authority, None));
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let stream = secured(connect().await, Arc::new(config)).await;
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+        carry(asked(stream).await, &target).await;
     };
     runtime.block_on(async { timeout(DEADLINE, carried).await.unwrap() });
-    for _ in 0..4 {
+    for _ in 0..5 {
         let line: Value = serde_json::from_str(&server.process.stdout.find("bytes_received")).unwrap();
         assert_eq!(line["reason"], "eof", "{line}");
         assert_eq!(
@@ -83,7 +89,7 @@ fn bulk_arrives_whole(call: Call, error: i32, engine: &str) {
         (1.0 - copies, copies)
     );
     assert_eq!(server.scrape().value("pipes_in_use"), 0.0);
-    // With the client's connection of HTTP/2: the drain waits for none then.
+    // With the client's connections of HTTP/2: the drain waits for none then.
     drop(runtime);
     server.process.signal(Signal::TERM);
     let messages = server.process.stderr.rest();
@@ -114,13 +120,13 @@ async fn opened<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> S {
     stream
 }
 
-async fn secured(stream: TcpStream, config: Arc<ClientConfig>) -> impl AsyncRead + AsyncWrite + Unpin {
+async fn secured(stream: TcpStream, config: Arc<ClientConfig>) -> TlsStream<TcpStream> {
     let name = ServerName::try_from("localhost").unwrap();
     TlsConnector::from(config).connect(name, stream).await.unwrap()
 }
 
-/// The tunnel of a client that speaks HTTP/2 with prior knowledge.
-async fn asked(stream: TcpStream) -> Stream {
+/// The tunnel of a client that speaks HTTP/2, with prior knowledge or by ALPN.
+async fn asked<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S) -> Stream {
     let (requests, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::spawn(connection);
     let request = Request::builder().method(Method::CONNECT).uri("box:22");

@@ -1,4 +1,5 @@
-//! The transport under an HTTP/2 connection, which keeps its first error: h2 returns the text of an I/O error only.
+//! The transport under an HTTP/2 connection. It keeps its first error, as h2 returns the text of an I/O error only, and
+//! charges the proxy's frames: a flood of them is such an error.
 
 use std::io;
 use std::pin::Pin;
@@ -8,11 +9,19 @@ use std::task::{Context, Poll};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::connect::http2::frames::{Credit, FrameBudget, OF_PROXY};
+
 /// A stream whose errors are recorded. Bytes pass unchanged.
 pub(super) struct Recorded<S> {
     stream: S,
+    budget: FrameBudget,
     first: FirstError,
 }
+
+/// The error of a stream whose proxy has sent more frames than its budget pays for.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("too many frames without a byte of the tunnel")]
+pub(super) struct Flood;
 
 /// The first error of a [`Recorded`] stream, if it had one.
 ///
@@ -36,10 +45,12 @@ impl FirstError {
 }
 
 impl<S> Recorded<S> {
-    pub(super) fn new(stream: S) -> (Self, FirstError) {
+    /// `earned` is the credit for what the stream's tunnel sends.
+    pub(super) fn new(stream: S, earned: Credit) -> (Self, FirstError) {
         let first = FirstError::default();
         let recorded = Self {
             stream,
+            budget: FrameBudget::new(&OF_PROXY, earned),
             first: first.clone(),
         };
         (recorded, first)
@@ -56,7 +67,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Recorded<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let before = buffer.filled().len();
+        let mut read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if matches!(read, Poll::Ready(Ok(()))) && !self.budget.charge(buffer.filled().get(before..).unwrap_or_default())
+        {
+            read = Poll::Ready(Err(io::Error::other(Flood)));
+        }
         self.record(read)
     }
 }

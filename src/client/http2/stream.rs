@@ -11,6 +11,7 @@ use h2::{Reason, RecvStream, SendStream};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::connect::http2::frames::Credit;
 use crate::connect::http2::inbox::{Inbox, StreamFailure};
 
 /// A stream whose response head has been received. Its connection has to be driven beside it.
@@ -19,6 +20,8 @@ pub(super) struct Stream {
     /// The bytes of the last read, which the window does not allow the proxy to replace yet.
     unreleased: usize,
     send: SendStream<Bytes>,
+    /// The credit of the proxy for frames that answer what is sent.
+    earned: Credit,
 }
 
 /// The inbox of a stream. The connection's driver fills it also while nothing is read: h2 ends a connection that lets
@@ -26,11 +29,12 @@ pub(super) struct Stream {
 pub(super) type SharedInbox = Arc<Mutex<Inbox>>;
 
 impl Stream {
-    pub(super) fn new(receive: RecvStream, send: SendStream<Bytes>) -> Self {
+    pub(super) fn new(receive: RecvStream, send: SendStream<Bytes>, earned: Credit) -> Self {
         Self {
             inbox: Arc::new(Mutex::new(Inbox::new(receive))),
             unreleased: 0,
             send,
+            earned,
         }
     }
 
@@ -68,7 +72,7 @@ impl AsyncRead for Stream {
 
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let send = &mut self.get_mut().send;
+        let Self { send, earned, .. } = self.get_mut();
         send.reserve_capacity(bytes.len());
         while send.capacity() == 0 {
             match ready!(send.poll_capacity(context)) {
@@ -79,6 +83,7 @@ impl AsyncWrite for Stream {
         let now = bytes.get(..send.capacity()).unwrap_or(bytes);
         send.send_data(Bytes::copy_from_slice(now), false)
             .map_err(stream_error)?;
+        earned.data_sent(now.len());
         Poll::Ready(Ok(now.len()))
     }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::frames::{Credit, FrameBudget};
+use super::frames::{Credit, FrameBudget, OF_CLIENT};
 use super::outgoing::Outgoing;
 use super::read_buffer::ReadBuffer;
 use super::write_queue::WriteQueue;
@@ -49,7 +49,7 @@ impl<D: Transport> Connection<D> {
         Self(Arc::new(Mutex::new(State {
             transport,
             received: ReadBuffer::with(early),
-            budget: FrameBudget::new(credit.clone()),
+            budget: FrameBudget::new(&OF_CLIENT, credit.clone()),
             outgoing: Outgoing::new(credit),
             queue: WriteQueue::default(),
             discards: LINGER_BYTES,
@@ -91,7 +91,13 @@ impl<D: Transport> State<D> {
         let (mut reader, _) = self.transport.split();
         ready!(self.received.poll_fill(context, &mut reader))?;
         let next = self.received.peek(buffer.remaining());
-        if !self.budget.charge(next) {
+        let settings = self.budget.settings();
+        let is_paid = self.budget.charge(next);
+        // The first SETTINGS begin the connection.
+        if self.budget.settings() > settings.max(1) {
+            self.outgoing.renew_permits();
+        }
+        if !is_paid {
             // The driver looks at the budget next, and ends the connection: no wake is needed.
             return Poll::Pending;
         }

@@ -11,6 +11,7 @@ use tokio_util::sync::PollSemaphore;
 /// has not taken.
 #[derive(Debug)]
 pub(super) struct BufferPermits {
+    beginning: Arc<Semaphore>,
     interactive: Arc<Semaphore>,
     bulk: Arc<Semaphore>,
 }
@@ -18,6 +19,8 @@ pub(super) struct BufferPermits {
 /// The class of a stream by its last read. Each has permits of its own, so that keystrokes do not queue behind bulk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
+    /// There was no read yet. What it returns is unknown: of many downloads that begin, none may delay a keystroke.
+    Beginning,
     /// The last read returned less than 4 KiB.
     Interactive,
     Bulk,
@@ -41,6 +44,7 @@ pub(super) struct Slice {
 impl BufferPermits {
     pub(super) fn new() -> Self {
         Self {
+            beginning: Arc::new(Semaphore::new(INTERACTIVE_PERMITS)),
             interactive: Arc::new(Semaphore::new(INTERACTIVE_PERMITS)),
             bulk: Arc::new(Semaphore::new(BULK_PERMITS)),
         }
@@ -49,9 +53,19 @@ impl BufferPermits {
     /// A handle by which one stream waits for permits.
     pub(super) fn semaphore(&self, class: Class) -> PollSemaphore {
         PollSemaphore::new(Arc::clone(match class {
+            Class::Beginning => &self.beginning,
             Class::Interactive => &self.interactive,
             Class::Bulk => &self.bulk,
         }))
+    }
+}
+
+impl BufferPermits {
+    /// Has streams that wait for these permits ask for others. Those that are held stay valid.
+    pub(super) fn close(&self) {
+        for semaphore in [&self.beginning, &self.interactive, &self.bulk] {
+            semaphore.close();
+        }
     }
 }
 
@@ -59,7 +73,7 @@ impl Class {
     /// The permits that one read needs.
     pub(super) fn permits(self) -> u32 {
         match self {
-            Self::Interactive => 1,
+            Self::Beginning | Self::Interactive => 1,
             Self::Bulk => PERMITS_PER_BUFFER,
         }
     }
@@ -67,7 +81,7 @@ impl Class {
     /// The bytes that one read may return at most.
     pub(super) fn longest_read(self) -> usize {
         match self {
-            Self::Interactive => PERMIT_BYTES,
+            Self::Beginning | Self::Interactive => PERMIT_BYTES,
             Self::Bulk => BUFFER_BYTES,
         }
     }
@@ -152,7 +166,7 @@ const PERMIT_BYTES: usize = 4096;
 const PERMITS_PER_BUFFER: u32 = (BUFFER_BYTES / PERMIT_BYTES) as u32;
 /// Two send buffers: more of them would not stay in the processor's cache.
 const BULK_PERMITS: usize = 2 * BUFFER_BYTES / PERMIT_BYTES;
-/// 64 KiB.
+/// 64 KiB, and as many for first reads.
 const INTERACTIVE_PERMITS: usize = 16;
 /// The buffers that a worker thread keeps.
 const MOST_SPARE: usize = 2;
@@ -175,9 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn interactive_reads_have_64_kib_of_their_own_whatever_bulk_holds() {
+    fn interactive_reads_have_64_kib_of_their_own_whatever_bulk_and_first_reads_hold() {
         let permits = BufferPermits::new();
         let _bulk: Vec<_> = from_fn(|| acquire(&permits, Class::Bulk)).collect();
+        let beginning: Vec<_> = from_fn(|| acquire(&permits, Class::Beginning)).collect();
+        assert_eq!(beginning.len() * Class::Beginning.longest_read(), 64 * 1024);
         let interactive: Vec<_> = from_fn(|| acquire(&permits, Class::Interactive)).collect();
         assert_eq!(interactive.len() * Class::Interactive.longest_read(), 64 * 1024);
     }

@@ -10,7 +10,7 @@ use self::receive::{ReceiveHalf, StreamReader};
 use self::send::{SendHalf, StreamWriter};
 use super::outgoing::Outgoing;
 use super::payload::Payload;
-use crate::net::transport::{Bulk, Transport};
+use crate::net::transport::{Bulk, Cancelled, Transport};
 
 mod receive;
 mod send;
@@ -64,6 +64,15 @@ impl Transport for Stream {
         self.send.get_mut().flushed(LONGEST_TAIL).await;
     }
 
+    /// Waits until what was written has been flushed, at most [`LINGER`].
+    async fn cut_off(&mut self) {
+        let send = self.send.get_mut();
+        send.mark();
+        send.flushed(LINGER).await;
+        send.reset(Reason::CONNECT_ERROR);
+        self.reset = true;
+    }
+
     /// Waits until the client has taken the rest, at most [`LINGER`]. The client need not finish: the drop resets the
     /// stream.
     async fn close_gently(&mut self) {
@@ -90,10 +99,19 @@ impl Drop for Stream {
 
 /// An error of the stream as a socket would report it.
 pub(super) fn stream_error(error: h2::Error) -> io::Error {
-    if error.is_io() {
-        error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
-    } else {
-        io::ErrorKind::ConnectionReset.into()
+    match error.reason() {
+        Some(reason) if error.is_reset() && error.is_remote() => reset_error(reason),
+        Some(_) => io::ErrorKind::ConnectionReset.into(),
+        None => error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
+    }
+}
+
+/// The error of a stream that the client has reset. "The endpoint uses [CANCEL] to indicate that the stream is no longer
+/// needed" (RFC 9113 section 7); NO_ERROR says that there is none.
+fn reset_error(reason: Reason) -> io::Error {
+    match reason {
+        Reason::CANCEL | Reason::NO_ERROR => Cancelled.into(),
+        _ => io::ErrorKind::ConnectionReset.into(),
     }
 }
 

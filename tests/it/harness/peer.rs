@@ -148,7 +148,16 @@ impl Peer {
         self.stream.read_to_end(&mut rest).map(|_| rest)
     }
 
-    /// The same as text.
+    /// All bytes up to the reset of the connection.
+    #[track_caller]
+    pub(crate) fn rest_before_reset(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let error = self.stream.read_to_end(&mut rest).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+        rest
+    }
+
+    /// All of it as text.
     #[track_caller]
     pub(crate) fn rest_as_text(&mut self) -> String {
         String::from_utf8(self.rest()).unwrap()

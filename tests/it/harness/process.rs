@@ -32,6 +32,17 @@ impl Process {
         Self::spawn_into(command, Stdio::piped())
     }
 
+    /// Starts a command whose stdin is that.
+    pub(crate) fn spawn_from(command: &mut Command, stdin: impl Into<Stdio>) -> Self {
+        let command = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        Self {
+            stdout: Lines::of(child.stdout.take().unwrap()),
+            stderr: Lines::of(child.stderr.take().unwrap()),
+            child,
+        }
+    }
+
     /// Starts a command whose stdout is that. Without a pipe, `stdout` has no lines.
     pub(crate) fn spawn_into(mut command: Command, stdout: impl Into<Stdio>) -> Self {
         let command = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());

@@ -40,9 +40,9 @@ impl Stream {
         poll_fn(|context| Poll::Ready(Ok(ready!(self.receive.poll_body(context))?.0))).await
     }
 
-    /// Resets it, as a client does that has no use for it any more.
-    pub(crate) fn cancel(&mut self) {
-        self.send.send_reset(Reason::CANCEL);
+    /// Resets it, as a client does that has failed.
+    pub(crate) fn reset(&mut self) {
+        self.send.send_reset(Reason::INTERNAL_ERROR);
     }
 }
 

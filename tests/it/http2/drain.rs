@@ -31,7 +31,7 @@ fn a_drain_sends_goaway_refuses_new_tunnels_and_waits_for_the_others() {
 }
 
 #[test]
-fn past_the_deadline_of_the_drain_tunnels_end_with_a_fin_and_then_the_connection() {
+fn past_the_deadline_of_the_drain_tunnels_are_reset_and_then_the_connection_ends() {
     let target = Target::listen();
     let settings = allow(&[("box:22", target.address())]) + "drain: {delay: 0s, timeout: 0s, spread: 0s}\n";
     let proxy = Proxy::start(&settings);
@@ -39,8 +39,8 @@ fn past_the_deadline_of_the_drain_tunnels_end_with_a_fin_and_then_the_connection
     peer.open(1, "box:22");
     let mut server = target.accept();
     proxy.stop();
-    server.expect_end();
-    peer.expect_end(1);
+    server.expect_reset();
+    peer.expect_reset(1, code::CONNECT_ERROR);
     peer.event("closed", 0);
     assert_eq!(proxy.drained(), Drained::Cut);
 }

@@ -93,6 +93,8 @@ fn a_malformed_request_ends_its_stream_and_an_invalid_field_the_connection() {
     }
     // Both tunnels and refusals of h2's are over: each was closed as a reset of the client's, and nothing is left.
     proxy.settles("connections_active", 0.0);
+    // One for each connection that ended. Of the streams that h2 resets it says nothing: they are not counted.
+    proxy.settles("connect_requests_total{code=\"400\",reason=\"malformed\"}", 6.0);
 }
 
 /// "A server MUST reject a CONNECT request that targets an empty or invalid port number, typically by responding with a

@@ -178,6 +178,51 @@ fn downloads_resume_when_a_client_restores_the_windows_that_it_withdrew() {
     }
 }
 
+/// A client takes all windows back, and gives one to each stream alone while the others have none, and what waits for
+/// those may hold all permits (RFC 9113 section 6.9.2: the windows are negative then).
+#[test]
+fn a_stream_with_a_window_goes_on_beside_streams_whose_windows_were_withdrawn() {
+    let target = Target::listen();
+    let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
+    let mut raw = Raw::connect(server.public());
+    let window = |stream, more: u32| frame(WINDOW_UPDATE, 0, stream, &more.to_be_bytes());
+    let initial = |size: u32| frame(SETTINGS, 0, 0, &[&[0, 4][..], &size.to_be_bytes()].concat());
+    raw.send(&initial(4 << 20));
+    raw.send(&window(0, 64 << 20));
+    let mut came = BTreeMap::new();
+    for stream in (1..40).step_by(2) {
+        raw.send(&frame(HEADERS, END_HEADERS, stream, &connect("box:22")));
+        let mut source = target.accept();
+        thread::spawn(move || while source.try_send([0; 65536]).is_ok() {});
+        came.insert(stream, 0);
+    }
+    downloads_stall(&server);
+    raw.send(&initial(0));
+    raw.send(&frame(PING, 0, 0, b"12345678"));
+    loop {
+        let next = raw.any();
+        match next.kind {
+            DATA => *came.get_mut(&next.stream).unwrap() += u32::try_from(next.payload.len()).unwrap(),
+            PING => break,
+            _ => {}
+        }
+    }
+    // Those that were sent most last: what waits is theirs.
+    let mut by_size: Vec<_> = came.into_iter().map(|(stream, came)| (came, stream)).collect();
+    by_size.sort_unstable();
+    for (came, stream) in by_size {
+        raw.send(&window(stream, came + (1 << 20)));
+        let mut left = 1 << 20;
+        while left > 0 {
+            let next = raw.any();
+            if next.kind == DATA {
+                assert_eq!(next.stream, stream);
+                left -= next.payload.len();
+            }
+        }
+    }
+}
+
 /// Both sides have finished, and what the target sent last stands in the proxy: its client may take its time.
 ///
 /// The amount depends on the kernel: of so many sizes some are right.

@@ -135,9 +135,10 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
 
 impl Wire for Client {
     fn reset(mut self) {
-        match self.end_connection.take() {
-            Some(end) => end.send(()).unwrap(),
-            None => self.stream.cancel(),
+        // Also in front of the end of its connection: dropped, it would be cancelled, which is none.
+        self.stream.reset();
+        if let Some(end) = self.end_connection.take() {
+            end.send(()).unwrap();
         }
     }
 }

@@ -201,7 +201,8 @@ impl Reference {
         self.add(after);
     }
 
-    /// The proxy ends it. All that was sent has arrived, unless a side did not read.
+    /// The proxy ends it. All that was sent has arrived, unless a side did not read. A side whose stream has not ended is
+    /// reset, as what it has is not all.
     fn given_up(&self, mut state: State) -> Vec<State> {
         let mut owed = [0; 2];
         for who in Role::BOTH {
@@ -222,10 +223,9 @@ impl Reference {
         let told = |who: &Role| sees[who.index()].is_none() || self.is_blocked(who.other());
         for who in Role::BOTH.into_iter().filter(told) {
             // Behind bytes that are not read there may be no room for an end of stream, and no time.
-            let ends: &[End] = if self.is_blocked(who.other()) {
-                &[End::Eof, End::Reset]
-            } else {
-                &[End::Eof]
+            let ends: &[End] = match sees[who.index()] {
+                Some(_) => &[End::Eof, End::Reset],
+                None => &[End::Reset],
             };
             states = states
                 .into_iter()

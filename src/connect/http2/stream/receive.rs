@@ -9,7 +9,7 @@ use h2::RecvStream;
 use parking_lot::Mutex;
 
 use super::send::SendHalf;
-use super::stream_error;
+use super::{reset_error, stream_error};
 use crate::connect::http2::inbox::{Inbox, StreamFailure};
 use crate::net::transport::Reader;
 
@@ -102,7 +102,7 @@ impl Reader for StreamReader<'_> {
                 return Poll::Ready(error);
             }
             self.send.lock().poll_reset(context).map(|reset| match reset {
-                Ok(_) => io::ErrorKind::ConnectionReset.into(),
+                Ok(reason) => reset_error(reason),
                 Err(error) => stream_error(error),
             })
         })

@@ -1,7 +1,9 @@
 //! The sending half of a stream: the download.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -23,7 +25,7 @@ pub(super) struct SendHalf {
     stream: SendStream<Payload>,
     outgoing: Outgoing,
     finished: bool,
-    /// Once it is finished: completes when END_STREAM, and all in front of it, has been flushed.
+    /// Once it is finished or marked: completes when END_STREAM or the mark, and all in front of it, has been flushed.
     flushed: Option<oneshot::Receiver<Infallible>>,
 }
 
@@ -66,11 +68,31 @@ impl SendHalf {
         self.stream.send_reset(reason);
     }
 
-    /// Waits until END_STREAM has been flushed, at most `longest`. A second call does not wait.
+    /// Sends an empty frame behind all that was sent, to learn when that has been [flushed](Self::flushed).
+    pub(super) fn mark(&mut self) {
+        if !self.finished {
+            let (empty, flushed) = Payload::last(Vec::new(), &self.outgoing);
+            self.flushed = Some(flushed);
+            // It fails for a stream that has been reset, and completes at once.
+            self.stream.send_data(empty, false).ok();
+        }
+    }
+
+    /// Waits until END_STREAM, or the [mark](Self::mark), has been flushed, at most `longest`. A second call does not wait.
     pub(super) async fn flushed(&mut self, longest: Duration) {
         if let Some(flushed) = self.flushed.take() {
             timeout(longest, flushed).await.ok();
         }
+    }
+
+    /// Completes when END_STREAM has been flushed.
+    fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(flushed) = &mut self.flushed {
+            // An error is the drop of the sender, at the flush.
+            let (Ok(_) | Err(_)) = ready!(Pin::new(flushed).poll(context));
+            self.flushed = None;
+        }
+        Poll::Ready(())
     }
 
     /// Sends these bytes and END_STREAM, once.
@@ -100,7 +122,7 @@ pub struct StreamWriter<'a> {
 
 impl<'a> StreamWriter<'a> {
     pub(super) fn new(send: &'a Mutex<SendHalf>, outgoing: &'a Outgoing) -> Self {
-        let class = Class::Interactive;
+        let class = Class::Beginning;
         Self {
             send,
             class,
@@ -124,11 +146,15 @@ impl Lender for StreamWriter<'_> {
             return Poll::Pending;
         };
         capacity?;
-        if self.permits.is_none() {
+        while self.permits.is_none() {
             let Poll::Ready(permits) = self.semaphore.poll_acquire_many(context, self.class.permits()) else {
                 send.release_capacity();
                 return Poll::Pending;
             };
+            if permits.is_none() {
+                // Closed: they have been renewed.
+                self.semaphore = self.outgoing.semaphore(self.class);
+            }
             self.permits = permits;
         }
         Poll::Ready(Ok(()))
@@ -187,6 +213,10 @@ impl Writer for StreamWriter<'_> {
     fn poll_shutdown(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.send.lock().finish(Vec::new());
         Poll::Ready(Ok(()))
+    }
+
+    fn poll_end_sent(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.send.lock().poll_flushed(context)
     }
 
     fn lender(&mut self) -> Option<&mut dyn Lender> {

@@ -1,0 +1,106 @@
+//! A download that the proxy cuts off, by a drain or otherwise, does not look complete to its client.
+
+use std::io::{ErrorKind, Read};
+use std::thread;
+
+use crate::harness::allow;
+use crate::harness::authority::Authority;
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::target::Target;
+use crate::tls;
+use rustix::process::Signal;
+
+/// A process whose drain cuts every tunnel off at once, on a port for every protocol.
+fn server(authority: &Authority, target: &Target) -> Server {
+    Server::with(&Settings::new(&format!(
+        "listen: {{address: \"127.0.0.1:0\", tls: optional}}\ntls: {{certificates: [{}]}}\n\
+         drain: {{delay: 0s, timeout: 0s, spread: 0s}}\n{}",
+        authority.server("server", &["localhost"]).setting(),
+        allow(&[("devbox:22", target.address())])
+    )))
+}
+
+/// Sends lines without end.
+fn pours(mut service: Peer) {
+    thread::spawn(move || while service.try_send(b"one line of many\n".repeat(1_000)).is_ok() {});
+}
+
+#[test]
+fn a_download_that_a_drain_cuts_off_is_an_error_of_the_client() {
+    let authority = Authority::new();
+    for (scheme, flags, failure) in [
+        (
+            "http",
+            &[][..],
+            "the connection to the proxy was lost: Connection reset",
+        ),
+        (
+            "https",
+            &["--http1.1"],
+            "the connection to the proxy was lost: Connection reset",
+        ),
+        ("https", &[], "the proxy aborted the tunnel (CONNECT_ERROR)"),
+    ] {
+        let target = Target::listen();
+        let mut server = server(&authority, &target);
+        let proxy = format!("{scheme}://localhost:{}", server.public().port());
+        let ca = authority.ca();
+        let connect = ["connect", "--proxy", &proxy, "--ca", ca.to_str().unwrap(), "devbox:22"];
+        let mut client = Process::spawn(switchboard(&[&connect, flags].concat()));
+        pours(target.accept());
+        client.stdout.next().unwrap();
+        server.process.signal(Signal::TERM);
+        assert_eq!(client.exit_status(), 1);
+        let said = client.stderr.rest().join("\n");
+        assert!(said.contains(failure), "{scheme} {flags:?}: {said}");
+        assert_eq!(server.process.exit_status(), 3);
+    }
+}
+
+/// A close_notify, and even a FIN without one, would pass for the end.
+#[test]
+fn a_tls_session_that_is_cut_off_ends_without_a_close_notify_and_without_a_fin() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let mut server = server(&authority, &target);
+    let config = tls::client::config(&authority, None);
+    let mut client = tls::client::connect(server.public(), &config, "localhost").unwrap();
+    tls::client::open(&mut client, "devbox:22");
+    let service = target.accept();
+    service.again().send("begun");
+    let mut begun = [0; 5];
+    client.read_exact(&mut begun).unwrap();
+    server.process.signal(Signal::TERM);
+    let error = client.read(&mut begun).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    assert_eq!(server.process.exit_status(), 3);
+    drop(service);
+}
+
+/// What the proxy has read of a download is delivered in front of the reset.
+#[test]
+fn bytes_in_front_of_a_cut_arrive_by_every_protocol() {
+    let authority = Authority::new();
+    let bytes: Vec<u8> = (0..30_000_u32)
+        .flat_map(|line| format!("{line}\n").into_bytes())
+        .collect();
+    for (scheme, flags) in [("http", &[][..]), ("https", &["--http1.1"]), ("https", &[])] {
+        let target = Target::listen();
+        let mut server = server(&authority, &target);
+        let proxy = format!("{scheme}://localhost:{}", server.public().port());
+        let ca = authority.ca();
+        let connect = ["connect", "--proxy", &proxy, "--ca", ca.to_str().unwrap(), "devbox:22"];
+        let mut client = Process::spawn(switchboard(&[&connect, flags].concat()));
+        let mut service = target.accept();
+        service.send(&bytes);
+        let counted =
+            r#"tunnel_bytes_total{direction="download",target_namespace="static",target_service="devbox:22"}"#;
+        server.settles(counted, bytes.len() as f64);
+        server.process.signal(Signal::TERM);
+        let lines: Vec<_> = client.stdout.rest();
+        assert_eq!(lines.len(), 30_000, "{scheme} {flags:?}");
+        assert_eq!(client.exit_status(), 1);
+        assert_eq!(server.process.exit_status(), 3);
+    }
+}
