@@ -1,7 +1,8 @@
 //! The settings of a process: one YAML file, overridden by flags and environment variables.
 //!
 //! `load` reads a file into a `tree` of texts with their positions, `schema` has a reader for each section, `notices` says
-//! what is odd about the whole, and every `finding` of a file is reported at once.
+//! what is odd about the whole. Every `finding` of a file is reported at once, up to a YAML syntax error; `flags` and
+//! `notices` look at a file without faults only.
 
 mod finding;
 mod flags;

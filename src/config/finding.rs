@@ -1,5 +1,5 @@
-//! The findings of a configuration: each has a severity, a position, a key and a reason, and all of a file are reported at
-//! once.
+//! The findings of a configuration: each has a severity, a position, a key and a message. The readers go on after a
+//! fault, so that a file's faults are reported at once; a YAML syntax error hides what follows it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -80,7 +80,7 @@ impl fmt::Display for Finding {
 /// All findings of one configuration, in the order of their positions. Prints one a line, each with the file:
 /// `switchboard.yaml:12:15: error: limits.tunnel.download: expected …`.
 ///
-/// As an error it is the reason why a configuration is refused: one of its findings or more are errors.
+/// A refused configuration's report is its error: it has at least one finding of severity `Error`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     file: Option<String>,
@@ -102,7 +102,7 @@ impl Report {
         }
     }
 
-    /// The same without positions: those of a text that is no file's.
+    /// The same without positions, where there was no file.
     pub(super) fn without_positions(mut self) -> Self {
         for finding in &mut self.findings {
             finding.position = None;
@@ -228,8 +228,7 @@ impl Findings {
         self.faults.get()
     }
 
-    /// A value with the findings that are no errors. `file`: the file's name; without one there was no file, and no
-    /// position in it.
+    /// A value with its warnings and notes. `file`: the name that the lines begin with, if any.
     ///
     /// # Errors
     /// The findings, if one of them is an error.

@@ -1,7 +1,8 @@
 //! The EndpointSlices of one Service, packed into one allocation.
 //!
-//! A cluster has slices of every Service, and few of its Services may be on the allowlist: the API server knows no selector
-//! for the slices of labelled Services, whose labels reach them with a delay. As plain values a slice takes 7 allocations.
+//! A cluster has slices of every Service, and few of its Services may be on the allowlist. Only labels can select
+//! slices, and a Service's labels are copied to its slices late, so all are watched. As plain values a slice takes 7
+//! allocations.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -34,7 +35,7 @@ impl Slices {
         })
     }
 
-    /// Adds a slice, or replaces the one of that name. `false` if that is the same.
+    /// Adds a slice, or replaces the one of that name. `false` if nothing changes.
     pub(super) fn put(&mut self, name: &str, slice: &Slice) -> bool {
         let body = packed(slice);
         let new = Record { name, body: &body };
@@ -142,7 +143,7 @@ fn put_number(packed: &mut Vec<u8>, mut number: usize) {
     }
 }
 
-/// The rest of packed bytes. `None` at their end.
+/// The rest of packed bytes. Methods return `None` at the end and for malformed bytes.
 struct Unpacker<'a>(&'a [u8]);
 
 impl<'a> Unpacker<'a> {
@@ -167,6 +168,7 @@ impl<'a> Unpacker<'a> {
             service: Box::default(),
             ports,
             endpoints,
+            // Absent at the end of the bytes: `None`.
             unusable: self.unusable(),
         })
     }
