@@ -26,8 +26,8 @@ pub use self::session::Session;
 pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Options, Settings};
 pub use self::verifier::NextUpdate;
 
+mod by_name;
 mod cautions;
-mod certificates;
 mod files;
 mod handshake;
 mod identity;
