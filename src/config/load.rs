@@ -6,7 +6,7 @@ use std::path::Path;
 use super::finding::{Findings, Position, Report, Severity};
 use super::section::Field;
 use super::shape::Shape;
-use super::{Config, Overrides, flags, notices, schema, tree};
+use super::{Config, Overrides, flags, schema, tree, warnings};
 use crate::file;
 
 /// What a configuration is read for.
@@ -103,7 +103,7 @@ fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> R
         // After a fault a value is its default, and a warning about that would be wrong.
         if findings.faults() == 0 {
             flags::check(by, &config, &findings);
-            notices::add(&config, &top);
+            warnings::add(&config, &top);
         }
         Some(config)
     });

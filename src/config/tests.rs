@@ -2,8 +2,8 @@
 
 mod faults;
 mod format;
-mod notices;
 mod properties;
+mod warnings;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
