@@ -6,9 +6,9 @@ use crate::kubernetes::annotations::AnnotationFault;
 use crate::kubernetes::guards::AddressClass;
 use crate::kubernetes::model::{EndpointFault, Key};
 
-/// A note about a Service for its tenant and the operator.
+/// A remark about a Service for its tenant and the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum Remark {
     /// The Service was added to the allowlist.
     Added(Key),
     /// The Service was removed from the allowlist.
