@@ -331,7 +331,7 @@ impl Join {
             unusable,
         } = endpoints::select(service, port, entry.slices.unpack(&key.name), &self.rules.guards);
         let refused = refused.into_iter().take(MOST_REFUSED_NOTED);
-        remarks.extend(refused.map(|(address, class)| Remark::EndpointRefused(key.clone(), address, class)));
+        remarks.extend(refused.map(|(address, class)| Remark::EndpointForbidden(key.clone(), address, class)));
         let unusable = unusable.into_iter().take(MOST_REFUSED_NOTED);
         remarks.extend(unusable.map(|(slice, fault)| Remark::SliceUnusable(key.clone(), slice, fault)));
         Some(ServiceTarget {

@@ -289,7 +289,7 @@ impl Reconciler {
         let metrics = &self.outputs.metrics;
         match remark {
             Remark::Annotation(..) => metrics.annotation_errors.inc(),
-            Remark::EndpointRefused(..) => metrics.endpoint_failed(EndpointFault::Forbidden.label()),
+            Remark::EndpointForbidden(..) => metrics.endpoint_failed(EndpointFault::Forbidden.label()),
             Remark::SliceUnusable(.., fault) => metrics.endpoint_failed(fault.label()),
             Remark::Added(_) | Remark::Removed(_) | Remark::ExternalName(_) | Remark::NameConflict { .. } => {}
         }

@@ -16,7 +16,7 @@ pub(crate) enum Remark {
     /// An annotation cannot be read, exceeds the ceiling or cannot be met.
     Annotation(Key, AnnotationFault),
     /// An endpoint is not dialled, because of its address.
-    EndpointRefused(Key, SocketAddr, AddressClass),
+    EndpointForbidden(Key, SocketAddr, AddressClass),
     /// The EndpointSlice of this name, or an item of it, cannot be used.
     SliceUnusable(Key, Box<str>, EndpointFault),
     /// The Service is of type ExternalName, and never on the allowlist.

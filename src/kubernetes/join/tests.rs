@@ -299,7 +299,7 @@ fn refused_endpoints_are_not_dialled_and_noted_once() {
     let refused = settled
         .remarks
         .iter()
-        .filter(|remark| matches!(remark, Remark::EndpointRefused(..)));
+        .filter(|remark| matches!(remark, Remark::EndpointForbidden(..)));
     assert_eq!(refused.count(), 2);
     join.configure(rules());
     assert_eq!(join.settle().remarks, []);

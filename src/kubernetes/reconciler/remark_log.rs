@@ -35,7 +35,7 @@ impl RemarkLog {
                 let (key, reason) = (&fault.key, &fault.reason);
                 info!(%service, annotation = %key, "the annotation is not in force as written: {reason}");
             }
-            Remark::EndpointRefused(service, address, class) => {
+            Remark::EndpointForbidden(service, address, class) => {
                 let class = class.name();
                 warn!(%service, %address, class, "the endpoint is not dialled: its address is not allowed");
             }
