@@ -201,7 +201,7 @@ impl Reload {
                 shared.unfinished.set(caps.unfinished);
                 shared.tunnels.set(caps.tunnels);
                 shared.total.set(new.limits.total, burst);
-                certificate_poll::report(&shared.tls.configure(new.tls.clone()), shared);
+                certificate_poll::log_and_count(&shared.tls.configure(new.tls.clone()), shared);
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;
