@@ -1,18 +1,19 @@
 //! The settings of a process: one YAML file, overridden by flags and environment variables.
 //!
-//! `load` reads a file into a `tree` of texts with their positions, `schema` has a reader for each section, `notices` says
-//! what is odd about the whole, and every `finding` of a file is reported at once.
+//! `load` reads a file into a `tree` of texts with their positions, `schema` has a reader for each section, `warnings` says
+//! what is odd about the whole. Every `finding` of a file is reported at once, up to a YAML syntax error; `flags` and
+//! `warnings` look at a file without faults only.
 
 mod finding;
 mod flags;
 mod form;
 mod load;
-mod notices;
 mod schema;
 mod section;
 mod shape;
 mod suggest;
 mod tree;
+mod warnings;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -38,7 +38,7 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run the proxy until SIGTERM or SIGINT; SIGHUP reloads the allowlist and the limits
+    /// Run the proxy until SIGTERM or SIGINT; SIGHUP reloads TLS, the allowlist, the limits and ssh_only
     #[command(after_help = SERVE_EXITS)]
     Serve(Serve),
     /// Report every fault of a configuration file at once, and what is odd about it

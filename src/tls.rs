@@ -26,8 +26,8 @@ pub use self::session::Session;
 pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Options, Settings};
 pub use self::verifier::NextUpdate;
 
+mod by_name;
 mod cautions;
-mod certificates;
 mod files;
 mod handshake;
 mod identity;
@@ -75,7 +75,7 @@ impl Serving {
 
 /// The result of reading the files again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reload {
+pub enum Reloaded {
     /// They have not changed.
     Unchanged,
     /// They have changed, and serve from now on.
@@ -157,14 +157,14 @@ impl Tls {
             options,
         };
         match tls.reload() {
-            Reload::Faulty(faults) => Err(faults),
-            Reload::Postponed(reason) => Err(vec![FileFault::of_the_system(&rustls::Error::General(reason))]),
-            Reload::Unchanged | Reload::Loaded => Ok(tls),
+            Reloaded::Faulty(faults) => Err(faults),
+            Reloaded::Postponed(reason) => Err(vec![FileFault::of_the_system(&rustls::Error::General(reason))]),
+            Reloaded::Unchanged | Reloaded::Loaded => Ok(tls),
         }
     }
 
     /// Reads the files of these settings from now on.
-    pub fn configure(&self, settings: Settings) -> Reload {
+    pub fn configure(&self, settings: Settings) -> Reloaded {
         {
             let mut known = self.known();
             if known.settings != settings {
@@ -180,7 +180,7 @@ impl Tls {
     /// Contents are compared, not times: Kubernetes changes a mounted Secret by swapping a symbolic link. Nothing is
     /// locked during the read, which may last until a mount answers: others read meanwhile, and what an earlier read
     /// brings after a later one is out of date.
-    pub fn reload(&self) -> Reload {
+    pub fn reload(&self) -> Reloaded {
         let (settings, number) = {
             let mut known = self.known();
             known.reads += 1;
@@ -188,23 +188,23 @@ impl Tls {
         };
         let contents = Contents::read(&settings);
         if let Some(reason) = contents.shortage() {
-            return Reload::Postponed(reason.to_owned());
+            return Reloaded::Postponed(reason.to_owned());
         }
         let mut known = self.known();
         if known.settings != settings || number < known.taken {
-            return Reload::Unchanged;
+            return Reloaded::Unchanged;
         }
         known.taken = number;
         let fingerprint = Some(contents.fingerprint());
         if std::mem::replace(&mut known.fingerprint, fingerprint) == fingerprint {
-            return Reload::Unchanged;
+            return Reloaded::Unchanged;
         }
         match Material::of(&settings, &contents).and_then(|material| known.serve(&contents, material)) {
             Ok(serving) => {
                 *self.serving.write() = serving;
-                Reload::Loaded
+                Reloaded::Loaded
             }
-            Err(faults) => Reload::Faulty(faults),
+            Err(faults) => Reloaded::Faulty(faults),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The walk of one connection, from its accept to its line in the access log. Read this first: it is the product.
 //!
-//! Accept, introduce, negotiate; then for each request: head, authorize, dial, answer, relay, record.
+//! Accept, PROXY header, negotiate; then for each request: head, authorize, slots, dial, answer, identification, relay.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shar
     }
 }
 
-/// An accepted connection, by what its client speaks.
+/// An accepted connection, with its 200 sent (HTTP/1), or ready for streams (HTTP/2).
 enum Opened<'a> {
     Plain(Tunnel<'a, TcpStream>),
     Tls(Tunnel<'a, Session>),
@@ -110,6 +110,7 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
     let tunnel = |exchange| {
         let stream = pending.new_stream();
         if stream.origin.admission == Err(Refusal::CertificateLapsed) {
+            // The connection gets a GOAWAY: its certificate counts no longer.
             lapsed.notify_one();
         }
         async move {

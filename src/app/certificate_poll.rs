@@ -7,7 +7,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
-use crate::tls::Reload;
+use crate::tls::Reloaded;
 use crate::tunnel::Shared;
 
 /// Polls for as long as the process runs.
@@ -25,7 +25,7 @@ pub(super) async fn watch(shared: Arc<Shared>) {
         // Blocking: the files may be on a mount that hangs.
         let poll = spawn_blocking(move || {
             let _reads = reads;
-            report(&polled.tls.reload(), &polled);
+            log_and_count(&polled.tls.reload(), &polled);
             remark(&polled);
         });
         match timeout(LONGEST_READ, poll).await {
@@ -40,22 +40,22 @@ pub(super) async fn watch(shared: Arc<Shared>) {
 }
 
 /// Logs and counts the result of one poll.
-pub(super) fn report(reload: &Reload, shared: &Shared) {
-    match reload {
-        Reload::Unchanged => {}
-        Reload::Loaded => {
+pub(super) fn log_and_count(reloaded: &Reloaded, shared: &Shared) {
+    match reloaded {
+        Reloaded::Unchanged => {}
+        Reloaded::Loaded => {
             let expiries = shared.tls.expiries();
             shared.metrics.tls_expiries(&expiries);
             shared.metrics.tls_next_updates(&shared.tls.next_updates());
             info!(certificates = expiries.len(), "certificates loaded");
         }
-        Reload::Faulty(faults) => {
+        Reloaded::Faulty(faults) => {
             shared.metrics.tls_reload_failures.inc();
             for fault in faults {
                 error!("{fault}: the certificates stay as they were");
             }
         }
-        Reload::Postponed(reason) => warn!("{reason}: the certificates are read again at the next poll"),
+        Reloaded::Postponed(reason) => warn!("{reason}: the certificates are read again at the next poll"),
     }
 }
 

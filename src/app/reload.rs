@@ -43,9 +43,9 @@ pub(super) struct Reloads {
 struct Running {
     /// Its message, or the drop of its sender, is the end of the reload.
     ended: oneshot::Receiver<()>,
-    /// The end of the wait for the files; `None` once the settings are being applied.
+    /// The end of the wait for the files; `None` once it has passed while the settings were being applied.
     deadline: Option<Instant>,
-    /// Set by the first of two: the thread, when it has read the files, or the loop, when it gives the read up.
+    /// Set by whichever comes first: the reading thread when done (it then applies), or `settled` at the deadline.
     is_claimed: Arc<AtomicBool>,
 }
 
@@ -71,7 +71,8 @@ impl Reloads {
         }
     }
 
-    /// Completes when the reload in progress has ended or its read is given up; without one, never.
+    /// Completes when the reload in progress has ended, its read is given up, or its deadline passes while it is
+    /// applied; without a reload, never.
     pub(super) async fn settled(&mut self) {
         let Some(Running {
             ended,
@@ -116,7 +117,7 @@ impl Reloads {
     }
 
     fn start(&self) -> io::Result<Running> {
-        // Each thread that is stuck in a read holds the function that reads.
+        // Each living reading thread has a clone of `load`, so the count is the threads and one.
         if Arc::strong_count(&self.load) > MOST_THREADS {
             return Err(io::Error::other("those of earlier reloads still wait for their files"));
         }
@@ -173,7 +174,7 @@ fn failed(metrics: &Metrics) {
     metrics.config_reload_failures.inc();
 }
 
-/// What a reload changes: static targets, limits, certificates and the cluster. Everything else needs a restart.
+/// Applies a configuration that was read: static targets, limits, certificates, cluster. All else needs a restart.
 pub(super) struct Reload {
     pub(super) config: Box<Config>,
     pub(super) capacity: Capacity,
@@ -200,7 +201,7 @@ impl Reload {
                 shared.unfinished.set(caps.unfinished);
                 shared.tunnels.set(caps.tunnels);
                 shared.total.set(new.limits.total, burst);
-                certificate_poll::report(&shared.tls.configure(new.tls.clone()), shared);
+                certificate_poll::log_and_count(&shared.tls.configure(new.tls.clone()), shared);
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;

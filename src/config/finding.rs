@@ -1,5 +1,5 @@
-//! The findings of a configuration: each has a severity, a position, a key and a reason, and all of a file are reported at
-//! once.
+//! The findings of a configuration: each has a severity, a position, a key and a message. The readers go on after a
+//! fault, so that a file's faults are reported at once; a YAML syntax error hides what follows it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -61,7 +61,7 @@ pub struct Finding {
     /// The dotted path of the value, such as `allowlist.static[2].addresses[0]`; empty for a finding of no single value.
     pub key: String,
     /// The reason, and what was expected instead.
-    pub reason: String,
+    pub message: String,
 }
 
 impl fmt::Display for Finding {
@@ -73,14 +73,14 @@ impl fmt::Display for Finding {
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
-        f.write_str(&self.reason)
+        f.write_str(&self.message)
     }
 }
 
 /// All findings of one configuration, in the order of their positions. Prints one a line, each with the file:
 /// `switchboard.yaml:12:15: error: limits.tunnel.download: expected …`.
 ///
-/// As an error it is the reason why a configuration is refused: one of its findings or more are errors.
+/// A refused configuration's report is its error: it has at least one finding of severity `Error`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     file: Option<String>,
@@ -89,12 +89,12 @@ pub struct Report {
 
 impl Report {
     /// The report of a file that cannot be read. `file`: its path.
-    pub(super) fn unreadable(file: &str, reason: String) -> Self {
+    pub(super) fn unreadable(file: &str, message: String) -> Self {
         let finding = Finding {
             severity: Severity::Error,
             position: None,
             key: String::new(),
-            reason,
+            message,
         };
         Self {
             file: Some(file.to_owned()),
@@ -102,7 +102,7 @@ impl Report {
         }
     }
 
-    /// The same without positions: those of a text that is no file's.
+    /// The same without positions, where there was no file.
     pub(super) fn without_positions(mut self) -> Self {
         for finding in &mut self.findings {
             finding.position = None;
@@ -136,7 +136,7 @@ impl Report {
                 "line": finding.position.map(|position| position.line),
                 "column": finding.position.map(|position| position.column),
                 "key": finding.key,
-                "message": finding.reason,
+                "message": finding.message,
             })
         };
         json!({
@@ -201,17 +201,17 @@ impl Findings {
     }
 
     /// Adds an error.
-    pub(super) fn fault(&self, position: Position, key: &str, reason: impl Into<String>) {
-        self.push(Severity::Error, Some(position), key, reason.into());
+    pub(super) fn fault(&self, position: Position, key: &str, message: impl Into<String>) {
+        self.push(Severity::Error, Some(position), key, message.into());
     }
 
     /// Adds an error of a flag, or of its environment variable.
-    pub(super) fn fault_of_a_flag(&self, flag: &str, reason: String) {
-        self.push(Severity::Error, None, flag, reason);
+    pub(super) fn fault_of_a_flag(&self, flag: &str, message: String) {
+        self.push(Severity::Error, None, flag, message);
     }
 
     /// Adds a finding.
-    pub(super) fn push(&self, severity: Severity, position: Option<Position>, key: &str, reason: String) {
+    pub(super) fn push(&self, severity: Severity, position: Option<Position>, key: &str, message: String) {
         if severity == Severity::Error {
             self.faults.set(self.faults.get() + 1);
         }
@@ -219,7 +219,7 @@ impl Findings {
             severity,
             position,
             key: key.to_owned(),
-            reason,
+            message,
         });
     }
 
@@ -228,8 +228,7 @@ impl Findings {
         self.faults.get()
     }
 
-    /// A value with the findings that are no errors. `file`: the file's name; without one there was no file, and no
-    /// position in it.
+    /// A value with its warnings and notes. `file`: the name that the lines begin with, if any.
     ///
     /// # Errors
     /// The findings, if one of them is an error.

@@ -1,10 +1,10 @@
-//! The faults of flags and environment variables beside the file that they go over.
+//! The faults of flags and environment variables together with the file that they override.
 
 use super::finding::Findings;
 use super::schema::listen::{admin_fault, taken};
 use super::{Config, Overrides};
 
-/// Adds the faults of `by`. `config`: the file's, with `by` over it.
+/// Adds the faults of `by`. `config`: the file's settings, overridden by `by`.
 pub(super) fn check(by: &Overrides, config: &Config, findings: &Findings) {
     let blame = |flag: &str, reason: String| findings.fault_of_a_flag(flag, reason);
     if !by.listen.is_empty() {

@@ -1,4 +1,4 @@
-//! Reads a configuration from a file or a text, and puts the flags over it.
+//! Reads a configuration from a file or a text, and has the flags override it.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::finding::{Findings, Position, Report, Severity};
 use super::section::Field;
 use super::shape::Shape;
-use super::{Config, Overrides, flags, notices, schema, tree};
+use super::{Config, Overrides, flags, schema, tree, warnings};
 use crate::file;
 
 /// What a configuration is read for.
@@ -28,10 +28,10 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Reads a regular file of at most 1 MiB; without a path, the settings are the defaults. `by` goes over them.
+    /// Reads a regular file of at most 1 MiB; without a path, the settings are the defaults. `by` overrides them.
     ///
     /// # Errors
-    /// The file cannot be read, or has faults: all of them at once.
+    /// The file cannot be read or has faults, or, where it has none, flags have.
     pub fn from_file(path: Option<&Path>, by: &Overrides, purpose: Purpose) -> Result<Self, Report> {
         let Some(path) = path else {
             return read(b"{}", None, by, purpose)
@@ -100,10 +100,10 @@ fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> R
     let config = tree.as_ref().and_then(|tree| {
         let top = Field::root(tree, &findings);
         let config = top.section(schema::config)?.overridden(by.clone());
-        // A value that is a fault has its default here, of which nothing is to be said.
+        // After a fault a value is its default, and a warning about that would be wrong.
         if findings.faults() == 0 {
             flags::check(by, &config, &findings);
-            notices::add(&config, &top);
+            warnings::add(&config, &top);
         }
         Some(config)
     });

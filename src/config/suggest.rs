@@ -120,7 +120,7 @@ fn nearest<'a, 'b>(given: &str, names: impl Iterator<Item = (&'a str, &'b str)>)
 
 /// The longest text that is compared, in characters: the time of a comparison grows with its length.
 const LONGEST: usize = 40;
-/// More suggestions than these are none.
+/// If more are equally near, none is suggested.
 const MOST: usize = 2;
 
 /// The units and their names in lower case, without `/s`.

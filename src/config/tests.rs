@@ -2,8 +2,8 @@
 
 mod faults;
 mod format;
-mod notices;
 mod properties;
+mod warnings;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -86,7 +86,7 @@ fn the_documented_file_holds_every_key() {
     let faults = Config::parse(asked).unwrap_err();
     let known: BTreeSet<&str> = faults
         .iter()
-        .filter_map(|fault| fault.reason.strip_prefix("unknown key; known here: "))
+        .filter_map(|fault| fault.message.strip_prefix("unknown key; known here: "))
         .flat_map(|names| names.split(", "))
         .collect();
     assert!(known.len() > 15, "{known:?}");

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-pub(crate) use self::note::Note;
+pub(crate) use self::remark::Remark;
 use self::slices::Slices;
 use super::annotations::{above_ceiling, grant, unsatisfiable};
 use super::endpoints::{self, Selection};
@@ -13,7 +13,7 @@ use super::model::{Key, Kind, Object, Service, ServicePort, Slice};
 use super::rules::Rules;
 use crate::allowlist::{Change, ServiceTarget, TargetId};
 
-mod note;
+mod remark;
 mod slices;
 
 /// The result of [`Join::settle`].
@@ -21,8 +21,8 @@ mod slices;
 pub(crate) struct Settled {
     /// The changes of the allowlist.
     pub(crate) changes: Vec<Change>,
-    /// The notes that were not made before.
-    pub(crate) notes: Vec<Note>,
+    /// The remarks that were not made before.
+    pub(crate) remarks: Vec<Remark>,
 }
 
 /// The known objects of the cluster.
@@ -47,12 +47,12 @@ struct Entry {
     slices: Slices,
     /// Whether the Service is on the allowlist.
     is_listed: bool,
-    /// The notes that hold now, so that none is made twice. Most Services have none, and this takes 8 bytes of them.
-    notes: Option<Box<Notes>>,
+    /// The remarks that hold now, so that none is made twice. Most Services have none, and this takes 8 bytes of them.
+    remarks: Option<Box<Remarks>>,
 }
 
 #[derive(Debug)]
-struct Notes(Vec<Note>);
+struct Remarks(Vec<Remark>);
 
 impl Join {
     /// A join without objects.
@@ -274,51 +274,51 @@ impl Join {
     }
 
     fn settle_one(&mut self, key: &Key, settled: &mut Settled) {
-        let mut notes = Vec::new();
-        let target = self.target(key, &mut notes);
+        let mut remarks = Vec::new();
+        let target = self.target(key, &mut remarks);
         let Some(entry) = self.services.get_mut(key) else {
             return;
         };
         match target {
             Some(target) => {
                 if !entry.is_listed {
-                    settled.notes.push(Note::Added(key.clone()));
+                    settled.remarks.push(Remark::Added(key.clone()));
                 }
                 entry.is_listed = true;
                 settled.changes.push(Change::Set(Box::new(target)));
             }
             None if entry.is_listed => {
                 entry.is_listed = false;
-                settled.notes.push(Note::Removed(key.clone()));
+                settled.remarks.push(Remark::Removed(key.clone()));
                 settled.changes.push(Change::Remove(target_id(key)));
             }
             None => {}
         }
-        let is_known = |note: &&Note| entry.notes.as_ref().is_some_and(|known| known.0.contains(note));
-        let new = notes.iter().filter(|note| !is_known(note)).cloned();
-        settled.notes.extend(new);
-        entry.notes = (!notes.is_empty()).then(|| Box::new(Notes(notes)));
+        let is_known = |remark: &&Remark| entry.remarks.as_ref().is_some_and(|known| known.0.contains(remark));
+        let new = remarks.iter().filter(|remark| !is_known(remark)).cloned();
+        settled.remarks.extend(new);
+        entry.remarks = (!remarks.is_empty()).then(|| Box::new(Remarks(remarks)));
         if entry.service.is_none() && entry.slices.is_empty() {
             self.services.remove(key);
         }
     }
 
-    /// The target of a Service, if it is on the allowlist, and the notes about it.
-    fn target(&self, key: &Key, notes: &mut Vec<Note>) -> Option<ServiceTarget> {
+    /// The target of a Service, if it is on the allowlist, and the remarks about it.
+    fn target(&self, key: &Key, remarks: &mut Vec<Remark>) -> Option<ServiceTarget> {
         let entry = self.services.get(key)?;
         if let Some(service) = &entry.service {
-            let note = |fault| Note::Annotation(key.clone(), fault);
+            let remark = |fault| Remark::Annotation(key.clone(), fault);
             let above_ceiling = above_ceiling(&service.annotations, &self.rules.limits);
             let unsatisfiable = unsatisfiable(&service.annotations, self.rules.knows_clients);
             let faults = service.faults.iter().cloned();
-            notes.extend(faults.chain(above_ceiling).chain(unsatisfiable).map(note));
-            notes.extend(service.external.then(|| Note::ExternalName(key.clone())));
+            remarks.extend(faults.chain(above_ceiling).chain(unsatisfiable).map(remark));
+            remarks.extend(service.external.then(|| Remark::ExternalName(key.clone())));
         }
         let (service, port) = self.eligible(key)?;
         let name = self.name(key);
         let winner = (!self.claims.is_empty()).then(|| self.winner(&name)).flatten();
         if let Some(winner) = winner.filter(|winner| *winner != key) {
-            notes.push(Note::NameConflict {
+            remarks.push(Remark::NameConflict {
                 loser: key.clone(),
                 winner: winner.clone(),
                 name,
@@ -331,9 +331,9 @@ impl Join {
             unusable,
         } = endpoints::select(service, port, entry.slices.unpack(&key.name), &self.rules.guards);
         let refused = refused.into_iter().take(MOST_REFUSED_NOTED);
-        notes.extend(refused.map(|(address, class)| Note::EndpointRefused(key.clone(), address, class)));
+        remarks.extend(refused.map(|(address, class)| Remark::EndpointForbidden(key.clone(), address, class)));
         let unusable = unusable.into_iter().take(MOST_REFUSED_NOTED);
-        notes.extend(unusable.map(|(slice, fault)| Note::SliceUnusable(key.clone(), slice, fault)));
+        remarks.extend(unusable.map(|(slice, fault)| Remark::SliceUnusable(key.clone(), slice, fault)));
         Some(ServiceTarget {
             id: target_id(key),
             name,
@@ -377,7 +377,7 @@ fn namespace_key(name: &str) -> Key {
     }
 }
 
-/// The most refused endpoints, and the most unusable slices, of a Service with a note: a tenant may have thousands.
+/// The most refused endpoints, and the most unusable slices, of a Service with a remark: a tenant may have thousands.
 const MOST_REFUSED_NOTED: usize = 3;
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
 use self::forbidden::Forbidden;
-use self::note_log::NoteLog;
+use self::remark_log::RemarkLog;
 use self::snapshot_file::SnapshotFile;
 use super::failure::Failure;
-use super::join::{Join, Note, Settled};
+use super::join::{Join, Remark, Settled};
 use super::model::{EndpointFault, Key, Kind, Object};
 use super::rules::Rules;
 use super::shrink::ShrinkGuard;
@@ -22,7 +22,7 @@ use crate::allowlist::{Change, Writer};
 use crate::metrics::Metrics;
 
 mod forbidden;
-mod note_log;
+mod remark_log;
 mod snapshot_file;
 
 /// What the reconciler updates, beside the snapshot file.
@@ -45,7 +45,7 @@ pub(crate) struct Reconciler {
     /// Whether every source has answered since the start, so that the list is the cluster's own.
     is_confirmed: bool,
     snapshot: Option<SnapshotFile>,
-    log: NoteLog,
+    log: RemarkLog,
 }
 
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Reconciler {
             has_list: false,
             is_confirmed: false,
             snapshot,
-            log: NoteLog::default(),
+            log: RemarkLog::default(),
         };
         reconciler.load_snapshot();
         reconciler
@@ -267,17 +267,17 @@ impl Reconciler {
         let is_first = !std::mem::replace(&mut self.has_list, true);
         let settled = self.join.settle();
         let confirms = !self.is_confirmed && self.sources.iter().all(SourceState::has_answered);
-        if !is_first && !confirms && settled.changes.is_empty() && settled.notes.is_empty() {
+        if !is_first && !confirms && settled.changes.is_empty() && settled.remarks.is_empty() {
             return;
         }
         self.is_confirmed |= confirms;
-        let Settled { changes, notes } = settled;
+        let Settled { changes, remarks } = settled;
         self.write(changes, is_first, confirms);
-        for note in &notes {
-            self.count(note);
+        for remark in &remarks {
+            self.count(remark);
             // The Services of the first list have one log line together.
-            if !(is_first && matches!(note, Note::Added(_))) {
-                self.log.write(note);
+            if !(is_first && matches!(remark, Remark::Added(_))) {
+                self.log.write(remark);
             }
         }
         if let Some(file) = &mut self.snapshot {
@@ -285,13 +285,13 @@ impl Reconciler {
         }
     }
 
-    fn count(&self, note: &Note) {
+    fn count(&self, remark: &Remark) {
         let metrics = &self.outputs.metrics;
-        match note {
-            Note::Annotation(..) => metrics.annotation_errors.inc(),
-            Note::EndpointRefused(..) => metrics.endpoint_failed(EndpointFault::Forbidden.label()),
-            Note::SliceUnusable(.., fault) => metrics.endpoint_failed(fault.label()),
-            Note::Added(_) | Note::Removed(_) | Note::ExternalName(_) | Note::NameConflict { .. } => {}
+        match remark {
+            Remark::Annotation(..) => metrics.annotation_errors.inc(),
+            Remark::EndpointForbidden(..) => metrics.endpoint_failed(EndpointFault::Forbidden.label()),
+            Remark::SliceUnusable(.., fault) => metrics.endpoint_failed(fault.label()),
+            Remark::Added(_) | Remark::Removed(_) | Remark::ExternalName(_) | Remark::NameConflict { .. } => {}
         }
     }
 

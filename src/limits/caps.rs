@@ -1,4 +1,5 @@
 //! Caps: the most tunnels, connections and dials at once, which take descriptors and memory. `None` is unlimited.
+//! Rates are in `limits.rs`.
 
 use std::num::NonZeroU32;
 

@@ -1,4 +1,4 @@
-//! A counted resource: a fixed number of slots, each taken by a permit and free again when the permit is dropped.
+//! A counted resource: a fixed number of slots, each free again when the value that stands for it is dropped.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Slots {
         }
     }
 
-    /// Changes the number of slots. Permits that are out stay valid, even if they are more.
+    /// Changes the number of slots. Slots that are taken stay valid, even if they are more.
     pub fn set(&self, most: Option<NonZeroU32>) {
         self.most.store(number(most), Ordering::Relaxed);
     }
@@ -47,7 +47,7 @@ impl Slots {
     }
 }
 
-/// The permit for one slot, which is free again when this is dropped.
+/// One taken slot, which is free again when this is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it frees the slot"]
 pub struct Slot {

@@ -8,8 +8,8 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 
+use super::by_name::Certificates;
 use super::cautions::Caution;
-use super::certificates::Certificates;
 use super::files::{Contents, FileFault, Part, PemFile};
 use super::pair::{self, Expiry, Pair};
 use super::settings::{ClientAuth, Settings};

@@ -329,9 +329,9 @@ fn a_read_that_began_before_another_and_ended_after_it_changes_nothing() {
     files.with_pair(&second.pem, &second.key);
     // Another read, which began later, has been taken.
     tls.known().taken = u64::MAX;
-    assert_eq!(tls.reload(), Reload::Unchanged);
+    assert_eq!(tls.reload(), Reloaded::Unchanged);
     tls.known().taken = 0;
-    assert_eq!(tls.reload(), Reload::Loaded);
+    assert_eq!(tls.reload(), Reloaded::Loaded);
 }
 
 /// A certificate with an RSA key of 1024 bits, and the key: no library here makes one.

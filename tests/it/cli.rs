@@ -269,7 +269,7 @@ fn tls_that_clients_can_go_round_is_warned_of() {
         (
             "optional",
             "required",
-            ": warning: tls.client_auth: 127.0.0.1:0 serves plain HTTP as well, where clients show no certificate: ",
+            ": warning: tls.client_auth: 127.0.0.1:0 accepts plain HTTP, where clients show no certificate: ",
         ),
     ] {
         let ca = match auth {

@@ -639,7 +639,7 @@ fn faults(cert: &Path, key: &Path, more: &str) -> String {
 fn by_line(report: &Report) -> String {
     let line = |finding: &Finding| {
         let line = finding.position.unwrap().line;
-        format!("line {line}: {}: {}", finding.key, finding.reason)
+        format!("line {line}: {}: {}", finding.key, finding.message)
     };
     report.iter().map(line).collect::<Vec<_>>().join("\n")
 }

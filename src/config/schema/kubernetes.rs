@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::form::{BOOLEAN, BRIEF, DOMAIN, Form, NETWORK, PATH, PORT, Schema};
 use crate::config::section::Section;
-use crate::kubernetes::{Options, files, selector as label_selector};
+use crate::kubernetes::{Options, files, label_selector};
 use crate::values::domain;
 
 /// Reads the section; `None` unless it is enabled. The other keys are checked in either case.

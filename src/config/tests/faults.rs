@@ -9,10 +9,10 @@ fn faults(text: &str) -> String {
         .iter()
         .map(|fault| {
             assert_eq!(fault.severity, Severity::Error);
-            let (line, key, reason) = (fault.position.unwrap().line, &fault.key, &fault.reason);
+            let (line, key, message) = (fault.position.unwrap().line, &fault.key, &fault.message);
             match key.as_str() {
-                "" => format!("line {line}: {reason}"),
-                _ => format!("line {line}: {key}: {reason}"),
+                "" => format!("line {line}: {message}"),
+                _ => format!("line {line}: {key}: {message}"),
             }
         })
         .collect();

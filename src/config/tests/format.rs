@@ -36,7 +36,7 @@ fn every_map_of_the_schema_has_the_keys_of_its_reader_and_no_others() {
                  limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, total: {zzz: 1}, ceiling: {zzz: 1}}\n";
     let mut maps = 0;
     for fault in Config::parse(asked).unwrap_err().iter() {
-        let Some(known) = fault.reason.strip_prefix("unknown key; known here: ") else {
+        let Some(known) = fault.message.strip_prefix("unknown key; known here: ") else {
             continue;
         };
         maps += 1;

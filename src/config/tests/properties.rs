@@ -40,7 +40,7 @@ proptest! {
             for fault in &faults {
                 let line = fault.position.unwrap().line;
                 prop_assert!((1..=lines + 1).contains(&line), "{fault} of {lines} lines");
-                prop_assert!(!fault.reason.is_empty());
+                prop_assert!(!fault.message.is_empty());
             }
             let sorted = faults.iter().map(|fault| fault.position).is_sorted();
             prop_assert!(sorted, "{faults}");

@@ -1,7 +1,8 @@
 //! The EndpointSlices of one Service, packed into one allocation.
 //!
-//! A cluster has slices of every Service, and few of its Services may be on the allowlist: the API server knows no selector
-//! for the slices of labelled Services, whose labels reach them with a delay. As plain values a slice takes 7 allocations.
+//! A cluster has slices of every Service, and few of its Services may be on the allowlist. Only labels can select
+//! slices, and a Service's labels are copied to its slices late, so all are watched. As plain values a slice takes 7
+//! allocations.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,31 +20,31 @@ impl Slices {
 
     /// The names.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.records().map(|record| record.name)
+        self.packed_slices().map(|slice| slice.name)
     }
 
     /// The slices with their names. `service`: the name of their Service.
     pub(super) fn unpack(&self, service: &str) -> impl Iterator<Item = (Box<str>, Slice)> {
-        self.records().map(move |record| {
-            let slice = Unpacker(record.body).slice();
+        self.packed_slices().map(move |PackedSlice { name, body }| {
+            let slice = Unpacker(body).slice();
             let slice = Slice {
                 service: service.into(),
                 ..slice.unwrap_or_default()
             };
-            (record.name.into(), slice)
+            (name.into(), slice)
         })
     }
 
-    /// Adds a slice, or replaces the one of that name. `false` if that is the same.
+    /// Adds a slice, or replaces the one of that name. `false` if nothing changes.
     pub(super) fn put(&mut self, name: &str, slice: &Slice) -> bool {
         let body = packed(slice);
-        let new = Record { name, body: &body };
-        if self.records().any(|record| record == new) {
+        let new = PackedSlice { name, body: &body };
+        if self.packed_slices().any(|slice| slice == new) {
             return false;
         }
-        let others = || self.records().filter(|record| record.name != name);
-        let before = others().take_while(|record| record.name < name);
-        let behind = others().skip_while(|record| record.name < name);
+        let others = || self.packed_slices().filter(|slice| slice.name != name);
+        let before = others().take_while(|slice| slice.name < name);
+        let behind = others().skip_while(|slice| slice.name < name);
         // Sorted, so that the order of events does not matter.
         self.0 = concatenated(before.chain([new]).chain(behind));
         true
@@ -53,30 +54,30 @@ impl Slices {
     pub(super) fn remove(&mut self, name: &str) -> bool {
         let is_there = self.names().any(|known| known == name);
         if is_there {
-            self.0 = concatenated(self.records().filter(|record| record.name != name));
+            self.0 = concatenated(self.packed_slices().filter(|slice| slice.name != name));
         }
         is_there
     }
 
-    fn records(&self) -> impl Iterator<Item = Record<'_>> {
+    fn packed_slices(&self) -> impl Iterator<Item = PackedSlice<'_>> {
         let mut rest = Unpacker(&self.0);
         std::iter::from_fn(move || {
             let (name, body) = (rest.text()?, rest.bytes()?);
-            Some(Record { name, body })
+            Some(PackedSlice { name, body })
         })
     }
 }
 
 /// One packed slice.
 #[derive(PartialEq)]
-struct Record<'a> {
+struct PackedSlice<'a> {
     name: &'a str,
     body: &'a [u8],
 }
 
-fn concatenated<'a>(records: impl Iterator<Item = Record<'a>>) -> Box<[u8]> {
+fn concatenated<'a>(slices: impl Iterator<Item = PackedSlice<'a>>) -> Box<[u8]> {
     let mut packed = Vec::new();
-    for Record { name, body } in records {
+    for PackedSlice { name, body } in slices {
         put_bytes(&mut packed, name.as_bytes());
         put_bytes(&mut packed, body);
     }
@@ -142,7 +143,7 @@ fn put_number(packed: &mut Vec<u8>, mut number: usize) {
     }
 }
 
-/// The rest of packed bytes. `None` at their end.
+/// The rest of packed bytes. Methods return `None` at the end and for malformed bytes.
 struct Unpacker<'a>(&'a [u8]);
 
 impl<'a> Unpacker<'a> {
@@ -167,6 +168,7 @@ impl<'a> Unpacker<'a> {
             service: Box::default(),
             ports,
             endpoints,
+            // Absent at the end of the bytes: `None`.
             unusable: self.unusable(),
         })
     }

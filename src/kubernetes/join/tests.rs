@@ -96,7 +96,7 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     assert_eq!((&*target.name, target.ports), ("a.n", [2200, 22]));
     assert_eq!(addresses(target), ["10.0.0.1:22"]);
     assert_eq!((target.endpoints.ready, target.endpoints.total), (1, 2));
-    assert_eq!(settled.notes, [Note::Added(key("n", "a"))]);
+    assert_eq!(settled.remarks, [Remark::Added(key("n", "a"))]);
     // The same object again is no change.
     put_service(&mut join, "n", "a", service(2200));
     assert_eq!(join.settle(), Settled::default());
@@ -152,19 +152,20 @@ fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_o
     let names: crate::allowlist::ClientNames = [Box::from("alice")].into();
     service.annotations.allowed_clients = Some(names.clone());
     put_service(&mut join, "n", "a", service);
-    let is_noted = |settled: &Settled| {
-        let is_fault = |note: &Note| matches!(note, Note::Annotation(_, fault) if *fault.key == *"allowed-clients");
-        settled.notes.iter().any(is_fault)
+    let is_remarked = |settled: &Settled| {
+        let is_fault =
+            |remark: &Remark| matches!(remark, Remark::Annotation(_, fault) if *fault.key == *"allowed-clients");
+        settled.remarks.iter().any(is_fault)
     };
     let settled = join.settle();
-    assert!(is_noted(&settled), "{:?}", settled.notes);
+    assert!(is_remarked(&settled), "{:?}", settled.remarks);
     assert_eq!(set(&settled).allowed_clients.as_ref(), Some(&names));
     for (knows_clients, again) in [(true, false), (false, true)] {
         join.configure(Rules {
             knows_clients,
             ..rules()
         });
-        assert_eq!(is_noted(&join.settle()), again);
+        assert_eq!(is_remarked(&join.settle()), again);
     }
 }
 
@@ -268,13 +269,13 @@ fn a_slice_that_cannot_work_is_noted_once_with_its_fault() {
         faulty.ports = Box::default();
         faulty.unusable = Some(Box::new(unusable));
         join.put(key("n", "a-1"), Object::Slice(Box::new(faulty)));
-        assert_eq!(join.settle().notes, [], "no Service asks for it");
+        assert_eq!(join.settle().remarks, [], "no Service asks for it");
         put_service(&mut join, "n", "a", service(22));
-        let notes = join.settle().notes;
-        let expected = fault.map(|fault| Note::SliceUnusable(key("n", "a"), "a-1".into(), fault));
-        assert_eq!(notes.get(1), expected.as_ref());
+        let remarks = join.settle().remarks;
+        let expected = fault.map(|fault| Remark::SliceUnusable(key("n", "a"), "a-1".into(), fault));
+        assert_eq!(remarks.get(1), expected.as_ref());
         put_service(&mut join, "n", "a", service(23));
-        assert_eq!(join.settle().notes, [], "it was noted before");
+        assert_eq!(join.settle().remarks, [], "it was made before");
     }
 }
 
@@ -296,12 +297,12 @@ fn refused_endpoints_are_not_dialled_and_noted_once() {
     assert_eq!(addresses(set(&settled)), ["10.0.0.1:22"]);
     assert_eq!(set(&settled).endpoints.total, 1);
     let refused = settled
-        .notes
+        .remarks
         .iter()
-        .filter(|note| matches!(note, Note::EndpointRefused(..)));
+        .filter(|remark| matches!(remark, Remark::EndpointForbidden(..)));
     assert_eq!(refused.count(), 2);
     join.configure(rules());
-    assert_eq!(join.settle().notes, []);
+    assert_eq!(join.settle().remarks, []);
 }
 
 #[test]
@@ -331,16 +332,16 @@ fn of_two_services_that_claim_one_name_the_older_one_has_it() {
     let settled = join.settle();
     assert_eq!(settled.changes.len(), 2);
     assert_eq!(join.contested(), 1);
-    let conflict = Note::NameConflict {
+    let conflict = Remark::NameConflict {
         loser: key("b.c", "a"),
         winner: key("c", "a.b"),
         name: "a.b.c".into(),
     };
-    assert!(settled.notes.contains(&conflict));
+    assert!(settled.remarks.contains(&conflict));
     join.remove(Kind::Service, &key("c", "a.b"));
     let settled = join.settle();
     assert!(settled.changes.contains(&Change::Remove(target_id(&key("c", "a.b")))));
-    assert!(settled.notes.contains(&Note::Added(key("b.c", "a"))));
+    assert!(settled.remarks.contains(&Remark::Added(key("b.c", "a"))));
     assert_eq!(join.contested(), 0);
 }
 

@@ -6,26 +6,26 @@ use crate::kubernetes::annotations::AnnotationFault;
 use crate::kubernetes::guards::AddressClass;
 use crate::kubernetes::model::{EndpointFault, Key};
 
-/// A note about a Service for its tenant and the operator.
+/// A remark about a Service for its tenant and the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum Remark {
     /// The Service was added to the allowlist.
     Added(Key),
     /// The Service was removed from the allowlist.
     Removed(Key),
-    /// An annotation is not in force as written.
+    /// An annotation cannot be read, exceeds the ceiling or cannot be met.
     Annotation(Key, AnnotationFault),
     /// An endpoint is not dialled, because of its address.
-    EndpointRefused(Key, SocketAddr, AddressClass),
-    /// A slice of the Service, or something of it, cannot be used.
+    EndpointForbidden(Key, SocketAddr, AddressClass),
+    /// The EndpointSlice of this name, or an item of it, cannot be used.
     SliceUnusable(Key, Box<str>, EndpointFault),
     /// The Service is of type ExternalName, and never on the allowlist.
     ExternalName(Key),
     /// Two Services claim one name.
     NameConflict {
-        /// The younger Service, which is not on the allowlist.
+        /// The Service without the name: the younger one, or of two equally old ones the later by namespace and name.
         loser: Key,
-        /// The older Service, which has the name.
+        /// The Service that has the name.
         winner: Key,
         /// The name.
         name: Box<str>,

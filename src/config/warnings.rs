@@ -1,4 +1,4 @@
-//! What is said of a configuration as a whole, once it has no faults and flags and environment have been applied.
+//! The warnings and notes about a configuration that has no faults, after flags and environment were applied.
 
 use super::Config;
 use super::section::Field;
@@ -20,7 +20,7 @@ fn locked_out(config: &Config, top: &Field<'_>) {
              `allowlist.kubernetes.enabled`",
         );
     }
-    if !config.listen.is_empty() && config.listen.iter().all(trusts_no_neighbour) {
+    if !config.listen.is_empty() && config.listen.iter().all(trusts_only_the_other_family) {
         top.at("listen").warning(
             "no client gets in: every port requires a PROXY header, and no network of its `trusted_proxies` has \
              addresses of the port's family (IPv4 or IPv6)",
@@ -29,7 +29,7 @@ fn locked_out(config: &Config, top: &Field<'_>) {
 }
 
 /// Whether the addresses of its clients and those of its load balancers are of different families.
-fn trusts_no_neighbour(port: &Port) -> bool {
+fn trusts_only_the_other_family(port: &Port) -> bool {
     let address = port.listener.address;
     match &port.proxy_header {
         Policy::Required { trusted } if address.is_ipv4() => !trusted.iter().any(|network| network.addr().is_ipv4()),
@@ -49,7 +49,7 @@ fn tls(config: &Config, top: &Field<'_>) {
     let plain = config.listen.iter().find(|port| port.tls != Mode::Required);
     if let (ClientAuth::Required, Some(port)) = (config.tls.client_auth, plain) {
         top.at("tls.client_auth").warning(format!(
-            "{} serves plain HTTP as well, where clients show no certificate: set `tls: required` there, or \
+            "{} accepts plain HTTP, where clients show no certificate: set `tls: required` there, or \
              `allowed_clients` of the targets",
             port.listener.address
         ));

@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use crate::kubernetes::join::Note;
+use crate::kubernetes::join::Remark;
 
 /// The lines of the current minute. Tenants cause them, so their number is bounded.
 #[derive(Debug)]
-pub(super) struct NoteLog {
+pub(super) struct RemarkLog {
     minute: Instant,
     lines: u32,
 }
 
-impl Default for NoteLog {
+impl Default for RemarkLog {
     fn default() -> Self {
         Self {
             minute: Instant::now(),
@@ -22,29 +22,29 @@ impl Default for NoteLog {
     }
 }
 
-impl NoteLog {
-    /// Writes a note, unless the minute has had its lines.
-    pub(super) fn write(&mut self, note: &Note) {
+impl RemarkLog {
+    /// Writes a remark, unless the minute has had its lines.
+    pub(super) fn write(&mut self, remark: &Remark) {
         if !self.admit() {
             return;
         }
-        match note {
-            Note::Added(service) => info!(%service, "the Service is on the allowlist"),
-            Note::Removed(service) => info!(%service, "the Service is no longer on the allowlist"),
-            Note::Annotation(service, fault) => {
+        match remark {
+            Remark::Added(service) => info!(%service, "the Service is on the allowlist"),
+            Remark::Removed(service) => info!(%service, "the Service is no longer on the allowlist"),
+            Remark::Annotation(service, fault) => {
                 let (key, reason) = (&fault.key, &fault.reason);
                 info!(%service, annotation = %key, "the annotation is not in force as written: {reason}");
             }
-            Note::EndpointRefused(service, address, class) => {
+            Remark::EndpointForbidden(service, address, class) => {
                 let class = class.name();
                 warn!(%service, %address, class, "the endpoint is not dialled: its address is not allowed");
             }
-            Note::SliceUnusable(service, slice, fault) => {
+            Remark::SliceUnusable(service, slice, fault) => {
                 let fault = fault.sentence();
                 warn!(%service, %slice, "the EndpointSlice cannot be used as it is: {fault}");
             }
-            Note::ExternalName(service) => info!(%service, "an ExternalName Service is never on the allowlist"),
-            Note::NameConflict { loser, winner, name } => {
+            Remark::ExternalName(service) => info!(%service, "an ExternalName Service is never on the allowlist"),
+            Remark::NameConflict { loser, winner, name } => {
                 warn!(%name, service = %loser, %winner, "two Services claim one name, and the older one has it");
             }
         }
