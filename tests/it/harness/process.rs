@@ -109,6 +109,13 @@ pub(crate) fn switchboard_with_descriptors(most: u32, arguments: &[&str]) -> Com
     clean(command, arguments)
 }
 
+/// The same, with the default action for SIGHUP: tests that are run by `nohup` would pass on that they ignore it.
+pub(crate) fn switchboard_with_hangup(arguments: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", BINARY]);
+    clean(command, arguments)
+}
+
 fn clean(mut command: Command, arguments: &[&str]) -> Command {
     command.args(arguments);
     for (name, _) in env::vars_os() {

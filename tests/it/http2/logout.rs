@@ -7,7 +7,7 @@ use crate::harness::allow;
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::process::{Process, Server, Settings, switchboard_with_hangup};
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
 
@@ -150,7 +150,7 @@ fn a_proxy_command_that_is_hung_up_at_a_logout_still_ends_its_tunnel() {
         let proxy = format!("{scheme}://localhost:{}", server.public().port());
         let ca = authority.ca();
         let arguments = ["connect", "--proxy", &proxy, "--ca", ca.to_str().unwrap(), "box:22"];
-        let mut command = switchboard(&[&arguments, flags].concat());
+        let mut command = switchboard_with_hangup(&[&arguments, flags].concat());
         let (input, to_input) = std::io::pipe().unwrap();
         let mut client = Process::spawn_from(&mut command, input);
         drop(command);
@@ -174,10 +174,10 @@ fn a_proxy_command_that_is_hung_up_ends_soon_without_a_word() {
     let target = Target::listen();
     let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
     let proxy = format!("http://{}", server.public());
-    let mut command = switchboard(&["connect", "--proxy", &proxy, "box:22"]);
+    let mut command = switchboard_with_hangup(&["connect", "--proxy", &proxy, "box:22"]);
     let (input, _open) = std::io::pipe().unwrap();
     let mut client = Process::spawn_from(&mut command, input);
-    // Kept until the end: with the target's connection the tunnel, and so the client, would end in order.
+    // Kept until the end: when the target closes, the tunnel, and so the client, ends in order.
     let mut service = target.accept();
     service.send("begun\n");
     client.stdout.next().unwrap();
