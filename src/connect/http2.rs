@@ -58,7 +58,7 @@ pub struct GoAway<'a> {
 
 /// Serves a connection to its end. `tunnel` makes a future of every request, which runs in this task.
 ///
-/// `expiry` completes when a connection that becomes idle now has been idle for too long. After a GOAWAY the connection
+/// `overdue` completes when a connection that becomes idle now has been idle for too long. After a GOAWAY the connection
 /// ends with its last tunnel.
 ///
 /// # Errors
@@ -66,11 +66,11 @@ pub struct GoAway<'a> {
 /// for itself.
 pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>>(
     connection: Connection<D>,
-    expiry: impl Fn(Awaited) -> E,
+    overdue: impl Fn(Awaited) -> E,
     go_away: GoAway<'_>,
     tunnel: impl Fn(Request) -> F,
 ) -> Result<(), Refusal> {
-    let mut first_request = Box::pin(expiry(Awaited::FirstRequest));
+    let mut first_request = Box::pin(overdue(Awaited::FirstRequest));
     let h2 = tokio::select! {
         biased;
         h2 = handshake(&connection) => h2,
@@ -90,7 +90,7 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refu
         requests: 0,
         phase: Phase::Idle(first_request),
     };
-    serving.run(expiry, go_away, tunnel).await
+    serving.run(overdue, go_away, tunnel).await
 }
 
 async fn handshake<D: Transport>(
@@ -170,7 +170,7 @@ enum Event {
 impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<D, F, E> {
     async fn run(
         mut self,
-        expiry: impl Fn(Awaited) -> E,
+        overdue: impl Fn(Awaited) -> E,
         go_away: GoAway<'_>,
         tunnel: impl Fn(Request) -> F,
     ) -> Result<(), Refusal> {
@@ -190,7 +190,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
                     self.begin_tunnel();
                     self.tunnels.push(AssertUnwindSafe(tunnel(*request)).catch_unwind());
                 }
-                Event::TunnelEnded => self.end_tunnel(&expiry, drain),
+                Event::TunnelEnded => self.end_tunnel(&overdue, drain),
                 Event::GoAway => {
                     self.h2.graceful_shutdown();
                     self.phase = Phase::Leaving(linger(drain));
@@ -247,7 +247,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
             return Poll::Ready(Event::Flooded);
         }
         match &mut self.phase {
-            Phase::Idle(expiry) => expiry.as_mut().poll(context).map(Event::Expired),
+            Phase::Idle(overdue) => overdue.as_mut().poll(context).map(Event::Expired),
             Phase::Closing(linger) => linger.as_mut().poll(context).map(|()| Event::Unclosed),
             Phase::Leaving(linger) if self.tunnels.is_empty() => linger
                 .as_mut()
@@ -264,10 +264,10 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         }
     }
 
-    fn end_tunnel(&mut self, expiry: &impl Fn(Awaited) -> E, drain: &Drain) {
+    fn end_tunnel(&mut self, overdue: &impl Fn(Awaited) -> E, drain: &Drain) {
         match self.phase {
             Phase::Busy if self.tunnels.is_empty() => {
-                self.phase = Phase::Idle(Box::pin(expiry(Awaited::FurtherRequest)))
+                self.phase = Phase::Idle(Box::pin(overdue(Awaited::FurtherRequest)))
             }
             Phase::Leaving(_) => self.phase = Phase::Leaving(linger(drain)),
             Phase::Busy | Phase::Idle(_) | Phase::Closing(_) => {}
