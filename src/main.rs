@@ -3,6 +3,7 @@
 use std::env;
 use std::error::Error;
 use std::fmt::Display;
+use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -228,6 +229,7 @@ fn to_stderr(line: impl Display) {
 fn serve(options: Serve) -> anyhow::Result<ExitCode> {
     let workers = threads::workers();
     threads::try_start(workers).context("cannot start the threads, see pids.max and RLIMIT_NPROC")?;
+    try_descriptors().context("cannot open the files of a start, see RLIMIT_NOFILE")?;
     let logging = start_logging(&options)?;
     let dropped = logging.dropped.clone();
     let runtime = runtime::Builder::new_multi_thread()
@@ -252,6 +254,12 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
         Drained::Clean => ExitCode::SUCCESS,
         Drained::Cut => ExitCode::from(DRAIN_CUT),
     })
+}
+
+/// Tries whether there are descriptors for a start: Tokio panics where it has none for its signals.
+fn try_descriptors() -> std::io::Result<()> {
+    let tried: std::io::Result<Vec<File>> = (0..FIRST_DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
+    tried.map(drop)
 }
 
 fn start_logging(options: &Serve) -> anyhow::Result<Logging> {
@@ -374,3 +382,5 @@ const STDIN: &str = "<stdin>";
 const USAGE: u8 = 2;
 const DRAIN_CUT: u8 = 3;
 const QUEUED_COMMANDS: usize = 4;
+/// Two for the logs, seven for the runtime and its signals, one for the file, and one each for the ports.
+const FIRST_DESCRIPTORS: usize = 12;

@@ -104,6 +104,7 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
             match awaited {
                 http2::Awaited::FirstRequest => pending.until_late().await,
                 http2::Awaited::FurtherRequest => pending.until_idle().await,
+                http2::Awaited::Close => pending.until_evicted().await,
             }
         }
     };

@@ -48,8 +48,14 @@ pub(crate) fn port(text: &str) -> Result<u16, &'static str> {
     }
 }
 
-/// A duration from 0 s to a year.
+/// A duration from 0 s to a year, in units up to weeks.
+///
+/// Months and years, which humantime reads too, are a fault: `5M` would be five months, and is meant as five minutes.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
+    let mut units = text.split(|character: char| !character.is_alphabetic());
+    if units.any(|unit| NO_UNITS.contains(&unit)) {
+        return Err("months and years are no units here: expected a duration such as `250ms`, `5m` or `30d`");
+    }
     match humantime::parse_duration(text) {
         Ok(duration) if duration <= YEAR => Ok(duration),
         Ok(_) => Err("must be at most 365d"),
@@ -119,6 +125,8 @@ pub(crate) fn shown(text: &str) -> String {
 const HOUR: Duration = Duration::from_secs(3600);
 /// The longest duration: a longer one is a unit typed wrong, and `Instant::now() + Duration::MAX` panics.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The units of humantime that are longer than a week.
+const NO_UNITS: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
 /// In characters.
 const LONGEST_SHOWN: usize = 60;
 
@@ -168,6 +176,20 @@ mod tests {
                 assert_eq!(parse(text), expected, "{text}");
             }
             assert!(parse("10").is_err_and(|error| error.starts_with("expected a duration")));
+        }
+    }
+
+    #[test]
+    fn months_and_years_are_no_units() {
+        for text in [
+            "5M", "5 M", "1h 5M", "5M1s", "0.5M", "1month", "2 months", "1y", "1yr", "1yrs", "1 year", "1years",
+        ] {
+            assert!(humantime::parse_duration(text).is_ok(), "{text}");
+            let refused = duration(text).is_err_and(|error| error.starts_with("months and years"));
+            assert!(refused, "{text}");
+        }
+        for text in ["5m", "5min", "5 minutes", "1d 2h", "52w", "10ms", "7days"] {
+            assert!(duration(text).is_ok(), "{text}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::future::pending;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -21,11 +22,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::readiness::Readiness;
+use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
 use crate::metrics;
 use crate::net::listener;
 
@@ -74,19 +75,22 @@ pub fn start(address: SocketAddr, handlers: Handlers) -> io::Result<SocketAddr> 
         TcpListener::from_std(listener)?
     };
     let handlers = Arc::new(handlers);
-    let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let unfinished = Arc::new(Unfinished::new(Some(MOST_CONNECTIONS)));
+    let mut number = 0;
     let serve = move |stream, peer: SocketAddr| {
-        // Connections above the limit are closed at once: Prometheus and the kubelet try again.
-        if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
-            let handlers = Arc::clone(&handlers);
-            tokio::spawn(async move {
+        number += 1;
+        let standing = Standing::Welcome;
+        let ticket = Ticket { standing, number };
+        let (handlers, unfinished) = (Arc::clone(&handlers), Arc::clone(&unfinished));
+        tokio::spawn(async move {
+            let membership = Membership::join([Some(&unfinished), None], ticket);
+            let conversation = timeout(LONGEST_CONNECTION, converse(stream, peer, &handlers));
+            tokio::select! {
                 // The errors of a peer that leaves or stalls are its own.
-                timeout(LONGEST_CONNECTION, converse(stream, peer, &handlers))
-                    .await
-                    .ok();
-                drop(slot);
-            });
-        }
+                _ = conversation => {}
+                () = membership.evicted() => {}
+            }
+        });
     };
     let accept = async move { listener::accept(listener, pending(), serve, || ()).await };
     thread::Builder::new()
@@ -215,8 +219,9 @@ fn text(status: StatusCode, page: String) -> Response<Full<Bytes>> {
 
 /// Its value `none` is an address that the user typed; no web page can send it.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
-/// Slow peers may hold a slot each for as long as a head may take, and the kubelet must get one.
-const MOST_CONNECTIONS: usize = 512;
+/// One more evicts the oldest: were the newest refused, a peer that keeps connections open without a byte would fail the
+/// probes of the kubelet, which then restarts the pod with all its tunnels.
+const MOST_CONNECTIONS: NonZeroU32 = NonZeroU32::new(512).unwrap();
 const LONGEST_HEAD: Duration = Duration::from_secs(5);
 /// For the request and the reading of its one page.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(30);

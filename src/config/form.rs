@@ -70,13 +70,13 @@ pub(super) fn with_null(kind: &str, or_null: bool) -> Value {
     if or_null { json!([kind, "null"]) } else { json!(kind) }
 }
 
-/// The units are humantime's; the documentation names the short ones.
+/// The units are humantime's up to weeks; the documentation names the short ones.
 macro_rules! duration {
     ($($word:literal)?) => {
         Schema::Amount(concat!(
             "^(", $($word, "|",)?
             "0|([0-9]+(\\.[0-9]+)? ?(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h",
-            "|days?|d|weeks?|wks?|w|months?|M|years?|yrs?|y) ?)+)$"
+            "|days?|d|weeks?|wks?|w) ?)+)$"
         ))
     };
 }

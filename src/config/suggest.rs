@@ -124,7 +124,7 @@ const LONGEST: usize = 40;
 const MOST: usize = 2;
 
 /// The units and their names in lower case, without `/s`.
-const UNITS: [(&str, &str); 28] = [
+const UNITS: [(&str, &str); 26] = [
     ("ms", "ms msec millis millisecond milliseconds"),
     ("s", "s sec secs second seconds"),
     ("m", "m min mins minute minutes"),
@@ -149,10 +149,8 @@ const UNITS: [(&str, &str); 28] = [
     ("MiB/s", "mi mib mebibyte mebibytes"),
     ("GiB/s", "gi gib gibibyte gibibytes"),
     ("w", "w week weeks"),
-    ("months", "month months"),
     ("us", "us usec"),
     ("ns", "ns nsec"),
-    ("y", "y year years"),
 ];
 
 #[cfg(test)]
@@ -226,6 +224,10 @@ mod tests {
             ("10sek", "; did you mean `10s`?"),
             ("5 minuets", "; did you mean `5m`?"),
             ("5 Minutes", "; did you mean `5m`?"),
+            ("5M", "; did you mean `5m`?"),
+            ("05 M", "; did you mean `5m`?"),
+            ("5months", ""),
+            ("1y", ""),
             ("0s", ""),
             ("61m", ""),
             ("5 parsecs", ""),

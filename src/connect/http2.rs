@@ -38,13 +38,15 @@ mod stream;
 mod write_queue;
 mod zero_copy;
 
-/// The request that an idle connection waits for.
+/// What a connection without a tunnel waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// The first one. The wait began with the connection.
     FirstRequest,
     /// One behind the last tunnel, with whose end the wait begins.
     FurtherRequest,
+    /// The client's close, after a GOAWAY. The time of this wait is bounded here; `overdue` waits for an eviction.
+    Close,
 }
 
 /// The events at which the client is told to open its next tunnels on another connection (GOAWAY).
@@ -58,8 +60,8 @@ pub struct GoAway<'a> {
 
 /// Serves a connection to its end. `tunnel` makes a future of every request, which runs in this task.
 ///
-/// `overdue` completes when a connection that becomes idle now has been idle for too long. After a GOAWAY the connection
-/// ends with its last tunnel.
+/// `overdue` completes when a connection that begins to wait now has waited for too long, or when its descriptor is
+/// needed for others. After a GOAWAY the connection ends with its last tunnel.
 ///
 /// # Errors
 /// The refusal of the connection as a whole: it made no request, or sent too many frames. Its requests have ended each
@@ -79,7 +81,7 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refu
     let h2 = match h2 {
         Ok(h2) => h2,
         Err(refusal) => {
-            connection.end(refusal).await;
+            end(connection, refusal, overdue(Awaited::Close)).await;
             return Err(refusal);
         }
     };
@@ -148,12 +150,37 @@ enum Phase<E> {
     /// There is no tunnel.
     Idle(Pin<Box<E>>),
     /// GOAWAY has been sent. The bound begins with the end of the last tunnel.
-    Leaving(Linger),
-    /// The client has to close the connection.
-    Closing(Linger),
+    Leaving(Linger<E>),
+    /// The client has to close the connection. `None` for one that ends as soon as its GOAWAY has been flushed once.
+    Closing(Option<Linger<E>>),
 }
 
-type Linger = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// The wait for a client to close its connection.
+struct Linger<E> {
+    /// Completes after [`LINGER`], or when the drain has ended.
+    time: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Completes when the connection is evicted: a client that does not close it holds a descriptor.
+    evicted: Pin<Box<E>>,
+}
+
+impl<E: Future<Output = Refusal>> Linger<E> {
+    fn new(overdue: &impl Fn(Awaited) -> E, drain: &Drain) -> Self {
+        let ended = drain.clone().ended();
+        Self {
+            time: Box::pin(async move {
+                timeout(LINGER, ended).await.ok();
+            }),
+            evicted: Box::pin(overdue(Awaited::Close)),
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.evicted.as_mut().poll(context) {
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => self.time.as_mut().poll(context),
+        }
+    }
+}
 
 enum Event {
     Request(Box<Request>),
@@ -175,7 +202,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         tunnel: impl Fn(Request) -> F,
     ) -> Result<(), Refusal> {
         let GoAway { drain, lapsed } = go_away;
-        let (mut verdict, mut end) = (Ok(()), None);
+        let (mut verdict, mut failure) = (Ok(()), None);
         let mut leaving = pin!(async {
             tokio::select! {
                 () = drain.clone().stopped() => {}
@@ -193,22 +220,24 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
                 Event::TunnelEnded => self.end_tunnel(&overdue, drain),
                 Event::GoAway => {
                     self.h2.graceful_shutdown();
-                    self.phase = Phase::Leaving(linger(drain));
+                    self.phase = Phase::Leaving(Linger::new(&overdue, drain));
                 }
                 Event::Unclosed => break,
                 Event::Expired(refusal) => {
                     if self.requests == 0 {
                         verdict = Err(refusal);
                     }
-                    self.close(Reason::NO_ERROR, drain);
+                    // Evicted: its descriptor is needed at once.
+                    let linger = (refusal != Refusal::Crowded).then(|| Linger::new(&overdue, drain));
+                    self.close(Reason::NO_ERROR, linger);
                 }
                 Event::Flooded => {
                     verdict = Err(Refusal::Flood);
-                    self.close(Reason::ENHANCE_YOUR_CALM, drain);
+                    self.close(Reason::ENHANCE_YOUR_CALM, Some(Linger::new(&overdue, drain)));
                 }
                 Event::Closed(error) => {
                     verdict = verdict.and(self.verdict(error.as_ref()));
-                    end = error.as_ref().map(refusal_of);
+                    failure = error.as_ref().map(refusal_of);
                     break;
                 }
             }
@@ -217,8 +246,8 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         drop(self.h2);
         self.connection.outgoing().closed();
         while self.tunnels.next().await.is_some() {}
-        if let Some(refusal) = end {
-            self.connection.end(refusal).await;
+        if let Some(refusal) = failure {
+            end(self.connection, refusal, overdue(Awaited::Close)).await;
         }
         verdict
     }
@@ -248,11 +277,11 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         }
         match &mut self.phase {
             Phase::Idle(overdue) => overdue.as_mut().poll(context).map(Event::Expired),
-            Phase::Closing(linger) => linger.as_mut().poll(context).map(|()| Event::Unclosed),
-            Phase::Leaving(linger) if self.tunnels.is_empty() => linger
-                .as_mut()
-                .poll(context)
-                .map(|()| Event::Expired(Refusal::Draining)),
+            Phase::Closing(None) => Poll::Ready(Event::Unclosed),
+            Phase::Closing(Some(linger)) => linger.poll(context).map(|()| Event::Unclosed),
+            Phase::Leaving(linger) if self.tunnels.is_empty() => {
+                linger.poll(context).map(|()| Event::Expired(Refusal::Draining))
+            }
             Phase::Leaving(_) | Phase::Busy => Poll::Pending,
         }
     }
@@ -269,14 +298,14 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
             Phase::Busy if self.tunnels.is_empty() => {
                 self.phase = Phase::Idle(Box::pin(overdue(Awaited::FurtherRequest)))
             }
-            Phase::Leaving(_) => self.phase = Phase::Leaving(linger(drain)),
+            Phase::Leaving(_) => self.phase = Phase::Leaving(Linger::new(overdue, drain)),
             Phase::Busy | Phase::Idle(_) | Phase::Closing(_) => {}
         }
     }
 
-    fn close(&mut self, reason: Reason, drain: &Drain) {
+    fn close(&mut self, reason: Reason, linger: Option<Linger<E>>) {
         self.h2.abrupt_shutdown(reason);
-        self.phase = Phase::Closing(linger(drain));
+        self.phase = Phase::Closing(linger);
     }
 
     /// The refusal of a connection that has closed. After a request only a flood is one, and what breaks RFC 9113: a field
@@ -290,12 +319,14 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
     }
 }
 
-/// Completes after [`LINGER`], or when the drain has ended.
-fn linger(drain: &Drain) -> Linger {
-    let ended = drain.clone().ended();
-    Box::pin(async move {
-        timeout(LINGER, ended).await.ok();
-    })
+/// Ends a connection that h2 has given up, at the latest when it is evicted.
+async fn end<D: Transport>(connection: Connection<D>, refusal: Refusal, evicted: impl Future<Output = Refusal>) {
+    tokio::select! {
+        // First: its first poll sends the alert.
+        biased;
+        () = connection.end(refusal) => {}
+        _ = evicted => {}
+    }
 }
 
 /// The least that RFC 9113 section 6.5.2 recommends. The caps of a client count streams as tunnels.
@@ -320,3 +351,78 @@ const MOST_STREAM_ERRORS: usize = 100;
 const SMALL_FRAMES: usize = 2 * 1024 * 1024;
 /// The time in which a client has to close a connection that has no use any more.
 const LINGER: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures_util::future::Either;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::drain::Conductor;
+
+    /// The time for which a connection that makes no request stays, when its wait ends with that refusal, and what its
+    /// client receives. With `is_evicted`, its descriptor is needed from then on.
+    async fn stay(refusal: Refusal, is_evicted: bool) -> (Duration, Vec<u8>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        client.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let begun = Notify::new();
+        let overdue = |awaited| match awaited {
+            Awaited::FirstRequest | Awaited::FurtherRequest => Either::Left(async {
+                begun.notified().await;
+                refusal
+            }),
+            Awaited::Close if is_evicted => Either::Right(Either::Left(ready(Refusal::Crowded))),
+            Awaited::Close => Either::Right(Either::Right(pending())),
+        };
+        let ((_conductor, drain), lapsed) = (Conductor::new(), Notify::new());
+        let go_away = GoAway {
+            drain: &drain,
+            lapsed: &lapsed,
+        };
+        let mut received = vec![0; 9];
+        let start = Instant::now();
+        let served = serve(Connection::new(server, Vec::new()), overdue, go_away, |_| ready(()));
+        let reads = async {
+            // The SETTINGS: the connection waits for its first request.
+            client.read_exact(&mut received).await.unwrap();
+            begun.notify_one();
+            pending::<()>().await;
+        };
+        tokio::select! {
+            verdict = served => assert_eq!(verdict, Err(refusal)),
+            () = reads => {}
+        }
+        let stayed = start.elapsed();
+        client.read_to_end(&mut received).await.ok();
+        (stayed, received)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_whose_descriptor_is_needed_ends_when_its_goaway_is_sent() {
+        for (refusal, is_evicted, expected) in [
+            (Refusal::Crowded, false, Duration::ZERO),
+            (Refusal::HeadTimeout, true, Duration::ZERO),
+            (Refusal::ConnectRate, true, Duration::ZERO),
+            (Refusal::HeadTimeout, false, LINGER),
+        ] {
+            let (stayed, received) = stay(refusal, is_evicted).await;
+            assert!(
+                stayed.abs_diff(expected) < Duration::from_millis(2),
+                "{refusal:?}: {stayed:?}"
+            );
+            // Length 8, type GOAWAY, of the connection; no stream was begun, and no error.
+            let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            assert!(
+                received.windows(17).any(|frame| frame == goaway),
+                "{refusal:?}: {received:?}"
+            );
+        }
+    }
+}

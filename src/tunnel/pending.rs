@@ -127,6 +127,12 @@ impl<O: ClientState> Pending<'_, O> {
         self.overdue(self.age).await
     }
 
+    /// Completes when a connection that has its refusal, and that its client has not closed yet, is evicted.
+    pub(super) async fn until_evicted(&self) -> Refusal {
+        self.join(self.age, Standing::Refused).evicted().await;
+        Refusal::Crowded
+    }
+
     /// When the request has to be complete.
     pub(super) fn deadline(&self) -> Instant {
         self.age.since + self.shared.connect.head
@@ -150,12 +156,11 @@ impl<O: ClientState> Pending<'_, O> {
         if refusal == Refusal::Crowded {
             return;
         }
-        let membership = self.join(self.age, Standing::Refused);
         tokio::select! {
             // First: its first poll sends the end of stream.
             biased;
             () = close => {}
-            () = membership.evicted() => {}
+            _ = self.until_evicted() => {}
             () = self.shared.drain.clone().ended() => {}
         }
     }

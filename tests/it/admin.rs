@@ -339,6 +339,17 @@ fn slow_clients_of_the_admin_port_do_not_block_others() {
     drop(slow);
 }
 
+/// A probe of the kubelet that fails three times restarts the pod.
+#[test]
+fn connections_without_a_request_keep_no_probe_out() {
+    let proxy = Proxy::start("");
+    let silent: Vec<Peer> = (0..700).map(|_| Peer::connect(proxy.admin())).collect();
+    for _ in 0..20 {
+        assert_eq!(proxy.ask_admin("GET", "/livez").status, 200);
+    }
+    drop(silent);
+}
+
 /// A client that asks for hundreds of pages at once, and reads none, would hold its slot while others wait.
 #[test]
 fn a_connection_to_the_admin_port_has_one_page() {

@@ -1,13 +1,13 @@
 //! The command line of the real binary: what it prints, its exit status, and what goes before what.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use crate::harness::authority::Authority;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::process::{Process, Server, Settings, switchboard, switchboard_with_descriptors};
 use crate::harness::target::Target;
 use crate::harness::{allow, refusal};
 use rustix::process::{Signal, geteuid};
@@ -70,6 +70,38 @@ fn no_target(file: &str) -> String {
         "{file}:1:1: warning: allowlist: there is no target, so every request is refused with 403: add one to \
          `allowlist.static`, or set `allowlist.kubernetes.enabled`"
     )
+}
+
+#[test]
+fn a_stderr_that_is_full_changes_no_exit_status() {
+    let settings = Settings::new("timeout: {}\n");
+    for arguments in [
+        ["check", "--config", settings.path()],
+        ["serve", "--config", settings.path()],
+    ] {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let status = switchboard(&arguments).stderr(full).status().unwrap();
+        assert_eq!(status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn too_few_descriptors_for_a_start_are_told_in_one_line() {
+    let settings = Settings::new("");
+    for most in 4..24 {
+        let mut process = Process::spawn(switchboard_with_descriptors(
+            most,
+            &["serve", "--config", settings.path()],
+        ));
+        let line = process.stderr.next().unwrap_or_default();
+        if line.contains(" WARN ") || line.contains(" INFO ") {
+            // The limit is high enough.
+            continue;
+        }
+        assert_eq!(process.exit_status(), 1, "{most}: {line}");
+        assert_eq!(process.stderr.rest(), [""; 0], "{most}: {line}");
+        assert!(line.starts_with("switchboard: "), "{most}: {line}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::harness::process::{Process, Server, Settings, switchboard_with_descri
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Closed, Echo, Target};
 use crate::harness::{CONFIRMATION, allow, eventually, refusal, request};
+use crate::http2::raw::{PREFACE, Raw, SETTINGS};
 use rustix::process::Signal;
 
 /// Another client.
@@ -255,6 +256,28 @@ fn refused_clients_that_linger_are_evicted_too() {
     eventually("the evicted connections are closed", || {
         (active() <= 11.0).then_some(())
     });
+    drop(stay);
+    proxy.settles("connections_active", 0.0);
+}
+
+/// What is evicted gives its descriptor up at once, whatever protocol its first bytes have begun.
+#[test]
+fn evicted_connections_of_http_2_do_not_linger() {
+    let limits = "limits: {total: {max_unfinished: 10}, client: {connects_per_second: unlimited}}\n";
+    let proxy = Proxy::start(&format!("{limits}timeouts: {{head: 1h}}\n"));
+    let stay: Vec<Raw> = (0..300)
+        .map(|_| {
+            let mut client = Raw::from(proxy.client(PREFACE));
+            // The connection is one of HTTP/2 now.
+            assert_eq!(client.any().kind, SETTINGS);
+            client
+        })
+        .collect();
+    // They are 300 if they may all stay for a second. An evicted one may be on its way out yet.
+    let active = || proxy.scrape().value("connections_active");
+    assert!(active() < 100.0, "{}", active());
+    proxy.settles("connections_active", 10.0);
+    proxy.settles(r#"connect_requests_total{code="503",reason="crowded"}"#, 290.0);
     drop(stay);
     proxy.settles("connections_active", 0.0);
 }

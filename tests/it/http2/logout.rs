@@ -177,11 +177,14 @@ fn a_proxy_command_that_is_hung_up_ends_soon_without_a_word() {
     let mut command = switchboard(&["connect", "--proxy", &proxy, "box:22"]);
     let (input, _open) = std::io::pipe().unwrap();
     let mut client = Process::spawn_from(&mut command, input);
-    target.accept().send("begun\n");
+    // Kept until the end: with the target's connection the tunnel, and so the client, would end in order.
+    let mut service = target.accept();
+    service.send("begun\n");
     client.stdout.next().unwrap();
     client.signal(Signal::HUP);
     assert_eq!(client.exit_status(), 1);
     assert_eq!(client.stderr.rest(), Vec::<String>::new());
+    drop(service);
 }
 
 const NO_ERROR: u8 = 0;
