@@ -98,7 +98,7 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
     let shared = pending.shared;
     pending.record.set_http_version(http2::Request::HTTP);
     let lapsed = Notify::new();
-    let expiry = |awaited| {
+    let overdue = |awaited| {
         let pending = &pending;
         async move {
             match awaited {
@@ -109,13 +109,13 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
         }
     };
     let tunnel = |exchange| {
-        let stream = pending.new_stream();
-        if stream.origin.admission == Err(Refusal::CertificateLapsed) {
+        let further = pending.new_stream();
+        if further.origin.admission == Err(Refusal::CertificateLapsed) {
             // The connection gets a GOAWAY: its certificate counts no longer.
             lapsed.notify_one();
         }
         async move {
-            if let Some(mut tunnel) = cold(request(exchange, stream)).await {
+            if let Some(mut tunnel) = cold(request(exchange, further)).await {
                 tunnel.run(shared).await;
             }
         }
@@ -124,7 +124,7 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
         drain: &shared.drain,
         lapsed: &lapsed,
     };
-    match cold(http2::serve(connection, expiry, go_away, tunnel)).await {
+    match cold(http2::serve(connection, overdue, go_away, tunnel)).await {
         Ok(()) => pending.record.leave_to_requests(),
         Err(refusal) => pending.drop_silently(refusal),
     }
@@ -169,8 +169,8 @@ struct Reached {
 async fn reach(authority: Authority, pending: &mut Pending<'_>) -> Result<Reached, Denial> {
     pending.origin.admission?;
     let target = authorize(authority, pending)?;
-    let in_all = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
-    let slots = Box::new([in_all, pending.origin.client.take_slot()?, target.enter()?]);
+    let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
+    let slots = Box::new([of_process, pending.origin.client.take_slot()?, target.enter()?]);
     let upstream = connect_to(&target, pending).await?;
     Ok(Reached {
         target,

@@ -190,9 +190,9 @@ impl Reload {
             Ok(Loaded { config: new, report }) => {
                 log(&report);
                 let removed = self.config.targets_lost_in(&new);
-                let untouched = self.config.changes_needing_restart(&new);
-                if !untouched.is_empty() {
-                    warn!("changed, but needs a restart: {}", untouched.join(", "));
+                let needing_restart = self.config.changes_needing_restart(&new);
+                if !needing_restart.is_empty() {
+                    warn!("changed, but needs a restart: {}", needing_restart.join(", "));
                 }
                 self.writer.publish(&new.targets, &new.limits);
                 let burst = new.limits.tunnel.burst;

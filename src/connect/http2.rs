@@ -45,7 +45,7 @@ pub enum Awaited {
     FirstRequest,
     /// One behind the last tunnel, with whose end the wait begins.
     FurtherRequest,
-    /// The client's close, after a GOAWAY. The time of this wait is bounded here; its expiry is an eviction.
+    /// The client's close, after a GOAWAY. The time of this wait is bounded here; `overdue` waits for an eviction.
     Close,
 }
 
@@ -60,19 +60,19 @@ pub struct GoAway<'a> {
 
 /// Serves a connection to its end. `tunnel` makes a future of every request, which runs in this task.
 ///
-/// `expiry` completes when a connection that begins to wait now has waited for too long, or when its descriptor is needed
-/// for others. After a GOAWAY the connection ends with its last tunnel.
+/// `overdue` completes when a connection that begins to wait now has waited for too long, or when its descriptor is
+/// needed for others. After a GOAWAY the connection ends with its last tunnel.
 ///
 /// # Errors
 /// The refusal of the connection as a whole: it made no request, or sent too many frames. Its requests have ended each
 /// for itself.
 pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>>(
     connection: Connection<D>,
-    expiry: impl Fn(Awaited) -> E,
+    overdue: impl Fn(Awaited) -> E,
     go_away: GoAway<'_>,
     tunnel: impl Fn(Request) -> F,
 ) -> Result<(), Refusal> {
-    let mut first_request = Box::pin(expiry(Awaited::FirstRequest));
+    let mut first_request = Box::pin(overdue(Awaited::FirstRequest));
     let h2 = tokio::select! {
         biased;
         h2 = handshake(&connection) => h2,
@@ -81,7 +81,7 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refu
     let h2 = match h2 {
         Ok(h2) => h2,
         Err(refusal) => {
-            end(connection, refusal, expiry(Awaited::Close)).await;
+            end(connection, refusal, overdue(Awaited::Close)).await;
             return Err(refusal);
         }
     };
@@ -92,7 +92,7 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refu
         requests: 0,
         phase: Phase::Idle(first_request),
     };
-    serving.run(expiry, go_away, tunnel).await
+    serving.run(overdue, go_away, tunnel).await
 }
 
 async fn handshake<D: Transport>(
@@ -164,13 +164,13 @@ struct Linger<E> {
 }
 
 impl<E: Future<Output = Refusal>> Linger<E> {
-    fn new(expiry: &impl Fn(Awaited) -> E, drain: &Drain) -> Self {
+    fn new(overdue: &impl Fn(Awaited) -> E, drain: &Drain) -> Self {
         let ended = drain.clone().ended();
         Self {
             time: Box::pin(async move {
                 timeout(LINGER, ended).await.ok();
             }),
-            evicted: Box::pin(expiry(Awaited::Close)),
+            evicted: Box::pin(overdue(Awaited::Close)),
         }
     }
 
@@ -197,7 +197,7 @@ enum Event {
 impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<D, F, E> {
     async fn run(
         mut self,
-        expiry: impl Fn(Awaited) -> E,
+        overdue: impl Fn(Awaited) -> E,
         go_away: GoAway<'_>,
         tunnel: impl Fn(Request) -> F,
     ) -> Result<(), Refusal> {
@@ -217,10 +217,10 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
                     self.begin_tunnel();
                     self.tunnels.push(AssertUnwindSafe(tunnel(*request)).catch_unwind());
                 }
-                Event::TunnelEnded => self.end_tunnel(&expiry, drain),
+                Event::TunnelEnded => self.end_tunnel(&overdue, drain),
                 Event::GoAway => {
                     self.h2.graceful_shutdown();
-                    self.phase = Phase::Leaving(Linger::new(&expiry, drain));
+                    self.phase = Phase::Leaving(Linger::new(&overdue, drain));
                 }
                 Event::Unclosed => break,
                 Event::Expired(refusal) => {
@@ -228,12 +228,12 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
                         verdict = Err(refusal);
                     }
                     // Evicted: its descriptor is needed at once.
-                    let linger = (refusal != Refusal::Crowded).then(|| Linger::new(&expiry, drain));
+                    let linger = (refusal != Refusal::Crowded).then(|| Linger::new(&overdue, drain));
                     self.close(Reason::NO_ERROR, linger);
                 }
                 Event::Flooded => {
                     verdict = Err(Refusal::Flood);
-                    self.close(Reason::ENHANCE_YOUR_CALM, Some(Linger::new(&expiry, drain)));
+                    self.close(Reason::ENHANCE_YOUR_CALM, Some(Linger::new(&overdue, drain)));
                 }
                 Event::Closed(error) => {
                     verdict = verdict.and(self.verdict(error.as_ref()));
@@ -247,7 +247,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         self.connection.outgoing().closed();
         while self.tunnels.next().await.is_some() {}
         if let Some(refusal) = failure {
-            end(self.connection, refusal, expiry(Awaited::Close)).await;
+            end(self.connection, refusal, overdue(Awaited::Close)).await;
         }
         verdict
     }
@@ -276,7 +276,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
             return Poll::Ready(Event::Flooded);
         }
         match &mut self.phase {
-            Phase::Idle(expiry) => expiry.as_mut().poll(context).map(Event::Expired),
+            Phase::Idle(overdue) => overdue.as_mut().poll(context).map(Event::Expired),
             Phase::Closing(None) => Poll::Ready(Event::Unclosed),
             Phase::Closing(Some(linger)) => linger.poll(context).map(|()| Event::Unclosed),
             Phase::Leaving(linger) if self.tunnels.is_empty() => {
@@ -293,12 +293,12 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         }
     }
 
-    fn end_tunnel(&mut self, expiry: &impl Fn(Awaited) -> E, drain: &Drain) {
+    fn end_tunnel(&mut self, overdue: &impl Fn(Awaited) -> E, drain: &Drain) {
         match self.phase {
             Phase::Busy if self.tunnels.is_empty() => {
-                self.phase = Phase::Idle(Box::pin(expiry(Awaited::FurtherRequest)))
+                self.phase = Phase::Idle(Box::pin(overdue(Awaited::FurtherRequest)))
             }
-            Phase::Leaving(_) => self.phase = Phase::Leaving(Linger::new(expiry, drain)),
+            Phase::Leaving(_) => self.phase = Phase::Leaving(Linger::new(overdue, drain)),
             Phase::Busy | Phase::Idle(_) | Phase::Closing(_) => {}
         }
     }
@@ -373,7 +373,7 @@ mod tests {
         client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         client.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
         let begun = Notify::new();
-        let expiry = |awaited| match awaited {
+        let overdue = |awaited| match awaited {
             Awaited::FirstRequest | Awaited::FurtherRequest => Either::Left(async {
                 begun.notified().await;
                 refusal
@@ -388,7 +388,7 @@ mod tests {
         };
         let mut received = vec![0; 9];
         let start = Instant::now();
-        let served = serve(Connection::new(server, Vec::new()), expiry, go_away, |_| ready(()));
+        let served = serve(Connection::new(server, Vec::new()), overdue, go_away, |_| ready(()));
         let reads = async {
             // The SETTINGS: the connection waits for its first request.
             client.read_exact(&mut received).await.unwrap();
