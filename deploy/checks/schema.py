@@ -38,6 +38,7 @@ TABLE = [
     ("limits.tunnel.lifetime", "2 days 4 hours", True),
     ("limits.tunnel.lifetime", "1.5h", True),
     ("limits.tunnel.lifetime", "250ms", True),
+    ("limits.tunnel.lifetime", "5M", False),
     ("limits.tunnel.lifetime", "1hour", True),
     ("limits.tunnel.lifetime", "10", False),
     ("limits.tunnel.lifetime", "10sek", False),

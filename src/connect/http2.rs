@@ -412,7 +412,7 @@ mod tests {
             (Refusal::ConnectRate, true, Duration::ZERO),
             (Refusal::HeadTimeout, false, LINGER),
         ] {
-            let (stayed, received) = stay(refusal, is_evicted).await;
+            let (stayed, received) = Box::pin(stay(refusal, is_evicted)).await;
             assert!(
                 stayed.abs_diff(expected) < Duration::from_millis(2),
                 "{refusal:?}: {stayed:?}"
