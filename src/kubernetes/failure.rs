@@ -126,18 +126,16 @@ impl ApiError {
     }
 }
 
-/// The wait after that many failures in a row: 0.1 to 1 s, of which `spread`, a random number from 0 to 1, takes up to half.
-///
-/// At most 1 s: it delays the discovery of a server that is back, and three requests a second are no load.
-pub(crate) fn backoff(failures: u32, spread: f64) -> Duration {
-    let longest = FIRST.saturating_mul(1 << failures.min(8)).min(LONGEST);
+/// The wait after that many failures in a row: from 0.1 s to `longest`, of which `spread`, a random number from 0 to 1, takes
+/// up to half.
+pub(crate) fn backoff(failures: u32, spread: f64, longest: Duration) -> Duration {
+    let longest = FIRST.saturating_mul(1 << failures.min(8)).min(longest);
     longest.mul_f64(0.5 + spread.clamp(0.0, 1.0) / 2.0)
 }
 
 /// The longest wait that a server may ask for: meanwhile the allowlist ages.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
 const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(1);
 /// Characters of an answer's body in a log line, and the bytes of it that are looked at.
 const LONGEST_SHOWN: usize = 300;
 const LONGEST_READ: usize = 2000;
@@ -170,12 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn the_backoff_grows_to_a_second() {
-        assert_eq!(backoff(0, 1.0), Duration::from_millis(100));
-        assert_eq!(backoff(2, 1.0), Duration::from_millis(400));
-        assert_eq!(backoff(2, 0.0), Duration::from_millis(200));
+    fn the_backoff_grows_to_its_longest() {
+        let second = Duration::from_secs(1);
+        assert_eq!(backoff(0, 1.0, second), Duration::from_millis(100));
+        assert_eq!(backoff(2, 1.0, second), Duration::from_millis(400));
+        assert_eq!(backoff(2, 0.0, second), Duration::from_millis(200));
         for failures in [4, 10, 1000, u32::MAX] {
-            assert_eq!(backoff(failures, 1.0), Duration::from_secs(1));
+            assert_eq!(backoff(failures, 1.0, second), second);
         }
     }
 

@@ -35,6 +35,7 @@ pub(crate) async fn run(feed: Feed, events: mpsc::Sender<SourceEvent>) {
         relist_at: Instant::now(),
         lists_whole: false,
         failures: 0,
+        expired: 0,
         outage: Outage::default(),
     };
     while !reflector.events.is_closed() {
@@ -57,8 +58,10 @@ struct Reflector {
     relist_at: Instant,
     /// Whether the next list is asked for in one page.
     lists_whole: bool,
-    /// Failures in a row.
+    /// Failures since a watch of some length.
     failures: u32,
+    /// Versions that were too old, since a watch of some length.
+    expired: u32,
     outage: Outage,
 }
 
@@ -111,7 +114,7 @@ impl Reflector {
         self.version = Some(version);
         self.send(Event::Listed(objects)).await;
         self.recovered();
-        self.failures = 0;
+        // The failures stay: a list says nothing of the watch behind it.
         Ok(())
     }
 
@@ -147,6 +150,8 @@ impl Reflector {
         if was_short {
             // A server that accepts watches only to drop them is not back.
             self.failures = failures;
+        } else {
+            self.expired = 0;
         }
         self.version = Some(version);
         match ended {
@@ -218,10 +223,15 @@ impl Reflector {
     /// Reports a failure, and waits before the next attempt.
     async fn recover(&mut self, error: ApiError) {
         self.send(Event::Failed(error.failure)).await;
-        if error.failure == Failure::Expired && self.failures == 0 {
-            // The next list is the remedy, without a wait: the connection itself works.
+        if error.failure == Failure::Expired {
+            // The next list is the remedy, once without a wait: the connection itself works. A server that has forgotten
+            // each list by the time of its watch would be asked for lists without a pause.
             self.version = None;
-            self.failures += 1;
+            if self.expired > 0 {
+                self.warn(&error);
+                sleep(backoff(self.expired, random(), RELIST_SOON)).await;
+            }
+            self.expired = self.expired.saturating_add(1);
             return;
         }
         // A watch that is cut soon after a list is resumed, and sends the events that it missed: a connection that is
@@ -240,7 +250,7 @@ impl Reflector {
         }
         self.warn(&error);
         // Added, so that proxies that were refused together do not come back together.
-        sleep(error.retry_after.unwrap_or_default() + backoff(self.failures, random())).await;
+        sleep(error.retry_after.unwrap_or_default() + backoff(self.failures, random(), LONGEST_BACKOFF)).await;
         self.failures = self.failures.saturating_add(1);
     }
 
@@ -314,6 +324,9 @@ fn random() -> f64 {
 /// The length of a watch. It ends by itself then, so a half-open connection is found soon after.
 const WATCH: Duration = Duration::from_secs(20);
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
+/// The longest wait after a failure: it delays the discovery of a server that is back, and three requests a second are no
+/// load.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// The longest delay of a watch's end.
 const GRACE: Duration = Duration::from_secs(3);
 /// The interval between lists, however well the watches go.

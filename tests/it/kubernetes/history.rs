@@ -35,6 +35,24 @@ fn a_revision_that_expires_on_any_watch_or_page_forbids_nothing() {
     });
 }
 
+/// A watch cache that lags, or an etcd that is compacted all the time.
+#[test]
+fn a_server_that_forgets_each_list_at_once_is_listed_ever_more_rarely() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        stage.api.fail_only(Verb::Watch, Fault::Expired, usize::MAX);
+        stage.api.cut(Cut::Expired);
+        let (watches, begun) = (stage.api.seen(Verb::Watch), Instant::now());
+        eventually("14 watches fail", async || stage.api.seen(Verb::Watch) >= watches + 14).await;
+        // Two kinds of objects, each with waits of at least 0.1, 0.2, 0.4, 0.8 and 1.6 s behind its second failure.
+        assert!(begun.elapsed() > Duration::from_millis(1500), "{:?}", begun.elapsed());
+        stage.api.heal();
+        stage.put("svc-b", "10.9.1.2");
+        stage.proxy.reaches("svc-b.team-a:22", "10.9.1.2:22").await;
+    });
+}
+
 #[test]
 fn a_server_that_was_restored_to_lower_revisions_is_followed_from_there() {
     lab::run(async |lab| {
