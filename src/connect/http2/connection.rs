@@ -31,6 +31,8 @@ struct State<D> {
     budget: FrameBudget,
     outgoing: Outgoing,
     queue: WriteQueue,
+    /// The client's SETTINGS that h2 has acknowledged.
+    acknowledged: u32,
     /// The bytes that are still read, and dropped, after the end of stream has been sent.
     discards: usize,
 }
@@ -52,6 +54,7 @@ impl<D: Transport> Connection<D> {
             budget: FrameBudget::new(&OF_CLIENT, credit.clone()),
             outgoing: Outgoing::new(credit),
             queue: WriteQueue::default(),
+            acknowledged: 0,
             discards: LINGER_BYTES,
         })))
     }
@@ -91,13 +94,7 @@ impl<D: Transport> State<D> {
         let (mut reader, _) = self.transport.split();
         ready!(self.received.poll_fill(context, &mut reader))?;
         let next = self.received.peek(buffer.remaining());
-        let settings = self.budget.settings();
-        let is_paid = self.budget.charge(next);
-        // The first SETTINGS begin the connection.
-        if self.budget.settings() > settings.max(1) {
-            self.outgoing.renew_permits();
-        }
-        if !is_paid {
+        if !self.budget.charge(next) {
             // The driver looks at the budget next, and ends the connection: no wake is needed.
             return Poll::Pending;
         }
@@ -114,11 +111,32 @@ impl<D: Transport> State<D> {
         for piece in pieces {
             match self.outgoing.zero_copy().claim(piece) {
                 Some(slice) => self.queue.push(slice),
-                None => self.queue.push_copy(piece),
+                None => {
+                    self.note_acknowledgements(piece);
+                    self.queue.push_copy(piece);
+                }
             }
         }
         self.outgoing.zero_copy().clear();
         Poll::Ready(Ok(pieces.iter().map(|piece| piece.len()).sum()))
+    }
+
+    /// Renews the permits once h2 has applied SETTINGS, which it does when it acknowledges them. Before, streams could take
+    /// the new permits for windows that are withdrawn a moment later.
+    fn note_acknowledgements(&mut self, piece: &[u8]) {
+        if self.acknowledged >= self.budget.settings() {
+            return;
+        }
+        for _ in piece
+            .windows(ACKNOWLEDGEMENT.len())
+            .filter(|bytes| *bytes == ACKNOWLEDGEMENT)
+        {
+            self.acknowledged = self.acknowledged.saturating_add(1);
+            // The first SETTINGS begin the connection.
+            if self.acknowledged > 1 {
+                self.outgoing.renew_permits();
+            }
+        }
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -183,6 +201,8 @@ impl<D: Transport> AsyncWrite for Connection<D> {
 const MOST_QUEUED: usize = 256 * 1024;
 /// What a client may send behind its last request and still read the end of the connection.
 const LINGER_BYTES: usize = 64 * 1024;
+/// A SETTINGS frame with the flag ACK (RFC 9113 section 6.5). h2 writes a frame's head in one piece.
+const ACKNOWLEDGEMENT: [u8; 9] = [0, 0, 0, 4, 1, 0, 0, 0, 0];
 
 #[cfg(test)]
 mod tests {
