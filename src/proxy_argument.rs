@@ -19,7 +19,7 @@ impl TypedValueParser for SecretUrl {
         // No host is named in another encoding.
         let parsed = value.to_str().map_or(Err(ProxyUrlError::BadHost), str::parse);
         parsed.map_err(|fault| {
-            let message = format!("invalid value for '--proxy <URL>' or SWITCHBOARD_PROXY: {fault}");
+            let message = format!("invalid value for '--proxy <URL>' or SWITCHBOARD_PROXY: {fault}\n");
             clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
         })
     }

@@ -90,7 +90,7 @@ pub(crate) fn read(path: &Path, settings: &str) -> Result<Snapshot, SnapshotErro
 /// The version of the format, to be raised with an incompatible change of the model.
 const MAGIC: &str = "switchboard-snapshot 1";
 /// In bytes: far more than the objects of the largest cluster.
-const LARGEST: u64 = 1 << 30;
+const LARGEST: u64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {
