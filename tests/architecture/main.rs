@@ -25,23 +25,33 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ("tunnel", &["tunnel"]),
     (
         "programs",
-        &["app", "client", "config", "kubernetes", "main", "proxy_argument"],
+        &[
+            "app",
+            "client",
+            "config",
+            "connect_arguments",
+            "kubernetes",
+            "main",
+            "proxy_argument",
+        ],
     ),
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 24] = [
+const OWNERS: [(&str, &[&str]); 28] = [
     ("anyhow", &["main"]),
     ("arc_swap", &["allowlist"]),
-    ("clap", &["main", "proxy_argument"]),
+    ("aws_lc_rs", &["client", "tls"]),
+    ("clap", &["connect_arguments", "main", "proxy_argument"]),
     ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),
     ("h2", &["client", "connect"]),
-    ("http_body_util", &["app", "kubernetes"]),
+    ("http_body_util", &["app", "client", "kubernetes"]),
     ("httparse", &["client", "connect"]),
     ("humantime", &["kubernetes", "main", "values"]),
-    ("hyper", &["app", "kubernetes"]),
-    ("hyper_util", &["app"]),
+    ("hyper", &["app", "client", "kubernetes"]),
+    ("hyper_util", &["app", "client"]),
+    ("jiff", &["client"]),
     ("k8s_openapi", &["kubernetes"]),
     ("kube", &["kubernetes"]),
     ("prometheus", &["metrics"]),
@@ -51,13 +61,15 @@ const OWNERS: [(&str, &[&str]); 24] = [
     ),
     ("rustls", &["client", "tls"]),
     ("rustls_native_certs", &["client"]),
-    ("serde_json", &["app", "config", "kubernetes"]),
+    ("serde_json", &["app", "client", "config", "kubernetes"]),
+    ("serde_saphyr", &["client"]),
     ("socket2", &["client", "net"]),
     ("strsim", &["config"]),
     ("tokio_rustls", &["client"]),
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
     ("x509_parser", &["tls"]),
+    ("zeroize", &["client"]),
 ];
 
 #[test]
