@@ -12,7 +12,7 @@ use tokio::time::sleep;
 pub use self::static_target::{StaticTarget, StaticTargetError};
 pub use self::table::Suffixes;
 use self::table::Table;
-pub use self::target::{ClientNames, Endpoints, Target, TargetId};
+pub use self::target::{ClientNames, Endpoints, Target, TargetId, UserLists};
 pub use self::writer::{Change, ServiceTarget, Writer};
 use crate::authority::Authority;
 use crate::outcome::{Denial, Refusal};

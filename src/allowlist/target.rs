@@ -70,6 +70,15 @@ impl From<Vec<SocketAddr>> for Endpoints {
 /// Names of client certificates, one of which a client must have.
 pub type ClientNames = Box<[Box<str>]>;
 
+/// The users that a target names itself, in place of asking the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserLists {
+    /// Names of users.
+    pub users: Box<[Box<str>]>,
+    /// Names of groups.
+    pub groups: Box<[Box<str>]>,
+}
+
 /// An SSH server on the allowlist. Its tunnels share it, so that changes of its limits and its removal reach them.
 #[derive(Debug)]
 pub struct Target {
@@ -88,6 +97,8 @@ pub struct Target {
     dials: OnceLock<Arc<Queue>>,
     /// The names of client certificates, one of which a client must have; `None` allows every client.
     allowed_clients: ArcSwapOption<ClientNames>,
+    /// The users that may reach it; `None` leaves the decision to the cluster.
+    user_lists: ArcSwapOption<UserLists>,
     /// Made by the first tunnel, or by the revocation.
     revoked: OnceLock<CancellationToken>,
     series: OnceLock<Arc<TargetSeries>>,
@@ -108,6 +119,7 @@ impl Target {
             tunnels: OnceLock::new(),
             dials: OnceLock::new(),
             allowed_clients: ArcSwapOption::empty(),
+            user_lists: ArcSwapOption::empty(),
             revoked: OnceLock::new(),
             series: OnceLock::new(),
         }
@@ -214,6 +226,20 @@ impl Target {
         if self.allowed_clients.load().as_deref() != clients {
             self.allowed_clients.store(clients.cloned().map(Arc::new));
         }
+    }
+
+    /// The users that it names itself; `None` leaves the decision to the cluster.
+    pub fn user_lists(&self) -> Option<Arc<UserLists>> {
+        self.user_lists.load_full()
+    }
+
+    /// Changes the users that it names. Whether that was a change.
+    pub(super) fn set_user_lists(&self, lists: Option<&UserLists>) -> bool {
+        let is_change = self.user_lists.load().as_deref() != lists;
+        if is_change {
+            self.user_lists.store(lists.cloned().map(Arc::new));
+        }
+        is_change
     }
 
     /// Completes when a tunnel that begins now has reached its longest life.

@@ -17,11 +17,21 @@ use self::sources::{Sources, root, words};
 const LAYERS: [(&str, &[&str]); 6] = [
     (
         "values",
-        &["authority", "cold", "direction", "fnv", "outcome", "text", "values"],
+        &[
+            "authority",
+            "cold",
+            "credential",
+            "direction",
+            "fnv",
+            "outcome",
+            "secret",
+            "text",
+            "values",
+        ],
     ),
     ("machinery", &["drain", "file", "limits", "net"]),
     ("protocols", &["relay", "ssh", "tls"]),
-    ("lookups", &["allowlist", "connect", "metrics"]),
+    ("lookups", &["access", "allowlist", "connect", "metrics"]),
     ("tunnel", &["tunnel"]),
     (
         "programs",
@@ -30,7 +40,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 24] = [
+const OWNERS: [(&str, &[&str]); 25] = [
     ("anyhow", &["main"]),
     ("arc_swap", &["allowlist"]),
     ("clap", &["main", "proxy_argument"]),
@@ -58,6 +68,7 @@ const OWNERS: [(&str, &[&str]); 24] = [
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
     ("x509_parser", &["tls"]),
+    ("zeroize", &["credential", "secret"]),
 ];
 
 #[test]

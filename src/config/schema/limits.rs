@@ -29,6 +29,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Limits {
             total: of_all,
             client: of_client,
             target: of_target,
+            ..Caps::default()
         },
         ..Limits::default()
     }
