@@ -26,6 +26,7 @@ mod rules;
 mod shrink;
 mod snapshot;
 mod source;
+mod wire;
 
 pub use self::controller::Controller;
 pub use self::options::Options;
