@@ -68,7 +68,7 @@ const OWNERS: [(&str, &[&str]); 25] = [
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
     ("x509_parser", &["tls"]),
-    ("zeroize", &["credential", "secret"]),
+    ("zeroize", &["credential", "kubernetes", "secret"]),
 ];
 
 #[test]
