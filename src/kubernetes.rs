@@ -23,6 +23,7 @@ pub(crate) mod label_selector;
 mod model;
 mod options;
 mod outage;
+mod rbac;
 mod reconciler;
 mod reflector;
 mod reviews;
@@ -34,4 +35,5 @@ mod wire;
 
 pub use self::controller::Controller;
 pub use self::options::Options;
+pub use self::rbac::RbacWatch;
 pub use self::reviews::ApiReviewer;
