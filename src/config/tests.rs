@@ -128,6 +128,7 @@ fn caps() -> crate::limits::Caps {
             connects_per_second: NonZeroU32::new(2),
             connects_burst: NonZeroU32::new(9).unwrap(),
         },
+        user: crate::limits::UserCaps::default(),
         target: TargetCaps {
             tunnels: NonZeroU32::new(20),
             dials: None,
