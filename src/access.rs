@@ -2,6 +2,7 @@
 
 mod options;
 mod reviewer;
+pub mod token;
 mod user;
 
 pub use self::options::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options, Tickets};

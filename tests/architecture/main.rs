@@ -61,7 +61,7 @@ const OWNERS: [(&str, &[&str]); 25] = [
     ),
     ("rustls", &["client", "tls"]),
     ("rustls_native_certs", &["client"]),
-    ("serde_json", &["app", "config", "kubernetes"]),
+    ("serde_json", &["access", "app", "config", "kubernetes"]),
     ("socket2", &["client", "net"]),
     ("strsim", &["config"]),
     ("tokio_rustls", &["client"]),
