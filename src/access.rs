@@ -1,5 +1,6 @@
 //! Who may go where: proves the user of a request, decides whether that user may reach the target, and takes it back.
 
+pub mod oidc;
 mod options;
 mod reviewer;
 pub mod token;
