@@ -2,6 +2,7 @@
 
 pub mod oidc;
 mod options;
+pub mod passwords;
 mod reviewer;
 pub mod token;
 mod user;

@@ -241,6 +241,7 @@ async fn each_algorithm_is_verified_by_a_key_that_fits() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 async fn an_algorithm_that_is_none_or_not_that_of_the_key_is_refused() {
     let (p256, p384) = (Signer::p256(), Signer::p384());
     let rsa = Signer::rsa();
@@ -588,6 +589,7 @@ async fn a_changed_file_of_keys_counts_at_the_first_token_with_a_new_key_and_a_b
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_key_that_cannot_verify_is_left_out_and_named() {
     let rsa = Signer::rsa().jwk("1");
     let p256 = Signer::p256().jwk("1");
@@ -762,4 +764,22 @@ async fn a_token_is_judged_by_the_issuer_that_it_names_and_by_no_other() {
         );
     }
     assert!(issuers.verify(&"opaque".into()).await.is_none());
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_parts_are_a_token_or_none(header in "\\PC{0,80}|\\{\"alg\":\"ES256\",\\PC{0,40}\\}", claims in "\\PC{0,80}|\\{\"\\PC{0,20}\":\\PC{0,20}\\}", rest in "[a-zA-Z0-9._-]{0,40}") {
+        for token in [format!("{}.{}.{rest}", encoded(&header), encoded(&claims)), rest] {
+            if let Ok(jwt) = Jwt::parse(&token) {
+                let now = UNIX_EPOCH + Duration::from_secs(NOW);
+                claims::check(&jwt.claims, &issuer(), now).ok();
+                claims::user(&jwt.claims, &issuer(), now).ok();
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_key_set_or_have_a_fault(text in "\\PC{0,80}|\\{\"keys\":\\[\\{\"kty\":\"(RSA|EC|OKP)\",\"(n|x|crv)\":\\PC{0,20}\\}\\]\\}") {
+        KeySet::parse(text.as_bytes()).ok();
+    }
 }

@@ -66,7 +66,7 @@ impl Server {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (acceptor, counted, acts) = (acceptor.clone(), Arc::clone(&counted), Arc::clone(&acts));
-                tokio::spawn(async move { serve(stream, acceptor, &counted, &acts).await });
+                tokio::spawn(async move { Box::pin(serve(stream, acceptor, &counted, &acts)).await });
             }
         });
         Self {
