@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
@@ -81,8 +82,8 @@ impl From<Vec<SocketAddr>> for Endpoints {
 /// Names of client certificates, one of which a client must have.
 pub type ClientNames = Box<[Box<str>]>;
 
-/// The users that a target names itself, in place of asking the cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The users that may reach a target, in place of those whom the API server allows it. A snapshot has its fields' names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLists {
     /// Names of users.
     pub users: Box<[Box<str>]>,

@@ -106,6 +106,7 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
         name: format!("{name}.test").into(),
         ports: [22, 22],
         allowed_clients: None,
+        user_lists: None,
         endpoints: Endpoints::from(vec![address]),
         limits: TargetLimits {
             caps: TargetCaps {

@@ -18,6 +18,7 @@ fn rules() -> Rules {
         limits: Limits::default(),
         selects_namespaces: false,
         knows_clients: false,
+        knows_users: false,
     }
 }
 
