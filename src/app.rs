@@ -28,6 +28,7 @@ use crate::limits::budget::Budgets;
 use crate::limits::clients::Clients;
 use crate::limits::slots::Slots;
 use crate::limits::unfinished::Unfinished;
+use crate::limits::users::Users;
 use crate::metrics::{self, Metrics};
 use crate::relay::Resources;
 use crate::tls::{self, Tls};
@@ -240,6 +241,7 @@ fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, 
         drain,
         resources: Resources::new(capacity.pipes),
         clients: Clients::new(limits.client, limits.tunnel.burst, limits.caps.client),
+        users: Users::new(limits.user, limits.tunnel.burst, limits.caps.user),
         unfinished: Unfinished::new(caps.unfinished),
         tunnels: Arc::new(Slots::new(caps.tunnels)),
         total: Budgets::new(limits.total, limits.tunnel.burst),

@@ -197,6 +197,7 @@ impl Reload {
                 self.writer.publish(&new.targets, &new.limits);
                 let burst = new.limits.tunnel.burst;
                 shared.clients.set(new.limits.client, burst, new.limits.caps.client);
+                shared.users.set(new.limits.user, burst, new.limits.caps.user);
                 let caps = self.capacity.fitting(new.limits.caps.total, metrics);
                 shared.unfinished.set(caps.unfinished);
                 shared.tunnels.set(caps.tunnels);
