@@ -120,7 +120,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&alice, &users.user("Alice")));
         let _slots = [alice.take_slot().unwrap(), users.user("alice").take_slot().unwrap()];
         assert_eq!(alice.take_slot().unwrap_err(), Refusal::UserFull);
-        users.user("bob").take_slot().unwrap();
+        drop(users.user("bob").take_slot().unwrap());
         let limits = SharedLimits {
             download: "1MiB/s".parse().unwrap(),
             ..SharedLimits::default()
