@@ -11,15 +11,18 @@ mod evidence;
 mod flight;
 mod grants;
 mod memory;
+pub mod oidc;
 mod options;
+pub mod passwords;
 mod questions;
 mod queue;
 mod recheck;
 mod reviewer;
+pub mod token;
 mod user;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 
@@ -42,6 +45,10 @@ use crate::outcome::{Denial, Refusal};
 pub struct Sources {
     /// The API server.
     pub reviewer: Option<Arc<dyn Reviewer>>,
+    /// The OIDC issuers.
+    pub issuers: Option<Arc<oidc::Issuers>>,
+    /// The file of users.
+    pub users: Option<Arc<passwords::Users>>,
 }
 
 /// Decides who may go where.
@@ -62,18 +69,38 @@ struct Rules {
 }
 
 impl Sources {
-    /// A credential as it is asked about: the password of a user that no file knows is a token.
+    /// A credential as it is asked about: the password of a user that the file does not know is a token, whatever the user.
+    /// Where there is a file, a text that no token looks like stays a password: a typing error in a name must not send
+    /// the password that belongs to it to another server.
     fn normalized(&self, credential: &Credential) -> Credential {
-        match credential {
-            Credential::Basic { password, .. } => Credential::Bearer(password.clone()),
-            Credential::Bearer(_) => credential.clone(),
+        match (credential, &self.users) {
+            (Credential::Basic { user, password }, Some(users))
+                if users.contains(user) || !is_like_a_token(password.expose()) =>
+            {
+                credential.clone()
+            }
+            (Credential::Basic { password, .. }, _) => Credential::Bearer(password.clone()),
+            (Credential::Bearer(_), _) => credential.clone(),
         }
     }
 
     /// The verdict of a source in this process; `None` leaves it to the API server.
-    async fn verify(&self, _credential: &Credential) -> Option<Result<Verdict, Unavailable>> {
-        None
+    async fn verify(&self, credential: &Credential) -> Option<Result<Verdict, Unavailable>> {
+        match (credential, &self.users, &self.issuers) {
+            (Credential::Basic { user, password }, Some(users), _) => match users.verify(user, password).await {
+                // As long as the password of a user takes: names are no oracle.
+                None => Some(users.refuse(password).await),
+                verdict => verdict,
+            },
+            (Credential::Bearer(token), _, Some(issuers)) => issuers.verify(token).await,
+            (Credential::Basic { .. }, None, _) | (Credential::Bearer(_), _, None) => None,
+        }
     }
+}
+
+/// Whether a text may be a token: a JWT, or as long as those of clouds are.
+fn is_like_a_token(text: &str) -> bool {
+    text.starts_with("eyJ") || text.len() >= 100
 }
 
 impl Rules {
@@ -82,13 +109,26 @@ impl Rules {
         self.options.kubernetes.as_ref().map_or(Duration::ZERO, |own| own.stale)
     }
 
-    /// The verdict on what needs no question.
+    /// The verdict on what needs no question: rubbish, and a token that says itself that it is not for now or not for here.
+    /// It costs less than to remember it would.
     fn refuse_at_sight(&self, credential: &Credential) -> Option<Verdict> {
         let Credential::Bearer(token) = credential else {
             return None;
         };
-        let is_token = token.expose().bytes().all(|byte| byte.is_ascii_graphic()) && !token.expose().is_empty();
-        (!is_token).then(|| Verdict::Refused("the token is malformed".into()))
+        if self.sources.reviewer.is_none() && self.sources.issuers.is_none() {
+            return Some(Verdict::Refused(NO_SOURCE.into()));
+        }
+        if let Err(phrase) = token::check_shape(token.expose()) {
+            return Some(Verdict::Refused(phrase));
+        }
+        let claims = token::Claims::unverified(token.expose())?;
+        let is_of_issuer = |issuer: &Issuer| claims.issuer.as_deref() == Some(&*issuer.issuer);
+        let audiences = match self.options.oidc.iter().find(|issuer| is_of_issuer(issuer)) {
+            Some(issuer) => &issuer.audiences,
+            None => &self.options.kubernetes.as_ref()?.audiences,
+        };
+        let refused = claims.obviously_refused(SystemTime::now(), audiences);
+        refused.map(|phrase| Verdict::Refused(phrase.into()))
     }
 }
 
@@ -229,6 +269,7 @@ impl Access {
     }
 }
 
+const NO_SOURCE: &str = "the credential is none that is accepted here";
 const NO_METHOD: &str = "none";
 const ALLOWED: &str = "allowed";
 /// The values of the label `method`.

@@ -139,7 +139,7 @@ impl Questions {
                 (Some(reviewer), Credential::Bearer(token)) => {
                     self.ask(TOKEN, reviewer, reviewer.review_token(token)).await?
                 }
-                _ => Verdict::Refused(NO_SOURCE.into()),
+                _ => Verdict::Refused(super::NO_SOURCE.into()),
             },
         };
         let mut memory = self.memory.lock();
@@ -270,7 +270,6 @@ const ACCESS: usize = 1;
 const KINDS: [&str; 2] = ["token", "access"];
 /// A token, a user and a Service that do not exist.
 const PROBE: &str = "switchboard-probe";
-const NO_SOURCE: &str = "the credential is none that is accepted here";
 const GONE: &str = "the user of the token was deleted";
 /// Behind the reviewer's own deadline.
 const LONGEST_REVIEW: Duration = Duration::from_secs(15);

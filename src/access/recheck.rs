@@ -352,7 +352,12 @@ impl Access {
         if subject.expires.is_some_and(|expires| expires <= Instant::now()) {
             return Ok(None);
         }
-        let credential = rules.sources.normalized(credential);
+        let credential = match (subject.user.method, &rules.sources.users) {
+            (Method::Password, Some(users)) if users.contains(&subject.user.name) => credential.clone(),
+            // The user has left the file, or there is no file any more.
+            (Method::Password, _) => return Err(Checked::Ended),
+            _ => rules.sources.normalized(credential),
+        };
         let half = rules.options.kubernetes.as_ref().map_or(FALLBACK, |own| own.recheck) / 2;
         let digest = self.questions.key.credential(&credential);
         let remembered = self.questions.memory.lock().stale_verdict(&digest, half);

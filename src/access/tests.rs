@@ -40,6 +40,7 @@ impl World {
         let script = Script::new();
         let sources = Sources {
             reviewer: Some(Arc::clone(&script) as Arc<dyn Reviewer>),
+            ..Sources::default()
         };
         let metrics = Metrics::new().unwrap();
         let access = Access::new(options, sources, &metrics);

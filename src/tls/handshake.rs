@@ -202,7 +202,11 @@ fn accepted(mut session: Session, keeps_certificates: bool) -> Accepted {
             _ => "1.3",
         },
         identity: certificates.first().and_then(|certificate| Identity::of(certificate)),
-        certificates: if http2 || keeps_certificates { certificates.to_vec() } else { Vec::new() },
+        certificates: if http2 || keeps_certificates {
+            certificates.to_vec()
+        } else {
+            Vec::new()
+        },
     };
     Accepted {
         peer: Arc::new(peer),

@@ -124,6 +124,7 @@ impl World {
         change(&mut options);
         let sources = Sources {
             reviewer: Some(Arc::clone(&cluster) as Arc<dyn Reviewer>),
+            ..Sources::default()
         };
         let (mut writer, allowlist) = Writer::new();
         let limits = Limits::default();
@@ -210,6 +211,7 @@ fn service(name: &str, address: SocketAddr) -> ServiceTarget {
         name: format!("{name}.team").into(),
         ports: [22, 22],
         allowed_clients: None,
+        user_lists: None,
         endpoints: Endpoints::from(vec![address]),
         limits: TargetLimits {
             ssh_only: false,
