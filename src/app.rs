@@ -19,6 +19,7 @@ use self::ports::Ports;
 use self::readiness::{Condition, Readiness};
 pub use self::reload::LoadConfig;
 use self::reload::{Reload, Reloads};
+use crate::access::Access;
 use crate::allowlist::Writer;
 use crate::config::{Config, Report};
 use crate::drain::{self, Conductor, Drained, Tasks};
@@ -232,6 +233,7 @@ fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, 
     let limits = &config.limits;
     let caps = capacity.fitting(limits.caps.total, &metrics);
     let shared = Shared {
+        access: Access::open(&metrics),
         allowlist,
         metrics,
         access_log: AccessLog::default(),

@@ -35,6 +35,17 @@ pub struct TargetId {
     pub service: Box<str>,
 }
 
+impl TargetId {
+    /// Whether it is that of a static target: an authority has a colon, which no name of a Service can have. There may be
+    /// a namespace `static`.
+    pub fn is_static(&self) -> bool {
+        &*self.namespace == STATIC && self.service.contains(':')
+    }
+}
+
+/// The namespace of static targets.
+pub(super) const STATIC: &str = "static";
+
 /// Prints `namespace/service`.
 impl fmt::Display for TargetId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

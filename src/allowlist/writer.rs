@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::static_target::StaticTarget;
 use super::table::{Route, Shard, Statics, Table, shard_of};
-use super::target::{ClientNames, Endpoints, Target, TargetId, UserLists};
+use super::target::{ClientNames, Endpoints, STATIC, Target, TargetId, UserLists};
 use super::{Allowlist, Options};
 use crate::authority::Authority;
 use crate::limits::Limits;
@@ -351,6 +351,3 @@ impl Edit {
         })
     }
 }
-
-/// The namespace in the identity of static targets.
-const STATIC: &str = "static";

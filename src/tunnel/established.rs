@@ -7,13 +7,12 @@ use std::thread;
 
 use super::pending::Pending;
 use super::record::TunnelRecord;
-use super::{Reached, Shared};
+use super::{Holdings, Reached, Shared};
 use crate::allowlist::Target;
 use crate::cold::cold;
 use crate::direction::Direction;
 use crate::drain::Open;
 use crate::limits::clients::Client;
-use crate::limits::slots::Slot;
 use crate::net::transport::Transport;
 use crate::outcome::{Close, Reason, Side};
 use crate::relay::{self, Bounds, Early, Ends, Engine, Terms, Transports, relay};
@@ -27,7 +26,7 @@ pub(super) struct Tunnel<'a, D: Transport> {
     ends: Transports<D>,
     target: Arc<Target>,
     client: Arc<Client>,
-    _slots: Box<[Slot; 3]>,
+    _holdings: Box<Holdings>,
     record: TunnelRecord<'a>,
     _open: Open,
 }
@@ -47,14 +46,14 @@ impl<'a, D: Transport> Tunnel<'a, D> {
     pub(super) fn new(pending: Pending<'a>, reached: Reached, downstream: D, early: Vec<u8>) -> Self {
         let Reached {
             target,
-            slots,
+            holdings,
             upstream,
         } = reached;
         Self {
             record: pending.record.established(&target),
             target,
             client: pending.origin.client,
-            _slots: slots,
+            _holdings: holdings,
             _open: pending.shared.drain.opened(),
             ends: Transports {
                 downstream,

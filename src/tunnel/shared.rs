@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::record::{AccessLog, Ids, Telemetry};
+use crate::access::Access;
 use crate::allowlist::Allowlist;
 use crate::connect;
 use crate::drain::Drain;
@@ -19,6 +20,8 @@ use crate::tls::Tls;
 /// What all tunnels of a process share.
 #[derive(Debug)]
 pub struct Shared {
+    /// Who may go where.
+    pub access: Arc<Access>,
     /// The targets, by name.
     pub allowlist: Arc<Allowlist>,
     /// The process's metrics.

@@ -42,7 +42,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
 /// The folders that may name a crate. Crates that are not listed are free to all.
 const OWNERS: [(&str, &[&str]); 25] = [
     ("anyhow", &["main"]),
-    ("arc_swap", &["allowlist"]),
+    ("arc_swap", &["access", "allowlist"]),
     ("clap", &["main", "proxy_argument"]),
     ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),

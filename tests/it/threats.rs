@@ -18,6 +18,7 @@ use crate::harness::{CONFIRMATION, DEADLINE, allow, eventually, request};
 use http::Request;
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
+use switchboard::access::Access;
 use switchboard::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
 use switchboard::drain::Conductor;
 use switchboard::limits::budget::Budgets;
@@ -126,9 +127,11 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
     writer.replace(targets, true);
     let (conductor, drain) = Conductor::new();
     let burst = limits.tunnel.burst;
+    let metrics = Metrics::new().unwrap();
     let shared = Shared {
+        access: Access::open(&metrics),
         allowlist,
-        metrics: Metrics::new().unwrap(),
+        metrics,
         access_log: AccessLog::default(),
         drain,
         resources: Resources::new(4),
