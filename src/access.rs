@@ -5,8 +5,11 @@
 
 mod decide;
 mod evidence;
+pub mod oidc;
 mod options;
+pub mod passwords;
 mod reviewer;
+pub mod token;
 mod user;
 
 use std::sync::Arc;

@@ -15,6 +15,8 @@ mod identification;
 mod naive;
 #[path = "../fuzz/properties/proxy_header.rs"]
 mod proxy_header;
+#[path = "../fuzz/properties/token.rs"]
+mod token;
 
 fn replay(name: &str, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name);
@@ -51,4 +53,9 @@ fn identifications() {
 #[test]
 fn configurations() {
     replay("config", config::check);
+}
+
+#[test]
+fn tokens() {
+    replay("token", token::check);
 }
