@@ -44,17 +44,24 @@ impl Users {
     /// # Errors
     /// All faults of the file.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Vec<UserFault>> {
-        let path = path.into();
-        let bytes = read(&path).map_err(|unread| vec![UserFault::of_the_file(unread.reason)])?;
-        let table = parse(&bytes)?;
-        Ok(Self {
-            path,
-            table: ArcSwap::from_pointee(table),
-            fingerprint: Mutex::new(Some(fingerprint(&bytes))),
+        let users = Self::empty(path);
+        match users.reload() {
+            Reloaded::Faulty(faults) => Err(faults),
+            Reloaded::Postponed(reason) => Err(vec![UserFault::of_the_file(reason)]),
+            Reloaded::Loaded { .. } | Reloaded::Unchanged => Ok(users),
+        }
+    }
+
+    /// No users, until [`Self::reload`] finds a good file: for a process that lives without it.
+    pub fn empty(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            table: ArcSwap::default(),
+            fingerprint: Mutex::default(),
             changed: watch::Sender::new(0),
             hashing: Arc::new(Semaphore::new(MOST_HASHED)),
             waiting: Semaphore::new(MOST_WAITING),
-        })
+        }
     }
 
     /// Whether there is a user of that name. Names are compared byte by byte.

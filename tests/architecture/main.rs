@@ -69,7 +69,7 @@ const OWNERS: [(&str, &[&str]); 26] = [
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
     ("x509_parser", &["tls"]),
-    ("zeroize", &["credential", "secret"]),
+    ("zeroize", &["credential", "kubernetes", "secret"]),
 ];
 
 #[test]

@@ -75,11 +75,6 @@ impl Endpoint {
         })
     }
 
-    /// Reads the certificates to trust, to find their faults early.
-    pub(super) fn check_trust(&self) -> Result<(), Box<str>> {
-        self.ca.as_deref().map_or(Ok(()), |path| roots_of(path).map(drop))
-    }
-
     /// Gets the key set.
     ///
     /// # Errors

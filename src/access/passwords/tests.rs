@@ -299,6 +299,17 @@ async fn a_changed_file_counts_at_once_and_a_faulty_one_never() {
     assert!(matches!(users.reload(), Reloaded::Loaded { users: 1 }));
 }
 
+#[test]
+fn a_file_that_comes_later_counts_from_then_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("users");
+    let users = Users::empty(&path);
+    assert!(users.is_empty() && matches!(users.reload(), Reloaded::Faulty(_)));
+    fs::write(&path, line("alice")).unwrap();
+    assert!(matches!(users.reload(), Reloaded::Loaded { users: 1 }));
+    assert!(users.contains("alice"));
+}
+
 // Time is stopped, and goes on by itself where everything waits.
 #[tokio::test(start_paused = true)]
 async fn the_file_is_followed() {

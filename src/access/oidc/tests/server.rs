@@ -305,6 +305,19 @@ async fn only_a_certificate_of_the_authority_and_the_name_is_trusted() {
         let failure = Endpoint::parse(&url, ca).unwrap().get().await.unwrap_err();
         assert!(failure.contains("certificate"), "{failure}");
     }
+    let junk = server.folder.path().join("junk.pem");
+    std::fs::write(&junk, "x").unwrap();
+    for (ca, expected) in [
+        (junk, "junk.pem: there is no certificate in it"),
+        ("/none".into(), "/none: there is no such file"),
+    ] {
+        let failure = Endpoint::parse(&server.url(), Some(ca))
+            .unwrap()
+            .get()
+            .await
+            .unwrap_err();
+        assert!(failure.ends_with(expected), "{failure}");
+    }
     assert_eq!(server.requests(), 0);
     let good = Endpoint::parse(&server.url(), Some(server.ca())).unwrap();
     assert!(KeySet::parse(&good.get().await.unwrap()).is_ok());
