@@ -6,9 +6,11 @@
 // Values: neither async nor I/O.
 pub mod authority;
 mod cold;
+pub mod credential;
 pub mod direction;
 mod fnv;
 pub mod outcome;
+pub mod secret;
 mod text;
 mod values;
 
@@ -23,7 +25,8 @@ pub mod relay;
 pub mod ssh;
 pub mod tls;
 
-// Lookups: the request, its target, and the counters.
+// Lookups: the request, its user and its target, and the counters.
+pub mod access;
 pub mod allowlist;
 pub mod connect;
 pub mod metrics;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps};
+pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps, UserCaps};
 pub use self::units::{Rate, Size, UnitError};
 
 pub mod bucket;
@@ -16,6 +16,7 @@ pub mod slots;
 pub mod throttle;
 pub mod unfinished;
 mod units;
+pub mod users;
 
 /// The limits of one tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +161,8 @@ pub struct Limits {
     pub target: SharedLimits,
     /// The rates of all tunnels of one client together.
     pub client: SharedLimits,
+    /// The rates of all tunnels of one user together.
+    pub user: SharedLimits,
     /// The rates of all tunnels together.
     pub total: SharedLimits,
     /// The most that the annotations of a Service may ask for.
@@ -177,6 +180,7 @@ impl Default for Limits {
             tunnel: TunnelLimits::default(),
             target: SharedLimits::default(),
             client: SharedLimits::default(),
+            user: SharedLimits::default(),
             total: SharedLimits::default(),
             ceiling: Ceiling::default(),
             caps: Caps::default(),

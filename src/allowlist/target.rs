@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
@@ -33,6 +34,17 @@ pub struct TargetId {
     /// The name of its Service, or the authority of a static target.
     pub service: Box<str>,
 }
+
+impl TargetId {
+    /// Whether it is that of a static target: an authority has a colon, which no name of a Service can have. There may be
+    /// a namespace `static`.
+    pub fn is_static(&self) -> bool {
+        &*self.namespace == STATIC && self.service.contains(':')
+    }
+}
+
+/// The namespace of static targets.
+pub(super) const STATIC: &str = "static";
 
 /// Prints `namespace/service`.
 impl fmt::Display for TargetId {
@@ -70,6 +82,15 @@ impl From<Vec<SocketAddr>> for Endpoints {
 /// Names of client certificates, one of which a client must have.
 pub type ClientNames = Box<[Box<str>]>;
 
+/// The users that may reach a target, in place of those whom the API server allows it. A snapshot has its fields' names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserLists {
+    /// Names of users.
+    pub users: Box<[Box<str>]>,
+    /// Names of groups.
+    pub groups: Box<[Box<str>]>,
+}
+
 /// An SSH server on the allowlist. Its tunnels share it, so that changes of its limits and its removal reach them.
 #[derive(Debug)]
 pub struct Target {
@@ -88,6 +109,8 @@ pub struct Target {
     dials: OnceLock<Arc<Queue>>,
     /// The names of client certificates, one of which a client must have; `None` allows every client.
     allowed_clients: ArcSwapOption<ClientNames>,
+    /// The users that may reach it; `None` leaves the decision to the cluster.
+    user_lists: ArcSwapOption<UserLists>,
     /// Made by the first tunnel, or by the revocation.
     revoked: OnceLock<CancellationToken>,
     series: OnceLock<Arc<TargetSeries>>,
@@ -108,6 +131,7 @@ impl Target {
             tunnels: OnceLock::new(),
             dials: OnceLock::new(),
             allowed_clients: ArcSwapOption::empty(),
+            user_lists: ArcSwapOption::empty(),
             revoked: OnceLock::new(),
             series: OnceLock::new(),
         }
@@ -214,6 +238,20 @@ impl Target {
         if self.allowed_clients.load().as_deref() != clients {
             self.allowed_clients.store(clients.cloned().map(Arc::new));
         }
+    }
+
+    /// The users that it names itself; `None` leaves the decision to the cluster.
+    pub fn user_lists(&self) -> Option<Arc<UserLists>> {
+        self.user_lists.load_full()
+    }
+
+    /// Changes the users that it names. Whether that was a change.
+    pub(super) fn set_user_lists(&self, lists: Option<&UserLists>) -> bool {
+        let is_change = self.user_lists.load().as_deref() != lists;
+        if is_change {
+            self.user_lists.store(lists.cloned().map(Arc::new));
+        }
+        is_change
     }
 
     /// Completes when a tunnel that begins now has reached its longest life.

@@ -6,27 +6,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
+use self::authorization::{Authorization, Token};
 use self::cache::{Cache, Key};
 use self::error::ProgramFault;
-use self::secret::{Authorization, Token};
 use super::Deadline;
 use super::tls::KeyPair;
 use crate::file;
+use crate::secret::Secret;
 use crate::text::printable;
 
+mod authorization;
 mod cache;
 mod error;
 mod exec_credential;
 mod jwt;
 mod kubeconfig;
 mod process;
-mod secret;
 mod token_request;
 mod user;
 
 pub use self::error::CredentialError;
 pub use self::kubeconfig::Files;
-pub use self::secret::Secret;
 
 /// Where the credentials come from, and what may be done with them.
 #[derive(Clone, Debug)]
@@ -182,7 +182,7 @@ impl Store {
             if let Some(read) = exec_credential::read_any(&printed) {
                 return read.map_err(|error| fault(ProgramFault::Output(error)));
             }
-            let token = str::from_utf8(&printed).map_or(Err(secret::TokenFault::Character), Token::parse);
+            let token = str::from_utf8(&printed).map_or(Err(authorization::TokenFault::Character), Token::parse);
             let token = token.map_err(|error| fault(ProgramFault::Token(error)))?;
             Ok(exec_credential::of_token(token))
         };

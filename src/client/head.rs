@@ -6,8 +6,8 @@ use httparse::{ParserConfig, Status};
 use tokio::io::AsyncRead;
 
 use super::connection::read_some;
-use super::credentials::Secret;
 use super::{ClientError, LONGEST_LINE};
+use crate::secret::Secret;
 use crate::text::printable;
 
 /// What the proxy is asked for.

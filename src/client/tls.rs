@@ -12,8 +12,8 @@ use tokio_rustls::client::TlsStream;
 
 use self::truncation::TruncationDetector;
 use super::ClientError;
-use super::credentials::Secret;
 use crate::file;
+use crate::secret::Secret;
 use crate::tls::pem::{first, items};
 use crate::tls::{LARGEST, PemFault};
 
@@ -40,7 +40,7 @@ pub struct Identity {
 }
 
 /// A client certificate with its intermediate certificates, and its private key, each in PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct KeyPair {
     pub(super) certificate: String,
     pub(super) key: Secret,
@@ -48,6 +48,14 @@ pub(super) struct KeyPair {
 
 /// The same, parsed.
 type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+impl PartialEq for KeyPair {
+    fn eq(&self, other: &Self) -> bool {
+        self.certificate == other.certificate && self.key.expose() == other.key.expose()
+    }
+}
+
+impl Eq for KeyPair {}
 
 impl KeyPair {
     pub(super) fn load(&self) -> Result<Pair, IdentityError> {

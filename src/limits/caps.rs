@@ -10,6 +10,8 @@ pub struct Caps {
     pub total: TotalCaps,
     /// The caps of each client.
     pub client: ClientCaps,
+    /// The caps of each user that is known.
+    pub user: UserCaps,
     /// The caps of each target.
     pub target: TargetCaps,
 }
@@ -55,6 +57,22 @@ impl Default for ClientCaps {
             unfinished: NonZeroU32::new(256),
             connects_per_second: NonZeroU32::new(50),
             connects_burst: NonZeroU32::MIN.saturating_add(199),
+        }
+    }
+}
+
+/// The caps of one user that is known, wherever that user connects from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserCaps {
+    /// The most tunnels, those that are still dialled included.
+    pub tunnels: Option<NonZeroU32>,
+}
+
+/// The needs of one developer: 64 tunnels.
+impl Default for UserCaps {
+    fn default() -> Self {
+        Self {
+            tunnels: NonZeroU32::new(64),
         }
     }
 }

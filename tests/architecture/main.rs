@@ -17,11 +17,21 @@ use self::sources::{Sources, root, words};
 const LAYERS: [(&str, &[&str]); 6] = [
     (
         "values",
-        &["authority", "cold", "direction", "fnv", "outcome", "text", "values"],
+        &[
+            "authority",
+            "cold",
+            "credential",
+            "direction",
+            "fnv",
+            "outcome",
+            "secret",
+            "text",
+            "values",
+        ],
     ),
     ("machinery", &["drain", "file", "limits", "net"]),
     ("protocols", &["relay", "ssh", "tls"]),
-    ("lookups", &["allowlist", "connect", "metrics"]),
+    ("lookups", &["access", "allowlist", "connect", "metrics"]),
     ("tunnel", &["tunnel"]),
     (
         "programs",
@@ -38,20 +48,21 @@ const LAYERS: [(&str, &[&str]); 6] = [
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 28] = [
+const OWNERS: [(&str, &[&str]); 29] = [
     ("anyhow", &["main"]),
-    ("arc_swap", &["allowlist"]),
-    ("aws_lc_rs", &["client", "tls"]),
+    ("arc_swap", &["access", "allowlist"]),
+    ("aws_lc_rs", &["access", "client", "tls"]),
     ("clap", &["connect_arguments", "main", "proxy_argument"]),
     ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),
     ("h2", &["client", "connect"]),
-    ("http_body_util", &["app", "client", "kubernetes"]),
+    ("http_body_util", &["access", "app", "client", "kubernetes"]),
     ("httparse", &["client", "connect"]),
     ("humantime", &["kubernetes", "main", "values"]),
-    ("hyper", &["app", "client", "kubernetes"]),
-    ("hyper_util", &["app", "client"]),
+    ("hyper", &["access", "app", "client", "kubernetes"]),
+    ("hyper_util", &["access", "app", "client"]),
     ("jiff", &["client"]),
+    ("jsonwebtoken", &["access"]),
     ("k8s_openapi", &["kubernetes"]),
     ("kube", &["kubernetes"]),
     ("prometheus", &["metrics"]),
@@ -59,17 +70,17 @@ const OWNERS: [(&str, &[&str]); 28] = [
         "rustix",
         &["client", "file", "kubernetes", "limits", "metrics", "net", "relay"],
     ),
-    ("rustls", &["client", "tls"]),
-    ("rustls_native_certs", &["client"]),
-    ("serde_json", &["app", "client", "config", "kubernetes"]),
+    ("rustls", &["access", "client", "tls"]),
+    ("rustls_native_certs", &["access", "client"]),
+    ("serde_json", &["access", "app", "client", "config", "kubernetes"]),
     ("serde_saphyr", &["client"]),
     ("socket2", &["client", "net"]),
     ("strsim", &["config"]),
-    ("tokio_rustls", &["client"]),
+    ("tokio_rustls", &["access", "client"]),
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
     ("x509_parser", &["tls"]),
-    ("zeroize", &["client"]),
+    ("zeroize", &["client", "credential", "kubernetes", "secret"]),
 ];
 
 #[test]

@@ -18,9 +18,10 @@ use serde::{Deserialize, Serialize, Serializer};
 use tokio::time::{Instant, sleep};
 use zeroize::Zeroizing;
 
-use super::secret::{Authorization, Secret, Token};
+use super::authorization::{Authorization, Token};
 use super::{CredentialError, Credentials, Issued, now, remark};
 use crate::client::tls::KeyPair;
+use crate::secret::Secret;
 
 /// The folder of the cache, open.
 #[derive(Debug)]

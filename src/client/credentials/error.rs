@@ -3,10 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::authorization::TokenFault;
 use super::exec_credential::OutputFault;
 use super::kubeconfig::KubeconfigFault;
 use super::process::ProcessFault;
-use super::secret::TokenFault;
 use crate::client::tls::{CaError, IdentityError};
 
 /// The reason for which there are no credentials.

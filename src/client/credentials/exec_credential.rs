@@ -5,11 +5,12 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::authorization::{Authorization, Token, TokenFault};
 use super::jwt::Claims;
 use super::kubeconfig::Cluster;
-use super::secret::{Authorization, Secret, Token, TokenFault};
 use super::{Credentials, Issued};
 use crate::client::tls::KeyPair;
+use crate::secret::Secret;
 
 /// A version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
-use super::secret::Token;
+use super::authorization::Token;
 
 /// The claims that matter to a client (RFC 7519 section 4.1).
 #[derive(Debug, Default, Deserialize)]

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use super::secret::Secret;
 use crate::file;
+use crate::secret::Secret;
 use crate::text::printable;
 
 /// The kubeconfig files to read.

@@ -20,13 +20,14 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 use zeroize::Zeroizing;
 
+use super::authorization::{Authorization, Token};
 use super::cache::Key;
 use super::error::{ApiFault, CredentialError};
 use super::jwt::Claims;
 use super::kubeconfig::{Cluster, Files, Resolved};
-use super::secret::{Authorization, Secret, Token};
 use super::{Credentials, Issued, Store, exec_credential, user};
 use crate::client::tls;
+use crate::secret::Secret;
 use crate::text::printable;
 
 impl Store {

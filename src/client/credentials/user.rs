@@ -10,15 +10,16 @@ use base64::engine::general_purpose::STANDARD;
 use tokio::process::Command;
 use zeroize::Zeroizing;
 
+use super::authorization::Authorization;
 use super::cache::Key;
 use super::error::{CredentialError, ProgramFault};
 use super::exec_credential::{self, Version};
 use super::kubeconfig::{Cluster, Exec, Files, Resolved, User};
 use super::process::{self, ProcessFault};
-use super::secret::{Authorization, Secret};
 use super::{Credentials, Issued, Store, bearer, of_file};
 use crate::client::tls::KeyPair;
 use crate::file;
+use crate::secret::Secret;
 use crate::text::printable;
 
 impl Store {

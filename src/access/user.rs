@@ -1,0 +1,61 @@
+//! A user whom a credential or a client certificate has proved.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+/// A user, as Kubernetes describes one (`UserInfo` of `authentication.k8s.io/v1`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The name, such as `alice@example.com` or `system:serviceaccount:team-a:ci`.
+    pub name: Box<str>,
+    /// The id that outlives a name, if the authenticator has one.
+    pub uid: Option<Box<str>>,
+    /// The groups. Every user is in [`AUTHENTICATED`].
+    pub groups: Vec<Box<str>>,
+    /// What else the authenticator says; passed on with every question to the API server.
+    pub extra: BTreeMap<Box<str>, Vec<Box<str>>>,
+    /// How the user was proved.
+    pub method: Method,
+    /// When the credential expires, if it says so.
+    pub expires: Option<SystemTime>,
+}
+
+/// How a user was proved: the label `method`, and the log field `auth.method`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// A token that the API server has reviewed.
+    TokenReview,
+    /// A token whose signature is that of a configured OIDC issuer.
+    Oidc,
+    /// A password of the users file.
+    Password,
+    /// A ticket.
+    Ticket,
+    /// The certificate of the TLS handshake.
+    Certificate,
+}
+
+impl Method {
+    /// Every method, for metrics with the value 0.
+    pub const ALL: [Self; 5] = [
+        Self::TokenReview,
+        Self::Oidc,
+        Self::Password,
+        Self::Ticket,
+        Self::Certificate,
+    ];
+
+    /// The value of the label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::TokenReview => "token_review",
+            Self::Oidc => "oidc",
+            Self::Password => "password",
+            Self::Ticket => "ticket",
+            Self::Certificate => "certificate",
+        }
+    }
+}
+
+/// The group of all users that are known.
+pub const AUTHENTICATED: &str = "system:authenticated";
