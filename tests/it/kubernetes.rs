@@ -23,4 +23,5 @@ mod shapes;
 mod stage;
 mod trust;
 mod uplink;
+mod users;
 mod vanished;
