@@ -22,8 +22,11 @@ use crate::access::{Grant, Mode};
 use crate::allowlist::Target;
 use crate::cold::cold;
 use crate::connect::{self, Asked, Credentials, Exchange, http2};
+use crate::limits::budget::Budgets;
+use crate::limits::clients::Client;
 use crate::limits::queue::QueueTimeouts;
 use crate::limits::slots::Slot;
+use crate::limits::users::User;
 use crate::net::dial::{self, Upstream};
 use crate::net::proxy_header::{self, Addresses};
 use crate::net::transport::Transport;
@@ -172,12 +175,36 @@ struct Reached {
     upstream: Upstream,
 }
 
+/// What bounds the tunnels of one client, or of one user where users are known: an office behind one address is not one
+/// user.
+#[derive(Debug)]
+enum Account {
+    Client(Arc<Client>),
+    User(Arc<User>),
+}
+
+impl Account {
+    fn take_slot(&self) -> Result<Slot, Refusal> {
+        match self {
+            Self::Client(client) => client.take_slot(),
+            Self::User(user) => user.take_slot(),
+        }
+    }
+
+    fn budgets(&self) -> &Budgets {
+        match self {
+            Self::Client(client) => &client.budgets,
+            Self::User(user) => &user.budgets,
+        }
+    }
+}
+
 /// What a tunnel holds for as long as it runs. Boxed, since nothing of it is needed while it idles.
 #[derive(Debug)]
-#[expect(dead_code, reason = "for taking it back")]
 struct Holdings {
-    /// Those of the process, of the client and of the target.
+    /// Those of the process, of the account and of the target.
     _slots: [Slot; 3],
+    account: Account,
     /// The right of its user to reach the target; `None` where every client may.
     grant: Option<Grant>,
 }
@@ -187,11 +214,21 @@ async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denia
     pending.origin.admission?;
     let Authorized { target, grant } = authorize(asked, pending).await?;
     let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
+    let account = match &grant {
+        Some(grant) => Account::User(pending.shared.users.user(grant.user_name())),
+        None => Account::Client(Arc::clone(&pending.origin.client)),
+    };
     let holdings = Box::new(Holdings {
-        _slots: [of_process, pending.origin.client.take_slot()?, target.enter()?],
+        _slots: [of_process, account.take_slot()?, target.enter()?],
+        account,
         grant,
     });
-    let upstream = connect_to(&target, pending).await?;
+    let connect = connect_to(&target, pending);
+    let upstream = match &holdings.grant {
+        // The right may be taken back meanwhile.
+        Some(grant) => grant.while_valid(connect).await?,
+        None => connect.await?,
+    };
     Ok(Reached {
         target,
         holdings,

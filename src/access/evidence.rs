@@ -3,6 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
+use super::digest::Digest;
 use super::options::Cleartext;
 use super::user::{AUTHENTICATED, Method, User};
 use crate::credential::{Credential, CredentialFault};
@@ -24,16 +27,19 @@ pub struct Evidence<'a> {
 
 /// A user that a request has proved, and by what.
 #[derive(Clone, Debug)]
-#[expect(dead_code, reason = "for taking it back")]
 pub struct Subject {
     /// The user.
     pub user: Arc<User>,
     /// The credential, unless it was the certificate alone.
     pub(super) credential: Option<Credential>,
-    /// The TLS session with the certificate, if that has been looked at.
+    /// The TLS session with the certificate, if that is one of a user.
     pub(super) certificate: Option<Arc<Peer>>,
     /// The client's address, which bounds the questions in its behalf.
     pub(super) client: IpAddr,
+    /// When the credential or the certificate expires.
+    pub(super) expires: Option<Instant>,
+    /// Of the user and the proof.
+    pub(super) digest: Digest,
 }
 
 impl Evidence<'_> {
@@ -59,16 +65,6 @@ impl Evidence<'_> {
     pub(super) fn take_credential(&mut self) -> Result<Option<Credential>, Denial> {
         let read = self.credential.take().transpose();
         read.map_err(|fault| Denial::with_phrase(Refusal::CredentialsRefused, &fault.to_string()))
-    }
-
-    /// The subject that it proves.
-    pub(super) fn subject(&self, user: Arc<User>, credential: Option<Credential>) -> Subject {
-        Subject {
-            user,
-            credential,
-            certificate: self.peer.filter(|peer| peer.identity.is_some()).cloned(),
-            client: self.client,
-        }
     }
 }
 

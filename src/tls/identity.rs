@@ -26,7 +26,7 @@ pub struct Identity {
 
 impl Identity {
     /// The names in a certificate in DER; `None` if it cannot be parsed, which a verified one can.
-    pub(super) fn of(certificate: &[u8]) -> Option<Self> {
+    pub(crate) fn of(certificate: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let subject = certificate.subject();
         let extension = certificate.subject_alternative_name().ok().flatten();

@@ -11,6 +11,7 @@ use crate::limits::budget::Budgets;
 use crate::limits::clients::Clients;
 use crate::limits::slots::Slots;
 use crate::limits::unfinished::Unfinished;
+use crate::limits::users::Users;
 use crate::metrics::Metrics;
 use crate::net::dial;
 use crate::relay::{self, Resources};
@@ -34,6 +35,8 @@ pub struct Shared {
     pub resources: Resources,
     /// The clients that have connections, and the limits of each.
     pub clients: Clients,
+    /// The users that have tunnels, and the limits of each.
+    pub users: Users,
     /// The connections whose request is not complete.
     pub unfinished: Unfinished,
     /// A slot for each tunnel.

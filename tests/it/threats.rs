@@ -25,6 +25,7 @@ use switchboard::limits::budget::Budgets;
 use switchboard::limits::clients::Clients;
 use switchboard::limits::slots::Slots;
 use switchboard::limits::unfinished::Unfinished;
+use switchboard::limits::users::Users;
 use switchboard::limits::{Limits, TargetCaps, TargetLimits};
 use switchboard::metrics::Metrics;
 use switchboard::relay::Resources;
@@ -136,6 +137,7 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
         drain,
         resources: Resources::new(4),
         clients: Clients::new(limits.client, burst, limits.caps.client),
+        users: Users::new(limits.user, burst, limits.caps.user),
         unfinished: Unfinished::new(NonZeroU32::new(8)),
         // The one that runs, and the one that panics.
         tunnels: Arc::new(Slots::new(NonZeroU32::new(2))),

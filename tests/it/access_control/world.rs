@@ -15,6 +15,7 @@ use switchboard::limits::budget::Budgets;
 use switchboard::limits::clients::Clients;
 use switchboard::limits::slots::Slots;
 use switchboard::limits::unfinished::Unfinished;
+use switchboard::limits::users::Users;
 use switchboard::limits::{Limits, TargetLimits};
 use switchboard::metrics::Metrics;
 use switchboard::relay::Resources;
@@ -123,6 +124,7 @@ impl World {
         change(&mut options);
         let sources = Sources {
             reviewer: Some(Arc::clone(&cluster) as Arc<dyn Reviewer>),
+            ..Sources::default()
         };
         let (mut writer, allowlist) = Writer::new();
         let limits = Limits::default();
@@ -140,6 +142,7 @@ impl World {
             drain,
             resources: Resources::new(4),
             clients: Clients::new(limits.client, burst, limits.caps.client),
+            users: Users::new(limits.user, burst, limits.caps.user),
             unfinished: Unfinished::new(None),
             tunnels: Arc::new(Slots::new(None)),
             total: Budgets::new(limits.total, burst),

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::path::Path;
+use std::slice;
 
 use http::Uri;
 
+use crate::access::oidc::Issuers;
 use crate::access::{Issuer, Jwks};
-use crate::config::form::{Form, Schema};
+use crate::config::form::{Form, PATH, Schema};
 use crate::config::section::{Field, Section};
 
 /// Reads the list.
@@ -22,6 +23,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Vec<Issuer> {
 
 /// `lines`: the line of each issuer that was read before. Two entries for one `iss` would be ambiguous.
 fn issuer(section: &mut Section<'_>, lines: &mut HashMap<Box<str>, u64>) -> Option<Issuer> {
+    let (faults, itself) = (section.faults(), section.itself());
     let issuer = section.required("issuer").and_then(|field| {
         let issuer = field.parse(&TEXT)?;
         if let Some(line) = lines.insert(issuer.clone(), field.line()) {
@@ -34,20 +36,30 @@ fn issuer(section: &mut Section<'_>, lines: &mut HashMap<Box<str>, u64>) -> Opti
     let audiences = section.required("audiences").map(|field| audiences(&field));
     let username = section.value("username", &TEXT).unwrap_or_else(|| SUBJECT.into());
     let groups = section.value("groups", &TEXT);
-    let jwks = section.required("jwks").and_then(|field| jwks(&field));
+    let jwks_field = section.required("jwks");
+    let jwks = jwks_field.as_ref().and_then(|field| field.parse(&JWKS));
     let ca_field = section.field("ca");
     if let (Some(Jwks::File(_)), Some(field)) = (&jwks, &ca_field) {
         field.fault("has no effect with a `jwks` that is a file");
     }
-    let ca = ca_field.and_then(|field| super::path(&field, super::readable_fault));
-    Some(Issuer {
+    let ca = ca_field.as_ref().and_then(|field| field.parse(&PATH));
+    let issuer = Issuer {
         issuer: issuer?,
         audiences: audiences?,
         username,
         groups,
         jwks: jwks?,
         ca,
-    })
+    };
+    // Of sound settings only the files are left to be judged.
+    if section.faults() == faults {
+        for fault in Issuers::new(slice::from_ref(&issuer)).err().unwrap_or_default() {
+            let field = if fault.key == "ca" { &ca_field } else { &jwks_field };
+            let field = field.as_ref().unwrap_or(&itself);
+            field.dispensable_fault(fault.reason);
+        }
+    }
+    Some(issuer)
 }
 
 fn audiences(field: &Field<'_>) -> Vec<Box<str>> {
@@ -56,16 +68,6 @@ fn audiences(field: &Field<'_>) -> Vec<Box<str>> {
         field.fault("at least one audience is needed: a token for another service proves no user here");
     }
     items.iter().filter_map(|item| item.parse(&TEXT)).collect()
-}
-
-fn jwks(field: &Field<'_>) -> Option<Jwks> {
-    let jwks = field.parse(&JWKS)?;
-    if let Jwks::File(path) = &jwks
-        && let Some(reason) = super::readable_fault(Path::new(path))
-    {
-        field.dispensable_fault(reason);
-    }
-    Some(jwks)
 }
 
 const TEXT: Form<Box<str>> = Form {
@@ -93,7 +95,7 @@ fn key_set(text: &str) -> Result<Jwks, &'static str> {
     let host = authority.ok_or(NOT_A_URL)?.host();
     match uri.scheme_str() {
         Some("https") => Ok(Jwks::Url(text.into())),
-        Some("http") if is_loopback(host) => Ok(Jwks::Url(text.into())),
+        Some("http") if host == "localhost" || is_loopback(host) => Ok(Jwks::Url(text.into())),
         Some("http") => Err("the keys would cross the network in clear: `http://` is for loopback addresses only"),
         _ => Err(NOT_A_URL),
     }
