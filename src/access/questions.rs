@@ -139,7 +139,7 @@ impl Questions {
                 (Some(reviewer), Credential::Bearer(token)) => {
                     self.ask(TOKEN, reviewer, reviewer.review_token(token)).await?
                 }
-                _ => Verdict::Refused(super::NO_SOURCE.into()),
+                (None, _) | (Some(_), Credential::Basic { .. }) => Verdict::Refused(super::NO_SOURCE.into()),
             },
         };
         let mut memory = self.memory.lock();

@@ -40,9 +40,10 @@ const LAYERS: [(&str, &[&str]); 6] = [
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 26] = [
+const OWNERS: [(&str, &[&str]); 27] = [
     ("anyhow", &["main"]),
     ("arc_swap", &["access", "allowlist"]),
+    ("aws_lc_rs", &["access"]),
     ("clap", &["main", "proxy_argument"]),
     ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),
