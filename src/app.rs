@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use self::capacity::Capacity;
 pub use self::commands::Command;
@@ -137,27 +137,7 @@ impl App {
             }
             drop(allowlist_ready);
         });
-        let access = Arc::clone(&self.shared.access);
-        tokio::spawn(async move {
-            loop {
-                let checked = Arc::clone(&access);
-                // It ends by a panic only, a defect: then no right would ever be taken back again.
-                let checking = tokio::spawn(async move { checked.keep_checking().await });
-                if checking.await.is_err_and(|error| error.is_panic()) {
-                    error!("the checks of rights have ended by a defect, and begin anew");
-                }
-                sleep(RESTART).await;
-            }
-        });
-        let (access, mut user_lists) = (
-            Arc::clone(&self.shared.access),
-            self.shared.allowlist.user_lists_changed(),
-        );
-        tokio::spawn(async move {
-            while user_lists.changed().await.is_ok() {
-                access.user_lists_changed();
-            }
-        });
+        users::keep_checking(&self.shared);
         tokio::spawn(certificate_poll::watch(Arc::clone(&self.shared)));
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move { shared.access_log.keep_writing_counts().await });
@@ -292,7 +272,5 @@ fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<
 
 const EMPTY: &str = "the allowlist is empty: no Service of the cluster that may be read has the label of \
                      `allowlist.kubernetes.selector`, so every request is refused";
-/// Before what a defect has ended begins anew.
-const RESTART: Duration = Duration::from_secs(1);
 /// The time for a last GET of `/drain`: `switchboard drain` sends five a second.
 const LAST_PROGRESS: Duration = Duration::from_secs(2);

@@ -143,9 +143,11 @@ impl Questions {
             },
         };
         let mut memory = self.memory.lock();
-        let verdict = match verdict {
-            Verdict::Proved(user) if memory.is_gone(&user) => Verdict::Refused(GONE.into()),
-            verdict => verdict,
+        let is_gone = matches!(&verdict, Verdict::Proved(user) if memory.is_gone(user));
+        let verdict = if is_gone {
+            Verdict::Refused(GONE.into())
+        } else {
+            verdict
         };
         memory.keep_verdict(self.key.credential(credential), epoch, &verdict);
         Ok(verdict)
