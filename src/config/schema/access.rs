@@ -1,11 +1,11 @@
 //! The section `access`: how users are proved, and what becomes of requests without one.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use crate::access::passwords::Users;
 use crate::access::{AtExpiry, Cleartext, Mode, Options};
 use crate::config::form::{BOOLEAN, Form, PATH, Schema};
-use crate::config::section::{Field, Section};
-use crate::file;
+use crate::config::section::Section;
 
 mod cluster;
 mod issuers;
@@ -45,24 +45,12 @@ pub(in crate::config) fn proves_users(options: &Options) -> bool {
 }
 
 fn users(section: &mut Section<'_>) -> Option<PathBuf> {
-    path(&section.required("file")?, readable_fault)
-}
-
-/// Finds the reason why a file cannot be used.
-type Judge = fn(&Path) -> Option<String>;
-
-/// Reads the path of a file, and judges the file. A process lives without it: its users are not proved until it is there.
-fn path(field: &Field<'_>, judge: Judge) -> Option<PathBuf> {
+    let field = section.required("file")?;
     let path = field.parse(&PATH)?;
-    if let Some(reason) = judge(&path) {
-        field.dispensable_fault(reason);
+    for fault in Users::open(&path).err().unwrap_or_default() {
+        field.dispensable_fault(format!("{}: {fault}", path.display()));
     }
     Some(path)
-}
-
-fn readable_fault(path: &Path) -> Option<String> {
-    let error = file::open(path).err()?;
-    Some(format!("cannot be read: {error}"))
 }
 
 const MODE: Form<Mode> = Form {

@@ -1,9 +1,10 @@
 //! The section `access.kubernetes`: the API server that reviews tokens and access.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::access::{Check, Kubernetes};
-use crate::config::form::{BOOLEAN, DURATION, Form, Schema};
+use crate::config::form::{BOOLEAN, DURATION, Form, PATH, Schema};
 use crate::config::section::{Field, Section};
 use crate::kubernetes::files::kubeconfig_fault;
 use crate::values;
@@ -14,9 +15,10 @@ use crate::values;
 pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Kubernetes> {
     let default = Kubernetes::default();
     let enabled = section.value("enabled", &BOOLEAN).unwrap_or_default();
-    let judge: super::Judge = if enabled { kubeconfig_fault } else { |_| None };
     let options = Kubernetes {
-        kubeconfig: section.field("kubeconfig").and_then(|field| super::path(&field, judge)),
+        kubeconfig: section
+            .field("kubeconfig")
+            .and_then(|field| kubeconfig(&field, enabled)),
         audiences: section
             .field("audiences")
             .map_or(default.audiences, |field| audiences(&field)),
@@ -30,6 +32,14 @@ pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Kub
         stale: section.value("stale", &STALE).unwrap_or(default.stale),
     };
     enabled.then_some(options)
+}
+
+fn kubeconfig(field: &Field<'_>, enabled: bool) -> Option<PathBuf> {
+    let path = field.parse(&PATH)?;
+    if let Some(reason) = enabled.then(|| kubeconfig_fault(&path)).flatten() {
+        field.dispensable_fault(reason);
+    }
+    Some(path)
 }
 
 fn audiences(field: &Field<'_>) -> Vec<Box<str>> {

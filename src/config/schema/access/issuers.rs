@@ -6,9 +6,10 @@ use std::path::Path;
 
 use http::Uri;
 
-use crate::access::{Issuer, Jwks};
-use crate::config::form::{Form, Schema};
+use crate::access::{Issuer, Jwks, oidc};
+use crate::config::form::{Form, PATH, Schema};
 use crate::config::section::{Field, Section};
+use crate::file;
 
 /// Reads the list.
 pub(super) fn read(section: &mut Section<'_>) -> Vec<Issuer> {
@@ -34,20 +35,42 @@ fn issuer(section: &mut Section<'_>, lines: &mut HashMap<Box<str>, u64>) -> Opti
     let audiences = section.required("audiences").map(|field| audiences(&field));
     let username = section.value("username", &TEXT).unwrap_or_else(|| SUBJECT.into());
     let groups = section.value("groups", &TEXT);
-    let jwks = section.required("jwks").and_then(|field| jwks(&field));
+    let jwks_field = section.required("jwks");
+    let jwks = jwks_field.as_ref().and_then(|field| field.parse(&JWKS));
     let ca_field = section.field("ca");
     if let (Some(Jwks::File(_)), Some(field)) = (&jwks, &ca_field) {
         field.fault("has no effect with a `jwks` that is a file");
     }
-    let ca = ca_field.and_then(|field| super::path(&field, super::readable_fault));
-    Some(Issuer {
+    let ca = ca_field.as_ref().and_then(|field| field.parse(&PATH));
+    let issuer = Issuer {
         issuer: issuer?,
         audiences: audiences?,
         username,
         groups,
         jwks: jwks?,
         ca,
-    })
+    };
+    files(&issuer, jwks_field.as_ref(), ca_field.as_ref());
+    Some(issuer)
+}
+
+/// Judges the files of an issuer.
+fn files(issuer: &Issuer, jwks: Option<&Field<'_>>, ca: Option<&Field<'_>>) {
+    if let (Jwks::File(path), Some(field)) = (&issuer.jwks, jwks)
+        && let Err(reason) = keys_of(path)
+    {
+        field.dispensable_fault(format!("{}: {reason}", path.display()));
+    }
+    if let (Jwks::Url(_), Some(path), Some(field)) = (&issuer.jwks, &issuer.ca, ca)
+        && let Err(reason) = oidc::check_authorities(path)
+    {
+        field.dispensable_fault(reason);
+    }
+}
+
+fn keys_of(path: &Path) -> Result<usize, Box<str>> {
+    let bytes = file::read(path, LARGEST).map_err(|error| format!("cannot be read: {error}"))?;
+    oidc::check_keys(&bytes)
 }
 
 fn audiences(field: &Field<'_>) -> Vec<Box<str>> {
@@ -56,16 +79,6 @@ fn audiences(field: &Field<'_>) -> Vec<Box<str>> {
         field.fault("at least one audience is needed: a token for another service proves no user here");
     }
     items.iter().filter_map(|item| item.parse(&TEXT)).collect()
-}
-
-fn jwks(field: &Field<'_>) -> Option<Jwks> {
-    let jwks = field.parse(&JWKS)?;
-    if let Jwks::File(path) = &jwks
-        && let Some(reason) = super::readable_fault(Path::new(path))
-    {
-        field.dispensable_fault(reason);
-    }
-    Some(jwks)
 }
 
 const TEXT: Form<Box<str>> = Form {
@@ -93,7 +106,7 @@ fn key_set(text: &str) -> Result<Jwks, &'static str> {
     let host = authority.ok_or(NOT_A_URL)?.host();
     match uri.scheme_str() {
         Some("https") => Ok(Jwks::Url(text.into())),
-        Some("http") if is_loopback(host) => Ok(Jwks::Url(text.into())),
+        Some("http") if host == "localhost" || is_loopback(host) => Ok(Jwks::Url(text.into())),
         Some("http") => Err("the keys would cross the network in clear: `http://` is for loopback addresses only"),
         _ => Err(NOT_A_URL),
     }
@@ -104,6 +117,8 @@ fn is_loopback(host: &str) -> bool {
     address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
+/// In bytes: as much as the process reads.
+const LARGEST: u64 = 1 << 20;
 const NOT_A_URL: &str = "expected the path of a file, or a URL such as `https://id.example.com/keys`";
 /// The claim that every token has, and that no other user of the issuer ever gets (OpenID Connect Core 1.0, section 2).
 const SUBJECT: &str = "sub";
