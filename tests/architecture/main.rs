@@ -49,7 +49,7 @@ const OWNERS: [(&str, &[&str]); 26] = [
     ("h2", &["client", "connect"]),
     ("http_body_util", &["access", "app", "kubernetes"]),
     ("httparse", &["client", "connect"]),
-    ("humantime", &["kubernetes", "main", "values"]),
+    ("humantime", &["access", "kubernetes", "main", "values"]),
     ("hyper", &["access", "app", "kubernetes"]),
     ("hyper_util", &["access", "app"]),
     ("jsonwebtoken", &["access"]),
@@ -69,7 +69,7 @@ const OWNERS: [(&str, &[&str]); 26] = [
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
     ("x509_parser", &["tls"]),
-    ("zeroize", &["credential", "kubernetes", "secret"]),
+    ("zeroize", &["access", "credential", "kubernetes", "secret"]),
 ];
 
 #[test]
