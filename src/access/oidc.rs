@@ -18,6 +18,7 @@ mod endpoint;
 mod jwt;
 mod key_set;
 mod keys;
+mod reads;
 
 /// The configured issuers, with their keys.
 #[derive(Debug)]
