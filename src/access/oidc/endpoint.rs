@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +57,14 @@ impl Endpoint {
         if authority.as_str().contains('@') {
             return Err("it has a user name, which is not sent");
         }
+        let port = match authority.as_str().strip_prefix(authority.host()) {
+            Some("") => Some(if is_tls { 443 } else { 80 }),
+            Some(rest) => rest
+                .strip_prefix(':')
+                .and_then(|port| port.parse::<NonZeroU16>().ok())
+                .map(NonZeroU16::get),
+            None => None,
+        };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if !is_tls
             && host != "localhost"
@@ -68,7 +77,7 @@ impl Endpoint {
         Ok(Self {
             is_tls,
             host: host.into(),
-            port: authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
+            port: port.ok_or("its port is no number from 1 to 65535")?,
             authority: authority.as_str().into(),
             path: uri.path_and_query().map_or("/", |path| path.as_str()).into(),
             ca,

@@ -177,14 +177,17 @@ impl Follower {
                 Ok(()) => self.pace.good,
                 Err(reason) => {
                     self.fail(reason);
-                    self.pace.bad
+                    // As long as there are no keys, no user is known.
+                    match self.sender.borrow().keys {
+                        Some(_) => self.pace.bad,
+                        None => self.pace.bad.min(FIRST),
+                    }
                 }
             };
-            sleep(self.pace.least.min(pause)).await;
+            let least = self.pace.least.min(pause);
+            sleep(least).await;
             // An end of the pause is as good as a wish.
-            timeout(pause.saturating_sub(self.pace.least), self.wanted.notified())
-                .await
-                .ok();
+            timeout(pause.saturating_sub(least), self.wanted.notified()).await.ok();
         }
     }
 
@@ -247,6 +250,8 @@ fn unavailable(message: String) -> Unavailable {
     }
 }
 
+/// The pause after a failure, without any keys.
+const FIRST: Duration = Duration::from_secs(5);
 /// The tokens that may wait for one attempt.
 const MOST_WAITING: usize = 256;
 /// The attempt, and what is under way before it.

@@ -354,6 +354,9 @@ async fn a_server_in_clear_is_asked_at_loopback_only() {
         "http://localhost.example/",
         "http://[fe80::1]/",
         "http://0.0.0.0/",
+        "https://x:/",
+        "https://x:0/",
+        "https://x:65536/",
     ] {
         assert!(Endpoint::parse(bad, None).is_err(), "{bad}");
     }
