@@ -18,6 +18,7 @@ mod questions;
 mod queue;
 mod recheck;
 mod reviewer;
+pub mod tickets;
 pub mod token;
 mod user;
 
@@ -167,7 +168,8 @@ impl Access {
         self.rules.load().options.mode
     }
 
-    /// Whether a target that a user may not reach is answered as one that is not on the allowlist.
+    /// Whether a target that a user may not reach is answered as one that is not on the allowlist. The time of the answer
+    /// is not hidden: an unknown name needs no question to the API server.
     pub fn hides_names(&self) -> bool {
         self.rules.load().options.hide_names
     }

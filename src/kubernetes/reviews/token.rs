@@ -2,20 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::{Kind, Question};
+use crate::access::token::Claims;
 use crate::access::{AUTHENTICATED, Method, User, Verdict};
 use crate::kubernetes::failure::{ApiError, Failure};
 use crate::secret::Secret;
+use crate::text::excerpt;
 
 /// The audiences that a token may have one of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,10 +47,8 @@ impl Audiences {
         let named = (!self.named.is_empty()).then_some(Audience::Named(&self.named));
         let own = self.servers_own.then_some(Audience::ServersOwn);
         let is_named = named.is_some() && own.is_some() && {
-            let claims = Claims::of(token).unwrap_or_default();
-            claims
-                .audiences()
-                .any(|name| self.named.iter().any(|other| **other == *name))
+            let claims = Claims::unverified(token.expose());
+            claims.is_some_and(|claims| claims.audiences.iter().any(|name| self.named.contains(name)))
         };
         let in_order = if is_named { [named, own] } else { [own, named] };
         in_order.into_iter().flatten()
@@ -95,7 +91,12 @@ pub(super) fn verdict(body: &[u8], audience: Audience<'_>, token: &Secret) -> Re
     }
     let status = answer.status;
     if !status.authenticated {
-        return Ok(Verdict::Refused(sentence(&status.error).into()));
+        let error = unquoted(&status.error).to_ascii_lowercase();
+        if says(&error, &PASSING) {
+            // Of an authenticator behind the server: a webhook, or an issuer whose keys it has not got yet.
+            return Err(ApiError::new(Failure::Server, excerpt(&status.error, LONGEST_ERROR)));
+        }
+        return Ok(Verdict::Refused(sentence(&error).into()));
     }
     // A server that knows no audiences answers without any, and has not compared them.
     if let Audience::Named(names) = audience
@@ -130,61 +131,47 @@ fn user(mut told: UserInfo, token: &Secret) -> Result<User, &'static str> {
         groups: told.groups,
         extra: told.extra,
         method: Method::TokenReview,
-        expires: Claims::of(token).and_then(|claims| claims.expires()),
+        expires: Claims::unverified(token.expose()).and_then(|claims| claims.expires),
     })
 }
 
 /// The server's reason as a sentence for the client. The reason itself is not passed on: it may quote the token, and names
 /// what only operators need to know.
 fn sentence(error: &str) -> &'static str {
-    let error = error.to_ascii_lowercase();
-    let says = |words: &[&str]| words.iter().any(|word| error.contains(word));
-    if says(&["expired"]) {
+    if says(error, &["expired"]) {
         "the token has expired"
-    } else if says(&["audience"]) {
+    } else if says(error, &["audience"]) {
         OTHER_AUDIENCE
-    } else if says(&["not valid yet", "used before", "before the nbf"]) {
+    } else if says(error, &["not valid yet", "used before", "before the nbf"]) {
         "the token is not valid yet"
-    } else if says(&["invalidated", "not found", "been deleted"]) {
-        "the token has been revoked"
+    } else if says(error, &["invalidated", "not found", "been deleted"]) {
+        REVOKED
     } else {
         NOT_VALID
     }
 }
 
-/// What a token says of itself, without proof.
-#[derive(Debug, Default, Deserialize)]
-struct Claims {
-    exp: Option<f64>,
-    aud: Option<Value>,
+/// The server's own words of its reason: what is quoted there is of the token, such as an audience, or a name of a tenant's
+/// choice, and could say anything.
+fn unquoted(text: &str) -> String {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let mut own = String::with_capacity(text.len());
+    for character in text.chars() {
+        let was_escaped = std::mem::take(&mut is_escaped);
+        if character == '"' && !was_escaped {
+            is_quoted = !is_quoted;
+        } else if !is_quoted {
+            own.push(character);
+        } else {
+            is_escaped = character == '\\' && !was_escaped;
+        }
+    }
+    own
 }
 
-impl Claims {
-    /// The claims of a JSON Web Token (RFC 7519); `None` for any other token.
-    fn of(token: &Secret) -> Option<Self> {
-        let mut parts = token.expose().split('.');
-        let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
-        if parts.next().is_some() {
-            return None;
-        }
-        let json = URL_SAFE_NO_PAD.decode(claims).ok()?;
-        serde_json::from_slice(&json).ok()
-    }
-
-    /// One name, or a list of names (section 4.1.3).
-    fn audiences(&self) -> impl Iterator<Item = &str> {
-        let names = match &self.aud {
-            Some(Value::Array(names)) => names.as_slice(),
-            Some(name) => std::slice::from_ref(name),
-            None => &[],
-        };
-        names.iter().filter_map(Value::as_str)
-    }
-
-    fn expires(&self) -> Option<SystemTime> {
-        let since = Duration::try_from_secs_f64(self.exp?).ok()?;
-        UNIX_EPOCH.checked_add(since)
-    }
+/// The API has no codes for these: its text is all there is.
+fn says(error: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| error.contains(word))
 }
 
 #[derive(Serialize)]
@@ -248,6 +235,8 @@ impl UserInfo {
 
 /// The sentence for a token that the API server does not know.
 pub(super) const NOT_VALID: &str = "the token is not valid";
+/// The sentence for a token whose ServiceAccount is gone.
+pub(super) const REVOKED: &str = "the token has been revoked";
 const OTHER_AUDIENCE: &str = "the token is for another audience";
 const TOO_LARGE: &str = "the token's user has too many groups, or too much else is said of it";
 
@@ -259,15 +248,37 @@ const UNAUTHENTICATED: &str = "system:unauthenticated";
 const LARGEST_USER: usize = 32 << 10;
 const MOST_GROUPS: usize = 1024;
 const PIECE: usize = 16;
+/// Characters of the server's reason in a message.
+const LONGEST_ERROR: usize = 300;
+/// What the reason of a review says when an authenticator failed, and not the token. In lower case.
+const PASSING: [&str; 13] = [
+    ": eof",
+    "connection refused",
+    "connection reset",
+    "context canceled",
+    "deadline exceeded",
+    "i/o timeout",
+    "internal error",
+    "no route to host",
+    "no such host",
+    "not initialized",
+    "timed out",
+    "too many requests",
+    "unavailable",
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use serde_json::{Value, json};
 
     fn token(claims: &Value) -> Secret {
         let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
-        Secret::from(&*format!("e30.{claims}.c2ln"))
+        Secret::from(&*format!("eyJhbGciOiJSUzI1NiJ9.{claims}.c2ln"))
     }
 
     fn answer(status: &Value) -> Vec<u8> {
@@ -355,17 +366,6 @@ mod tests {
     }
 
     #[test]
-    fn an_expiry_that_is_no_time_is_none() {
-        for exp in [json!(-1), json!(1e300), json!("1900000000"), json!(null)] {
-            let token = token(&json!({"exp": exp}));
-            assert_eq!(Claims::of(&token).and_then(|claims| claims.expires()), None, "{exp}");
-        }
-        for opaque in ["", "a", "a.b", "a.b.c.d", "a.!.c", "a.W10.c"] {
-            assert!(Claims::of(&Secret::from(opaque)).is_none(), "{opaque}");
-        }
-    }
-
-    #[test]
     fn what_is_no_plain_yes_for_one_of_the_audiences_is_a_no() {
         let user = json!({"username": "alice"});
         let many: Vec<_> = (0..1024).map(|group| format!("g{group}")).collect();
@@ -390,7 +390,7 @@ mod tests {
             ),
             (
                 json!({"error": "[invalid bearer token, serviceaccounts \"ci\" not found]"}),
-                "the token has been revoked",
+                REVOKED,
             ),
             (json!({"authenticated": true, "user": user}), OTHER_AUDIENCE),
             (
@@ -425,6 +425,42 @@ mod tests {
             ),
         ] {
             assert_eq!(judged(&status), Verdict::Refused(expected.into()), "{status}");
+        }
+    }
+
+    #[test]
+    fn what_a_reason_quotes_of_the_token_says_nothing() {
+        for (error, sentence) in [
+            (
+                r#"oidc: expected audience "k" got ["connection refused"]"#,
+                OTHER_AUDIENCE,
+            ),
+            (r#"oidc: expected audience "k" got ["a\"i/o timeout"]"#, OTHER_AUDIENCE),
+            (
+                r#"oidc: expected audience "k" got ["a\\", "i/o timeout"]"#,
+                OTHER_AUDIENCE,
+            ),
+            (r#"serviceaccounts "unavailable" not found"#, REVOKED),
+            (r#"no such claim "expired""#, NOT_VALID),
+        ] {
+            assert_eq!(
+                judged(&json!({"error": error})),
+                Verdict::Refused(sentence.into()),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_authenticator_that_fails_says_nothing_of_the_token() {
+        for error in [
+            "[invalid bearer token, Post \"https://hook/authenticate\": dial tcp 10.0.0.1:443: connect: connection refused]",
+            "[invalid bearer token, oidc: authenticator not initialized]",
+            "context deadline exceeded",
+        ] {
+            let body = answer(&json!({"user": {}, "error": error}));
+            let failed = verdict(&body, Audience::ServersOwn, &Secret::from("t")).unwrap_err();
+            assert_eq!(failed.failure, Failure::Server, "{error}");
         }
     }
 
