@@ -469,7 +469,8 @@ async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
             user.method = method;
             Ok(Verdict::Proved(Arc::new(user)))
         });
-        let token = format!("{name}{method:?}{refusal:?}").replace(' ', "");
+        let token =
+            format!("{name}{method:?}{refusal:?}").replace(|character: char| !character.is_ascii_alphanumeric(), "x");
         let identified = world.identify(&token, 1).await;
         assert_eq!(
             identified.err().map(|denial| denial.refusal),
