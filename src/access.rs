@@ -18,6 +18,7 @@ mod questions;
 mod queue;
 mod recheck;
 mod reviewer;
+pub mod tickets;
 pub mod token;
 mod user;
 
