@@ -334,7 +334,7 @@ fn settings_about_users_without_effect_are_warned_of() {
     let limits = served(&with_alice("limits: {user: {max_tunnels: 2}}"));
     assert_eq!(
         limits[0],
-        "1:10: note: limits.user: no effect: no user is known while `access.mode` is `open`"
+        "1:10: note: limits.user: no effect: users have limits of their own with `access.mode: enforce`"
     );
 }
 
