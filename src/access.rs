@@ -18,7 +18,6 @@ mod questions;
 mod queue;
 mod recheck;
 mod reviewer;
-pub mod tickets;
 pub mod token;
 mod user;
 
@@ -31,7 +30,7 @@ use self::decide::{Basis, Rights};
 pub use self::evidence::{Evidence, Subject};
 pub use self::grants::Grant;
 use self::grants::Pairs;
-pub use self::options::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options, Tickets};
+pub use self::options::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options};
 use self::questions::Questions;
 use self::recheck::Due;
 pub use self::reviewer::{Action, Change, Decision, Review, Reviewer, Unavailable, Verdict};
@@ -275,7 +274,7 @@ const NO_SOURCE: &str = "the credential is none that is accepted here";
 const NO_METHOD: &str = "none";
 const ALLOWED: &str = "allowed";
 /// The values of the label `method`.
-const METHODS: [&str; 6] = [NO_METHOD, "token_review", "oidc", "password", "ticket", "certificate"];
+const METHODS: [&str; 5] = [NO_METHOD, "token_review", "oidc", "password", "certificate"];
 /// The values of the label `result`.
 const RESULTS: [&str; 7] = [
     ALLOWED,
