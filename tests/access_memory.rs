@@ -63,11 +63,11 @@ fn resident(metrics: &Metrics) -> f64 {
     line.unwrap().parse().unwrap()
 }
 
-fn service(name: String) -> ServiceTarget {
+fn service(name: &str) -> ServiceTarget {
     ServiceTarget {
         id: TargetId {
             namespace: "team".into(),
-            service: name.as_str().into(),
+            service: name.into(),
         },
         name: format!("{name}.team").into(),
         ports: [22, 22],
@@ -97,7 +97,7 @@ async fn full_caches_take_less_than_eight_mebibytes() {
         ["open", "shut"]
             .iter()
             .flat_map(|kind| names(kind))
-            .map(service)
+            .map(|name| service(&name))
             .collect(),
         true,
     );
