@@ -51,7 +51,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
 const OWNERS: [(&str, &[&str]); 29] = [
     ("anyhow", &["main"]),
     ("arc_swap", &["access", "allowlist"]),
-    ("aws_lc_rs", &["access", "client", "tls"]),
+    ("aws_lc_rs", &["access", "client", "resume", "tls"]),
     ("clap", &["connect_arguments", "main", "proxy_argument"]),
     ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),
