@@ -23,7 +23,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use switchboard::authority::Authority;
-use switchboard::connect::{self, Credentials, Exchange};
+use switchboard::connect::{self, CredentialPolicy, Exchange};
 use thread_time::{ThreadTime, used};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -46,7 +46,7 @@ async fn ours(stream: TcpStream) -> (TcpStream, usize) {
     let mut exchange = connect::http1(stream, Vec::new());
     let authority = timeout(
         connect::Options::default().head,
-        exchange.read_head(Credentials::Ignored),
+        exchange.read_head(CredentialPolicy::Ignored),
     )
     .await;
     authority

@@ -110,7 +110,7 @@ impl Rules {
     }
 
     /// The verdict on what needs no question: rubbish, and a token that says itself that it is not for now or not for here.
-    /// It costs less than to remember it would.
+    /// That costs less than remembering it.
     fn refuse_at_sight(&self, credential: &Credential) -> Option<Verdict> {
         let Credential::Bearer(token) = credential else {
             return None;

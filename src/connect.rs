@@ -33,13 +33,13 @@ impl Default for Options {
 pub struct Asked {
     /// The target.
     pub authority: Authority,
-    /// The credential, if the request has one and credentials [are read](Credentials::Read).
+    /// The credential, if the request has one and credentials [are read](CredentialPolicy::Read).
     pub credential: Option<Result<Credential, CredentialFault>>,
 }
 
 /// What becomes of the field `Proxy-Authorization`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Credentials {
+pub enum CredentialPolicy {
     /// It is not looked at, like every field without a meaning here.
     Ignored,
     /// It is parsed.
@@ -58,7 +58,7 @@ pub trait Exchange: Sized + Send {
     ///
     /// # Errors
     /// The request is refused by what has come of it already.
-    fn read_head(&mut self, credentials: Credentials) -> impl Future<Output = Result<Asked, Refusal>> + Send;
+    fn read_head(&mut self, credentials: CredentialPolicy) -> impl Future<Output = Result<Asked, Refusal>> + Send;
 
     /// Completes when the client leaves before its answer, with the refusal that is accounted for.
     fn client_left(&mut self) -> impl Future<Output = Refusal> + Send;

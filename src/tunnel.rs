@@ -21,7 +21,7 @@ pub use self::shared::Shared;
 use crate::access::{Grant, Mode};
 use crate::allowlist::Target;
 use crate::cold::cold;
-use crate::connect::{self, Asked, Credentials, Exchange, http2};
+use crate::connect::{self, Asked, CredentialPolicy, Exchange, http2};
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Client;
 use crate::limits::queue::QueueTimeouts;
@@ -141,8 +141,8 @@ async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> 
     pending.record.set_http_version(E::HTTP);
     let drain = &pending.shared.drain;
     let credentials = match pending.shared.access.mode() {
-        Mode::Open => Credentials::Ignored,
-        Mode::Report | Mode::Enforce => Credentials::Read,
+        Mode::Open => CredentialPolicy::Ignored,
+        Mode::Report | Mode::Enforce => CredentialPolicy::Read,
     };
     let reached = match pending.step(exchange.read_head(credentials)).await {
         Ok(asked) => tokio::select! {

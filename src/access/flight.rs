@@ -29,7 +29,7 @@ impl<K: Copy + Eq + Hash + Send + 'static, T: Clone + Send + Sync + 'static> Fli
     /// The answer to the question of that key, which is asked once. It goes on if its client leaves: another client may
     /// wait for it, and the answer is remembered.
     ///
-    /// What others are told because of the client that asked first, its own bounds, is not told to them: they ask again.
+    /// A `busy` that the limits of the first client caused is not shared: the others ask again.
     pub(super) async fn join<F>(self: &Arc<Self>, key: K, ask: impl Fn() -> F) -> Answer<T>
     where
         F: Future<Output = Answer<T>> + Send + 'static,

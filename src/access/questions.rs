@@ -54,7 +54,7 @@ impl Questions {
         })
     }
 
-    /// Whose the credential is, in behalf of a client.
+    /// Whose the credential is, on behalf of a client.
     pub(super) async fn verdict(
         self: &Arc<Self>,
         rules: &Arc<Rules>,
@@ -90,7 +90,7 @@ impl Questions {
         }
     }
 
-    /// Whether the user may do that, in behalf of a client.
+    /// Whether the user may do that, on behalf of a client.
     pub(super) async fn decision(
         self: &Arc<Self>,
         rules: &Arc<Rules>,

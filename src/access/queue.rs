@@ -48,7 +48,7 @@ pub(super) struct Permit {
 }
 
 impl Queue {
-    /// Takes a permit in behalf of a client, at once or after others. `None` when the queue is full or the wait too long.
+    /// Takes a permit on behalf of a client, at once or after others. `None` when the queue is full or the wait too long.
     pub(super) async fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
         let network = network(client);
         let (number, granted) = {

@@ -216,7 +216,7 @@ impl Access {
     pub async fn keep_checking(&self) {
         tokio::join!(
             cold(self.follow_changes()),
-            cold(self.take_turns()),
+            cold(self.check_periodically()),
             cold(self.check_due()),
             cold(self.check_due()),
             cold(self.check_due()),
@@ -264,7 +264,7 @@ impl Access {
 
     /// Has each pair checked once in the interval, evenly, and not more than five a second: each check is up to two
     /// questions.
-    async fn take_turns(&self) {
+    async fn check_periodically(&self) {
         let mut credit = 0.0;
         loop {
             self.pairs.wait().await;
@@ -343,7 +343,7 @@ impl Access {
         }
     }
 
-    /// The user that the credential proves now; `None` if that is not asked.
+    /// The user that the credential proves now; `None` if there is no credential, if it has expired, or without an answer.
     async fn prove_again(&self, rules: &Arc<Rules>, pair: &Pair) -> Result<Option<Arc<User>>, Checked> {
         let subject = &pair.subject;
         let Some(credential) = &subject.credential else {
@@ -386,12 +386,12 @@ const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
 const TOGETHER: Duration = Duration::from_millis(50);
 /// The time after which a change is looked at once more.
 const AGAIN: Duration = Duration::from_secs(2);
-/// The interval of rechecks without a cluster, which says it otherwise.
+/// The interval of rechecks without `access.kubernetes`.
 const FALLBACK: Duration = Duration::from_mins(5);
 const SHORTEST_STEP: Duration = Duration::from_millis(200);
 const LONGEST_STEP: Duration = Duration::from_secs(1);
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// Checks for changes: as many at once as there are pairs on a busy day, and 50 a second if changes never end.
+/// Checks at once, as many as there are pairs on a busy day, and a second in the long run if changes never end.
 const BURST: f64 = 4096.0;
 const CHECKS_A_SECOND: f64 = 50.0;
 /// Namespaces in one sweep; beyond, it is of all.

@@ -146,5 +146,5 @@ fn log(reloaded: &passwords::Reloaded) {
     }
 }
 
-/// Before what a defect has ended begins anew.
+/// The pause before a restart after a panic.
 const RESTART: Duration = Duration::from_secs(1);

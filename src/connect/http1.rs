@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::head::{self, Head, MOST_BYTES, Version};
-use super::{Asked, Credentials, challenges, proxy_status, refusal_of};
+use super::{Asked, CredentialPolicy, challenges, proxy_status, refusal_of};
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Malformed, Refusal};
 use crate::secret;
@@ -41,11 +41,11 @@ impl<D: Transport> Exchange<D> {
     }
 
     /// Takes a complete head out of the buffer.
-    fn take_head(&mut self, head: Head, credentials: Credentials) -> Asked {
+    fn take_head(&mut self, head: Head, credentials: CredentialPolicy) -> Asked {
         let bytes = self.buffer.get_mut(..head.length).unwrap_or_default();
         let credential = match credentials {
-            Credentials::Ignored => None,
-            Credentials::Read => head::credential_of(bytes),
+            CredentialPolicy::Ignored => None,
+            CredentialPolicy::Read => head::credential_of(bytes),
         };
         if credential.is_some() {
             // The buffer lives as long as the early data in it.
@@ -78,7 +78,7 @@ impl<D: Transport> super::Exchange for Exchange<D> {
     const HTTP: &'static str = "1";
 
     /// Reads until the head is complete or refused, in whatever pieces it comes.
-    async fn read_head(&mut self, credentials: Credentials) -> Result<Asked, Refusal> {
+    async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<Asked, Refusal> {
         let mut known = 0;
         loop {
             let came = self.buffer.get(known..).unwrap_or_default();

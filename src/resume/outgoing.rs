@@ -53,7 +53,7 @@ impl Outgoing {
     }
 
     /// The bytes that it takes now.
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         if self.is_finished || self.is_abandoned {
             0
         } else {
@@ -61,9 +61,9 @@ impl Outgoing {
         }
     }
 
-    /// Takes bytes, as many as there is room for.
+    /// Takes bytes, as many as is free.
     pub(super) fn push(&mut self, bytes: &[u8]) -> usize {
-        let bytes = bytes.get(..self.room()).unwrap_or(bytes);
+        let bytes = bytes.get(..self.free()).unwrap_or(bytes);
         self.kept.push(bytes, self.window);
         self.length += bytes.len() as u64;
         bytes.len()

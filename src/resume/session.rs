@@ -15,7 +15,7 @@ pub struct Attachment(u64);
 
 /// The state of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
+pub enum LinkState {
     /// There is none, or not the one that was asked about.
     Detached,
     /// It carries the session.
@@ -28,8 +28,8 @@ pub enum Path {
 
 /// One side of a session.
 ///
-/// What is read from the program beside it is [written](Self::write) to it, and what it has [received](Self::readable) is
-/// passed on to the program. A connection is [attached](Self::attach) once both sides have proved the session; its bytes
+/// Bytes that the program beside it has sent are [written](Self::write) into the session, and what the session has
+/// [received](Self::readable) is passed on to the program. A connection is [attached](Self::attach) once both sides have proved the session; its bytes
 /// are [received](Self::receive), and what it has to carry is [transmitted](Self::transmit).
 #[derive(Debug)]
 pub struct Session {
@@ -52,7 +52,7 @@ struct Ending {
     is_orderly: bool,
 }
 
-/// What is forgotten with a connection.
+/// The state that ends with a connection.
 #[derive(Debug)]
 struct Link {
     decoder: Decoder,
@@ -81,13 +81,13 @@ impl Session {
     }
 
     /// The bytes that [`write`](Self::write) takes now. With 0 the source is not to be read.
-    pub fn room(&self) -> usize {
-        if self.ending.is_some() { 0 } else { self.outgoing.room() }
+    pub fn free(&self) -> usize {
+        if self.ending.is_some() { 0 } else { self.outgoing.free() }
     }
 
-    /// Takes bytes of the source, as many as there is room for, and returns how many.
+    /// Takes bytes of the source, as many as is free, and returns how many.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
-        let bytes = bytes.get(..self.room()).unwrap_or(bytes);
+        let bytes = bytes.get(..self.free()).unwrap_or(bytes);
         self.outgoing.push(bytes)
     }
 
@@ -301,18 +301,18 @@ impl Session {
     }
 
     /// The state of a connection.
-    pub fn path(&self, attachment: Attachment, now: Instant) -> Path {
+    pub fn link_state(&self, attachment: Attachment, now: Instant) -> LinkState {
         match &self.link {
             Some(link) if attachment.0 == self.attachments => match link.left {
-                Some(going) => Path::Going(going),
-                None if link.liveness.is_dead(now) => Path::Dead,
-                None => Path::Alive,
+                Some(going) => LinkState::Going(going),
+                None if link.liveness.is_dead(now) => LinkState::Dead,
+                None => LinkState::Alive,
             },
-            _ => Path::Detached,
+            _ => LinkState::Detached,
         }
     }
 
-    /// When to [transmit](Self::transmit) and to look at the [path](Self::path), if nothing happens before.
+    /// When to [transmit](Self::transmit) and to look at the [connection](Self::link_state), if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
         let link = self.link.as_ref().filter(|link| !link.has_sent_last)?;
         self.incoming.due().into_iter().chain(link.liveness.deadline()).min()

@@ -7,7 +7,7 @@ use super::keys::{Claim, Mac, OwnKey};
 use super::opening::{self, Failure, Opening};
 use super::reason::{End, Going};
 use super::registry::Registry;
-use super::session::{Path, Session};
+use super::session::{LinkState, Session};
 use super::welcome::{self, Welcome};
 use super::*;
 

@@ -186,7 +186,7 @@ impl Follower {
             };
             let least = self.pace.least.min(pause);
             sleep(least).await;
-            // An end of the pause is as good as a wish.
+            // The end of the pause counts as a request.
             timeout(pause.saturating_sub(least), self.wanted.notified()).await.ok();
         }
     }

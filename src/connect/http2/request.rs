@@ -10,7 +10,7 @@ use super::outgoing::Outgoing;
 use super::payload::Payload;
 use super::stream::{Stream, stream_error};
 use crate::authority::Authority;
-use crate::connect::{Asked, Credentials, Exchange, challenges, credential, proxy_status, refusal_of};
+use crate::connect::{Asked, CredentialPolicy, Exchange, challenges, credential, proxy_status, refusal_of};
 use crate::outcome::{Denial, Malformed, Refusal};
 
 /// A request that has not been answered.
@@ -41,7 +41,7 @@ impl Exchange for Request {
 
     /// h2 has checked the rest: `:scheme`, `:path` or `:protocol` on a CONNECT and connection fields are stream errors,
     /// field names in upper case an error of the connection.
-    async fn read_head(&mut self, credentials: Credentials) -> Result<Asked, Refusal> {
+    async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<Asked, Refusal> {
         if self.head.method != Method::CONNECT {
             return Err(Refusal::MethodNotAllowed);
         }
@@ -56,8 +56,8 @@ impl Exchange for Request {
             return Err(Refusal::Malformed(Malformed::Content));
         }
         let credential = match credentials {
-            Credentials::Ignored => None,
-            Credentials::Read => {
+            CredentialPolicy::Ignored => None,
+            CredentialPolicy::Read => {
                 let values = self.head.headers.get_all(header::PROXY_AUTHORIZATION);
                 credential(values.iter().map(HeaderValue::as_bytes))
             }

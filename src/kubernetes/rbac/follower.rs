@@ -193,7 +193,7 @@ impl Follower {
         // A server that starts refuses for a moment.
         let lacks_rights = error.failure == Failure::Forbidden && self.failures > PASSING;
         if lacks_rights {
-            self.tell_of_rights(error);
+            self.warn_missing_rights(error);
             sleep(ASK_AGAIN.mul_f64(0.8 + 0.4 * random())).await;
             return;
         }
@@ -202,7 +202,7 @@ impl Follower {
         sleep(error.retry_after.unwrap_or_default() + backoff(self.failures, random(), LONGEST_BACKOFF)).await;
     }
 
-    fn tell_of_rights(&mut self, error: &ApiError) {
+    fn warn_missing_rights(&mut self, error: &ApiError) {
         if std::mem::replace(&mut self.is_told, true) {
             return;
         }

@@ -72,7 +72,7 @@ fn what_a_later_version_adds_is_skipped() {
     bytes.extend(encoded(&[Frame::Going(Going::Unknown(9))]));
     session.receive(attachment, &bytes, now);
     assert_eq!(session.violation(), None);
-    assert_eq!(session.path(attachment, now), Path::Going(Going::Unknown(9)));
+    assert_eq!(session.link_state(attachment, now), LinkState::Going(Going::Unknown(9)));
     let (mut session, attachment, now) = side();
     session.receive(attachment, &encoded(&[Frame::End(End::Unknown(99))]), now);
     assert_eq!(session.ended(), Some(End::Unknown(99)));

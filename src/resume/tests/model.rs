@@ -76,7 +76,7 @@ impl Side {
             ..Options::default()
         });
         Self {
-            widest: session.room().max(INITIAL_WINDOW as usize),
+            widest: session.free().max(INITIAL_WINDOW as usize),
             session,
             attachment: None,
             connection: 0,
@@ -140,12 +140,12 @@ impl World {
         match *event {
             Event::Write(role, bytes) => {
                 let (side, _) = self.sides(role);
-                let room = side.session.room();
-                // One more than there is room for: it is not taken.
-                let bytes = bytes.min(room + 1);
+                let free = side.session.free();
+                // One more than is free: it is not taken.
+                let bytes = bytes.min(free + 1);
                 let offered: Vec<u8> = (side.written..).take(bytes).map(|at| byte(role, at)).collect();
                 let taken = side.session.write(&offered);
-                assert_eq!(taken, room.min(bytes));
+                assert_eq!(taken, free.min(bytes));
                 side.written += taken as u64;
             }
             Event::Finish(role) => {

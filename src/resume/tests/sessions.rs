@@ -57,8 +57,8 @@ impl Side {
             .map(|attachment| self.attachment = attachment)
     }
 
-    fn path(&self) -> Path {
-        self.session.path(self.attachment, self.now)
+    fn link_state(&self) -> LinkState {
+        self.session.link_state(self.attachment, self.now)
     }
 }
 
@@ -78,13 +78,13 @@ fn a_connection_begins_with_the_window() {
 fn no_more_is_sent_than_was_asked_for_and_no_more_is_kept_than_the_window() {
     let mut side = Side::new();
     assert_eq!(side.session.write(&[1; 100_000]), 32_768);
-    assert_eq!((side.session.room(), side.session.write(b"x")), (0, 0));
+    assert_eq!((side.session.free(), side.session.write(b"x")), (0, 0));
     assert_eq!(side.sends(), [FIRST_ACK, "Data(0+16384)"]);
     side.receive(&[Frame::Ack {
         offset: 10,
         window: 20_000,
     }]);
-    assert_eq!(side.session.room(), 10);
+    assert_eq!(side.session.free(), 10);
     assert_eq!(side.sends(), ["Data(16384+3626)"]);
     // A window is not taken back.
     side.receive(&[Frame::Ack { offset: 20, window: 0 }]);
@@ -164,7 +164,7 @@ fn an_end_of_stream_takes_an_offset_and_leaves_the_other_direction_open() {
     let mut side = Side::new();
     side.session.write(b"abc");
     side.session.finish();
-    assert_eq!(side.session.room(), 0);
+    assert_eq!(side.session.free(), 0);
     assert_eq!(side.sends(), [FIRST_ACK, "Data(0+3)", "Fin { offset: 3 }"]);
     side.receive(&[Frame::Ack { offset: 3, window: 9 }]);
     side.attach(3).unwrap();
@@ -189,7 +189,7 @@ fn an_end_comes_behind_what_was_written_before_and_is_answered() {
     let mut side = Side::new();
     side.session.write(&[1; 20_000]);
     side.session.end(End::Reset);
-    assert_eq!((side.session.room(), side.session.write(b"x")), (0, 0));
+    assert_eq!((side.session.free(), side.session.write(b"x")), (0, 0));
     assert_eq!(side.sends(), [FIRST_ACK, "Data(0+16384)"]);
     side.receive(&[Frame::Ack {
         offset: 0,
@@ -214,7 +214,7 @@ fn an_end_comes_behind_what_was_written_before_and_is_answered() {
     );
     assert!(other.session.is_over());
     other.pass(4);
-    assert_eq!(other.session.room(), 0);
+    assert_eq!(other.session.free(), 0);
     assert!(other.session.memory() <= 1024);
 }
 
@@ -296,9 +296,9 @@ fn a_newer_connection_displaces_the_older_one() {
         (side.session.received(), side.session.readable()),
         (3, b"one".as_slice())
     );
-    assert_eq!(side.session.path(older, side.now), Path::Detached);
+    assert_eq!(side.session.link_state(older, side.now), LinkState::Detached);
     side.session.detach(older);
-    assert_eq!(side.path(), Path::Alive);
+    assert_eq!(side.link_state(), LinkState::Alive);
     let mut out = Vec::new();
     side.session.transmit(older, &mut out, 1000, side.now);
     assert!(out.is_empty());
@@ -314,9 +314,9 @@ fn a_side_that_goes_says_so_behind_what_is_due() {
     assert_eq!(side.sends(), [FIRST_ACK, "Data(0+4)", "Going(Moving)"]);
     side.session.write(b"kept for the next");
     assert!(side.sends().is_empty());
-    assert_eq!(side.path(), Path::Alive);
+    assert_eq!(side.link_state(), LinkState::Alive);
     side.receive(&[Frame::Going(Going::Displaced)]);
-    assert_eq!(side.path(), Path::Going(Going::Displaced));
+    assert_eq!(side.link_state(), LinkState::Going(Going::Displaced));
 }
 
 #[test]
@@ -339,17 +339,17 @@ fn a_path_that_does_not_answer_is_dead_and_one_that_is_quiet_is_asked() {
     side.later(1);
     assert_eq!(side.sends(), ["Ping(1)"]);
     side.later(4_999);
-    assert_eq!((side.path(), side.sends().len()), (Path::Alive, 0));
+    assert_eq!((side.link_state(), side.sends().len()), (LinkState::Alive, 0));
     side.later(1);
-    assert_eq!(side.path(), Path::Dead);
+    assert_eq!(side.link_state(), LinkState::Dead);
     side.receive(&[Frame::Pong(1)]);
-    assert_eq!(side.path(), Path::Alive);
+    assert_eq!(side.link_state(), LinkState::Alive);
     // The answer to another question is a sign of life, and no answer.
     side.later(10_000);
     assert_eq!(side.sends(), ["Ping(2)"]);
     side.receive(&[Frame::Pong(1)]);
     side.later(5_000);
-    assert_eq!(side.path(), Path::Dead);
+    assert_eq!(side.link_state(), LinkState::Dead);
 }
 
 #[test]
@@ -362,9 +362,9 @@ fn unacknowledged_bytes_are_a_question_too() {
     side.later(2000);
     assert_eq!(side.sends(), ["Ping(1)"]);
     side.later(2999);
-    assert_eq!(side.path(), Path::Alive);
+    assert_eq!(side.link_state(), LinkState::Alive);
     side.later(1);
-    assert_eq!(side.path(), Path::Dead);
+    assert_eq!(side.link_state(), LinkState::Dead);
 }
 
 /// As with Ctrl-S in a terminal: the bytes stay unacknowledged for minutes, and the path is well.
@@ -378,7 +378,7 @@ fn a_stalled_program_on_the_other_side_is_not_a_dead_path() {
         assert_eq!(side.sends(), [format!("Ping({number})")]);
         side.later(100);
         side.receive(&[Frame::Pong(number)]);
-        assert_eq!(side.path(), Path::Alive);
+        assert_eq!(side.link_state(), LinkState::Alive);
     }
 }
 
@@ -388,7 +388,7 @@ fn a_session_whose_anchor_never_answered_begins_anew() {
     side.session.write(b"SSH-2.0-x\r\n");
     assert_eq!(side.sends(), [FIRST_ACK, "Data(0+11)"]);
     side.session.restart().unwrap();
-    assert_eq!(side.path(), Path::Detached);
+    assert_eq!(side.link_state(), LinkState::Detached);
     side.attach(0).unwrap();
     assert_eq!(side.sends(), [FIRST_ACK, "Data(0+11)"]);
     assert!(!side.session.is_confirmed());
@@ -405,7 +405,7 @@ fn windows_follow_the_memory() {
     let mut side = Side::new();
     side.sends();
     side.session.set_window(8 * 1024, side.now);
-    assert_eq!(side.session.room(), 8 * 1024);
+    assert_eq!(side.session.free(), 8 * 1024);
     // What was asked for before may still come.
     side.receive_data(0, &[1; 32_768]);
     assert_eq!(side.session.violation(), None);
@@ -419,5 +419,5 @@ fn windows_follow_the_memory() {
         [format!("Ack {{ offset: 32768, window: {LARGEST_WINDOW} }}")]
     );
     side.session.set_window(0, side.now);
-    assert_eq!(side.session.room(), 4096);
+    assert_eq!(side.session.free(), 4096);
 }
