@@ -94,12 +94,13 @@ pub(crate) const CORKSCREW: Client = Client {
     spoken: ["", "1"],
 };
 
-/// It says nothing of its own about a refusal; what remains is what ssh says.
+/// It says that it failed, and not why.
 pub(crate) const CONNECT_PROXY: Client = Client {
     program: "connect-proxy",
     package: "connect-proxy",
     proxy_command: "connect-proxy -H proxy.example.com:8080 %h %p",
-    refusal: "Connection closed by UNKNOWN port 65535",
+    // The line behind it is ssh's: it finds its ProxyCommand gone by a read or by a write.
+    refusal: "FATAL: failed to begin relaying via HTTP.",
     spoken: ["", "1"],
 };
 
