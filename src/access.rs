@@ -21,6 +21,7 @@ mod reviewer;
 pub mod token;
 mod user;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -39,6 +40,7 @@ use crate::allowlist::Target;
 use crate::credential::Credential;
 use crate::metrics::Metrics;
 use crate::outcome::{Denial, Refusal};
+use crate::secret::Secret;
 
 /// What may prove users and decide about their rights.
 #[derive(Clone, Debug, Default)]
@@ -84,15 +86,20 @@ impl Sources {
         }
     }
 
-    /// The verdict of a source in this process; `None` leaves it to the API server.
-    async fn verify(&self, credential: &Credential) -> Option<Result<Verdict, Unavailable>> {
+    /// Whether a token is for an OIDC issuer to judge, and not for the API server.
+    fn is_of_issuer(&self, token: &Secret) -> bool {
+        self.issuers.as_ref().is_some_and(|issuers| issuers.judges(token))
+    }
+
+    /// The verdict of a source in this process, on behalf of a client; `None` leaves it to the API server.
+    async fn verify(&self, credential: &Credential, client: IpAddr) -> Option<Result<Verdict, Unavailable>> {
         match (credential, &self.users, &self.issuers) {
             (Credential::Basic { user, password }, Some(users), _) => match users.verify(user, password).await {
                 // As long as the password of a user takes: names are no oracle.
                 None => Some(users.refuse(password).await),
                 verdict => verdict,
             },
-            (Credential::Bearer(token), _, Some(issuers)) => issuers.verify(token).await,
+            (Credential::Bearer(token), _, Some(issuers)) => issuers.verify(token, client).await,
             (Credential::Basic { .. }, None, _) | (Credential::Bearer(_), _, None) => None,
         }
     }

@@ -1,6 +1,7 @@
 //! The users of OIDC issuers: tokens whose signature is verified here, by the keys that their issuer publishes.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -58,11 +59,21 @@ impl Issuers {
         self.0.is_empty()
     }
 
-    /// Judges a token. `None`: its `iss` is that of no configured issuer, or it is no JWT.
-    pub async fn verify(&self, token: &Secret) -> Option<Result<Verdict, Unavailable>> {
+    /// Whether a token names one of these issuers.
+    pub fn judges(&self, token: &Secret) -> bool {
+        self.verifier(token).is_some()
+    }
+
+    /// Judges a token of a client, whose address bounds how many of its tokens wait for keys. `None`: the token's `iss` is
+    /// that of no configured issuer, or it is no JWT.
+    pub async fn verify(&self, token: &Secret, client: IpAddr) -> Option<Result<Verdict, Unavailable>> {
+        let verifier = self.verifier(token)?;
+        Some(verifier.judge(token.expose(), SystemTime::now(), client).await)
+    }
+
+    fn verifier(&self, token: &Secret) -> Option<&Verifier> {
         let issuer = Claims::unverified(token.expose())?.issuer?;
-        let verifier = self.0.iter().find(|verifier| verifier.issuer.issuer == issuer)?;
-        Some(verifier.judge(token.expose(), SystemTime::now()).await)
+        self.0.iter().find(|verifier| verifier.issuer.issuer == issuer)
     }
 
     /// The time since the keys of each issuer were last confirmed by their source; `None` without keys.
@@ -144,7 +155,7 @@ impl Verifier {
         Self { issuer, keys }
     }
 
-    async fn judge(&self, token: &str, now: SystemTime) -> Result<Verdict, Unavailable> {
+    async fn judge(&self, token: &str, now: SystemTime, client: IpAddr) -> Result<Verdict, Unavailable> {
         let refused = |reason: &str| Ok(Verdict::Refused(reason.into()));
         let jwt = match Jwt::parse(token) {
             Ok(jwt) => jwt,
@@ -157,17 +168,17 @@ impl Verifier {
             Ok(user) => user,
             Err(reason) => return refused(reason),
         };
-        match self.has_signed(&jwt).await? {
+        match self.has_signed(&jwt, client).await? {
             Ok(()) => Ok(Verdict::Proved(Arc::new(user))),
             Err(reason) => refused(reason),
         }
     }
 
     /// Whether the signature is one of the issuer's, or the reason why it is not.
-    async fn has_signed(&self, jwt: &Jwt<'_>) -> Result<Result<(), &'static str>, Unavailable> {
+    async fn has_signed(&self, jwt: &Jwt<'_>, client: IpAddr) -> Result<Result<(), &'static str>, Unavailable> {
         let mut state = self.keys.current();
         if state.keys.as_ref().is_none_or(|keys| signed(jwt, keys).is_open()) {
-            state = self.keys.renewed(state).await?;
+            state = self.keys.renewed(state, client).await?;
         }
         let Some(keys) = &state.keys else {
             return Err(state.unavailable());

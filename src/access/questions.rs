@@ -14,7 +14,7 @@ use super::digest::{Digest, Key};
 use super::flight::{Answer, Flights, busy};
 use super::memory::Memory;
 use super::options::Check;
-use super::queue::Queue;
+use super::queue::{Bounds, Permit, Queue};
 use super::reviewer::{Action, Decision, Review, Reviewer, Unavailable, Verdict};
 use super::user::{Method, User};
 use crate::credential::Credential;
@@ -28,7 +28,10 @@ pub(super) struct Questions {
     pub(super) memory: Mutex<Memory>,
     verdicts: Arc<Flights<(Digest, u64), Verdict>>,
     decisions: Arc<Flights<(Digest, u64), Decision>>,
+    /// Of questions to the API server.
     queue: Arc<Queue>,
+    /// Of passwords, whose checks take as long: they keep no question from the API server.
+    passwords: Arc<Queue>,
     /// Of token reviews, and of access reviews.
     breakers: [Arc<Breaker>; 2],
     metrics: Metrics,
@@ -48,7 +51,8 @@ impl Questions {
             memory: Mutex::new(Memory::new()),
             verdicts: Flights::new(),
             decisions: Flights::new(),
-            queue: Arc::default(),
+            queue: Queue::new(Bounds::COSTLY),
+            passwords: Queue::new(Bounds::COSTLY),
             breakers: [Arc::default(), Arc::default()],
             metrics: metrics.clone(),
         })
@@ -77,8 +81,8 @@ impl Questions {
         let answer = self.verdicts.join((digest, epoch), || {
             let (own, rules, credential) = (Arc::clone(self), Arc::clone(rules), Arc::clone(&credential));
             async move {
-                let _permit = own.queue.enter(client).await.ok_or_else(busy)?;
-                own.prove(&rules, &credential).await
+                let _permit = own.permit(&rules, &credential, client).await?;
+                own.prove(&rules, &credential, client).await
             }
         });
         match answer.await {
@@ -88,6 +92,17 @@ impl Questions {
             }
             answered => answered,
         }
+    }
+
+    /// The permit to judge a credential. A token of an OIDC issuer needs none: its signature costs less than the TLS
+    /// handshake before it, and a wait for the issuer's keys is bounded there.
+    async fn permit(&self, rules: &Rules, credential: &Credential, client: IpAddr) -> Answer<Option<Permit>> {
+        let queue = match credential {
+            Credential::Basic { .. } => &self.passwords,
+            Credential::Bearer(token) if rules.sources.is_of_issuer(token) => return Ok(None),
+            Credential::Bearer(_) => &self.queue,
+        };
+        queue.enter(client).await.map(Some).ok_or_else(busy)
     }
 
     /// Whether the user may do that, on behalf of a client.
@@ -130,10 +145,15 @@ impl Questions {
         stale.ok_or(unavailable)
     }
 
-    /// Asks whose the credential is, and remembers the answer.
-    pub(super) async fn prove(self: &Arc<Self>, rules: &Rules, credential: &Credential) -> Answer<Verdict> {
+    /// Asks whose the credential is, on behalf of a client, and remembers the answer.
+    pub(super) async fn prove(
+        self: &Arc<Self>,
+        rules: &Rules,
+        credential: &Credential,
+        client: IpAddr,
+    ) -> Answer<Verdict> {
         let epoch = self.memory.lock().epoch();
-        let verdict = match rules.sources.verify(credential).await {
+        let verdict = match rules.sources.verify(credential, client).await {
             Some(verdict) => verdict?,
             None => match (&rules.sources.reviewer, credential) {
                 (Some(reviewer), Credential::Bearer(token)) => {

@@ -12,9 +12,34 @@ use tokio::time::timeout;
 use crate::limits::clients::network;
 
 /// The permits of questions, and the requests that wait for one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queue {
+    bounds: Bounds,
     state: Mutex<State>,
+}
+
+/// How many questions are asked, and how many requests wait to ask one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Questions at a time, of all clients.
+    pub(super) asking: usize,
+    /// Questions at a time of one network.
+    pub(super) asking_of_one: usize,
+    /// Requests that wait, of all clients.
+    pub(super) waiting: usize,
+    /// Requests that wait, of one network.
+    pub(super) waiting_of_one: usize,
+}
+
+impl Bounds {
+    /// Those of questions that cost the answering side about 1 ms of a processor and more: eight at a time are more than it
+    /// has processors for.
+    pub(super) const COSTLY: Self = Self {
+        asking: 8,
+        asking_of_one: 2,
+        waiting: 64,
+        waiting_of_one: 8,
+    };
 }
 
 #[derive(Debug, Default)]
@@ -48,17 +73,25 @@ pub(super) struct Permit {
 }
 
 impl Queue {
+    /// All permits are free.
+    pub(super) fn new(bounds: Bounds) -> Arc<Self> {
+        Arc::new(Self {
+            bounds,
+            state: Mutex::default(),
+        })
+    }
+
     /// Takes a permit on behalf of a client, at once or after others. `None` when the queue is full or the wait too long.
     pub(super) async fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
         let network = network(client);
         let (number, granted) = {
             let mut state = self.state.lock();
-            if state.asking < MOST_ASKING && state.share(network).asking < MOST_ASKING_OF_ONE {
+            if state.asking < self.bounds.asking && state.share(network).asking < self.bounds.asking_of_one {
                 state.begin(network);
                 drop(state);
                 return Some(self.permit(network));
             }
-            state.wait(network)?
+            state.wait(network, &self.bounds)?
         };
         let _left = Left { queue: self, number };
         timeout(LONGEST_WAIT, granted).await.ok()?.ok()
@@ -74,7 +107,7 @@ impl Queue {
     /// Gives free permits to those that wait.
     fn serve(self: &Arc<Self>) {
         loop {
-            let Some(next) = self.state.lock().next_waiting() else {
+            let Some(next) = self.state.lock().next_waiting(&self.bounds) else {
                 return;
             };
             // It has left in this moment: its permit is dropped, and the next one is served.
@@ -93,9 +126,9 @@ impl State {
         self.share(network).asking += 1;
     }
 
-    fn wait(&mut self, network: IpAddr) -> Option<(u64, oneshot::Receiver<Permit>)> {
+    fn wait(&mut self, network: IpAddr, most: &Bounds) -> Option<(u64, oneshot::Receiver<Permit>)> {
         let own = self.share(network).waiting;
-        if own >= MOST_WAITING_OF_ONE || (self.waiting.len() >= MOST_WAITING && !self.displace(own)) {
+        if own >= most.waiting_of_one || (self.waiting.len() >= most.waiting && !self.displace(own)) {
             self.tidy(network);
             return None;
         }
@@ -118,8 +151,8 @@ impl State {
     }
 
     /// The first one of the networks that ask least, if a permit is free for it.
-    fn next_waiting(&mut self) -> Option<Waiting> {
-        if self.asking >= MOST_ASKING {
+    fn next_waiting(&mut self, most: &Bounds) -> Option<Waiting> {
+        if self.asking >= most.asking {
             return None;
         }
         let asking = |waiting: &Waiting| self.networks.get(&waiting.network).map_or(0, |share| share.asking);
@@ -127,7 +160,7 @@ impl State {
         let (index, least) = first
             .map(|(index, waiting)| (index, asking(waiting)))
             .min_by_key(|(_, asking)| *asking)?;
-        if least >= MOST_ASKING_OF_ONE {
+        if least >= most.asking_of_one {
             return None;
         }
         let next = self.leave(index)?;
@@ -179,13 +212,6 @@ impl Drop for Permit {
     }
 }
 
-/// Questions at a time, of all clients: at about 1 ms each that is more than an API server's processor has.
-const MOST_ASKING: usize = 8;
-/// Questions at a time of one network.
-const MOST_ASKING_OF_ONE: usize = 2;
-/// Requests that wait, of all clients and of one network.
-const MOST_WAITING: usize = 64;
-const MOST_WAITING_OF_ONE: usize = 8;
 /// The longest wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
 
@@ -217,7 +243,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_network_has_two_questions_and_eight_that_wait_and_others_none_the_less() {
-        let queue = Arc::new(Queue::default());
+        let queue = Queue::new(Bounds::COSTLY);
         let flood: Vec<_> = (0..100).map(|_| enter(&queue, 1)).collect();
         settle().await;
         assert_eq!(queue.state.lock().asking, 2);
@@ -236,7 +262,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_takes_the_first_request_of_another_network() {
-        let queue = Arc::new(Queue::default());
+        let queue = Queue::new(Bounds::COSTLY);
         let mut held = Vec::new();
         for number in 0..4 {
             for _ in 0..2 {
@@ -269,7 +295,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_wait_ends_after_three_seconds_and_one_that_is_left_is_forgotten() {
-        let queue = Arc::new(Queue::default());
+        let queue = Queue::new(Bounds::COSTLY);
         let held = [queue.enter(client(1)).await, queue.enter(client(1)).await];
         let start = tokio::time::Instant::now();
         let left = enter(&queue, 1);

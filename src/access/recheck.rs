@@ -368,7 +368,7 @@ impl Access {
         let remembered = self.questions.memory.lock().stale_verdict(&digest, half);
         let verdict = match remembered {
             Some(verdict) => Ok(verdict),
-            None => self.questions.prove(rules, &credential).await,
+            None => self.questions.prove(rules, &credential, subject.client).await,
         };
         match verdict {
             Ok(Verdict::Proved(user)) if user.name == subject.user.name && evidence::check(&user).is_ok() => {

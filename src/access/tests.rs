@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -182,6 +184,64 @@ async fn a_flood_of_rubbish_delays_no_user_and_evicts_none() {
         world.identify(&format!("user{number}"), 100 + number).await.unwrap();
     }
     assert_eq!(world.script.asked(), before);
+}
+
+/// The server of an issuer's keys takes connections and never answers.
+#[tokio::test(start_paused = true)]
+async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_api_server() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let issuer = Issuer {
+        issuer: "https://id.example".into(),
+        audiences: vec!["switchboard".into()],
+        username: "sub".into(),
+        groups: None,
+        jwks: Jwks::Url(format!("http://{}/keys", silent.local_addr().unwrap()).into()),
+        ca: None,
+    };
+    let world = World::new(|options| options.oidc = vec![issuer.clone()]);
+    let sources = Sources {
+        reviewer: Some(Arc::clone(&world.script) as Arc<dyn Reviewer>),
+        issuers: Some(Arc::new(oidc::Issuers::new(std::slice::from_ref(&issuer)).unwrap())),
+        users: None,
+    };
+    let mut options = Options::clone(&world.access.rules.load().options);
+    options.mode = Mode::Enforce;
+    world.access.apply(options, sources);
+    let invented = (0..64).map(|number| {
+        let token = invented(number);
+        let access = &world.access;
+        async move {
+            let begun = Instant::now();
+            let denial = access.identify(evidence(&token, number / 2)).await.unwrap_err();
+            assert_eq!(denial.refusal, Refusal::AccessUnknown);
+            begun.elapsed()
+        }
+    });
+    let user = async {
+        // After them.
+        tokio::task::yield_now().await;
+        let begun = Instant::now();
+        world.identify("alice", 1000).await.unwrap();
+        begun.elapsed()
+    };
+    let (waits, delay) = tokio::join!(futures_util::future::join_all(invented), user);
+    assert!(waits.iter().all(|wait| *wait >= seconds(4)), "{waits:?}");
+    assert!(delay <= Duration::from_millis(2), "{delay:?}");
+}
+
+/// A token of `https://id.example` by a key of that number, which does not exist.
+fn invented(number: u32) -> String {
+    let encode = |text: String| URL_SAFE_NO_PAD.encode(text);
+    let expires = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
+        + 600;
+    let header = encode(format!(r#"{{"alg":"EdDSA","kid":"{number}"}}"#));
+    let claims = encode(format!(
+        r#"{{"iss":"https://id.example","aud":"switchboard","exp":{expires},"sub":"mallory"}}"#
+    ));
+    format!("{header}.{claims}.{}", URL_SAFE_NO_PAD.encode([0; 64]))
 }
 
 #[tokio::test(start_paused = true)]

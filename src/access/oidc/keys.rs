@@ -1,12 +1,13 @@
 //! The keys of an issuer, followed in the background: what was good stays in force until something better has arrived.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
@@ -15,6 +16,8 @@ use super::LARGEST;
 use super::endpoint::Endpoint;
 use super::key_set::KeySet;
 use super::reads::Reads;
+use crate::access::flight::busy;
+use crate::access::queue::{Bounds, Queue};
 use crate::access::reviewer::Unavailable;
 use crate::file;
 use crate::tls::PemFault;
@@ -100,7 +103,8 @@ impl State {
 pub(super) struct Keys {
     state: watch::Receiver<State>,
     wanted: Arc<Notify>,
-    waiting: Semaphore,
+    /// The tokens that wait for an attempt.
+    waiting: Arc<Queue>,
     pace: Pace,
     _follower: Option<AbortOnDropHandle<()>>,
 }
@@ -122,7 +126,7 @@ impl Keys {
         Self {
             state,
             wanted,
-            waiting: Semaphore::new(MOST_WAITING),
+            waiting: Queue::new(MOST_WAITING),
             pace,
             _follower: runtime.map(|runtime| AbortOnDropHandle::new(runtime.spawn(follower.run()))),
         }
@@ -137,13 +141,12 @@ impl Keys {
     /// there is none if the last one was a moment ago, so a flood of invented keys costs nothing.
     ///
     /// # Errors
-    /// The attempt does not end in time, or too many tokens wait for it.
-    pub(super) async fn renewed(&self, seen: State) -> Result<State, Unavailable> {
+    /// The attempt does not end in time, or too many tokens wait for it, of all clients or of this one's network.
+    pub(super) async fn renewed(&self, seen: State, client: IpAddr) -> Result<State, Unavailable> {
         if seen.attempted.is_some_and(|at| at.elapsed() < self.pace.least) {
             return Ok(seen);
         }
-        let busy = |_| unavailable("too many tokens wait for the issuer's keys".to_owned());
-        let _waiting = self.waiting.try_acquire().map_err(busy)?;
+        let _waiting = self.waiting.enter(client).await.ok_or_else(busy)?;
         // Before the first one has ended, it is under way.
         if seen.attempted.is_some() {
             self.wanted.notify_one();
@@ -252,7 +255,13 @@ fn unavailable(message: String) -> Unavailable {
 
 /// The pause after a failure, without any keys.
 const FIRST: Duration = Duration::from_secs(5);
-/// The tokens that may wait for one attempt.
-const MOST_WAITING: usize = 256;
+/// The tokens that may wait for one attempt, all of them and those of one network: an office that logs in while the keys
+/// are changed. There is no wait for that wait.
+const MOST_WAITING: Bounds = Bounds {
+    asking: 1024,
+    asking_of_one: 64,
+    waiting: 0,
+    waiting_of_one: 0,
+};
 /// The attempt, and what is under way before it.
 const LONGEST_WAIT: Duration = Duration::from_secs(6);

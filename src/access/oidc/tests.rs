@@ -1,5 +1,6 @@
 //! Tests of OIDC tokens: signatures and claims here, servers of key sets in `server`.
 
+use std::net::Ipv4Addr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -124,6 +125,7 @@ fn issuer() -> Issuer {
     }
 }
 
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const NOW: u64 = 1_800_000_000;
 
 /// Good claims, but for these changes; null takes one away.
@@ -157,14 +159,14 @@ impl Bench {
             least: Duration::ZERO,
         };
         let keys = Keys::follow("test", Source::File(file.path().to_owned()), pace);
-        keys.renewed(keys.current()).await.unwrap();
+        keys.renewed(keys.current(), CLIENT).await.unwrap();
         let verifier = Verifier { issuer, keys };
         Self { verifier, file }
     }
 
     async fn judge(&self, token: &Secret) -> Result<Arc<User>, String> {
         let now = UNIX_EPOCH + Duration::from_secs(NOW);
-        match self.verifier.judge(token.expose(), now).await {
+        match self.verifier.judge(token.expose(), now, CLIENT).await {
             Ok(Verdict::Proved(user)) => Ok(user),
             Ok(Verdict::Refused(reason)) => {
                 assert!(reason.is_ascii() && !token.expose().contains(&*reason));
@@ -741,7 +743,7 @@ async fn a_token_is_judged_by_the_issuer_that_it_names_and_by_no_other() {
     let header = json!({"alg": "ES256", "kid": "1"});
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let good = claims(&json!({"exp": now + 600, "nbf": now, "iat": now}));
-    let Some(Ok(Verdict::Proved(user))) = issuers.verify(&signer.token(&header, &good)).await else {
+    let Some(Ok(Verdict::Proved(user))) = issuers.verify(&signer.token(&header, &good), CLIENT).await else {
         panic!("refused");
     };
     assert_eq!(&*user.name, "alice@example.com");
@@ -753,11 +755,14 @@ async fn a_token_is_judged_by_the_issuer_that_it_names_and_by_no_other() {
         json!({"iss": 7}),
     ] {
         assert!(
-            issuers.verify(&signer.token(&header, &claims(&other))).await.is_none(),
+            issuers
+                .verify(&signer.token(&header, &claims(&other)), CLIENT)
+                .await
+                .is_none(),
             "{other}"
         );
     }
-    assert!(issuers.verify(&"opaque".into()).await.is_none());
+    assert!(issuers.verify(&"opaque".into(), CLIENT).await.is_none());
 }
 
 proptest::proptest! {

@@ -10,6 +10,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -156,7 +157,7 @@ const ONCE: Pace = Pace {
 
 async fn judge(verifier: &Verifier, token: &Secret) -> String {
     let now = UNIX_EPOCH + Duration::from_secs(NOW);
-    match verifier.judge(token.expose(), now).await {
+    match verifier.judge(token.expose(), now, CLIENT).await {
         Ok(Verdict::Proved(_)) => "proved".to_owned(),
         Ok(Verdict::Refused(reason)) => reason.into(),
         Err(unavailable) => unavailable.to_string(),
@@ -204,13 +205,36 @@ async fn a_flood_of_invented_keys_asks_the_server_nothing() {
     assert_eq!(server.requests(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_network_has_64_tokens_that_wait_for_keys_and_others_none_the_less() {
+    let signer = Signer::p256();
+    let server = Server::new(&[Act::Hang]).await;
+    let verifier = server.verifier(ONCE);
+    let good = claims(&json!({}));
+    let now = UNIX_EPOCH + Duration::from_secs(NOW);
+    let judge = |number: u8, client: [u8; 4]| {
+        let token = signer.token(&json!({"alg": "ES256", "kid": format!("x{number}")}), &good);
+        let verifier = &verifier;
+        async move {
+            let begun = Instant::now();
+            let judged = verifier.judge(token.expose(), now, client.into()).await;
+            (judged.unwrap_err().kind, begun.elapsed() > Duration::from_secs(4))
+        }
+    };
+    let flood = futures_util::future::join_all((0..80).map(|number| judge(number, [192, 0, 2, 1])));
+    let (flood, other) = tokio::join!(flood, judge(80, [192, 0, 2, 2]));
+    assert_eq!(flood[..64], [("oidc_keys", true); 64]);
+    assert_eq!(flood[64..], [("busy", false); 16]);
+    assert_eq!(other, ("oidc_keys", true));
+}
+
 #[tokio::test]
 async fn tokens_that_are_refused_anyway_do_not_renew_the_keys() {
     let signer = Signer::p256();
     let server = Server::new(&[keys(&[signer.jwk("1")])]).await;
     let verifier = server.verifier(AT_A_WISH);
     let header = json!({"alg": "ES256", "kid": "x"});
-    verifier.keys.renewed(verifier.keys.current()).await.unwrap();
+    verifier.keys.renewed(verifier.keys.current(), CLIENT).await.unwrap();
     for changes in [
         json!({"exp": 1}),
         json!({"aud": "x"}),
