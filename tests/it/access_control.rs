@@ -1,5 +1,6 @@
 //! Users: what a request without the right credential, or without the right, is answered, by every version of HTTP.
 
+mod certificates;
 mod taken_back;
 mod world;
 
