@@ -2,6 +2,7 @@
 
 mod certificates;
 mod modes;
+mod secrets;
 mod taken_back;
 mod world;
 
