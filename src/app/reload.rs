@@ -196,6 +196,9 @@ impl Reload {
                 if !needing_restart.is_empty() {
                     warn!("changed, but needs a restart: {}", needing_restart.join(", "));
                 }
+                // Before the targets: a new one is not open for a moment to clients without a right, and lists that no
+                // longer count end no tunnel.
+                self.users.apply(&new, shared);
                 self.writer.publish(&new.targets, &new.limits);
                 let burst = new.limits.tunnel.burst;
                 shared.clients.set(new.limits.client, burst, new.limits.caps.client);
@@ -205,7 +208,6 @@ impl Reload {
                 shared.tunnels.set(caps.tunnels);
                 shared.total.set(new.limits.total, burst);
                 certificate_poll::log_and_count(&shared.tls.configure(new.tls.clone()), shared);
-                self.users.apply(&new, shared);
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;

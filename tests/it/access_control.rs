@@ -1,5 +1,8 @@
 //! Users: what a request without the right credential, or without the right, is answered, by every version of HTTP.
 
+mod certificates;
+mod modes;
+mod secrets;
 mod taken_back;
 mod world;
 

@@ -5,7 +5,7 @@ mod floods;
 mod keystrokes;
 mod logout;
 mod over_tls;
-mod peer;
+pub(crate) mod peer;
 pub(crate) mod raw;
 mod rfc9113;
 mod siblings;

@@ -2,8 +2,10 @@
 
 use std::io::ErrorKind;
 use std::num::NonZeroU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use switchboard::access::{Change, Mode};
 use switchboard::allowlist::{StaticTarget, UserLists};
 use switchboard::limits::{Limits, SharedLimits, Size, UserCaps};
@@ -11,7 +13,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use super::world::World;
+use super::world::{World, service};
 use super::{bearer, request};
 use crate::harness::{CONFIRMATION, DEADLINE};
 
@@ -59,13 +61,50 @@ async fn a_deleted_binding_ends_the_tunnels_of_its_user_within_a_second_and_no_o
 async fn an_api_server_that_is_away_ends_no_tunnel() {
     let world = World::new(Mode::Enforce, |_| {}).await;
     let alices = tunnel(&world, "a.team:22", "alices").await;
-    world.cluster.is_away.store(true, std::sync::atomic::Ordering::Relaxed);
+    world.cluster.is_away.store(true, Relaxed);
     world.shared.access.changed(&Change::Everywhere);
     world.counts(r#"access_rechecks_total{result="unknown"}"#, 1.0).await;
     // What was allowed stays allowed.
     let again = tunnel(&world, "a.team:22", "alices").await;
     assert_eq!(world.page().value(CLOSED), 0.0);
     drop((alices, again));
+}
+
+/// The right was given for a Service that is not there any more when the answer comes: neither the old one is dialled, nor
+/// one that has got its name or its address meanwhile.
+#[tokio::test]
+async fn a_service_that_goes_between_the_review_and_the_answer_is_not_dialled() {
+    for becomes in [&[][..], &["renamed"], &["b", "a"]] {
+        let world = World::new(Mode::Enforce, |_| {}).await;
+        let held = world.cluster.answers.lock().await;
+        let asked = async {
+            let (answer, _client) = world.ask(&request("a.team:22", "1.1", &bearer("alices"))).await;
+            answer
+        };
+        let changed = async {
+            let is_asked = async {
+                while world.cluster.access_reviews.load(Relaxed) == 0 {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            timeout(DEADLINE, is_asked).await.unwrap();
+            let address = world.target.local_addr().unwrap();
+            world.writer.replace(Vec::new(), true);
+            world
+                .writer
+                .replace(becomes.iter().map(|name| service(name, address)).collect(), true);
+            drop(held);
+        };
+        let (answer, ()) = tokio::join!(asked, changed);
+        assert!(
+            answer.starts_with("HTTP/1.1 403 the target is not on the allowlist\r\n"),
+            "{becomes:?}: {answer}"
+        );
+        assert!(world.target.accept().now_or_never().is_none(), "{becomes:?}");
+        // The right of the review is that of this name, and a Service that has it now has it, too.
+        let (answer, _client) = world.ask(&request("a.team:22", "1.1", &bearer("alices"))).await;
+        assert_eq!(answer == CONFIRMATION, becomes.contains(&"a"), "{becomes:?}: {answer}");
+    }
 }
 
 /// Names the users of `box.local:22`.
@@ -95,10 +134,7 @@ async fn a_user_that_leaves_the_lists_of_a_target_leaves_it() {
     world.shared.access.user_lists_changed();
     ends(alices).await;
     world.counts(CLOSED, 1.0).await;
-    assert_eq!(
-        world.cluster.access_reviews.load(std::sync::atomic::Ordering::Relaxed),
-        0
-    );
+    assert_eq!(world.cluster.access_reviews.load(Relaxed), 0);
     drop(bobs);
 }
 

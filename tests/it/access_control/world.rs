@@ -41,6 +41,8 @@ pub(crate) struct Cluster {
     pub(crate) is_away: std::sync::atomic::AtomicBool,
     pub(crate) token_reviews: AtomicUsize,
     pub(crate) access_reviews: AtomicUsize,
+    /// While it is held, no access review is answered.
+    pub(crate) answers: tokio::sync::Mutex<()>,
 }
 
 impl Cluster {
@@ -78,6 +80,7 @@ impl Reviewer for Cluster {
     fn review_access<'a>(&'a self, user: &'a User, action: &'a Action) -> Review<'a, Decision> {
         Box::pin(async move {
             self.access_reviews.fetch_add(1, Ordering::Relaxed);
+            drop(self.answers.lock().await);
             let asked = (user.name.to_string(), format!("{}/{}", action.namespace, action.name));
             let allowed = self.allowed.lock().contains(&asked);
             self.answer(Decision {
@@ -234,7 +237,8 @@ pub(crate) async fn head(client: &mut TcpStream) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-fn service(name: &str, address: SocketAddr) -> ServiceTarget {
+/// A Service of `team` with one endpoint.
+pub(crate) fn service(name: &str, address: SocketAddr) -> ServiceTarget {
     ServiceTarget {
         id: TargetId {
             namespace: "team".into(),

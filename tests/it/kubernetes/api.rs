@@ -177,7 +177,7 @@ impl Api {
         assert!(self.shared.reviews().tokens.remove(text).is_some(), "it is not known");
     }
 
-    /// The greatest number of reviews that were under way at once, since the last time it was asked for.
+    /// The greatest number of token reviews that were under way at once, since the last time it was asked for.
     pub(crate) fn most_reviews(&self) -> usize {
         self.shared.reviews().take_most()
     }
@@ -291,9 +291,10 @@ impl Shared {
         lock(&self.reviews)
     }
 
-    /// Counts a review until the guard is dropped.
+    /// Counts a token review until the guard is dropped. Access reviews are not only asked for requests: those of rights in
+    /// use have bounds of their own.
     fn under_way(self: &Arc<Self>, verb: Verb) -> Option<UnderWay> {
-        matches!(verb, Verb::TokenReview | Verb::AccessReview).then(|| UnderWay::begin(Arc::clone(self)))
+        (verb == Verb::TokenReview).then(|| UnderWay::begin(Arc::clone(self)))
     }
 
     fn pages(&self) -> MutexGuard<'_, HashMap<String, Page>> {

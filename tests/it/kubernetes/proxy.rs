@@ -42,12 +42,17 @@ pub(crate) struct Tunnel {
 impl Proxy {
     /// Starts it with that `allowlist.kubernetes` over the usual settings, and waits for its ports.
     pub(crate) async fn start(lab: &Lab, settings: &Value) -> Self {
+        Self::start_logging(lab, settings, "info,switchboard=debug").await
+    }
+
+    /// The same with that filter of its messages.
+    pub(crate) async fn start_logging(lab: &Lab, settings: &Value, filter: &str) -> Self {
         let config = lab.directory().join("switchboard.yaml");
         // JSON is YAML too.
         fs::write(&config, settings.to_string()).unwrap();
         let mut child = lab
             .beside_proxy(env!("CARGO_BIN_EXE_switchboard"))
-            .args(["serve", "--log", "info,switchboard=debug", "--config"])
+            .args(["serve", "--log", filter, "--config"])
             .arg(&config)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

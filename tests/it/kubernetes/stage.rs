@@ -64,6 +64,12 @@ impl Stage {
         self.proxy = Arc::new(Proxy::start(&self.lab, &self.settings).await);
     }
 
+    /// The same, with that filter of its messages.
+    pub(crate) async fn restart_proxy_logging(&mut self, filter: &str) {
+        self.proxy.kill();
+        self.proxy = Arc::new(Proxy::start_logging(&self.lab, &self.settings, filter).await);
+    }
+
     /// A Service of `team-a` with one pod, and waits until it can be reached.
     pub(crate) async fn serve(&self, name: &str, pod: &str) {
         self.put(name, pod);

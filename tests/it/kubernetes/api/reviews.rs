@@ -15,7 +15,7 @@ use super::faults::Verb;
 use super::rbac;
 use super::store::Key;
 
-/// The tokens that are known, and how many reviews there are at once.
+/// The tokens that are known, and how many of their reviews there are at once.
 #[derive(Debug, Default)]
 pub(crate) struct Reviews {
     pub(crate) tokens: HashMap<String, Token>,
@@ -64,7 +64,7 @@ pub(crate) fn of_account(key: &Key, account: &Value, audiences: &[Value]) -> Tok
     }
 }
 
-/// A review from its arrival to its answer.
+/// A token review from its arrival to its answer.
 #[derive(Debug)]
 pub(crate) struct UnderWay(Arc<Shared>);
 
