@@ -52,7 +52,7 @@ impl Questions {
             verdicts: Flights::new(),
             decisions: Flights::new(),
             queue: Queue::new(Bounds::COSTLY),
-            passwords: Queue::new(Bounds::COSTLY),
+            passwords: Queue::new(Bounds::PASSWORDS),
             breakers: [Arc::default(), Arc::default()],
             metrics: metrics.clone(),
         })

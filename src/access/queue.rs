@@ -29,6 +29,8 @@ pub(super) struct Bounds {
     pub(super) waiting: usize,
     /// Requests that wait, of one network.
     pub(super) waiting_of_one: usize,
+    /// The longest wait.
+    pub(super) longest: Duration,
 }
 
 impl Bounds {
@@ -39,6 +41,16 @@ impl Bounds {
         asking_of_one: 2,
         waiting: 64,
         waiting_of_one: 8,
+        longest: Duration::from_secs(3),
+    };
+
+    /// Those of passwords: an office may log in at once after a change of the file, and a hash takes tenths of a second.
+    pub(super) const PASSWORDS: Self = Self {
+        asking: 8,
+        asking_of_one: 2,
+        waiting: 256,
+        waiting_of_one: 64,
+        longest: Duration::from_secs(10),
     };
 }
 
@@ -94,7 +106,7 @@ impl Queue {
             state.wait(network, &self.bounds)?
         };
         let _left = Left { queue: self, number };
-        timeout(LONGEST_WAIT, granted).await.ok()?.ok()
+        timeout(self.bounds.longest, granted).await.ok()?.ok()
     }
 
     fn permit(self: &Arc<Self>, network: IpAddr) -> Permit {
@@ -212,9 +224,6 @@ impl Drop for Permit {
     }
 }
 
-/// The longest wait.
-const LONGEST_WAIT: Duration = Duration::from_secs(3);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,7 +312,7 @@ mod tests {
         left.abort();
         assert!(left.await.is_err());
         assert!(queue.enter(client(1)).await.is_none());
-        assert_eq!(start.elapsed(), LONGEST_WAIT);
+        assert_eq!(start.elapsed(), Bounds::COSTLY.longest);
         assert!(queue.state.lock().waiting.is_empty());
         drop(held);
         assert!(is_idle(&queue));

@@ -262,6 +262,7 @@ const MOST_WAITING: Bounds = Bounds {
     asking_of_one: 64,
     waiting: 0,
     waiting_of_one: 0,
+    longest: Duration::ZERO,
 };
 /// The attempt, and what is under way before it.
 const LONGEST_WAIT: Duration = Duration::from_secs(6);
