@@ -1,6 +1,7 @@
 //! The keys of what is remembered: keyed digests, so that no credential is kept for its answer, and no client can choose
 //! keys that collide.
 
+use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
@@ -37,7 +38,7 @@ impl Key {
     pub(super) fn credential(&self, credential: &Credential) -> Digest {
         match credential {
             Credential::Bearer(token) => self.parts(["bearer", token.expose()]),
-            Credential::Basic { user, password } => self.parts(["basic", user, password.expose()]),
+            Credential::Basic { user, password } => self.parts(["basic", &**user, password.expose()]),
         }
     }
 
@@ -52,7 +53,7 @@ impl Key {
             &action.namespace,
             &action.name,
         ];
-        self.parts(own.into_iter().chain(action.into_iter().map(|part| &**part)))
+        self.parts(own.into_iter().chain(action.into_iter().map(|part| Cow::from(&**part))))
     }
 
     /// The digest of a user and of what has proved it.
@@ -68,30 +69,30 @@ impl Key {
         finish(&context)
     }
 
-    fn parts<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Digest {
+    fn parts(&self, parts: impl IntoIterator<Item: AsRef<str>>) -> Digest {
         let mut context = hmac::Context::with_key(&self.0);
         for part in parts {
-            update(&mut context, part.as_bytes());
+            update(&mut context, part.as_ref().as_bytes());
         }
         finish(&context)
     }
 }
 
 /// Each list with its length before it, so that no two users have the same parts.
-fn user_parts(user: &User) -> Vec<&str> {
+fn user_parts(user: &User) -> Vec<Cow<'_, str>> {
+    let count = |list: usize| Cow::from(list.to_string());
     let mut parts = vec![
-        &*user.name,
-        user.uid.as_deref().unwrap_or_default(),
-        user.method.label(),
+        Cow::from(&*user.name),
+        user.uid.as_deref().unwrap_or_default().into(),
+        user.method.label().into(),
+        count(user.groups.len()),
     ];
-    parts.extend(user.groups.iter().map(|group| &**group));
-    parts.push(END);
+    parts.extend(user.groups.iter().map(|group| Cow::from(&**group)));
     for (name, values) in &user.extra {
-        parts.push(name);
-        parts.extend(values.iter().map(|value| &**value));
-        parts.push(END);
+        parts.push(Cow::from(&**name));
+        parts.push(count(values.len()));
+        parts.extend(values.iter().map(|value| Cow::from(&**value)));
     }
-    parts.push(END);
     parts
 }
 
@@ -116,9 +117,6 @@ impl fmt::Debug for Key {
         f.write_str("Key")
     }
 }
-
-/// The end of a list: no text in JSON or in a certificate has a NUL that the API server would take for another's.
-const END: &str = "\0";
 
 #[cfg(test)]
 mod tests {
