@@ -75,10 +75,10 @@ impl Sources {
     /// Where there is a file, a text that no token looks like stays a password: a typing error in a name must not send
     /// the password that belongs to it to another server.
     fn normalized(&self, credential: &Credential) -> Credential {
+        let takes_tokens = self.reviewer.is_some() || self.issuers.is_some();
         match (credential, &self.users) {
-            (Credential::Basic { user, password }, Some(users))
-                if users.contains(user) || !is_like_a_token(password.expose()) =>
-            {
+            // Whether or not the file has the name: names are no oracle.
+            (Credential::Basic { password, .. }, Some(_)) if !takes_tokens || !is_like_a_token(password.expose()) => {
                 credential.clone()
             }
             (Credential::Basic { password, .. }, _) => Credential::Bearer(password.clone()),
@@ -224,13 +224,15 @@ impl Access {
             None => (Arc::new(certified.clone().ok_or(Refusal::CredentialsRequired)?), None),
         };
         let (user, credential) = proof;
+        let of_certificate = certified.as_ref().and_then(|certified| certified.expires);
+        let expires = user.expires.into_iter().chain(of_certificate).min();
         let certificate = evidence.peer.filter(|_| certified.is_some()).cloned();
         let digest = self
             .questions
             .key
             .subject(&user, credential.as_ref(), certificate.as_deref());
         Ok(Subject {
-            expires: user.expires.map(memory::instant),
+            expires: expires.map(memory::instant),
             user,
             credential,
             certificate,

@@ -10,7 +10,7 @@ use super::options::Cleartext;
 use super::user::{AUTHENTICATED, Method, User};
 use crate::credential::{Credential, CredentialFault};
 use crate::outcome::{Denial, Refusal};
-use crate::tls::{Identity, Peer};
+use crate::tls::{Identity, Peer, Tls};
 
 /// What a request shows of its user.
 #[derive(Debug)]
@@ -34,12 +34,19 @@ pub struct Subject {
     pub(super) credential: Option<Credential>,
     /// The TLS session with the certificate, if that is one of a user.
     pub(super) certificate: Option<Arc<Peer>>,
-    /// The client's address, which bounds the questions in its behalf.
+    /// The client's address, which bounds the questions on its behalf.
     pub(super) client: IpAddr,
     /// When the credential or the certificate expires.
     pub(super) expires: Option<Instant>,
     /// Of the user and the proof.
     pub(super) digest: Digest,
+}
+
+impl Subject {
+    /// Whether a new handshake would accept its certificate, if that proves its user.
+    pub fn is_trusted(&self, tls: &Tls) -> bool {
+        self.certificate.as_ref().is_none_or(|peer| tls.trusts(peer))
+    }
 }
 
 impl Evidence<'_> {
@@ -57,6 +64,10 @@ impl Evidence<'_> {
         let user = identity.and_then(user_of);
         if let Some(user) = &user {
             check(user)?;
+            // Of a handshake before the certificates of users were kept: it could not be verified again.
+            if self.peer.is_some_and(|peer| peer.certificates.is_empty()) {
+                return Err(Refusal::CertificateLapsed.into());
+            }
         }
         Ok(user)
     }

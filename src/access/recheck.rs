@@ -152,7 +152,9 @@ impl Access {
         self.questions.memory.lock().changed(change);
         if let Change::UserGone(id) = change {
             let pairs = self.pairs.all();
-            for pair in pairs.iter().filter(|pair| pair.subject.user.uid.as_ref() == Some(id)) {
+            // The ids of other sources are not the cluster's.
+            let is_gone = |user: &User| user.method == Method::TokenReview && user.uid.as_ref() == Some(id);
+            for pair in pairs.iter().filter(|pair| is_gone(&pair.subject.user)) {
                 self.end(pair);
             }
             return;
@@ -194,8 +196,7 @@ impl Access {
                 .as_ref()
                 .and_then(|peer| peer.identity.as_ref()?.expires);
             let has_expired = expires.is_some_and(|expires| expires <= SystemTime::now());
-            let is_trusted = pair.subject.certificate.as_ref().is_none_or(|peer| tls.trusts(peer));
-            if !is_trusted && !has_expired {
+            if !pair.subject.is_trusted(tls) && !has_expired {
                 self.end(&pair);
             }
         }
@@ -350,7 +351,10 @@ impl Access {
             return Ok(None);
         };
         // A credential that has expired proves nothing, and has not been taken back: that is left to `at_expiry`.
-        if subject.expires.is_some_and(|expires| expires <= Instant::now()) {
+        // By either clock, and a little before: that of the API server may be ahead.
+        let nearly = SystemTime::now() + SKEW;
+        let is_over = subject.expires.is_some_and(|expires| expires <= Instant::now());
+        if is_over || subject.user.expires.is_some_and(|expires| expires <= nearly) {
             return Ok(None);
         }
         let credential = if subject.user.method == Method::Password {
@@ -386,6 +390,8 @@ const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
 const TOGETHER: Duration = Duration::from_millis(50);
 /// The time after which a change is looked at once more.
 const AGAIN: Duration = Duration::from_secs(2);
+/// The most that two clocks differ.
+const SKEW: Duration = Duration::from_secs(60);
 /// The interval of rechecks without `access.kubernetes`.
 const FALLBACK: Duration = Duration::from_mins(5);
 const SHORTEST_STEP: Duration = Duration::from_millis(200);

@@ -102,3 +102,24 @@ fn a_revoked_certificate_ends_no_tunnel_where_rights_are_only_reported() {
     upstream.expect("still here");
     assert_eq!(server.scrape().value(CLOSED), 0.0);
 }
+
+#[test]
+fn a_certificate_that_is_revoked_before_the_request_opens_nothing() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let alice = authority.client("alice", &[], 5);
+    let mut server = Server::with(&settings(&authority, &target, "enforce"));
+    let mut client = connect(server.public(), &config(&authority, Some(&alice)), "127.0.0.1").unwrap();
+    // The first byte completes the handshake: by TLS 1.3 the client's certificate comes with it.
+    client.write_all(b"C").unwrap();
+    client.flush().unwrap();
+    server.settles("tls_handshakes_total{resumed=\"false\",version=\"1.3\"}", 1.0);
+    authority.revoke(&[5]);
+    server.process.stderr.find("certificates loaded");
+    client
+        .write_all(b"ONNECT box:22 HTTP/1.1\r\nHost: box:22\r\n\r\n")
+        .unwrap();
+    let mut answer = [0; 13];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 403 ");
+    server.process.stdout.find("\"certificate_lapsed\"");
+}
