@@ -17,9 +17,11 @@ use crate::tunnel::Shared;
 #[derive(Debug, Default)]
 pub(super) struct Users {
     applied: Option<(access::Options, Option<PathBuf>)>,
+    sources: Sources,
     /// Dropped with the settings that it follows.
     _watch: Option<RbacWatch>,
-    _following: JoinSet<()>,
+    /// What follows the file of users.
+    following: JoinSet<()>,
 }
 
 impl Users {
@@ -34,17 +36,43 @@ impl Users {
         let is_asked = options.mode != Mode::Open;
         let knows_certificates = options.kubernetes.as_ref().is_some_and(|own| own.certificates);
         shared.tls.keep_certificates(is_asked && knows_certificates);
-        let mut following = JoinSet::new();
+        let mut before = std::mem::take(self);
         let (sources, watch) = match is_asked {
-            true => (sources(config, shared, &mut following), watch(config, shared)),
+            true => (before.sources(config, shared), watch(config, shared)),
             false => (Sources::default(), None),
         };
-        shared.access.apply(options, sources);
+        shared.access.apply(options, sources.clone());
         *self = Self {
             applied: settings,
+            following: match sources.users {
+                Some(_) => before.following,
+                None => JoinSet::new(),
+            },
+            sources,
             _watch: watch,
-            _following: following,
         };
+    }
+
+    /// The sources of these settings. Those whose own settings are as before go on: their keys and users are in force,
+    /// whether or not their file or server can be read at the moment.
+    fn sources(&mut self, config: &Config, shared: &Arc<Shared>) -> Sources {
+        let options = &config.access;
+        let applied = self.applied.as_ref().map(|(options, _)| options);
+        let has_same_issuers = applied.is_some_and(|before| before.oidc == options.oidc);
+        let has_same_users = applied.is_some_and(|before| before.users == options.users);
+        let issuers = self.sources.issuers.take().filter(|_| has_same_issuers);
+        let users = self.sources.users.take().filter(|_| has_same_users);
+        if users.is_none() {
+            self.following = JoinSet::new();
+        }
+        Sources {
+            reviewer: options.kubernetes.as_ref().map(|own| {
+                let reviewer: Arc<dyn Reviewer> = Arc::new(ApiReviewer::new(own, fallback(config)));
+                reviewer
+            }),
+            issuers: issuers.or_else(|| issuers_of(options)),
+            users: users.or_else(|| users_of(options, shared, &mut self.following)),
+        }
     }
 }
 
@@ -70,10 +98,9 @@ pub(super) fn keep_checking(shared: &Arc<Shared>) {
     });
 }
 
-fn sources(config: &Config, shared: &Arc<Shared>, following: &mut JoinSet<()>) -> Sources {
-    let options = &config.access;
-    let issuers = match oidc::Issuers::new(&options.oidc) {
-        Ok(issuers) => Some(issuers).filter(|issuers| !issuers.is_empty()),
+fn issuers_of(options: &access::Options) -> Option<Arc<oidc::Issuers>> {
+    match oidc::Issuers::new(&options.oidc) {
+        Ok(issuers) => Some(issuers).filter(|issuers| !issuers.is_empty()).map(Arc::new),
         Err(faults) => {
             // The configuration was checked: a file has changed since.
             for fault in faults {
@@ -81,31 +108,25 @@ fn sources(config: &Config, shared: &Arc<Shared>, following: &mut JoinSet<()>) -
             }
             None
         }
-    };
-    let users = options.users.as_ref().map(|path| {
-        let users = Arc::new(passwords::Users::empty(path));
-        log(&users.reload());
-        let (access, followed) = (Arc::clone(&shared.access), Arc::clone(&users));
-        following.spawn(async move {
-            let report = |reloaded: &passwords::Reloaded| {
-                log(reloaded);
-                if let passwords::Reloaded::Loaded { .. } = reloaded {
-                    access.users_changed();
-                }
-            };
-            followed.follow(report).await;
-        });
-        users
-    });
-    let reviewer = options.kubernetes.as_ref().map(|own| {
-        let reviewer: Arc<dyn Reviewer> = Arc::new(ApiReviewer::new(own, fallback(config)));
-        reviewer
-    });
-    Sources {
-        reviewer,
-        issuers: issuers.map(Arc::new),
-        users,
     }
+}
+
+fn users_of(
+    options: &access::Options,
+    shared: &Arc<Shared>,
+    following: &mut JoinSet<()>,
+) -> Option<Arc<passwords::Users>> {
+    let users = Arc::new(passwords::Users::empty(options.users.as_ref()?));
+    log(&users.reload());
+    following.spawn(Arc::clone(&users).follow(log));
+    let (access, mut changed) = (Arc::clone(&shared.access), users.changed());
+    // Not by the report: a file that takes too long to read is put in force behind it.
+    following.spawn(async move {
+        while changed.changed().await.is_ok() {
+            access.users_changed();
+        }
+    });
+    Some(users)
 }
 
 /// The kubeconfig of the allowlist, where `access` has none of its own.

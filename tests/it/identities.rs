@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::harness::CONFIRMATION;
@@ -73,6 +74,54 @@ fn a_line_of_the_file_opens_a_target_and_its_removal_ends_the_tunnel() {
         ask(&server, &basic("alice", "correct")),
         "HTTP/1.1 407 the user or the password is wrong"
     );
+}
+
+#[test]
+fn a_password_that_looks_like_a_token_says_nothing_of_names() {
+    let folder = TempDir::new().unwrap();
+    let users = folder.path().join("users");
+    fs::write(&users, LINE).unwrap();
+    let settings = format!("access: {{mode: enforce, users: {{file: {}}}}}\n", users.display());
+    let server = Server::with(&Settings::new(&settings));
+    for password in ["x".repeat(129), format!("eyJ{}", "x".repeat(90))] {
+        for user in ["alice", "carol"] {
+            assert_eq!(
+                ask(&server, &basic(user, &password)),
+                "HTTP/1.1 407 the user or the password is wrong",
+                "{user}"
+            );
+        }
+    }
+}
+
+#[test]
+fn users_outlive_a_reload_of_other_settings_while_their_file_is_empty() {
+    let target = Target::listen();
+    let folder = TempDir::new().unwrap();
+    let users = folder.path().join("users");
+    fs::write(&users, LINE).unwrap();
+    let settings = |at_expiry: &str| {
+        format!(
+            "access: {{mode: enforce, at_expiry: {at_expiry}, users: {{file: {}}}}}\nallowlist:\n  static:\n    - {{name: \
+             \"box:22\", addresses: [\"{}\"], allowed_groups: [ops]}}\n",
+            users.display(),
+            target.address()
+        )
+    };
+    let file = Settings::new(&settings("keep"));
+    let mut server = Server::with(&file);
+    let mut client = request(&server, &basic("alice", "correct"));
+    let mut upstream = target.accept();
+    client.expect(CONFIRMATION);
+    fs::write(&users, "").unwrap();
+    file.change(&settings("close"));
+    server.process.signal(Signal::HUP);
+    server.process.stderr.find("configuration reloaded");
+    client.send("ping");
+    upstream.expect("ping");
+    let mut again = request(&server, &basic("alice", "correct"));
+    let _upstream = target.accept();
+    again.expect(CONFIRMATION);
 }
 
 #[test]
