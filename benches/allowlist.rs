@@ -39,6 +39,7 @@ fn services(names: usize) -> Vec<ServiceTarget> {
                 endpoints: Endpoints::from(vec!["10.0.0.1:22".parse().unwrap()]),
                 limits: TargetLimits::default(),
                 allowed_clients: None,
+                user_lists: None,
             }
         })
         .collect()
@@ -54,6 +55,7 @@ fn statics(names: usize) -> Vec<StaticTarget> {
             limits: TunnelOverrides::default(),
             send_proxy_header: None,
             allowed_clients: None,
+            user_lists: None,
         })
         .collect()
 }

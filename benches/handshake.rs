@@ -23,7 +23,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use switchboard::authority::Authority;
-use switchboard::connect::{self, Exchange};
+use switchboard::connect::{self, Credentials, Exchange};
 use thread_time::{ThreadTime, used};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -44,7 +44,11 @@ const EARLY: &[u8] = b"SSH-2.0-OpenSSH_9.2p1\r\n";
 
 async fn ours(stream: TcpStream) -> (TcpStream, usize) {
     let mut exchange = connect::http1(stream, Vec::new());
-    let authority = timeout(connect::Options::default().head, exchange.read_head()).await;
+    let authority = timeout(
+        connect::Options::default().head,
+        exchange.read_head(Credentials::Ignored),
+    )
+    .await;
     authority
         .expect("the request is there")
         .expect("the request is a good one");

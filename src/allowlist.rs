@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::SetOnce;
+use tokio::sync::{SetOnce, watch};
 use tokio::time::sleep;
 
 pub use self::static_target::{StaticTarget, StaticTargetError};
@@ -32,6 +32,8 @@ pub struct Allowlist {
     shadowing: AtomicUsize,
     /// Set with the first complete list of Services.
     completed: SetOnce<()>,
+    /// Sent when targets have other lists of users than before.
+    user_lists: watch::Sender<()>,
 }
 
 /// The names of Services, and what happens to a client whose Service has no endpoint or is removed.
@@ -107,6 +109,12 @@ impl Allowlist {
         }
     }
 
+    /// Tells when the users that targets name have changed, so that tunnels of those who are gone can end. A change before
+    /// the call is not told.
+    pub fn user_lists_changed(&self) -> watch::Receiver<()> {
+        self.user_lists.subscribe()
+    }
+
     fn table(&self) -> Table {
         Table::clone(&self.table.load())
     }
@@ -139,6 +147,7 @@ mod tests {
             limits: TunnelOverrides::default(),
             send_proxy_header: None,
             allowed_clients: None,
+            user_lists: None,
         }
     }
 
@@ -232,6 +241,7 @@ mod tests {
             endpoints: Endpoints::from(vec![address.parse().unwrap()]),
             limits: TargetLimits::default(),
             allowed_clients: None,
+            user_lists: None,
         }
     }
 
@@ -304,6 +314,47 @@ mod tests {
             writer.apply([set(new_owner), Change::Remove(old_owner.id)]);
             let target = authorize(&allowlist, "one.name:22").unwrap();
             assert_eq!(&*target.id().service, second);
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_users_that_a_target_names_is_told_and_no_other_change_is() {
+        let (mut writer, allowlist) = configured(false);
+        let alice = Some(UserLists {
+            users: ["alice"].map(Into::into).into(),
+            ..UserLists::default()
+        });
+        let mut changed = allowlist.user_lists_changed();
+        let mut is_told = || {
+            let told = changed.has_changed().unwrap();
+            changed.mark_unchanged();
+            told
+        };
+        let mut statics = [target("a:22", "127.0.0.1:1")];
+        let mut of_cluster = service("a", "x", "10.0.0.1:22");
+        writer.publish(&statics, &Limits::default());
+        writer.replace(vec![of_cluster.clone()], true);
+        assert!(!is_told(), "no target names users");
+        for lists in [alice, Some(UserLists::default()), None] {
+            statics[0].user_lists.clone_from(&lists);
+            writer.publish(&statics, &Limits::default());
+            assert!(is_told());
+            writer.publish(&statics, &Limits::default());
+            assert!(!is_told());
+            assert_eq!(
+                authorize(&allowlist, "a:22").unwrap().user_lists().as_deref(),
+                lists.as_ref()
+            );
+            of_cluster.user_lists.clone_from(&lists);
+            writer.apply([set(of_cluster.clone())]);
+            assert!(is_told());
+            of_cluster.ports = [22, 23];
+            writer.apply([set(of_cluster.clone())]);
+            assert!(!is_told());
+            assert_eq!(
+                authorize(&allowlist, "x.a:22").unwrap().user_lists().as_deref(),
+                lists.as_ref()
+            );
         }
     }
 

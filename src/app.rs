@@ -19,10 +19,13 @@ use self::ports::Ports;
 use self::readiness::{Condition, Readiness};
 pub use self::reload::LoadConfig;
 use self::reload::{Reload, Reloads};
+use self::users::Users;
+use crate::access::Access;
 use crate::allowlist::Writer;
 use crate::config::{Config, Report};
 use crate::drain::{self, Conductor, Drained, Tasks};
 use crate::kubernetes::{self, Controller};
+use crate::limits;
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Clients;
 use crate::limits::slots::Slots;
@@ -44,6 +47,7 @@ mod ports;
 mod readiness;
 mod reload;
 pub mod threads;
+mod users;
 
 /// Why a process did not start.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +137,17 @@ impl App {
             }
             drop(allowlist_ready);
         });
+        let access = Arc::clone(&self.shared.access);
+        tokio::spawn(async move { access.keep_checking().await });
+        let (access, mut user_lists) = (
+            Arc::clone(&self.shared.access),
+            self.shared.allowlist.user_lists_changed(),
+        );
+        tokio::spawn(async move {
+            while user_lists.changed().await.is_ok() {
+                access.user_lists_changed();
+            }
+        });
         tokio::spawn(certificate_poll::watch(Arc::clone(&self.shared)));
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move { shared.access_log.keep_writing_counts().await });
@@ -200,8 +215,11 @@ impl Started {
         let services = follow(&config, &writer, &shared.metrics)?;
         let awaits_services = services.is_some();
         let drain_options = config.drain;
+        let mut users = Users::default();
+        users.apply(&config, &shared);
         let reload = Reload {
             config,
+            users,
             capacity,
             writer,
             services,
@@ -232,12 +250,14 @@ fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, 
     let limits = &config.limits;
     let caps = capacity.fitting(limits.caps.total, &metrics);
     let shared = Shared {
+        access: Access::open(&metrics),
         allowlist,
         metrics,
         access_log: AccessLog::default(),
         drain,
         resources: Resources::new(capacity.pipes),
         clients: Clients::new(limits.client, limits.tunnel.burst, limits.caps.client),
+        users: limits::users::Users::new(limits.user, limits.tunnel.burst, limits.caps.user),
         unfinished: Unfinished::new(caps.unfinished),
         tunnels: Arc::new(Slots::new(caps.tunnels)),
         total: Budgets::new(limits.total, limits.tunnel.burst),

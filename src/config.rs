@@ -21,6 +21,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 pub use finding::{Finding, Position, Report, Severity};
 pub use load::{Loaded, Purpose};
 
+use crate::access;
 use crate::allowlist::StaticTarget;
 use crate::connect;
 use crate::drain;
@@ -39,6 +40,8 @@ pub struct Config {
     pub listen: Vec<Port>,
     /// The address of the admin port.
     pub admin: SocketAddr,
+    /// Who may go where.
+    pub access: access::Options,
     /// The targets of the configuration, each with a name of its own.
     pub targets: Vec<StaticTarget>,
     /// The cluster with further targets, if there is one.
@@ -67,6 +70,7 @@ impl Default for Config {
         Self {
             listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080)).into()],
             admin: (Ipv4Addr::UNSPECIFIED, 9090).into(),
+            access: access::Options::default(),
             targets: Vec::new(),
             kubernetes: None,
             limits: Limits::default(),
@@ -94,6 +98,7 @@ impl Config {
         let knows_clients = self.knows_clients();
         if let Some(cluster) = &mut self.kubernetes {
             cluster.knows_clients = knows_clients;
+            cluster.knows_users = self.access.mode != access::Mode::Open;
         }
         let mut indices: HashMap<_, _> = self.targets.iter().map(|target| target.name.clone()).zip(0..).collect();
         for target in by.allow {
@@ -112,12 +117,13 @@ impl Config {
         self.tls.client_auth != tls::ClientAuth::Off && self.listen.iter().any(|port| port.tls != tls::Mode::Off)
     }
 
-    /// The sections that differ in `new` and take effect only after a restart. Targets, limits and TLS need none.
+    /// The sections that differ in `new` and take effect only after a restart. Access, targets, limits and TLS need none.
     pub fn changes_needing_restart(&self, new: &Self) -> Vec<&'static str> {
         // Every field by name: the compiler demands a decision about each new one.
         let Self {
             listen,
             admin,
+            access: _,
             targets: _,
             kubernetes: _,
             limits: _,

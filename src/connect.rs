@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::authority::Authority;
+use crate::credential::{Credential, CredentialFault};
 use crate::net::transport::Transport;
 use crate::outcome::{Denial, Refusal};
 
@@ -27,6 +28,24 @@ impl Default for Options {
     }
 }
 
+/// A complete request.
+#[derive(Debug)]
+pub struct Asked {
+    /// The target.
+    pub authority: Authority,
+    /// The credential, if the request has one and credentials [are read](Credentials::Read).
+    pub credential: Option<Result<Credential, CredentialFault>>,
+}
+
+/// What becomes of the field `Proxy-Authorization`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// It is not looked at, like every field without a meaning here.
+    Ignored,
+    /// It is parsed.
+    Read,
+}
+
 /// A client's one request and its one answer (RFC 9110 section 9.3.6).
 pub trait Exchange: Sized + Send {
     /// What carries the tunnel's bytes after the 200.
@@ -39,7 +58,7 @@ pub trait Exchange: Sized + Send {
     ///
     /// # Errors
     /// The request is refused by what has come of it already.
-    fn read_head(&mut self) -> impl Future<Output = Result<Authority, Refusal>> + Send;
+    fn read_head(&mut self, credentials: Credentials) -> impl Future<Output = Result<Asked, Refusal>> + Send;
 
     /// Completes when the client leaves before its answer, with the refusal that is accounted for.
     fn client_left(&mut self) -> impl Future<Output = Refusal> + Send;
@@ -64,6 +83,39 @@ fn refusal_of(error: &io::Error, otherwise: Refusal) -> Refusal {
     } else {
         otherwise
     }
+}
+
+/// The credential in the values of a request's fields `Proxy-Authorization`. Two fields are none: which of them another
+/// proxy on the way has looked at is not known.
+fn credential<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<Result<Credential, CredentialFault>> {
+    let first = values.next()?;
+    Some(match values.next() {
+        None => Credential::parse(first),
+        Some(_) => Err(CredentialFault::Repeated),
+    })
+}
+
+/// What `Proxy-Status` says of a refusal (RFC 9209): its type, and the details if there are any.
+fn proxy_status(refusal: Refusal, details: Option<&str>) -> String {
+    let error = refusal.proxy_status();
+    match details {
+        // A string of RFC 9651: a quote or a backslash in it would need an escape, which few parsers know.
+        Some(details) => format!(
+            "switchboard; error={error}; details=\"{}\"",
+            details.replace('\\', "").replace('"', "'")
+        ),
+        None => format!("switchboard; error={error}"),
+    }
+}
+
+/// The challenges of a 407, each for a field `Proxy-Authenticate` of its own (RFC 9110 section 11.7.1): Basic first, since
+/// clients that know nothing else take the first one. A credential that was refused is named so (RFC 6750 section 3).
+fn challenges(refusal: Refusal) -> Option<[&'static str; 2]> {
+    let basic = "Basic realm=\"switchboard\", charset=\"UTF-8\"";
+    if refusal == Refusal::CredentialsRequired {
+        return Some([basic, "Bearer realm=\"switchboard\""]);
+    }
+    (refusal == Refusal::CredentialsRefused).then_some([basic, "Bearer realm=\"switchboard\", error=\"invalid_token\""])
 }
 
 /// An exchange by HTTP/1 of which `read` has been read.

@@ -6,6 +6,9 @@
 //! thread of their own, so that decoding a long list delays no tunnel.
 //!
 //! A failure of the API server changes nothing: a target stays on the allowlist until the cluster says otherwise.
+//!
+//! Apart from all this, [`reviews`] asks who the bearer of a token is and what a user may do, and [`rbac`] tells when the
+//! answers may have changed.
 
 mod annotations;
 mod api;
@@ -20,12 +23,17 @@ pub(crate) mod label_selector;
 mod model;
 mod options;
 mod outage;
+mod rbac;
 mod reconciler;
 mod reflector;
+mod reviews;
 mod rules;
 mod shrink;
 mod snapshot;
 mod source;
+mod wire;
 
 pub use self::controller::Controller;
 pub use self::options::Options;
+pub use self::rbac::RbacWatch;
+pub use self::reviews::ApiReviewer;

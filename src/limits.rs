@@ -16,6 +16,7 @@ pub mod slots;
 pub mod throttle;
 pub mod unfinished;
 mod units;
+pub mod users;
 
 /// The limits of one tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,10 +39,10 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run the proxy until SIGTERM or SIGINT; SIGHUP reloads TLS, the allowlist, the limits and ssh_only
+    /// Run the proxy until SIGTERM or SIGINT; SIGHUP reloads TLS, access, the allowlist, the limits and ssh_only
     #[command(after_help = SERVE_EXITS)]
     Serve(Serve),
-    /// Report every fault of a configuration file at once, and what is odd about it
+    /// Report the faults of a configuration file all at once, up to a YAML syntax error, and what is odd about it
     #[command(after_help = CHECK_EXITS)]
     Check(Check),
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)

@@ -66,6 +66,24 @@ metrics! {
     watch_errors: IntCounterVec = counters("switchboard_watch_errors_total", &["kind"]);
     /// 1 from the beginning of the drain.
     pub draining: IntGauge = gauge("switchboard_draining");
+    /// Requests that were judged, by the method that proved the user and by result.
+    access_requests: IntCounterVec = counters("switchboard_access_requests_total", &["method", "result"]);
+    /// Questions to the API server about tokens and rights, by kind and result.
+    access_reviews: IntCounterVec = counters("switchboard_access_reviews_total", &["kind", "result"]);
+    /// Seconds of a question to the API server about a token or a right.
+    pub access_review_duration: Histogram = histogram("switchboard_access_review_duration_seconds", &FAST);
+    /// 1 while such questions are not asked, since the API server does not answer them.
+    access_suspended: IntGaugeVec = gauges("switchboard_access_reviews_suspended", &["kind"]);
+    /// Answers that are remembered, by cache.
+    access_cache_entries: IntGaugeVec = gauges("switchboard_access_cache_entries", &["cache"]);
+    /// Questions that were answered from memory: whose a credential is, what a user may do, and either by a stale answer.
+    access_cache_hits: IntCounterVec = counters("switchboard_access_cache_hits_total", &["answer"]);
+    /// Rights in use that were asked about again, by result.
+    access_rechecks: IntCounterVec = counters("switchboard_access_rechecks_total", &["result"]);
+    /// Users with tunnels to a target: pairs of one user, or one credential of it, and one target.
+    pub access_pairs: IntGauge = gauge("switchboard_access_pairs");
+    /// Credentials that came over a connection in clear, where others can read them.
+    pub access_burnt: IntCounter = counter("switchboard_access_burnt_credentials_total");
     /// TLS handshakes that succeeded, by version, and whether they resumed an earlier session.
     tls_handshakes: IntCounterVec = counters("switchboard_tls_handshakes_total", &["version", "resumed"]);
     /// TLS handshakes that failed, by cause.
@@ -163,6 +181,62 @@ impl Metrics {
     /// Makes the series of that reason, with the value 0.
     pub fn endpoint_may_fail(&self, reason: &'static str) {
         self.endpoint_errors.with_label_values(&[reason]);
+    }
+
+    /// Counts a request that was judged.
+    pub fn access_ended(&self, method: &'static str, result: &'static str) {
+        self.access_requests.with_label_values(&[method, result]).inc();
+    }
+
+    /// Makes the series of that result, with the value 0.
+    pub fn access_may_end(&self, method: &'static str, result: &'static str) {
+        self.access_requests.with_label_values(&[method, result]);
+    }
+
+    /// Counts a question to the API server.
+    pub fn access_reviewed(&self, kind: &'static str, result: &'static str) {
+        self.access_reviews.with_label_values(&[kind, result]).inc();
+    }
+
+    /// Makes the series of that kind of question, with the value 0.
+    pub fn access_review_may_end(&self, kind: &'static str) {
+        for result in ["answered", "unavailable", "suspended"] {
+            self.access_reviews.with_label_values(&[kind, result]);
+        }
+        self.access_suspended(kind, false);
+    }
+
+    /// Notes whether questions of that kind are asked.
+    pub fn access_suspended(&self, kind: &'static str, is_suspended: bool) {
+        self.access_suspended
+            .with_label_values(&[kind])
+            .set(is_suspended.into());
+    }
+
+    /// Counts a question that was answered from memory.
+    pub fn access_remembered(&self, answer: &'static str) {
+        self.access_cache_hits.with_label_values(&[answer]).inc();
+    }
+
+    /// Makes the series of that answer, with the value 0.
+    pub fn access_may_be_remembered(&self, answer: &'static str) {
+        self.access_cache_hits.with_label_values(&[answer]);
+    }
+
+    /// Sets the number of answers that a cache remembers.
+    pub fn access_cached(&self, cache: &'static str, entries: usize) {
+        let entries = i64::try_from(entries).unwrap_or(i64::MAX);
+        self.access_cache_entries.with_label_values(&[cache]).set(entries);
+    }
+
+    /// Counts a right in use that was asked about again.
+    pub fn access_rechecked(&self, result: &'static str) {
+        self.access_rechecks.with_label_values(&[result]).inc();
+    }
+
+    /// Makes the series of that result, with the value 0.
+    pub fn access_recheck_may_end(&self, result: &'static str) {
+        self.access_rechecks.with_label_values(&[result]);
     }
 
     /// Notes which engine moves bulk between plain sockets.

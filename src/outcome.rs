@@ -99,6 +99,10 @@ pub enum Reason {
     Drained,
     /// The target left the allowlist.
     Revoked,
+    /// The user may no longer reach the target, or is no user any more.
+    Unauthorized,
+    /// The credential that opened the tunnel has expired.
+    Expired,
     /// A side did not begin with an SSH identification, or not in time; its bytes were not passed on.
     NotSsh,
     /// Another socket error, such as a peer that vanished (ETIMEDOUT).
@@ -109,7 +113,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for metrics with the value 0.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Eof,
         Self::Idle,
         Self::Reset,
@@ -118,6 +122,8 @@ impl Reason {
         Self::Lifetime,
         Self::Drained,
         Self::Revoked,
+        Self::Unauthorized,
+        Self::Expired,
         Self::NotSsh,
         Self::Io,
         Self::Panic,
@@ -134,6 +140,8 @@ impl Reason {
             Self::Lifetime => "lifetime",
             Self::Drained => "drained",
             Self::Revoked => "revoked",
+            Self::Unauthorized => "unauthorized",
+            Self::Expired => "expired",
             Self::NotSsh => "not_ssh",
             Self::Io => "io",
             Self::Panic => "panic",

@@ -72,7 +72,12 @@ pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, 
             Side::Client => refuse_record(downstream, upstream).await,
             Side::Target | Side::Proxy => refuse_record(upstream, downstream).await,
         },
-        Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked => {
+        Reason::Idle
+        | Reason::Lifetime
+        | Reason::Drained
+        | Reason::Revoked
+        | Reason::Unauthorized
+        | Reason::Expired => {
             cold(async { tokio::join!(part(upstream, ends.upload), part(downstream, ends.download)) }).await;
         }
         Reason::Eof | Reason::NotSsh => {
@@ -118,7 +123,7 @@ async fn move_bytes<D: Transport>(
     };
     if matches!(
         close.reason,
-        Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked
+        Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked | Reason::Unauthorized | Reason::Expired
     ) {
         cold(write_in_flight(&mut upload, &mut download)).await;
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 /// The text of a token or a password.
 #[derive(Clone)]
@@ -13,6 +13,11 @@ impl Secret {
     pub fn expose(&self) -> &str {
         &self.0
     }
+}
+
+/// Overwrites bytes that held a secret.
+pub(crate) fn wipe(bytes: &mut [u8]) {
+    bytes.zeroize();
 }
 
 impl From<&str> for Secret {

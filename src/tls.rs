@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -47,6 +48,8 @@ pub struct Tls {
     serving: RwLock<Serving>,
     known: Mutex<Known>,
     options: Options,
+    /// Whether a session keeps the certificates of its client, which are verified again while its tunnels run.
+    keeps_certificates: AtomicBool,
 }
 
 /// The configuration of new handshakes.
@@ -56,6 +59,7 @@ struct Serving {
     config: Option<Arc<ServerConfig>>,
     /// The verifier of client certificates; `None` if clients are not asked for one.
     verifier: Option<Arc<dyn ClientCertVerifier>>,
+    keeps_certificates: bool,
 }
 
 impl Serving {
@@ -155,6 +159,7 @@ impl Tls {
                 taken: 0,
             }),
             options,
+            keeps_certificates: AtomicBool::new(false),
         };
         match tls.reload() {
             Reloaded::Faulty(faults) => Err(faults),
@@ -246,8 +251,17 @@ impl Tls {
         self.serving().verify(&peer.certificates).is_ok()
     }
 
+    /// Has the sessions of further handshakes keep the certificates of their clients, also where they are not verified
+    /// for each request: those of users are verified again while tunnels run.
+    pub fn keep_certificates(&self, keeps: bool) {
+        self.keeps_certificates.store(keeps, Ordering::Relaxed);
+    }
+
     fn serving(&self) -> Serving {
-        self.serving.read().clone()
+        Serving {
+            keeps_certificates: self.keeps_certificates.load(Ordering::Relaxed),
+            ..self.serving.read().clone()
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -272,7 +286,11 @@ impl Known {
             config.session_storage = Arc::clone(&self.resumption.sessions) as Arc<dyn StoresServerSessions>;
             Arc::new(config)
         });
-        Ok(Serving { config, verifier })
+        Ok(Serving {
+            config,
+            verifier,
+            keeps_certificates: false,
+        })
     }
 }
 

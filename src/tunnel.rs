@@ -1,6 +1,7 @@
 //! The walk of one connection, from its accept to its line in the access log. Read this first: it is the product.
 //!
-//! Accept, PROXY header, negotiate; then for each request: head, authorize, slots, dial, answer, identification, relay.
+//! Accept, PROXY header, negotiate; then for each request: head, user, authorize, slots, dial, answer, identification,
+//! relay.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -11,23 +12,28 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use self::authorize::{Authorized, authorize};
 use self::established::Tunnel;
 use self::negotiate::{Negotiated, negotiate};
 use self::pending::Pending;
 pub use self::port::Port;
 pub use self::shared::Shared;
+use crate::access::{Grant, Mode};
 use crate::allowlist::Target;
-use crate::authority::Authority;
 use crate::cold::cold;
-use crate::connect::{self, Exchange, http2};
+use crate::connect::{self, Asked, Credentials, Exchange, http2};
+use crate::limits::budget::Budgets;
+use crate::limits::clients::Client;
 use crate::limits::queue::QueueTimeouts;
 use crate::limits::slots::Slot;
+use crate::limits::users::User;
 use crate::net::dial::{self, Upstream};
 use crate::net::proxy_header::{self, Addresses};
 use crate::net::transport::Transport;
 use crate::outcome::{Denial, Refusal};
 use crate::tls::Session;
 
+mod authorize;
 mod established;
 mod negotiate;
 mod pending;
@@ -134,10 +140,14 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
 async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> Option<Tunnel<'a, E::Transport>> {
     pending.record.set_http_version(E::HTTP);
     let drain = &pending.shared.drain;
-    let reached = match pending.step(exchange.read_head()).await {
-        Ok(authority) => tokio::select! {
+    let credentials = match pending.shared.access.mode() {
+        Mode::Open => Credentials::Ignored,
+        Mode::Report | Mode::Enforce => Credentials::Read,
+    };
+    let reached = match pending.step(exchange.read_head(credentials)).await {
+        Ok(asked) => tokio::select! {
             biased;
-            reached = reach(authority, &mut pending) => reached,
+            reached = reach(asked, &mut pending) => reached,
             () = drain.deadline() => Err(Refusal::Draining.into()),
             refusal = exchange.client_left() => Err(refusal.into()),
         },
@@ -161,36 +171,69 @@ async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> 
 /// A connected target, and the slots that the tunnel to it takes.
 struct Reached {
     target: Arc<Target>,
-    slots: Box<[Slot; 3]>,
+    holdings: Box<Holdings>,
     upstream: Upstream,
 }
 
-/// Authorizes the request, takes its slots, and dials its target.
-async fn reach(authority: Authority, pending: &mut Pending<'_>) -> Result<Reached, Denial> {
-    pending.origin.admission?;
-    let target = authorize(authority, pending)?;
-    let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
-    let slots = Box::new([of_process, pending.origin.client.take_slot()?, target.enter()?]);
-    let upstream = connect_to(&target, pending).await?;
-    Ok(Reached {
-        target,
-        slots,
-        upstream,
-    })
+/// What bounds the tunnels of one client, or of one user where users are known: an office behind one address is not one
+/// user.
+#[derive(Debug)]
+enum Account {
+    Client(Arc<Client>),
+    User(Arc<User>),
 }
 
-/// Looks the authority up in the allowlist, and asks whether this client may have a tunnel to it now.
-fn authorize(authority: Authority, pending: &mut Pending<'_>) -> Result<Arc<Target>, Denial> {
-    let Pending { shared, record, .. } = pending;
-    let target = shared.allowlist.authorize(&authority);
-    record.set_authority(authority);
-    let target = target?;
-    record.set_target(Arc::clone(&target));
-    target.admits(record.identity())?;
-    if !shared.drain.phase().takes_tunnels() {
-        return Err(Refusal::Draining.into());
+impl Account {
+    fn take_slot(&self) -> Result<Slot, Refusal> {
+        match self {
+            Self::Client(client) => client.take_slot(),
+            Self::User(user) => user.take_slot(),
+        }
     }
-    Ok(target)
+
+    fn budgets(&self) -> &Budgets {
+        match self {
+            Self::Client(client) => &client.budgets,
+            Self::User(user) => &user.budgets,
+        }
+    }
+}
+
+/// What a tunnel holds for as long as it runs. Boxed, since nothing of it is needed while it idles.
+#[derive(Debug)]
+struct Holdings {
+    /// Those of the process, of the account and of the target.
+    _slots: [Slot; 3],
+    account: Account,
+    /// The right of its user to reach the target; `None` where every client may.
+    grant: Option<Grant>,
+}
+
+/// Authorizes the request, takes its slots, and dials its target.
+async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denial> {
+    pending.origin.admission?;
+    let Authorized { target, grant } = authorize(asked, pending).await?;
+    let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
+    let account = match &grant {
+        Some(grant) => Account::User(pending.shared.users.user(grant.user_name())),
+        None => Account::Client(Arc::clone(&pending.origin.client)),
+    };
+    let holdings = Box::new(Holdings {
+        _slots: [of_process, account.take_slot()?, target.enter()?],
+        account,
+        grant,
+    });
+    let connect = connect_to(&target, pending);
+    let upstream = match &holdings.grant {
+        // The right may be taken back meanwhile.
+        Some(grant) => grant.while_valid(connect).await?,
+        None => connect.await?,
+    };
+    Ok(Reached {
+        target,
+        holdings,
+        upstream,
+    })
 }
 
 /// Waits for an endpoint of the target, dials it, and announces the client to it where the target wants that.

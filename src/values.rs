@@ -93,6 +93,17 @@ pub(crate) fn client_name(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
+/// The name of a user or a group, as an authenticator says it. Case matters.
+pub(crate) fn user_name(text: &str) -> Result<Box<str>, &'static str> {
+    match text {
+        "" => Err("expected the name of a user or group"),
+        "system:anonymous" | "system:unauthenticated" => {
+            Err("a request without credentials reaches no target: expected the name of a user or group")
+        }
+        _ => Ok(text.into()),
+    }
+}
+
 /// A DNS name in lower case, without dots at its ends.
 pub(crate) fn domain(text: &str) -> Result<Box<str>, &'static str> {
     let name = text.trim_matches('.').to_ascii_lowercase();

@@ -221,18 +221,50 @@ def promises_of_switchboard(where, objects):
     must(listening == {port["containerPort"] for port in container["ports"]}, "container ports are those of the file")
 
     kubernetes = (config["allowlist"].get("kubernetes") or {}).get("enabled", False)
-    must(spec["automountServiceAccountToken"] is kubernetes, "a token exactly where the API is followed")
-    granted = [rule for each in objects if each["kind"] in ("ClusterRole", "Role") for rule in each["rules"]]
-    must(bool(granted) is kubernetes, "RBAC exactly where the API is followed")
-    allowed = {"services", "endpointslices"}
-    if kubernetes and config["allowlist"]["kubernetes"].get("namespace_selector"):
-        allowed.add("namespaces")
-    must({resource for rule in granted for resource in rule["resources"]} == (allowed if kubernetes else set()), "RBAC")
+    access = config.get("access") or {}
+    reviews = (access.get("kubernetes") or {}).get("enabled", False)
+    must(spec["automountServiceAccountToken"] is (kubernetes or reviews), "a token exactly where the API is asked")
+    bindings = [each for each in objects if each["kind"] in ("ClusterRoleBinding", "RoleBinding")]
+    delegators = [each for each in bindings if each["roleRef"]["name"] == "system:auth-delegator"]
+    must(len(delegators) == reviews, "system:auth-delegator exactly where the API server is asked about users")
+    roles = [each for each in objects if each["kind"] in ("ClusterRole", "Role")]
+    bound = {each["roleRef"]["name"] for each in bindings}
+    granted = [rule for each in roles if each["metadata"]["name"] in bound for rule in each["rules"]]
+    allowed = set()
+    if kubernetes:
+        allowed |= {"services", "endpointslices"}
+        if config["allowlist"]["kubernetes"].get("namespace_selector"):
+            allowed.add("namespaces")
+    if reviews and access["kubernetes"].get("watch_rbac", True):
+        allowed |= {"roles", "rolebindings", "clusterroles", "clusterrolebindings", "serviceaccounts"}
+    must({resource for rule in granted for resource in rule["resources"]} == allowed, "RBAC")
     must(all(sorted(rule["verbs"]) == ["get", "list", "watch"] for rule in granted), "RBAC reads only")
-    for each in objects:
-        if each["kind"] in ("ClusterRoleBinding", "RoleBinding"):
-            must(each["subjects"][0]["name"] == spec["serviceAccountName"], "RBAC binds the pods' account")
+    for each in bindings:
+        must(each["subjects"][0]["name"] == spec["serviceAccountName"], "RBAC binds the pods' account")
+        if each not in delegators:
             must(each["roleRef"]["name"] == each["metadata"]["name"], "RBAC binds its own role")
+    check = (access.get("kubernetes") or {}).get("check", "ssh")
+    for_users = [each for each in roles if each["metadata"]["name"] not in bound]
+    must(len(for_users) == (reviews and check != "port-forward"), "a ClusterRole for users where they need a right")
+    for each in for_users:
+        [rule] = each["rules"]
+        expected = {"apiGroups": [""], "resources": ["services/ssh"], "verbs": ["create"]}
+        if check != "ssh":
+            resource = "/".join(filter(None, [check["resource"], check.get("subresource")]))
+            expected = {"apiGroups": [check.get("group", "")], "resources": [resource], "verbs": [check["verb"]]}
+        must(rule == expected, f"{name(each)} has the right that is asked for")
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    files = [(access.get("users") or {}).get("file")]
+    files += [issuer.get(key) for issuer in access.get("oidc") or [] for key in ("jwks", "ca")]
+    for file in [file for file in files if file and file.startswith("/")]:
+        must(file.rsplit("/", 1)[0] in mounts, f"{file} is in no mount")
+    [policy] = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    outside = {port["port"] for rule in policy["spec"]["egress"] if "to" not in rule for port in rule["ports"]}
+    by_url = [issuer["jwks"] for issuer in access.get("oidc") or [] if "://" in issuer["jwks"]]
+    must((53 in outside) == bool(by_url), "DNS exactly where an issuer has a URL")
+    for url in by_url:
+        port = re.match(r"https?://[^/]*?(?::(\d+))?(?:/|$)", url).group(1) or ("443" if url.startswith("https") else "80")
+        must(int(port) in outside, f"a way to {url}")
     for each in objects:
         if each["kind"] == "Service" and each["spec"]["type"] == "LoadBalancer":
             must(each["spec"]["externalTrafficPolicy"] == "Local", "externalTrafficPolicy Local")

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use super::target::ClientNames;
+use super::target::{ClientNames, UserLists};
 use crate::authority::{Authority, AuthorityError};
 use crate::limits::TunnelOverrides;
 use crate::net::proxy_header;
@@ -21,6 +21,8 @@ pub struct StaticTarget {
     pub send_proxy_header: Option<proxy_header::Version>,
     /// The names of client certificates, one of which a client must have; `None` allows every client.
     pub allowed_clients: Option<ClientNames>,
+    /// The users that may reach it; `None` leaves the decision to the API server, which knows no static target.
+    pub user_lists: Option<UserLists>,
 }
 
 /// Parses `NAME:PORT=ADDR[,ADDR…]`, such as `devbox.local:22=127.0.0.1:2222`.
@@ -36,6 +38,7 @@ impl FromStr for StaticTarget {
             limits: TunnelOverrides::default(),
             send_proxy_header: None,
             allowed_clients: None,
+            user_lists: None,
         })
     }
 }

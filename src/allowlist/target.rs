@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
@@ -33,6 +34,17 @@ pub struct TargetId {
     /// The name of its Service, or the authority of a static target.
     pub service: Box<str>,
 }
+
+impl TargetId {
+    /// Whether it is that of a static target: an authority has a colon, which no name of a Service can have. There may be
+    /// a namespace `static`.
+    pub fn is_static(&self) -> bool {
+        &*self.namespace == STATIC && self.service.contains(':')
+    }
+}
+
+/// The namespace of static targets.
+pub(super) const STATIC: &str = "static";
 
 /// Prints `namespace/service`.
 impl fmt::Display for TargetId {
@@ -70,8 +82,8 @@ impl From<Vec<SocketAddr>> for Endpoints {
 /// Names of client certificates, one of which a client must have.
 pub type ClientNames = Box<[Box<str>]>;
 
-/// The users that a target names itself, in place of asking the cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The users that may reach a target, in place of those whom the API server allows it. A snapshot has its fields' names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLists {
     /// Names of users.
     pub users: Box<[Box<str>]>,

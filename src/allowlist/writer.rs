@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::static_target::StaticTarget;
 use super::table::{Route, Shard, Statics, Table, shard_of};
-use super::target::{ClientNames, Endpoints, Target, TargetId};
+use super::target::{ClientNames, Endpoints, STATIC, Target, TargetId, UserLists};
 use super::{Allowlist, Options};
 use crate::authority::Authority;
 use crate::limits::Limits;
@@ -29,6 +29,8 @@ pub struct ServiceTarget {
     pub limits: TargetLimits,
     /// The names of client certificates, one of which a client must have; `None` allows every client.
     pub allowed_clients: Option<ClientNames>,
+    /// The users that may reach it; `None` leaves the decision to the API server.
+    pub user_lists: Option<UserLists>,
 }
 
 /// A change of one Service.
@@ -84,6 +86,7 @@ impl Writer {
         let mut state = self.state();
         let mut statics = Statics::with_capacity(targets.len());
         let mut known = HashMap::with_capacity(targets.len());
+        let mut has_other_users = false;
         for target in targets {
             let id = TargetId {
                 namespace: STATIC.into(),
@@ -102,6 +105,7 @@ impl Writer {
                 None => Arc::new(Target::new(Arc::new(id.clone()), endpoints, limits)),
             };
             published.set_allowed_clients(target.allowed_clients.as_ref());
+            has_other_users |= published.set_user_lists(target.user_lists.as_ref());
             statics.insert(target.name.clone(), Arc::clone(&published));
             known.insert(id, published);
         }
@@ -109,6 +113,7 @@ impl Writer {
         table.statics = Arc::new(statics);
         state.find_shadowing(&table);
         self.store(&state, table);
+        self.tell_users(has_other_users);
         // After the store: a client whose tunnel ends must not get another one at once.
         for gone in std::mem::replace(&mut state.statics, known).into_values() {
             gone.revoke();
@@ -176,7 +181,7 @@ impl Writer {
                 Change::Remove(id) => gone.extend(state.remove(&id, &mut edit)),
             }
         }
-        let names = edit.names;
+        let (names, has_other_users) = (edit.names, edit.has_other_users);
         let (mut table, edited) = (edit.table, !edit.shards.is_empty());
         for (index, shard) in edit.shards {
             if let Some(current) = table.shards.get_mut(index) {
@@ -192,8 +197,16 @@ impl Writer {
             }
             self.store(state, table);
         }
+        self.tell_users(has_other_users);
         if !keeps_removed {
             gone.iter().for_each(|target| target.revoke());
+        }
+    }
+
+    /// After the store: a tunnel that begins meanwhile is judged by the new lists, or told of the change.
+    fn tell_users(&self, changed: bool) {
+        if changed {
+            self.allowlist.user_lists.send_replace(());
         }
     }
 
@@ -231,6 +244,7 @@ impl State {
             }
         };
         target.set_allowed_clients(wanted.allowed_clients.as_ref());
+        edit.has_other_users |= target.set_user_lists(wanted.user_lists.as_ref());
         edit.set(
             name,
             Route {
@@ -294,6 +308,8 @@ struct Edit {
     shards: HashMap<usize, Shard>,
     /// The names that change.
     names: Vec<Arc<str>>,
+    /// Whether a target names other users than before.
+    has_other_users: bool,
 }
 
 impl Edit {
@@ -302,6 +318,7 @@ impl Edit {
             table,
             shards: HashMap::new(),
             names: Vec::new(),
+            has_other_users: false,
         }
     }
 
@@ -334,6 +351,3 @@ impl Edit {
         })
     }
 }
-
-/// The namespace in the identity of static targets.
-const STATIC: &str = "static";

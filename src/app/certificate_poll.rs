@@ -47,6 +47,7 @@ pub(super) fn log_and_count(reloaded: &Reloaded, shared: &Shared) {
             let expiries = shared.tls.expiries();
             shared.metrics.tls_expiries(&expiries);
             shared.metrics.tls_next_updates(&shared.tls.next_updates());
+            shared.access.certificates_changed(&shared.tls);
             info!(certificates = expiries.len(), "certificates loaded");
         }
         Reloaded::Faulty(faults) => {

@@ -46,6 +46,7 @@ fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn
         metrics
             .allowlist_name_conflicts
             .set(as_gauge(shared.allowlist.conflicts()));
+        shared.access.count();
         metrics.log_lines_dropped.set(as_gauge(log_lines_dropped()));
         metrics.encode().unwrap_or_else(|error| format!("# {error}\n"))
     })

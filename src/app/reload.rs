@@ -17,6 +17,7 @@ use tracing::{error, info, warn};
 
 use super::capacity::Capacity;
 use super::certificate_poll;
+use super::users::Users;
 use super::{StartError, Started};
 use crate::allowlist::Writer;
 use crate::config::{Config, Loaded, Report, Severity};
@@ -177,6 +178,7 @@ fn failed(metrics: &Metrics) {
 /// Applies a configuration that was read: static targets, limits, certificates, cluster. All else needs a restart.
 pub(super) struct Reload {
     pub(super) config: Box<Config>,
+    pub(super) users: Users,
     pub(super) capacity: Capacity,
     pub(super) writer: Writer,
     pub(super) services: Option<Controller>,
@@ -184,7 +186,7 @@ pub(super) struct Reload {
 
 impl Reload {
     /// Applies what was read, unless it has faults.
-    fn finish(&mut self, loaded: Result<Loaded, Report>, shared: &Shared) {
+    fn finish(&mut self, loaded: Result<Loaded, Report>, shared: &Arc<Shared>) {
         let metrics = &shared.metrics;
         match loaded {
             Ok(Loaded { config: new, report }) => {
@@ -197,16 +199,19 @@ impl Reload {
                 self.writer.publish(&new.targets, &new.limits);
                 let burst = new.limits.tunnel.burst;
                 shared.clients.set(new.limits.client, burst, new.limits.caps.client);
+                shared.users.set(new.limits.user, burst, new.limits.caps.user);
                 let caps = self.capacity.fitting(new.limits.caps.total, metrics);
                 shared.unfinished.set(caps.unfinished);
                 shared.tunnels.set(caps.tunnels);
                 shared.total.set(new.limits.total, burst);
                 certificate_poll::log_and_count(&shared.tls.configure(new.tls.clone()), shared);
+                self.users.apply(&new, shared);
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;
                 self.config.kubernetes = new.kubernetes;
                 self.config.tls = new.tls;
+                self.config.access = new.access;
                 metrics.config_last_reload_successful.set(1);
                 info!(targets = self.config.targets.len(), removed, "configuration reloaded");
             }

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+mod answers;
 mod client_auth;
 mod endings;
 mod http2;
@@ -205,45 +206,6 @@ fn reset(stream: TcpStream) {
 }
 
 #[tokio::test]
-async fn a_refusal_is_reported_in_the_proxys_words_and_stdout_stays_empty() {
-    let proxy = Proxy::bind().await;
-    let mut session = Session::start(proxy.http());
-    let _stream = proxy
-        .answer(b"HTTP/1.1 403 the target is not on the allowlist\r\nConnection: close\r\n\r\n")
-        .await;
-    assert_eq!(read_all(&mut session.stdout).await, b"");
-    let error = session.end().await.unwrap_err();
-    assert_eq!(error.exit_code(), 1);
-    assert_eq!(
-        error.to_string(),
-        "the proxy answered 403: the target is not on the allowlist"
-    );
-}
-
-#[tokio::test]
-async fn a_refusal_without_a_phrase_waits_for_the_text_behind_it() {
-    let proxy = Proxy::bind().await;
-    let session = Session::start(proxy.http());
-    let mut stream = proxy.answer(b"HTTP/1.1 503 \r\nContent-Type: text/plain\r\n\r\n").await;
-    stream
-        .write_all(b"no ready \x1b]0;pwned\x07endpoint\r\nmore")
-        .await
-        .unwrap();
-    assert_eq!(
-        session.failure().await,
-        "the proxy answered 503: no ready ]0;pwnedendpoint"
-    );
-}
-
-#[tokio::test]
-async fn a_refusal_without_text_is_reported_by_its_status() {
-    let proxy = Proxy::bind().await;
-    let session = Session::start(proxy.http());
-    drop(proxy.answer(b"HTTP/1.1 404\r\n\r\n").await);
-    assert_eq!(session.failure().await, "the proxy answered 404");
-}
-
-#[tokio::test]
 async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
     let proxy = Proxy::bind().await;
     let _session = Session::start(proxy.options("http", "user:p%40ss@"));
@@ -265,131 +227,6 @@ async fn a_wrong_target_is_a_usage_error_before_any_connection() {
         assert_eq!(error.exit_code(), 2, "{target}");
         assert!(chain(&error).starts_with("the target is not HOST:PORT: "), "{error}");
     }
-}
-
-#[tokio::test]
-async fn bytes_in_one_segment_with_the_head_come_first() {
-    let proxy = Proxy::bind().await;
-    let mut session = Session::start(proxy.http());
-    let mut stream = proxy.answer(&[ACCEPT, b"SSH-2.0-x\r\n"].concat()).await;
-    assert_eq!(&read_exactly::<11>(&mut session.stdout).await, b"SSH-2.0-x\r\n");
-    stream.write_all(b"more").await.unwrap();
-    assert_eq!(&read_exactly::<4>(&mut session.stdout).await, b"more");
-}
-
-#[tokio::test]
-async fn a_head_in_single_bytes_after_interim_answers_opens_the_tunnel() {
-    let proxy = Proxy::bind().await;
-    let mut session = Session::start(proxy.http());
-    let mut stream = proxy
-        .answer(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n")
-        .await;
-    for byte in ACCEPT.iter().chain(b"early") {
-        stream.write_all(&[*byte]).await.unwrap();
-    }
-    assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"early");
-}
-
-/// Sends these bytes again and again in place of an answer, until the client has left, and returns what it says.
-async fn flooded_by(bytes: &[u8]) -> String {
-    let proxy = Proxy::bind().await;
-    let session = Session::start(proxy.http());
-    let mut stream = proxy.answer(b"").await;
-    // The sockets hold some MiB more than the client takes.
-    let mut sent = 0;
-    while stream.write_all(bytes).await.is_ok() {
-        sent += bytes.len();
-        assert!(sent < 64 << 20, "the client has taken {sent} bytes");
-    }
-    session.failure().await
-}
-
-#[tokio::test]
-async fn interim_answers_without_end_are_an_error_by_number_and_by_bytes() {
-    let endless = "the proxy sends interim answers (1xx) without end";
-    for head in [
-        "HTTP/1.1 100\r\n\r\n".to_owned(),
-        "HTTP/1.1 103 Early Hints\r\nLink: </>; rel=preload\r\n\r\n".to_owned(),
-        format!("HTTP/1.1 199 x\r\nX: {}\r\n\r\n", "y".repeat(10_000)),
-    ] {
-        assert_eq!(flooded_by(head.repeat(100_000 / head.len()).as_bytes()).await, endless);
-    }
-    // Without an end of the head it is one that is too long.
-    let line = flooded_by("HTTP/1.1 100 Continue\r\n".as_bytes()).await;
-    assert!(line.contains("is not HTTP") || line.contains("too long"), "{line}");
-}
-
-#[tokio::test]
-async fn a_hundred_interim_answers_are_skipped_and_one_more_is_not() {
-    for (interim, opens) in [(100, true), (101, false)] {
-        let proxy = Proxy::bind().await;
-        let mut session = Session::start(proxy.http());
-        let head = [&b"HTTP/1.1 102 Processing\r\n\r\n".repeat(interim), ACCEPT, b"hello"].concat();
-        let _stream = proxy.answer(&head).await;
-        if opens {
-            assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");
-        } else {
-            assert!(matches!(session.end().await, Err(ClientError::EndlessAnswer)));
-        }
-    }
-}
-
-#[tokio::test]
-async fn bytes_that_are_no_answer_are_reported_by_name() {
-    for (answer, expected) in [
-        (&b""[..], "the proxy closed the connection without an answer"),
-        (
-            b"HTTP/1.1 200 OK\r\n",
-            "the proxy closed the connection in the middle of its answer",
-        ),
-        (
-            b"SSH-2.0-OpenSSH\r\n",
-            "the proxy's answer is not HTTP: are the address and the port right?",
-        ),
-        (
-            &[b'a'; 20_000],
-            "the proxy's answer is not HTTP: are the address and the port right?",
-        ),
-        (
-            &[b"HTTP/1.1 200 OK\r\nX: ", &[b'a'; 20_000][..]].concat(),
-            "the head of the proxy's answer is too long",
-        ),
-    ] {
-        let proxy = Proxy::bind().await;
-        let session = Session::start(proxy.http());
-        let mut stream = proxy.answer(answer).await;
-        stream.shutdown().await.unwrap();
-        assert_eq!(session.failure().await, expected);
-    }
-}
-
-#[tokio::test]
-async fn a_silent_proxy_is_reported_with_the_step_that_timed_out() {
-    let proxy = Proxy::bind().await;
-    let identity = Server::named("127.0.0.1");
-    for (options, step) in [(proxy.http(), Step::Answer), (identity.options(&proxy), Step::Tls)] {
-        let session = Session::start(Options {
-            timeout: Duration::from_millis(50),
-            ..options
-        });
-        let _stream = proxy.accept().await;
-        let error = session.end().await.unwrap_err();
-        assert!(
-            matches!(error, ClientError::Deadline { step: at, .. } if at == step),
-            "{error:?}"
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_timeout_beyond_the_range_of_the_clock_does_not_panic() {
-    let proxy = Proxy::bind().await;
-    let session = Session::start(Options {
-        timeout: Duration::MAX,
-        ..proxy.http()
-    });
-    drop(proxy.answer(b"HTTP/1.1 404\r\n\r\n").await);
-    assert_eq!(session.failure().await, "the proxy answered 404");
 }
 
 #[tokio::test]

@@ -131,6 +131,10 @@ pub(super) const CLIENT_NAME: Form<Box<str>> = Form {
     parse: values::client_name,
     schema: Schema::Text,
 };
+pub(super) const USER_NAME: Form<Box<str>> = Form {
+    parse: values::user_name,
+    schema: Schema::Text,
+};
 pub(super) const DOMAIN: Form<Box<str>> = Form {
     parse: values::domain,
     schema: Schema::Text,

@@ -9,6 +9,7 @@ use crate::drain;
 use crate::limits::Limits;
 use crate::tls::{ClientAuth, Mode};
 
+pub(super) mod access;
 mod allowlist;
 mod kubernetes;
 mod limits;
@@ -26,6 +27,9 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     let knows_clients = top.faults() > faults
         || tls.settings.client_auth != ClientAuth::Off && listen.iter().any(|port| port.tls != Mode::Off);
     tls.check_files();
+    let access = top
+        .field("access")
+        .and_then(|field| field.section(|keys| access::read(keys, knows_clients)));
     let allowlist = top
         .field("allowlist")
         .and_then(|field| field.section(|keys| allowlist::read(keys, knows_clients)));
@@ -39,6 +43,7 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     Config {
         listen,
         admin,
+        access: access.unwrap_or_default(),
         targets,
         kubernetes,
         limits: Limits { ssh_only, ..limits },

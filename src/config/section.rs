@@ -203,6 +203,24 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// The value itself. To a reader that records the format it is twice there: as a single value, and as a map.
+    pub(super) fn word_or_map(&self) -> Vec<Self> {
+        let as_map = |is_map| match &self.source {
+            Source::File(_) => None,
+            Source::Any { shape, .. } => Some(Self {
+                source: Source::Any {
+                    shape: shape.clone(),
+                    is_map,
+                },
+                ..self.clone()
+            }),
+        };
+        match (as_map(false), as_map(true)) {
+            (Some(single), Some(map)) => vec![single, map],
+            (None | Some(_), None | Some(_)) => vec![self.clone()],
+        }
+    }
+
     /// The keys of a map, read by `read`; `None` after a fault. Keys that `read` does not ask for are faults.
     pub(super) fn section<T>(&self, read: impl FnOnce(&mut Section<'a>) -> T) -> Option<T> {
         let entries = match &self.source {

@@ -1,5 +1,6 @@
 //! Every key of the configuration, and its overrides.
 
+mod access;
 mod faults;
 mod format;
 mod properties;
@@ -10,6 +11,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
+use crate::allowlist::UserLists;
 use crate::limits::{Rate, Size, TunnelOverrides};
 use crate::net::proxy_header;
 
@@ -26,6 +28,29 @@ listen:
     trusted_proxies: [10.0.0.0/8, "fd00::/8"]
     reuse_port: true
 admin: "127.0.0.1:1090"
+access:
+  mode: enforce
+  cleartext: allow
+  hide_names: true
+  at_expiry: close
+  kubernetes:
+    enabled: true
+    kubeconfig: /etc/switchboard/kubeconfig
+    audiences: [ssh, ""]
+    certificates: false
+    check: {verb: use, group: ssh.example.com, resource: hosts, subresource: login}
+    recheck: 10s
+    watch_rbac: false
+    stale: 0s
+  oidc:
+    - issuer: https://id.example.com
+      audiences: [ssh]
+      username: email
+      groups: roles
+      jwks: https://id.example.com/keys
+      ca: /etc/switchboard/id.pem
+    - {issuer: other, audiences: [a, b], jwks: /etc/switchboard/keys.json}
+  users: {file: /etc/switchboard/users}
 allowlist:
   static:
     - name: Devbox.Local.:22
@@ -37,6 +62,8 @@ allowlist:
       limits: {lifetime: unlimited}
       send_proxy_protocol: v2
       ssh_only: true
+      allowed_users: [alice@example.com]
+      allowed_groups: ["cn=ops,dc=example"]
   kubernetes:
     enabled: true
     kubeconfig: /etc/switchboard/kubeconfig
@@ -55,6 +82,7 @@ limits:
   tunnel: {download: 50MiB/s, upload: unlimited, burst: 2MiB, lifetime: 2d}
   target: {max_tunnels: 20, max_dials: unlimited}
   client: {max_tunnels: 8, max_unfinished: 4, connects_per_second: 2, connects_burst: 9}
+  user: {max_tunnels: 3, download: 1MiB/s}
   total: {max_tunnels: unlimited, max_unfinished: 1000}
   ceiling: {download: 1GiB/s, upload: 80Mbit/s, ssh_only: true}
 ssh_only: false
@@ -81,8 +109,8 @@ fn the_documented_file_is_the_default() {
 /// Gets the keys of every section from the faults of an unknown one, and looks for each in the documentation.
 #[test]
 fn the_documented_file_holds_every_key() {
-    let asked = "zzz: 1\nallowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
-                 limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, total: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
+    let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, check: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}}\nallowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
+                 limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, total: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
     let faults = Config::parse(asked).unwrap_err();
     let known: BTreeSet<&str> = faults
         .iter()
@@ -111,12 +139,59 @@ fn cluster() -> kubernetes::Options {
         keeps_removed: true,
         snapshot_file: Some("/var/lib/switchboard/snapshot".into()),
         knows_clients: false,
+        knows_users: true,
+    }
+}
+
+/// Who may go where in [`FULL`].
+fn who_may_go_where() -> crate::access::Options {
+    use crate::access::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode};
+    crate::access::Options {
+        mode: Mode::Enforce,
+        cleartext: Cleartext::Allow,
+        hide_names: true,
+        at_expiry: AtExpiry::Close,
+        kubernetes: Some(Kubernetes {
+            kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
+            audiences: vec!["ssh".into(), "".into()],
+            certificates: false,
+            check: Check {
+                verb: "use".into(),
+                group: "ssh.example.com".into(),
+                resource: "hosts".into(),
+                subresource: "login".into(),
+                named: true,
+            },
+            recheck: Duration::from_secs(10),
+            watch_rbac: false,
+            stale: Duration::ZERO,
+        }),
+        oidc: vec![
+            Issuer {
+                issuer: "https://id.example.com".into(),
+                audiences: vec!["ssh".into()],
+                username: "email".into(),
+                groups: Some("roles".into()),
+                jwks: Jwks::Url("https://id.example.com/keys".into()),
+                ca: Some("/etc/switchboard/id.pem".into()),
+            },
+            Issuer {
+                issuer: "other".into(),
+                audiences: vec!["a".into(), "b".into()],
+                username: "sub".into(),
+                groups: None,
+                jwks: Jwks::File("/etc/switchboard/keys.json".into()),
+                ca: None,
+            },
+        ],
+        users: Some("/etc/switchboard/users".into()),
+        tickets: None,
     }
 }
 
 /// The caps of [`FULL`].
 fn caps() -> crate::limits::Caps {
-    use crate::limits::{Caps, ClientCaps, TargetCaps, TotalCaps};
+    use crate::limits::{Caps, ClientCaps, TargetCaps, TotalCaps, UserCaps};
     Caps {
         total: TotalCaps {
             tunnels: None,
@@ -127,6 +202,9 @@ fn caps() -> crate::limits::Caps {
             unfinished: NonZeroU32::new(4),
             connects_per_second: NonZeroU32::new(2),
             connects_burst: NonZeroU32::new(9).unwrap(),
+        },
+        user: UserCaps {
+            tunnels: NonZeroU32::new(3),
         },
         target: TargetCaps {
             tunnels: NonZeroU32::new(20),
@@ -143,6 +221,10 @@ fn limits() -> Limits {
             upload: Rate::UNLIMITED,
             burst: Size::bytes(2 << 20).unwrap(),
             lifetime: Some(Duration::from_secs(2 * 24 * 3600)),
+        },
+        user: crate::limits::SharedLimits {
+            download: Rate::per_second(1 << 20).unwrap(),
+            upload: Rate::UNLIMITED,
         },
         ceiling: crate::limits::Ceiling {
             download: Rate::per_second(1 << 30).unwrap(),
@@ -174,6 +256,10 @@ fn targets() -> Vec<StaticTarget> {
     targets[2].limits.lifetime = Some(None);
     targets[2].limits.ssh_only = Some(true);
     targets[2].send_proxy_header = Some(proxy_header::Version::V2);
+    targets[2].user_lists = Some(UserLists {
+        users: ["alice@example.com"].map(Into::into).into(),
+        groups: ["cn=ops,dc=example"].map(Into::into).into(),
+    });
     targets
 }
 
@@ -188,6 +274,7 @@ fn every_key_is_read() {
     let expected = Config {
         listen: vec![address("127.0.0.1:1080"), address("[::1]:0"), behind_a_balancer],
         admin: "127.0.0.1:1090".parse().unwrap(),
+        access: who_may_go_where(),
         targets: targets(),
         kubernetes: Some(cluster()),
         limits: limits(),
@@ -301,12 +388,13 @@ fn flags_override_the_file() {
 }
 
 #[test]
-fn only_targets_and_tunnel_limits_change_without_a_restart() {
+fn access_targets_and_tunnel_limits_change_without_a_restart() {
     let default = Config::default();
     let full = Config::parse(FULL).unwrap();
     let all = ["listen", "admin", "timeouts", "drain"];
     assert_eq!(default.changes_needing_restart(&full), all);
     let live = Config {
+        access: full.access.clone(),
         targets: full.targets.clone(),
         limits: full.limits,
         ..default.clone()

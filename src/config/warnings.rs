@@ -1,5 +1,7 @@
 //! The warnings and notes about a configuration that has no faults, after flags and environment were applied.
 
+mod access;
+
 use super::Config;
 use super::section::Field;
 use crate::net::proxy_header::Policy;
@@ -10,6 +12,7 @@ use crate::tunnel::Port;
 pub(super) fn add(config: &Config, top: &Field<'_>) {
     locked_out(config, top);
     tls(config, top);
+    access::add(config, top);
 }
 
 /// Settings with which no client gets a tunnel.

@@ -2,7 +2,9 @@
 
 use httparse::{Error, Header, Request, Status};
 
+use super::credential;
 use crate::authority::Authority;
+use crate::credential::{Credential, CredentialFault};
 use crate::outcome::{Malformed, Refusal};
 
 /// The most bytes that a request head may have.
@@ -15,6 +17,18 @@ pub struct Head {
     pub target: Authority,
     /// The length in bytes, with the empty line that ends the head.
     pub length: usize,
+    /// The version of HTTP.
+    pub version: Version,
+}
+
+/// The version of an HTTP/1 request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    #[default]
+    Http11,
 }
 
 /// Parses a CONNECT request head (RFC 9112 section 3). `None` means that more bytes are needed.
@@ -47,8 +61,26 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
     // Before the fields: most clients repeat the target in Host, and the phrase has to name the fault that the user typed.
     let target = request.path.unwrap_or_default().parse();
     let target = target.map_err(|error| malformed(Malformed::Target(error)))?;
-    check_fields(request.headers, request.version == Some(1)).map_err(malformed)?;
-    Ok(Some(Head { target, length }))
+    let version = match request.version {
+        Some(0) => Version::Http10,
+        _ => Version::Http11,
+    };
+    check_fields(request.headers, version == Version::Http11).map_err(malformed)?;
+    Ok(Some(Head {
+        target,
+        length,
+        version,
+    }))
+}
+
+/// The credential in the bytes of a complete head.
+pub(super) fn credential_of(head: &[u8]) -> Option<Result<Credential, CredentialFault>> {
+    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut request = Request::new(&mut fields);
+    request.parse(head).ok()?;
+    let fields = request.headers.iter();
+    let fields = fields.filter(|field| field.name.eq_ignore_ascii_case("proxy-authorization"));
+    credential(fields.map(|field| field.value))
 }
 
 fn malformed(fault: Malformed) -> Refusal {

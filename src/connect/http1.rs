@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::head::{self, MOST_BYTES};
-use super::refusal_of;
-use crate::authority::Authority;
+use super::head::{self, Head, MOST_BYTES, Version};
+use super::{Asked, Credentials, challenges, proxy_status, refusal_of};
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Malformed, Refusal};
+use crate::secret;
 use crate::ssh::disconnect::disconnect;
 
 /// An exchange that has no answer yet.
@@ -21,17 +21,41 @@ pub(super) struct Exchange<D> {
     stream: D,
     /// The bytes that were read; once the head is complete, those behind it.
     buffer: Vec<u8>,
+    /// The version that the client has asked in, once that is known.
+    version: Version,
 }
 
 impl<D: Transport> Exchange<D> {
     /// An exchange of which `read` has been read.
     pub(super) fn new(stream: D, read: Vec<u8>) -> Self {
-        Self { stream, buffer: read }
+        Self {
+            stream,
+            buffer: read,
+            version: Version::default(),
+        }
     }
 
     async fn read_some(&mut self) -> io::Result<usize> {
         let (mut reader, _) = self.stream.split();
         poll_fn(|context| poll_read_some(&mut reader, context, &mut self.buffer)).await
+    }
+
+    /// Takes a complete head out of the buffer.
+    fn take_head(&mut self, head: Head, credentials: Credentials) -> Asked {
+        let bytes = self.buffer.get_mut(..head.length).unwrap_or_default();
+        let credential = match credentials {
+            Credentials::Ignored => None,
+            Credentials::Read => head::credential_of(bytes),
+        };
+        if credential.is_some() {
+            // The buffer lives as long as the early data in it.
+            secret::wipe(bytes);
+        }
+        self.buffer.drain(..head.length);
+        Asked {
+            authority: head.target,
+            credential,
+        }
     }
 
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -54,7 +78,7 @@ impl<D: Transport> super::Exchange for Exchange<D> {
     const HTTP: &'static str = "1";
 
     /// Reads until the head is complete or refused, in whatever pieces it comes.
-    async fn read_head(&mut self) -> Result<Authority, Refusal> {
+    async fn read_head(&mut self, credentials: Credentials) -> Result<Asked, Refusal> {
         let mut known = 0;
         loop {
             let came = self.buffer.get(known..).unwrap_or_default();
@@ -65,8 +89,8 @@ impl<D: Transport> super::Exchange for Exchange<D> {
                 && !came.is_empty()
                 && let Some(head) = head::parse(&self.buffer)?
             {
-                self.buffer.drain(..head.length);
-                return Ok(head.target);
+                self.version = head.version;
+                return Ok(self.take_head(head, credentials));
             }
             known = self.buffer.len();
             match self.read_some().await {
@@ -105,7 +129,7 @@ impl<D: Transport> super::Exchange for Exchange<D> {
 
     async fn refuse(mut self, denial: &Denial) -> Option<D> {
         let is_told = denial.refusal == Refusal::TlsRecord
-            || denial.refusal.is_answered() && self.send(&answer(denial)).await.is_ok();
+            || denial.refusal.is_answered() && self.send(&answer(denial, self.version)).await.is_ok();
         is_told.then_some(self.stream)
     }
 }
@@ -124,31 +148,42 @@ fn poll_read_some(
 }
 
 /// The refusal as an HTTP response or, for a client that spoke SSH, as an SSH disconnect.
-fn answer(denial: &Denial) -> Vec<u8> {
+fn answer(denial: &Denial, version: Version) -> Vec<u8> {
     if denial.refusal == Refusal::Malformed(Malformed::Ssh) {
         return disconnect(denial.phrase());
     }
-    response(denial).into_bytes()
+    response(denial, version).into_bytes()
 }
 
 /// The phrase stands in the body, too: some clients print that.
-fn response(denial: &Denial) -> String {
+///
+/// A 407 has the version of the request: nc asks for a password if the answer begins with `HTTP/1.0 407`, the version that
+/// it speaks. All other answers are HTTP/1.1 for every client (RFC 9110 section 2.5 allows either).
+fn response(denial: &Denial, version: Version) -> String {
     let (refusal, phrase) = (denial.refusal, denial.phrase());
     let status = refusal.status();
+    let challenges = challenges(refusal);
+    let version = match (version, challenges) {
+        (Version::Http10, Some(_)) => "HTTP/1.0",
+        _ => "HTTP/1.1",
+    };
     let mut answer = format!(
-        "HTTP/1.1 {status} {phrase}\r\n\
+        "{version} {status} {phrase}\r\n\
          Connection: close\r\n\
          Content-Type: text/plain\r\n\
          Content-Length: {}\r\n\
-         Proxy-Status: switchboard; error={}\r\n",
+         Proxy-Status: {}\r\n",
         phrase.len() + 1,
-        refusal.proxy_status(),
+        proxy_status(refusal, denial.details()),
     );
+    for challenge in challenges.into_iter().flatten() {
+        // Writing to a String does not fail.
+        write!(answer, "Proxy-Authenticate: {challenge}\r\n").ok();
+    }
     if refusal == Refusal::MethodNotAllowed {
         answer.push_str("Allow: CONNECT\r\n");
     }
     if let Some(seconds) = refusal.retry_after() {
-        // Writing to a String does not fail.
         write!(answer, "Retry-After: {seconds}\r\n").ok();
     }
     answer.push_str("\r\n");
@@ -172,11 +207,37 @@ mod tests {
     #[test]
     fn a_refusal_is_a_whole_response_that_closes() {
         assert_eq!(
-            response(&Refusal::MethodNotAllowed.into()),
+            response(&Refusal::MethodNotAllowed.into(), Version::Http10),
             "HTTP/1.1 405 only CONNECT is served here\r\nConnection: close\r\nContent-Type: text/plain\r\n\
              Content-Length: 28\r\nProxy-Status: switchboard; error=http_request_error\r\nAllow: CONNECT\r\n\r\n\
              only CONNECT is served here\n"
         );
-        assert!(response(&Refusal::Draining.into()).contains("\r\nRetry-After: 1\r\n"));
+        assert!(response(&Refusal::Draining.into(), Version::Http11).contains("\r\nRetry-After: 1\r\n"));
+    }
+
+    #[test]
+    fn a_challenge_has_two_fields_and_the_version_that_asked() {
+        let challenged = |refusal: Refusal, version| response(&refusal.into(), version);
+        let basic = "\r\nProxy-Authenticate: Basic realm=\"switchboard\", charset=\"UTF-8\"";
+        for (refusal, bearer) in [
+            (Refusal::CredentialsRequired, "Bearer realm=\"switchboard\""),
+            (
+                Refusal::CredentialsRefused,
+                "Bearer realm=\"switchboard\", error=\"invalid_token\"",
+            ),
+        ] {
+            let answer = challenged(refusal, Version::Http10);
+            assert!(answer.starts_with("HTTP/1.0 407 "), "{answer}");
+            assert!(
+                answer.contains(&format!("{basic}\r\nProxy-Authenticate: {bearer}\r\n")),
+                "{answer}"
+            );
+            assert!(challenged(refusal, Version::Http11).starts_with("HTTP/1.1 407 "));
+        }
+        let denial = Denial::with_phrase(Refusal::NotAuthorized, "no").with_details("create \"x\"");
+        let answer = response(&denial, Version::Http10);
+        assert!(answer.starts_with("HTTP/1.1 403 no\r\n"), "{answer}");
+        let status = "Proxy-Status: switchboard; error=http_request_denied; details=\"create 'x'\"\r\n";
+        assert!(answer.contains(status), "{answer}");
     }
 }

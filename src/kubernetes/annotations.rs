@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::allowlist::ClientNames;
+use crate::allowlist::{ClientNames, UserLists};
 use crate::limits::{Ceiling, Limits, Rate, Size, TargetLimits, TunnelLimits};
 use crate::net::proxy_header::Version;
 use crate::values::{self, boolean, timeout, unless};
 
 /// The values of a Service's annotations; `None` where there is no annotation, or a faulty one that restricts nothing.
-/// One that restricts (`max-tunnels`, `allowed-clients`, `ssh-only`) has its strictest value when it is faulty, since its
-/// author means to keep clients out.
+/// One that restricts (`max-tunnels`, `allowed-clients`, `allowed-users`, `allowed-groups`, `ssh-only`) has its strictest
+/// value when it is faulty, since its author means to keep clients out.
 ///
 /// The names of its fields in serde are those of snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,10 @@ pub(crate) struct Annotations {
     /// `allowed-clients`: names of client certificates, one of which a client must have.
     #[serde(default)]
     pub(crate) allowed_clients: Option<ClientNames>,
+    /// `allowed-users` and `allowed-groups`: the users that may reach the Service, in place of those whom the API server
+    /// allows it. A snapshot has the field only where a Service has one of the annotations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) user_lists: Option<Box<UserLists>>,
     /// `send-proxy-protocol`: the version of the header that a tunnel to a pod begins with.
     #[serde(with = "as_text", default)]
     pub(crate) send_proxy_header: Option<Version>,
@@ -114,6 +118,8 @@ impl Parsed {
             "burst" => values.burst = Some(values::read(text, Size::from_str)?),
             "max-tunnels" => values.max_tunnels = values::read(text, |text| unless("unlimited", text, max_tunnels))?,
             "allowed-clients" => values.allowed_clients = Some(values::read(text, client_names)?),
+            "allowed-users" => values.user_lists.get_or_insert_default().users = values::read(text, user_names)?,
+            "allowed-groups" => values.user_lists.get_or_insert_default().groups = values::read(text, user_names)?,
             "idle-timeout" => {
                 let idle = values::read(text, |text| unless("off", text, timeout))?;
                 values.idle_timeout = Some(idle.map_or(IdleTimeout::Off, IdleTimeout::After));
@@ -136,6 +142,8 @@ impl Parsed {
         match key {
             "max-tunnels" => values.max_tunnels = Some(0),
             "allowed-clients" => values.allowed_clients = Some(ClientNames::default()),
+            // It names nobody; the other list counts.
+            "allowed-users" | "allowed-groups" => drop(values.user_lists.get_or_insert_default()),
             "ssh-only" => values.ssh_only = Some(true),
             _ => {}
         }
@@ -200,6 +208,21 @@ pub(crate) fn above_ceiling(asked: &Annotations, limits: &Limits) -> Vec<Annotat
     .collect()
 }
 
+/// The faults of lists of users on a proxy that asks for none: every client reaches such a Service.
+pub(crate) fn without_users(asked: &Annotations, knows_users: bool) -> Option<AnnotationFault> {
+    let lists = asked.user_lists.as_ref().filter(|_| !knows_users)?;
+    let has_groups_alone = lists.users.is_empty() && !lists.groups.is_empty();
+    let key = if has_groups_alone {
+        "allowed-groups"
+    } else {
+        "allowed-users"
+    };
+    Some(AnnotationFault {
+        key: key.into(),
+        reason: "no effect: `access.mode` of this proxy is `open`, so every client reaches the Service".into(),
+    })
+}
+
 /// The fault of `allowed-clients` on a proxy whose clients have no certificates: no client can reach such a Service.
 pub(crate) fn unsatisfiable(asked: &Annotations, knows_clients: bool) -> Option<AnnotationFault> {
     (asked.allowed_clients.is_some() && !knows_clients).then(|| AnnotationFault {
@@ -240,6 +263,16 @@ fn client_names(text: &str) -> Result<ClientNames, &'static str> {
     }
 }
 
+/// The names of users or groups between commas; at least one.
+fn user_names(text: &str) -> Result<Box<[Box<str>]>, String> {
+    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let names: Box<[_]> = names.map(values::user_name).collect::<Result<_, _>>()?;
+    match names.is_empty() {
+        true => Err("expected names between commas: the list allows no user".to_owned()),
+        false => Ok(names),
+    }
+}
+
 /// Serde for an optional value, as its text.
 mod as_text {
     use std::fmt::Display;
@@ -267,8 +300,8 @@ mod as_text {
 }
 
 /// The names of all annotations, without the prefix.
-const KNOWN: &str =
-    "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, send-proxy-protocol";
+const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, allowed-users, \
+                     allowed-groups, send-proxy-protocol";
 
 #[cfg(test)]
 mod tests {
@@ -297,6 +330,8 @@ mod tests {
             ("send-proxy-protocol", "v2"),
             ("ssh-only", "false"),
             ("allowed-clients", " alice,, spiffe://x/bob ,"),
+            ("allowed-users", "alice@example.com, system:serviceaccount:n:ci"),
+            ("allowed-groups", ",ops,"),
             ("port", "2222"),
             ("expose", "true"),
         ]);
@@ -313,6 +348,12 @@ mod tests {
                 send_proxy_header: Some(Version::V2),
                 ssh_only: Some(false),
                 allowed_clients: Some(["alice", "spiffe://x/bob"].map(Into::into).into()),
+                user_lists: Some(Box::new(UserLists {
+                    users: ["alice@example.com", "system:serviceaccount:n:ci"]
+                        .map(Into::into)
+                        .into(),
+                    groups: ["ops"].map(Into::into).into(),
+                })),
             }
         );
         let json = serde_json::to_string(&asked).unwrap();
@@ -392,6 +433,46 @@ mod tests {
             let clients = (key == "allowed-clients").then(Box::default);
             assert_eq!(annotations.allowed_clients, clients, "{key}: {text:?}");
         }
+    }
+
+    #[test]
+    fn a_list_of_users_that_cannot_be_read_names_nobody() {
+        let lists = |pairs: &[(&str, &str)]| {
+            let (asked, _, faults) = parsed(pairs);
+            let keys: Vec<_> = faults.into_iter().map(|fault| fault.key).collect();
+            (asked.user_lists.map(|lists| *lists), keys)
+        };
+        let groups = UserLists {
+            groups: ["ops"].map(Into::into).into(),
+            ..UserLists::default()
+        };
+        for unreadable in ["", " , ", "alice,system:anonymous", "system:unauthenticated"] {
+            for key in ["allowed-users", "allowed-groups"] {
+                let nobody = (Some(UserLists::default()), vec![key.into()]);
+                assert_eq!(lists(&[(key, unreadable)]), nobody, "{key}: {unreadable}");
+            }
+            let both = lists(&[("allowed-users", unreadable), ("allowed-groups", "ops")]);
+            assert_eq!(both, (Some(groups.clone()), vec!["allowed-users".into()]));
+        }
+        assert_eq!(lists(&[("port", "22")]), (None, Vec::new()), "the API server is asked");
+    }
+
+    #[test]
+    fn lists_of_users_on_a_proxy_that_asks_for_none_are_reported() {
+        for (pairs, key) in [
+            (&[("allowed-users", "alice")][..], "allowed-users"),
+            (&[("allowed-groups", "ops")], "allowed-groups"),
+            (
+                &[("allowed-users", "alice"), ("allowed-groups", "ops")],
+                "allowed-users",
+            ),
+            (&[("allowed-users", "")], "allowed-users"),
+        ] {
+            let asked = parsed(pairs).0;
+            assert_eq!(*without_users(&asked, false).unwrap().key, *key);
+            assert_eq!(without_users(&asked, true), None);
+        }
+        assert_eq!(without_users(&Annotations::default(), false), None);
     }
 
     #[test]

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use hyper::header::{ACCEPT, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, Response};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -19,20 +21,20 @@ use super::failure::{ApiError, Failure};
 ///
 /// # Errors
 /// [`Failure::Credentials`].
-pub(crate) async fn connect(kubeconfig: Option<PathBuf>) -> Result<Client, ApiError> {
-    let mut config = configuration(kubeconfig.as_deref()).await?;
-    config.connect_timeout = Some(LONGEST_CONNECT);
-    // The other deadlines are below, and kube's own retries would hide the answer of the server.
-    config.read_timeout = None;
-    config.default_retry = false;
-    config.headers.push((
-        USER_AGENT,
-        HeaderValue::from_static(concat!("switchboard/", env!("CARGO_PKG_VERSION"))),
-    ));
-    // Blocking: it may run a program of the kubeconfig that gets a token.
-    match timeout(LONGEST_ANSWER, spawn_blocking(move || Client::try_from(config))).await {
-        Ok(Ok(Ok(client))) => Ok(client),
-        Ok(Ok(Err(error))) => Err(ApiError::caused(Failure::Credentials, &error)),
+pub(crate) async fn connect(kubeconfig: Option<PathBuf>, agent: &'static str) -> Result<Client, ApiError> {
+    let runtime = Handle::current();
+    // Blocking: it reads files, and may run a program of the kubeconfig that gets a token.
+    let client = spawn_blocking(move || {
+        let mut config = runtime.block_on(configuration(kubeconfig.as_deref()))?;
+        config.connect_timeout = Some(LONGEST_CONNECT);
+        // The other deadlines are below, and kube's own retries would hide the answer of the server.
+        config.read_timeout = None;
+        config.default_retry = false;
+        config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
+        Client::try_from(config).map_err(|error| ApiError::caused(Failure::Credentials, &error))
+    });
+    match timeout(LONGEST_ANSWER, client).await {
+        Ok(Ok(made)) => made,
         Ok(Err(error)) => Err(ApiError::caused(Failure::Credentials, &error)),
         Err(_) => Err(ApiError::new(Failure::Credentials, "no credentials in time")),
     }
@@ -59,10 +61,31 @@ async fn configuration(kubeconfig: Option<&Path>) -> Result<Config, ApiError> {
 /// # Errors
 /// The answer is no success, or did not arrive in time.
 pub(crate) async fn get(client: &Client, path: &str) -> Result<BodyReader, ApiError> {
-    let request = Request::get(path)
-        .header(ACCEPT, "application/json")
-        .body(Body::empty())
-        .map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    get_as(client, path, JSON).await
+}
+
+/// The same, of a media type that may have parameters: the server may answer with plain JSON all the same.
+///
+/// # Errors
+/// The answer is no success, or did not arrive in time.
+pub(crate) async fn get_as(client: &Client, path: &str, accept: &'static str) -> Result<BodyReader, ApiError> {
+    let request = Request::get(path).header(ACCEPT, accept).body(Body::empty());
+    let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    send(client, request).await
+}
+
+/// Posts a JSON object, and returns the body of a successful answer as soon as its head has arrived.
+///
+/// # Errors
+/// The answer is no success, or did not arrive in time.
+pub(crate) async fn post(client: &Client, path: &str, object: Bytes) -> Result<BodyReader, ApiError> {
+    let request = Request::post(path).header(ACCEPT, JSON).header(CONTENT_TYPE, JSON);
+    let request = request.body(Body::from(object));
+    let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    send(client, request).await
+}
+
+async fn send(client: &Client, request: Request<Body>) -> Result<BodyReader, ApiError> {
     let response = match timeout(LONGEST_ANSWER, client.send(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => return Err(ApiError::caused(failure_of(&error), &error)),
@@ -110,10 +133,19 @@ impl BodyReader {
     ///
     /// # Errors
     /// Nothing arrived for 5 s, the body was cut, or it is larger than 64 MiB.
-    pub(crate) async fn read_all(mut self) -> Result<Vec<u8>, ApiError> {
+    pub(crate) async fn read_all(self) -> Result<Vec<u8>, ApiError> {
+        self.read_to(LARGEST_LIST).await
+    }
+
+    /// Reads the whole body of at most `largest` bytes.
+    ///
+    /// # Errors
+    /// Nothing arrived for 5 s, the body was cut, or it is larger.
+    pub(crate) async fn read_to(mut self, largest: usize) -> Result<Vec<u8>, ApiError> {
         while self.read_more(LONGEST_PAUSE, Failure::Timeout).await? {
-            if self.buffer.len() > LARGEST_LIST {
-                return Err(ApiError::new(Failure::Malformed, "a page of more than 64 MiB"));
+            if self.buffer.len() > largest {
+                let reason = format!("an answer of more than {} KiB", largest >> 10);
+                return Err(ApiError::new(Failure::Malformed, reason));
             }
         }
         Ok(self.buffer)
@@ -171,6 +203,9 @@ pub(crate) fn encoded(value: &str) -> String {
     encoded
 }
 
+/// The `User-Agent` of what follows the cluster, as audit logs show it.
+pub(crate) const FOLLOWER: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
+const JSON: &str = "application/json";
 /// For TCP and TLS. A server that comes back in the meantime is found after this and one backoff.
 const LONGEST_CONNECT: Duration = Duration::from_millis(1500);
 /// From the request to the head of the answer; lists of large clusters take seconds.

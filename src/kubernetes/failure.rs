@@ -1,6 +1,8 @@
 //! The failures of a list or a watch, and the wait before the next attempt.
 
+use std::collections::hash_map::RandomState;
 use std::error::Error;
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -72,6 +74,20 @@ impl Failure {
         }
     }
 
+    /// Whether it is one of the way to the server, so that another client may fare better.
+    pub(crate) fn is_of_connection(self) -> bool {
+        match self {
+            Self::Credentials | Self::Connect | Self::Timeout | Self::Silent | Self::Cut => true,
+            Self::Malformed
+            | Self::Unauthorized
+            | Self::Forbidden
+            | Self::Expired
+            | Self::Throttled
+            | Self::Refused
+            | Self::Server => false,
+        }
+    }
+
     /// The failure of a status code; `None` for a success.
     pub(crate) fn of_status(code: u16) -> Option<Self> {
         match code {
@@ -131,6 +147,12 @@ impl ApiError {
 pub(crate) fn backoff(failures: u32, spread: f64, longest: Duration) -> Duration {
     let longest = FIRST.saturating_mul(1 << failures.min(8)).min(longest);
     longest.mul_f64(0.5 + spread.clamp(0.0, 1.0) / 2.0)
+}
+
+/// A random number from 0 to 1, from the standard library's only source of them.
+pub(crate) fn random() -> f64 {
+    let bits = u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or_default();
+    f64::from(bits) / f64::from(u32::MAX)
 }
 
 /// The longest wait that a server may ask for: meanwhile the allowlist ages.

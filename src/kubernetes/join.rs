@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 pub(crate) use self::remark::Remark;
 use self::slices::Slices;
-use super::annotations::{above_ceiling, grant, unsatisfiable};
+use super::annotations::{above_ceiling, grant, unsatisfiable, without_users};
 use super::endpoints::{self, Selection};
 use super::model::{Key, Kind, Object, Service, ServicePort, Slice};
 use super::rules::Rules;
@@ -310,8 +310,10 @@ impl Join {
             let remark = |fault| Remark::Annotation(key.clone(), fault);
             let above_ceiling = above_ceiling(&service.annotations, &self.rules.limits);
             let unsatisfiable = unsatisfiable(&service.annotations, self.rules.knows_clients);
+            let without_users = without_users(&service.annotations, self.rules.knows_users);
             let faults = service.faults.iter().cloned();
-            remarks.extend(faults.chain(above_ceiling).chain(unsatisfiable).map(remark));
+            let of_this_proxy = above_ceiling.into_iter().chain(unsatisfiable).chain(without_users);
+            remarks.extend(faults.chain(of_this_proxy).map(remark));
             remarks.extend(service.external.then(|| Remark::ExternalName(key.clone())));
         }
         let (service, port) = self.eligible(key)?;
@@ -341,6 +343,7 @@ impl Join {
             endpoints,
             limits: grant(&service.annotations, &self.rules.limits),
             allowed_clients: service.annotations.allowed_clients.clone(),
+            user_lists: service.annotations.user_lists.as_deref().cloned(),
         })
     }
 }

@@ -37,6 +37,8 @@ pub struct Options {
     pub snapshot_file: Option<PathBuf>,
     /// Whether a port asks clients for certificates, which the annotation `allowed-clients` needs.
     pub knows_clients: bool,
+    /// Whether users are proved, which the annotations `allowed-users` and `allowed-groups` need.
+    pub knows_users: bool,
 }
 
 impl Default for Options {
@@ -55,6 +57,7 @@ impl Default for Options {
             keeps_removed: false,
             snapshot_file: None,
             knows_clients: false,
+            knows_users: false,
         }
     }
 }

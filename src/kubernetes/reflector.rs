@@ -6,23 +6,21 @@
 //! version. After a failure the objects are listed anew: a server that was restored from a backup would send no event
 //! about a resource version that it has not reached yet.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::time::Duration;
 
 use kube::Client;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::api::{self, BodyReader};
+use super::api::{self, BodyReader, FOLLOWER};
 use super::decode::{Decoded, decode};
-use super::failure::{ApiError, Failure, backoff};
+use super::failure::{ApiError, Failure, backoff, random};
 use super::model::Key;
 use super::outage::Outage;
 use super::source::{Event, Feed, SourceEvent};
+use super::wire::{Page, Versioned, WatchEvent, error_event};
 
 /// Follows a source until the reconciler is gone.
 pub(crate) async fn run(feed: Feed, events: mpsc::Sender<SourceEvent>) {
@@ -71,7 +69,7 @@ impl Reflector {
         let client = match &self.client {
             Some(client) => client.clone(),
             None => {
-                let client = api::connect(self.feed.source.kubeconfig.clone()).await?;
+                let client = api::connect(self.feed.source.kubeconfig.clone(), FOLLOWER).await?;
                 self.client.insert(client).clone()
             }
         };
@@ -274,51 +272,6 @@ enum Next {
     Event(Option<String>),
     /// The end of the watch.
     End,
-}
-
-#[derive(Deserialize)]
-struct Page<'a> {
-    metadata: Option<ListMetadata>,
-    #[serde(borrow)]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Default, Deserialize)]
-struct ListMetadata {
-    #[serde(rename = "resourceVersion")]
-    version: Option<String>,
-    #[serde(rename = "continue")]
-    next: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct WatchEvent<'a> {
-    r#type: &'a str,
-    #[serde(borrow)]
-    object: &'a RawValue,
-}
-
-#[derive(Default, Deserialize)]
-struct Versioned {
-    metadata: Option<ListMetadata>,
-}
-
-/// The Status object of an ERROR event. The answer's own status code was sent before, as a success.
-fn error_event(object: &RawValue) -> ApiError {
-    #[derive(Default, Deserialize)]
-    struct Status {
-        code: Option<u16>,
-        message: Option<String>,
-    }
-    let Status { code, message } = serde_json::from_str(object.get()).unwrap_or_default();
-    let failure = code.and_then(Failure::of_status).unwrap_or(Failure::Server);
-    ApiError::new(failure, message.unwrap_or_else(|| "an error event".to_owned()))
-}
-
-/// A random number from 0 to 1, from the standard library's only source of them.
-fn random() -> f64 {
-    let bits = u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or_default();
-    f64::from(bits) / f64::from(u32::MAX)
 }
 
 /// The length of a watch. It ends by itself then, so a half-open connection is found soon after.

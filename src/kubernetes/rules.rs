@@ -22,6 +22,8 @@ pub(crate) struct Rules {
     pub(crate) selects_namespaces: bool,
     /// Whether a port asks clients for certificates.
     pub(crate) knows_clients: bool,
+    /// Whether users are proved.
+    pub(crate) knows_users: bool,
 }
 
 impl Rules {
@@ -34,6 +36,7 @@ impl Rules {
             limits: *limits,
             selects_namespaces: options.namespace_selector.is_some(),
             knows_clients: options.knows_clients,
+            knows_users: options.knows_users,
         }
     }
 }

@@ -157,6 +157,36 @@ mod tests {
         assert_eq!(serde_json::to_string(&objects).unwrap(), text);
     }
 
+    /// A restart during an outage must not open a Service to users that it does not name. Without the annotations a file
+    /// is as it was before they existed.
+    #[test]
+    fn lists_of_users_are_kept() {
+        let service = json!({
+            "metadata": {"name": "a", "namespace": "n", "annotations": {
+                "switchboard.dev/allowed-users": "alice", "switchboard.dev/allowed-groups": " ",
+            }},
+            "spec": {"ports": [{"port": 22}]},
+        });
+        let Decoded::Object(key, object) = decode(Kind::Service, &service.to_string(), "switchboard.dev/") else {
+            panic!("{service}");
+        };
+        let text = encode(&[(key.clone(), object.clone())], "s", UNIX_EPOCH).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(
+            text.contains(r#""user_lists":{"users":["alice"],"groups":[]}"#),
+            "{text}"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        write(&path, text.as_bytes()).unwrap();
+        assert_eq!(read(&path, "s").unwrap().objects, [(key, object)]);
+        assert!(
+            !String::from_utf8(encode(&objects(), "s", UNIX_EPOCH).unwrap())
+                .unwrap()
+                .contains("user_lists")
+        );
+    }
+
     #[test]
     fn a_damaged_or_foreign_file_is_not_used() {
         let folder = tempfile::tempdir().unwrap();

@@ -9,6 +9,7 @@ pub struct Denial {
     /// The refusal.
     pub refusal: Refusal,
     phrase: Option<Box<str>>,
+    details: Option<Box<str>>,
 }
 
 impl Denial {
@@ -16,7 +17,17 @@ impl Denial {
     pub fn with_phrase(refusal: Refusal, phrase: &str) -> Self {
         Self {
             refusal,
-            phrase: Some(ascii(phrase.chars())),
+            phrase: Some(ascii(phrase.chars().take(LONGEST))),
+            details: None,
+        }
+    }
+
+    /// The same, with what a program or an operator should know beyond the phrase, such as the right that is missing.
+    #[must_use]
+    pub fn with_details(self, details: &str) -> Self {
+        Self {
+            details: Some(ascii(details.chars().take(LONGEST))),
+            ..self
         }
     }
 
@@ -24,14 +35,27 @@ impl Denial {
     pub fn phrase(&self) -> &str {
         self.phrase.as_deref().unwrap_or_else(|| self.refusal.phrase())
     }
+
+    /// What there is to know beyond the phrase: one ASCII line.
+    pub fn details(&self) -> Option<&str> {
+        self.details.as_deref()
+    }
 }
 
 /// A refusal with the phrase of its row.
 impl From<Refusal> for Denial {
     fn from(refusal: Refusal) -> Self {
-        Self { refusal, phrase: None }
+        Self {
+            refusal,
+            phrase: None,
+            details: None,
+        }
     }
 }
+
+/// Characters of a phrase, and of details: a status line must fit the buffers of all clients, of which nc's has 1,024
+/// bytes.
+const LONGEST: usize = 400;
 
 #[cfg(test)]
 mod tests {
@@ -43,5 +67,9 @@ mod tests {
         assert_eq!(plain.phrase(), Refusal::NoEndpoint.phrase());
         let own = Denial::with_phrase(Refusal::NoEndpoint, "none for a/b\r\nX: y\u{e9}");
         assert_eq!(own.phrase(), "none for a/b??X: y?");
+        assert_eq!(own.details(), None);
+        assert_eq!(own.with_details("b\nc").details(), Some("b?c"));
+        let long = Denial::with_phrase(Refusal::NoEndpoint, &"x".repeat(10_000));
+        assert_eq!(long.phrase().len(), LONGEST);
     }
 }

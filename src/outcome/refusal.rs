@@ -15,6 +15,30 @@ refusals! {
     ClientNotAllowed =>
         403, "client_not_allowed", Proxy, "http_request_denied", None,
         "the client certificate does not name an allowed client";
+    /// The request names no user, and only users are served.
+    CredentialsRequired =>
+        407, "credentials_required", Proxy, "http_request_denied", None,
+        "credentials are required: a token, or a user and a password";
+    /// The credential proves no user: it is wrong, malformed or expired, or none that is accepted here.
+    CredentialsRefused =>
+        407, "credentials_refused", Proxy, "http_request_denied", None,
+        "the credentials are wrong or have expired";
+    /// The connection is in clear, where a credential can be read by others.
+    CredentialsInClear =>
+        403, "credentials_in_clear", Proxy, "http_request_denied", None,
+        "credentials need TLS: use an https:// proxy";
+    /// What the client has proved to be is no user here, such as two users at once, or one of the cluster's own.
+    IdentityRefused =>
+        403, "identity_refused", Proxy, "http_request_denied", None,
+        "the client's identity is not accepted here";
+    /// The user may not reach the target.
+    NotAuthorized =>
+        403, "not_authorized", Proxy, "http_request_denied", None,
+        "the user may not ssh to the target";
+    /// The source of users or rights does not answer, and has not answered this question lately.
+    AccessUnknown =>
+        503, "access_unknown", Proxy, "destination_unavailable", Some(5),
+        "access cannot be decided at the moment, try again";
     /// The certificate of the connection's handshake has expired or been revoked since, or its authority is gone.
     CertificateLapsed =>
         403, "certificate_lapsed", Proxy, "http_request_denied", None,
@@ -75,6 +99,10 @@ refusals! {
     ClientFull =>
         429, "client_full", Proxy, "connection_limit_reached", Some(30),
         "this client address has reached its tunnel limit, try again later";
+    /// The user has reached its tunnel limit.
+    UserFull =>
+        429, "user_full", Proxy, "connection_limit_reached", Some(30),
+        "this user has reached the tunnel limit, try again later";
     /// The client address has exceeded its connect rate.
     ConnectRate =>
         429, "connect_rate", Proxy, "connection_limit_reached", Some(1),

@@ -34,7 +34,8 @@ pub struct Peer {
     pub version: &'static str,
     /// The identity in its certificate, if it has presented one.
     pub identity: Option<Identity>,
-    /// Its certificates, if HTTP/2 was chosen: they are verified again for each request.
+    /// Its certificates, if HTTP/2 was chosen, where they are verified again for each request, or if they are those of
+    /// users.
     pub certificates: Vec<CertificateDer<'static>>,
 }
 
@@ -171,7 +172,7 @@ pub(super) async fn accept(
     };
     let cause = match timeout_at(deadline, all).await {
         Ok(Ok(())) => match verify_again(&mut session, &serving) {
-            Ok(()) => return Ok(accepted(session)),
+            Ok(()) => return Ok(accepted(session, serving.keeps_certificates)),
             Err(error) => Cause::of_tls(&error),
         },
         Ok(Err(error)) => Cause::of(&error),
@@ -191,7 +192,7 @@ fn verify_again(session: &mut Session, serving: &Serving) -> Result<(), Error> {
     serving.verify(connection.peer_certificates().unwrap_or_default())
 }
 
-fn accepted(mut session: Session) -> Accepted {
+fn accepted(mut session: Session, keeps_certificates: bool) -> Accepted {
     let connection = session.connection();
     let certificates = connection.peer_certificates().unwrap_or_default();
     let http2 = connection.alpn_protocol() == Some(b"h2");
@@ -201,7 +202,11 @@ fn accepted(mut session: Session) -> Accepted {
             _ => "1.3",
         },
         identity: certificates.first().and_then(|certificate| Identity::of(certificate)),
-        certificates: if http2 { certificates.to_vec() } else { Vec::new() },
+        certificates: if http2 || keeps_certificates {
+            certificates.to_vec()
+        } else {
+            Vec::new()
+        },
     };
     Accepted {
         peer: Arc::new(peer),

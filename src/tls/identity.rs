@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -14,20 +16,34 @@ pub struct Identity {
     pub subject: Box<str>,
     /// The subject alternative names: DNS names in lower case, mail addresses, URIs and IP addresses.
     pub alternative_names: Vec<Box<str>>,
+    /// Every organization of the subject.
+    pub organizations: Vec<Box<str>>,
+    /// When the certificate expires.
+    pub expires: Option<SystemTime>,
     common_name: Option<Box<str>>,
+    has_one_common_name: bool,
 }
 
 impl Identity {
     /// The names in a certificate in DER; `None` if it cannot be parsed, which a verified one can.
-    pub(super) fn of(certificate: &[u8]) -> Option<Self> {
+    pub(crate) fn of(certificate: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let subject = certificate.subject();
         let extension = certificate.subject_alternative_name().ok().flatten();
         let names = extension.iter().flat_map(|extension| &extension.value.general_names);
-        let common_name = subject.iter_common_name().next();
+        let mut common_names = subject.iter_common_name();
+        let common_name = common_names.next();
+        let organizations = subject.iter_organization();
+        let expires = u64::try_from(certificate.validity().not_after.timestamp()).ok();
         Some(Self {
             subject: names::distinguished(subject).into(),
             alternative_names: names.filter_map(text).collect(),
+            organizations: organizations
+                .filter_map(|name| name.as_str().ok())
+                .map(Into::into)
+                .collect(),
+            expires: expires.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)),
+            has_one_common_name: common_names.next().is_none(),
             common_name: common_name.and_then(|name| name.as_str().ok()).map(Into::into),
         })
     }
@@ -35,6 +51,14 @@ impl Identity {
     /// The alternative names as one text for logs: separated by commas, and escaped as the subject.
     pub fn listed_names(&self) -> String {
         names::list(self.alternative_names.iter().map(|name| &**name))
+    }
+
+    /// The name of the user whose certificate it is: the common name, unless there is another one. Programs differ in
+    /// which of two they take.
+    pub fn user_name(&self) -> Option<&str> {
+        self.common_name
+            .as_deref()
+            .filter(|name| self.has_one_common_name && !name.is_empty())
     }
 
     /// Whether the name is one of its alternative names, or the common name if it has no alternative names.

@@ -1,19 +1,17 @@
 //! A tunnel whose client has its 200: it relays until something ends it, and says what did.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::thread;
 
 use super::pending::Pending;
 use super::record::TunnelRecord;
-use super::{Reached, Shared};
+use super::{Holdings, Reached, Shared};
 use crate::allowlist::Target;
 use crate::cold::cold;
 use crate::direction::Direction;
 use crate::drain::Open;
-use crate::limits::clients::Client;
-use crate::limits::slots::Slot;
 use crate::net::transport::Transport;
 use crate::outcome::{Close, Reason, Side};
 use crate::relay::{self, Bounds, Early, Ends, Engine, Terms, Transports, relay};
@@ -26,8 +24,7 @@ use crate::ssh::identification;
 pub(super) struct Tunnel<'a, D: Transport> {
     ends: Transports<D>,
     target: Arc<Target>,
-    client: Arc<Client>,
-    _slots: Box<[Slot; 3]>,
+    holdings: Box<Holdings>,
     record: TunnelRecord<'a>,
     _open: Open,
 }
@@ -47,14 +44,13 @@ impl<'a, D: Transport> Tunnel<'a, D> {
     pub(super) fn new(pending: Pending<'a>, reached: Reached, downstream: D, early: Vec<u8>) -> Self {
         let Reached {
             target,
-            slots,
+            holdings,
             upstream,
         } = reached;
         Self {
             record: pending.record.established(&target),
             target,
-            client: pending.origin.client,
-            _slots: slots,
+            holdings,
             _open: pending.shared.drain.opened(),
             ends: Transports {
                 downstream,
@@ -77,13 +73,14 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         let Self {
             ends,
             target,
-            client,
+            holdings,
             record,
             ..
         } = self;
         let bounds = |direction| Bounds {
             tunnel: target.limit(direction),
-            shared: [target.shared(), &client.budgets, &shared.total].map(|budgets| Some(budgets.of(direction))),
+            shared: [target.shared(), holdings.account.budgets(), &shared.total]
+                .map(|budgets| Some(budgets.of(direction))),
         };
         let options = relay::Options {
             idle: target.idle(shared.relay.idle),
@@ -97,7 +94,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             engine: Engine::Adaptive,
             options: &options,
         };
-        let mut ending = pin!(ending(target, record, shared));
+        let mut ending = pin!(ending(target, holdings, record, shared));
         if target.ssh_only() {
             let identified = cold(identify(ends, record, shared, ending.as_mut())).await;
             if let Err(close) = identified {
@@ -127,13 +124,20 @@ async fn identify<D: Transport>(
     exchanged
 }
 
-/// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, or
-/// in a drain.
-async fn ending(target: &Target, record: &TunnelRecord<'_>, shared: &Shared) -> Close {
+/// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, when the
+/// right of its user ends, or in a drain.
+async fn ending(target: &Target, holdings: &Holdings, record: &TunnelRecord<'_>, shared: &Shared) -> Close {
     let last_moved = || record.meter.last_moved();
+    let taken_back = async {
+        match &holdings.grant {
+            Some(grant) => cold(grant.ended()).await,
+            None => pending().await,
+        }
+    };
     let reason = tokio::select! {
         () = target.outlived() => Reason::Lifetime,
         () = target.revoked() => Reason::Revoked,
+        reason = taken_back => reason,
         () = shared.drain.closes(record.id().number, last_moved) => Reason::Drained,
     };
     Close {

@@ -13,14 +13,16 @@ use tokio::time::Instant;
 pub use self::access_log::AccessLog;
 pub use self::line::ACCESS;
 use self::line::Line;
+use crate::access::User;
 use crate::allowlist::Target;
 use crate::authority::Authority;
 use crate::direction::Direction;
 use crate::metrics::{Metrics, TargetSeries};
 use crate::net::dial::Upstream;
-use crate::outcome::{Close, Outcome, Reason, Refusal, Side};
+use crate::outcome::{Close, Denial, Outcome, Reason, Refusal, Side};
 use crate::relay::meter::Meter;
 use crate::ssh::identification::Software;
+use crate::text::excerpt;
 use crate::tls::{self, Identity, Peer, Tls};
 
 mod access_log;
@@ -114,6 +116,9 @@ pub struct Record<'a> {
     /// The client's and the target's. Boxed: it would make every pending request larger.
     software: Box<[OnceLock<Software>; 2]>,
     tls: Option<Arc<Peer>>,
+    user: Option<Arc<User>>,
+    /// Why the user may reach the target, or why not.
+    authorization: Option<Box<str>>,
     http: &'static str,
     established: Option<Instant>,
     sent: u64,
@@ -153,6 +158,8 @@ impl<'a> Record<'a> {
             dial_ms: 0.0,
             software: Box::default(),
             tls: None,
+            user: None,
+            authorization: None,
             http: "",
             established: None,
             sent: 0,
@@ -182,6 +189,34 @@ impl<'a> Record<'a> {
     pub fn set_tls(&mut self, accepted: &tls::Accepted) {
         self.telemetry.metrics.tls_accepted(accepted);
         self.tls = Some(Arc::clone(&accepted.peer));
+    }
+
+    /// The peer of the connection.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The TLS session.
+    pub fn tls_peer(&self) -> Option<&Arc<Peer>> {
+        self.tls.as_ref()
+    }
+
+    /// The user of the request.
+    pub fn set_user(&mut self, user: Arc<User>) {
+        self.user = Some(user);
+    }
+
+    /// Why the user may reach the target.
+    pub fn set_reason(&mut self, reason: &str) {
+        self.authorization = Some(excerpt(reason, LONGEST_REASON).into());
+    }
+
+    /// Why the request would be refused, whether it is or not.
+    pub fn set_authorization(&mut self, denial: &Denial) {
+        self.set_reason(&match denial.details() {
+            Some(details) => format!("{}: {details}", denial.phrase()),
+            None => denial.phrase().to_owned(),
+        });
     }
 
     /// The identity of the client's certificate.
@@ -274,6 +309,8 @@ impl<'a> Record<'a> {
             addresses: Some([self.client.ip(), self.peer.ip()]),
             client_port: self.client.port(),
             tls: self.tls.as_deref(),
+            user: self.user.as_deref(),
+            authorization: self.authorization.as_deref().unwrap_or_default(),
             http: self.http,
             authority: self.authority.as_ref(),
             software: [client_software.get(), target_software.get()],
@@ -337,6 +374,9 @@ impl Drop for TunnelRecord<'_> {
         self.series.tunnels_active.dec();
     }
 }
+
+/// Characters of the log field `authorization.reason`: the API server's names the binding and the role.
+const LONGEST_REASON: usize = 512;
 
 /// Milliseconds, to the microsecond.
 #[expect(

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::record::{AccessLog, Ids, Telemetry};
+use crate::access::Access;
 use crate::allowlist::Allowlist;
 use crate::connect;
 use crate::drain::Drain;
@@ -10,6 +11,7 @@ use crate::limits::budget::Budgets;
 use crate::limits::clients::Clients;
 use crate::limits::slots::Slots;
 use crate::limits::unfinished::Unfinished;
+use crate::limits::users::Users;
 use crate::metrics::Metrics;
 use crate::net::dial;
 use crate::relay::{self, Resources};
@@ -19,6 +21,8 @@ use crate::tls::Tls;
 /// What all tunnels of a process share.
 #[derive(Debug)]
 pub struct Shared {
+    /// Who may go where.
+    pub access: Arc<Access>,
     /// The targets, by name.
     pub allowlist: Arc<Allowlist>,
     /// The process's metrics.
@@ -31,6 +35,8 @@ pub struct Shared {
     pub resources: Resources,
     /// The clients that have connections, and the limits of each.
     pub clients: Clients,
+    /// The users that have tunnels, and the limits of each.
+    pub users: Users,
     /// The connections whose request is not complete.
     pub unfinished: Unfinished,
     /// A slot for each tunnel.

@@ -40,18 +40,19 @@ const LAYERS: [(&str, &[&str]); 6] = [
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 25] = [
+const OWNERS: [(&str, &[&str]); 26] = [
     ("anyhow", &["main"]),
-    ("arc_swap", &["allowlist"]),
+    ("arc_swap", &["access", "allowlist"]),
     ("clap", &["main", "proxy_argument"]),
     ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),
     ("h2", &["client", "connect"]),
-    ("http_body_util", &["app", "kubernetes"]),
+    ("http_body_util", &["access", "app", "kubernetes"]),
     ("httparse", &["client", "connect"]),
     ("humantime", &["kubernetes", "main", "values"]),
-    ("hyper", &["app", "kubernetes"]),
-    ("hyper_util", &["app"]),
+    ("hyper", &["access", "app", "kubernetes"]),
+    ("hyper_util", &["access", "app"]),
+    ("jsonwebtoken", &["access"]),
     ("k8s_openapi", &["kubernetes"]),
     ("kube", &["kubernetes"]),
     ("prometheus", &["metrics"]),
@@ -59,16 +60,16 @@ const OWNERS: [(&str, &[&str]); 25] = [
         "rustix",
         &["client", "file", "kubernetes", "limits", "metrics", "net", "relay"],
     ),
-    ("rustls", &["client", "tls"]),
-    ("rustls_native_certs", &["client"]),
-    ("serde_json", &["app", "config", "kubernetes"]),
+    ("rustls", &["access", "client", "tls"]),
+    ("rustls_native_certs", &["access", "client"]),
+    ("serde_json", &["access", "app", "config", "kubernetes"]),
     ("socket2", &["client", "net"]),
     ("strsim", &["config"]),
-    ("tokio_rustls", &["client"]),
+    ("tokio_rustls", &["access", "client"]),
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
     ("x509_parser", &["tls"]),
-    ("zeroize", &["credential", "secret"]),
+    ("zeroize", &["credential", "kubernetes", "secret"]),
 ];
 
 #[test]

@@ -11,10 +11,16 @@ mod config;
 mod head;
 #[path = "../fuzz/properties/identification.rs"]
 mod identification;
+#[path = "../fuzz/properties/key_set.rs"]
+mod key_set;
 #[path = "../fuzz/properties/naive.rs"]
 mod naive;
 #[path = "../fuzz/properties/proxy_header.rs"]
 mod proxy_header;
+#[path = "../fuzz/properties/token.rs"]
+mod token;
+#[path = "../fuzz/properties/users.rs"]
+mod users;
 
 fn replay(name: &str, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name);
@@ -51,4 +57,19 @@ fn identifications() {
 #[test]
 fn configurations() {
     replay("config", config::check);
+}
+
+#[test]
+fn tokens() {
+    replay("token", token::check);
+}
+
+#[test]
+fn files_of_users() {
+    replay("users", users::check);
+}
+
+#[test]
+fn key_sets() {
+    replay("key_set", key_set::check);
 }

@@ -10,6 +10,7 @@
 #![expect(clippy::large_futures, reason = "scripts live as long as their test")]
 
 mod access;
+mod access_control;
 mod admin;
 mod budgets;
 mod bursts;

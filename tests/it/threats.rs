@@ -18,12 +18,14 @@ use crate::harness::{CONFIRMATION, DEADLINE, allow, eventually, request};
 use http::Request;
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
+use switchboard::access::Access;
 use switchboard::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
 use switchboard::drain::Conductor;
 use switchboard::limits::budget::Budgets;
 use switchboard::limits::clients::Clients;
 use switchboard::limits::slots::Slots;
 use switchboard::limits::unfinished::Unfinished;
+use switchboard::limits::users::Users;
 use switchboard::limits::{Limits, TargetCaps, TargetLimits};
 use switchboard::metrics::Metrics;
 use switchboard::relay::Resources;
@@ -105,6 +107,7 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
         name: format!("{name}.test").into(),
         ports: [22, 22],
         allowed_clients: None,
+        user_lists: None,
         endpoints: Endpoints::from(vec![address]),
         limits: TargetLimits {
             caps: TargetCaps {
@@ -125,13 +128,16 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
     writer.replace(targets, true);
     let (conductor, drain) = Conductor::new();
     let burst = limits.tunnel.burst;
+    let metrics = Metrics::new().unwrap();
     let shared = Shared {
+        access: Access::open(&metrics),
         allowlist,
-        metrics: Metrics::new().unwrap(),
+        metrics,
         access_log: AccessLog::default(),
         drain,
         resources: Resources::new(4),
         clients: Clients::new(limits.client, burst, limits.caps.client),
+        users: Users::new(limits.user, burst, limits.caps.user),
         unfinished: Unfinished::new(NonZeroU32::new(8)),
         // The one that runs, and the one that panics.
         tunnels: Arc::new(Slots::new(NonZeroU32::new(2))),

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use super::{kubernetes, limits};
-use crate::allowlist::StaticTarget;
+use crate::allowlist::{StaticTarget, UserLists};
 use crate::authority::Authority;
-use crate::config::form::{self, BOOLEAN, CLIENT_NAME, Form, Schema};
+use crate::config::form::{self, BOOLEAN, CLIENT_NAME, Form, Schema, USER_NAME};
 use crate::config::section::{Field, Section};
 use crate::kubernetes::Options;
 use crate::limits::TunnelOverrides;
@@ -60,6 +60,7 @@ fn static_target(
     let allowed_clients = section
         .field("allowed_clients")
         .map(|field| allowed_clients(&field, knows_clients));
+    let user_lists = user_lists(section);
     Some(StaticTarget {
         name: name?,
         addresses: addresses?,
@@ -69,6 +70,7 @@ fn static_target(
         },
         send_proxy_header: send_proxy_header.flatten(),
         allowed_clients,
+        user_lists,
     })
 }
 
@@ -81,6 +83,24 @@ fn allowed_clients(field: &Field<'_>, knows_clients: bool) -> Box<[Box<str>]> {
         field.fault("at least one name is needed; without the key every client is allowed");
     }
     items.iter().filter_map(|item| item.parse(&CLIENT_NAME)).collect()
+}
+
+/// The users and groups that may reach the target, if one of the keys is there.
+fn user_lists(section: &mut Section<'_>) -> Option<UserLists> {
+    let users = section.field("allowed_users").map(|field| names(&field));
+    let groups = section.field("allowed_groups").map(|field| names(&field));
+    (users.is_some() || groups.is_some()).then(|| UserLists {
+        users: users.unwrap_or_default(),
+        groups: groups.unwrap_or_default(),
+    })
+}
+
+fn names(field: &Field<'_>) -> Box<[Box<str>]> {
+    let items = field.items();
+    if field.is_list() && items.is_empty() {
+        field.fault("at least one name is needed; without both keys the API server is asked");
+    }
+    items.iter().filter_map(|item| item.parse(&USER_NAME)).collect()
 }
 
 const TARGET_NAME: Form<Authority, String> = Form {

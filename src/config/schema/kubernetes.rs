@@ -36,6 +36,7 @@ pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Opt
             .unwrap_or(default.keeps_removed),
         snapshot_file: file(section, "snapshot_file", judge(files::snapshot_fault)),
         knows_clients,
+        knows_users: default.knows_users,
     };
     enabled.then_some(options)
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use crate::config::form::{BOOLEAN, COUNT, Form, RATE, SIZE, Schema, TIMEOUT_OR_UNLIMITED};
 use crate::config::section::Section;
 use crate::limits::{
-    Caps, Ceiling, ClientCaps, Limits, SharedLimits, TargetCaps, TotalCaps, TunnelLimits, TunnelOverrides,
+    Caps, Ceiling, ClientCaps, Limits, SharedLimits, TargetCaps, TotalCaps, TunnelLimits, TunnelOverrides, UserCaps,
 };
 use crate::values::{count, unless};
 
@@ -14,22 +14,25 @@ pub(super) fn read(section: &mut Section<'_>) -> Limits {
     let tunnel = section.field("tunnel").and_then(|field| field.section(tunnel));
     let target = section.field("target").and_then(|field| field.section(target));
     let client = section.field("client").and_then(|field| field.section(client));
+    let user = section.field("user").and_then(|field| field.section(user));
     let total = section.field("total").and_then(|field| field.section(total));
     let ceiling = section.field("ceiling").and_then(|field| field.section(ceiling));
     let (target, of_target) = target.unwrap_or_default();
     let (client, of_client) = client.unwrap_or_default();
+    let (user, of_user) = user.unwrap_or_default();
     let (total, of_all) = total.unwrap_or_default();
     Limits {
         tunnel: TunnelLimits::default().overridden(&tunnel.unwrap_or_default()),
         target,
         client,
+        user,
         total,
         ceiling: ceiling.unwrap_or_default(),
         caps: Caps {
             total: of_all,
             client: of_client,
+            user: of_user,
             target: of_target,
-            ..Caps::default()
         },
         ..Limits::default()
     }
@@ -72,6 +75,16 @@ fn client(section: &mut Section<'_>) -> (SharedLimits, ClientCaps) {
         connects_burst: section
             .value("connects_burst", &COUNT)
             .unwrap_or(default.connects_burst),
+    };
+    (shared(section), caps)
+}
+
+fn user(section: &mut Section<'_>) -> (SharedLimits, UserCaps) {
+    let default = UserCaps::default();
+    let caps = UserCaps {
+        tunnels: section
+            .value("max_tunnels", &COUNT_OR_UNLIMITED)
+            .unwrap_or(default.tunnels),
     };
     (shared(section), caps)
 }

@@ -2,6 +2,9 @@
 
 use super::*;
 
+mod listen;
+mod targets;
+
 /// The faults, each with its line. The columns have tests of their own.
 fn faults(text: &str) -> String {
     let report = Config::parse(text).unwrap_err();
@@ -58,7 +61,7 @@ fn unknown_and_duplicate_keys_are_faults() {
         ),
         (
             "tsl: {}\n",
-            "line 1: tsl: unknown key; did you mean `tls`? Known here: tls, listen, admin, allowlist, limits, ssh_only, \
+            "line 1: tsl: unknown key; did you mean `tls`? Known here: tls, listen, admin, access, allowlist, limits, ssh_only, \
              timeouts, drain",
         ),
         (
@@ -67,7 +70,7 @@ fn unknown_and_duplicate_keys_are_faults() {
         ),
         (
             "\n\"\\e[1m\": 1",
-            "line 2: \\u{1b}[1m: unknown key; known here: tls, listen, admin, allowlist, limits, ssh_only, timeouts, drain",
+            "line 2: \\u{1b}[1m: unknown key; known here: tls, listen, admin, access, allowlist, limits, ssh_only, timeouts, drain",
         ),
         (
             "drain:\n  delay: 1s\n  delay: 1s\n",
@@ -78,187 +81,6 @@ fn unknown_and_duplicate_keys_are_faults() {
             "line 2: admin: duplicate key; it is on line 1 too",
         ),
     ]);
-}
-
-#[test]
-fn the_settings_of_a_cluster_are_checked_even_if_it_is_disabled() {
-    for (setting, reason) in [
-        (
-            "enabled: yes",
-            "enabled: expected `true` or `false` (found `yes`); did you mean `true`?",
-        ),
-        (
-            "namespaces: [Team]",
-            "namespaces[0]: expected the name of a Namespace: lower case letters, digits and `-` (found `Team`)",
-        ),
-        ("namespaces: team", "namespaces: expected a list (found a single value)"),
-        (
-            "selector: ''",
-            "selector: expected a label selector such as `switchboard.dev/expose=true` (found ``)",
-        ),
-        (
-            "selector: 'a in (b'",
-            "selector: not a label selector: expected `,` or `)` at its end (found `a in (b`)",
-        ),
-        (
-            "namespace_selector: '!!'",
-            "namespace_selector: not a label selector: expected the name of a label in place of `!` (found `!!`)",
-        ),
-        (
-            "annotation_prefix: switchboard.dev",
-            "annotation_prefix: expected a DNS name with a slash, such as `switchboard.dev/` (found `switchboard.dev`)",
-        ),
-        (
-            "public_suffixes: ['*.example.com']",
-            "public_suffixes[0]: expected a DNS name such as `ssh.example.com` (found `*.example.com`)",
-        ),
-        ("alias_port: 0", "alias_port: expected a port: 1 to 65535 (found `0`)"),
-        (
-            "allowed_cidrs: [10.0.0.1]",
-            "allowed_cidrs[0]: expected a network such as `10.0.0.0/8` or `fd00::/8` (found `10.0.0.1`)",
-        ),
-        ("wait_for_ready: 2h", "wait_for_ready: must be at most 1h (found `2h`)"),
-        (
-            "on_removal: drop",
-            "on_removal: expected `close` or `keep` (found `drop`)",
-        ),
-    ] {
-        let text = format!("allowlist: {{kubernetes: {{{setting}}}}}");
-        assert_eq!(faults(&text), format!("line 1: allowlist.kubernetes.{reason}"));
-    }
-    let off = Config::parse("allowlist: {kubernetes: {enabled: false, alias_port: 23}}").unwrap();
-    assert_eq!(off.kubernetes, None);
-    let on = Config::parse("allowlist: {kubernetes: {enabled: true}}").unwrap();
-    assert_eq!(on.kubernetes, Some(kubernetes::Options::default()));
-}
-
-#[test]
-fn a_port_at_any_ipv6_address_takes_ipv4_too() {
-    assert_faults(&[
-        (
-            "listen:\n  - 1.1.1.1:1\n  - \"[::]:1\"\n",
-            "line 3: listen[1]: [::]:1 (`[::]` takes IPv4, too) is taken by 1.1.1.1:1 on line 2",
-        ),
-        (
-            "listen:\n  - \"[::]:1\"\n  - 1.1.1.1:1\n",
-            "line 3: listen[1]: 1.1.1.1:1 (`[::]` takes IPv4, too) is taken by [::]:1 on line 2",
-        ),
-        (
-            "listen:\n  - 1.1.1.1:1\n  - \"[::ffff:1.1.1.1]:1\"\n",
-            "line 3: listen[1]: [::ffff:1.1.1.1]:1 is taken by 1.1.1.1:1 on line 2",
-        ),
-        (
-            "listen: \"[::]:1\"\nadmin: 127.0.0.1:1",
-            "line 2: admin: 127.0.0.1:1 (`[::]` takes IPv4, too) is taken by [::]:1 of `listen`",
-        ),
-        (
-            "listen: 0.0.0.0:1\nadmin: \"[::]:1\"",
-            "line 2: admin: [::]:1 (`[::]` takes IPv4, too) is taken by 0.0.0.0:1 of `listen`",
-        ),
-    ]);
-}
-
-#[test]
-fn addresses_to_listen_on_are_checked() {
-    assert_faults(&[
-        ("listen: []", "line 1: listen: at least one address is needed"),
-        (
-            "listen:\n  -\n",
-            "line 2: listen[0]: expected a single value (found nothing)",
-        ),
-        ("listen: {}", "line 1: listen: `address` is missing"),
-        (
-            "listen: {zzz: off}",
-            "line 1: listen: `address` is missing\n\
-             line 1: listen.zzz: unknown key; known here: address, tls, proxy_protocol, trusted_proxies, reuse_port",
-        ),
-        (
-            "listen: [localhost:8080]",
-            "line 1: listen[0]: expected IP:port such as `0.0.0.0:8080` or `[::]:8080` (found `localhost:8080`)",
-        ),
-        (
-            "listen: 8080",
-            "line 1: listen: expected IP:port such as `0.0.0.0:8080` or `[::]:8080` (found `8080`)",
-        ),
-        (
-            "listen:\n  - 1.1.1.1:1\n  - {address: 1.1.1.1:1}\n",
-            "line 3: listen[1].address: 1.1.1.1:1 is on line 2 too",
-        ),
-        (
-            "listen: 0.0.0.0:9090",
-            "line 1: listen: `listen` and `admin` are both 0.0.0.0:9090",
-        ),
-        (
-            "\nadmin: 0.0.0.0:8080",
-            "line 2: admin: `listen` and `admin` are both 0.0.0.0:8080",
-        ),
-        (
-            "\nadmin: 127.0.0.1:8080",
-            "line 2: admin: 127.0.0.1:8080 is taken by 0.0.0.0:8080 of `listen`",
-        ),
-        (
-            "listen: {address: \"[::1]:1\", reuse_port: true}\nadmin: \"[::]:1\"",
-            "line 2: admin: [::]:1 is taken by [::1]:1 of `listen`",
-        ),
-        (
-            "listen:\n  - 1.1.1.1:1\n  - {address: 0.0.0.0:1, reuse_port: true}\n",
-            "line 3: listen[1].address: 0.0.0.0:1 is taken by 1.1.1.1:1 on line 2",
-        ),
-    ]);
-    for sound in [
-        "listen: [1.1.1.1:1, 1.1.1.2:1, 0.0.0.0:2, 0.0.0.0:0, 127.0.0.1:0]\nadmin: 0.0.0.0:3",
-        // The second leaves IPv4 to the first.
-        "listen: [0.0.0.0:1, \"[::]:1\"]",
-        "listen: [\"[::1]:1\", 0.0.0.0:1]",
-        "listen: [{address: \"[::]:1\", reuse_port: true}, {address: 127.0.0.1:1, reuse_port: true}]",
-        "listen: [{address: 0.0.0.0:1, reuse_port: true}, {address: 127.0.0.1:1, reuse_port: true}]",
-    ] {
-        Config::parse(sound).unwrap();
-    }
-}
-
-#[test]
-fn proxy_protocol_and_trusted_proxies_need_each_other() {
-    for (settings, reason) in [
-        (
-            "proxy_protocol: required",
-            "proxy_protocol: needs `trusted_proxies`: without it any client could claim any address",
-        ),
-        (
-            "proxy_protocol: required, trusted_proxies: []",
-            "proxy_protocol: needs `trusted_proxies`: without it any client could claim any address",
-        ),
-        (
-            "trusted_proxies: [10.0.0.0/8]",
-            "trusted_proxies: has no effect without `proxy_protocol: required`",
-        ),
-        (
-            "proxy_protocol: off, trusted_proxies: [10.0.0.0/8]",
-            "trusted_proxies: has no effect without `proxy_protocol: required`",
-        ),
-        (
-            "proxy_protocol: optional, trusted_proxies: [10.0.0.0/8]",
-            "proxy_protocol: must be `off` or `required`: where the header is optional, a client can forge it \
-             (found `optional`)",
-        ),
-        (
-            "proxy_protocol: v1",
-            "proxy_protocol: expected `off` or `required` (found `v1`)",
-        ),
-        (
-            "proxy_protocol: required, trusted_proxies: [10.0.0.1]",
-            "trusted_proxies[0]: expected a network such as `10.0.0.0/8` or `fd00::/8` (found `10.0.0.1`)",
-        ),
-        (
-            "proxy_protocol: required, trusted_proxies: 10.0.0.0/8",
-            "trusted_proxies: expected a list (found a single value)",
-        ),
-    ] {
-        let text = format!("listen: {{address: 1.1.1.1:1, {settings}}}");
-        assert_eq!(faults(&text), format!("line 1: listen.{reason}"));
-    }
-    let off = Config::parse("listen: {address: 1.1.1.1:1, proxy_protocol: off, trusted_proxies: []}").unwrap();
-    assert_eq!(off.listen, ["1.1.1.1:1".parse::<SocketAddr>().unwrap().into()]);
 }
 
 #[test]
@@ -343,82 +165,9 @@ fn tunnel_limits_are_checked() {
         ),
         (
             "limits: {roof: {download: unlimited}}",
-            "line 1: limits.roof: unknown key; known here: tunnel, target, client, total, ceiling",
+            "line 1: limits.roof: unknown key; known here: tunnel, target, client, user, total, ceiling",
         ),
     ]);
-}
-
-#[test]
-fn allowed_clients_without_client_certificates_are_a_fault_beside_all_others() {
-    let named = "allowlist:\n  static:\n    - name: a:1\n      addresses: [1.1.1.1:1]\n      allowed_clients: [x]\n    \
-                 - name: b:1\n      addresses: [b]\n      allowed_clients: []\n";
-    let no_client = "no client has a certificate: `allowed_clients` needs `tls.client_auth` and a port with `tls`";
-    assert_eq!(
-        faults(named),
-        format!(
-            "line 5: allowlist.static[0].allowed_clients: {no_client}\n\
-             line 7: allowlist.static[1].addresses[0]: names are not resolved: give IP:port (found `b`)\n\
-             line 8: allowlist.static[1].allowed_clients: {no_client}\n\
-             line 8: allowlist.static[1].allowed_clients: at least one name is needed; without the key every \
-             client is allowed"
-        )
-    );
-    // With a fault in `tls` it is not known whether clients have certificates.
-    let unsure = format!("tls: {{client_auth: maybe}}\n{named}");
-    assert!(!faults(&unsure).contains(no_client));
-}
-
-#[test]
-fn each_fault_of_a_static_target_is_reported() {
-    for (target, expected) in [
-        ("addresses: [1.1.1.1:1]", ": `name` is missing"),
-        ("name: a:1", ": `addresses` is missing"),
-        ("name: a:1, addresses: []", ".addresses: at least one address is needed"),
-        (
-            "name: a:1, addresses: 1.1.1.1:1",
-            ".addresses: expected a list (found a single value)",
-        ),
-        (
-            "name: a:1, addresses: [1.1.1.1:1, b:1]",
-            ".addresses[1]: names are not resolved: give IP:port (found `b:1`)",
-        ),
-        (
-            "name: a:1, addresses: [1.1.1.1:0]",
-            ".addresses[0]: port 0 cannot be dialled (found `1.1.1.1:0`)",
-        ),
-        (
-            "name: a, addresses: [1.1.1.1:1]",
-            ".name: expected the host:port that clients ask for: the request target has no port (found `a`)",
-        ),
-        (
-            "name: a:1, addresses: [1.1.1.1:1], limits: {upload: 1MiB}",
-            ".limits.upload: expected `unlimited` or a number with a unit such as `50MiB/s` or `80Mbit/s` \
-             (found `1MiB`); did you mean `1MiB/s`?",
-        ),
-        (
-            "name: a:1, addresses: [1.1.1.1:1], rate: 1",
-            ".rate: unknown key; known here: name, addresses, limits, ssh_only, send_proxy_protocol, allowed_clients",
-        ),
-        (
-            "name: a:1, addresses: [1.1.1.1:1], send_proxy_protocol: yes",
-            ".send_proxy_protocol: expected `v1` or `v2`, or `off` (found `yes`)",
-        ),
-    ] {
-        let text = format!("allowlist:\n  static:\n    - {{{target}}}\n");
-        assert_eq!(
-            faults(&text),
-            format!("line 3: allowlist.static[0]{expected}"),
-            "{target}"
-        );
-    }
-    let twice = "allowlist:\n  static:\n    - {name: a:1, addresses: [1.1.1.1:1]}\n    \
-                 - {name: A.:1, addresses: [1.1.1.1:1]}\n";
-    assert_eq!(faults(twice), "line 4: allowlist.static[1].name: a:1 is on line 3 too");
-    let on_one_line = "allowlist: {static: [{name: a:1, addresses: [1.1.1.1:1]}, {name: a:1, addresses: [1.1.1.1:1]}]}";
-    assert_eq!(
-        faults(on_one_line),
-        "line 1: allowlist.static[1].name: a:1 is on line 1 too"
-    );
 }
 
 #[test]

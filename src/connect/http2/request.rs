@@ -10,7 +10,7 @@ use super::outgoing::Outgoing;
 use super::payload::Payload;
 use super::stream::{Stream, stream_error};
 use crate::authority::Authority;
-use crate::connect::{Exchange, refusal_of};
+use crate::connect::{Asked, Credentials, Exchange, challenges, credential, proxy_status, refusal_of};
 use crate::outcome::{Denial, Malformed, Refusal};
 
 /// A request that has not been answered.
@@ -41,13 +41,13 @@ impl Exchange for Request {
 
     /// h2 has checked the rest: `:scheme`, `:path` or `:protocol` on a CONNECT and connection fields are stream errors,
     /// field names in upper case an error of the connection.
-    async fn read_head(&mut self) -> Result<Authority, Refusal> {
+    async fn read_head(&mut self, credentials: Credentials) -> Result<Asked, Refusal> {
         if self.head.method != Method::CONNECT {
             return Err(Refusal::MethodNotAllowed);
         }
         let authority = self.head.uri.authority().ok_or(Malformed::NoAuthority);
         let target = authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target));
-        let target = target.map_err(Refusal::Malformed)?;
+        let target: Authority = target.map_err(Refusal::Malformed)?;
         if self.head.headers.len() > MOST_FIELDS {
             return Err(Refusal::HeadTooLarge);
         }
@@ -55,7 +55,17 @@ impl Exchange for Request {
         if lengths.iter().any(|length| length != "0") {
             return Err(Refusal::Malformed(Malformed::Content));
         }
-        Ok(target)
+        let credential = match credentials {
+            Credentials::Ignored => None,
+            Credentials::Read => {
+                let values = self.head.headers.get_all(header::PROXY_AUTHORIZATION);
+                credential(values.iter().map(HeaderValue::as_bytes))
+            }
+        };
+        Ok(Asked {
+            authority: target,
+            credential,
+        })
     }
 
     /// Completes at a reset only. END_STREAM is a half-close: unlike a FIN, no close(2) can be behind it.
@@ -97,13 +107,15 @@ fn answer(denial: &Denial) -> Response<()> {
     let fields = answer.headers_mut();
     fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     fields.insert(header::CONTENT_LENGTH, HeaderValue::from(body(denial).len()));
-    let details = format!(
-        "switchboard; error={}; details=\"{}\"",
-        refusal.proxy_status(),
-        denial.phrase().replace('\\', "").replace('"', "'")
-    );
-    if let Ok(details) = HeaderValue::from_str(&details) {
-        fields.insert("proxy-status", details);
+    let details = match denial.details() {
+        Some(details) => format!("{}: {details}", denial.phrase()),
+        None => denial.phrase().to_owned(),
+    };
+    if let Ok(status) = HeaderValue::from_str(&proxy_status(refusal, Some(&details))) {
+        fields.insert("proxy-status", status);
+    }
+    for challenge in challenges(refusal).into_iter().flatten() {
+        fields.append(header::PROXY_AUTHENTICATE, HeaderValue::from_static(challenge));
     }
     if refusal == Refusal::MethodNotAllowed {
         fields.insert(header::ALLOW, HeaderValue::from_static("CONNECT"));

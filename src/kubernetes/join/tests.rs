@@ -18,6 +18,7 @@ fn rules() -> Rules {
         limits: Limits::default(),
         selects_namespaces: false,
         knows_clients: false,
+        knows_users: false,
     }
 }
 
@@ -167,6 +168,33 @@ fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_o
         });
         assert_eq!(is_remarked(&join.settle()), again);
     }
+}
+
+#[test]
+fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
+    let mut join = Join::new(rules());
+    let lists = crate::allowlist::UserLists {
+        users: [Box::from("alice")].into(),
+        ..Default::default()
+    };
+    let mut service = service(22);
+    service.annotations.user_lists = Some(Box::new(lists.clone()));
+    put_service(&mut join, "n", "a", service.clone());
+    let is_remarked = |settled: &Settled| {
+        let is_fault =
+            |remark: &Remark| matches!(remark, Remark::Annotation(_, fault) if *fault.key == *"allowed-users");
+        settled.remarks.iter().any(is_fault)
+    };
+    let settled = join.settle();
+    assert!(is_remarked(&settled), "{:?}", settled.remarks);
+    assert_eq!(set(&settled).user_lists, Some(lists));
+    for (knows_users, again) in [(true, false), (false, true)] {
+        join.configure(Rules { knows_users, ..rules() });
+        assert_eq!(is_remarked(&join.settle()), again);
+    }
+    service.annotations.user_lists = None;
+    put_service(&mut join, "n", "a", service);
+    assert_eq!(set(&join.settle()).user_lists, None);
 }
 
 #[test]

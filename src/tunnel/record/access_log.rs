@@ -143,6 +143,10 @@ fn lines_a_second(refusal: Refusal) -> u32 {
         | Refusal::UntrustedProxy
         | Refusal::BadProxyHeader
         | Refusal::NoRequest
+        | Refusal::CredentialsRequired
+        | Refusal::CredentialsRefused
+        | Refusal::CredentialsInClear
+        | Refusal::IdentityRefused
         | Refusal::Flood => 1,
         Refusal::NotAllowed
         | Refusal::ClientNotAllowed
@@ -155,6 +159,9 @@ fn lines_a_second(refusal: Refusal) -> u32 {
         | Refusal::TargetClosed
         | Refusal::TargetBusy
         | Refusal::ClientFull
+        | Refusal::UserFull
+        | Refusal::NotAuthorized
+        | Refusal::AccessUnknown
         | Refusal::ProxyFull
         | Refusal::AllowlistUnknown
         | Refusal::Draining

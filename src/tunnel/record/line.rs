@@ -6,10 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use tracing::{Level, event};
 
 use super::Id;
+use crate::access::User;
 use crate::allowlist::Target;
 use crate::authority::Authority;
 use crate::outcome::{Outcome, Refusal};
 use crate::ssh::identification::Software;
+use crate::text::excerpt;
 use crate::tls::{Identity, Peer};
 
 /// The line of a connection or request, or of several that were refused.
@@ -20,6 +22,8 @@ pub(super) struct Line<'a> {
     /// 0 in a line of several.
     pub(super) client_port: u16,
     pub(super) tls: Option<&'a Peer>,
+    pub(super) user: Option<&'a User>,
+    pub(super) authorization: &'a str,
     pub(super) http: &'static str,
     pub(super) authority: Option<&'a Authority>,
     /// The client's and the target's.
@@ -44,6 +48,8 @@ impl Line<'_> {
             addresses,
             client_port: 0,
             tls: None,
+            user: None,
+            authorization: "",
             http: "",
             authority: None,
             software: [None, None],
@@ -75,6 +81,11 @@ impl Line<'_> {
                     tls.version = self.tls.map_or("", |peer| peer.version),
                     tls.client.subject = identity.map_or("", |identity| &identity.subject),
                     tls.client.names = identity.map(Identity::listed_names).unwrap_or_default(),
+                    user.name = self.user.map(|user| excerpt(&user.name, LONGEST_NAME)).unwrap_or_default(),
+                    user.groups = self.user.map(groups).unwrap_or_default(),
+                    user.id = self.user.and_then(|user| user.uid.as_deref()).map(|id| excerpt(id, LONGEST_NAME)).unwrap_or_default(),
+                    auth.method = self.user.map_or("", |user| user.method.label()),
+                    authorization.reason = self.authorization,
                     http.version = self.http,
                     server.address = self.authority.map_or("", Authority::host),
                     server.port = self.authority.map_or(0, Authority::port),
@@ -103,6 +114,28 @@ impl Line<'_> {
         }
     }
 }
+
+/// The groups between commas, in so far as they fit.
+fn groups(user: &User) -> String {
+    let mut listed = String::new();
+    for group in &user.groups {
+        let group = excerpt(group, LONGEST_NAME);
+        if listed.len() + group.len() > LONGEST_GROUPS {
+            listed.push_str(",…");
+            break;
+        }
+        if !listed.is_empty() {
+            listed.push(',');
+        }
+        listed.push_str(&group.replace(',', "\\,"));
+    }
+    listed
+}
+
+/// Characters of a user's name or id, and of one group.
+const LONGEST_NAME: usize = 256;
+/// Bytes of all groups together.
+const LONGEST_GROUPS: usize = 1024;
 
 /// The tracing target of access lines, which separates them from messages.
 pub const ACCESS: &str = "access";

@@ -21,6 +21,8 @@ use self::credentials::Credentials;
 use self::faults::Script;
 pub(crate) use self::faults::{Cut, Fault, Verb};
 use self::request::Place;
+pub(crate) use self::reviews::Token;
+use self::reviews::{Reviews, UnderWay};
 use self::serve::Page;
 use self::store::{Key, Store};
 
@@ -30,8 +32,12 @@ mod answer;
 mod credentials;
 #[path = "api/faults.rs"]
 mod faults;
+#[path = "api/rbac.rs"]
+mod rbac;
 #[path = "api/request.rs"]
 mod request;
+#[path = "api/reviews.rs"]
+mod reviews;
 #[path = "api/selector.rs"]
 mod selector;
 #[path = "api/serve.rs"]
@@ -58,6 +64,7 @@ pub(crate) struct Shared {
     revision: watch::Sender<u64>,
     script: Mutex<Script>,
     access: Mutex<Access>,
+    reviews: Mutex<Reviews>,
     pages: Mutex<HashMap<String, Page>>,
     is_frozen: watch::Sender<bool>,
     cut: watch::Sender<Option<Cut>>,
@@ -93,6 +100,7 @@ impl Api {
                 revision: watch::Sender::default(),
                 script: Mutex::default(),
                 access: Mutex::new(access),
+                reviews: Mutex::default(),
                 pages: Mutex::default(),
                 is_frozen: watch::Sender::default(),
                 cut: watch::Sender::default(),
@@ -157,6 +165,26 @@ impl Api {
     /// The number of requests of that kind so far.
     pub(crate) fn seen(&self, verb: Verb) -> usize {
         self.shared.script().seen(verb)
+    }
+
+    /// Knows that token from now on, or as another one.
+    pub(crate) fn know(&self, text: &str, token: Token) {
+        self.shared.reviews().tokens.insert(text.to_owned(), token);
+    }
+
+    /// Knows it no more.
+    pub(crate) fn forget(&self, text: &str) {
+        assert!(self.shared.reviews().tokens.remove(text).is_some(), "it is not known");
+    }
+
+    /// The greatest number of reviews that were under way at once, since the last time it was asked for.
+    pub(crate) fn most_reviews(&self) -> usize {
+        self.shared.reviews().take_most()
+    }
+
+    /// The `User-Agent` of the last review.
+    pub(crate) fn reviewers_agent(&self) -> String {
+        self.shared.reviews().agent.clone()
     }
 
     /// Ends every watch that is open.
@@ -259,6 +287,15 @@ impl Shared {
         lock(&self.access)
     }
 
+    fn reviews(&self) -> MutexGuard<'_, Reviews> {
+        lock(&self.reviews)
+    }
+
+    /// Counts a review until the guard is dropped.
+    fn under_way(self: &Arc<Self>, verb: Verb) -> Option<UnderWay> {
+        matches!(verb, Verb::TokenReview | Verb::AccessReview).then(|| UnderWay::begin(Arc::clone(self)))
+    }
+
     fn pages(&self) -> MutexGuard<'_, HashMap<String, Page>> {
         lock(&self.pages)
     }
@@ -337,4 +374,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) const ADMINISTRATOR: &str = "administrator";
 
 const FIRST_TOKEN: &str = "first";
-const READABLE: [&str; 3] = ["services", "endpointslices", "namespaces"];
+/// Reviews are not read but asked for.
+const READABLE: [&str; 10] = [
+    "services",
+    "endpointslices",
+    "namespaces",
+    "serviceaccounts",
+    "roles",
+    "rolebindings",
+    "clusterroles",
+    "clusterrolebindings",
+    "tokenreviews",
+    "subjectaccessreviews",
+];

@@ -49,6 +49,29 @@ pub(crate) fn namespace(name: &str, labels: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
 }
 
+/// A Role for SSH to these Services; to all of its namespace without any.
+pub(crate) fn role(namespace: &str, name: &str, services: &[&str]) -> Value {
+    let mut rule = json!({"apiGroups": [""], "resources": ["services/ssh"], "verbs": ["create"]});
+    if !services.is_empty() {
+        rule["resourceNames"] = json!(services);
+    }
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"namespace": namespace, "name": name}, "rules": [rule],
+    })
+}
+
+/// A RoleBinding that gives a Role to a user.
+pub(crate) fn role_binding(namespace: &str, name: &str, role: &str, user: &str) -> Value {
+    let group = "rbac.authorization.k8s.io";
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"namespace": namespace, "name": name},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": role},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    })
+}
+
 /// The object with another value at that JSON pointer. The last step may be new.
 pub(crate) fn with(mut object: Value, pointer: &str, value: Value) -> Value {
     let (parent, field) = pointer.rsplit_once('/').unwrap();

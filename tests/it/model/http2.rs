@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use http::{Method, Request};
-use switchboard::connect::{Exchange, http2};
+use switchboard::connect::{Credentials, Exchange, http2};
 use switchboard::drain::Conductor;
 use switchboard::net::transport::Transport;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -121,7 +121,7 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
             |mut exchange| {
                 let relayed = relayed.take().expect("one tunnel is asked for");
                 async move {
-                    exchange.read_head().await.unwrap();
+                    exchange.read_head(Credentials::Ignored).await.unwrap();
                     let (stream, early) = exchange.confirm().await.unwrap();
                     relayed(stream, early).await;
                 }

@@ -175,7 +175,72 @@ true
 {{- toYaml $tls -}}
 {{- end -}}
 
-{{- /* The configuration file: what `ports` and `tls` say, then `config` over it. */ -}}
+{{- /* The section `access` of the configuration file: that of the values without the chart's own keys, then `config.access`
+over it. Empty for the default, which is to ask nobody. */ -}}
+{{- define "switchboard.access" -}}
+{{- $own := omit (deepCopy .Values.access) "clusterRole" "secrets" -}}
+{{- $access := mergeOverwrite $own (deepCopy (default dict .Values.config.access)) -}}
+{{- if ne (toJson $access) (toJson (dict "mode" "open")) -}}
+{{- toYaml $access -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Whether the API server is asked about users. */ -}}
+{{- define "switchboard.reviews" -}}
+{{- $access := include "switchboard.access" . | fromYaml -}}
+{{- if (default dict $access.kubernetes).enabled -}}true{{- end -}}
+{{- end -}}
+
+{{- /* The right that a user needs, as a rule of a ClusterRole; nothing for port-forward, which `edit` has. */ -}}
+{{- define "switchboard.accessRule" -}}
+{{- $access := include "switchboard.access" . | fromYaml -}}
+{{- $check := default "ssh" (default dict $access.kubernetes).check -}}
+{{- if kindIs "map" $check -}}
+{{- $resource := printf "%s/%s" $check.resource (default "" $check.subresource) | trimSuffix "/" -}}
+- apiGroups: [{{ default "" $check.group | quote }}]
+  resources: [{{ $resource }}]
+  verbs: [{{ $check.verb }}]
+{{- else if eq $check "ssh" -}}
+- apiGroups: [""]
+  resources: [services/ssh]
+  verbs: [create]
+{{- end -}}
+{{- end -}}
+
+{{- /* The ports of the issuers whose keys come by a URL, each once. */ -}}
+{{- define "switchboard.issuerPorts" -}}
+{{- $ports := list -}}
+{{- $access := include "switchboard.access" . | fromYaml -}}
+{{- range default list $access.oidc -}}
+{{- if regexMatch "^https?://" .jwks -}}
+{{- $authority := regexReplaceAll "^https?://([^/]*).*$" .jwks "${1}" -}}
+{{- $port := regexFind ":[0-9]+$" $authority | trimPrefix ":" -}}
+{{- $ports = append $ports (int (default (ternary "443" "80" (hasPrefix "https:" .jwks)) $port)) -}}
+{{- end -}}
+{{- end -}}
+{{- $ports | uniq | toYaml -}}
+{{- end -}}
+
+{{- /* The Secrets of `access`. A path in a Secret that is not mounted is a mistake that only the pod would find. */ -}}
+{{- define "switchboard.accessSecrets" -}}
+{{- $secrets := .Values.access.secrets -}}
+{{- $access := include "switchboard.access" . | fromYaml -}}
+{{- $paths := list (default "" (default dict $access.users).file) -}}
+{{- range default list $access.oidc -}}
+{{- $paths = concat $paths (list .jwks (default "" .ca)) -}}
+{{- end -}}
+{{- range $path := $paths -}}
+{{- if hasPrefix "/access/" $path -}}
+{{- $secret := index (splitList "/" $path) 2 -}}
+{{- if not (has $secret $secrets) -}}
+{{- fail (printf "%s is in no Secret of access.secrets: add %q" $path $secret) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $secrets -}}
+{{- end -}}
+
+{{- /* The configuration file: what `ports`, `tls` and `access` say, then `config` over it. */ -}}
 {{- define "switchboard.config" -}}
 {{- $tls := include "switchboard.tls" . | fromYaml -}}
 {{- $ports := .Values.ports -}}
@@ -193,6 +258,9 @@ true
 {{- $derived := dict "listen" $listen "admin" (printf "%s:%d" $ports.web.address (int $ports.metrics.port)) -}}
 {{- if $tls -}}
 {{- $_ := set $derived "tls" $tls -}}
+{{- end -}}
+{{- with include "switchboard.access" . | fromYaml -}}
+{{- $_ := set $derived "access" . -}}
 {{- end -}}
 {{- toYaml (mergeOverwrite $derived (deepCopy .Values.config)) -}}
 {{- end -}}

@@ -1,12 +1,18 @@
-{{- /* The volumes: the ConfigMap `config`, the Secrets of `tls`, and those of the values. */ -}}
+{{- /* The volumes: the ConfigMap `config`, the Secrets of `tls` and `access`, and those of the values. */ -}}
 {{- define "switchboard.volumes" -}}
 {{- $tlsSecrets := include "switchboard.tlsSecrets" .root | fromYamlArray -}}
+{{- $accessSecrets := include "switchboard.accessSecrets" .root | fromYamlArray -}}
 volumes:
   - name: config
     configMap:
       name: {{ .config }}
   {{- range $index, $secret := $tlsSecrets }}
   - name: tls-{{ $index }}
+    secret:
+      secretName: {{ $secret }}
+  {{- end }}
+  {{- range $index, $secret := $accessSecrets }}
+  - name: access-{{ $index }}
     secret:
       secretName: {{ $secret }}
   {{- end }}
@@ -37,6 +43,11 @@ volumeMounts:
   {{- range $index, $secret := $tlsSecrets }}
   - name: tls-{{ $index }}
     mountPath: /tls/{{ $secret }}
+    readOnly: true
+  {{- end }}
+  {{- range $index, $secret := .Values.access.secrets }}
+  - name: access-{{ $index }}
+    mountPath: /access/{{ $secret }}
     readOnly: true
   {{- end }}
   {{- range .Values.volumes }}
@@ -85,7 +96,7 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: {{ include "switchboard.serviceAccountName" . }}
-  automountServiceAccountToken: {{ default false $kubernetes.enabled }}
+  automountServiceAccountToken: {{ or (default false $kubernetes.enabled) (eq (include "switchboard.reviews" .) "true") }}
   # The kubelet would otherwise set SWITCHBOARD_PORT and the like for our own Service, and the proxy reads
   # SWITCHBOARD_* as configuration.
   enableServiceLinks: false

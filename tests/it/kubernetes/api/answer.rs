@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::Response;
@@ -10,6 +11,7 @@ use hyper::body::{Body, Bytes, Frame};
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 
 pub(crate) type Answer = Response<http_body_util::combinators::UnsyncBoxBody<Bytes, io::Error>>;
 
@@ -42,6 +44,23 @@ pub(crate) fn stream(pieces: mpsc::Receiver<Piece>) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
+}
+
+/// That text as JSON, whatever it is.
+pub(crate) fn text(status: u16, body: String) -> Answer {
+    with(status, "application/json", body)
+}
+
+/// A success that ends within its body, and its connection with it.
+pub(crate) fn cut() -> Answer {
+    let (sender, pieces) = mpsc::channel(2);
+    tokio::spawn(async move {
+        sender.send(Ok(Bytes::from_static(b"{\"kind\": "))).await.ok();
+        // An error that comes at once with it would keep back the head as well.
+        sleep(Duration::from_millis(100)).await;
+        sender.send(Err(io::ErrorKind::ConnectionReset.into())).await.ok();
+    });
+    stream(pieces)
 }
 
 /// A refusal as the API server words it.

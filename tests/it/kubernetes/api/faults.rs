@@ -13,6 +13,10 @@ pub(crate) enum Verb {
     Watch,
     /// One object, or a write.
     Other,
+    /// A TokenReview.
+    TokenReview,
+    /// A SubjectAccessReview.
+    AccessReview,
 }
 
 /// The fault of a request.
@@ -28,6 +32,14 @@ pub(crate) enum Fault {
     Expired,
     /// The answer takes that long to begin.
     Slow(Duration),
+    /// The answer never begins.
+    Hang,
+    /// The answer ends within its body, and the connection with it.
+    CutBody,
+    /// A success with this body.
+    Body(&'static str),
+    /// A success with a body of that many bytes.
+    Long(usize),
 }
 
 /// The end of every open watch.

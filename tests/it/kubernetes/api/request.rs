@@ -9,7 +9,7 @@ use super::selector::Selector;
 use super::store::{Key, Scope};
 
 /// The kinds that are served: group and version, plural, kind.
-const KINDS: [(&str, &str, &str); 8] = [
+const KINDS: [(&str, &str, &str); 10] = [
     ("v1", "services", "Service"),
     ("v1", "namespaces", "Namespace"),
     ("v1", "serviceaccounts", "ServiceAccount"),
@@ -22,6 +22,8 @@ const KINDS: [(&str, &str, &str); 8] = [
     ),
     ("rbac.authorization.k8s.io/v1", "roles", "Role"),
     ("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding"),
+    ("authentication.k8s.io/v1", "tokenreviews", "TokenReview"),
+    ("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview"),
 ];
 
 /// A path that is served.
@@ -111,7 +113,11 @@ impl Query {
     }
 
     pub(crate) fn verb(&self, place: &Place) -> Verb {
-        if place.name.is_some() {
+        if place.plural == "tokenreviews" {
+            Verb::TokenReview
+        } else if place.plural == "subjectaccessreviews" {
+            Verb::AccessReview
+        } else if place.name.is_some() {
             Verb::Other
         } else if self.is_on("watch") {
             Verb::Watch

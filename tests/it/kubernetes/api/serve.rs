@@ -14,6 +14,7 @@ use super::Shared;
 use super::answer::{self, Answer};
 use super::faults::{Fault, Verb};
 use super::request::{Place, Query};
+use super::reviews;
 use super::store::{Key, Scope};
 use super::watch_stream::Watch;
 
@@ -34,6 +35,7 @@ pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> A
         };
     };
     let verb = query.verb(&place);
+    let _under_way = shared.under_way(verb);
     let fault = shared.script().next(verb);
     if let Some(refusal) = refused(&shared, &request, &place) {
         return refusal;
@@ -51,6 +53,10 @@ pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> A
             return answer::stream(pieces);
         }
         Some(Fault::Slow(delay)) => sleep(delay).await,
+        Some(Fault::Hang) => std::future::pending().await,
+        Some(Fault::CutBody) => return answer::cut(),
+        Some(Fault::Body(body)) => return answer::text(201, body.to_owned()),
+        Some(Fault::Long(length)) => return answer::text(201, " ".repeat(length)),
         None => {}
     }
     // What froze in the meantime is silent too.
@@ -61,6 +67,7 @@ pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> A
         Verb::List => list(&shared, &place, &query),
         Verb::Page => page(&shared, &place, &query),
         Verb::Other => write(&shared, &place, request).await,
+        Verb::TokenReview | Verb::AccessReview => reviews::answer(&shared, verb, request).await,
     }
 }
 
@@ -80,15 +87,18 @@ fn refused(shared: &Shared, request: &Request<Incoming>, place: &Place) -> Optio
     if !access.tokens.contains(token) {
         return Some(answer::refusal(401, "Unauthorized"));
     }
-    let is_readable = request.method() == Method::GET && access.readable.contains(&place.plural);
+    let is_review = matches!(place.plural, "tokenreviews" | "subjectaccessreviews");
+    let method = if is_review { Method::POST } else { Method::GET };
+    let is_readable = request.method() == method && access.readable.contains(&place.plural);
     let namespace = place.namespace.as_ref();
     let refusals = namespace.and_then(|namespace| access.forbidden.get_mut(namespace));
     let is_read = is_readable && refusals.is_none();
     if let Some(refusals) = refusals {
         *refusals += 1;
     }
+    let verb = if is_review { "create" } else { "list" };
     let message = format!(
-        "{} is forbidden: User \"system:serviceaccount:switchboard:switchboard\" cannot list resource \"{}\" in API \
+        "{} is forbidden: User \"system:serviceaccount:switchboard:switchboard\" cannot {verb} resource \"{}\" in API \
          group \"\" at the cluster scope",
         place.plural, place.plural
     );
@@ -184,7 +194,7 @@ async fn write(shared: &Arc<Shared>, place: &Place, request: Request<Incoming>) 
         serde_json::from_slice(&body.to_bytes()).unwrap_or_default()
     });
     if place.subresource.as_deref() == Some("token") {
-        return issue(shared);
+        return issue(shared, place, &body);
     }
     let key = place.key().or_else(|| {
         Some(Key {
@@ -208,12 +218,22 @@ async fn write(shared: &Arc<Shared>, place: &Place, request: Request<Incoming>) 
 }
 
 /// A token of a service account: every one has the rights of the proxy.
-fn issue(shared: &Shared) -> Answer {
+fn issue(shared: &Shared, place: &Place, asked: &Value) -> Answer {
+    let key = place.key().unwrap();
+    let Some(account) = shared.store().object(&key).cloned() else {
+        return answer::refusal(404, "serviceaccounts not found");
+    };
     let mut access = shared.access();
     let token = format!("issued-{}", access.tokens.len());
     access.tokens.insert(token.clone());
+    let audiences = asked["spec"]["audiences"]
+        .as_array()
+        .filter(|audiences| !audiences.is_empty());
+    let audiences = audiences.cloned().unwrap_or_else(|| vec![json!(reviews::SERVER)]);
+    let known = reviews::of_account(&key, &account, &audiences);
+    shared.reviews().tokens.insert(token.clone(), known);
     let status = json!({"token": token, "expirationTimestamp": "2099-01-01T00:00:00Z"});
     let request = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {}, "spec":
-        {"audiences": []}, "status": status});
+        {"audiences": audiences}, "status": status});
     answer::json(201, &request)
 }

@@ -1,0 +1,153 @@
+//! A hash of a password, of one of the kinds that are verified: argon2id, bcrypt and SHA-crypt.
+
+use std::str::FromStr;
+
+use argon2::password_hash::Error;
+use argon2::{Argon2, Params, PasswordHash, PasswordVerifier};
+use bcrypt::HashParts;
+use sha_crypt::{PasswordHashRef, ShaCrypt};
+
+/// The hash of a password.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Hash {
+    text: Box<str>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Argon2id,
+    Bcrypt,
+    ShaCrypt,
+}
+
+impl Hash {
+    /// Parses a hash, and bounds its cost: a hash that takes minutes would take the processor from all.
+    ///
+    /// # Errors
+    /// The fault, without any part of the hash.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let kind = text.split('$').nth(1).filter(|_| text.starts_with('$'));
+        let (kind, judged) = match kind {
+            Some("argon2id") => (Kind::Argon2id, judge_argon2(text)),
+            Some("2y" | "2b" | "2a") => (Kind::Bcrypt, judge_bcrypt(text)),
+            Some("5") => (Kind::ShaCrypt, judge_sha_crypt(text, 43)),
+            Some("6") => (Kind::ShaCrypt, judge_sha_crypt(text, 86)),
+            _ => return Err(format!("{}: {ACCEPTED}", refused(text))),
+        };
+        judged.map(|()| Self {
+            text: text.into(),
+            kind,
+        })
+    }
+
+    /// Whether the password has this hash. It blocks: by the costliest hash for a second or two.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(super) fn is_password(&self, password: &str) -> Result<bool, &'static str> {
+        let bytes = password.as_bytes();
+        // The time of SHA-crypt grows with the password.
+        if bytes.len() > LONGEST_PASSWORD {
+            return Ok(false);
+        }
+        let verified = match self.kind {
+            // Of more than 72 bytes it sees the first 72 only, as every program that makes such hashes does.
+            Kind::Bcrypt => return Ok(bcrypt::verify(bytes, &self.text).unwrap_or(false)),
+            Kind::Argon2id => Argon2::default().verify_password(bytes, &*self.text),
+            Kind::ShaCrypt => ShaCrypt::SHA512.verify_password(bytes, &*self.text),
+        };
+        match verified {
+            Ok(()) => Ok(true),
+            Err(Error::OutOfMemory) => Err("there is no memory to check the password"),
+            Err(_) => Ok(false),
+        }
+    }
+}
+
+fn judge_argon2(text: &str) -> Result<(), String> {
+    let malformed = || "the argon2id hash is malformed".to_owned();
+    let hash = PasswordHash::new(text).map_err(|_| malformed())?;
+    let params = Params::try_from(&hash).map_err(|_| malformed())?;
+    let is_whole = hash.salt.is_some() && hash.hash.is_some_and(|output| output.as_bytes().len() >= 16);
+    if !is_whole || hash.version != Some(0x13) {
+        return Err(malformed());
+    }
+    let (memory, passes) = (u64::from(params.m_cost()), u64::from(params.t_cost()));
+    if memory > MOST_MEMORY {
+        return Err("the argon2id hash needs more than 128 MiB of memory (m=131072)".to_owned());
+    }
+    if memory * passes > MOST_WORK {
+        return Err("the argon2id hash takes too long: m times t is at most 1 GiB (1048576)".to_owned());
+    }
+    if params.p_cost() > MOST_LANES {
+        return Err("the argon2id hash has more than 64 lanes (p)".to_owned());
+    }
+    Ok(())
+}
+
+fn judge_bcrypt(text: &str) -> Result<(), String> {
+    let parts = HashParts::from_str(text).map_err(|_| "the bcrypt hash is malformed")?;
+    if !COSTS.contains(&parts.get_cost()) {
+        return Err("the bcrypt hash has a cost below 4 or above 14".to_owned());
+    }
+    Ok(())
+}
+
+fn judge_sha_crypt(text: &str, length: usize) -> Result<(), String> {
+    let malformed = || "the SHA-crypt hash is malformed".to_owned();
+    let fields: Vec<&str> = text.split('$').skip(2).collect();
+    let (rounds, salt, output) = match *fields.as_slice() {
+        [salt, output] => (None, salt, output),
+        [rounds, salt, output] => (Some(rounds), salt, output),
+        _ => return Err(malformed()),
+    };
+    if let Some(rounds) = rounds {
+        let rounds = rounds.strip_prefix("rounds=").and_then(|rounds| rounds.parse().ok());
+        let rounds: u32 = rounds.ok_or_else(malformed)?;
+        if !ROUNDS.contains(&rounds) {
+            return Err("the SHA-crypt hash has less than 1000 or more than 1000000 rounds".to_owned());
+        }
+    }
+    let is_right = |text: &str| {
+        text.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'/'))
+    };
+    let is_whole = (1..=16).contains(&salt.len()) && output.len() == length && is_right(salt) && is_right(output);
+    match is_whole && PasswordHashRef::new(text).is_ok() {
+        true => Ok(()),
+        false => Err(malformed()),
+    }
+}
+
+/// What a text is that is no hash of these kinds.
+fn refused(text: &str) -> &'static str {
+    let kinds = [
+        ("$y$", "yescrypt is not supported"),
+        ("$gy$", "yescrypt is not supported"),
+        ("$7$", "scrypt is not supported"),
+        ("$argon2", "argon2 other than argon2id is not supported"),
+        ("$apr1$", "MD5 is not supported"),
+        ("$1$", "MD5 is not supported"),
+        ("$2", "this kind of bcrypt is not supported"),
+        ("{", "LDAP's hashes are not supported"),
+        ("!", "a locked password is not supported"),
+        ("*", "a locked password is not supported"),
+        ("$", "this kind of hash is not supported"),
+    ];
+    let kind = kinds.iter().find(|(start, _)| text.starts_with(start));
+    kind.map_or("this is no hash", |(_, reason)| reason)
+}
+
+const ACCEPTED: &str = "argon2id, bcrypt ($2y$) and SHA-crypt ($6$, $5$) are";
+/// In bytes. The longest takes SHA-crypt three times as long as a short one.
+const LONGEST_PASSWORD: usize = 128;
+/// In KiB: RFC 9106 section 4 recommends 64 MiB where memory is bounded, and two passwords are hashed at a time.
+const MOST_MEMORY: u64 = 128 << 10;
+/// In KiB, for all passes: about a second (measured: 64 MiB in 3 passes takes 0.2 to 0.5 s).
+const MOST_WORK: u64 = 1 << 20;
+const MOST_LANES: u32 = 64;
+/// Of bcrypt: each step doubles the time, and 14 takes 1 to 3 s (measured).
+const COSTS: std::ops::RangeInclusive<u32> = 4..=14;
+/// Of SHA-crypt: passlib's default is 656,000; the most take about a second (measured).
+const ROUNDS: std::ops::RangeInclusive<u32> = 1000..=1_000_000;

@@ -1,0 +1,275 @@
+//! Asks who the bearer of a credential is, and what a user may do: from memory, else once for all that ask, within the
+//! bounds of the queue, and not while the API server does not answer.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::Rules;
+use super::breaker::Breaker;
+use super::digest::{Digest, Key};
+use super::flight::{Answer, Flights, busy};
+use super::memory::Memory;
+use super::options::Check;
+use super::queue::Queue;
+use super::reviewer::{Action, Decision, Review, Reviewer, Unavailable, Verdict};
+use super::user::{Method, User};
+use crate::credential::Credential;
+use crate::metrics::Metrics;
+use crate::secret::Secret;
+
+/// The questions of a process.
+#[derive(Debug)]
+pub(super) struct Questions {
+    pub(super) key: Key,
+    pub(super) memory: Mutex<Memory>,
+    verdicts: Arc<Flights<(Digest, u64), Verdict>>,
+    decisions: Arc<Flights<(Digest, u64), Decision>>,
+    queue: Arc<Queue>,
+    /// Of token reviews, and of access reviews.
+    breakers: [Arc<Breaker>; 2],
+    metrics: Metrics,
+}
+
+impl Questions {
+    /// None has been asked yet.
+    pub(super) fn new(metrics: &Metrics) -> Arc<Self> {
+        for kind in KINDS {
+            metrics.access_review_may_end(kind);
+        }
+        for answer in ["verdict", "decision", "stale"] {
+            metrics.access_may_be_remembered(answer);
+        }
+        Arc::new(Self {
+            key: Key::new(),
+            memory: Mutex::new(Memory::new()),
+            verdicts: Flights::new(),
+            decisions: Flights::new(),
+            queue: Arc::default(),
+            breakers: [Arc::default(), Arc::default()],
+            metrics: metrics.clone(),
+        })
+    }
+
+    /// Whose the credential is, in behalf of a client.
+    pub(super) async fn verdict(
+        self: &Arc<Self>,
+        rules: &Arc<Rules>,
+        credential: &Credential,
+        client: IpAddr,
+    ) -> Answer<Verdict> {
+        let credential = Arc::new(rules.sources.normalized(credential));
+        if let Some(refused) = rules.refuse_at_sight(&credential) {
+            return Ok(refused);
+        }
+        let digest = self.key.credential(&credential);
+        let epoch = {
+            let memory = self.memory.lock();
+            if let Some(verdict) = memory.verdict(&digest) {
+                self.metrics.access_remembered("verdict");
+                return Ok(verdict);
+            }
+            memory.epoch()
+        };
+        let answer = self.verdicts.join((digest, epoch), || {
+            let (own, rules, credential) = (Arc::clone(self), Arc::clone(rules), Arc::clone(&credential));
+            async move {
+                let _permit = own.queue.enter(client).await.ok_or_else(busy)?;
+                own.prove(&rules, &credential).await
+            }
+        });
+        match answer.await {
+            Err(unavailable) => {
+                let stale = self.memory.lock().stale_verdict(&digest, rules.stale());
+                self.stale(stale, unavailable)
+            }
+            answered => answered,
+        }
+    }
+
+    /// Whether the user may do that, in behalf of a client.
+    pub(super) async fn decision(
+        self: &Arc<Self>,
+        rules: &Arc<Rules>,
+        right: (&Arc<User>, &Action),
+        client: IpAddr,
+    ) -> Answer<Decision> {
+        let (user, action) = right;
+        let digest = self.key.right(user, action);
+        let epoch = {
+            let memory = self.memory.lock();
+            if let Some(decision) = memory.decision(&digest) {
+                self.metrics.access_remembered("decision");
+                return Ok(decision);
+            }
+            memory.epoch()
+        };
+        let answer = self.decisions.join((digest, epoch), || {
+            let (own, rules, user, action) = (Arc::clone(self), Arc::clone(rules), Arc::clone(user), action.clone());
+            async move {
+                let _permit = own.queue.enter(client).await.ok_or_else(busy)?;
+                own.decide(&rules, &user, &action).await
+            }
+        });
+        let stale = || self.memory.lock().stale_decision(&digest, rules.stale());
+        match answer.await {
+            Err(unavailable) => self.stale(stale(), unavailable),
+            // Not said for sure: what was allowed before stays allowed as without an answer.
+            Ok(denied) if !denied.allowed && !denied.complete => Ok(stale().unwrap_or(denied)),
+            answered => answered,
+        }
+    }
+
+    fn stale<T>(&self, stale: Option<T>, unavailable: Unavailable) -> Answer<T> {
+        if stale.is_some() {
+            self.metrics.access_remembered("stale");
+        }
+        stale.ok_or(unavailable)
+    }
+
+    /// Asks whose the credential is, and remembers the answer.
+    pub(super) async fn prove(self: &Arc<Self>, rules: &Rules, credential: &Credential) -> Answer<Verdict> {
+        let epoch = self.memory.lock().epoch();
+        let verdict = match rules.sources.verify(credential).await {
+            Some(verdict) => verdict?,
+            None => match (&rules.sources.reviewer, credential) {
+                (Some(reviewer), Credential::Bearer(token)) => {
+                    self.ask(TOKEN, reviewer, reviewer.review_token(token)).await?
+                }
+                _ => Verdict::Refused(super::NO_SOURCE.into()),
+            },
+        };
+        let mut memory = self.memory.lock();
+        let verdict = match verdict {
+            Verdict::Proved(user) if memory.is_gone(&user) => Verdict::Refused(GONE.into()),
+            verdict => verdict,
+        };
+        memory.keep_verdict(self.key.credential(credential), epoch, &verdict);
+        Ok(verdict)
+    }
+
+    /// Asks whether the user may do that, and remembers the answer.
+    pub(super) async fn decide(self: &Arc<Self>, rules: &Rules, user: &User, action: &Action) -> Answer<Decision> {
+        let Some(reviewer) = &rules.sources.reviewer else {
+            return Err(Unavailable {
+                kind: "unconfigured",
+                message: "there is no API server to ask".into(),
+            });
+        };
+        let epoch = self.memory.lock().epoch();
+        let decision = self.ask(ACCESS, reviewer, reviewer.review_access(user, action)).await?;
+        let digest = self.key.right(user, action);
+        let mut memory = self.memory.lock();
+        memory.keep_decision(digest, epoch, &action.namespace, &decision);
+        Ok(decision)
+    }
+
+    /// The answer to a question, unless the API server does not answer any.
+    async fn ask<T>(self: &Arc<Self>, kind: usize, reviewer: &Arc<dyn Reviewer>, question: Review<'_, T>) -> Answer<T> {
+        let (breaker, label) = (self.breaker(kind), KINDS.get(kind).copied().unwrap_or_default());
+        if breaker.is_open() {
+            self.metrics.access_reviewed(label, "suspended");
+            return Err(Unavailable {
+                kind: "suspended",
+                message: "the API server does not answer".into(),
+            });
+        }
+        let start = Instant::now();
+        let answer = timeout(LONGEST_REVIEW, question).await.unwrap_or_else(|_| {
+            Err(Unavailable {
+                kind: "timeout",
+                message: "no answer in time".into(),
+            })
+        });
+        self.metrics
+            .access_review_duration
+            .observe(start.elapsed().as_secs_f64());
+        match &answer {
+            Ok(_) => {
+                breaker.succeeded();
+                self.metrics.access_reviewed(label, "answered");
+            }
+            Err(unavailable) => {
+                tracing::debug!(
+                    kind = label,
+                    failure = unavailable.kind,
+                    "no answer of the API server: {unavailable}"
+                );
+                self.metrics.access_reviewed(label, "unavailable");
+                self.probe(kind, reviewer);
+            }
+        }
+        answer
+    }
+
+    /// Notes a failure, and asks a question of our own if it is one too many.
+    fn probe(self: &Arc<Self>, kind: usize, reviewer: &Arc<dyn Reviewer>) {
+        let (own, reviewer) = (Arc::clone(self), Arc::clone(reviewer));
+        self.breaker(kind).failed(move || {
+            let (own, reviewer) = (Arc::clone(&own), Arc::clone(&reviewer));
+            async move {
+                let question = async {
+                    match kind {
+                        TOKEN => reviewer.review_token(&Secret::from(PROBE)).await.map(drop),
+                        _ => reviewer.review_access(&prober(), &probed()).await.map(drop),
+                    }
+                };
+                let is_answered = matches!(timeout(LONGEST_REVIEW, question).await, Ok(Ok(())));
+                let label = KINDS.get(kind).copied().unwrap_or_default();
+                own.metrics
+                    .access_reviewed(label, if is_answered { "answered" } else { "unavailable" });
+                own.metrics.access_suspended(label, !is_answered);
+                is_answered
+            }
+        });
+    }
+
+    fn breaker(&self, kind: usize) -> &Arc<Breaker> {
+        let [token, access] = &self.breakers;
+        if kind == TOKEN { token } else { access }
+    }
+}
+
+/// The user of the question that finds out whether access reviews are answered: one that does not exist.
+fn prober() -> User {
+    User {
+        name: PROBE.into(),
+        uid: None,
+        groups: Vec::new(),
+        extra: std::collections::BTreeMap::new(),
+        method: Method::TokenReview,
+        expires: None,
+    }
+}
+
+/// What it is asked about.
+fn probed() -> Action {
+    let Check {
+        verb,
+        group,
+        resource,
+        subresource,
+        ..
+    } = Check::default();
+    Action {
+        verb,
+        group,
+        resource,
+        subresource,
+        namespace: "default".into(),
+        name: PROBE.into(),
+    }
+}
+
+const TOKEN: usize = 0;
+const ACCESS: usize = 1;
+/// The values of the label `kind`.
+const KINDS: [&str; 2] = ["token", "access"];
+/// A token, a user and a Service that do not exist.
+const PROBE: &str = "switchboard-probe";
+const GONE: &str = "the user of the token was deleted";
+/// Behind the reviewer's own deadline.
+const LONGEST_REVIEW: Duration = Duration::from_secs(15);

@@ -1,0 +1,393 @@
+//! Asks again about the rights in use: each one from time to time, and at once those that a change may have ended.
+//!
+//! A no of the API server counts when it comes twice, and both times completely: an API server that has just started
+//! knows no binding yet. What is known here, such as the lists of a target, counts at once. A missing answer ends nothing.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::decide::{Basis, Rights};
+use super::evidence;
+use super::grants::Pair;
+use super::options::Mode;
+use super::reviewer::{Change, Decision, Verdict};
+use super::user::{Method, User};
+use super::{Access, Rules};
+use crate::metrics::Metrics;
+use crate::tls::Tls;
+
+/// What is to be checked.
+#[derive(Debug)]
+pub(super) struct Due {
+    checks: Mutex<Checks>,
+    /// Notified for each check.
+    more: Notify,
+    changes: Mutex<Changes>,
+    /// Notified for each change.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Checks {
+    pairs: VecDeque<Weak<Pair>>,
+    /// Pairs that were denied once, and when they are asked about again.
+    denied: VecDeque<(Instant, Weak<Pair>)>,
+    /// Checks that may be made at once.
+    credit: f64,
+    earned: Option<Instant>,
+}
+
+/// The scope of changes.
+#[derive(Clone, Debug, Default)]
+struct Changes {
+    everywhere: bool,
+    namespaces: HashSet<Box<str>>,
+}
+
+/// The answer of one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Checked {
+    Kept,
+    /// The API server says no.
+    Denied,
+    /// It is known here that the right has ended.
+    Ended,
+    /// There is no answer, or none that is complete.
+    Unknown,
+}
+
+impl Due {
+    /// Nothing.
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        for result in ["kept", "denied", "ended", "unknown"] {
+            metrics.access_recheck_may_end(result);
+        }
+        Self {
+            checks: Mutex::default(),
+            more: Notify::new(),
+            changes: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    fn push(&self, pair: &Arc<Pair>) {
+        if pair.becomes_due() {
+            self.checks.lock().pairs.push_back(Arc::downgrade(pair));
+            self.more.notify_one();
+        }
+    }
+
+    fn push_denied(&self, pair: &Arc<Pair>) {
+        let due = Instant::now() + BETWEEN_DENIALS;
+        self.checks.lock().denied.push_back((due, Arc::downgrade(pair)));
+        self.more.notify_one();
+    }
+
+    /// The next pair, and whether it was denied already.
+    async fn next(&self) -> (Arc<Pair>, bool) {
+        loop {
+            let until = match self.checks.lock().take(Instant::now()) {
+                Ok((pair, was_denied)) => match pair.upgrade() {
+                    Some(pair) => return (pair, was_denied),
+                    None => continue,
+                },
+                Err(until) => until,
+            };
+            tokio::select! {
+                () = self.more.notified() => {}
+                () = sleep_until(until) => {}
+            }
+        }
+    }
+}
+
+impl Checks {
+    /// What is to be checked now, or when to look again.
+    fn take(&mut self, now: Instant) -> Result<(Weak<Pair>, bool), Instant> {
+        if let Some((_, pair)) = self.denied.pop_front_if(|(due, _)| *due <= now) {
+            return Ok((pair, true));
+        }
+        let due = self.denied.front().map_or(now + LONGEST_SLEEP, |(due, _)| *due);
+        if self.pairs.is_empty() {
+            return Err(due);
+        }
+        let earned = self.earned.replace(now);
+        let earned = earned.map_or(BURST, |last| (now - last).as_secs_f64() * CHECKS_A_SECOND);
+        self.credit = (self.credit + earned).min(BURST);
+        if self.credit < 1.0 {
+            let wait = Duration::from_secs_f64((1.0 - self.credit) / CHECKS_A_SECOND);
+            return Err(due.min(now + wait));
+        }
+        self.credit -= 1.0;
+        self.pairs.pop_front().map(|pair| (pair, false)).ok_or(due)
+    }
+}
+
+impl Changes {
+    fn add(&mut self, change: &Change) {
+        match change {
+            Change::Namespace(name) if self.namespaces.len() < MOST_NAMESPACES => {
+                self.namespaces.insert(name.clone());
+            }
+            Change::Namespace(_) | Change::Everywhere => self.everywhere = true,
+            Change::UserGone(_) => {}
+        }
+    }
+
+    fn concerns(&self, pair: &Pair) -> bool {
+        self.everywhere || self.namespaces.contains(&pair.target.id().namespace)
+    }
+}
+
+impl Access {
+    /// Something has changed in the cluster: the rights that it may have ended are asked about again, and those of a user
+    /// that was deleted end.
+    pub fn changed(&self, change: &Change) {
+        self.questions.memory.lock().changed(change);
+        if let Change::UserGone(id) = change {
+            let pairs = self.pairs.all();
+            for pair in pairs.iter().filter(|pair| pair.subject.user.uid.as_ref() == Some(id)) {
+                self.end(pair);
+            }
+            return;
+        }
+        self.due.changes.lock().add(change);
+        self.due.changed.notify_one();
+    }
+
+    /// The lists of targets have changed: what they no longer allow ends at once.
+    pub fn user_lists_changed(&self) {
+        let rules = self.rules.load_full();
+        for pair in self.pairs.all() {
+            let rights = Rights::of(&pair.subject.user, &pair.target);
+            match rights.basis(rules.options.kubernetes.as_ref()) {
+                Basis::Lists(true) => {}
+                Basis::Lists(false) | Basis::Nothing => self.end(&pair),
+                Basis::Ask(_) => self.due.push(&pair),
+            }
+        }
+    }
+
+    /// The file of users has changed: each password is judged again.
+    pub fn users_changed(&self) {
+        self.questions.memory.lock().forget_verdicts();
+        for pair in self.pairs.all() {
+            if pair.subject.user.method == Method::Password {
+                self.due.push(&pair);
+            }
+        }
+    }
+
+    /// What client certificates are verified against has changed: the tunnels of those that no longer count end. One that
+    /// has expired is left to `at_expiry`.
+    pub fn certificates_changed(&self, tls: &Tls) {
+        for pair in self.pairs.all() {
+            let expires = pair
+                .subject
+                .certificate
+                .as_ref()
+                .and_then(|peer| peer.identity.as_ref()?.expires);
+            let has_expired = expires.is_some_and(|expires| expires <= SystemTime::now());
+            let is_trusted = pair.subject.certificate.as_ref().is_none_or(|peer| tls.trusts(peer));
+            if !is_trusted && !has_expired {
+                self.end(&pair);
+            }
+        }
+    }
+
+    /// The numbers of pairs and of remembered answers, for the metrics.
+    pub fn count(&self) {
+        self.metrics
+            .access_pairs
+            .set(i64::try_from(self.pairs.len()).unwrap_or(i64::MAX));
+        let sizes = self.questions.memory.lock().sizes();
+        for (cache, entries) in sizes {
+            self.metrics.access_cached(cache, entries);
+        }
+    }
+
+    /// Checks the rights in use for as long as the process runs.
+    pub async fn keep_checking(&self) {
+        tokio::join!(
+            self.follow_changes(),
+            self.take_turns(),
+            self.check_due(),
+            self.check_due(),
+            self.check_due(),
+            self.check_due(),
+        );
+    }
+
+    /// Has those pairs checked that changes concern: a moment later, so that changes which come together are one, and once
+    /// more, since another API server, or its cache, may have learnt of the change later than the watch.
+    async fn follow_changes(&self) {
+        let mut again: VecDeque<(Instant, Changes)> = VecDeque::new();
+        loop {
+            let due = again
+                .front()
+                .map_or_else(|| Instant::now() + LONGEST_SLEEP, |(due, _)| *due);
+            tokio::select! {
+                () = self.due.changed.notified() => {
+                    sleep(TOGETHER).await;
+                    let changes = std::mem::take(&mut *self.due.changes.lock());
+                    self.sweep(&changes);
+                    again.push_back((Instant::now() + AGAIN, changes));
+                }
+                () = sleep_until(due) => {
+                    if let Some((_, changes)) = again.pop_front_if(|(due, _)| *due <= Instant::now()) {
+                        let mut memory = self.questions.memory.lock();
+                        for namespace in &changes.namespaces {
+                            memory.changed(&Change::Namespace(namespace.clone()));
+                        }
+                        if changes.everywhere {
+                            memory.changed(&Change::Everywhere);
+                        }
+                        drop(memory);
+                        self.sweep(&changes);
+                    }
+                }
+            }
+        }
+    }
+
+    fn sweep(&self, changes: &Changes) {
+        for pair in self.pairs.all().iter().filter(|pair| changes.concerns(pair)) {
+            self.due.push(pair);
+        }
+    }
+
+    /// Has each pair checked once in the interval, evenly, and not more than five a second: each check is up to two
+    /// questions.
+    async fn take_turns(&self) {
+        let mut credit = 0.0;
+        loop {
+            self.pairs.wait().await;
+            let rules = self.rules.load_full();
+            let interval = rules.options.kubernetes.as_ref().map_or(FALLBACK, |own| own.recheck);
+            let each = interval.div_f64(self.pairs.len().max(1) as f64).max(SHORTEST_STEP);
+            let step = each.min(LONGEST_STEP);
+            drop(rules);
+            sleep(step).await;
+            credit += step.as_secs_f64() / each.as_secs_f64();
+            if credit >= 0.999 {
+                credit = 0.0;
+                if let Some(pair) = self.pairs.next() {
+                    self.due.push(&pair);
+                }
+            }
+        }
+    }
+
+    async fn check_due(&self) {
+        loop {
+            let (pair, was_denied) = self.due.next().await;
+            pair.begins_check();
+            if pair.has_ended() {
+                continue;
+            }
+            let rules = self.rules.load_full();
+            let checked = self.check(&rules, &pair, was_denied).await;
+            let result = match checked {
+                Checked::Kept => "kept",
+                Checked::Unknown => "unknown",
+                Checked::Denied if !was_denied => {
+                    self.due.push_denied(&pair);
+                    "denied"
+                }
+                Checked::Denied | Checked::Ended => {
+                    self.end(&pair);
+                    "ended"
+                }
+            };
+            self.metrics.access_rechecked(result);
+        }
+    }
+
+    fn end(&self, pair: &Pair) {
+        if self.mode() == Mode::Enforce && !pair.has_ended() {
+            tracing::debug!(user = %evidence::brief(&pair.subject.user.name), target = %pair.target.id(), "a right ends");
+            pair.end();
+        }
+    }
+
+    async fn check(&self, rules: &Arc<Rules>, pair: &Pair, was_denied: bool) -> Checked {
+        let proved = match self.prove_again(rules, pair).await {
+            Ok(proved) => proved,
+            Err(checked) => return checked,
+        };
+        let user = proved.as_ref().unwrap_or(&pair.subject.user);
+        let action = match Rights::of(user, &pair.target).basis(rules.options.kubernetes.as_ref()) {
+            Basis::Lists(true) => return Checked::Kept,
+            Basis::Lists(false) | Basis::Nothing => return Checked::Ended,
+            Basis::Ask(action) => action,
+        };
+        // Another pair of the same user may just have been asked about. A denial is asked about twice.
+        let remembered = || {
+            let digest = self.questions.key.right(user, &action);
+            self.questions.memory.lock().decision(&digest)
+        };
+        let decision = match remembered().filter(|_| !was_denied) {
+            Some(decision) => Ok(decision),
+            None => self.questions.decide(rules, user, &action).await,
+        };
+        match decision {
+            Ok(Decision { allowed: true, .. }) => Checked::Kept,
+            Ok(Decision { complete: true, .. }) => Checked::Denied,
+            Ok(Decision { complete: false, .. }) | Err(_) => Checked::Unknown,
+        }
+    }
+
+    /// The user that the credential proves now; `None` if that is not asked.
+    async fn prove_again(&self, rules: &Arc<Rules>, pair: &Pair) -> Result<Option<Arc<User>>, Checked> {
+        let subject = &pair.subject;
+        let Some(credential) = &subject.credential else {
+            return Ok(None);
+        };
+        // A credential that has expired proves nothing, and has not been taken back: that is left to `at_expiry`.
+        if subject.expires.is_some_and(|expires| expires <= Instant::now()) {
+            return Ok(None);
+        }
+        let credential = match (subject.user.method, &rules.sources.users) {
+            (Method::Password, Some(users)) if users.contains(&subject.user.name) => credential.clone(),
+            // The user has left the file, or there is no file any more.
+            (Method::Password, _) => return Err(Checked::Ended),
+            _ => rules.sources.normalized(credential),
+        };
+        let half = rules.options.kubernetes.as_ref().map_or(FALLBACK, |own| own.recheck) / 2;
+        let digest = self.questions.key.credential(&credential);
+        let remembered = self.questions.memory.lock().stale_verdict(&digest, half);
+        let verdict = match remembered {
+            Some(verdict) => Ok(verdict),
+            None => self.questions.prove(rules, &credential).await,
+        };
+        match verdict {
+            Ok(Verdict::Proved(user)) if user.name == subject.user.name && evidence::check(&user).is_ok() => {
+                Ok(Some(user))
+            }
+            Ok(Verdict::Proved(_) | Verdict::Refused(_)) => Err(Checked::Denied),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// Between two denials of a pair.
+const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
+/// Changes that come within this time of each other are one.
+const TOGETHER: Duration = Duration::from_millis(50);
+/// The time after which a change is looked at once more.
+const AGAIN: Duration = Duration::from_secs(2);
+/// The interval of rechecks without a cluster, which says it otherwise.
+const FALLBACK: Duration = Duration::from_mins(5);
+const SHORTEST_STEP: Duration = Duration::from_millis(200);
+const LONGEST_STEP: Duration = Duration::from_secs(1);
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// Checks for changes: as many at once as there are pairs on a busy day, and 50 a second if changes never end.
+const BURST: f64 = 4096.0;
+const CHECKS_A_SECOND: f64 = 50.0;
+/// Namespaces in one sweep; beyond, it is of all.
+const MOST_NAMESPACES: usize = 1024;

@@ -1,0 +1,443 @@
+//! The section `access`, and the lists of users of static targets: their faults, warnings and notes.
+
+use super::*;
+use crate::access::{Check, Mode};
+
+/// All findings of a text, one a line.
+fn said(text: &str, purpose: Purpose) -> Vec<String> {
+    let report = match Loaded::from_reader("f", text.as_bytes(), &Overrides::default(), purpose) {
+        Ok(loaded) => loaded.report,
+        Err(report) => report,
+    };
+    report.iter().map(ToString::to_string).collect()
+}
+
+fn served(text: &str) -> Vec<String> {
+    said(text, Purpose::Serve)
+}
+
+/// A port at a loopback address, a target that alice may reach, and `more`.
+fn with_alice(more: &str) -> String {
+    format!(
+        "{more}\nlisten: 127.0.0.1:1\nadmin: 127.0.0.1:2\n\
+         allowlist: {{static: [{{name: a:1, addresses: [1.1.1.1:1], allowed_users: [alice]}}]}}\n"
+    )
+}
+
+/// Keys of the section, and the first finding.
+const FAULTS: &[(&str, &str)] = &[
+    (
+        "mode: closed",
+        "1:16: error: access.mode: expected `open`, `report` or `enforce` (found `closed`)",
+    ),
+    (
+        "cleartext: warn",
+        "1:21: error: access.cleartext: expected `refuse` or `allow` (found `warn`)",
+    ),
+    (
+        "hide_names: 'true'",
+        "1:22: error: access.hide_names: expected `true` or `false` without quotes (found the text \"true\")",
+    ),
+    (
+        "at_expiry: end",
+        "1:21: error: access.at_expiry: expected `keep` or `close` (found `end`)",
+    ),
+    (
+        "kubernetes: {audiences: []}",
+        "1:23: error: access.kubernetes.audiences: at least one audience is needed; `\"\"` is the API server's own",
+    ),
+    (
+        "kubernetes: {audiences: [~]}",
+        "1:35: error: access.kubernetes.audiences[0]: expected a single value (found nothing)",
+    ),
+    (
+        "kubernetes: {recheck: 9s}",
+        "1:32: error: access.kubernetes.recheck: must be at least 10s: answers count for that long (found `9s`)",
+    ),
+    (
+        "kubernetes: {recheck: 25h}",
+        "1:32: error: access.kubernetes.recheck: must be at most 1d: a user keeps a lost right for that long \
+             (found `25h`)",
+    ),
+    (
+        "kubernetes: {stale: 25h}",
+        "1:30: error: access.kubernetes.stale: must be at most 1d: a user keeps a lost right for that long \
+             (found `25h`)",
+    ),
+    (
+        "kubernetes: {check: shh}",
+        "1:30: error: access.kubernetes.check: expected `ssh`, `port-forward`, or a map with `verb`, `group`, \
+             `resource` and `subresource` (found `shh`); did you mean `ssh`?",
+    ),
+    (
+        "kubernetes: {check: [ssh]}",
+        "1:23: error: access.kubernetes.check: expected a single value (found a list)",
+    ),
+    (
+        "kubernetes: {check: {verb: create, resource: services/ssh}}",
+        "1:55: error: access.kubernetes.check.resource: expected one part: what follows the `/` is the \
+             `subresource` (found `services/ssh`)",
+    ),
+    (
+        "kubernetes: {check: {verb: \"*\", resource: services}}",
+        "1:37: error: access.kubernetes.check.verb: a question is about one thing: `*` is for the rule of a Role \
+             (found `*`)",
+    ),
+    (
+        "kubernetes: {check: {verb: \"\", resource: services}}",
+        "1:37: error: access.kubernetes.check.verb: expected lower case letters, digits, `-` and `.`, such as `services` (found ``)",
+    ),
+    (
+        "kubernetes: {check: {verb: get, resource: Services}}",
+        "1:52: error: access.kubernetes.check.resource: expected lower case letters, digits, `-` and `.`, such as `services` (found `Services`)",
+    ),
+    ("users: {}", "1:10: error: access.users: `file` is missing"),
+    (
+        "mode: enforce",
+        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc` or `users`",
+    ),
+    (
+        "mode: report, kubernetes: {enabled: false}, oidc: []",
+        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc` or `users`",
+    ),
+];
+
+#[test]
+fn each_fault_of_the_section_is_reported_with_its_place() {
+    for (text, expected) in FAULTS {
+        let text = with_alice(&format!("access: {{{text}}}"));
+        assert_eq!(served(&text)[0], *expected);
+        assert!(Config::parse(&text).is_err());
+    }
+}
+
+fn issuer(keys: &str) -> Vec<String> {
+    served(&with_alice(&format!("access: {{mode: enforce, oidc: [{{{keys}}}]}}")))
+}
+
+#[test]
+fn keys_of_an_issuer_come_from_a_file_or_by_tls() {
+    let jwks = |url: &str| issuer(&format!("issuer: i, audiences: [a], jwks: \"{url}\"")).concat();
+    for url in [
+        "http://127.0.0.1:80/keys",
+        "http://localhost/",
+        "http://[::1]/keys",
+        "https://[fd00::1]:8443/keys",
+    ] {
+        assert_eq!(jwks(url), "", "{url}");
+    }
+    for url in [
+        "http://id.example.com/keys",
+        "http://10.0.0.1/",
+        "http://localhost.example.com/",
+    ] {
+        assert!(jwks(url).contains("the keys would cross the network in clear"), "{url}");
+    }
+    for url in [
+        "ftp://a/b",
+        "https://",
+        "https://u:p@a/b",
+        "https:///b",
+        "https://a b/",
+        "file:///a",
+    ] {
+        assert!(
+            jwks(url).contains("expected the path of a file, or a URL such as "),
+            "{url}"
+        );
+    }
+    assert!(jwks("").contains("expected the path of a file, or an `https://` URL"));
+}
+
+#[test]
+fn each_fault_of_an_issuer_is_reported() {
+    let sound = "issuer: i, audiences: [a], jwks: https://id.example.com/keys";
+    assert_eq!(issuer(sound), Vec::<String>::new());
+    let reasons = |keys: &str| {
+        let lines = issuer(keys);
+        lines
+            .iter()
+            .map(|line| line.split_once("oidc[0]").unwrap().1.to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        reasons("groups: \"\""),
+        [
+            ": `issuer` is missing",
+            ": `audiences` is missing",
+            ": `jwks` is missing",
+            ".groups: expected a text (found ``)"
+        ]
+    );
+    assert_eq!(
+        reasons("issuer: i, audiences: [], jwks: https://a/b"),
+        [".audiences: at least one audience is needed: a token for another service proves no user here"]
+    );
+    let of_a_file = issuer("issuer: i, audiences: [a], jwks: /no/keys, ca: /no/ca");
+    assert!(
+        of_a_file.len() == 1 && of_a_file[0].ends_with("oidc[0].ca: has no effect with a `jwks` that is a file"),
+        "{of_a_file:?}"
+    );
+    let twice = with_alice(&format!(
+        "access:\n  mode: enforce\n  oidc:\n    - {{{sound}}}\n    - {{{sound}}}\n"
+    ));
+    assert_eq!(
+        served(&twice),
+        ["5:16: error: access.oidc[1].issuer: the same issuer is on line 4 too: add its audiences there"]
+    );
+}
+
+#[test]
+fn a_file_that_is_missing_is_a_fault_for_check_and_a_warning_for_serve() {
+    let text = with_alice(
+        "access:\n  mode: enforce\n  users: {file: /no/users}\n  kubernetes: {enabled: true, kubeconfig: /no/config}\n  \
+         oidc:\n    - {issuer: i, audiences: [a], jwks: /no/keys}\n    \
+         - {issuer: j, audiences: [a], jwks: https://a/keys, ca: /no/ca}\n",
+    );
+    for (purpose, severity) in [(Purpose::Serve, "warning"), (Purpose::Check, "error")] {
+        let places = ["3:17", "4:43", "6:41", "7:61"];
+        let keys = ["users.file", "kubernetes.kubeconfig", "oidc[0].jwks", "oidc[1].ca"];
+        let lines = said(&text, purpose);
+        assert_eq!(lines.len(), keys.len(), "{lines:?}");
+        for ((line, place), key) in lines.iter().zip(places).zip(keys) {
+            let start = format!("{place}: {severity}: access.{key}: ");
+            assert!(
+                line.starts_with(&start) && line.to_lowercase().contains("no such file"),
+                "{line}"
+            );
+        }
+    }
+    let off = with_alice("access: {kubernetes: {enabled: false, kubeconfig: /no/config}}");
+    assert!(
+        said(&off, Purpose::Check)
+            .iter()
+            .all(|line| !line.contains("kubeconfig"))
+    );
+}
+
+#[test]
+fn the_files_of_users_and_keys_are_judged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(folder.path().join("users"), "alice:secret\n\n:x\n").unwrap();
+    std::fs::write(folder.path().join("keys"), "{}").unwrap();
+    std::fs::write(folder.path().join("ca"), "none").unwrap();
+    let text = with_alice(&format!(
+        "access:\n  mode: enforce\n  users: {{file: {}}}\n  oidc:\n    - {{issuer: i, audiences: [a], jwks: {}}}\n    \
+         - {{issuer: j, audiences: [a], jwks: https://a/keys, ca: {}}}\n",
+        path("users"),
+        path("keys"),
+        path("ca"),
+    ));
+    let lines = said(&text, Purpose::Check);
+    let of_users = format!("3:17: error: access.users.file: {}: line ", path("users"));
+    assert_eq!(
+        lines.iter().filter(|line| line.starts_with(&of_users)).count(),
+        2,
+        "{lines:?}"
+    );
+    assert!(lines[2].starts_with("5:41: error: access.oidc[0].jwks: "), "{lines:?}");
+    assert!(lines[3].starts_with("6:61: error: access.oidc[1].ca: "), "{lines:?}");
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert!(
+        !lines.concat().contains("secret"),
+        "a hash is no text for a terminal: {lines:?}"
+    );
+}
+
+#[test]
+fn a_check_is_a_word_or_a_right() {
+    let check = |text: &str| {
+        let text = with_alice(&format!("access: {{kubernetes: {{enabled: true, check: {text}}}}}"));
+        Config::parse(&text).unwrap().access.kubernetes.unwrap().check
+    };
+    assert_eq!(check("ssh"), Check::default());
+    assert_eq!(check("~"), Check::default());
+    assert_eq!(check("port-forward"), Check::port_forward());
+    assert_eq!(
+        check("{verb: create, group: \"\", resource: services, subresource: ssh}"),
+        Check::default()
+    );
+    assert_eq!(
+        check("{verb: create, resource: pods, subresource: portforward}"),
+        Check::port_forward(),
+        "no pod has the name of its Service"
+    );
+}
+
+#[test]
+fn lists_of_users_are_checked() {
+    let target = |lists: &str| {
+        let text = format!("allowlist: {{static: [{{name: a:1, addresses: [1.1.1.1:1], {lists}}}]}}");
+        Config::parse(&text).map_err(|report| report.to_string())
+    };
+    for (lists, reason) in [
+        (
+            "allowed_users: []",
+            "allowed_users: at least one name is needed; without both keys the API server is asked",
+        ),
+        (
+            "allowed_groups: []",
+            "allowed_groups: at least one name is needed; without both keys the API server is asked",
+        ),
+        (
+            "allowed_users: alice",
+            "allowed_users: expected a list (found a single value)",
+        ),
+        (
+            "allowed_users: [\"\"]",
+            "allowed_users[0]: expected the name of a user or group (found ``)",
+        ),
+        (
+            "allowed_users: [system:anonymous]",
+            "allowed_users[0]: a request without credentials reaches no target: expected the name of a user or group \
+             (found `system:anonymous`)",
+        ),
+    ] {
+        let report = target(lists).unwrap_err();
+        assert!(
+            report.ends_with(&format!("error: allowlist.static[0].{reason}")),
+            "{report}"
+        );
+    }
+    let lists = target("allowed_groups: [ops]").unwrap().targets[0]
+        .user_lists
+        .clone()
+        .unwrap();
+    assert_eq!((lists.users.len(), &*lists.groups[0]), (0, "ops"));
+    assert_eq!(target("ssh_only: true").unwrap().targets[0].user_lists, None);
+}
+
+#[test]
+fn settings_about_users_without_effect_are_warned_of() {
+    let users = "users: {file: /dev/null}";
+    let named = "allowlist.static: `allowed_users` and `allowed_groups` of a:1 have no effect: `access.mode` is `open`";
+    let is_open = "`open`: every client reaches every target, and the other keys of `access` have no effect; set `report` \
+                   or `enforce`";
+    assert_eq!(served(&with_alice("")), [format!("4:13: warning: {named}")]);
+    let said_of = |access: &str| {
+        let lines = served(&with_alice(&format!("access: {{{access}}}")));
+        lines
+            .into_iter()
+            .filter(|line| !line.contains("/dev/null") && !line.contains("not a regular file"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        said_of("kubernetes: {enabled: true}")[0],
+        format!("1:1: warning: access.mode: {is_open}")
+    );
+    assert_eq!(
+        said_of("mode: open, kubernetes: {enabled: true}")[0],
+        format!("1:16: warning: access.mode: {is_open}")
+    );
+    assert!(said_of(&format!("mode: enforce, {users}")).is_empty());
+    let limits = served(&with_alice("limits: {user: {max_tunnels: 2}}"));
+    assert_eq!(
+        limits[0],
+        "1:10: note: limits.user: no effect: no user is known while `access.mode` is `open`"
+    );
+}
+
+#[test]
+fn targets_that_no_user_reaches_are_warned_of() {
+    let file = |names: &[&str], more: &str| {
+        let targets: Vec<_> = names
+            .iter()
+            .map(|name| format!("{{name: {name}, addresses: [1.1.1.1:1]}}"))
+            .collect();
+        format!(
+            "listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\nallowlist: {{static: [{}]{more}}}\n\
+             access: {{mode: report, oidc: [{{issuer: i, audiences: [a], jwks: https://a/b}}]}}",
+            targets.join(", ")
+        )
+    };
+    let no_user = |names: &str| {
+        format!(
+            "3:13: warning: allowlist.static: no user may reach {names}: the API server knows no static target, so it \
+             needs `allowed_users` or `allowed_groups`"
+        )
+    };
+    assert_eq!(served(&file(&["a:1"], "")), [no_user("a:1")]);
+    assert_eq!(
+        served(&file(&["a:1", "b:1", "c:1", "d:1", "e:1"], "")),
+        [no_user("a:1, b:1, c:1 and 2 more")]
+    );
+    assert_eq!(
+        served(&file(&[], ", kubernetes: {enabled: true}")),
+        [
+            "4:1: warning: access.kubernetes: not enabled, so no API server is asked: users reach only the Services whose \
+          annotations allowed-users or allowed-groups name them"
+        ]
+    );
+    // A target of a flag names no users.
+    let by = Overrides {
+        allow: vec![target("flag:1", "1.1.1.1:1")],
+        ..Overrides::default()
+    };
+    let text = with_alice("access: {mode: report, oidc: [{issuer: i, audiences: [a], jwks: https://a/b}]}");
+    let loaded = Loaded::from_reader("f", text.as_bytes(), &by, Purpose::Serve).unwrap();
+    assert!(
+        loaded.report.to_string().contains("no user may reach flag:1"),
+        "{}",
+        loaded.report
+    );
+}
+
+/// Built by hand: a file with `tls` needs certificates.
+#[test]
+fn ports_without_tls_are_told_of() {
+    let said = |mode: &str, cleartext: &str, ports: &str| {
+        let text = with_alice(&format!(
+            "access: {{mode: {mode}, cleartext: {cleartext}, oidc: [{{issuer: i, audiences: [a], jwks: https://a/b}}]}}"
+        ));
+        served(&text.replace("listen: 127.0.0.1:1", &format!("listen: [{ports}]"))).concat()
+    };
+    let refused = "1:36: warning: access.cleartext: every request from another host is refused: credentials need TLS, and \
+                   no port has it; set `tls` of a port, or `cleartext: allow` behind a load balancer that ends TLS";
+    assert_eq!(said("enforce", "refuse", "127.0.0.1:1, 0.0.0.0:3"), refused);
+    assert_eq!(
+        said("report", "refuse", "0.0.0.0:3"),
+        refused
+            .replace("1:36", "1:35")
+            .replace("is refused", "would be refused")
+    );
+    assert_eq!(said("enforce", "refuse", "127.0.0.1:1, \"[::1]:3\""), "");
+    assert_eq!(
+        said("enforce", "allow", "127.0.0.1:1, 0.0.0.0:3"),
+        "1:36: note: access.cleartext: 0.0.0.0:3 accepts credentials in clear: that is safe only behind a load balancer \
+         that ends TLS"
+    );
+    assert_eq!(said("enforce", "allow", "127.0.0.1:1"), "");
+}
+
+#[test]
+fn certificates_without_client_certificates_are_a_note_where_the_file_asks_for_them() {
+    let said_of = |keys: &str| {
+        served(&with_alice(&format!(
+            "access: {{mode: enforce, kubernetes: {{enabled: true{keys}}}}}"
+        )))
+    };
+    assert_eq!(
+        said_of(", certificates: true"),
+        [
+            "1:67: note: access.kubernetes.certificates: has no effect: no client has a certificate without \
+          `tls.client_auth` and a port with `tls`"
+        ]
+    );
+    for quiet in ["", ", certificates: false", ", certificates: ~"] {
+        assert!(said_of(quiet).is_empty());
+    }
+}
+
+#[test]
+fn a_section_without_keys_asks_nobody() {
+    for text in [
+        "access: {}",
+        "access: ~",
+        "access: {mode: open}",
+        "access: {kubernetes: {enabled: false}, oidc: []}",
+    ] {
+        assert_eq!(Config::parse(text), Ok(Config::default()), "{text}");
+    }
+    assert_eq!(Config::default().access.mode, Mode::Open);
+}

@@ -1,0 +1,114 @@
+//! Decides whether a request may have a tunnel: its user, its target, and the right of the one to reach the other.
+
+use std::sync::Arc;
+
+use super::pending::Pending;
+use crate::access::{Access, Evidence, Grant, Mode};
+use crate::allowlist::Target;
+use crate::authority::Authority;
+use crate::cold::cold;
+use crate::connect::Asked;
+use crate::credential::{Credential, CredentialFault};
+use crate::outcome::{Denial, Refusal};
+
+/// A request that may have a tunnel.
+#[derive(Debug)]
+pub(super) struct Authorized {
+    /// The target.
+    pub(super) target: Arc<Target>,
+    /// The right to reach it; `None` where it needs none.
+    pub(super) grant: Option<Grant>,
+}
+
+/// Looks the authority up in the allowlist, and asks whether this client may have a tunnel to it now; where users are
+/// known, the user before the allowlist, so that names are no oracle.
+pub(super) async fn authorize(asked: Asked, pending: &mut Pending<'_>) -> Result<Authorized, Denial> {
+    let Asked { authority, credential } = asked;
+    let mode = pending.shared.access.mode();
+    let target = match mode {
+        Mode::Open => look_up(authority, pending)?,
+        Mode::Report | Mode::Enforce => {
+            return cold(authorize_user(authority, credential, mode == Mode::Enforce, pending)).await;
+        }
+    };
+    Ok(Authorized { target, grant: None })
+}
+
+/// The same for the user of the request. What is refused is refused only if it `counts`.
+async fn authorize_user(
+    authority: Authority,
+    credential: Option<Result<Credential, CredentialFault>>,
+    counts: bool,
+    pending: &mut Pending<'_>,
+) -> Result<Authorized, Denial> {
+    let access = &pending.shared.access;
+    pending.record.set_authority(authority.clone());
+    let identified = access.identify(evidence(credential, pending)).await;
+    let subject = match identified {
+        Ok(subject) => {
+            pending.record.set_user(Arc::clone(&subject.user));
+            Some(subject)
+        }
+        Err(denial) => {
+            pending.record.set_authorization(&denial);
+            if counts {
+                return Err(denial);
+            }
+            None
+        }
+    };
+    let target = look_up(authority, pending).map_err(|denial| hidden(denial, access))?;
+    let Some(subject) = subject else {
+        return Ok(Authorized { target, grant: None });
+    };
+    let grant = match access.authorize(&subject, &target).await {
+        Ok(grant) => {
+            pending.record.set_reason(&grant.reason);
+            counts.then_some(grant)
+        }
+        Err(denial) => {
+            pending.record.set_authorization(&denial);
+            if counts {
+                return Err(hidden(denial, access));
+            }
+            None
+        }
+    };
+    Ok(Authorized { target, grant })
+}
+
+fn evidence<'a>(credential: Option<Result<Credential, CredentialFault>>, pending: &'a Pending<'_>) -> Evidence<'a> {
+    let client = pending.origin.addresses.source.ip();
+    Evidence {
+        credential,
+        peer: pending.record.tls_peer(),
+        client,
+        // Behind a load balancer on this host a client is where its PROXY header says.
+        is_local: [client, pending.record.peer().ip()]
+            .iter()
+            .all(|address| address.to_canonical().is_loopback()),
+    }
+}
+
+/// Looks the authority up in the allowlist, and asks whether this client may have a tunnel to it now.
+fn look_up(authority: Authority, pending: &mut Pending<'_>) -> Result<Arc<Target>, Denial> {
+    let Pending { shared, record, .. } = pending;
+    let target = shared.allowlist.authorize(&authority);
+    record.set_authority(authority);
+    let target = target?;
+    record.set_target(Arc::clone(&target));
+    target.admits(record.identity())?;
+    if !shared.drain.phase().takes_tunnels() {
+        return Err(Refusal::Draining.into());
+    }
+    Ok(target)
+}
+
+/// The denial as the client reads it: where names are hidden, a target that it may not reach is one that is not there.
+fn hidden(denial: Denial, access: &Access) -> Denial {
+    let names_target = matches!(denial.refusal, Refusal::NotAuthorized | Refusal::ClientNotAllowed);
+    if names_target && access.hides_names() {
+        return Denial::with_phrase(denial.refusal, Refusal::NotAllowed.phrase());
+    }
+    denial
+}

@@ -1,0 +1,21 @@
+//! The text of a file of users.
+
+use switchboard::access::passwords::check as parse;
+
+/// It has users, or faults that name a line of it; and more lines never have fewer faults.
+pub(crate) fn check(bytes: &[u8]) {
+    let lines = bytes.split(|byte| *byte == b'\n').count();
+    match parse(bytes) {
+        Ok(users) => assert!(users <= lines),
+        Err(faults) => {
+            assert!(!faults.is_empty() && faults.len() <= lines);
+            for fault in &faults {
+                assert!(fault.line.is_some_and(|line| (1..=lines).contains(&line)), "{fault}");
+            }
+            let mut more = bytes.to_vec();
+            more.extend(b"\n:");
+            let more = parse(&more).expect_err("the last line has no name");
+            assert!(more.len() >= faults.len());
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Users: what a request without the right credential, or without the right, is answered, by every version of HTTP.
+
+mod world;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ipnet::IpNet;
+use switchboard::access::{Cleartext, Mode};
+use switchboard::net::proxy_header::Policy;
+use switchboard::tunnel::Port;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use self::world::{World, head};
+use crate::harness::{CONFIRMATION, DEADLINE};
+
+fn request(name: &str, version: &str, fields: &str) -> String {
+    format!("CONNECT {name} HTTP/{version}\r\nHost: x\r\n{fields}\r\n")
+}
+
+fn bearer(token: &str) -> String {
+    format!("Proxy-Authorization: Bearer {token}\r\n")
+}
+
+fn basic(user: &str, password: &str) -> String {
+    let encoded = STANDARD.encode(format!("{user}:{password}"));
+    format!("Proxy-Authorization: Basic {encoded}\r\n")
+}
+
+const CHALLENGE: &str = "\r\nProxy-Authenticate: Basic realm=\"switchboard\", charset=\"UTF-8\"\r\n\
+                         Proxy-Authenticate: Bearer realm=\"switchboard\"";
+const REQUIRED: &str = "407 credentials are required: a token, or a user and a password";
+
+#[tokio::test]
+async fn a_request_is_answered_by_its_user_and_that_users_right() {
+    let world = World::new(Mode::Enforce, |_| {}).await;
+    let right = "Proxy-Status: switchboard; error=http_request_denied; details=\"needs create services/ssh of team/b\"";
+    let (alices, twice) = (bearer("alices"), bearer("alices") + &bearer("bobs"));
+    for (name, fields, status, holds) in [
+        ("a.team:22", "", REQUIRED, CHALLENGE),
+        // A name is no oracle: unknown ones are answered in the same way.
+        ("unknown:22", "", REQUIRED, CHALLENGE),
+        (
+            "a.team:22",
+            &bearer("carols"),
+            "407 the token is not valid",
+            "Bearer realm=\"switchboard\", error=\"invalid_token\"\r\n",
+        ),
+        ("a.team:22", &twice, "407 Proxy-Authorization is there twice", CHALLENGE),
+        (
+            "a.team:22",
+            "Proxy-Authorization: Digest x\r\n",
+            "407 Proxy-Authorization is neither Basic nor Bearer",
+            CHALLENGE,
+        ),
+        ("b.team:22", &alices, "403 alice may not ssh to b.team", right),
+        (
+            "B.Team.svc.cluster.local.:22",
+            &alices,
+            "403 the target is not on the allowlist",
+            "\r\n",
+        ),
+        ("unknown:22", &alices, "403 the target is not on the allowlist", "\r\n"),
+        (
+            "box.local:22",
+            &alices,
+            "403 alice may not ssh to box.local:22",
+            "details=\"the target names no allowed_users and no allowed_groups\"",
+        ),
+        ("a.team:22", &basic("", "alices"), "200", ""),
+        ("A.Team.:22", &basic("whoever", "alices"), "200", ""),
+        ("a.team:22", &alices, "200", ""),
+    ] {
+        for version in ["1.0", "1.1"] {
+            let (answer, _client) = world.ask(&request(name, version, fields)).await;
+            let answered = match status {
+                "200" => CONFIRMATION.trim_end().to_owned(),
+                _ if status.starts_with("407") => format!("HTTP/{version} {status}\r\n"),
+                _ => format!("HTTP/1.1 {status}\r\n"),
+            };
+            assert!(answer.starts_with(&answered), "{name} {fields}: {answer}");
+            assert!(answer.contains(holds), "{name} {fields}: {answer}");
+            assert!(!answer.contains("alices"), "{answer}");
+        }
+    }
+}
+
+/// The first answer of a connection in clear by a load balancer, whose client is elsewhere.
+async fn in_clear(world: &World, fields: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let trusted: IpNet = "127.0.0.0/8".parse().unwrap();
+    let port = Port {
+        proxy_header: Policy::Required {
+            trusted: [trusted].into(),
+        },
+        ..Port::from(listener.local_addr().unwrap())
+    };
+    let (mut client, _serving) = world.connect_to(listener, port).await;
+    let request = request("a.team:22", "1.1", fields);
+    let bytes = format!("PROXY TCP4 192.0.2.1 192.0.2.2 4000 22\r\n{request}");
+    client.write_all(bytes.as_bytes()).await.unwrap();
+    head(&mut client).await
+}
+
+#[tokio::test]
+async fn a_port_in_clear_never_challenges() {
+    let world = World::new(Mode::Enforce, |_| {}).await;
+    for fields in ["", &bearer("alices"), &bearer("wrong")] {
+        let answer = in_clear(&world, fields).await;
+        let expected = "HTTP/1.1 403 credentials need TLS: use an https:// proxy\r\n";
+        assert!(answer.starts_with(expected), "{answer}");
+        assert!(!answer.contains("Authenticate"), "{answer}");
+    }
+    let world = World::new(Mode::Enforce, |options| options.cleartext = Cleartext::Allow).await;
+    let answer = in_clear(&world, &bearer("alices")).await;
+    assert_eq!(answer, CONFIRMATION);
+}
+
+#[tokio::test]
+async fn in_open_mode_a_credential_is_not_looked_at_and_in_report_mode_it_is_not_needed() {
+    for mode in [Mode::Open, Mode::Report] {
+        let world = World::new(mode, |_| {}).await;
+        for fields in [
+            "",
+            &bearer("wrong"),
+            "Proxy-Authorization: x\r\nProxy-Authorization: y\r\n",
+        ] {
+            let (answer, _client) = world.ask(&request("b.team:22", "1.1", fields)).await;
+            assert_eq!(answer, CONFIRMATION, "{mode:?} {fields}");
+        }
+        assert_eq!(in_clear(&world, &bearer("alices")).await, CONFIRMATION);
+    }
+}
+
+#[tokio::test]
+async fn hidden_names_are_answered_as_unknown_ones() {
+    let world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
+    let answers = ["b.team:22", "unknown:22", "box.local:22"].map(|name| request(name, "1.1", &bearer("alices")));
+    let mut heard = Vec::new();
+    for request in &answers {
+        let (mut answer, mut client) = world.ask(request).await;
+        client.read_to_string(&mut answer).await.unwrap();
+        heard.push(answer);
+    }
+    assert!(heard.iter().all(|answer| *answer == heard[0]), "{heard:#?}");
+}
+
+#[tokio::test]
+async fn without_an_answer_of_the_api_server_the_client_is_told_to_try_again() {
+    let world = World::new(Mode::Enforce, |_| {}).await;
+    world.cluster.is_away.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (answer, _client) = world.ask(&request("a.team:22", "1.1", &bearer("alices"))).await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("\r\nRetry-After: 5\r\n"), "{answer}");
+}
+
+/// The statuses of streams on one HTTP/2 connection.
+#[tokio::test]
+async fn each_stream_of_http_2_is_judged_by_its_own_credential() {
+    let world = World::new(Mode::Enforce, |_| {}).await;
+    let (client, _serving) = world.connect().await;
+    let (requests, driver) = h2::client::handshake(client).await.unwrap();
+    tokio::spawn(driver);
+    for (name, token, status) in [
+        ("a.team:22", Some("alices"), 200),
+        ("a.team:22", Some("bobs"), 403),
+        ("a.team:22", None, 407),
+        ("a.team:22", Some("wrong"), 407),
+        ("b.team:22", Some("alices"), 403),
+        ("a.team:22", Some("alices"), 200),
+    ] {
+        let mut request = http::Request::connect(name);
+        if let Some(token) = token {
+            request = request.header("proxy-authorization", format!("Bearer {token}"));
+        }
+        let mut ready = requests.clone().ready().await.unwrap();
+        let (answer, _body) = ready.send_request(request.body(()).unwrap(), false).unwrap();
+        let answer = timeout(DEADLINE, answer).await.unwrap().unwrap();
+        assert_eq!(answer.status(), status, "{name} {token:?}");
+        let challenges: Vec<_> = answer.headers().get_all("proxy-authenticate").iter().collect();
+        assert_eq!(challenges.len(), if status == 407 { 2 } else { 0 });
+        if status == 403 {
+            let told = answer.headers()["proxy-status"].to_str().unwrap();
+            assert!(
+                told.contains("may not ssh to") && told.contains(": needs create services/ssh of team/"),
+                "{told}"
+            );
+        }
+    }
+}

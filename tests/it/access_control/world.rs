@@ -1,0 +1,221 @@
+//! Tunnels with users: a target, and an API server that is a table.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use switchboard::access::{
+    AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, Review, Reviewer, Sources, Unavailable,
+    User, Verdict,
+};
+use switchboard::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, Writer};
+use switchboard::drain::Conductor;
+use switchboard::limits::budget::Budgets;
+use switchboard::limits::clients::Clients;
+use switchboard::limits::slots::Slots;
+use switchboard::limits::unfinished::Unfinished;
+use switchboard::limits::users::Users;
+use switchboard::limits::{Limits, TargetLimits};
+use switchboard::metrics::Metrics;
+use switchboard::relay::Resources;
+use switchboard::secret::Secret;
+use switchboard::tls::{self, Tls};
+use switchboard::tunnel::record::{AccessLog, Ids};
+use switchboard::tunnel::{self, Port, Shared};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::harness::DEADLINE;
+
+/// The API server: which token is whose, and who may do what.
+#[derive(Debug, Default)]
+pub(crate) struct Cluster {
+    pub(crate) tokens: parking_lot::Mutex<HashMap<String, &'static str>>,
+    /// User and `namespace/name`.
+    pub(crate) allowed: parking_lot::Mutex<HashSet<(String, String)>>,
+    pub(crate) is_away: std::sync::atomic::AtomicBool,
+    pub(crate) token_reviews: AtomicUsize,
+    pub(crate) access_reviews: AtomicUsize,
+}
+
+impl Cluster {
+    pub(crate) fn allow(&self, user: &str, service: &str) {
+        self.allowed.lock().insert((user.to_owned(), service.to_owned()));
+    }
+
+    fn answer<T>(&self, answer: T) -> Result<T, Unavailable> {
+        match self.is_away.load(Ordering::Relaxed) {
+            true => Err(Unavailable {
+                kind: "timeout",
+                message: "no answer".into(),
+            }),
+            false => Ok(answer),
+        }
+    }
+}
+
+impl Reviewer for Cluster {
+    fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict> {
+        Box::pin(async {
+            self.token_reviews.fetch_add(1, Ordering::Relaxed);
+            let tokens = self.tokens.lock();
+            self.answer(match tokens.get(token.expose()) {
+                Some(name) => Verdict::Proved(Arc::new(user(name))),
+                None => Verdict::Refused("the token is not valid".into()),
+            })
+        })
+    }
+
+    fn review_access<'a>(&'a self, user: &'a User, action: &'a Action) -> Review<'a, Decision> {
+        Box::pin(async move {
+            self.access_reviews.fetch_add(1, Ordering::Relaxed);
+            let asked = (user.name.to_string(), format!("{}/{}", action.namespace, action.name));
+            let allowed = self.allowed.lock().contains(&asked);
+            self.answer(Decision {
+                allowed,
+                complete: true,
+                reason: if allowed {
+                    "RoleBinding \"ssh\"".into()
+                } else {
+                    "".into()
+                },
+            })
+        })
+    }
+}
+
+pub(crate) fn user(name: &str) -> User {
+    User {
+        name: name.into(),
+        uid: Some(format!("uid-{name}").into()),
+        groups: vec!["developers".into(), AUTHENTICATED.into()],
+        extra: BTreeMap::new(),
+        method: Method::TokenReview,
+        expires: None,
+    }
+}
+
+/// A proxy with the targets `a.team:22` and `b.team:22` of the cluster and `box.local:22` of its own.
+pub(crate) struct World {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) shared: Arc<Shared>,
+    _target: TcpListener,
+    _conductor: Conductor,
+}
+
+impl World {
+    pub(crate) async fn new(mode: Mode, change: impl FnOnce(&mut Options)) -> Self {
+        let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = target.local_addr().unwrap();
+        let cluster = Arc::new(Cluster::default());
+        cluster
+            .tokens
+            .lock()
+            .extend([("alices".to_owned(), "alice"), ("bobs".to_owned(), "bob")]);
+        cluster.allow("alice", "team/a");
+        let mut options = Options {
+            mode,
+            kubernetes: Some(Kubernetes::default()),
+            ..Options::default()
+        };
+        change(&mut options);
+        let sources = Sources {
+            reviewer: Some(Arc::clone(&cluster) as Arc<dyn Reviewer>),
+            ..Sources::default()
+        };
+        let (mut writer, allowlist) = Writer::new();
+        let limits = Limits::default();
+        writer.replace(vec![service("a", address), service("b", address)], true);
+        let own: StaticTarget = format!("box.local:22={address}").parse().unwrap();
+        writer.publish(&[own], &limits);
+        let (conductor, drain) = Conductor::new();
+        let metrics = Metrics::new().unwrap();
+        let burst = limits.tunnel.burst;
+        let shared = Shared {
+            access: Access::new(options, sources, &metrics),
+            allowlist,
+            metrics,
+            access_log: AccessLog::default(),
+            drain,
+            resources: Resources::new(4),
+            clients: Clients::new(limits.client, burst, limits.caps.client),
+            users: Users::new(limits.user, burst, limits.caps.user),
+            unfinished: Unfinished::new(None),
+            tunnels: Arc::new(Slots::new(None)),
+            total: Budgets::new(limits.total, burst),
+            ids: Ids::default(),
+            tls: Tls::new(tls::Settings::default(), tls::Options::default()).unwrap(),
+            connect: switchboard::connect::Options::default(),
+            dial: switchboard::net::dial::Options::default(),
+            identification: switchboard::ssh::identification::Options::default(),
+            relay: switchboard::relay::Options::default(),
+        };
+        Self {
+            cluster,
+            shared: Arc::new(shared),
+            _target: target,
+            _conductor: conductor,
+        }
+    }
+
+    /// A connection to the proxy, and the task that serves it.
+    pub(crate) async fn connect(&self) -> (TcpStream, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = Port::from(listener.local_addr().unwrap());
+        self.connect_to(listener, port).await
+    }
+
+    pub(crate) async fn connect_to(&self, listener: TcpListener, port: Port) -> (TcpStream, JoinHandle<()>) {
+        let address = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (stream, peer) = accepted.unwrap();
+        let shared = Arc::clone(&self.shared);
+        let port = Arc::new(port);
+        let serving = tokio::spawn(async move { tunnel::serve(stream, peer, port, &shared).await });
+        (client.unwrap(), serving)
+    }
+
+    /// The head of the answer to a request, and its connection.
+    pub(crate) async fn ask(&self, request: &str) -> (String, TcpStream) {
+        let (mut client, _serving) = self.connect().await;
+        client.write_all(request.as_bytes()).await.unwrap();
+        let answer = head(&mut client).await;
+        (answer, client)
+    }
+}
+
+/// Reads to the end of a head.
+pub(crate) async fn head(client: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let read = async {
+        while !answer.ends_with(b"\r\n\r\n") {
+            match client.read_u8().await {
+                Ok(byte) => answer.push(byte),
+                Err(_) => break,
+            }
+        }
+    };
+    timeout(DEADLINE, read).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+fn service(name: &str, address: SocketAddr) -> ServiceTarget {
+    ServiceTarget {
+        id: TargetId {
+            namespace: "team".into(),
+            service: name.into(),
+        },
+        name: format!("{name}.team").into(),
+        ports: [22, 22],
+        allowed_clients: None,
+        user_lists: None,
+        endpoints: Endpoints::from(vec![address]),
+        limits: TargetLimits {
+            ssh_only: false,
+            ..TargetLimits::default()
+        },
+    }
+}
