@@ -94,7 +94,8 @@ impl State {
                 if target.contains("/rolebindings") {
                     self.bindings.lock().unwrap().push(sender);
                 }
-                return watched(stream, &events, number(&target, "timeoutSeconds")?);
+                watched(&mut stream, &events, number(&target, "timeoutSeconds")?)?;
+                continue;
             }
             let lower = head.to_ascii_lowercase();
             let length = lower.split("content-length: ").nth(1);
@@ -202,7 +203,7 @@ fn more(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<()> {
     (read > 0).then_some(())
 }
 
-fn watched(mut stream: TcpStream, events: &Receiver<String>, seconds: u64) -> Option<()> {
+fn watched(stream: &mut TcpStream, events: &Receiver<String>, seconds: u64) -> Option<()> {
     let end = Instant::now() + Duration::from_secs(seconds);
     stream
         .write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
