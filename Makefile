@@ -23,7 +23,7 @@ test: ## Install what the tests need (Debian, Ubuntu), then run them all
 test-kubernetes: ## Run the tests that need no faults against a real API server: KUBECONFIG=FILE
 	@test -n "$(KUBECONFIG)" || { echo 'say which cluster: make test-kubernetes KUBECONFIG=FILE' >&2; exit 2; }
 	tests/install-clients iproute2 util-linux
-	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test it -- kubernetes::shapes:: kubernetes::changes::
+	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test it -- kubernetes::shapes:: kubernetes::changes:: kubernetes::rights::
 
 fuzz: ## Look for inputs that break a property, for SECONDS=60 a target; it installs cargo-fuzz
 	tests/fuzz/run $(or $(SECONDS),60)

@@ -13,7 +13,9 @@ use tokio::time::Instant;
 use crate::authority::{Authority, AuthorityError};
 use crate::text::{chain, printable};
 
+mod attempt;
 mod connection;
+pub mod credentials;
 mod hangup;
 mod head;
 mod http1;
@@ -23,6 +25,7 @@ mod stdio;
 mod tls;
 mod url;
 
+pub use self::credentials::CredentialError;
 pub use self::tls::{CaError, Identity, IdentityError, Trust};
 pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 
@@ -35,6 +38,8 @@ pub struct Options {
     pub trust: Trust,
     /// Whether HTTP/2 is offered to an `https://` proxy, which then chooses. Without TLS it is HTTP/1.1.
     pub http2: bool,
+    /// The user's credentials for the proxy, in place of those of its URL.
+    pub credentials: credentials::Options,
     /// The `host:port` to ask for. It is checked as an [`Authority`] and then sent as typed: to other proxies two
     /// spellings of one name may be different targets.
     pub target: String,
@@ -57,6 +62,9 @@ pub struct Local<R, W> {
     pub stdout: W,
     /// Whether `stdin` is a terminal, which stays open when `stdout` ends: the proxy's end then ends the tunnel.
     pub interactive: bool,
+    /// Looks whether the reader of `stdout` has left, which ends a login that the user no longer waits for: ssh that is
+    /// killed sends its ProxyCommand no signal. `None` cannot tell.
+    pub is_abandoned: Option<fn(&W) -> bool>,
 }
 
 /// Runs the tunnel between the process's own stdin and stdout, and reports a failure on stderr in one line.
@@ -71,6 +79,7 @@ pub fn command(options: &Options) -> ExitCode {
             stdin: tokio::io::stdin(),
             stdout,
             interactive: io::stdin().is_terminal(),
+            is_abandoned: Some(stdio::ClosableOutput::is_abandoned),
         },
         Err(error) => return report(&ClientError::Output(error)),
     };
@@ -101,24 +110,7 @@ where
     W: AsyncWrite + Unpin,
 {
     options.target.parse::<Authority>().map_err(ClientError::Target)?;
-    let deadline = Deadline::after(options.timeout);
-    match options.proxy.scheme() {
-        Scheme::Http => {
-            let stream = connection::connect(&options.proxy, deadline).await?;
-            Box::pin(http1::tunnel(stream, options, deadline, local)).await
-        }
-        Scheme::Https => {
-            // Before the first packet: a wrong file is reported whatever the state of the network.
-            let tls = tls::Connector::new(options.proxy.host(), &options.trust, options.http2)?;
-            let stream = connection::connect(&options.proxy, deadline).await?;
-            let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
-            if tls::chose_http2(&stream) {
-                Box::pin(http2::tunnel(stream, options, deadline, local)).await
-            } else {
-                Box::pin(http1::tunnel(stream, options, deadline, local)).await
-            }
-        }
-    }
+    Box::pin(attempt::tunnel(options, local)).await
 }
 
 fn run_to_the_end<R, W>(options: &Options, local: &mut Local<R, W>) -> Option<Result<(), ClientError>>
@@ -239,6 +231,18 @@ pub enum ClientError {
         /// The reason phrase or the first line of the body, without control characters. It may be empty.
         reason: String,
     },
+    /// The proxy's answer is 407, and there are no credentials.
+    #[error(
+        "the proxy answered 407{}{reason} (give credentials: --kubeconfig, --context, --token-file, --token-command or \
+         SWITCHBOARD_TOKEN)", if reason.is_empty() { "" } else { ": " }
+    )]
+    CredentialsRequired {
+        /// As of [`Self::Refused`].
+        reason: String,
+    },
+    /// There are no credentials for the proxy, or they may not be sent.
+    #[error("cannot log in to the proxy")]
+    Credentials(#[source] CredentialError),
     /// The connection to the proxy was reset, or timed out. Bytes may be missing.
     #[error("the connection to the proxy was lost")]
     Lost(#[source] io::Error),
@@ -262,7 +266,11 @@ pub enum ClientError {
 impl ClientError {
     /// The exit code of the process: 2 for an error of usage, else 1.
     pub fn exit_code(&self) -> u8 {
-        if matches!(self, Self::Target(_)) { 2 } else { 1 }
+        if matches!(self, Self::Target(_) | Self::Credentials(CredentialError::Cleartext)) {
+            2
+        } else {
+            1
+        }
     }
 }
 

@@ -18,16 +18,18 @@ use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::app::logging::{self, Logging, ParseError};
 use switchboard::app::{App, Command, LoadConfig, StartError, threads};
-use switchboard::client::{self, Identity, ProxyUrl, Trust};
+use switchboard::client;
 use switchboard::config::{Config, Loaded, Overrides, Purpose, Report};
 use switchboard::drain::Drained;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+mod connect_arguments;
 mod proxy_argument;
 
-use proxy_argument::{SecretUrl, conceal};
+use connect_arguments::Connect;
+use proxy_argument::conceal;
 
 /// An SSH ingress for Kubernetes: CONNECT in, SSH servers behind an allowlist.
 #[derive(Parser)]
@@ -72,54 +74,6 @@ struct Drain {
     /// Wait no longer than this, such as 50m
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, requires = "wait")]
     timeout: Option<Duration>,
-}
-
-#[derive(Args)]
-struct Connect {
-    /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it requires credentials
-    #[arg(
-        long,
-        env = "SWITCHBOARD_PROXY",
-        value_name = "URL",
-        hide_env_values = true,
-        value_parser = SecretUrl
-    )]
-    proxy: ProxyUrl,
-    /// Trust the certificates of this PEM file instead of the system's for an https:// proxy
-    #[arg(long, env = "SWITCHBOARD_CA", value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// Show this client certificate (PEM, with its intermediate certificates) to an https:// proxy that asks for one
-    #[arg(long, env = "SWITCHBOARD_CERT", value_name = "FILE", requires = "key")]
-    cert: Option<PathBuf>,
-    /// The private key of --cert (PEM, not encrypted)
-    #[arg(long, env = "SWITCHBOARD_KEY", value_name = "FILE", requires = "cert")]
-    key: Option<PathBuf>,
-    /// Expect this name in the proxy's certificate, and ask for it, instead of the host of the URL
-    #[arg(long, env = "SWITCHBOARD_SERVER_NAME", value_name = "NAME")]
-    server_name: Option<String>,
-    /// Offer only HTTP/1.1 to an https:// proxy, not HTTP/2; to an http:// proxy it is always HTTP/1.1
-    #[arg(long = "http1.1")]
-    http1: bool,
-    /// The target to reach through the proxy
-    #[arg(value_name = "HOST:PORT")]
-    target: String,
-}
-
-impl From<Connect> for client::Options {
-    fn from(options: Connect) -> Self {
-        let identity = options.cert.zip(options.key);
-        Self {
-            proxy: options.proxy,
-            trust: Trust {
-                ca: options.ca,
-                server_name: options.server_name,
-                identity: identity.map(|(certificate, key)| Identity { certificate, key }),
-            },
-            http2: !options.http1,
-            target: options.target,
-            timeout: client::DEFAULT_TIMEOUT,
-        }
-    }
 }
 
 #[derive(Args)]
@@ -204,7 +158,10 @@ fn main() -> ExitCode {
         Task::Check(Check { schema: true, .. }) => print_schema(),
         Task::Check(options) => check(options),
         Task::Drain(options) => drain(&options),
-        Task::Connect(options) => Ok(client::command(&options.into())),
+        Task::Connect(options) => match options.into_options::<CommandLine>() {
+            Ok(options) => Ok(client::command(&options)),
+            Err(fault) => fault.exit(),
+        },
     };
     result.unwrap_or_else(|error| {
         if let Some(StartError::Config(report)) = error.downcast_ref() {
@@ -375,7 +332,10 @@ const SERVE_EXITS: &str = "Exit status: 0 drained, 1 runtime error, 2 usage or c
 const CONNECT_EXAMPLE: &str = "\
 In ~/.ssh/config:
   Host *.svc.cluster.local
-    ProxyCommand switchboard connect --proxy http://ssh.example.com %h:%p
+    ProxyCommand switchboard connect --proxy https://ssh.example.com --context prod %h:%p
+
+SWITCHBOARD_TOKEN in the environment is a bearer token, for a proxy whose URL has no user, without options for \
+credentials.
 
 Exit status: 0 the tunnel ended in order, 1 it did not open or broke off, 2 usage";
 const STDIN: &str = "<stdin>";

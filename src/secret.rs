@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Deserializer};
 use zeroize::{Zeroize, Zeroizing};
 
 /// The text of a token or a password.
@@ -23,6 +24,20 @@ pub(crate) fn wipe(bytes: &mut [u8]) {
 impl From<&str> for Secret {
     fn from(text: &str) -> Self {
         Self(Zeroizing::new(text.into()))
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        // Overwritten as well: to shrink it could leave a copy behind.
+        let text = Zeroizing::new(text);
+        Self::from(text.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::from)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The users of OIDC issuers: tokens whose signature is verified here, by the keys that their issuer publishes.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -118,6 +119,14 @@ fn judge(issuer: &Issuer) -> Result<Source, (&'static str, Box<str>)> {
 /// The reason why the set cannot be used.
 pub fn check_keys(bytes: &[u8]) -> Result<usize, Box<str>> {
     KeySet::parse(bytes).map(|keys| keys.len())
+}
+
+/// Reads the authorities of a URL's server.
+///
+/// # Errors
+/// The path, and the reason why they cannot be used.
+pub fn check_authorities(path: &Path) -> Result<(), Box<str>> {
+    endpoint::roots_of(path).map(drop)
 }
 
 /// One issuer, with its keys.

@@ -7,18 +7,43 @@ use tokio::io::AsyncRead;
 
 use super::connection::read_some;
 use super::{ClientError, LONGEST_LINE};
+use crate::secret::Secret;
 use crate::text::printable;
 
-/// The bytes of the request. `target` and `authorization` come from parsed types and hold no line end.
-pub(super) fn request(target: &str, authorization: Option<&str>) -> Vec<u8> {
-    let mut head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {USER_AGENT}\r\n");
-    if let Some(credentials) = authorization {
-        head.push_str("Proxy-Authorization: ");
-        head.push_str(credentials);
+/// What the proxy is asked for.
+pub(super) struct Request<'a> {
+    /// The target as typed.
+    pub(super) target: &'a str,
+    /// The value of `Proxy-Authorization`.
+    pub(super) authorization: Option<Secret>,
+}
+
+impl Request<'_> {
+    /// The bytes of the request. Both parts come from parsed types and hold no line end.
+    pub(super) fn to_http1(&self) -> Secret {
+        let target = self.target;
+        let authorization = self.authorization.as_ref().map_or("", Secret::expose);
+        // Of its final length: what a reallocation leaves behind would not be overwritten.
+        let mut head = String::with_capacity(2 * target.len() + authorization.len() + FIXED);
+        for part in [
+            "CONNECT ",
+            target,
+            " HTTP/1.1\r\nHost: ",
+            target,
+            "\r\nUser-Agent: ",
+            USER_AGENT,
+            "\r\n",
+        ] {
+            head.push_str(part);
+        }
+        if !authorization.is_empty() {
+            for part in ["Proxy-Authorization: ", authorization, "\r\n"] {
+                head.push_str(part);
+            }
+        }
         head.push_str("\r\n");
+        head.into()
     }
-    head.push_str("\r\n");
-    head.into_bytes()
 }
 
 /// Reads to the end of the final response head, at most 16 KiB. The caller bounds the time.
@@ -58,6 +83,8 @@ pub(super) async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result
 pub(super) struct Answer {
     status: u16,
     phrase: String,
+    /// The details of an HTTP/2 answer's Proxy-Status.
+    details: String,
     /// The length of the text behind the head, at most [`MOST_BODY`] bytes: 0 if the body is no plain text.
     text_length: usize,
     /// The bytes that were read behind the head.
@@ -70,6 +97,7 @@ impl Answer {
         Self {
             status: head.status.as_u16(),
             phrase: String::new(),
+            details: details(&head.headers),
             text_length: text_length(|name| Some(head.headers.get(name)?.as_bytes())),
             rest: Vec::new(),
         }
@@ -93,7 +121,7 @@ impl Answer {
         }
     }
 
-    /// The reason phrase, or else the first line of the text. Empty without either.
+    /// The reason phrase, or else the first line of the text, or else the details. Empty without any of them.
     async fn into_reason(mut self, stream: &mut (impl AsyncRead + Unpin)) -> String {
         if !self.phrase.trim().is_empty() {
             return printable(&self.phrase, LONGEST_LINE);
@@ -109,7 +137,11 @@ impl Answer {
         tokio::time::timeout(BODY_WAIT, body).await.ok();
         self.rest.truncate(self.text_length);
         let text = String::from_utf8_lossy(&self.rest);
-        printable(text.lines().next().unwrap_or_default(), LONGEST_LINE)
+        let line = printable(text.lines().next().unwrap_or_default(), LONGEST_LINE);
+        if line.is_empty() {
+            return printable(&self.details, LONGEST_LINE);
+        }
+        line
     }
 
     /// Whether another head follows, as behind every 1xx (RFC 9110 section 15.2) but 101, which ends HTTP.
@@ -134,6 +166,7 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
             let answer = Answer {
                 status: response.code.ok_or(ClientError::NotHttp)?,
                 phrase: response.reason.unwrap_or_default().to_owned(),
+                details: String::new(),
                 text_length: text_length(|name| {
                     let header = response
                         .headers
@@ -151,6 +184,27 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
     }
 }
 
+/// The `details` of the last proxy that has given some (RFC 9209 section 2.1.6), a string (RFC 9651 section 3.3.3).
+fn details(fields: &http::HeaderMap) -> String {
+    let fields = fields
+        .get_all("proxy-status")
+        .iter()
+        .filter_map(|field| field.to_str().ok());
+    let Some((_, text)) = fields.filter_map(|field| field.rsplit_once("details=\"")).next_back() else {
+        return String::new();
+    };
+    let mut details = String::new();
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '"' => break,
+            '\\' => details.extend(characters.next()),
+            _ => details.push(character),
+        }
+    }
+    details
+}
+
 /// The length of a text body; 0 for HTML and for chunks, whose first line is not meant for a person.
 fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
     let field = |name| std::str::from_utf8(field(name)?).ok();
@@ -163,6 +217,8 @@ fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
 }
 
 pub(super) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
+/// The bytes of a request beside its target and credentials.
+const FIXED: usize = 128;
 const MOST_HEAD: usize = 16 * 1024;
 const MOST_FIELDS: usize = 128;
 /// Interim responses in front of the answer: no proxy is known to send more than two.
@@ -189,9 +245,13 @@ mod tests {
     fn the_request_names_the_target_twice_and_the_client_once() {
         let version = env!("CARGO_PKG_VERSION");
         let plain = format!("CONNECT H.:22 HTTP/1.1\r\nHost: H.:22\r\nUser-Agent: switchboard/{version}\r\n\r\n");
-        assert_eq!(request("H.:22", None), plain.as_bytes());
+        let request = |authorization: Option<&str>| Request {
+            target: "H.:22",
+            authorization: authorization.map(|value| value.to_owned().into()),
+        };
+        assert_eq!(request(None).to_http1().expose(), plain);
         let with = plain.replace("\r\n\r\n", "\r\nProxy-Authorization: Basic eA==\r\n\r\n");
-        assert_eq!(request("H.:22", Some("Basic eA==")), with.as_bytes());
+        assert_eq!(request(Some("Basic eA==")).to_http1().expose(), with);
     }
 
     #[tokio::test]

@@ -2,12 +2,13 @@
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::{ClientError, Deadline, Local, Options, Step, head, relay, tls};
+use super::head::{self, Request};
+use super::{ClientError, Deadline, Local, Step, relay, tls};
 
 /// Asks for the target over an open connection and, if the proxy agrees, relays.
 pub(super) async fn tunnel<S, R, W>(
     mut stream: S,
-    options: &Options,
+    request: &Request<'_>,
     deadline: Deadline,
     local: &mut Local<R, W>,
 ) -> Result<(), ClientError>
@@ -16,11 +17,11 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let request = head::request(&options.target, options.proxy.authorization());
+    let request = request.to_http1();
     let answer = deadline.bound(Step::Answer, async {
         // One write: some proxies take the first segment for the whole request.
         let sent = async {
-            stream.write_all(&request).await?;
+            stream.write_all(request.expose().as_bytes()).await?;
             stream.flush().await
         };
         let sent = sent.await;

@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::first_error::{FirstError, Flood, Recorded};
 use self::stream::{SharedInbox, Stream, stream_error};
-use super::head::{Answer, USER_AGENT};
-use super::{ClientError, Deadline, Local, Options, Step, relay, tls};
+use super::head::{self, Answer, USER_AGENT};
+use super::{ClientError, Deadline, Local, Step, relay, tls};
 use crate::connect::http2::frames::Credit;
 
 mod first_error;
@@ -22,7 +22,7 @@ mod stream;
 /// Asks for the target over an open connection and, if the proxy agrees, relays.
 pub(super) async fn tunnel<S, R, W>(
     stream: S,
-    options: &Options,
+    request: &head::Request<'_>,
     deadline: Deadline,
     local: &mut Local<R, W>,
 ) -> Result<(), ClientError>
@@ -31,7 +31,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let request = request(options)?;
+    let request = to_http2(request)?;
     let opened = deadline.bound(Step::Answer, async {
         let earned = Credit::default();
         let (requests, mut driver) = Driver::begin(stream, earned.clone()).await?;
@@ -68,10 +68,10 @@ async fn ask(
 }
 
 /// A CONNECT, which has no `:scheme` and no `:path`.
-fn request(options: &Options) -> Result<Request<()>, ClientError> {
-    let mut request = Request::connect(options.target.as_str()).header(header::USER_AGENT, USER_AGENT);
-    if let Some(credentials) = options.proxy.authorization() {
-        let credentials = HeaderValue::from_str(credentials).map(|mut credentials| {
+fn to_http2(asked: &head::Request<'_>) -> Result<Request<()>, ClientError> {
+    let mut request = Request::connect(asked.target).header(header::USER_AGENT, USER_AGENT);
+    if let Some(credentials) = &asked.authorization {
+        let credentials = HeaderValue::from_str(credentials.expose()).map(|mut credentials| {
             // A literal that is never indexed (RFC 7541 section 7.1.3).
             credentials.set_sensitive(true);
             credentials

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::AsyncWrite;
 
 /// Returns the output behind descriptor 1, and puts `/dev/null` in its place.
@@ -40,6 +41,16 @@ impl From<OwnedFd> for ClosableOutput {
 }
 
 impl ClosableOutput {
+    /// Whether its reader has closed it (poll(2)): POLLERR of a pipe, POLLHUP of a socket or terminal.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let Some(file) = &self.file else {
+            return true;
+        };
+        let mut polled = [PollFd::new(file, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
     fn open(&mut self) -> io::Result<Pin<&mut tokio::fs::File>> {
         let file = self.file.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         Ok(Pin::new(file))
@@ -68,6 +79,22 @@ mod tests {
     use super::*;
     use std::io::Read;
     use tokio::io::AsyncWriteExt;
+
+    #[tokio::test]
+    async fn an_output_without_a_reader_is_abandoned() {
+        let (reader, writer) = io::pipe().unwrap();
+        let output = ClosableOutput::from(OwnedFd::from(writer));
+        assert!(!output.is_abandoned());
+        drop(reader);
+        assert!(output.is_abandoned());
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let output = ClosableOutput::from(OwnedFd::from(ours));
+        assert!(!output.is_abandoned());
+        drop(theirs);
+        assert!(output.is_abandoned());
+        let file = tempfile::tempfile().unwrap();
+        assert!(!ClosableOutput::from(OwnedFd::from(file)).is_abandoned());
+    }
 
     #[tokio::test]
     async fn a_shutdown_ends_the_output_behind_its_last_byte_while_the_process_runs() {

@@ -16,6 +16,7 @@ mod answers;
 mod client_auth;
 mod endings;
 mod http2;
+mod logins;
 mod tls;
 
 const TARGET: &str = "svc-a.ns:22";
@@ -40,6 +41,7 @@ impl Session {
             stdin: theirs_in,
             stdout: theirs_out,
             interactive,
+            is_abandoned: None,
         };
         let ended = tokio::spawn(async move { run(&options, &mut local).await });
         Self { stdin, stdout, ended }
@@ -77,6 +79,7 @@ impl Proxy {
             proxy: format!("{scheme}://{userinfo}127.0.0.1:{port}").parse().unwrap(),
             trust: Trust::default(),
             http2: true,
+            credentials: credentials::Options::default(),
             target: TARGET.to_owned(),
             timeout: Duration::from_secs(20),
         }
@@ -212,7 +215,11 @@ async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
     let mut stream = proxy.accept().await;
     let mut segment = vec![0; 4096];
     let length = within(stream.read(&mut segment)).await.unwrap();
-    assert_eq!(segment[..length], head::request(TARGET, Some("Basic dXNlcjpwQHNz")));
+    let request = head::Request {
+        target: TARGET,
+        authorization: Some("Basic dXNlcjpwQHNz".to_owned().into()),
+    };
+    assert_eq!(segment[..length], *request.to_http1().expose().as_bytes());
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use tokio_rustls::client::TlsStream;
 use self::truncation::TruncationDetector;
 use super::ClientError;
 use crate::file;
+use crate::secret::Secret;
 use crate::tls::pem::{first, items};
 use crate::tls::{LARGEST, PemFault};
 
@@ -38,6 +39,33 @@ pub struct Identity {
     pub key: PathBuf,
 }
 
+/// A client certificate with its intermediate certificates, and its private key, each in PEM.
+#[derive(Clone, Debug)]
+pub(super) struct KeyPair {
+    pub(super) certificate: String,
+    pub(super) key: Secret,
+}
+
+/// The same, parsed.
+type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+impl PartialEq for KeyPair {
+    fn eq(&self, other: &Self) -> bool {
+        self.certificate == other.certificate && self.key.expose() == other.key.expose()
+    }
+}
+
+impl Eq for KeyPair {}
+
+impl KeyPair {
+    pub(super) fn load(&self) -> Result<Pair, IdentityError> {
+        let of = |part| move |fault| IdentityError::Given { part, fault };
+        let chain = items(self.certificate.as_bytes()).map_err(of("certificate"))?;
+        let key = first(self.key.expose().as_bytes()).map_err(of("key"))?;
+        Ok((chain.into_iter().map(|(_, certificate)| certificate).collect(), key))
+    }
+}
+
 /// The TLS settings for one proxy.
 pub(super) struct Connector {
     tls: TlsConnector,
@@ -48,8 +76,8 @@ impl Connector {
     /// Loads the certificates to trust: those of `ca`, or the system's. Never both, so that no public authority can
     /// issue a certificate for a private proxy.
     ///
-    /// `http2` offers HTTP/2 in ALPN.
-    pub(super) fn new(host: &str, trust: &Trust, http2: bool) -> Result<Self, ClientError> {
+    /// `pair` is shown where `trust` has no certificate of its own. `http2` offers HTTP/2 in ALPN.
+    pub(super) fn new(host: &str, trust: &Trust, pair: Option<&KeyPair>, http2: bool) -> Result<Self, ClientError> {
         let name = trust.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned()).map_err(|source| ClientError::TlsName {
             name: name.to_owned(),
@@ -62,21 +90,16 @@ impl Connector {
             })?,
             None => system_roots()?,
         };
-        // A named provider: the process has no default one that other crates could have installed.
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(ClientError::TlsSetup)?
-            .with_root_certificates(roots);
-        let mut config = match &trust.identity {
-            None => config.with_no_client_auth(),
-            Some(identity) => {
-                let (chain, key) = identity.load().map_err(ClientError::Identity)?;
-                config
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|fault| ClientError::Identity(IdentityError::Unusable(fault)))?
-            }
+        let pair = match &trust.identity {
+            Some(identity) => Some(identity.load()),
+            None => pair.map(KeyPair::load),
         };
+        let pair = pair.transpose().map_err(ClientError::Identity)?;
+        let is_shown = pair.is_some();
+        let mut config = config(roots, pair).map_err(|fault| match is_shown {
+            true => ClientError::Identity(IdentityError::Unusable(fault)),
+            false => ClientError::TlsSetup(fault),
+        })?;
         let offered: &[&[u8]] = if http2 { &[HTTP2, HTTP1] } else { &[HTTP1] };
         config.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(Self {
@@ -89,6 +112,19 @@ impl Connector {
     pub(super) async fn handshake(self, stream: TcpStream) -> Result<TlsStream<TruncationDetector>, ClientError> {
         let connected = self.tls.connect(self.name, TruncationDetector::from(stream)).await;
         connected.map_err(|error| explain(error, ClientError::Tls))
+    }
+}
+
+/// The settings of a client that trusts these certificates and shows that one.
+pub(super) fn config(roots: RootCertStore, pair: Option<Pair>) -> Result<ClientConfig, rustls::Error> {
+    // A named provider: the process has no default one that other crates could have installed.
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    match pair {
+        None => Ok(config.with_no_client_auth()),
+        Some((chain, key)) => config.with_client_auth_cert(chain, key),
     }
 }
 
@@ -132,7 +168,7 @@ const REFUSALS: [AlertDescription; 7] = [
 ];
 
 impl Identity {
-    fn load(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), IdentityError> {
+    fn load(&self) -> Result<Pair, IdentityError> {
         let Self { certificate, key } = self;
         let of = |path: &Path, fault| IdentityError::Pem {
             path: path.to_owned(),
@@ -163,6 +199,14 @@ pub enum IdentityError {
         /// Its fault.
         fault: PemFault,
     },
+    /// A part of the certificate that came with the credentials is no PEM.
+    #[error("the {part} that came with the credentials: {fault}")]
+    Given {
+        /// The certificate, or the key.
+        part: &'static str,
+        /// Its fault.
+        fault: PemFault,
+    },
     /// The key is not that of the certificate, or of an unknown kind.
     #[error("the certificate and the key do not go together")]
     Unusable(#[source] rustls::Error),
@@ -186,9 +230,14 @@ pub enum CaError {
 }
 
 fn roots_of(path: &Path) -> Result<RootCertStore, CaError> {
+    read(path).map_err(CaError::Pem).and_then(|bytes| roots_in(&bytes))
+}
+
+/// The certificates to trust in a PEM text.
+pub(super) fn roots_in(bytes: &[u8]) -> Result<RootCertStore, CaError> {
     let mut roots = RootCertStore::empty();
-    let certificates = read(path).and_then(|bytes| items::<CertificateDer<'static>>(&bytes));
-    for (number, (_, certificate)) in (1..).zip(certificates.map_err(CaError::Pem)?) {
+    let certificates = items::<CertificateDer<'static>>(bytes).map_err(CaError::Pem)?;
+    for (number, (_, certificate)) in (1..).zip(certificates) {
         roots
             .add(certificate)
             .map_err(|source| CaError::Certificate { number, source })?;
@@ -196,7 +245,8 @@ fn roots_of(path: &Path) -> Result<RootCertStore, CaError> {
     Ok(roots)
 }
 
-fn system_roots() -> Result<RootCertStore, ClientError> {
+/// The certificates that the system trusts.
+pub(super) fn system_roots() -> Result<RootCertStore, ClientError> {
     let system = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     // Some systems ship certificates that cannot be parsed. That matters only if there are no others.
@@ -220,7 +270,7 @@ mod tests {
             ca: Some(file.path().to_owned()),
             ..Trust::default()
         };
-        let Err(error) = Connector::new("proxy", &trust, true) else {
+        let Err(error) = Connector::new("proxy", &trust, None, true) else {
             panic!("accepted {content:?}");
         };
         let line = chain(&error);
@@ -261,7 +311,7 @@ mod tests {
             ca: Some("/nonexistent/ca.pem".into()),
             ..Trust::default()
         };
-        let Err(error) = Connector::new("proxy", &trust, true) else {
+        let Err(error) = Connector::new("proxy", &trust, None, true) else {
             panic!("accepted a missing file");
         };
         let line = chain(&error);

@@ -43,6 +43,11 @@ impl ProxyUrl {
         self.authority.port()
     }
 
+    /// Whether the URL has a user, and perhaps a password.
+    pub fn has_credentials(&self) -> bool {
+        self.authorization.is_some()
+    }
+
     /// The value of `Proxy-Authorization` (RFC 7617), a secret; `None` for a URL without userinfo.
     pub(super) fn authorization(&self) -> Option<&str> {
         self.authorization.as_deref()

@@ -142,6 +142,10 @@ impl ApiReviewer {
             let question = token_question(token, audience, deadline);
             let body = self.ask(&question).await?;
             match verdict(&body, audience, token).map_err(|error| question.unavailable(&error))? {
+                Verdict::Refused(sentence) if *sentence == *token::REVOKED && !self.is_settled() => {
+                    let reason = "it has just come back, and may not know each ServiceAccount yet";
+                    return Err(question.unavailable(&ApiError::new(Failure::Server, reason)));
+                }
                 Verdict::Refused(sentence) => drop(refused.get_or_insert(Verdict::Refused(sentence))),
                 proved @ Verdict::Proved(_) => return Ok(proved),
             }
@@ -259,5 +263,6 @@ const DEADLINE: Duration = Duration::from_secs(3);
 const LARGEST_ANSWER: usize = 256 << 10;
 /// The longest wait that the server may ask for: meanwhile no new user gets in.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// An API server answers before it has read each role and binding from its database: a no of that time is incomplete.
-const SETTLES: Duration = Duration::from_secs(10);
+/// An API server answers before it has read each binding and ServiceAccount from its database: a no of that time says
+/// little. It takes a part of a second, and a tunnel whose right has ended meanwhile lives on for no longer than that.
+const SETTLES: Duration = Duration::from_millis(1500);

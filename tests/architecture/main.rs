@@ -35,23 +35,33 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ("tunnel", &["tunnel"]),
     (
         "programs",
-        &["app", "client", "config", "kubernetes", "main", "proxy_argument"],
+        &[
+            "app",
+            "client",
+            "config",
+            "connect_arguments",
+            "kubernetes",
+            "main",
+            "proxy_argument",
+        ],
     ),
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 26] = [
+const OWNERS: [(&str, &[&str]); 29] = [
     ("anyhow", &["main"]),
     ("arc_swap", &["access", "allowlist"]),
-    ("clap", &["main", "proxy_argument"]),
+    ("aws_lc_rs", &["access", "client", "tls"]),
+    ("clap", &["connect_arguments", "main", "proxy_argument"]),
     ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),
     ("h2", &["client", "connect"]),
-    ("http_body_util", &["access", "app", "kubernetes"]),
+    ("http_body_util", &["access", "app", "client", "kubernetes"]),
     ("httparse", &["client", "connect"]),
     ("humantime", &["kubernetes", "main", "values"]),
-    ("hyper", &["access", "app", "kubernetes"]),
-    ("hyper_util", &["access", "app"]),
+    ("hyper", &["access", "app", "client", "kubernetes"]),
+    ("hyper_util", &["access", "app", "client"]),
+    ("jiff", &["client"]),
     ("jsonwebtoken", &["access"]),
     ("k8s_openapi", &["kubernetes"]),
     ("kube", &["kubernetes"]),
@@ -62,14 +72,15 @@ const OWNERS: [(&str, &[&str]); 26] = [
     ),
     ("rustls", &["access", "client", "tls"]),
     ("rustls_native_certs", &["access", "client"]),
-    ("serde_json", &["access", "app", "config", "kubernetes"]),
+    ("serde_json", &["access", "app", "client", "config", "kubernetes"]),
+    ("serde_saphyr", &["client"]),
     ("socket2", &["client", "net"]),
     ("strsim", &["config"]),
     ("tokio_rustls", &["access", "client"]),
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
     ("x509_parser", &["tls"]),
-    ("zeroize", &["credential", "kubernetes", "secret"]),
+    ("zeroize", &["client", "credential", "kubernetes", "secret"]),
 ];
 
 #[test]

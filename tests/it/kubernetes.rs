@@ -1,8 +1,8 @@
 //! The real binary follows a Kubernetes API server through everything that can go wrong with one.
 //!
 //! Each test has a network of its own (see `kubernetes/lab.rs`), and in it a proxy, pods and a fake API server that
-//! does what the scenario says. The scenarios of `kubernetes/shapes.rs` and `kubernetes/changes.rs` need no failure,
-//! and run against a real API server too: `make test-kubernetes KUBECONFIG=…`.
+//! does what the scenario says. The scenarios of `kubernetes/shapes.rs`, `kubernetes/changes.rs` and
+//! `kubernetes/rights.rs` need no failure, and run against a real API server too: `make test-kubernetes KUBECONFIG=…`.
 mod api;
 mod changes;
 mod cluster;
@@ -18,9 +18,11 @@ mod proxy;
 mod rbac;
 mod remote_drain;
 mod reviews;
+mod rights;
 mod send_proxy_protocol;
 mod shapes;
 mod stage;
 mod trust;
 mod uplink;
+mod users;
 mod vanished;

@@ -16,6 +16,7 @@ mod budgets;
 mod bursts;
 mod cli;
 mod corpus;
+mod credentials;
 mod departures;
 mod drain;
 mod endings;

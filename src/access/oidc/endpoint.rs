@@ -182,7 +182,7 @@ fn tls(ca: Option<&Path>) -> Result<ClientConfig, Box<str>> {
     Ok(config)
 }
 
-fn roots_of(path: &Path) -> Result<RootCertStore, Box<str>> {
+pub(super) fn roots_of(path: &Path) -> Result<RootCertStore, Box<str>> {
     let fault = |reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
     let bytes = file::read(path, LARGEST_PEM).map_err(|error| fault(&PemFault::unreadable(&error)))?;
     let certificates = items::<CertificateDer<'static>>(&bytes).map_err(|error| fault(&error))?;

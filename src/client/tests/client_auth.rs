@@ -8,13 +8,13 @@ use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 
 /// An authority that issues certificates as files.
-struct Authority {
+pub(super) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
 }
 
 impl Authority {
-    fn named(name: &str) -> Self {
+    pub(super) fn named(name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut parameters = CertificateParams::new([]).unwrap();
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -26,7 +26,7 @@ impl Authority {
         }
     }
 
-    fn issue(&self, name: &str) -> Files {
+    pub(super) fn issue(&self, name: &str) -> Files {
         let key = KeyPair::generate().unwrap();
         let parameters = CertificateParams::new([name.to_owned()]).unwrap();
         let certificate = parameters.signed_by(&key, &self.issuer).unwrap();
@@ -35,7 +35,7 @@ impl Authority {
 }
 
 /// The files of `--cert` and `--key`.
-struct Files {
+pub(super) struct Files {
     directory: tempfile::TempDir,
 }
 
@@ -47,7 +47,7 @@ impl Files {
         Self { directory }
     }
 
-    fn identity(&self) -> Identity {
+    pub(super) fn identity(&self) -> Identity {
         Identity {
             certificate: self.directory.path().join("certificate"),
             key: self.directory.path().join("key"),
@@ -56,7 +56,7 @@ impl Files {
 }
 
 /// A server that requires a client certificate of that authority.
-fn requiring(authority: &Authority) -> Server {
+pub(super) fn requiring(authority: &Authority) -> Server {
     let mut roots = RootCertStore::empty();
     roots.add(authority.certificate.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

@@ -16,6 +16,7 @@ use super::{Kind, Question};
 use crate::access::{AUTHENTICATED, Method, User, Verdict};
 use crate::kubernetes::failure::{ApiError, Failure};
 use crate::secret::Secret;
+use crate::text::excerpt;
 
 /// The audiences that a token may have one of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +96,12 @@ pub(super) fn verdict(body: &[u8], audience: Audience<'_>, token: &Secret) -> Re
     }
     let status = answer.status;
     if !status.authenticated {
-        return Ok(Verdict::Refused(sentence(&status.error).into()));
+        let error = status.error.to_ascii_lowercase();
+        if says(&error, &PASSING) {
+            // Of an authenticator behind the server: a webhook, or an issuer whose keys it has not got yet.
+            return Err(ApiError::new(Failure::Server, excerpt(&status.error, LONGEST_ERROR)));
+        }
+        return Ok(Verdict::Refused(sentence(&error).into()));
     }
     // A server that knows no audiences answers without any, and has not compared them.
     if let Audience::Named(names) = audience
@@ -137,19 +143,22 @@ fn user(mut told: UserInfo, token: &Secret) -> Result<User, &'static str> {
 /// The server's reason as a sentence for the client. The reason itself is not passed on: it may quote the token, and names
 /// what only operators need to know.
 fn sentence(error: &str) -> &'static str {
-    let error = error.to_ascii_lowercase();
-    let says = |words: &[&str]| words.iter().any(|word| error.contains(word));
-    if says(&["expired"]) {
+    if says(error, &["expired"]) {
         "the token has expired"
-    } else if says(&["audience"]) {
+    } else if says(error, &["audience"]) {
         OTHER_AUDIENCE
-    } else if says(&["not valid yet", "used before", "before the nbf"]) {
+    } else if says(error, &["not valid yet", "used before", "before the nbf"]) {
         "the token is not valid yet"
-    } else if says(&["invalidated", "not found", "been deleted"]) {
-        "the token has been revoked"
+    } else if says(error, &["invalidated", "not found", "been deleted"]) {
+        REVOKED
     } else {
         NOT_VALID
     }
+}
+
+/// The API has no codes for these: its text is all there is.
+fn says(error: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| error.contains(word))
 }
 
 /// What a token says of itself, without proof.
@@ -248,6 +257,8 @@ impl UserInfo {
 
 /// The sentence for a token that the API server does not know.
 pub(super) const NOT_VALID: &str = "the token is not valid";
+/// The sentence for a token whose ServiceAccount is gone.
+pub(super) const REVOKED: &str = "the token has been revoked";
 const OTHER_AUDIENCE: &str = "the token is for another audience";
 const TOO_LARGE: &str = "the token's user has too many groups, or too much else is said of it";
 
@@ -259,6 +270,24 @@ const UNAUTHENTICATED: &str = "system:unauthenticated";
 const LARGEST_USER: usize = 32 << 10;
 const MOST_GROUPS: usize = 1024;
 const PIECE: usize = 16;
+/// Characters of the server's reason in a message.
+const LONGEST_ERROR: usize = 300;
+/// What the reason of a review says when an authenticator failed, and not the token. In lower case.
+const PASSING: [&str; 13] = [
+    ": eof",
+    "connection refused",
+    "connection reset",
+    "context canceled",
+    "deadline exceeded",
+    "i/o timeout",
+    "internal error",
+    "no route to host",
+    "no such host",
+    "not initialized",
+    "timed out",
+    "too many requests",
+    "unavailable",
+];
 
 #[cfg(test)]
 mod tests {
@@ -390,7 +419,7 @@ mod tests {
             ),
             (
                 json!({"error": "[invalid bearer token, serviceaccounts \"ci\" not found]"}),
-                "the token has been revoked",
+                REVOKED,
             ),
             (json!({"authenticated": true, "user": user}), OTHER_AUDIENCE),
             (
@@ -425,6 +454,19 @@ mod tests {
             ),
         ] {
             assert_eq!(judged(&status), Verdict::Refused(expected.into()), "{status}");
+        }
+    }
+
+    #[test]
+    fn an_authenticator_that_fails_says_nothing_of_the_token() {
+        for error in [
+            "[invalid bearer token, Post \"https://hook/authenticate\": dial tcp 10.0.0.1:443: connect: connection refused]",
+            "[invalid bearer token, oidc: authenticator not initialized]",
+            "context deadline exceeded",
+        ] {
+            let body = answer(&json!({"user": {}, "error": error}));
+            let failed = verdict(&body, Audience::ServersOwn, &Secret::from("t")).unwrap_err();
+            assert_eq!(failed.failure, Failure::Server, "{error}");
         }
     }
 

@@ -35,6 +35,16 @@ pub(crate) struct Ground {
     _pods: Pods,
 }
 
+/// The ground of a scenario without a proxy: a service account that may review, and follow roles and bindings.
+#[derive(Debug)]
+pub(crate) struct Reviewing {
+    cluster: Cluster,
+    /// The namespace.
+    pub(crate) here: String,
+    /// With the credentials of that account.
+    pub(crate) kubeconfig: PathBuf,
+}
+
 struct Cluster {
     client: Client,
     kubeconfig: Kubeconfig,
@@ -53,10 +63,68 @@ pub(crate) fn run<F: AsyncFnOnce(&Ground)>(kubernetes: &[(&str, Value)], scenari
     lab::run_as(test, async |lab| Box::pin(within(&lab, kubernetes, scenario)).await);
 }
 
+/// Runs a scenario that needs no proxy. To be called as [`lab::run`] is.
+pub(crate) fn run_reviewing<F: AsyncFnOnce(&Reviewing)>(scenario: F) {
+    let test = lab::test_name(type_name::<F>());
+    lab::run_as(test, async |lab| {
+        let cluster = Cluster::connect(lab.directory()).await;
+        let name = unique_name();
+        let mut setup = setup(&name);
+        setup.extend(rights_to_review(&name));
+        for object in &setup {
+            cluster.apply(object).await;
+        }
+        let kubeconfig = cluster.proxys_kubeconfig(lab.directory(), &name).await;
+        let here = format!("{name}-a");
+        let reviewing = Reviewing {
+            cluster,
+            here,
+            kubeconfig,
+        };
+        let done = unwound(Box::pin(scenario(&reviewing))).await;
+        for object in setup.iter().rev() {
+            reviewing.delete(object).await;
+        }
+        if let Err(panic) = done {
+            resume_unwind(panic);
+        }
+    });
+}
+
+fn unique_name() -> String {
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+    format!("switchboard-test-{:x}", nanos % 0x0100_0000_0000)
+}
+
+/// What the chart adds when the cluster decides who may go where.
+fn rights_to_review(name: &str) -> [Value; 3] {
+    let rights = "rbac.authorization.k8s.io";
+    let metadata =
+        |suffix: &str| json!({"name": format!("{name}-{suffix}"), "labels": {"switchboard.dev/test": "true"}});
+    let binding = |suffix: &str, role: &str| {
+        json!({
+            "apiVersion": format!("{rights}/v1"), "kind": "ClusterRoleBinding", "metadata": metadata(suffix),
+            "roleRef": {"apiGroup": rights, "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": "switchboard", "namespace": format!("{name}-a")}],
+        })
+    };
+    let followed = ["roles", "rolebindings", "clusterroles", "clusterrolebindings"];
+    let rules = json!([
+        {"apiGroups": [rights], "resources": followed, "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["list", "watch"]},
+    ]);
+    [
+        json!({
+            "apiVersion": format!("{rights}/v1"), "kind": "ClusterRole", "metadata": metadata("follow"), "rules": rules,
+        }),
+        binding("follow", &format!("{name}-follow")),
+        binding("review", "system:auth-delegator"),
+    ]
+}
+
 async fn within(lab: &Lab, kubernetes: &[(&str, Value)], scenario: impl AsyncFnOnce(&Ground)) {
     let cluster = Cluster::connect(lab.directory()).await;
-    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-    let name = format!("switchboard-test-{:x}", nanos % 0x0100_0000_0000);
+    let name = unique_name();
     let setup = setup(&name);
     for object in &setup {
         cluster.apply(object).await;
@@ -121,9 +189,24 @@ impl Ground {
 
     /// Deletes it.
     pub(crate) async fn delete(&self, object: &Value) {
-        let name = object["metadata"]["name"].as_str().unwrap();
-        let deleted = self.cluster.api(object).delete(name, &DeleteParams::default()).await;
-        deleted.unwrap_or_else(|error| panic!("{error}: {object}"));
+        self.cluster.delete(object).await;
+    }
+}
+
+impl Reviewing {
+    /// Creates the object, or makes it be so.
+    pub(crate) async fn apply(&self, object: &Value) {
+        self.cluster.apply(object).await;
+    }
+
+    /// Deletes it.
+    pub(crate) async fn delete(&self, object: &Value) {
+        self.cluster.delete(object).await;
+    }
+
+    /// A token of a service account; without audiences it is for the API server.
+    pub(crate) async fn token(&self, account: &str, audiences: &[&str]) -> String {
+        self.cluster.token(&self.here, account, audiences).await
     }
 }
 
@@ -162,6 +245,25 @@ impl Cluster {
         }
     }
 
+    async fn delete(&self, object: &Value) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let deleted = self.api(object).delete(name, &DeleteParams::default()).await;
+        deleted.unwrap_or_else(|error| panic!("{error}: {object}"));
+    }
+
+    async fn token(&self, namespace: &str, account: &str, audiences: &[&str]) -> String {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 3600, "audiences": audiences},
+        });
+        let request = Request::post(path)
+            .header("Content-Type", "application/json")
+            .body(request.to_string().into_bytes());
+        let answer: Value = self.client.request(request.unwrap()).await.unwrap();
+        answer["status"]["token"].as_str().unwrap().to_owned()
+    }
+
     async fn apply(&self, object: &Value) {
         let name = object["metadata"]["name"].as_str().unwrap();
         let how = PatchParams::apply("switchboard-test").force();
@@ -171,19 +273,12 @@ impl Cluster {
 
     /// The same server, with a token of the service account.
     async fn proxys_kubeconfig(&self, directory: &Path, name: &str) -> PathBuf {
-        let path = format!("/api/v1/namespaces/{name}-a/serviceaccounts/switchboard/token");
-        let request = json!({
-            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600},
-        });
-        let request = Request::post(path)
-            .header("Content-Type", "application/json")
-            .body(request.to_string().into_bytes());
-        let answer: Value = self.client.request(request.unwrap()).await.unwrap();
+        let token = self.token(&format!("{name}-a"), "switchboard", &[]).await;
         let file = serde_json::to_value(&self.kubeconfig).unwrap();
         let context = file["current-context"].clone();
         let contexts = file["contexts"].as_array().unwrap().iter();
         let current = contexts.clone().find(|entry| entry["name"] == context).unwrap();
-        let user = json!({"name": current["context"]["user"], "user": {"token": answer["status"]["token"]}});
+        let user = json!({"name": current["context"]["user"], "user": {"token": token}});
         let path = directory.join("proxy.kubeconfig");
         fs::write(&path, with(file, "/users", json!([user])).to_string()).unwrap();
         path

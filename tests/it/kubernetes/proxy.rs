@@ -127,7 +127,12 @@ impl Proxy {
 
     /// One CONNECT.
     pub(crate) async fn connect(&self, authority: &str) -> Result<Tunnel, Refused> {
-        let answered = timeout(PATIENCE, connect(authority)).await;
+        self.connect_with(authority, "").await
+    }
+
+    /// One CONNECT with further fields, each with its line end.
+    pub(crate) async fn connect_with(&self, authority: &str, fields: &str) -> Result<Tunnel, Refused> {
+        let answered = timeout(PATIENCE, connect(authority, fields)).await;
         answered.unwrap_or_else(|_| panic!("no answer to CONNECT {authority}"))
     }
 
@@ -244,11 +249,11 @@ pub(crate) fn settings(kubernetes: &[(&str, Value)]) -> Value {
     settings
 }
 
-async fn connect(authority: &str) -> Result<Tunnel, Refused> {
+async fn connect(authority: &str, fields: &str) -> Result<Tunnel, Refused> {
     let stream = TcpStream::connect((PROXY, PORT)).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let mut stream = BufStream::new(stream);
-    let head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\nSSH-2.0-client\r\n");
+    let head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{fields}\r\nSSH-2.0-client\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
     let mut line = String::new();

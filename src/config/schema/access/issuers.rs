@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::slice;
+use std::path::Path;
 
 use http::Uri;
 
-use crate::access::oidc::Issuers;
-use crate::access::{Issuer, Jwks};
+use crate::access::{Issuer, Jwks, oidc};
 use crate::config::form::{Form, PATH, Schema};
 use crate::config::section::{Field, Section};
+use crate::file;
 
 /// Reads the list.
 pub(super) fn read(section: &mut Section<'_>) -> Vec<Issuer> {
@@ -23,7 +23,6 @@ pub(super) fn read(section: &mut Section<'_>) -> Vec<Issuer> {
 
 /// `lines`: the line of each issuer that was read before. Two entries for one `iss` would be ambiguous.
 fn issuer(section: &mut Section<'_>, lines: &mut HashMap<Box<str>, u64>) -> Option<Issuer> {
-    let (faults, itself) = (section.faults(), section.itself());
     let issuer = section.required("issuer").and_then(|field| {
         let issuer = field.parse(&TEXT)?;
         if let Some(line) = lines.insert(issuer.clone(), field.line()) {
@@ -51,15 +50,27 @@ fn issuer(section: &mut Section<'_>, lines: &mut HashMap<Box<str>, u64>) -> Opti
         jwks: jwks?,
         ca,
     };
-    // Of sound settings only the files are left to be judged.
-    if section.faults() == faults {
-        for fault in Issuers::new(slice::from_ref(&issuer)).err().unwrap_or_default() {
-            let field = if fault.key == "ca" { &ca_field } else { &jwks_field };
-            let field = field.as_ref().unwrap_or(&itself);
-            field.dispensable_fault(fault.reason);
-        }
-    }
+    files(&issuer, jwks_field.as_ref(), ca_field.as_ref());
     Some(issuer)
+}
+
+/// Judges the files of an issuer.
+fn files(issuer: &Issuer, jwks: Option<&Field<'_>>, ca: Option<&Field<'_>>) {
+    if let (Jwks::File(path), Some(field)) = (&issuer.jwks, jwks)
+        && let Err(reason) = keys_of(path)
+    {
+        field.dispensable_fault(format!("{}: {reason}", path.display()));
+    }
+    if let (Jwks::Url(_), Some(path), Some(field)) = (&issuer.jwks, &issuer.ca, ca)
+        && let Err(reason) = oidc::check_authorities(path)
+    {
+        field.dispensable_fault(reason);
+    }
+}
+
+fn keys_of(path: &Path) -> Result<usize, Box<str>> {
+    let bytes = file::read(path, LARGEST).map_err(|error| format!("cannot be read: {error}"))?;
+    oidc::check_keys(&bytes)
 }
 
 fn audiences(field: &Field<'_>) -> Vec<Box<str>> {
@@ -106,6 +117,8 @@ fn is_loopback(host: &str) -> bool {
     address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
+/// In bytes: as much as the process reads.
+const LARGEST: u64 = 1 << 20;
 const NOT_A_URL: &str = "expected the path of a file, or a URL such as `https://id.example.com/keys`";
 /// The claim that every token has, and that no other user of the issuer ever gets (OpenID Connect Core 1.0, section 2).
 const SUBJECT: &str = "sub";

@@ -1,0 +1,141 @@
+//! What the proxy is sent: a bearer token, or a user and a password.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use zeroize::Zeroizing;
+
+use crate::secret::Secret;
+
+/// A bearer token that can be sent as it is (RFC 6750 section 2.1).
+#[derive(Clone, Debug)]
+pub(crate) struct Token(Secret);
+
+impl Token {
+    /// The token in the text of a file or of a program. White space around it is no part of it.
+    pub(crate) fn parse(text: &str) -> Result<Self, TokenFault> {
+        let text = text.trim_ascii();
+        if text.is_empty() {
+            return Err(TokenFault::Empty);
+        }
+        if text.len() > LONGEST_TOKEN {
+            return Err(TokenFault::Long);
+        }
+        if text.bytes().any(|byte| byte == b'\n') {
+            return Err(TokenFault::Lines);
+        }
+        let is_sendable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+        if !text.bytes().all(is_sendable) {
+            return Err(TokenFault::Character);
+        }
+        Ok(Self(text.to_owned().into()))
+    }
+
+    /// The token itself.
+    pub(crate) fn expose(&self) -> &str {
+        self.0.expose()
+    }
+
+    /// The token as a text that stays hidden.
+    pub(super) fn secret(&self) -> &Secret {
+        &self.0
+    }
+}
+
+/// The reason for which a text is no bearer token. None of them quotes the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenFault {
+    /// Nothing, or white space alone.
+    #[error("it is empty")]
+    Empty,
+    /// More than 12 KiB, which no proxy takes as a field.
+    #[error("it has more than 12 KiB")]
+    Long,
+    /// A token is one line.
+    #[error("it has more than one line")]
+    Lines,
+    /// A byte that a bearer token cannot have, such as a space, a quotation mark or a brace.
+    #[error("it has a character that a bearer token cannot have (RFC 6750 section 2.1)")]
+    Character,
+}
+
+/// The content of `Proxy-Authorization`.
+#[derive(Clone, Debug)]
+pub(crate) enum Authorization {
+    /// A bearer token (RFC 6750).
+    Bearer(Token),
+    /// User and password, encoded (RFC 7617).
+    Basic(Secret),
+}
+
+impl Authorization {
+    /// The content for this user and password. `None` if they cannot be sent: a colon in the user, or a control character.
+    pub(crate) fn basic(user: &str, password: &Secret) -> Option<Self> {
+        let pair = Zeroizing::new(format!("{user}:{}", password.expose()));
+        let is_sendable = !user.contains(':') && !pair.chars().any(char::is_control);
+        is_sendable.then(|| Self::Basic(STANDARD.encode(pair.as_bytes()).into()))
+    }
+
+    /// The value of the field.
+    pub(crate) fn field(&self) -> Secret {
+        match self {
+            Self::Bearer(token) => format!("Bearer {}", token.expose()).into(),
+            Self::Basic(pair) => format!("Basic {}", pair.expose()).into(),
+        }
+    }
+}
+
+/// Whether the proxy is sent the same. Both are the user's own: the time that it takes tells nothing to others.
+impl PartialEq for Authorization {
+    fn eq(&self, other: &Self) -> bool {
+        self.field().expose() == other.field().expose()
+    }
+}
+
+impl Eq for Authorization {}
+
+/// The length that switchboard and the API server take.
+const LONGEST_TOKEN: usize = 12 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_one_line_of_sendable_characters() {
+        assert_eq!(
+            Token::parse(" a.b-c_d~e+f/g==\r\n").unwrap().expose(),
+            "a.b-c_d~e+f/g=="
+        );
+        assert!(Token::parse(&"x".repeat(LONGEST_TOKEN)).is_ok());
+        for (text, fault) in [
+            ("", TokenFault::Empty),
+            (" \n", TokenFault::Empty),
+            (&"x".repeat(LONGEST_TOKEN + 1), TokenFault::Long),
+            ("a\nb", TokenFault::Lines),
+            ("a b", TokenFault::Character),
+            ("a\rX: y", TokenFault::Character),
+            ("a\0b", TokenFault::Character),
+            ("{\"token\":1}", TokenFault::Character),
+            ("tokén", TokenFault::Character),
+        ] {
+            assert_eq!(Token::parse(text).unwrap_err(), fault, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn user_and_password_are_encoded_or_refused() {
+        let basic = |user, password: &str| Authorization::basic(user, &password.to_owned().into());
+        let field = basic("Aladdin", "open sesame").unwrap().field();
+        assert_eq!(field.expose(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+        assert!(basic("a:b", "c").is_none() && basic("a", "b\n").is_none());
+    }
+
+    #[test]
+    fn no_printout_shows_a_secret() {
+        let token = Token::parse("s3cret").unwrap();
+        let password = Secret::from("s3cret".to_owned());
+        let basic = Authorization::basic("bob", &password).unwrap();
+        let printed = format!("{token:?} {password:?} {basic:#?} {:?}", basic.field());
+        assert!(!printed.contains("s3cret") && !printed.contains("Ym9iO"), "{printed}");
+    }
+}

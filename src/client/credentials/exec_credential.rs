@@ -1,0 +1,288 @@
+//! The protocol of credential plugins: what they are told in their environment, and what they print
+//! (client.authentication.k8s.io/v1 and v1beta1).
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::authorization::{Authorization, Token, TokenFault};
+use super::jwt::Claims;
+use super::kubeconfig::Cluster;
+use super::{Credentials, Issued};
+use crate::client::tls::KeyPair;
+use crate::secret::Secret;
+
+/// A version of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    V1,
+    V1Beta1,
+}
+
+impl Version {
+    /// The version with that name in a kubeconfig.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        [Self::V1, Self::V1Beta1]
+            .into_iter()
+            .find(|version| version.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::V1 => "client.authentication.k8s.io/v1",
+            Self::V1Beta1 => "client.authentication.k8s.io/v1beta1",
+        }
+    }
+}
+
+/// The value of KUBERNETES_EXEC_INFO. A plugin is never interactive: stdin is ssh's stream.
+///
+/// `authority` is the cluster's authority, in base64. `cluster` is for plugins that are to know it.
+pub(super) fn information(version: Version, cluster: Option<(&Cluster, Option<String>)>) -> String {
+    let mut spec = json!({"interactive": false});
+    if let (Some((cluster, authority)), Some(spec)) = (cluster, spec.as_object_mut()) {
+        let fields = [
+            ("server", cluster.server.clone().map(Value::from)),
+            ("tls-server-name", cluster.tls_server_name.clone().map(Value::from)),
+            (
+                "insecure-skip-tls-verify",
+                cluster.insecure_skip_tls_verify.filter(|skips| *skips).map(Value::from),
+            ),
+            ("certificate-authority-data", authority.map(Value::from)),
+            ("proxy-url", cluster.proxy_url.clone().map(Value::from)),
+            (
+                "disable-compression",
+                cluster
+                    .disable_compression
+                    .filter(|disabled| *disabled)
+                    .map(Value::from),
+            ),
+            ("config", cluster.exec_config().cloned()),
+        ];
+        let present = fields
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        spec.insert("cluster".to_owned(), present.collect());
+    }
+    json!({"kind": "ExecCredential", "apiVersion": version.name(), "spec": spec}).to_string()
+}
+
+/// Reads what a plugin has printed. The versions have to agree.
+pub(super) fn read(printed: &[u8], version: Version) -> Result<Issued, OutputFault> {
+    let read: ExecCredential = serde_json::from_slice(printed).map_err(|error| OutputFault::Format {
+        line: error.line(),
+        column: error.column(),
+    })?;
+    if read.kind.as_deref() != Some("ExecCredential") {
+        return Err(OutputFault::Kind);
+    }
+    if read.api_version.as_deref() != Some(version.name()) {
+        return Err(OutputFault::Version(version.name()));
+    }
+    read.into_issued()
+}
+
+/// Reads an object of any version, such as `aws eks get-token` prints. `None` for a text that is none.
+pub(super) fn read_any(printed: &[u8]) -> Option<Result<Issued, OutputFault>> {
+    let read: ExecCredential = serde_json::from_slice(printed).ok()?;
+    (read.kind.as_deref() == Some("ExecCredential")).then(|| read.into_issued())
+}
+
+/// The credentials for a bare token. A JWT says itself when it expires.
+pub(super) fn of_token(token: Token) -> Issued {
+    let expires = Claims::of(&token).and_then(|claims| claims.expiry());
+    Issued {
+        credentials: Credentials {
+            authorization: Some(Authorization::Bearer(token)),
+            certificate: None,
+        },
+        expires,
+    }
+}
+
+/// The reason for which the output of a plugin is of no use. None of them quotes it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OutputFault {
+    /// No JSON, or not of this shape.
+    #[error("it printed no ExecCredential in JSON (line {line}, column {column})")]
+    Format {
+        /// The line of the output.
+        line: usize,
+        /// The column.
+        column: usize,
+    },
+    /// An object of another kind.
+    #[error("it printed an object that is no ExecCredential")]
+    Kind,
+    /// An object of another version.
+    #[error("it printed another apiVersion than {0}, which the kubeconfig demands")]
+    Version(&'static str),
+    /// An object without a status, or with an empty one.
+    #[error("it printed an ExecCredential with neither a token nor a client certificate")]
+    Empty,
+    /// A certificate without a key, or a key without a certificate.
+    #[error("it printed a client certificate without its key, or a key without its certificate")]
+    HalfPair,
+    /// A token that cannot be sent.
+    #[error("its token cannot be sent: {0}")]
+    Token(TokenFault),
+    /// An expiry that is no time.
+    #[error("it printed an expirationTimestamp that is no time of RFC 3339")]
+    Expiry,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExecCredential {
+    kind: Option<String>,
+    api_version: Option<String>,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    token: Option<Secret>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<Secret>,
+    expiration_timestamp: Option<String>,
+}
+
+impl ExecCredential {
+    fn into_issued(self) -> Result<Issued, OutputFault> {
+        let status = self.status.ok_or(OutputFault::Empty)?;
+        let token = status.token.filter(|token| !token.expose().is_empty());
+        let token = token.map(|token| Token::parse(token.expose())).transpose();
+        let token = token.map_err(OutputFault::Token)?;
+        let certificate = status.client_certificate_data.filter(|pem| !pem.is_empty());
+        let key = status.client_key_data.filter(|pem| !pem.expose().is_empty());
+        let certificate = match (certificate, key) {
+            (Some(certificate), Some(key)) => Some(KeyPair { certificate, key }),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => return Err(OutputFault::HalfPair),
+        };
+        let expires = status.expiration_timestamp.map(|text| text.parse::<Timestamp>());
+        let expires = expires.transpose().map_err(|_| OutputFault::Expiry)?;
+        let mut issued = match token {
+            Some(token) => of_token(token),
+            None if certificate.is_none() => return Err(OutputFault::Empty),
+            None => Issued::default(),
+        };
+        issued.credentials.certificate = certificate;
+        issued.expires = expires.map(Timestamp::as_second).or(issued.expires);
+        Ok(issued)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(status: &str) -> String {
+        format!(r#"{{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{status}}}"#)
+    }
+
+    #[test]
+    fn a_status_becomes_credentials_with_their_expiry() {
+        for (status, expires) in [
+            (r#"{"token":"t"}"#, None),
+            (r#"{"token":"t","expirationTimestamp":null}"#, None),
+            (
+                r#"{"token":"t","expirationTimestamp":"1970-01-01T00:01:00Z"}"#,
+                Some(60),
+            ),
+            (
+                r#"{"token":"t","expirationTimestamp":"1970-01-01T01:01:00.5+01:00"}"#,
+                Some(60),
+            ),
+            (r#"{"token":"t","clientCertificateData":"","more":[1]}"#, None),
+            (r#"{"token":"e30.eyJleHAiOjcwfQ.c2ln"}"#, Some(70)),
+            (
+                r#"{"token":"e30.eyJleHAiOjcwfQ.c2ln","expirationTimestamp":"1970-01-01T00:01:00Z"}"#,
+                Some(60),
+            ),
+        ] {
+            let issued = read(printed(status).as_bytes(), Version::V1).unwrap();
+            assert_eq!(issued.expires, expires, "{status}");
+            assert!(issued.credentials.authorization.is_some(), "{status}");
+        }
+        let pair = r#"{"clientCertificateData":"C","clientKeyData":"K"}"#;
+        let issued = read(printed(pair).as_bytes(), Version::V1).unwrap();
+        assert_eq!(issued.credentials.certificate.unwrap().certificate, "C");
+        assert!(issued.credentials.authorization.is_none());
+    }
+
+    #[test]
+    fn every_fault_of_an_output_has_a_sentence_that_does_not_quote_it() {
+        let other = |kind: &str, version: &str| {
+            format!(
+                r#"{{"kind":"{kind}","apiVersion":"client.authentication.k8s.io/{version}","status":{{"token":"s3cret"}}}}"#
+            )
+        };
+        for (text, fault) in [
+            ("s3cret".to_owned(), "no ExecCredential in JSON (line 1, column 1)"),
+            (String::new(), "no ExecCredential in JSON"),
+            (printed(r#""s3cret""#), "no ExecCredential in JSON"),
+            (printed(r#"{"token":{"s3cret":1}}"#), "no ExecCredential in JSON"),
+            (printed(r#"{"token":"s3cret"}}"#), "no ExecCredential in JSON"),
+            (other("Pod", "v1"), "no ExecCredential"),
+            (
+                other("ExecCredential", "v1beta1"),
+                "another apiVersion than client.authentication.k8s.io/v1,",
+            ),
+            (other("ExecCredential", "v1alpha1"), "another apiVersion"),
+            (printed("null"), "neither a token nor"),
+            (printed("{}"), "neither a token nor"),
+            (printed(r#"{"token":""}"#), "neither a token nor"),
+            (printed(r#"{"token":"s3cret\r\nX: y"}"#), "its token cannot be sent: "),
+            (
+                printed(r#"{"token":"s3cret","clientKeyData":"s3cret"}"#),
+                "without its key",
+            ),
+            (
+                printed(r#"{"token":"s3cret","expirationTimestamp":"s3cret"}"#),
+                "no time of RFC 3339",
+            ),
+        ] {
+            let said = read(text.as_bytes(), Version::V1).unwrap_err().to_string();
+            assert!(said.contains(fault) && !said.contains("s3cret"), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_plugin_is_told_its_version_and_the_cluster_if_it_asks() {
+        let parse = |text: String| serde_json::from_str::<Value>(&text).unwrap();
+        let version = Version::named("client.authentication.k8s.io/v1beta1").unwrap();
+        assert_eq!(Version::named("client.authentication.k8s.io/v1alpha1"), None);
+        assert_eq!(
+            parse(information(version, None)),
+            json!({
+                "kind": "ExecCredential",
+                "apiVersion": "client.authentication.k8s.io/v1beta1",
+                "spec": {"interactive": false},
+            })
+        );
+        let cluster: Cluster = serde_json::from_value(json!({
+            "server": "https://api.example.com",
+            "tls-server-name": "api",
+            "extensions": [
+                {"name": "other", "extension": 1},
+                {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}},
+            ],
+        }))
+        .unwrap();
+        let told = parse(information(Version::V1, Some((&cluster, Some("Q0E=".to_owned())))));
+        assert_eq!(
+            told["spec"],
+            json!({
+                "interactive": false,
+                "cluster": {
+                    "server": "https://api.example.com",
+                    "tls-server-name": "api",
+                    "certificate-authority-data": "Q0E=",
+                    "config": {"audience": "x"},
+                },
+            })
+        );
+    }
+}

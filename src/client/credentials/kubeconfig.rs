@@ -1,0 +1,333 @@
+//! Reads kubeconfig files: a context, its cluster and its user, merged as kubectl merges them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+use crate::file;
+use crate::secret::Secret;
+use crate::text::printable;
+
+/// The kubeconfig files to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// One file, which has to exist.
+    One(PathBuf),
+    /// The list of KUBECONFIG, or the file in the home folder: those that exist.
+    Listed(Vec<PathBuf>),
+}
+
+/// What a context leads to.
+pub(super) struct Resolved {
+    /// The name of the context.
+    pub(super) context: String,
+    /// The name of the user.
+    pub(super) user_name: String,
+    pub(super) cluster: Option<Cluster>,
+    pub(super) user: User,
+}
+
+/// An API server.
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(super) struct Cluster {
+    pub(super) server: Option<String>,
+    pub(super) tls_server_name: Option<String>,
+    pub(super) insecure_skip_tls_verify: Option<bool>,
+    pub(super) certificate_authority: Option<PathBuf>,
+    pub(super) certificate_authority_data: Option<String>,
+    pub(super) proxy_url: Option<String>,
+    pub(super) disable_compression: Option<bool>,
+    extensions: Option<Vec<Extension>>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Extension {
+    name: Option<String>,
+    extension: Option<serde_json::Value>,
+}
+
+impl Cluster {
+    /// What the cluster says to plugins, in the extension of that name.
+    pub(super) fn exec_config(&self) -> Option<&serde_json::Value> {
+        let extensions = self.extensions.as_deref().unwrap_or_default();
+        let reserved = extensions
+            .iter()
+            .find(|extension| extension.name.as_deref() == Some("client.authentication.k8s.io/exec"));
+        reserved?.extension.as_ref()
+    }
+}
+
+/// The credentials of a user.
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(super) struct User {
+    pub(super) token: Option<Secret>,
+    #[serde(rename = "tokenFile")]
+    pub(super) token_file: Option<PathBuf>,
+    pub(super) client_certificate: Option<PathBuf>,
+    pub(super) client_certificate_data: Option<String>,
+    pub(super) client_key: Option<PathBuf>,
+    pub(super) client_key_data: Option<Secret>,
+    pub(super) username: Option<String>,
+    pub(super) password: Option<Secret>,
+    pub(super) exec: Option<Exec>,
+    pub(super) auth_provider: Option<serde::de::IgnoredAny>,
+}
+
+/// A credential plugin.
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Exec {
+    pub(super) api_version: Option<String>,
+    pub(super) command: Option<String>,
+    // Both may hold a client's secret.
+    pub(super) args: Option<Vec<Secret>>,
+    pub(super) env: Option<Vec<Variable>>,
+    pub(super) install_hint: Option<String>,
+    pub(super) provide_cluster_info: Option<bool>,
+    pub(super) interactive_mode: Option<String>,
+}
+
+/// A variable of a plugin's environment.
+#[derive(Clone, Deserialize)]
+pub(super) struct Variable {
+    pub(super) name: String,
+    pub(super) value: Secret,
+}
+
+#[derive(Deserialize)]
+struct Context {
+    cluster: Option<String>,
+    user: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+struct Kubeconfig {
+    clusters: Option<Vec<NamedCluster>>,
+    users: Option<Vec<NamedUser>>,
+    contexts: Option<Vec<NamedContext>>,
+    current_context: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct NamedCluster {
+    name: String,
+    cluster: Option<Cluster>,
+}
+
+#[derive(Deserialize)]
+struct NamedUser {
+    name: String,
+    user: Option<User>,
+}
+
+#[derive(Deserialize)]
+struct NamedContext {
+    name: String,
+    context: Option<Context>,
+}
+
+/// All files together: of each name the first file's entry counts, and the first current context.
+#[derive(Default)]
+struct Merged {
+    clusters: BTreeMap<String, Cluster>,
+    users: BTreeMap<String, User>,
+    contexts: BTreeMap<String, Context>,
+    current_context: Option<String>,
+}
+
+impl Files {
+    /// What the context of that name leads to, or the current one.
+    pub(super) fn resolve(&self, context: Option<&str>) -> Result<Resolved, KubeconfigFault> {
+        let mut merged = self.merge()?;
+        let context = match context {
+            Some(name) => name.to_owned(),
+            None => merged.current_context.take().ok_or(KubeconfigFault::NoCurrentContext)?,
+        };
+        let Some(found) = merged.contexts.remove(&context) else {
+            return Err(KubeconfigFault::NoContext {
+                name: printable(&context, LONGEST_NAME),
+                known: names(merged.contexts.keys()),
+            });
+        };
+        let user_name = found.user.filter(|name| !name.is_empty());
+        let user_name = user_name.ok_or_else(|| KubeconfigFault::NoUser(printable(&context, LONGEST_NAME)))?;
+        let Some(user) = merged.users.remove(&user_name) else {
+            return Err(KubeconfigFault::MissingUser {
+                context: printable(&context, LONGEST_NAME),
+                user: printable(&user_name, LONGEST_NAME),
+            });
+        };
+        let cluster = found.cluster.and_then(|name| merged.clusters.remove(&name));
+        Ok(Resolved {
+            context,
+            user_name: printable(&user_name, LONGEST_NAME),
+            cluster,
+            user,
+        })
+    }
+
+    /// The paths, for a cache's key.
+    pub(super) fn paths(&self) -> &[PathBuf] {
+        match self {
+            Self::One(path) => std::slice::from_ref(path),
+            Self::Listed(paths) => paths,
+        }
+    }
+
+    fn merge(&self) -> Result<Merged, KubeconfigFault> {
+        let mut merged = Merged::default();
+        let mut found = false;
+        for path in self.paths() {
+            match read(path) {
+                Ok(file) => merged.add(file, path.parent().unwrap_or(Path::new(""))),
+                Err(KubeconfigFault::Read { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && matches!(self, Self::Listed(_)) =>
+                {
+                    continue;
+                }
+                Err(fault) => return Err(fault),
+            }
+            found = true;
+        }
+        if found {
+            Ok(merged)
+        } else {
+            Err(KubeconfigFault::NoFile)
+        }
+    }
+}
+
+impl Merged {
+    /// Adds what is new in a file of that folder.
+    fn add(&mut self, file: Kubeconfig, folder: &Path) {
+        for named in file.clusters.unwrap_or_default() {
+            let mut cluster = named.cluster.unwrap_or_default();
+            anchor(&mut cluster.certificate_authority, folder);
+            self.clusters.entry(named.name).or_insert(cluster);
+        }
+        for named in file.users.unwrap_or_default() {
+            let mut user = named.user.unwrap_or_default();
+            for path in [&mut user.token_file, &mut user.client_certificate, &mut user.client_key] {
+                anchor(path, folder);
+            }
+            if let Some(command) = user.exec.as_mut().and_then(|exec| exec.command.as_mut())
+                && command.contains('/')
+            {
+                // Anything else is looked for in PATH.
+                *command = folder.join(&*command).to_string_lossy().into_owned();
+            }
+            self.users.entry(named.name).or_insert(user);
+        }
+        for named in file.contexts.unwrap_or_default() {
+            let context = named.context.unwrap_or(Context {
+                cluster: None,
+                user: None,
+            });
+            self.contexts.entry(named.name).or_insert(context);
+        }
+        let current = file.current_context.filter(|name| !name.is_empty());
+        self.current_context = self.current_context.take().or(current);
+    }
+}
+
+/// The reason for which kubeconfig files lead to no user. None of them quotes a value of a file but names.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeconfigFault {
+    /// None of the listed files exists.
+    #[error("there is none: give --kubeconfig FILE, or set KUBECONFIG")]
+    NoFile,
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// A file is no YAML, or no kubeconfig.
+    #[error("{}{position}: not a kubeconfig", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// `:LINE:COLUMN`, or nothing.
+        position: String,
+    },
+    /// No file names a current context.
+    #[error("it has no current context: give --context NAME")]
+    NoCurrentContext,
+    /// No file has that context.
+    #[error("it has no context {name} (it has {known})")]
+    NoContext {
+        /// The name.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// The context names no user.
+    #[error("its context {0} has no user")]
+    NoUser(String),
+    /// No file has the context's user.
+    #[error("it has no user {user}, which its context {context} names")]
+    MissingUser {
+        /// The context.
+        context: String,
+        /// The user.
+        user: String,
+    },
+}
+
+fn read(path: &Path) -> Result<Kubeconfig, KubeconfigFault> {
+    let bytes = file::read(path, LARGEST).map(Zeroizing::new);
+    let bytes = bytes.map_err(|source| KubeconfigFault::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    // An empty file is one without entries, as it is for kubectl.
+    if bytes.trim_ascii().is_empty() {
+        return Ok(Kubeconfig::default());
+    }
+    let read: Result<Option<Kubeconfig>, _> = serde_saphyr::from_slice(&bytes);
+    // The parser's own message shows the line, which may hold a token.
+    read.map(Option::unwrap_or_default)
+        .map_err(|error| KubeconfigFault::Format {
+            path: path.to_owned(),
+            position: error
+                .location()
+                .map(|at| format!(":{}:{}", at.line(), at.column()))
+                .unwrap_or_default(),
+        })
+}
+
+/// Makes a path relative to the folder of its file.
+fn anchor(path: &mut Option<PathBuf>, folder: &Path) {
+    *path = path
+        .take()
+        .filter(|path| !path.as_os_str().is_empty())
+        .map(|path| folder.join(path));
+}
+
+fn names<'a>(known: impl Iterator<Item = &'a String>) -> String {
+    let known: Vec<_> = known
+        .take(MOST_NAMES + 1)
+        .map(|name| printable(name, LONGEST_NAME))
+        .collect();
+    match known.len() {
+        0 => "none".to_owned(),
+        1..=MOST_NAMES => known.join(", "),
+        _ => format!("{}, …", known.get(..MOST_NAMES).unwrap_or_default().join(", ")),
+    }
+}
+
+/// Some hundred clusters with their certificates.
+const LARGEST: u64 = 4 << 20;
+/// Characters of a name in a message.
+const LONGEST_NAME: usize = 80;
+/// Names in a message.
+const MOST_NAMES: usize = 8;

@@ -1,0 +1,156 @@
+//! Runs a program for its output: with a bound and a deadline, without a terminal, and with nothing left of it after a
+//! failure.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
+use zeroize::Zeroizing;
+
+/// Runs the program to its end and returns what it printed.
+///
+/// Its stdin is `/dev/null`, since ours is ssh's stream, and its stderr is ours. Other processes of its group may live on
+/// after a good end: a browser, or an agent.
+pub(super) async fn output(mut command: Command, deadline: Instant) -> Result<Zeroizing<Vec<u8>>, ProcessFault> {
+    command
+        // The proxy's URL may hold a password.
+        .env_remove("SWITCHBOARD_PROXY")
+        .env_remove("SWITCHBOARD_TOKEN")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .process_group(0);
+    let mut child = command.spawn().map_err(ProcessFault::Start)?;
+    let stdout = child.stdout.take();
+    let mut group = Group::of(&child);
+    // Never moved: what a reallocation leaves behind would not be overwritten.
+    let mut printed = Zeroizing::new(Vec::with_capacity(MOST_OUTPUT + 1));
+    let collected = collect(&mut child, stdout, &mut printed);
+    let status = timeout_at(deadline, collected)
+        .await
+        .map_err(|_| ProcessFault::Deadline)??;
+    if let Some(signal) = status.signal() {
+        return Err(ProcessFault::Killed(signal));
+    }
+    if !status.success() {
+        return Err(ProcessFault::Status(status.code().unwrap_or_default()));
+    }
+    group.leader = None;
+    Ok(printed)
+}
+
+/// The reason for which a program gave no output. None of them quotes what it printed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessFault {
+    /// It cannot be started.
+    #[error("it cannot be started")]
+    Start(#[source] io::Error),
+    /// Its exit status is not 0.
+    #[error("it ended with exit status {0}")]
+    Status(i32),
+    /// A signal ended it.
+    #[error("signal {0} ended it")]
+    Killed(i32),
+    /// It was still running at the deadline.
+    #[error("it did not end in time and was stopped")]
+    Deadline,
+    /// More than 64 KiB.
+    #[error("it printed more than 64 KiB and was stopped")]
+    Endless,
+    /// It reads the terminal, which is ssh's: the kernel has suspended it (SIGTTIN).
+    #[error("it asks at the terminal, which belongs to ssh: log in with it in a shell first")]
+    Terminal,
+    /// Its output cannot be read.
+    #[error("its output cannot be read")]
+    Read(#[source] io::Error),
+}
+
+/// Reads until the program has ended and its output too.
+async fn collect(
+    child: &mut Child,
+    mut stdout: Option<ChildStdout>,
+    printed: &mut Vec<u8>,
+) -> Result<ExitStatus, ProcessFault> {
+    let id = child.id();
+    let mut ended: Option<(ExitStatus, Instant)> = None;
+    let mut look = interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        match ended {
+            Some((status, last)) if stdout.is_none() || last <= Instant::now() => return Ok(status),
+            Some(_) | None => {}
+        }
+        let last = ended.map_or_else(Instant::now, |(_, last)| last);
+        tokio::select! {
+            read = read_some(&mut stdout, printed) => match read.map_err(ProcessFault::Read)? {
+                0 => stdout = None,
+                _ if printed.len() > MOST_OUTPUT => return Err(ProcessFault::Endless),
+                _ => {}
+            },
+            status = child.wait(), if ended.is_none() => {
+                // A process that it left behind may hold the pipe open for good.
+                ended = Some((status.map_err(ProcessFault::Read)?, Instant::now() + PIPE_WAIT));
+            }
+            () = sleep_until(last), if ended.is_some() => {}
+            _ = look.tick(), if ended.is_none() => if id.is_some_and(is_suspended) {
+                return Err(ProcessFault::Terminal);
+            },
+        }
+    }
+}
+
+/// Reads, or waits without end where the output has ended.
+async fn read_some(stdout: &mut Option<ChildStdout>, printed: &mut Vec<u8>) -> io::Result<usize> {
+    match stdout {
+        Some(stdout) => {
+            let free = MOST_OUTPUT + 1 - printed.len().min(MOST_OUTPUT);
+            stdout.take(free as u64).read_buf(printed).await
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether a process is suspended (proc_pid_stat(5)): by SIGTTIN or SIGTTOU, as it is in the background of its terminal.
+fn is_suspended(id: u32) -> bool {
+    let Ok(line) = fs::read_to_string(format!("/proc/{id}/stat")) else {
+        return false;
+    };
+    let behind_name = line.rsplit_once(") ").map(|(_, rest)| rest);
+    behind_name.is_some_and(|rest| rest.starts_with('T'))
+}
+
+/// The process group of a program. What is left of it is killed when it is dropped, unless the program ended well.
+struct Group {
+    leader: Option<Pid>,
+}
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self {
+            leader: id.and_then(Pid::from_raw),
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.leader {
+            // ESRCH: nothing is left.
+            kill_process_group(leader, Signal::KILL).unwrap_or_default();
+        }
+    }
+}
+
+/// The output of a plugin is a token and little else.
+const MOST_OUTPUT: usize = 64 * 1024;
+/// Between two looks at whether the program is suspended.
+const LOOK: Duration = Duration::from_secs(1);
+/// The time in which the pipe has to end once the program has.
+const PIPE_WAIT: Duration = Duration::from_secs(1);

@@ -1,0 +1,174 @@
+//! A proxy that answers 407: fresh credentials once, and no more.
+
+use super::*;
+
+use h2::server::Builder;
+use http::Response;
+
+/// A command that prints another token each time: `token-1`, `token-2`.
+const ANOTHER: &str = "echo token-$(wc -l < runs | tr -d ' ')";
+
+async fn refuse(proxy: &Proxy, phrase: &str) -> Option<String> {
+    let mut stream = proxy.accept().await;
+    let shown = authorization(&mut stream).await;
+    let answer = format!("HTTP/1.1 407 {phrase}\r\nConnection: close\r\n\r\n");
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    shown
+}
+
+#[tokio::test]
+async fn a_407_is_answered_by_a_fresh_token_on_a_new_connection() {
+    let (home, proxy) = (Home::new(), Proxy::bind().await);
+    let mut session = Session::start(home.tunnel(home.command(ANOTHER), proxy.http()));
+    assert_eq!(refuse(&proxy, "the token has expired").await.unwrap(), "Bearer token-1");
+    let mut stream = proxy.accept().await;
+    assert_eq!(authorization(&mut stream).await.unwrap(), "Bearer token-2");
+    stream.write_all(&[ACCEPT, b"hello"].concat()).await.unwrap();
+    assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");
+    assert_eq!(home.runs(), 2);
+}
+
+#[tokio::test]
+async fn the_second_407_is_reported_in_the_proxys_words() {
+    let (home, proxy) = (Home::new(), Proxy::bind().await);
+    let session = Session::start(home.tunnel(home.command(ANOTHER), proxy.http()));
+    refuse(&proxy, "first").await;
+    refuse(&proxy, "the token is for another audience").await;
+    let error = session.end().await.unwrap_err();
+    assert_eq!(
+        (chain(&error).as_str(), error.exit_code()),
+        ("the proxy answered 407: the token is for another audience", 1)
+    );
+    assert_eq!(home.runs(), 2);
+}
+
+#[tokio::test]
+async fn the_same_token_is_not_sent_twice() {
+    let home = Home::new();
+    for source in [
+        Source::Token("s3cret".to_owned().into()),
+        Source::TokenFile(home.write("token", "s3cret")),
+        home.kubeconfig(&json!({"token": "s3cret"})),
+        home.command("echo s3cret"),
+    ] {
+        let proxy = Proxy::bind().await;
+        let session = Session::start(home.tunnel(source, proxy.http()));
+        assert_eq!(refuse(&proxy, "no").await.unwrap(), "Bearer s3cret");
+        assert_eq!(session.failure().await, "the proxy answered 407: no");
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_read_again() {
+    let (home, proxy) = (Home::new(), Proxy::bind().await);
+    let path = home.write("token", "old");
+    let mut session = Session::start(home.tunnel(Source::TokenFile(path), proxy.http()));
+    let mut stream = proxy.accept().await;
+    assert_eq!(authorization(&mut stream).await.unwrap(), "Bearer old");
+    home.write("token", "new");
+    stream.write_all(b"HTTP/1.1 407 expired\r\n\r\n").await.unwrap();
+    let mut stream = proxy.accept().await;
+    assert_eq!(authorization(&mut stream).await.unwrap(), "Bearer new");
+    stream.write_all(&[ACCEPT, b"hello"].concat()).await.unwrap();
+    assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");
+}
+
+#[tokio::test]
+async fn a_407_without_a_source_says_how_to_give_one() {
+    let proxy = Proxy::bind().await;
+    let session = Session::start(proxy.http());
+    assert_eq!(refuse(&proxy, "credentials are required").await, None);
+    let error = session.end().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the proxy answered 407: credentials are required (give credentials: --kubeconfig, --context, --token-file, \
+         --token-command or SWITCHBOARD_TOKEN)"
+    );
+    // Those of the URL are credentials, and stay as they are.
+    let session = Session::start(proxy.options("http", "user:wrong@"));
+    assert!(refuse(&proxy, "wrong password").await.unwrap().starts_with("Basic "));
+    assert_eq!(session.failure().await, "the proxy answered 407: wrong password");
+}
+
+#[tokio::test]
+async fn what_the_proxy_refused_is_not_taken_from_the_cache() {
+    let home = Home::new();
+    let hour = jwt(&json!({"exp": 4_000_000_000_u64}));
+    let script = format!("echo {hour}$(wc -l < runs | tr -d ' ')");
+    let first = home.field(home.command(&script)).await;
+    assert_eq!(
+        (home.field(home.command(&script)).await, home.runs()),
+        (first.clone(), 1)
+    );
+    let proxy = Proxy::bind().await;
+    let session = Session::start(home.tunnel(home.command(&script), proxy.http()));
+    assert_eq!(refuse(&proxy, "taken back").await.unwrap(), first);
+    let fresh = refuse(&proxy, "again").await.unwrap();
+    assert_eq!(fresh, format!("Bearer {hour}2"));
+    session.end().await.unwrap_err();
+    // And it has replaced the one that was refused.
+    assert_eq!((home.field(home.command(&script)).await, home.runs()), (fresh, 2));
+}
+
+#[tokio::test]
+async fn over_http_2_it_is_the_same_and_the_details_of_proxy_status_are_the_reason() {
+    let home = Home::new();
+    let details = "switchboard; error=http_request_denied; details=\"the token \\\"is\\\" cut\"";
+    for (body, status, expected) in [
+        ("from the body\n", details, "the proxy answered 407: from the body"),
+        ("", details, "the proxy answered 407: the token \"is\" cut"),
+        (
+            "",
+            "other; details=\"far\", near; details=\"near\"",
+            "the proxy answered 407: near",
+        ),
+        ("", "switchboard; error=x", "the proxy answered 407"),
+    ] {
+        let (proxy, server) = (Proxy::bind().await, Server::named("127.0.0.1"));
+        let options = Options {
+            http2: true,
+            ..home.tunnel(home.command(ANOTHER), server.options(&proxy))
+        };
+        let runs = home.runs();
+        let session = Session::start(options);
+        for number in 1..=2 {
+            let stream = within(server.acceptor.accept(proxy.accept().await)).await.unwrap();
+            let mut connection = within(Builder::new().handshake::<_, bytes::Bytes>(stream))
+                .await
+                .unwrap();
+            let (request, mut respond) = within(connection.accept()).await.unwrap().unwrap();
+            let shown = request.headers()["proxy-authorization"].clone();
+            assert_eq!(shown, format!("Bearer token-{}", runs + number));
+            let response = Response::builder().status(407).header("proxy-status", status);
+            let response = response.header("content-type", "text/plain").body(()).unwrap();
+            let mut send = respond.send_response(response, body.is_empty()).unwrap();
+            if !body.is_empty() {
+                send.send_data(body.into(), true).unwrap();
+            }
+            tokio::spawn(async move { while let Some(Ok(_)) = connection.accept().await {} });
+        }
+        assert_eq!(session.failure().await, expected);
+    }
+}
+
+/// What a plugin gives goes together with what the kubeconfig has.
+#[tokio::test]
+async fn a_cached_token_is_refused_also_beside_a_certificate_of_the_user() {
+    let home = Home::new();
+    let authority = client_auth::Authority::named("clients");
+    let files = authority.issue("alice");
+    let identity = files.identity();
+    let pem = |path| STANDARD.encode(fs::read(path).unwrap());
+    let hour = jwt(&json!({"exp": 4_000_000_000_u64}));
+    let script = prints(&json!({"token": format!("{hour}N")})).replace("N\"", "'$(wc -l < runs | tr -d ' ')'\"");
+    let exec = json!({"apiVersion": V1, "command": "sh", "args": [home.script(&script)]});
+    let source = home.kubeconfig(&json!({
+        "exec": exec,
+        "client-certificate-data": pem(identity.certificate),
+        "client-key-data": pem(identity.key),
+    }));
+    let first = home.obtain(source.clone()).await.unwrap();
+    let again = within(home.options(source).obtain(Some(&first))).await.unwrap();
+    assert_ne!(field(&first), field(&again));
+    assert_eq!(home.runs(), 2);
+}

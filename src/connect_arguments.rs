@@ -1,0 +1,154 @@
+//! The arguments of `connect`, and what the environment adds to them.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory};
+use switchboard::client::credentials::{self, Files, Source};
+use switchboard::client::{self, Identity, ProxyUrl, Trust};
+
+use crate::proxy_argument::SecretUrl;
+
+/// The arguments of `connect`.
+#[derive(Args)]
+pub(crate) struct Connect {
+    /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it requires a password
+    #[arg(
+        long,
+        env = "SWITCHBOARD_PROXY",
+        value_name = "URL",
+        hide_env_values = true,
+        value_parser = SecretUrl
+    )]
+    proxy: ProxyUrl,
+    /// Trust the certificates of this PEM file instead of the system's for an https:// proxy
+    #[arg(long, env = "SWITCHBOARD_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Show this client certificate (PEM, with its intermediate certificates) to an https:// proxy that asks for one
+    #[arg(long, env = "SWITCHBOARD_CERT", value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// The private key of --cert (PEM, not encrypted)
+    #[arg(long, env = "SWITCHBOARD_KEY", value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// Expect this name in the proxy's certificate, and ask for it, instead of the host of the URL
+    #[arg(long, env = "SWITCHBOARD_SERVER_NAME", value_name = "NAME")]
+    server_name: Option<String>,
+    /// Offer only HTTP/1.1 to an https:// proxy, not HTTP/2; to an http:// proxy it is always HTTP/1.1
+    #[arg(long = "http1.1")]
+    http1: bool,
+    /// The target to reach through the proxy
+    #[arg(value_name = "HOST:PORT")]
+    target: String,
+    #[command(flatten, next_help_heading = "Credentials")]
+    credentials: CredentialFlags,
+}
+
+#[derive(Args)]
+struct CredentialFlags {
+    /// Send the bearer token in this file
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["token_command", "kubeconfig", "context", "audience"]
+    )]
+    token_file: Option<PathBuf>,
+    /// Send the bearer token that this line for `sh -c` prints, bare or as an ExecCredential
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["kubeconfig", "context", "audience"])]
+    token_command: Option<String>,
+    /// Send the credentials of this kubeconfig's user [default: KUBECONFIG or ~/.kube/config, with --context or --audience]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Send the credentials of this context's user, not the current one's
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Ask the context's API server for a token with this audience, for a user that is a ServiceAccount
+    #[arg(long, value_name = "NAME")]
+    audience: Option<String>,
+    /// Send credentials in clear, too, to an http:// proxy that is not on this host
+    #[arg(long)]
+    allow_cleartext: bool,
+}
+
+impl Connect {
+    /// The settings of the tunnel, with the credentials of the environment if there are no others.
+    pub(crate) fn into_options<C: CommandFactory>(self) -> Result<client::Options, clap::Error> {
+        let identity = self.cert.zip(self.key);
+        let credentials = self.credentials.into_options(&self.proxy);
+        let credentials =
+            credentials.ok_or_else(|| C::command().error(ErrorKind::ArgumentConflict, TWO_CREDENTIALS))?;
+        Ok(client::Options {
+            proxy: self.proxy,
+            trust: Trust {
+                ca: self.ca,
+                server_name: self.server_name,
+                identity: identity.map(|(certificate, key)| Identity { certificate, key }),
+            },
+            http2: !self.http1,
+            credentials,
+            target: self.target,
+            timeout: client::DEFAULT_TIMEOUT,
+        })
+    }
+}
+
+impl CredentialFlags {
+    /// The source that the flags name, or the environment. `None` if the proxy's URL has credentials beside those of a flag.
+    fn into_options(self, proxy: &ProxyUrl) -> Option<credentials::Options> {
+        let by_kubeconfig = self.kubeconfig.is_some() || self.context.is_some() || self.audience.is_some();
+        let named = if let Some(path) = self.token_file {
+            Some(Source::TokenFile(path))
+        } else if let Some(line) = self.token_command {
+            Some(Source::TokenCommand(line))
+        } else if by_kubeconfig {
+            Some(Source::Kubeconfig {
+                files: self.kubeconfig.map_or_else(listed_files, Files::One),
+                context: self.context,
+                audience: self.audience,
+            })
+        } else {
+            None
+        };
+        let source = match named {
+            Some(_) if proxy.has_credentials() => return None,
+            Some(named) => named,
+            None if proxy.has_credentials() => Source::None,
+            None => variable("SWITCHBOARD_TOKEN").map_or(Source::None, |token| {
+                Source::Token(token.to_string_lossy().into_owned().into())
+            }),
+        };
+        Some(credentials::Options {
+            source,
+            cleartext: self.allow_cleartext,
+            cache: cache_folder(),
+            timeout: credentials::DEFAULT_TIMEOUT,
+        })
+    }
+}
+
+/// The kubeconfig files that kubectl reads without a flag.
+fn listed_files() -> Files {
+    let listed = variable("KUBECONFIG").map(|list| env::split_paths(&list).collect());
+    let mut files: Vec<PathBuf> = listed.unwrap_or_default();
+    files.retain(|file| !file.as_os_str().is_empty());
+    if files.is_empty() {
+        files.extend(variable("HOME").map(|home| PathBuf::from(home).join(".kube/config")));
+    }
+    Files::Listed(files)
+}
+
+/// The folder for what may be lost (XDG Base Directory Specification), which ignores a relative path.
+fn cache_folder() -> Option<PathBuf> {
+    let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
+    Some(caches.join("switchboard"))
+}
+
+/// A variable of the environment that is not empty.
+fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+const TWO_CREDENTIALS: &str =
+    "the proxy's URL has a user, and an option names other credentials: only one of them can be sent";
