@@ -30,7 +30,7 @@ use self::decide::{Basis, Rights};
 pub use self::evidence::{Evidence, Subject};
 pub use self::grants::Grant;
 use self::grants::Pairs;
-pub use self::options::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options, Tickets};
+pub use self::options::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options};
 use self::questions::Questions;
 use self::recheck::Due;
 pub use self::reviewer::{Action, Change, Decision, Review, Reviewer, Unavailable, Verdict};
@@ -167,7 +167,8 @@ impl Access {
         self.rules.load().options.mode
     }
 
-    /// Whether a target that a user may not reach is answered as one that is not on the allowlist.
+    /// Whether a target that a user may not reach is answered as one that is not on the allowlist. The time of the answer
+    /// is not hidden: an unknown name needs no question to the API server.
     pub fn hides_names(&self) -> bool {
         self.rules.load().options.hide_names
     }
@@ -273,7 +274,7 @@ const NO_SOURCE: &str = "the credential is none that is accepted here";
 const NO_METHOD: &str = "none";
 const ALLOWED: &str = "allowed";
 /// The values of the label `method`.
-const METHODS: [&str; 6] = [NO_METHOD, "token_review", "oidc", "password", "ticket", "certificate"];
+const METHODS: [&str; 5] = [NO_METHOD, "token_review", "oidc", "password", "certificate"];
 /// The values of the label `result`.
 const RESULTS: [&str; 7] = [
     ALLOWED,

@@ -137,17 +137,7 @@ impl App {
             }
             drop(allowlist_ready);
         });
-        let access = Arc::clone(&self.shared.access);
-        tokio::spawn(async move { access.keep_checking().await });
-        let (access, mut user_lists) = (
-            Arc::clone(&self.shared.access),
-            self.shared.allowlist.user_lists_changed(),
-        );
-        tokio::spawn(async move {
-            while user_lists.changed().await.is_ok() {
-                access.user_lists_changed();
-            }
-        });
+        users::keep_checking(&self.shared);
         tokio::spawn(certificate_poll::watch(Arc::clone(&self.shared)));
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move { shared.access_log.keep_writing_counts().await });

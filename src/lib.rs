@@ -22,6 +22,7 @@ pub mod net;
 
 // Protocols: what moves and carries bytes.
 pub mod relay;
+pub mod resume;
 pub mod ssh;
 pub mod tls;
 

@@ -93,7 +93,7 @@ pub(super) fn check(user: &User) -> Result<(), Denial> {
     if is_anonymous || user.name.is_empty() {
         return Err(Refusal::CredentialsRefused.into());
     }
-    if matches!(user.method, Method::TokenReview | Method::Ticket) {
+    if user.method == Method::TokenReview {
         return Ok(());
     }
     let mut claimed = std::iter::once(&user.name).chain(&user.groups);
@@ -103,7 +103,7 @@ pub(super) fn check(user: &User) -> Result<(), Denial> {
                 Method::Certificate => "a client certificate",
                 Method::Oidc => "an OIDC token",
                 Method::Password => "a password",
-                Method::TokenReview | Method::Ticket => "a token",
+                Method::TokenReview => "a token",
             };
             let phrase = format!("{proof} cannot prove {}: it is the cluster's own", brief(name));
             Err(Denial::with_phrase(Refusal::IdentityRefused, &phrase))

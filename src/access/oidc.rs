@@ -19,6 +19,7 @@ mod endpoint;
 mod jwt;
 mod key_set;
 mod keys;
+mod reads;
 
 /// The configured issuers, with their keys.
 #[derive(Debug)]
@@ -26,8 +27,8 @@ pub struct Issuers(Vec<Verifier>);
 
 impl Issuers {
     /// Takes the settings, and follows the keys of each issuer in the background until it is dropped: a file every 10 s, a
-    /// URL every 10 minutes, and 30 s after a failure. For that it must be called within a runtime of tokio; elsewhere the
-    /// settings are checked, and [`Self::verify`] has no keys.
+    /// URL every 10 minutes, 30 s after a failure, and 5 s after one without any keys. For that it must be called within a
+    /// runtime of tokio; elsewhere the settings are checked, and [`Self::verify`] has no keys.
     ///
     /// # Errors
     /// All faults of the settings. A file that cannot be used is none, and neither is a server: until it can be used, there

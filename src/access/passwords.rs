@@ -115,7 +115,7 @@ impl Users {
         self.changed.subscribe()
     }
 
-    /// Reads the file again, and puts it in force if it has changed and has no fault. It blocks.
+    /// Reads the file again, and puts it in force if it has changed and has no fault. It blocks; for 0.1 s, if it has changed.
     pub fn reload(&self) -> Reloaded {
         let mut last = self.fingerprint.lock();
         let read = read(&self.path);
@@ -130,9 +130,15 @@ impl Users {
             Ok(bytes) => fingerprint(bytes),
             Err(unread) => fingerprint(unread.reason.as_bytes()),
         });
-        if std::mem::replace(&mut *last, new) == new {
+        if *last == new {
             return Reloaded::Unchanged;
         }
+        // htpasswd(1) writes the file in place: for a moment it is empty or cut, and those of its users who are missing would
+        // lose their tunnels.
+        if last.is_some() && !self.has_settled(new) {
+            return Reloaded::Postponed("the file is being written".to_owned());
+        }
+        *last = new;
         let table = read.map_err(|unread| vec![UserFault::of_the_file(unread.reason)]);
         match table.and_then(|bytes| parse(&bytes)) {
             Err(faults) => Reloaded::Faulty(faults),
@@ -167,6 +173,16 @@ impl Users {
                 Err(_) => report(&Reloaded::Postponed("the file was not read within 10s".to_owned())),
             }
         }
+    }
+
+    /// Whether the file is a moment later as it was read.
+    fn has_settled(&self, fingerprinted: Option<u64>) -> bool {
+        std::thread::sleep(SETTLING);
+        let again = match read(&self.path) {
+            Ok(bytes) => fingerprint(&bytes),
+            Err(unread) => fingerprint(unread.reason.as_bytes()),
+        };
+        Some(again) == fingerprinted
     }
 
     fn entry(&self, name: &str) -> Option<Arc<Entry>> {
@@ -267,6 +283,11 @@ pub fn check(bytes: &[u8]) -> Result<usize, Vec<UserFault>> {
 }
 
 fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
+    // As a file is that is being written, or that was not.
+    if bytes.is_empty() {
+        let reason = "it is empty: without users, it has a line that begins with #";
+        return Err(vec![UserFault::of_the_file(reason.to_owned())]);
+    }
     let Ok(text) = str::from_utf8(bytes) else {
         let line = bytes
             .utf8_chunks()
@@ -328,6 +349,8 @@ const MOST_HASHED: usize = 2;
 /// Those that wait for it.
 const MOST_WAITING: usize = 16;
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// A file of 1 MiB is written within milliseconds.
+const SETTLING: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_secs(10);
 /// A local file is read within milliseconds.
 const LONGEST_READ: Duration = Duration::from_secs(10);

@@ -139,13 +139,15 @@ impl Questions {
                 (Some(reviewer), Credential::Bearer(token)) => {
                     self.ask(TOKEN, reviewer, reviewer.review_token(token)).await?
                 }
-                _ => Verdict::Refused(super::NO_SOURCE.into()),
+                (None, _) | (Some(_), Credential::Basic { .. }) => Verdict::Refused(super::NO_SOURCE.into()),
             },
         };
         let mut memory = self.memory.lock();
-        let verdict = match verdict {
-            Verdict::Proved(user) if memory.is_gone(&user) => Verdict::Refused(GONE.into()),
-            verdict => verdict,
+        let is_gone = matches!(&verdict, Verdict::Proved(user) if memory.is_gone(user));
+        let verdict = if is_gone {
+            Verdict::Refused(GONE.into())
+        } else {
+            verdict
         };
         memory.keep_verdict(self.key.credential(credential), epoch, &verdict);
         Ok(verdict)

@@ -18,6 +18,7 @@ use super::options::Mode;
 use super::reviewer::{Change, Decision, Verdict};
 use super::user::{Method, User};
 use super::{Access, Rules};
+use crate::cold::cold;
 use crate::metrics::Metrics;
 use crate::tls::Tls;
 
@@ -214,12 +215,12 @@ impl Access {
     /// Checks the rights in use for as long as the process runs.
     pub async fn keep_checking(&self) {
         tokio::join!(
-            self.follow_changes(),
-            self.take_turns(),
-            self.check_due(),
-            self.check_due(),
-            self.check_due(),
-            self.check_due(),
+            cold(self.follow_changes()),
+            cold(self.take_turns()),
+            cold(self.check_due()),
+            cold(self.check_due()),
+            cold(self.check_due()),
+            cold(self.check_due()),
         );
     }
 
@@ -352,11 +353,15 @@ impl Access {
         if subject.expires.is_some_and(|expires| expires <= Instant::now()) {
             return Ok(None);
         }
-        let credential = match (subject.user.method, &rules.sources.users) {
-            (Method::Password, Some(users)) if users.contains(&subject.user.name) => credential.clone(),
-            // The user has left the file, or there is no file any more.
-            (Method::Password, _) => return Err(Checked::Ended),
-            _ => rules.sources.normalized(credential),
+        let credential = if subject.user.method == Method::Password {
+            // The user may have left the file, or there may be no file any more.
+            let users = rules.sources.users.as_ref();
+            if !users.is_some_and(|users| users.contains(&subject.user.name)) {
+                return Err(Checked::Ended);
+            }
+            credential.clone()
+        } else {
+            rules.sources.normalized(credential)
         };
         let half = rules.options.kubernetes.as_ref().map_or(FALLBACK, |own| own.recheck) / 2;
         let digest = self.questions.key.credential(&credential);

@@ -9,10 +9,13 @@ use parking_lot::Mutex;
 use super::{AUTHENTICATED, Action, Decision, Method, Review, Reviewer, Unavailable, User, Verdict};
 use crate::secret::Secret;
 
+type AnswerToken = Box<dyn Fn(&str) -> Result<Verdict, Unavailable> + Send + Sync>;
+type AnswerAccess = Box<dyn Fn(&User, &Action) -> Result<Decision, Unavailable> + Send + Sync>;
+
 /// Answers by functions, and counts what it is asked.
 pub(super) struct Script {
-    pub(super) token: Mutex<Box<dyn Fn(&str) -> Result<Verdict, Unavailable> + Send + Sync>>,
-    pub(super) access: Mutex<Box<dyn Fn(&User, &Action) -> Result<Decision, Unavailable> + Send + Sync>>,
+    pub(super) token: Mutex<AnswerToken>,
+    pub(super) access: Mutex<AnswerAccess>,
     pub(super) tokens: AtomicUsize,
     pub(super) accesses: AtomicUsize,
     /// Milliseconds of an answer.

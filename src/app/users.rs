@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use crate::access::{self, Access, Kubernetes, Mode, Reviewer, Sources, oidc, passwords};
@@ -44,6 +46,28 @@ impl Users {
             _following: following,
         };
     }
+}
+
+/// Has the rights in use checked for as long as the process runs.
+pub(super) fn keep_checking(shared: &Arc<Shared>) {
+    let access = Arc::clone(&shared.access);
+    tokio::spawn(async move {
+        loop {
+            let checked = Arc::clone(&access);
+            // It ends by a panic only, a defect: then no right would ever be taken back again.
+            let checking = tokio::spawn(async move { checked.keep_checking().await });
+            if checking.await.is_err_and(|error| error.is_panic()) {
+                error!("the checks of rights have ended by a defect, and begin anew");
+            }
+            sleep(RESTART).await;
+        }
+    });
+    let (access, mut user_lists) = (Arc::clone(&shared.access), shared.allowlist.user_lists_changed());
+    tokio::spawn(async move {
+        while user_lists.changed().await.is_ok() {
+            access.user_lists_changed();
+        }
+    });
 }
 
 fn sources(config: &Config, shared: &Arc<Shared>, following: &mut JoinSet<()>) -> Sources {
@@ -121,3 +145,6 @@ fn log(reloaded: &passwords::Reloaded) {
         passwords::Reloaded::Postponed(reason) => warn!("{reason}: the users are read again at the next poll"),
     }
 }
+
+/// Before what a defect has ended begins anew.
+const RESTART: Duration = Duration::from_secs(1);

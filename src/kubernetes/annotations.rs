@@ -255,18 +255,28 @@ fn max_tunnels(text: &str) -> Result<u32, &'static str> {
 
 /// The names of a list with commas; at least one.
 fn client_names(text: &str) -> Result<ClientNames, &'static str> {
-    let names = text.split(',').map(str::trim);
-    let names: ClientNames = names.filter_map(|name| values::client_name(name).ok()).collect();
+    let names: ClientNames = listed(text)?
+        .filter_map(|name| values::client_name(name).ok())
+        .collect();
     match names.is_empty() {
         true => Err("expected names of client certificates between commas: every client is refused"),
         false => Ok(names),
     }
 }
 
+/// The texts between commas, without those that are empty. A tenant may write 256 KiB, which as names of one letter would
+/// take 6 MiB of each Service.
+fn listed(text: &str) -> Result<impl Iterator<Item = &str>, &'static str> {
+    let names = || text.split(',').map(str::trim).filter(|name| !name.is_empty());
+    match names().count() {
+        0..=MOST_NAMES => Ok(names()),
+        _ => Err("at most 1024 names are read, so it counts as empty"),
+    }
+}
+
 /// The names of users or groups between commas; at least one.
 fn user_names(text: &str) -> Result<Box<[Box<str>]>, String> {
-    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-    let names: Box<[_]> = names.map(values::user_name).collect::<Result<_, _>>()?;
+    let names: Box<[_]> = listed(text)?.map(values::user_name).collect::<Result<_, _>>()?;
     match names.is_empty() {
         true => Err("expected names between commas: the list allows no user".to_owned()),
         false => Ok(names),
@@ -298,6 +308,9 @@ mod as_text {
             .transpose()
     }
 }
+
+/// Of one list: more belong into a group.
+const MOST_NAMES: usize = 1024;
 
 /// The names of all annotations, without the prefix.
 const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, allowed-users, \
@@ -455,6 +468,20 @@ mod tests {
             assert_eq!(both, (Some(groups.clone()), vec!["allowed-users".into()]));
         }
         assert_eq!(lists(&[("port", "22")]), (None, Vec::new()), "the API server is asked");
+    }
+
+    #[test]
+    fn a_list_of_more_names_than_are_read_counts_as_empty() {
+        let names = |count| vec!["a"; count].join(", ,");
+        for key in ["allowed-users", "allowed-groups", "allowed-clients"] {
+            assert_eq!(parsed(&[(key, &names(MOST_NAMES))]).2, []);
+            let (asked, _, faults) = parsed(&[(key, &names(MOST_NAMES + 1))]);
+            assert_eq!(*faults[0].key, *key);
+            match key {
+                "allowed-clients" => assert_eq!(asked.allowed_clients, Some(Box::default())),
+                _ => assert_eq!(asked.user_lists, Some(Box::default())),
+            }
+        }
     }
 
     #[test]

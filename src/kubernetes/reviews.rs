@@ -40,8 +40,9 @@ pub struct ApiReviewer {
 struct Health {
     /// The end of the wait that it has asked for.
     resumes: Option<Instant>,
-    /// The last failure that a server which starts shows as well.
-    troubled: Option<Instant>,
+    /// The last failure of each kind of question that a server which starts shows as well. Apart, since anybody may send a
+    /// token that fails, and no such token may keep a lost right alive.
+    troubled: [Option<Instant>; 2],
 }
 
 impl ApiReviewer {
@@ -74,7 +75,7 @@ impl ApiReviewer {
             answer = self.post(&renewed, question).await;
         }
         answer.map_err(|error| {
-            self.note(&error);
+            self.note(question.kind, &error);
             question.unavailable(&error)
         })
     }
@@ -117,7 +118,7 @@ impl ApiReviewer {
             .filter(|wait| !wait.is_zero())
     }
 
-    fn note(&self, error: &ApiError) {
+    fn note(&self, kind: Kind, error: &ApiError) {
         let now = Instant::now();
         let mut health = self.health.lock();
         if error.failure == Failure::Throttled {
@@ -125,13 +126,16 @@ impl ApiReviewer {
             health.resumes = Some(now + wait);
         }
         if matches!(error.failure, Failure::Connect | Failure::Forbidden | Failure::Server) {
-            health.troubled = Some(now);
+            let [token, access] = &mut health.troubled;
+            *(if kind == Kind::Token { token } else { access }) = Some(now);
         }
     }
 
     /// Whether the server may have begun to answer so lately that it does not know each role and binding yet.
-    fn is_settled(&self) -> bool {
-        self.health.lock().troubled.is_none_or(|last| last.elapsed() >= SETTLES)
+    fn is_settled(&self, kind: Kind) -> bool {
+        let [token, access] = self.health.lock().troubled;
+        let troubled = if kind == Kind::Token { token } else { access };
+        troubled.is_none_or(|last| last.elapsed() >= SETTLES)
     }
 
     async fn token_verdict(&self, token: &Secret) -> Result<Verdict, Unavailable> {
@@ -142,7 +146,7 @@ impl ApiReviewer {
             let question = token_question(token, audience, deadline);
             let body = self.ask(&question).await?;
             match verdict(&body, audience, token).map_err(|error| question.unavailable(&error))? {
-                Verdict::Refused(sentence) if *sentence == *token::REVOKED && !self.is_settled() => {
+                Verdict::Refused(sentence) if *sentence == *token::REVOKED && !self.is_settled(Kind::Token) => {
                     let reason = "it has just come back, and may not know each ServiceAccount yet";
                     return Err(question.unavailable(&ApiError::new(Failure::Server, reason)));
                 }
@@ -158,7 +162,7 @@ impl ApiReviewer {
         let body = self.ask(&question).await?;
         let decision = decision(&body).map_err(|error| question.unavailable(&error))?;
         Ok(Decision {
-            complete: decision.complete && (decision.allowed || self.is_settled()),
+            complete: decision.complete && (decision.allowed || self.is_settled(Kind::Access)),
             ..decision
         })
     }

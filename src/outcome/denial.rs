@@ -54,8 +54,8 @@ impl From<Refusal> for Denial {
 }
 
 /// Characters of a phrase, and of details: a status line must fit the buffers of all clients, of which nc's has 1,024
-/// bytes.
-const LONGEST: usize = 400;
+/// bytes, and a line or two of a terminal.
+const LONGEST: usize = 200;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,9 @@
 //! Decides whether a request may have a tunnel: its user, its target, and the right of the one to reach the other.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::pending::Pending;
 use crate::access::{Access, Evidence, Grant, Mode};
@@ -43,7 +46,7 @@ async fn authorize_user(
 ) -> Result<Authorized, Denial> {
     let access = &pending.shared.access;
     pending.record.set_authority(authority.clone());
-    let identified = access.identify(evidence(credential, pending)).await;
+    let identified = bounded(counts, access.identify(evidence(credential, pending))).await;
     let subject = match identified {
         Ok(subject) => {
             pending.record.set_user(Arc::clone(&subject.user));
@@ -61,7 +64,7 @@ async fn authorize_user(
     let Some(subject) = subject else {
         return Ok(Authorized { target, grant: None });
     };
-    let grant = match access.authorize(&subject, &target).await {
+    let grant = match bounded(counts, access.authorize(&subject, &target)).await {
         Ok(grant) => {
             pending.record.set_reason(&grant.reason);
             counts.then_some(grant)
@@ -75,6 +78,15 @@ async fn authorize_user(
         }
     };
     Ok(Authorized { target, grant })
+}
+
+/// The answer to a question. One that does not count delays no tunnel for long.
+async fn bounded<T>(counts: bool, question: impl Future<Output = Result<T, Denial>>) -> Result<T, Denial> {
+    if counts {
+        return question.await;
+    }
+    let late = |_| Err(Refusal::AccessUnknown.into());
+    timeout(LONGEST_REPORT, question).await.unwrap_or_else(late)
 }
 
 fn evidence<'a>(credential: Option<Result<Credential, CredentialFault>>, pending: &'a Pending<'_>) -> Evidence<'a> {
@@ -103,6 +115,9 @@ fn look_up(authority: Authority, pending: &mut Pending<'_>) -> Result<Arc<Target
     }
     Ok(target)
 }
+
+/// The longest wait of a request for an answer that is only reported.
+const LONGEST_REPORT: Duration = Duration::from_secs(1);
 
 /// The denial as the client reads it: where names are hidden, a target that it may not reach is one that is not there.
 fn hidden(denial: Denial, access: &Access) -> Denial {

@@ -30,7 +30,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("machinery", &["drain", "file", "limits", "net"]),
-    ("protocols", &["relay", "ssh", "tls"]),
+    ("protocols", &["relay", "resume", "ssh", "tls"]),
     ("lookups", &["access", "allowlist", "connect", "metrics"]),
     ("tunnel", &["tunnel"]),
     (

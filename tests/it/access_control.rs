@@ -1,5 +1,6 @@
 //! Users: what a request without the right credential, or without the right, is answered, by every version of HTTP.
 
+mod taken_back;
 mod world;
 
 use base64::Engine;
@@ -84,6 +85,33 @@ async fn a_request_is_answered_by_its_user_and_that_users_right() {
             assert!(!answer.contains("alices"), "{answer}");
         }
     }
+}
+
+#[tokio::test]
+async fn malformed_and_large_fields_are_refused_without_a_question() {
+    let world = World::new(Mode::Enforce, |_| {}).await;
+    let long = "x".repeat(12 * 1024 + 1);
+    let folded = "Proxy-Authorization: Bearer\r\n alices\r\n";
+    for (fields, status) in [
+        (bearer("ali\0ces"), "400 a header field is malformed"),
+        (folded.to_owned(), "400 a header field is malformed"),
+        (bearer(" alices"), "407 the Bearer token is malformed"),
+        (basic("", " alices"), "407 "),
+        (basic("x", "ali\u{0}ces"), "407 the Basic credential is malformed"),
+        (bearer(&long), "407 the token is longer than 12 KiB"),
+        (bearer(&"x".repeat(17 * 1024)), "431 "),
+        (bearer("eyJhbGciOiJSUzI1NiJ9.e30"), "407 the token is cut"),
+        ("Proxy-Authorization: \r\n".to_owned(), "407 "),
+    ] {
+        let (answer, _client) = world.ask(&request("a.team:22", "1.1", &fields)).await;
+        let shown = fields.get(..60).unwrap_or(&fields);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{shown}: {answer}");
+        assert!(!answer.contains("xxxx"), "{answer}");
+    }
+    assert_eq!(
+        world.cluster.token_reviews.load(std::sync::atomic::Ordering::Relaxed),
+        0
+    );
 }
 
 /// The first answer of a connection in clear by a load balancer, whose client is elsewhere.

@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use switchboard::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 30] = [
+const METRICS: [(&str, &str, &[&str]); 39] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -45,6 +45,15 @@ const METRICS: [(&str, &str, &[&str]); 30] = [
     ("switchboard_allowlist_namespaces_forbidden", "gauge", &[]),
     ("switchboard_annotation_errors_total", "counter", &[]),
     ("switchboard_draining", "gauge", &[]),
+    ("switchboard_access_requests_total", "counter", &["method", "result"]),
+    ("switchboard_access_reviews_total", "counter", &["kind", "result"]),
+    ("switchboard_access_review_duration_seconds", "histogram", &[]),
+    ("switchboard_access_reviews_suspended", "gauge", &["kind"]),
+    ("switchboard_access_cache_entries", "gauge", &["cache"]),
+    ("switchboard_access_cache_hits_total", "counter", &["answer"]),
+    ("switchboard_access_rechecks_total", "counter", &["result"]),
+    ("switchboard_access_pairs", "gauge", &[]),
+    ("switchboard_access_burnt_credentials_total", "counter", &[]),
     ("switchboard_tls_handshakes_total", "counter", &["resumed", "version"]),
     ("switchboard_tls_handshake_failures_total", "counter", &["cause"]),
     ("switchboard_tls_reload_failures_total", "counter", &[]),

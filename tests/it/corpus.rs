@@ -17,6 +17,10 @@ mod key_set;
 mod naive;
 #[path = "../fuzz/properties/proxy_header.rs"]
 mod proxy_header;
+#[path = "../fuzz/properties/resume_exchange.rs"]
+mod resume_exchange;
+#[path = "../fuzz/properties/resume_frames.rs"]
+mod resume_frames;
 #[path = "../fuzz/properties/token.rs"]
 mod token;
 #[path = "../fuzz/properties/users.rs"]
@@ -72,4 +76,14 @@ fn files_of_users() {
 #[test]
 fn key_sets() {
     replay("key_set", key_set::check);
+}
+
+#[test]
+fn resumed_sessions() {
+    replay("resume_frames", resume_frames::check);
+}
+
+#[test]
+fn openings_of_sessions() {
+    replay("resume_exchange", resume_exchange::check);
 }

@@ -3,6 +3,7 @@
 //! Each test has a network of its own (see `kubernetes/lab.rs`), and in it a proxy, pods and a fake API server that
 //! does what the scenario says. The scenarios of `kubernetes/shapes.rs`, `kubernetes/changes.rs` and
 //! `kubernetes/rights.rs` need no failure, and run against a real API server too: `make test-kubernetes KUBECONFIG=…`.
+mod access;
 mod api;
 mod changes;
 mod cluster;

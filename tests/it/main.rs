@@ -24,6 +24,7 @@ mod files;
 mod harness;
 mod hoarding;
 mod http2;
+mod identities;
 mod kubernetes;
 mod limits;
 mod logs;

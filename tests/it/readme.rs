@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use switchboard::access::Access;
 use switchboard::config::Config;
 use switchboard::metrics::Metrics;
 use switchboard::outcome::{Reason, Refusal};
@@ -61,6 +62,7 @@ fn every_metric_has_a_row_and_no_other() {
     let target = metrics.target("namespace", "service");
     metrics.answered(None);
     metrics.watch_may_fail("kind");
+    Access::open(&metrics).count();
     metrics.endpoint_may_fail("reason");
     metrics.tls_expiries(&[Expiry {
         certificate: "tls.crt".to_owned(),

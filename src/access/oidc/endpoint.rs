@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +17,12 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::LARGEST;
+use super::reads::Reads;
 use crate::file;
 use crate::text::chain;
 use crate::tls::pem::items;
@@ -56,6 +57,14 @@ impl Endpoint {
         if authority.as_str().contains('@') {
             return Err("it has a user name, which is not sent");
         }
+        let port = match authority.as_str().strip_prefix(authority.host()) {
+            Some("") => Some(if is_tls { 443 } else { 80 }),
+            Some(rest) => rest
+                .strip_prefix(':')
+                .and_then(|port| port.parse::<NonZeroU16>().ok())
+                .map(NonZeroU16::get),
+            None => None,
+        };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if !is_tls
             && host != "localhost"
@@ -68,7 +77,7 @@ impl Endpoint {
         Ok(Self {
             is_tls,
             host: host.into(),
-            port: authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
+            port: port.ok_or("its port is no number from 1 to 65535")?,
             authority: authority.as_str().into(),
             path: uri.path_and_query().map_or("/", |path| path.as_str()).into(),
             ca,
@@ -79,22 +88,21 @@ impl Endpoint {
     ///
     /// # Errors
     /// The reason, for the operator. No answer within [`LONGEST`] is one, too.
-    pub(super) async fn get(&self) -> Result<Vec<u8>, Box<str>> {
-        match timeout(LONGEST, self.request()).await {
+    pub(super) async fn get(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
+        match timeout(LONGEST, self.request(reads)).await {
             Ok(answer) => answer,
             Err(_) => Err(format!("no whole answer within {}s", LONGEST.as_secs()).into()),
         }
     }
 
-    async fn request(&self) -> Result<Vec<u8>, Box<str>> {
+    async fn request(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
         let stream = self.connect().await?;
         if !self.is_tls {
             return self.exchange(stream).await;
         }
         let ca = self.ca.clone();
-        // Blocking: the files may be on a mount that hangs. They are read each time, so a renewed authority counts.
-        let config = spawn_blocking(move || tls(ca.as_deref()));
-        let config = config.await.map_err(|error| chain(&error))??;
+        // The files are read each time, so a renewed authority counts.
+        let config = reads.run(move || tls(ca.as_deref())).await?;
         let name = ServerName::try_from(self.host.to_string()).map_err(|_| "its host is no name for a certificate")?;
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
         Box::pin(self.exchange(stream.map_err(|error| chain(&error))?)).await
@@ -195,7 +203,7 @@ pub(super) fn roots_of(path: &Path) -> Result<RootCertStore, Box<str>> {
 }
 
 /// From the look-up of the host to the end of the body.
-pub(super) const LONGEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(5);
 /// For one address: there is time for another one.
 const LONGEST_TRY: Duration = Duration::from_millis(1500);
 /// Of the answer, in bytes.

@@ -1,20 +1,20 @@
 //! The keys of an issuer, followed in the background: what was good stays in force until something better has arrived.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, watch};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use super::LARGEST;
-use super::endpoint::{Endpoint, LONGEST};
+use super::endpoint::Endpoint;
 use super::key_set::KeySet;
+use super::reads::Reads;
 use crate::access::reviewer::Unavailable;
 use crate::file;
 use crate::tls::PemFault;
@@ -44,24 +44,19 @@ impl Source {
         }
     }
 
-    async fn read(&self) -> Result<Vec<u8>, Box<str>> {
+    async fn read(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
         match self {
-            Self::Endpoint(endpoint) => endpoint.get().await,
+            Self::Endpoint(endpoint) => endpoint.get(reads).await,
             Self::File(path) => {
                 let path = path.clone();
-                // Blocking: the file may be on a mount that hangs.
-                match timeout(LONGEST, spawn_blocking(move || read_file(&path))).await {
-                    Ok(Ok(read)) => read,
-                    Ok(Err(error)) => Err(error.to_string().into()),
-                    Err(_) => Err("it was not read in time".into()),
-                }
+                reads.run(move || read_file(&path)).await
             }
         }
     }
 }
 
 /// Reads a file of keys.
-pub(super) fn read_file(path: &std::path::Path) -> Result<Vec<u8>, Box<str>> {
+fn read_file(path: &Path) -> Result<Vec<u8>, Box<str>> {
     let read = file::read(path, LARGEST as u64);
     read.map_err(|error| PemFault::unreadable(&error).reason.into())
 }
@@ -175,20 +170,24 @@ struct Follower {
 
 impl Follower {
     async fn run(mut self) {
+        let reads = Reads::default();
         loop {
-            let read = self.source.read().await;
+            let read = self.source.read(&reads).await;
             let pause = match read.and_then(|bytes| self.take(&bytes)) {
                 Ok(()) => self.pace.good,
                 Err(reason) => {
                     self.fail(reason);
-                    self.pace.bad
+                    // As long as there are no keys, no user is known.
+                    match self.sender.borrow().keys {
+                        Some(_) => self.pace.bad,
+                        None => self.pace.bad.min(FIRST),
+                    }
                 }
             };
-            sleep(self.pace.least.min(pause)).await;
+            let least = self.pace.least.min(pause);
+            sleep(least).await;
             // An end of the pause is as good as a wish.
-            timeout(pause.saturating_sub(self.pace.least), self.wanted.notified())
-                .await
-                .ok();
+            timeout(pause.saturating_sub(least), self.wanted.notified()).await.ok();
         }
     }
 
@@ -251,6 +250,8 @@ fn unavailable(message: String) -> Unavailable {
     }
 }
 
+/// The pause after a failure, without any keys.
+const FIRST: Duration = Duration::from_secs(5);
 /// The tokens that may wait for one attempt.
 const MOST_WAITING: usize = 256;
 /// The attempt, and what is under way before it.

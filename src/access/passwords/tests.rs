@@ -108,7 +108,7 @@ async fn a_user_has_groups_and_a_name_that_is_compared_byte_by_byte() {
     };
     assert_eq!(&*reason, "the user or the password is wrong");
     assert!(matches!(
-        File::new("").open().refuse(&"x".into()).await,
+        File::new("#").open().refuse(&"x".into()).await,
         Ok(Verdict::Refused(_))
     ));
 }
@@ -260,6 +260,10 @@ fn a_file_that_cannot_be_read_is_a_fault() {
     assert_eq!(open(Path::new("/nonexistent/users")), "there is no such file");
     assert_eq!(open(Path::new("/dev/zero")), "it is a device, not a regular file");
     let file = tempfile::NamedTempFile::new().unwrap();
+    assert_eq!(
+        open(file.path()),
+        "it is empty: without users, it has a line that begins with #"
+    );
     file.as_file().set_len((1 << 20) + 1).unwrap();
     assert_eq!(open(file.path()), "larger than 1 MiB");
     fs::write(file.path(), b"#\n\n\xff\n").unwrap();
@@ -297,6 +301,30 @@ async fn a_changed_file_counts_at_once_and_a_faulty_one_never() {
     assert!(matches!(users.reload(), Reloaded::Faulty(_)));
     file.write(&format!("alice:{}:ops\n", HASHES[2]));
     assert!(matches!(users.reload(), Reloaded::Loaded { users: 1 }));
+}
+
+#[test]
+fn a_file_that_is_being_written_ends_no_user() {
+    let file = File::new(&(line("alice") + &line("bob")));
+    let users = Arc::new(file.open());
+    // The second reading is another one, whenever in between the file is written.
+    file.write("");
+    let reloading = std::thread::spawn({
+        let users = Arc::clone(&users);
+        move || users.reload()
+    });
+    while users.fingerprint.try_lock().is_some() && !reloading.is_finished() {
+        std::thread::yield_now();
+    }
+    file.write(&(line("alice") + &line("bob") + &line("carol")));
+    let reloaded = reloading.join().unwrap();
+    assert!(users.contains("bob"), "{reloaded:?}");
+    let mut reloaded = users.reload();
+    while !users.contains("carol") {
+        assert!(!matches!(reloaded, Reloaded::Faulty(_)), "{reloaded:?}");
+        reloaded = users.reload();
+    }
+    assert_eq!(users.len(), 3);
 }
 
 #[test]
@@ -365,7 +393,7 @@ async fn a_wait_for_the_processor_ends() {
 #[tokio::test]
 async fn a_line_that_is_removed_or_changed_while_its_password_is_checked_counts_no_more() {
     for (changed, expected) in [
-        (String::new(), None),
+        ("#".to_owned(), None),
         (format!("alice:{}\n", HASHES[2]), Some(false)),
         (format!("alice:{}:ops\n", HASHES[0]), Some(true)),
     ] {
@@ -397,6 +425,7 @@ fn a_hash_is_not_printed() {
 proptest! {
     #[test]
     fn any_file_is_read_or_has_faults_with_lines(text in "(\\PC{0,20}:\\PC{0,60}\\n|[a-z]{1,3}:\\$(2y|5|6|argon2id)\\$[a-zA-Z0-9=$,./]{0,90}\\n){0,6}") {
+        prop_assume!(!text.is_empty());
         if let Err(faults) = check(text.as_bytes()) {
             prop_assert!(!faults.is_empty());
             let lines = text.split('\n').count();

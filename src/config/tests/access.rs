@@ -173,10 +173,10 @@ fn each_fault_of_an_issuer_is_reported() {
         reasons("issuer: i, audiences: [], jwks: https://a/b"),
         [".audiences: at least one audience is needed: a token for another service proves no user here"]
     );
-    let of_a_file = issuer("issuer: i, audiences: [a], jwks: /no/keys, ca: /no/ca");
+    let of_a_file = issuer("issuer: i, audiences: [a], jwks: /no/keys, ca: /no/ca").concat();
     assert!(
-        of_a_file.len() == 1 && of_a_file[0].ends_with("oidc[0].ca: has no effect with a `jwks` that is a file"),
-        "{of_a_file:?}"
+        of_a_file.ends_with("error: access.oidc[0].ca: has no effect with a `jwks` that is a file"),
+        "{of_a_file}"
     );
     let twice = with_alice(&format!(
         "access:\n  mode: enforce\n  oidc:\n    - {{{sound}}}\n    - {{{sound}}}\n"
@@ -334,7 +334,7 @@ fn settings_about_users_without_effect_are_warned_of() {
     let limits = served(&with_alice("limits: {user: {max_tunnels: 2}}"));
     assert_eq!(
         limits[0],
-        "1:10: note: limits.user: no effect: no user is known while `access.mode` is `open`"
+        "1:10: note: limits.user: no effect: users have limits of their own with `access.mode: enforce`"
     );
 }
 

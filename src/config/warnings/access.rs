@@ -15,6 +15,7 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
         Mode::Report => {
             unreachable(config, top);
             cleartext(config, top, "would be refused");
+            limits_without_effect(config, top);
         }
         Mode::Enforce => {
             unreachable(config, top);
@@ -37,9 +38,13 @@ fn without_effect(config: &Config, top: &Field<'_>) {
             "`allowed_users` and `allowed_groups` of {names} have no effect: `access.mode` is `open`"
         ));
     }
+    limits_without_effect(config, top);
+}
+
+fn limits_without_effect(config: &Config, top: &Field<'_>) {
     if config.limits.user != SharedLimits::default() || config.limits.caps.user != UserCaps::default() {
         top.at("limits.user")
-            .note("no effect: no user is known while `access.mode` is `open`");
+            .note("no effect: users have limits of their own with `access.mode: enforce`");
     }
 }
 

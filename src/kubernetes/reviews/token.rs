@@ -2,17 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::{Kind, Question};
+use crate::access::token::Claims;
 use crate::access::{AUTHENTICATED, Method, User, Verdict};
 use crate::kubernetes::failure::{ApiError, Failure};
 use crate::secret::Secret;
@@ -50,10 +47,8 @@ impl Audiences {
         let named = (!self.named.is_empty()).then_some(Audience::Named(&self.named));
         let own = self.servers_own.then_some(Audience::ServersOwn);
         let is_named = named.is_some() && own.is_some() && {
-            let claims = Claims::of(token).unwrap_or_default();
-            claims
-                .audiences()
-                .any(|name| self.named.iter().any(|other| **other == *name))
+            let claims = Claims::unverified(token.expose());
+            claims.is_some_and(|claims| claims.audiences.iter().any(|name| self.named.contains(name)))
         };
         let in_order = if is_named { [named, own] } else { [own, named] };
         in_order.into_iter().flatten()
@@ -96,7 +91,7 @@ pub(super) fn verdict(body: &[u8], audience: Audience<'_>, token: &Secret) -> Re
     }
     let status = answer.status;
     if !status.authenticated {
-        let error = status.error.to_ascii_lowercase();
+        let error = unquoted(&status.error).to_ascii_lowercase();
         if says(&error, &PASSING) {
             // Of an authenticator behind the server: a webhook, or an issuer whose keys it has not got yet.
             return Err(ApiError::new(Failure::Server, excerpt(&status.error, LONGEST_ERROR)));
@@ -136,7 +131,7 @@ fn user(mut told: UserInfo, token: &Secret) -> Result<User, &'static str> {
         groups: told.groups,
         extra: told.extra,
         method: Method::TokenReview,
-        expires: Claims::of(token).and_then(|claims| claims.expires()),
+        expires: Claims::unverified(token.expose()).and_then(|claims| claims.expires),
     })
 }
 
@@ -156,44 +151,27 @@ fn sentence(error: &str) -> &'static str {
     }
 }
 
+/// The server's own words of its reason: what is quoted there is of the token, such as an audience, or a name of a tenant's
+/// choice, and could say anything.
+fn unquoted(text: &str) -> String {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let mut own = String::with_capacity(text.len());
+    for character in text.chars() {
+        let was_escaped = std::mem::take(&mut is_escaped);
+        if character == '"' && !was_escaped {
+            is_quoted = !is_quoted;
+        } else if !is_quoted {
+            own.push(character);
+        } else {
+            is_escaped = character == '\\' && !was_escaped;
+        }
+    }
+    own
+}
+
 /// The API has no codes for these: its text is all there is.
 fn says(error: &str, words: &[&str]) -> bool {
     words.iter().any(|word| error.contains(word))
-}
-
-/// What a token says of itself, without proof.
-#[derive(Debug, Default, Deserialize)]
-struct Claims {
-    exp: Option<f64>,
-    aud: Option<Value>,
-}
-
-impl Claims {
-    /// The claims of a JSON Web Token (RFC 7519); `None` for any other token.
-    fn of(token: &Secret) -> Option<Self> {
-        let mut parts = token.expose().split('.');
-        let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
-        if parts.next().is_some() {
-            return None;
-        }
-        let json = URL_SAFE_NO_PAD.decode(claims).ok()?;
-        serde_json::from_slice(&json).ok()
-    }
-
-    /// One name, or a list of names (section 4.1.3).
-    fn audiences(&self) -> impl Iterator<Item = &str> {
-        let names = match &self.aud {
-            Some(Value::Array(names)) => names.as_slice(),
-            Some(name) => std::slice::from_ref(name),
-            None => &[],
-        };
-        names.iter().filter_map(Value::as_str)
-    }
-
-    fn expires(&self) -> Option<SystemTime> {
-        let since = Duration::try_from_secs_f64(self.exp?).ok()?;
-        UNIX_EPOCH.checked_add(since)
-    }
 }
 
 #[derive(Serialize)]
@@ -292,11 +270,15 @@ const PASSING: [&str; 13] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use serde_json::{Value, json};
 
     fn token(claims: &Value) -> Secret {
         let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
-        Secret::from(&*format!("e30.{claims}.c2ln"))
+        Secret::from(&*format!("eyJhbGciOiJSUzI1NiJ9.{claims}.c2ln"))
     }
 
     fn answer(status: &Value) -> Vec<u8> {
@@ -384,17 +366,6 @@ mod tests {
     }
 
     #[test]
-    fn an_expiry_that_is_no_time_is_none() {
-        for exp in [json!(-1), json!(1e300), json!("1900000000"), json!(null)] {
-            let token = token(&json!({"exp": exp}));
-            assert_eq!(Claims::of(&token).and_then(|claims| claims.expires()), None, "{exp}");
-        }
-        for opaque in ["", "a", "a.b", "a.b.c.d", "a.!.c", "a.W10.c"] {
-            assert!(Claims::of(&Secret::from(opaque)).is_none(), "{opaque}");
-        }
-    }
-
-    #[test]
     fn what_is_no_plain_yes_for_one_of_the_audiences_is_a_no() {
         let user = json!({"username": "alice"});
         let many: Vec<_> = (0..1024).map(|group| format!("g{group}")).collect();
@@ -454,6 +425,29 @@ mod tests {
             ),
         ] {
             assert_eq!(judged(&status), Verdict::Refused(expected.into()), "{status}");
+        }
+    }
+
+    #[test]
+    fn what_a_reason_quotes_of_the_token_says_nothing() {
+        for (error, sentence) in [
+            (
+                r#"oidc: expected audience "k" got ["connection refused"]"#,
+                OTHER_AUDIENCE,
+            ),
+            (r#"oidc: expected audience "k" got ["a\"i/o timeout"]"#, OTHER_AUDIENCE),
+            (
+                r#"oidc: expected audience "k" got ["a\\", "i/o timeout"]"#,
+                OTHER_AUDIENCE,
+            ),
+            (r#"serviceaccounts "unavailable" not found"#, REVOKED),
+            (r#"no such claim "expired""#, NOT_VALID),
+        ] {
+            assert_eq!(
+                judged(&json!({"error": error})),
+                Verdict::Refused(sentence.into()),
+                "{error}"
+            );
         }
     }
 

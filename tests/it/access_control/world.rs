@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use switchboard::access::{
     AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, Review, Reviewer, Sources, Unavailable,
@@ -29,6 +30,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::harness::DEADLINE;
+use crate::harness::page::Page;
 
 /// The API server: which token is whose, and who may do what.
 #[derive(Debug, Default)]
@@ -44,6 +46,10 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn allow(&self, user: &str, service: &str) {
         self.allowed.lock().insert((user.to_owned(), service.to_owned()));
+    }
+
+    pub(crate) fn forbid(&self, user: &str, service: &str) {
+        self.allowed.lock().remove(&(user.to_owned(), service.to_owned()));
     }
 
     fn answer<T>(&self, answer: T) -> Result<T, Unavailable> {
@@ -102,8 +108,16 @@ pub(crate) fn user(name: &str) -> User {
 pub(crate) struct World {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) shared: Arc<Shared>,
-    _target: TcpListener,
+    pub(crate) target: TcpListener,
+    pub(crate) writer: Writer,
+    checks: JoinHandle<()>,
     _conductor: Conductor,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.checks.abort();
+    }
 }
 
 impl World {
@@ -153,10 +167,14 @@ impl World {
             identification: switchboard::ssh::identification::Options::default(),
             relay: switchboard::relay::Options::default(),
         };
+        let checking = Arc::clone(&shared.access);
+        let checks = tokio::spawn(async move { checking.keep_checking().await });
         Self {
             cluster,
+            checks,
             shared: Arc::new(shared),
-            _target: target,
+            target,
+            writer,
             _conductor: conductor,
         }
     }
@@ -184,6 +202,20 @@ impl World {
         client.write_all(request.as_bytes()).await.unwrap();
         let answer = head(&mut client).await;
         (answer, client)
+    }
+
+    pub(crate) fn page(&self) -> Page {
+        Page::parse(&self.shared.metrics.encode().unwrap())
+    }
+
+    /// Waits for a value on the page.
+    pub(crate) async fn counts(&self, series: &str, value: f64) {
+        let counted = async {
+            while self.page().value(series) != value {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(DEADLINE, counted).await.unwrap();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::lab::{Lab, PROXY};
@@ -132,7 +132,17 @@ impl Proxy {
 
     /// One CONNECT with further fields, each with its line end.
     pub(crate) async fn connect_with(&self, authority: &str, fields: &str) -> Result<Tunnel, Refused> {
-        let answered = timeout(PATIENCE, connect(authority, fields)).await;
+        self.connect_from(None, authority, fields).await
+    }
+
+    /// The same from that address of ours.
+    pub(crate) async fn connect_from(
+        &self,
+        from: Option<IpAddr>,
+        authority: &str,
+        fields: &str,
+    ) -> Result<Tunnel, Refused> {
+        let answered = timeout(PATIENCE, connect(from, authority, fields)).await;
         answered.unwrap_or_else(|_| panic!("no answer to CONNECT {authority}"))
     }
 
@@ -249,8 +259,12 @@ pub(crate) fn settings(kubernetes: &[(&str, Value)]) -> Value {
     settings
 }
 
-async fn connect(authority: &str, fields: &str) -> Result<Tunnel, Refused> {
-    let stream = TcpStream::connect((PROXY, PORT)).await.unwrap();
+async fn connect(from: Option<IpAddr>, authority: &str, fields: &str) -> Result<Tunnel, Refused> {
+    let socket = TcpSocket::new_v4().unwrap();
+    if let Some(from) = from {
+        socket.bind(SocketAddr::new(from, 0)).unwrap();
+    }
+    let stream = socket.connect(SocketAddr::new(PROXY, PORT)).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let mut stream = BufStream::new(stream);
     let head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{fields}\r\nSSH-2.0-client\r\n");

@@ -116,6 +116,32 @@ fn a_service_names_its_users_in_place_of_the_cluster_and_takes_them_back() {
 }
 
 #[test]
+fn a_target_is_judged_as_what_would_be_dialled_by_whatever_name_it_is_asked_for() {
+    lab::run(async |lab| {
+        let twin = json!({"name": "twin.team-a:22", "addresses": ["10.9.1.1:22"], "allowed_users": ["ann"]});
+        let settings = with(settings(&[]), "/access", enforced());
+        let settings = with(settings, "/allowlist/static", json!([twin]));
+        let prepare = async |api: &Api| {
+            users(api);
+            api.open();
+        };
+        let stage = Stage::over(lab, settings, prepare).await.ready().await;
+        stage.put("twin", "10.9.1.2");
+        // The Service: bob's by RBAC. The static target of its shortest name: ann's by its list.
+        stage.answers("twin.team-a.svc:22", "bobs-token", "200").await;
+        for (name, token, expected) in [
+            ("twin.team-a:22", "bobs-token", "403 bob may not ssh to twin.team-a:22"),
+            ("TWIN.team-a.:22", "bobs-token", "403 bob may not ssh to twin.team-a:22"),
+            ("twin.team-a:22", "anns-token", "200"),
+            ("Twin.Team-A.Svc.cluster.local.:22", "bobs-token", "200"),
+            ("twin.team-a.svc:22", "anns-token", "403 ann may not ssh to twin.team-a"),
+        ] {
+            assert_eq!(stage.answer(name, token).await, expected, "{name}");
+        }
+    });
+}
+
+#[test]
 fn a_binding_that_is_deleted_ends_its_tunnels_though_the_next_check_is_a_day_away() {
     lab::run(async |lab| {
         let stage = stage(lab, enforced()).await;

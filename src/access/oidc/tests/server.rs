@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::super::reads::Reads;
 use super::*;
 
 /// What the server does with a request.
@@ -96,7 +97,7 @@ impl Server {
 
     async fn failure(&self) -> String {
         let endpoint = Endpoint::parse(&self.url(), Some(self.ca())).unwrap();
-        endpoint.get().await.unwrap_err().into()
+        endpoint.get(&Reads::default()).await.unwrap_err().into()
     }
 
     fn requests(&self) -> usize {
@@ -302,7 +303,11 @@ async fn only_a_certificate_of_the_authority_and_the_name_is_trusted() {
         (server.url(), None),
         (server.url().replace("localhost", "127.0.0.1"), Some(server.ca())),
     ] {
-        let failure = Endpoint::parse(&url, ca).unwrap().get().await.unwrap_err();
+        let failure = Endpoint::parse(&url, ca)
+            .unwrap()
+            .get(&Reads::default())
+            .await
+            .unwrap_err();
         assert!(failure.contains("certificate"), "{failure}");
     }
     let junk = server.folder.path().join("junk.pem");
@@ -313,14 +318,14 @@ async fn only_a_certificate_of_the_authority_and_the_name_is_trusted() {
     ] {
         let failure = Endpoint::parse(&server.url(), Some(ca))
             .unwrap()
-            .get()
+            .get(&Reads::default())
             .await
             .unwrap_err();
         assert!(failure.ends_with(expected), "{failure}");
     }
     assert_eq!(server.requests(), 0);
     let good = Endpoint::parse(&server.url(), Some(server.ca())).unwrap();
-    assert!(KeySet::parse(&good.get().await.unwrap()).is_ok());
+    assert!(KeySet::parse(&good.get(&Reads::default()).await.unwrap()).is_ok());
 }
 
 #[tokio::test]
@@ -339,13 +344,19 @@ async fn a_server_in_clear_is_asked_at_loopback_only() {
             .unwrap();
         stream
     };
-    let (got, _stream) = tokio::join!(endpoint.get(), answer);
+    let (got, _stream) = {
+        let reads = Reads::default();
+        tokio::join!(endpoint.get(&reads), answer)
+    };
     assert_eq!(got.unwrap(), b"{}");
     for bad in [
         "http://10.0.0.1/keys",
         "http://localhost.example/",
         "http://[fe80::1]/",
         "http://0.0.0.0/",
+        "https://x:/",
+        "https://x:0/",
+        "https://x:65536/",
     ] {
         assert!(Endpoint::parse(bad, None).is_err(), "{bad}");
     }

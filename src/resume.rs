@@ -1,0 +1,35 @@
+//! Sessions that outlive their connections: the protocol of `docs/resume.md`, without sockets and without a clock.
+//!
+//! A session is two streams of bytes, one each way, between a client (beside ssh) and an anchor (beside sshd). One
+//! connection after the other carries it. [`opening`] and [`welcome`] are the two sides of the exchange with which a
+//! connection begins, [`session`] is what both sides do from then on. The caller brings bytes and the time.
+
+mod buffer;
+pub mod frame;
+mod incoming;
+pub mod keys;
+pub mod lines;
+mod liveness;
+pub mod opening;
+mod options;
+mod outgoing;
+pub mod reason;
+pub mod registry;
+pub mod session;
+pub mod welcome;
+
+pub use self::liveness::Timing;
+pub use self::options::{Options, SMALLEST_WINDOW};
+
+/// The bytes of each stream that may be sent before the first ACK: enough for what both sides of SSH send without
+/// waiting for each other.
+pub const INITIAL_WINDOW: u32 = 16 * 1024;
+
+/// The largest window of a stream in bytes: 5 Gbit/s at 100 ms.
+pub const LARGEST_WINDOW: u32 = 64 * 1024 * 1024;
+
+/// The most bytes that either side reads of lines before it gives a connection up: as many as `ssh_only` reads.
+pub const MOST_LINE_BYTES: usize = 8 * 1024;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! Frames: a type, a length and a payload, in both directions of a connection behind the lines.
+
+use super::keys::{Mac, SessionId};
+use super::reason::{End, Going};
+
+/// A frame without bytes of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// The client's first frame: it has the keys of its session.
+    Proof {
+        /// The offset of the next byte that the client expects.
+        received: u64,
+        /// Of the claim.
+        mac: Mac,
+    },
+    /// The anchor's first frame: the connection carries the session from here on.
+    Attached {
+        /// The session.
+        id: SessionId,
+        /// The offset of the next byte that the anchor expects.
+        received: u64,
+        /// Of the claim.
+        mac: Mac,
+    },
+    /// The end of a stream. It takes one offset, as TCP's FIN does.
+    Fin {
+        /// Its own: the number of bytes of the stream.
+        offset: u64,
+    },
+    /// All in front of the offset has been passed on, and need not be kept.
+    Ack {
+        /// The offset of the first byte that has not been passed on.
+        offset: u64,
+        /// The bytes from there on that may be sent. The sum of both never becomes less.
+        window: u32,
+    },
+    /// A question, to be answered at once.
+    Ping(u64),
+    /// The answer, with the number of the question.
+    Pong(u64),
+    /// The sender drops this connection next. The session goes on.
+    Going(Going),
+    /// The session is over.
+    End(End),
+}
+
+/// A line or a frame that cannot be. The session, or before there is one the connection, ends with [`End::Malformed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Violation {
+    /// The length does not fit the type.
+    #[error("a frame has a length that its type cannot have")]
+    Length,
+    /// A frame at a moment at which it may not come.
+    #[error("a frame came at a moment at which it may not come")]
+    Order,
+    /// Bytes, or an end, that do not follow on what was received before.
+    #[error("bytes do not follow on those received before")]
+    Offset,
+    /// More bytes than were asked for.
+    #[error("more bytes came than the window allows")]
+    Window,
+    /// An acknowledgement of what was not sent, or of less than an earlier one.
+    #[error("an acknowledgement is not of what was sent")]
+    Acknowledgement,
+    /// The other side claims to have received what was not sent, or has not what it acknowledged.
+    #[error("the other side has not received what it acknowledged, or more than was sent")]
+    Claim,
+    /// A session was called done while bytes were under way.
+    #[error("the session was called done although it was not")]
+    NotDone,
+}
+
+/// What a decoder finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Bytes of a stream: all of a DATA frame, or some.
+    Data {
+        /// The offset of the first one.
+        offset: u64,
+        /// At least one.
+        bytes: &'a [u8],
+    },
+    /// Another frame.
+    Frame(Frame),
+}
+
+impl Frame {
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Proof { received, mac } => header(out, PROOF, &[&received.to_be_bytes(), &mac.0]),
+            Self::Attached { id, received, mac } => {
+                header(out, ATTACHED, &[&id.0, &received.to_be_bytes(), &mac.0]);
+            }
+            Self::Fin { offset } => header(out, FIN, &[&offset.to_be_bytes()]),
+            Self::Ack { offset, window } => header(out, ACK, &[&offset.to_be_bytes(), &window.to_be_bytes()]),
+            Self::Ping(number) => header(out, PING, &[&number.to_be_bytes()]),
+            Self::Pong(number) => header(out, PONG, &[&number.to_be_bytes()]),
+            Self::Going(going) => header(out, GOING, &[&[going.code()]]),
+            Self::End(end) => header(out, END, &[&[end.code()]]),
+        }
+    }
+
+    /// `None`: a type that this version does not know.
+    fn decode(kind: u8, payload: &[u8]) -> Result<Option<Self>, Violation> {
+        let mut fields = Fields(payload);
+        let frame = match kind {
+            PROOF => Self::Proof {
+                received: fields.number()?,
+                mac: Mac(fields.take()?),
+            },
+            ATTACHED => Self::Attached {
+                id: SessionId(fields.take()?),
+                received: fields.number()?,
+                mac: Mac(fields.take()?),
+            },
+            FIN => Self::Fin {
+                offset: fields.number()?,
+            },
+            ACK => Self::Ack {
+                offset: fields.number()?,
+                window: u32::from_be_bytes(fields.take()?),
+            },
+            PING => Self::Ping(fields.number()?),
+            PONG => Self::Pong(fields.number()?),
+            GOING => Self::Going(Going::from(u8::from_be_bytes(fields.take()?))),
+            END => Self::End(End::from(u8::from_be_bytes(fields.take()?))),
+            _ => return Ok(None),
+        };
+        if fields.0.is_empty() {
+            Ok(Some(frame))
+        } else {
+            Err(Violation::Length)
+        }
+    }
+}
+
+/// Appends a DATA frame with the bytes of both slices.
+pub fn encode_data(out: &mut Vec<u8>, offset: u64, bytes: (&[u8], &[u8])) {
+    header(out, DATA, &[&offset.to_be_bytes(), bytes.0, bytes.1]);
+}
+
+fn header(out: &mut Vec<u8>, kind: u8, fields: &[&[u8]]) {
+    let length: usize = fields.iter().map(|field| field.len()).sum();
+    let [_, length @ ..] = u32::try_from(length).unwrap_or_default().to_be_bytes();
+    out.push(kind);
+    out.extend(length);
+    for field in fields {
+        out.extend_from_slice(field);
+    }
+}
+
+/// The rest of a payload.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], Violation> {
+        let (field, rest) = self.0.split_first_chunk().ok_or(Violation::Length)?;
+        self.0 = rest;
+        Ok(*field)
+    }
+
+    fn number(&mut self) -> Result<u64, Violation> {
+        self.take().map(u64::from_be_bytes)
+    }
+}
+
+/// Finds frames in bytes that arrive in any pieces. It holds [`LONGEST_HELD`] bytes at most.
+#[derive(Debug)]
+pub struct Decoder {
+    held: [u8; LONGEST_HELD],
+    length: usize,
+    /// What is left of a payload that is not held.
+    within: Within,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Within {
+    Head,
+    Data { offset: u64, left: usize },
+    Unknown { left: usize },
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self {
+            held: [0; LONGEST_HELD],
+            length: 0,
+            within: Within::Head,
+        }
+    }
+}
+
+impl Decoder {
+    /// The next piece, whose bytes are taken away from `input`; `None` when all of it has been taken.
+    ///
+    /// # Errors
+    /// A length that a frame of its type cannot have. Nothing that follows can be read.
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, Violation> {
+        while !input.is_empty() {
+            match self.within {
+                Within::Head => {
+                    if let Some(frame) = self.next_held(input)? {
+                        return Ok(Some(Piece::Frame(frame)));
+                    }
+                }
+                Within::Data { offset, left } => {
+                    let bytes = take(input, left);
+                    let left = left - bytes.len();
+                    self.within = match left {
+                        0 => Within::Head,
+                        // It was found not to overflow at the head of the frame.
+                        _ => Within::Data {
+                            offset: offset + bytes.len() as u64,
+                            left,
+                        },
+                    };
+                    return Ok(Some(Piece::Data { offset, bytes }));
+                }
+                Within::Unknown { left } => {
+                    let left = left - take(input, left).len();
+                    self.within = if left == 0 {
+                        Within::Head
+                    } else {
+                        Within::Unknown { left }
+                    };
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether all that was read so far are whole frames.
+    pub fn is_between_frames(&self) -> bool {
+        self.length == 0 && matches!(self.within, Within::Head)
+    }
+
+    /// Holds bytes of a frame until it is whole, or until it is known to be one that is not held.
+    fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, Violation> {
+        if !self.hold(HEAD, input) {
+            return Ok(None);
+        }
+        let [kind, length @ ..] = self.held.first_chunk::<HEAD>().copied().unwrap_or_default();
+        let length = length.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
+        match kind {
+            DATA => self.begin_data(length, input).map(|()| None),
+            PROOF..=END if length > LONGEST_HELD - HEAD => Err(Violation::Length),
+            PROOF..=END => {
+                if !self.hold(HEAD + length, input) {
+                    return Ok(None);
+                }
+                self.length = 0;
+                let payload = self.held.get(HEAD..HEAD + length).unwrap_or_default();
+                Frame::decode(kind, payload)
+            }
+            _ if length > LONGEST_UNKNOWN => Err(Violation::Length),
+            _ => {
+                self.length = 0;
+                self.within = match length {
+                    0 => Within::Head,
+                    left => Within::Unknown { left },
+                };
+                Ok(None)
+            }
+        }
+    }
+
+    fn begin_data(&mut self, length: usize, input: &mut &[u8]) -> Result<(), Violation> {
+        let left = length.checked_sub(OFFSET).ok_or(Violation::Length)?;
+        if left == 0 || left > LONGEST_DATA {
+            return Err(Violation::Length);
+        }
+        if self.hold(HEAD + OFFSET, input) {
+            self.length = 0;
+            let offset = Fields(self.held.get(HEAD..).unwrap_or_default()).number()?;
+            offset.checked_add(left as u64).ok_or(Violation::Offset)?;
+            self.within = Within::Data { offset, left };
+        }
+        Ok(())
+    }
+
+    /// Takes bytes until so many are held. Whether they are.
+    fn hold(&mut self, wanted: usize, input: &mut &[u8]) -> bool {
+        let missing = wanted.saturating_sub(self.length);
+        let bytes = take(input, missing);
+        if let Some(free) = self.held.get_mut(self.length..self.length + bytes.len()) {
+            free.copy_from_slice(bytes);
+            self.length += bytes.len();
+        }
+        self.length >= wanted
+    }
+}
+
+fn take<'a>(input: &mut &'a [u8], most: usize) -> &'a [u8] {
+    let (taken, rest) = input.split_at(most.min(input.len()));
+    *input = rest;
+    taken
+}
+
+const PROOF: u8 = 1;
+const ATTACHED: u8 = 2;
+const DATA: u8 = 3;
+const FIN: u8 = 4;
+const ACK: u8 = 5;
+const PING: u8 = 6;
+const PONG: u8 = 7;
+const GOING: u8 = 8;
+const END: u8 = 9;
+
+/// The bytes of a type and a length.
+const HEAD: usize = 4;
+/// The bytes of an offset.
+const OFFSET: usize = 8;
+/// The bytes of the longest frame that is held until it is whole: an ATTACHED.
+pub const LONGEST_HELD: usize = HEAD + 16 + OFFSET + 32;
+/// The most bytes of a stream in one frame.
+pub const LONGEST_DATA: usize = 64 * 1024;
+/// The bytes in front of those of a stream.
+pub const DATA_HEAD: usize = HEAD + OFFSET;
+/// The longest payload of a frame of an unknown type.
+pub const LONGEST_UNKNOWN: usize = 1024;

@@ -1,0 +1,183 @@
+//! The stream that a side receives: it is passed on in order, each byte once, and acknowledged behind that.
+
+use std::time::{Duration, Instant};
+
+use super::INITIAL_WINDOW;
+use super::buffer::Buffer;
+use super::frame::Violation;
+
+/// The bytes of one stream that were received and not passed on yet.
+///
+/// `told <= passed <= expected`, and `held` holds the bytes from `passed` to `expected`, without the end of the stream.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    held: Buffer,
+    /// The bytes behind `passed` that are asked for.
+    window: usize,
+    /// All in front of it has been passed on.
+    passed: u64,
+    /// The offset of what comes next.
+    expected: u64,
+    /// Whether the end was received.
+    is_finished: bool,
+    /// No byte at this offset was asked for.
+    limit: u64,
+    /// What the last acknowledgement on this connection said; `None` if there was none.
+    told: Option<u64>,
+    /// The time since which an acknowledgement could have said more.
+    untold_since: Option<Instant>,
+    /// Whether what comes is dropped: there is nothing any more that takes it.
+    is_closed: bool,
+}
+
+impl Incoming {
+    pub(super) fn new(window: usize) -> Self {
+        Self {
+            held: Buffer::default(),
+            window,
+            passed: 0,
+            expected: 0,
+            is_finished: false,
+            limit: INITIAL_WINDOW.into(),
+            told: None,
+            untold_since: None,
+            is_closed: false,
+        }
+    }
+
+    /// The offset of what comes next.
+    pub(super) fn expected(&self) -> u64 {
+        self.expected
+    }
+
+    /// # Errors
+    /// The bytes do not follow on those before, come behind the end, or were not asked for.
+    pub(super) fn accept(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Violation> {
+        if self.is_finished || offset != self.expected {
+            return Err(Violation::Offset);
+        }
+        let end = offset.checked_add(bytes.len() as u64).ok_or(Violation::Offset)?;
+        if end > self.limit {
+            return Err(Violation::Window);
+        }
+        self.expected = end;
+        if !self.is_closed {
+            self.held.push(bytes, self.window);
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// The end does not follow on the bytes before, or came before.
+    pub(super) fn finish(&mut self, offset: u64) -> Result<(), Violation> {
+        if self.is_finished || offset != self.expected {
+            return Err(Violation::Offset);
+        }
+        self.expected = offset.checked_add(1).ok_or(Violation::Offset)?;
+        self.is_finished = true;
+        Ok(())
+    }
+
+    /// What is to be passed on next; empty if there is nothing now.
+    pub(super) fn readable(&self) -> &[u8] {
+        self.held.front()
+    }
+
+    /// Whether all bytes were passed on, and their end is next.
+    pub(super) fn is_at_fin(&self) -> bool {
+        self.is_finished && !self.is_closed && self.passed + 1 == self.expected
+    }
+
+    /// So many bytes of [`readable`](Self::readable) were passed on.
+    pub(super) fn pass(&mut self, bytes: usize, now: Instant) {
+        let bytes = bytes.min(self.held.len());
+        self.held.release(bytes);
+        self.passed += bytes as u64;
+        self.note(now);
+    }
+
+    /// The end was passed on.
+    pub(super) fn pass_fin(&mut self, now: Instant) {
+        if self.is_at_fin() {
+            self.passed = self.expected;
+            self.note(now);
+        }
+    }
+
+    /// Whether all was passed on, the end included.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_finished && self.passed == self.expected
+    }
+
+    /// Drops what is held and what comes. Nothing more is acknowledged, as nothing more is passed on.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        self.held.clear();
+    }
+
+    pub(super) fn set_window(&mut self, window: usize, now: Instant) {
+        let is_wider = window > self.window;
+        self.window = window;
+        if is_wider {
+            self.note(now);
+        }
+    }
+
+    /// A new connection knows nothing of what was passed on.
+    pub(super) fn resume(&mut self, now: Instant) {
+        self.told = None;
+        self.note(now);
+    }
+
+    /// The other side does not have the session, and has asked for nothing.
+    pub(super) fn restart(&mut self) -> Result<(), Violation> {
+        if self.expected > 0 {
+            Err(Violation::Claim)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// When an acknowledgement is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let since = self.untold_since?;
+        let step = (self.window / 4).max(1) as u64;
+        let is_urgent = match self.told {
+            Some(told) => self.passed - told >= step || self.is_complete() || self.wanted() >= self.limit + step,
+            None => true,
+        };
+        Some(if is_urgent { since } else { since + LONGEST_DELAY })
+    }
+
+    /// The acknowledgement that is due: the offset, and the window behind it. Both are said with this.
+    pub(super) fn acknowledge(&mut self) -> (u64, u32) {
+        // What was asked for once is not taken back: it may be under way.
+        self.limit = self.limit.max(self.wanted());
+        self.told = Some(self.passed);
+        self.untold_since = None;
+        let window = self.limit.saturating_sub(self.passed);
+        (self.passed, u32::try_from(window).unwrap_or(u32::MAX))
+    }
+
+    /// Whether there is something to say that was not said.
+    pub(super) fn has_news(&self) -> bool {
+        self.untold_since.is_some()
+    }
+
+    /// The bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        self.held.memory()
+    }
+
+    fn wanted(&self) -> u64 {
+        self.passed.saturating_add(self.window as u64)
+    }
+
+    fn note(&mut self, now: Instant) {
+        self.untold_since.get_or_insert(now);
+    }
+}
+
+/// How long an acknowledgement waits for more to say, or for bytes that go the same way. A link that is so slow that a
+/// quarter of a window takes seconds still carries a sign of life in each of them.
+const LONGEST_DELAY: Duration = Duration::from_millis(100);

@@ -1,0 +1,283 @@
+//! The secrets of a session: X25519 agreement, and the MACs that prove a session to the other side.
+
+use std::fmt;
+use std::str::FromStr;
+
+use aws_lc_rs::agreement::{self, PrivateKey, UnparsedPublicKey, X25519};
+use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
+use aws_lc_rs::{hmac, rand};
+
+/// A fixed number of bytes, written as lower-case hexadecimal digits: one value, one spelling.
+macro_rules! token {
+    ($(#[$doc:meta])* $name:ident, $length:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $name(pub [u8; $length]);
+
+        impl $name {
+            /// Random bytes of the system.
+            ///
+            /// # Errors
+            /// The system has none.
+            pub fn random() -> Result<Self, CryptoError> {
+                let mut bytes = [0; $length];
+                rand::fill(&mut bytes).map_err(|_| CryptoError)?;
+                Ok(Self(bytes))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NotHex;
+
+            fn from_str(text: &str) -> Result<Self, NotHex> {
+                decode(text).map(Self)
+            }
+        }
+    };
+}
+
+token!(
+    /// A public key of X25519. It is no secret.
+    PublicKey, 32
+);
+token!(
+    /// The random bytes of one side for one connection. They are no secret, and never used twice.
+    Nonce, 16
+);
+token!(
+    /// The name of a session. It is no secret: what proves a session is its keys.
+    SessionId, 16
+);
+token!(
+    /// The proof of one side that it has the keys of a session.
+    Mac, 32
+);
+
+impl SessionId {
+    /// In place of an id, as long as a session has none.
+    pub const NONE: Self = Self([0; 16]);
+}
+
+/// A text is not that many bytes in lower-case hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a number of lower-case hexadecimal digits that is right")]
+pub struct NotHex;
+
+/// The crypto library refused: no random bytes, or a public key whose secret would be known to all (RFC 7748 section 6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the key agreement failed")]
+pub struct CryptoError;
+
+/// The private key of a side: an anchor's for as long as its process runs, a client's for one new session.
+#[derive(Debug)]
+pub struct OwnKey {
+    private: PrivateKey,
+    public: PublicKey,
+}
+
+impl OwnKey {
+    /// A new one.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub fn generate() -> Result<Self, CryptoError> {
+        Self::new(PrivateKey::generate(&X25519).map_err(|_| CryptoError)?)
+    }
+
+    fn new(private: PrivateKey) -> Result<Self, CryptoError> {
+        let public = private.compute_public_key().map_err(|_| CryptoError)?;
+        let public = public.as_ref().try_into().map_err(|_| CryptoError)?;
+        Ok(Self {
+            private,
+            public: PublicKey(public),
+        })
+    }
+
+    /// Its public half.
+    pub fn public(&self) -> PublicKey {
+        self.public
+    }
+
+    /// The keys of a new session, on the side of its client.
+    ///
+    /// # Errors
+    /// The anchor's key is not one.
+    pub fn agree_as_client(&self, anchor: PublicKey, nonces: Nonces) -> Result<Keys, CryptoError> {
+        let sides = Publics {
+            client: self.public,
+            anchor,
+        };
+        self.agree(anchor, sides, nonces)
+    }
+
+    /// The keys of a new session, on the side of its anchor.
+    ///
+    /// # Errors
+    /// The client's key is not one.
+    pub fn agree_as_anchor(&self, client: PublicKey, nonces: Nonces) -> Result<Keys, CryptoError> {
+        let sides = Publics {
+            client,
+            anchor: self.public,
+        };
+        self.agree(client, sides, nonces)
+    }
+
+    fn agree(&self, peer: PublicKey, sides: Publics, nonces: Nonces) -> Result<Keys, CryptoError> {
+        let peer = UnparsedPublicKey::new(&X25519, peer.0);
+        agreement::agree(&self.private, peer, CryptoError, |secret| {
+            let salt = [nonces.anchor.0, nonces.client.0].concat();
+            let extracted = Salt::new(HKDF_SHA256, &salt).extract(secret);
+            Ok(Keys {
+                client: sides.expand(&extracted, CLIENT_KEY)?,
+                anchor: sides.expand(&extracted, ANCHOR_KEY)?,
+            })
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Publics {
+    client: PublicKey,
+    anchor: PublicKey,
+}
+
+impl Publics {
+    fn expand(&self, extracted: &Prk, label: &[u8]) -> Result<[u8; 32], CryptoError> {
+        let mut key = [0; 32];
+        let info = [label, &self.client.0, &self.anchor.0];
+        let expanded = extracted.expand(&info, HKDF_SHA256).map_err(|_| CryptoError)?;
+        expanded.fill(&mut key).map_err(|_| CryptoError)?;
+        Ok(key)
+    }
+}
+
+/// The random bytes of both sides for one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nonces {
+    /// Those of its announcement.
+    pub anchor: Nonce,
+    /// Those of the client's line.
+    pub client: Nonce,
+}
+
+/// What a side says of a session when a connection begins to carry it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Those of the connection.
+    pub nonces: Nonces,
+    /// The session; [`SessionId::NONE`] in the proof of a client that begins one.
+    pub id: SessionId,
+    /// The offset of the next byte that the side expects.
+    pub received: u64,
+}
+
+impl Claim {
+    fn message(&self, label: &[u8]) -> Vec<u8> {
+        let received = self.received.to_be_bytes();
+        let fields: [&[u8]; 5] = [
+            label,
+            &self.nonces.anchor.0,
+            &self.nonces.client.0,
+            &self.id.0,
+            &received,
+        ];
+        fields.concat()
+    }
+}
+
+/// The two keys of a session, one for the proofs of each side: no proof can be sent back to its sender.
+#[derive(Clone)]
+pub struct Keys {
+    client: [u8; 32],
+    anchor: [u8; 32],
+}
+
+/// Without the keys.
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys")
+    }
+}
+
+impl Keys {
+    /// Those of no session: a claim of a session that does not exist costs the same time as any other.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub fn decoy() -> Result<Self, CryptoError> {
+        Ok(Self {
+            client: PublicKey::random()?.0,
+            anchor: PublicKey::random()?.0,
+        })
+    }
+
+    /// The client's proof of a claim.
+    pub fn prove_client(&self, claim: &Claim) -> Mac {
+        sign(&self.client, &claim.message(CLIENT_PROOF))
+    }
+
+    /// The anchor's proof of a claim.
+    pub fn prove_anchor(&self, claim: &Claim) -> Mac {
+        sign(&self.anchor, &claim.message(ANCHOR_PROOF))
+    }
+
+    /// Whether that is the client's proof, in constant time.
+    pub fn is_client(&self, claim: &Claim, proof: &Mac) -> bool {
+        verify(&self.client, &claim.message(CLIENT_PROOF), proof)
+    }
+
+    /// Whether that is the anchor's proof, in constant time.
+    pub fn is_anchor(&self, claim: &Claim, proof: &Mac) -> bool {
+        verify(&self.anchor, &claim.message(ANCHOR_PROOF), proof)
+    }
+}
+
+fn sign(key: &[u8; 32], message: &[u8]) -> Mac {
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), message);
+    // HMAC-SHA256 has 32 bytes. Zeros prove nothing.
+    Mac(tag.as_ref().try_into().unwrap_or([0; 32]))
+}
+
+fn verify(key: &[u8; 32], message: &[u8], proof: &Mac) -> bool {
+    hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, key), message, &proof.0).is_ok()
+}
+
+fn decode<const LENGTH: usize>(text: &str) -> Result<[u8; LENGTH], NotHex> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let mut bytes = [0; LENGTH];
+    if pairs.len() != LENGTH || !rest.is_empty() {
+        return Err(NotHex);
+    }
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = digit(*high)? << 4 | digit(*low)?;
+    }
+    Ok(bytes)
+}
+
+fn digit(character: u8) -> Result<u8, NotHex> {
+    match character {
+        b'0'..=b'9' => Ok(character - b'0'),
+        b'a'..=b'f' => Ok(character - b'a' + 10),
+        _ => Err(NotHex),
+    }
+}
+
+const CLIENT_KEY: &[u8] = b"switchboard-resume-1 client key";
+const ANCHOR_KEY: &[u8] = b"switchboard-resume-1 anchor key";
+const CLIENT_PROOF: &[u8] = b"switchboard-resume-1 client proof";
+const ANCHOR_PROOF: &[u8] = b"switchboard-resume-1 anchor proof";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! Whether the path under a connection is alive: something comes back within a time, or it is dead.
+
+use std::time::{Duration, Instant};
+
+/// How a side watches the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Silence before a PING, if nothing is unacknowledged.
+    pub quiet: Duration,
+    /// Silence before a PING, if something is: the other side may just be unable to pass it on.
+    pub unacknowledged: Duration,
+    /// How long nothing may come while an answer is awaited: an acknowledgement, or a PONG.
+    pub answer: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            quiet: Duration::from_secs(10),
+            unacknowledged: Duration::from_secs(2),
+            answer: Duration::from_secs(5),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Liveness {
+    timing: Timing,
+    /// When something came last.
+    heard: Instant,
+    /// The time since which an answer is awaited, and nothing has come.
+    awaiting: Option<Instant>,
+    /// The number of the PING that was not answered.
+    pinged: Option<u64>,
+    pings: u64,
+}
+
+impl Liveness {
+    pub(super) fn new(timing: Timing, now: Instant) -> Self {
+        Self {
+            timing,
+            heard: now,
+            awaiting: None,
+            pinged: None,
+            pings: 0,
+        }
+    }
+
+    /// Bytes came. `is_outstanding`: something that was sent is not acknowledged yet.
+    pub(super) fn heard(&mut self, is_outstanding: bool, now: Instant) {
+        self.heard = now;
+        let awaits = is_outstanding || self.pinged.is_some();
+        self.awaiting = awaits.then_some(now);
+    }
+
+    /// Something was sent that has to be answered.
+    pub(super) fn sent(&mut self, now: Instant) {
+        self.awaiting.get_or_insert(now);
+    }
+
+    pub(super) fn answered(&mut self, number: u64) {
+        if self.pinged == Some(number) {
+            self.pinged = None;
+        }
+    }
+
+    /// The number of the PING that is to be sent now.
+    pub(super) fn ping(&mut self, now: Instant) -> Option<u64> {
+        if self.ping_at()? > now {
+            return None;
+        }
+        self.pings += 1;
+        self.pinged = Some(self.pings);
+        self.sent(now);
+        self.pinged
+    }
+
+    pub(super) fn is_dead(&self, now: Instant) -> bool {
+        self.dead_at().is_some_and(|at| at <= now)
+    }
+
+    /// When to look again.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.ping_at().into_iter().chain(self.dead_at()).min()
+    }
+
+    fn ping_at(&self) -> Option<Instant> {
+        if self.pinged.is_some() {
+            return None;
+        }
+        let quiet = self.heard + self.timing.quiet;
+        let awaiting = self.awaiting.map(|since| since + self.timing.unacknowledged);
+        Some(awaiting.map_or(quiet, |at| at.min(quiet)))
+    }
+
+    fn dead_at(&self) -> Option<Instant> {
+        Some(self.awaiting? + self.timing.answer)
+    }
+}

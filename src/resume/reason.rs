@@ -1,0 +1,101 @@
+//! Why a session is over, and why a connection is dropped: the codes of END and GOING.
+
+/// Why a connection is dropped, while its session goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Going {
+    /// Another connection will carry the session.
+    Moving,
+    /// Another connection carries the session already.
+    Displaced,
+    /// The path will be closed by what is on it.
+    Draining,
+    /// A code that this version does not know.
+    Unknown(u8),
+}
+
+/// Why a session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// Both streams have ended, and all has been passed on.
+    Done,
+    /// The sender's program is gone, as an ssh that was interrupted.
+    Closed,
+    /// The sender's end of the streams was reset. Bytes may be missing.
+    Reset,
+    /// The target could not be reached.
+    Unreachable,
+    /// There is no such session, or the client has not proved that it is its own: both look the same.
+    Gone,
+    /// The anchor's process ends.
+    Stopping,
+    /// No connection has carried the session for too long.
+    Expired,
+    /// The anchor needs the memory of the session.
+    Memory,
+    /// The anchor carries as many sessions as it may.
+    Full,
+    /// A line or a frame had a fault.
+    Malformed,
+    /// The two sides do not agree on what was sent: bytes would be missing.
+    Lost,
+    /// The anchor does not speak this version.
+    Version,
+    /// A code that this version does not know.
+    Unknown(u8),
+}
+
+impl Going {
+    /// The code of a frame.
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Moving => 0,
+            Self::Displaced => 1,
+            Self::Draining => 2,
+            Self::Unknown(code) => code,
+        }
+    }
+}
+
+impl From<u8> for Going {
+    fn from(code: u8) -> Self {
+        match code {
+            0 => Self::Moving,
+            1 => Self::Displaced,
+            2 => Self::Draining,
+            code => Self::Unknown(code),
+        }
+    }
+}
+
+impl End {
+    /// The code of a frame.
+    pub(super) fn code(self) -> u8 {
+        if let Self::Unknown(code) = self {
+            return code;
+        }
+        let known = ENDS.iter().position(|end| *end == self);
+        known.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+    }
+}
+
+impl From<u8> for End {
+    fn from(code: u8) -> Self {
+        ENDS.get(usize::from(code)).copied().unwrap_or(Self::Unknown(code))
+    }
+}
+
+/// By their codes.
+const ENDS: [End; 12] = [
+    End::Done,
+    End::Closed,
+    End::Reset,
+    End::Unreachable,
+    End::Gone,
+    End::Stopping,
+    End::Expired,
+    End::Memory,
+    End::Full,
+    End::Malformed,
+    End::Lost,
+    End::Version,
+];

@@ -1,0 +1,91 @@
+//! The sessions of an anchor, each for the client that proves it.
+
+use std::collections::HashMap;
+
+use super::keys::{Claim, CryptoError, Keys, Mac, SessionId};
+use super::reason::End;
+
+/// The sessions of an anchor, by their ids. `S` is what the anchor knows of one.
+#[derive(Debug)]
+pub struct Registry<S> {
+    sessions: HashMap<SessionId, Entry<S>>,
+    decoy: Keys,
+    most: usize,
+}
+
+#[derive(Debug)]
+struct Entry<S> {
+    keys: Keys,
+    session: S,
+}
+
+impl<S> Registry<S> {
+    /// For at most so many sessions.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub fn new(most: usize) -> Result<Self, CryptoError> {
+        Ok(Self {
+            sessions: HashMap::new(),
+            decoy: Keys::decoy()?,
+            most,
+        })
+    }
+
+    /// Adds a session under a new random id.
+    ///
+    /// # Errors
+    /// [`End::Full`] if there are too many. The session is not kept.
+    pub fn open(&mut self, keys: Keys, session: S) -> Result<SessionId, End> {
+        if self.sessions.len() >= self.most {
+            return Err(End::Full);
+        }
+        let id = SessionId::random().map_err(|_| End::Full)?;
+        // 128 random bits: neither happens, and neither session is given up if it does.
+        if id == SessionId::NONE || self.sessions.contains_key(&id) {
+            return Err(End::Full);
+        }
+        self.sessions.insert(id, Entry { keys, session });
+        Ok(id)
+    }
+
+    /// The session that a client claims, if it has proved that it is its own, and its keys.
+    ///
+    /// # Errors
+    /// [`End::Gone`], whether there is no such session or it is another's: a client that has only the id cannot tell.
+    pub fn prove(&mut self, claim: &Claim, proof: &Mac) -> Result<(&Keys, &mut S), End> {
+        let entry = self.sessions.get_mut(&claim.id);
+        let keys = entry.as_ref().map_or(&self.decoy, |entry| &entry.keys);
+        // Also without an entry: both take the same time.
+        let is_proved = keys.is_client(claim, proof);
+        match entry {
+            Some(Entry { keys, session }) if is_proved => Ok((keys, session)),
+            Some(_) | None => Err(End::Gone),
+        }
+    }
+
+    /// The session, and nothing else, by its id.
+    pub fn session(&mut self, id: SessionId) -> Option<&mut S> {
+        self.sessions.get_mut(&id).map(|entry| &mut entry.session)
+    }
+
+    /// All sessions.
+    pub fn iter(&self) -> impl Iterator<Item = (SessionId, &S)> {
+        self.sessions.iter().map(|(id, entry)| (*id, &entry.session))
+    }
+
+    /// Removes a session: it cannot be resumed any more.
+    pub fn remove(&mut self, id: SessionId) -> Option<S> {
+        self.sessions.remove(&id).map(|entry| entry.session)
+    }
+
+    /// The number of sessions.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+}

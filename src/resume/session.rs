@@ -1,0 +1,390 @@
+//! One side of a session: both streams, and the connection that carries them now. Client and anchor are alike.
+
+use std::time::Instant;
+
+use super::frame::{DATA_HEAD, Decoder, Frame, LONGEST_DATA, Piece, Violation, encode_data};
+use super::incoming::Incoming;
+use super::liveness::{Liveness, Timing};
+use super::options::{Options, bounded};
+use super::outgoing::{Next, Outgoing};
+use super::reason::{End, Going};
+
+/// The number of a connection of a session, in the order in which they began to carry it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attachment(u64);
+
+/// The state of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// There is none, or not the one that was asked about.
+    Detached,
+    /// It carries the session.
+    Alive,
+    /// Nothing has come for too long. It is to be dropped.
+    Dead,
+    /// The other side drops it. So should this one.
+    Going(Going),
+}
+
+/// One side of a session.
+///
+/// What is read from the program beside it is [written](Self::write) to it, and what it has [received](Self::readable) is
+/// passed on to the program. A connection is [attached](Self::attach) once both sides have proved the session; its bytes
+/// are [received](Self::receive), and what it has to carry is [transmitted](Self::transmit).
+#[derive(Debug)]
+pub struct Session {
+    outgoing: Outgoing,
+    incoming: Incoming,
+    link: Option<Link>,
+    attachments: u64,
+    timing: Timing,
+    /// The end that this side has decided on.
+    ending: Option<Ending>,
+    /// The end that the other side has sent.
+    ended: Option<End>,
+    violation: Option<Violation>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    end: End,
+    /// Whether it waits until all bytes in front of it were sent.
+    is_orderly: bool,
+}
+
+/// What is forgotten with a connection.
+#[derive(Debug)]
+struct Link {
+    decoder: Decoder,
+    liveness: Liveness,
+    /// The number of the last PING that was not answered yet.
+    pong: Option<u64>,
+    leaving: Option<Going>,
+    left: Option<Going>,
+    has_sent_last: bool,
+}
+
+impl Session {
+    /// A session whose streams are empty, without a connection.
+    pub fn new(options: Options) -> Self {
+        let window = options.bounded_window();
+        Self {
+            outgoing: Outgoing::new(window),
+            incoming: Incoming::new(window),
+            link: None,
+            attachments: 0,
+            timing: options.timing,
+            ending: None,
+            ended: None,
+            violation: None,
+        }
+    }
+
+    /// The bytes that [`write`](Self::write) takes now. With 0 the source is not to be read.
+    pub fn room(&self) -> usize {
+        if self.ending.is_some() { 0 } else { self.outgoing.room() }
+    }
+
+    /// Takes bytes of the source, as many as there is room for, and returns how many.
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        let bytes = bytes.get(..self.room()).unwrap_or(bytes);
+        self.outgoing.push(bytes)
+    }
+
+    /// The source has ended.
+    pub fn finish(&mut self) {
+        if self.ending.is_none() {
+            self.outgoing.finish();
+        }
+    }
+
+    /// What is to be passed on next; empty if there is nothing now.
+    pub fn readable(&self) -> &[u8] {
+        self.incoming.readable()
+    }
+
+    /// So many bytes of [`readable`](Self::readable) were passed on, and will not be asked for again.
+    pub fn pass(&mut self, bytes: usize, now: Instant) {
+        self.incoming.pass(bytes, now);
+    }
+
+    /// Whether the end of the stream is to be passed on next.
+    pub fn is_at_fin(&self) -> bool {
+        self.incoming.is_at_fin()
+    }
+
+    /// The end of the stream was passed on.
+    pub fn pass_fin(&mut self, now: Instant) {
+        self.incoming.pass_fin(now);
+    }
+
+    /// Whether both streams have ended, all was passed on here and acknowledged by the other side.
+    pub fn is_complete(&self) -> bool {
+        self.incoming.is_complete() && self.outgoing.is_acknowledged()
+    }
+
+    /// Whether the other side has passed something on: its program knows the session.
+    pub fn is_confirmed(&self) -> bool {
+        self.outgoing.is_confirmed()
+    }
+
+    /// The offset of the next byte that is expected, for the claim of a new connection.
+    pub fn received(&self) -> u64 {
+        self.incoming.expected()
+    }
+
+    /// Changes the windows, as memory allows. What was asked for before may still come.
+    pub fn set_window(&mut self, window: u32, now: Instant) {
+        if self.ended.is_none() && self.ending.is_none() {
+            self.outgoing.set_window(bounded(window));
+            self.incoming.set_window(bounded(window), now);
+        }
+    }
+
+    /// The bytes of memory of both streams.
+    pub fn memory(&self) -> usize {
+        self.outgoing.memory() + self.incoming.memory()
+    }
+
+    /// Lets a new connection carry the session, from the offset that the other side expects. An older one is displaced:
+    /// its bytes are not received any more. What this side claims in the exchange, its [`received`](Self::received), has
+    /// to be read in the same step, or an older connection may bring more in between.
+    ///
+    /// # Errors
+    /// The other side expects what is not kept, or was never sent. The session is lost, and the connection says so.
+    pub fn attach(&mut self, received: u64, now: Instant) -> Result<Attachment, Violation> {
+        self.attachments += 1;
+        self.link = Some(Link {
+            decoder: Decoder::default(),
+            liveness: Liveness::new(self.timing, now),
+            pong: None,
+            leaving: None,
+            left: None,
+            has_sent_last: false,
+        });
+        self.incoming.resume(now);
+        if self.ended.is_none() && !self.is_aborted() {
+            let resumed = self.outgoing.resume(received);
+            resumed.inspect_err(|violation| self.fail(*violation, End::Lost))?;
+        }
+        Ok(Attachment(self.attachments))
+    }
+
+    /// The connection that carries the session.
+    pub fn attachment(&self) -> Option<Attachment> {
+        self.link.as_ref().map(|_| Attachment(self.attachments))
+    }
+
+    /// The connection is gone, unless another one has displaced it.
+    pub fn detach(&mut self, attachment: Attachment) {
+        if self.attachment() == Some(attachment) {
+            self.link = None;
+        }
+    }
+
+    /// Begins the session anew: its anchor never answered, so it does not have it.
+    ///
+    /// # Errors
+    /// The other side has acknowledged or sent bytes.
+    pub fn restart(&mut self) -> Result<(), Violation> {
+        self.link = None;
+        self.incoming.restart()?;
+        self.outgoing.restart()
+    }
+
+    /// Takes bytes of a connection. Those of one that was displaced are dropped, and so is all behind an end.
+    ///
+    /// A fault in them ends the session; see [`violation`](Self::violation).
+    pub fn receive(&mut self, attachment: Attachment, mut bytes: &[u8], now: Instant) {
+        let result = loop {
+            let Some(link) = self.carrying(attachment) else {
+                return;
+            };
+            match link.decoder.next(&mut bytes) {
+                Ok(Some(piece)) => {
+                    if let Err(violation) = self.apply(piece) {
+                        break Err(violation);
+                    }
+                }
+                Ok(None) => break Ok(()),
+                Err(violation) => break Err(violation),
+            }
+        };
+        if let Err(violation) = result {
+            self.fail(violation, End::Malformed);
+        }
+        let is_outstanding = self.outgoing.is_outstanding();
+        if let Some(link) = &mut self.link {
+            link.liveness.heard(is_outstanding, now);
+        }
+    }
+
+    /// Appends frames for a connection, those of a stream only up to `most` bytes in all. When it appends nothing,
+    /// nothing is left to send until something happens.
+    pub fn transmit(&mut self, attachment: Attachment, out: &mut Vec<u8>, most: usize, now: Instant) {
+        let Some(link) = self.link.as_mut().filter(|_| attachment.0 == self.attachments) else {
+            return;
+        };
+        if link.has_sent_last {
+            return;
+        }
+        if let Some(ending) = self.ending.filter(|ending| !ending.is_orderly) {
+            Frame::End(ending.end).encode(out);
+            link.has_sent_last = true;
+            return;
+        }
+        if let Some(number) = link.pong.take() {
+            Frame::Pong(number).encode(out);
+        }
+        let has_data = self.outgoing.next(1).is_some();
+        if self.incoming.due().is_some_and(|due| due <= now) || (has_data && self.incoming.has_news()) {
+            let (offset, window) = self.incoming.acknowledge();
+            Frame::Ack { offset, window }.encode(out);
+        }
+        send_stream(&mut self.outgoing, &mut link.liveness, (out, most), now);
+        let is_sent = self.outgoing.is_sent();
+        if let Some(number) = link.liveness.ping(now) {
+            Frame::Ping(number).encode(out);
+        }
+        if let Some(ending) = self.ending.filter(|_| is_sent) {
+            Frame::End(ending.end).encode(out);
+            link.has_sent_last = true;
+        } else if let Some(going) = link.leaving {
+            Frame::Going(going).encode(out);
+            link.has_sent_last = true;
+        }
+    }
+
+    /// Ends the session behind what was written so far. Nothing more is received.
+    pub fn end(&mut self, end: End) {
+        if self.ending.is_none() {
+            self.ending = Some(Ending { end, is_orderly: true });
+            self.incoming.close();
+        }
+    }
+
+    /// Ends the session at once. What was written and not sent is dropped.
+    pub fn abort(&mut self, end: End) {
+        if !self.is_aborted() {
+            self.ending = Some(Ending { end, is_orderly: false });
+            self.incoming.close();
+            self.outgoing.abandon();
+        }
+    }
+
+    /// Says that this connection is dropped next, behind what is due now.
+    pub fn leave(&mut self, going: Going) {
+        if let Some(link) = &mut self.link {
+            link.leaving = Some(going);
+        }
+    }
+
+    /// The end that the other side has sent. What was received before it is still to be passed on.
+    pub fn ended(&self) -> Option<End> {
+        self.ended
+    }
+
+    /// The end that this side has decided on, or has answered the other's with.
+    pub fn ending(&self) -> Option<End> {
+        self.ending.map(|ending| ending.end)
+    }
+
+    /// The fault of the other side that has ended the session.
+    pub fn violation(&self) -> Option<Violation> {
+        self.violation
+    }
+
+    /// Whether both sides have said that the session is over: nothing is left to send or to receive.
+    pub fn is_over(&self) -> bool {
+        let is_heard = self.ended.is_some() || self.violation.is_some();
+        is_heard && self.link.as_ref().is_none_or(|link| link.has_sent_last)
+    }
+
+    /// The state of a connection.
+    pub fn path(&self, attachment: Attachment, now: Instant) -> Path {
+        match &self.link {
+            Some(link) if attachment.0 == self.attachments => match link.left {
+                Some(going) => Path::Going(going),
+                None if link.liveness.is_dead(now) => Path::Dead,
+                None => Path::Alive,
+            },
+            _ => Path::Detached,
+        }
+    }
+
+    /// When to [transmit](Self::transmit) and to look at the [path](Self::path), if nothing happens before.
+    pub fn deadline(&self) -> Option<Instant> {
+        let link = self.link.as_ref().filter(|link| !link.has_sent_last)?;
+        self.incoming.due().into_iter().chain(link.liveness.deadline()).min()
+    }
+
+    /// The connection, if it is the one that carries the session and the other side has not said its last on it.
+    fn carrying(&mut self, attachment: Attachment) -> Option<&mut Link> {
+        let may_receive = attachment.0 == self.attachments && self.ended.is_none() && self.violation.is_none();
+        self.link.as_mut().filter(|link| may_receive && link.left.is_none())
+    }
+
+    fn apply(&mut self, piece: Piece<'_>) -> Result<(), Violation> {
+        match piece {
+            Piece::Data { offset, bytes } => self.incoming.accept(offset, bytes)?,
+            Piece::Frame(Frame::Fin { offset }) => self.incoming.finish(offset)?,
+            // What was abandoned is not acknowledged in earnest any more.
+            Piece::Frame(Frame::Ack { .. }) if self.is_aborted() => {}
+            Piece::Frame(Frame::Ack { offset, window }) => self.outgoing.acknowledge(offset, window)?,
+            Piece::Frame(Frame::End(end)) => self.end_received(end)?,
+            Piece::Frame(Frame::Ping(number)) => self.on_link(|link| link.pong = Some(number)),
+            Piece::Frame(Frame::Pong(number)) => self.on_link(|link| link.liveness.answered(number)),
+            Piece::Frame(Frame::Going(going)) => self.on_link(|link| link.left = Some(going)),
+            Piece::Frame(Frame::Proof { .. } | Frame::Attached { .. }) => return Err(Violation::Order),
+        }
+        Ok(())
+    }
+
+    fn on_link(&mut self, change: impl FnOnce(&mut Link)) {
+        if let Some(link) = &mut self.link {
+            change(link);
+        }
+    }
+
+    /// The answer says the same, unless this side has decided on an end before.
+    fn end_received(&mut self, end: End) -> Result<(), Violation> {
+        // Its last acknowledgement came first. Anything else would hide that bytes are missing.
+        if end == End::Done && !self.is_complete() && self.ending.is_none() {
+            return Err(Violation::NotDone);
+        }
+        self.ended = Some(end);
+        self.outgoing.abandon();
+        let end = self.ending.map_or(end, |ending| ending.end);
+        self.ending = Some(Ending { end, is_orderly: false });
+        Ok(())
+    }
+
+    fn fail(&mut self, violation: Violation, end: End) {
+        self.violation.get_or_insert(violation);
+        self.abort(end);
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.ending.is_some_and(|ending| !ending.is_orderly)
+    }
+}
+
+/// Appends what may be sent of a stream.
+fn send_stream(outgoing: &mut Outgoing, liveness: &mut Liveness, (out, most): (&mut Vec<u8>, usize), now: Instant) {
+    while out.len() + DATA_HEAD < most {
+        let piece = LONGEST_DATA.min(most - out.len() - DATA_HEAD);
+        let sent = match outgoing.next(piece) {
+            Some(Next::Data(offset, bytes)) => {
+                encode_data(out, offset, bytes);
+                bytes.0.len() + bytes.1.len()
+            }
+            Some(Next::Fin(offset)) => {
+                Frame::Fin { offset }.encode(out);
+                1
+            }
+            None => return,
+        };
+        outgoing.advance(sent);
+        liveness.sent(now);
+    }
+}

@@ -1,0 +1,367 @@
+//! Both sides over connections that are cut anywhere, against a reference: what was written is what is passed on.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::resume::session::Attachment;
+
+/// One of the two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Client,
+    Anchor,
+}
+
+/// What happens next.
+#[derive(Clone, Debug)]
+enum Event {
+    /// The source of a side has bytes.
+    Write(Role, usize),
+    /// The source of a side ends.
+    Finish(Role),
+    /// The program beside a side takes bytes, or the end of the stream.
+    Pass(Role, usize),
+    /// A side hands bytes to its connection.
+    Transmit(Role, usize),
+    /// The connection hands bytes to a side.
+    Deliver(Role, usize),
+    /// The connection is gone with all that is on it. A side that is not told goes on as before.
+    Cut { tells_client: bool, tells_anchor: bool },
+    /// The client opens a connection. The exchange is cut after so many bytes, if there are.
+    Resume(usize),
+    /// Time goes by.
+    Wait(u64),
+    /// The memory of a side changes.
+    SetWindow(Role, u32),
+}
+
+fn role() -> impl Strategy<Value = Role> {
+    prop_oneof![Just(Role::Client), Just(Role::Anchor)]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let bytes = || prop_oneof![1..50_usize, 1..60_000_usize];
+    prop_oneof![
+        4 => (role(), bytes()).prop_map(|(role, bytes)| Event::Write(role, bytes)),
+        1 => role().prop_map(Event::Finish),
+        6 => (role(), bytes()).prop_map(|(role, bytes)| Event::Pass(role, bytes)),
+        8 => (role(), bytes()).prop_map(|(role, bytes)| Event::Transmit(role, bytes)),
+        8 => (role(), bytes()).prop_map(|(role, bytes)| Event::Deliver(role, bytes)),
+        2 => any::<(bool, bool)>().prop_map(|(tells_client, tells_anchor)| Event::Cut { tells_client, tells_anchor }),
+        3 => prop_oneof![Just(usize::MAX), 0..600_usize].prop_map(Event::Resume),
+        2 => (0..6_000_u64).prop_map(Event::Wait),
+        1 => (role(), 0..100_000_u32).prop_map(|(role, window)| Event::SetWindow(role, window)),
+    ]
+}
+
+/// One side, its programs, and what is on the way to it.
+struct Side {
+    session: Session,
+    attachment: Option<Attachment>,
+    /// Its connection: that of the other side may be another one.
+    connection: u64,
+    inbound: Vec<u8>,
+    /// The reference: the bytes that were written here, and those that were passed on here. A byte is known by its offset.
+    written: u64,
+    finished: bool,
+    passed: u64,
+    passed_fin: bool,
+    widest: usize,
+}
+
+impl Side {
+    fn new(window: u32) -> Self {
+        let session = Session::new(Options {
+            window,
+            ..Options::default()
+        });
+        Self {
+            widest: session.room().max(INITIAL_WINDOW as usize),
+            session,
+            attachment: None,
+            connection: 0,
+            inbound: Vec::new(),
+            written: 0,
+            finished: false,
+            passed: 0,
+            passed_fin: false,
+        }
+    }
+}
+
+/// The byte at an offset of the stream that a side sends. No two parts of a stream are alike.
+fn byte(from: Role, offset: u64) -> u8 {
+    let salt = if from == Role::Client {
+        0x9e37_79b9_7f4a_7c15
+    } else {
+        0xc2b2_ae3d_27d4_eb4f_u64
+    };
+    (offset.wrapping_add(1).wrapping_mul(salt) >> 56) as u8
+}
+
+struct World {
+    client: Side,
+    anchor: Side,
+    key: OwnKey,
+    registry: Registry<()>,
+    secrets: opening::Secrets,
+    connections: u64,
+    now: Instant,
+}
+
+impl World {
+    /// A session that has just begun: both sides have a connection.
+    fn new(windows: (u32, u32)) -> Self {
+        let key = OwnKey::generate().unwrap();
+        let mut registry = Registry::new(1).unwrap();
+        let secrets = exchange::begun(&key, &mut registry);
+        let mut world = Self {
+            client: Side::new(windows.0),
+            anchor: Side::new(windows.1),
+            key,
+            registry,
+            secrets,
+            connections: 0,
+            now: Instant::now(),
+        };
+        world.connect(usize::MAX);
+        world
+    }
+
+    fn sides(&mut self, role: Role) -> (&mut Side, &mut Side) {
+        match role {
+            Role::Client => (&mut self.client, &mut self.anchor),
+            Role::Anchor => (&mut self.anchor, &mut self.client),
+        }
+    }
+
+    fn apply(&mut self, event: &Event) {
+        let now = self.now;
+        match *event {
+            Event::Write(role, bytes) => {
+                let (side, _) = self.sides(role);
+                let room = side.session.room();
+                // One more than there is room for: it is not taken.
+                let bytes = bytes.min(room + 1);
+                let offered: Vec<u8> = (side.written..).take(bytes).map(|at| byte(role, at)).collect();
+                let taken = side.session.write(&offered);
+                assert_eq!(taken, room.min(bytes));
+                side.written += taken as u64;
+            }
+            Event::Finish(role) => {
+                let (side, _) = self.sides(role);
+                side.session.finish();
+                side.finished = true;
+            }
+            Event::Pass(role, bytes) => self.pass(role, bytes),
+            Event::Transmit(role, bytes) => self.transmit(role, bytes),
+            Event::Deliver(role, bytes) => {
+                let (side, _) = self.sides(role);
+                let Some(attachment) = side.attachment else { return };
+                let bytes: Vec<u8> = side.inbound.drain(..bytes.min(side.inbound.len())).collect();
+                side.session.receive(attachment, &bytes, now);
+            }
+            Event::Cut {
+                tells_client,
+                tells_anchor,
+            } => {
+                self.connections += 1;
+                for (side, is_told) in [(&mut self.client, tells_client), (&mut self.anchor, tells_anchor)] {
+                    side.inbound.clear();
+                    side.connection = 0;
+                    if let Some(attachment) = side.attachment.take_if(|_| is_told) {
+                        side.session.detach(attachment);
+                    }
+                }
+            }
+            Event::Resume(most) => self.connect(most),
+            Event::Wait(milliseconds) => self.now += Duration::from_millis(milliseconds),
+            Event::SetWindow(role, window) => {
+                let (side, _) = self.sides(role);
+                side.session.set_window(window, now);
+                side.widest = side.widest.max(window as usize);
+            }
+        }
+        self.check();
+    }
+
+    fn pass(&mut self, role: Role, mut most: usize) {
+        let now = self.now;
+        let from = if role == Role::Client {
+            Role::Anchor
+        } else {
+            Role::Client
+        };
+        let (side, other) = self.sides(role);
+        while most > 0 && !side.session.readable().is_empty() {
+            let bytes = side.session.readable();
+            let bytes = &bytes[..bytes.len().min(most)];
+            for (offset, &found) in (side.passed..).zip(bytes) {
+                assert_eq!(found, byte(from, offset), "{from:?} at {offset}");
+            }
+            let count = bytes.len();
+            side.session.pass(count, now);
+            side.passed += count as u64;
+            most -= count;
+        }
+        assert!(side.passed <= other.written);
+        if side.session.is_at_fin() {
+            assert!(
+                other.finished && side.passed == other.written && !side.passed_fin,
+                "an end too early"
+            );
+            side.session.pass_fin(now);
+            side.passed_fin = true;
+        }
+    }
+
+    fn transmit(&mut self, role: Role, most: usize) {
+        let now = self.now;
+        let (side, other) = self.sides(role);
+        let Some(attachment) = side.attachment else { return };
+        let mut out = Vec::new();
+        side.session.transmit(attachment, &mut out, most, now);
+        assert!(out.len() <= most + 64, "control frames are few");
+        // What is sent into a connection that the other side does not have is lost.
+        if side.connection != 0 && side.connection == other.connection {
+            other.inbound.extend_from_slice(&out);
+        }
+    }
+
+    /// Opens a connection with the real exchange, which is cut behind `most` bytes of both directions together. An anchor
+    /// that does not know of a cut has an older connection displaced.
+    fn connect(&mut self, mut most: usize) {
+        if let Some(attachment) = self.client.attachment.take() {
+            self.client.session.detach(attachment);
+        }
+        self.connections += 1;
+        (self.client.connection, self.client.inbound) = (0, Vec::new());
+        let mut opening = Opening::resume(self.secrets.clone(), self.client.session.received()).unwrap();
+        let mut welcome = Welcome::new(&self.key).unwrap();
+        let mut down = Vec::new();
+        for _ in 0..10 {
+            down.extend(welcome.take_output());
+            match opening.receive(&cut(std::mem::take(&mut down), &mut most)).unwrap() {
+                opening::Step::Attached(attached) => {
+                    let side = &mut self.client;
+                    let attachment = side.session.attach(attached.received, self.now).unwrap();
+                    side.session.receive(attachment, &attached.rest, self.now);
+                    (side.attachment, side.connection) = (Some(attachment), self.connections);
+                    return;
+                }
+                opening::Step::Undecided => {}
+                opening::Step::Plain(_) => panic!("no anchor"),
+            }
+            let up = cut(opening.take_output(), &mut most);
+            match welcome.receive(&up, &self.key).unwrap() {
+                welcome::Step::Resume(resume) => {
+                    down.extend(welcome.take_output());
+                    self.attach_anchor(&resume, &mut down);
+                }
+                welcome::Step::Undecided => {}
+                welcome::Step::Plain(_) | welcome::Step::New(_) => panic!("no claim"),
+            }
+            if most == 0 {
+                return;
+            }
+        }
+        panic!("the exchange does not end");
+    }
+
+    fn attach_anchor(&mut self, resume: &welcome::Resume, down: &mut Vec<u8>) {
+        let side = &mut self.anchor;
+        let received = side.session.received();
+        let attachment = side.session.attach(resume.claim.received, self.now).unwrap();
+        side.session.receive(attachment, &resume.rest, self.now);
+        (side.attachment, side.connection) = (Some(attachment), self.connections);
+        side.inbound.clear();
+        let (keys, ()) = self.registry.prove(&resume.claim, &resume.proof).unwrap();
+        let claim = Claim {
+            received,
+            ..resume.claim
+        };
+        welcome::attached(keys, &claim).encode(down);
+    }
+
+    fn check(&self) {
+        for side in [&self.client, &self.anchor] {
+            assert_eq!(side.session.violation(), None);
+            // A quarter more while that comes which was asked for before the window became less.
+            let most = 2 * (side.widest + side.widest / 4 + 1024);
+            assert!(side.session.memory() <= most, "{} > {most}", side.session.memory());
+        }
+    }
+
+    /// Lets everything move on a connection that holds, until it has come to `end`.
+    fn settle(&mut self, end: impl Fn(&Self) -> bool) {
+        self.apply(&Event::Resume(usize::MAX));
+        for _ in 0..10_000 {
+            if end(self) {
+                return;
+            }
+            for role in [Role::Client, Role::Anchor] {
+                self.apply(&Event::Transmit(role, 100_000));
+            }
+            for role in [Role::Client, Role::Anchor] {
+                self.apply(&Event::Deliver(role, usize::MAX));
+                self.apply(&Event::Pass(role, usize::MAX));
+            }
+            self.apply(&Event::Wait(100));
+        }
+        panic!("it does not come to an end");
+    }
+}
+
+fn cut(mut bytes: Vec<u8>, most: &mut usize) -> Vec<u8> {
+    bytes.truncate(*most);
+    *most -= bytes.len();
+    bytes
+}
+
+fn windows() -> impl Strategy<Value = (u32, u32)> {
+    (4096..80_000_u32, 4096..80_000_u32)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_written_is_passed_on_once_and_in_order_whatever_happens(
+        windows in windows(),
+        events in proptest::collection::vec(event(), 0..200),
+    ) {
+        let mut world = World::new(windows);
+        events.iter().for_each(|event| world.apply(event));
+        world.apply(&Event::Finish(Role::Client));
+        world.apply(&Event::Finish(Role::Anchor));
+        world.settle(|world| world.client.session.is_complete());
+        prop_assert_eq!(world.client.passed, world.anchor.written);
+        prop_assert_eq!(world.anchor.passed, world.client.written);
+        prop_assert!(world.client.passed_fin && world.anchor.passed_fin);
+        world.client.session.end(End::Done);
+        world.apply(&Event::Cut { tells_client: true, tells_anchor: false });
+        world.settle(|world| world.client.session.is_over() && world.anchor.session.is_over());
+        prop_assert!(world.anchor.session.is_complete());
+        prop_assert_eq!(world.anchor.session.ended(), Some(End::Done));
+        prop_assert!(world.anchor.session.memory() + world.client.session.memory() <= 2 * 1024);
+    }
+
+    #[test]
+    fn a_reset_comes_behind_all_that_was_written_before_it_and_is_never_an_end_of_stream(
+        windows in windows(),
+        by in role(),
+        before in proptest::collection::vec(event(), 0..100),
+        behind in proptest::collection::vec(event(), 0..100),
+    ) {
+        let mut world = World::new(windows);
+        let is_fin_of = |event: &Event| matches!(event, Event::Finish(role) if *role == by);
+        before.iter().filter(|event| !is_fin_of(event)).for_each(|event| world.apply(event));
+        world.sides(by).0.session.end(End::Reset);
+        behind.iter().for_each(|event| world.apply(event));
+        world.settle(|world| world.client.session.is_over() && world.anchor.session.is_over());
+        let (side, other) = world.sides(by);
+        prop_assert_eq!(other.session.ended(), Some(End::Reset));
+        prop_assert_eq!(other.passed, side.written);
+        prop_assert!(!other.passed_fin && !other.session.is_complete());
+    }
+}

@@ -1,0 +1,423 @@
+//! What one session does at one event: windows, acknowledgements, ends, displacement, and the watch on the path.
+
+use super::*;
+use crate::resume::frame::Violation;
+use crate::resume::session::Attachment;
+
+/// A session on a connection, at a time that the test moves.
+struct Side {
+    session: Session,
+    attachment: Attachment,
+    now: Instant,
+}
+
+impl Side {
+    fn new() -> Self {
+        let now = Instant::now();
+        let mut session = Session::new(Options {
+            window: WINDOW,
+            ..Options::default()
+        });
+        let attachment = session.attach(0, now).unwrap();
+        Self {
+            session,
+            attachment,
+            now,
+        }
+    }
+
+    fn later(&mut self, milliseconds: u64) {
+        self.now += Duration::from_millis(milliseconds);
+    }
+
+    fn receive(&mut self, frames: &[Frame]) {
+        self.session.receive(self.attachment, &encoded(frames), self.now);
+    }
+
+    fn receive_data(&mut self, offset: u64, bytes: &[u8]) {
+        let mut frame = Vec::new();
+        encode_data(&mut frame, offset, (bytes, b""));
+        self.session.receive(self.attachment, &frame, self.now);
+    }
+
+    fn pass(&mut self, bytes: usize) {
+        self.session.pass(bytes, self.now);
+    }
+
+    /// What it sends now.
+    fn sends(&mut self) -> Vec<String> {
+        let mut out = Vec::new();
+        self.session.transmit(self.attachment, &mut out, 1_000_000, self.now);
+        frames(&out)
+    }
+
+    fn attach(&mut self, received: u64) -> Result<(), Violation> {
+        self.session
+            .attach(received, self.now)
+            .map(|attachment| self.attachment = attachment)
+    }
+
+    fn path(&self) -> Path {
+        self.session.path(self.attachment, self.now)
+    }
+}
+
+const WINDOW: u32 = 32 * 1024;
+const FIRST_ACK: &str = "Ack { offset: 0, window: 32768 }";
+
+#[test]
+fn a_connection_begins_with_the_window() {
+    let mut side = Side::new();
+    assert_eq!(side.sends(), [FIRST_ACK]);
+    assert!(side.sends().is_empty());
+    side.attach(0).unwrap();
+    assert_eq!(side.sends(), [FIRST_ACK]);
+}
+
+#[test]
+fn no_more_is_sent_than_was_asked_for_and_no_more_is_kept_than_the_window() {
+    let mut side = Side::new();
+    assert_eq!(side.session.write(&[1; 100_000]), 32_768);
+    assert_eq!((side.session.room(), side.session.write(b"x")), (0, 0));
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(0+16384)"]);
+    side.receive(&[Frame::Ack {
+        offset: 10,
+        window: 20_000,
+    }]);
+    assert_eq!(side.session.room(), 10);
+    assert_eq!(side.sends(), ["Data(16384+3626)"]);
+    // A window is not taken back.
+    side.receive(&[Frame::Ack { offset: 20, window: 0 }]);
+    assert!(side.sends().is_empty());
+    side.receive(&[Frame::Ack {
+        offset: 20,
+        window: u32::MAX,
+    }]);
+    assert_eq!(side.sends(), ["Data(20010+12758)"]);
+    assert!(side.session.memory() <= 32_768);
+    side.receive(&[Frame::Ack {
+        offset: 32_768,
+        window: 0,
+    }]);
+    assert_eq!((side.session.memory(), side.session.violation()), (0, None));
+}
+
+#[test]
+fn what_was_not_acknowledged_is_sent_again_and_nothing_else() {
+    let mut side = Side::new();
+    side.session.write(&[1; 3000]);
+    side.sends();
+    side.receive(&[Frame::Ack {
+        offset: 1000,
+        window: 9000,
+    }]);
+    side.session.detach(side.attachment);
+    side.session.write(&[1; 500]);
+    assert!(side.sends().is_empty());
+    side.attach(1200).unwrap();
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(1200+2300)"]);
+}
+
+#[test]
+fn a_claim_of_bytes_that_are_not_kept_or_were_not_sent_loses_the_session_loudly() {
+    for received in [999, 3001, u64::MAX] {
+        let mut side = Side::new();
+        side.session.write(&[1; 3000]);
+        side.sends();
+        side.receive(&[Frame::Ack {
+            offset: 1000,
+            window: 9000,
+        }]);
+        side.session.write(&[1; 500]);
+        assert_eq!(side.attach(received), Err(Violation::Claim));
+        side.attachment = side.session.attachment().unwrap();
+        assert_eq!(side.sends(), ["End(Lost)"]);
+        assert!(side.session.is_over() && side.sends().is_empty());
+        assert_eq!(side.session.violation(), Some(Violation::Claim));
+    }
+}
+
+#[test]
+fn an_acknowledgement_is_of_what_was_passed_on_and_waits_a_little() {
+    let mut side = Side::new();
+    side.sends();
+    side.receive_data(0, &[7; 12_000]);
+    side.later(1000);
+    assert!(side.sends().is_empty());
+    side.pass(100);
+    assert!(side.sends().is_empty());
+    side.later(99);
+    assert!(side.sends().is_empty());
+    assert_eq!(side.session.deadline(), Some(side.now + Duration::from_millis(1)));
+    side.later(1);
+    assert_eq!(side.sends(), ["Ack { offset: 100, window: 32768 }"]);
+    // With bytes that go the same way at once, and at a quarter of the window.
+    side.pass(100);
+    side.session.write(b"key");
+    assert_eq!(side.sends(), ["Ack { offset: 200, window: 32768 }", "Data(0+3)"]);
+    side.pass(8192);
+    assert_eq!(side.sends(), ["Ack { offset: 8392, window: 32768 }"]);
+}
+
+#[test]
+fn an_end_of_stream_takes_an_offset_and_leaves_the_other_direction_open() {
+    let mut side = Side::new();
+    side.session.write(b"abc");
+    side.session.finish();
+    assert_eq!(side.session.room(), 0);
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(0+3)", "Fin { offset: 3 }"]);
+    side.receive(&[Frame::Ack { offset: 3, window: 9 }]);
+    side.attach(3).unwrap();
+    assert_eq!(side.sends(), [FIRST_ACK, "Fin { offset: 3 }"]);
+    side.receive(&[Frame::Ack { offset: 4, window: 9 }]);
+    side.attach(4).unwrap();
+    assert_eq!(side.sends(), [FIRST_ACK]);
+
+    side.receive_data(0, b"xy");
+    side.receive(&[Frame::Fin { offset: 2 }]);
+    assert!(!side.session.is_at_fin());
+    side.pass(2);
+    assert!(side.session.is_at_fin() && !side.session.is_complete());
+    side.session.pass_fin(side.now);
+    assert!(!side.session.is_at_fin() && side.session.is_complete());
+    assert_eq!(side.sends(), ["Ack { offset: 3, window: 32768 }"]);
+    assert_eq!(side.session.received(), 3);
+}
+
+#[test]
+fn an_end_comes_behind_what_was_written_before_and_is_answered() {
+    let mut side = Side::new();
+    side.session.write(&[1; 20_000]);
+    side.session.end(End::Reset);
+    assert_eq!((side.session.room(), side.session.write(b"x")), (0, 0));
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(0+16384)"]);
+    side.receive(&[Frame::Ack {
+        offset: 0,
+        window: 20_000,
+    }]);
+    assert_eq!(side.sends(), ["Data(16384+3616)", "End(Reset)"]);
+    // Both were lost.
+    side.attach(16_384).unwrap();
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(16384+3616)", "End(Reset)"]);
+    assert!(!side.session.is_over());
+    side.receive(&[Frame::End(End::Reset)]);
+    assert!(side.session.is_over() && side.sends().is_empty());
+
+    let mut other = Side::new();
+    other.session.write(b"unsent");
+    other.receive_data(0, b"tail");
+    other.receive(&[Frame::End(End::Reset)]);
+    assert_eq!(other.session.ended(), Some(End::Reset));
+    assert_eq!(
+        (other.sends(), other.session.readable()),
+        (vec!["End(Reset)".to_owned()], b"tail".as_slice())
+    );
+    assert!(other.session.is_over());
+    other.pass(4);
+    assert_eq!(other.session.room(), 0);
+    assert!(other.session.memory() <= 1024);
+}
+
+#[test]
+fn an_abort_drops_what_was_written() {
+    let mut side = Side::new();
+    side.session.write(&[1; 20_000]);
+    side.receive_data(0, b"unread");
+    side.session.abort(End::Stopping);
+    assert_eq!(side.sends(), ["End(Stopping)"]);
+    assert_eq!((side.session.memory(), side.session.readable()), (0, b"".as_slice()));
+    // What is under way meanwhile is no fault.
+    side.receive_data(6, b"more");
+    side.receive(&[Frame::Ack { offset: 0, window: 9 }, Frame::End(End::Stopping)]);
+    assert_eq!((side.session.violation(), side.session.is_over()), (None, true));
+}
+
+#[test]
+fn done_is_believed_only_when_it_is_true() {
+    let complete = |side: &mut Side| {
+        side.session.finish();
+        side.sends();
+        side.receive_data(0, b"a");
+        side.receive(&[Frame::Fin { offset: 1 }]);
+        side.pass(1);
+        side.session.pass_fin(side.now);
+        side.receive(&[Frame::Ack { offset: 1, window: 9 }]);
+        assert!(side.session.is_complete());
+    };
+    let mut side = Side::new();
+    complete(&mut side);
+    side.receive(&[Frame::End(End::Done)]);
+    assert_eq!(
+        (side.session.ended(), side.session.violation()),
+        (Some(End::Done), None)
+    );
+    assert!(side.session.is_complete());
+
+    type Prepare = fn(&mut Side);
+    let prepare: [Prepare; 4] = [
+        |_| {},
+        |side| side.receive_data(0, b"a"),
+        |side| {
+            side.receive(&[Frame::Fin { offset: 0 }]);
+            side.session.pass_fin(side.now);
+        },
+        |side| {
+            side.receive(&[Frame::Fin { offset: 0 }]);
+            side.session.pass_fin(side.now);
+            side.session.write(b"not acknowledged");
+            side.session.finish();
+            side.sends();
+        },
+    ];
+    for prepare in prepare {
+        let mut side = Side::new();
+        prepare(&mut side);
+        side.receive(&[Frame::End(End::Done)]);
+        assert_eq!(
+            (side.session.ended(), side.session.violation()),
+            (None, Some(Violation::NotDone))
+        );
+        assert_eq!(side.sends(), ["End(Malformed)"]);
+        assert!(side.session.is_over());
+    }
+}
+
+#[test]
+fn a_newer_connection_displaces_the_older_one() {
+    let mut side = Side::new();
+    let older = side.attachment;
+    side.sends();
+    side.receive_data(0, b"one");
+    side.attach(0).unwrap();
+    let mut late = Vec::new();
+    encode_data(&mut late, 3, (b"late", b""));
+    side.session.receive(older, &late, side.now);
+    assert_eq!(
+        (side.session.received(), side.session.readable()),
+        (3, b"one".as_slice())
+    );
+    assert_eq!(side.session.path(older, side.now), Path::Detached);
+    side.session.detach(older);
+    assert_eq!(side.path(), Path::Alive);
+    let mut out = Vec::new();
+    side.session.transmit(older, &mut out, 1000, side.now);
+    assert!(out.is_empty());
+    side.receive_data(3, b"two");
+    assert_eq!(side.session.received(), 6);
+}
+
+#[test]
+fn a_side_that_goes_says_so_behind_what_is_due() {
+    let mut side = Side::new();
+    side.session.write(b"last");
+    side.session.leave(Going::Moving);
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(0+4)", "Going(Moving)"]);
+    side.session.write(b"kept for the next");
+    assert!(side.sends().is_empty());
+    assert_eq!(side.path(), Path::Alive);
+    side.receive(&[Frame::Going(Going::Displaced)]);
+    assert_eq!(side.path(), Path::Going(Going::Displaced));
+}
+
+#[test]
+fn a_ping_is_answered_and_a_thousand_with_one_pong() {
+    let mut side = Side::new();
+    side.sends();
+    let pings: Vec<_> = (0..1000).map(Frame::Ping).collect();
+    side.receive(&pings);
+    assert_eq!(side.sends(), ["Pong(999)"]);
+    assert!(side.sends().is_empty());
+}
+
+#[test]
+fn a_path_that_does_not_answer_is_dead_and_one_that_is_quiet_is_asked() {
+    let mut side = Side::new();
+    side.sends();
+    side.later(9_999);
+    assert!(side.sends().is_empty());
+    assert_eq!(side.session.deadline(), Some(side.now + Duration::from_millis(1)));
+    side.later(1);
+    assert_eq!(side.sends(), ["Ping(1)"]);
+    side.later(4_999);
+    assert_eq!((side.path(), side.sends().len()), (Path::Alive, 0));
+    side.later(1);
+    assert_eq!(side.path(), Path::Dead);
+    side.receive(&[Frame::Pong(1)]);
+    assert_eq!(side.path(), Path::Alive);
+    // The answer to another question is a sign of life, and no answer.
+    side.later(10_000);
+    assert_eq!(side.sends(), ["Ping(2)"]);
+    side.receive(&[Frame::Pong(1)]);
+    side.later(5_000);
+    assert_eq!(side.path(), Path::Dead);
+}
+
+#[test]
+fn unacknowledged_bytes_are_a_question_too() {
+    let mut side = Side::new();
+    side.sends();
+    side.later(1000);
+    side.session.write(b"key");
+    assert_eq!(side.sends(), ["Data(0+3)"]);
+    side.later(2000);
+    assert_eq!(side.sends(), ["Ping(1)"]);
+    side.later(2999);
+    assert_eq!(side.path(), Path::Alive);
+    side.later(1);
+    assert_eq!(side.path(), Path::Dead);
+}
+
+/// As with Ctrl-S in a terminal: the bytes stay unacknowledged for minutes, and the path is well.
+#[test]
+fn a_stalled_program_on_the_other_side_is_not_a_dead_path() {
+    let mut side = Side::new();
+    side.session.write(b"output");
+    side.sends();
+    for number in 1..100 {
+        side.later(2000);
+        assert_eq!(side.sends(), [format!("Ping({number})")]);
+        side.later(100);
+        side.receive(&[Frame::Pong(number)]);
+        assert_eq!(side.path(), Path::Alive);
+    }
+}
+
+#[test]
+fn a_session_whose_anchor_never_answered_begins_anew() {
+    let mut side = Side::new();
+    side.session.write(b"SSH-2.0-x\r\n");
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(0+11)"]);
+    side.session.restart().unwrap();
+    assert_eq!(side.path(), Path::Detached);
+    side.attach(0).unwrap();
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(0+11)"]);
+    assert!(!side.session.is_confirmed());
+    side.receive(&[Frame::Ack { offset: 1, window: 0 }]);
+    assert!(side.session.is_confirmed());
+    assert_eq!(side.session.restart(), Err(Violation::Claim));
+    let mut side = Side::new();
+    side.receive_data(0, b"a");
+    assert_eq!(side.session.restart(), Err(Violation::Claim));
+}
+
+#[test]
+fn windows_follow_the_memory() {
+    let mut side = Side::new();
+    side.sends();
+    side.session.set_window(8 * 1024, side.now);
+    assert_eq!(side.session.room(), 8 * 1024);
+    // What was asked for before may still come.
+    side.receive_data(0, &[1; 32_768]);
+    assert_eq!(side.session.violation(), None);
+    side.pass(32_768);
+    assert_eq!(side.sends(), ["Ack { offset: 32768, window: 8192 }"]);
+    side.session.set_window(64 * 1024, side.now);
+    assert_eq!(side.sends(), ["Ack { offset: 32768, window: 65536 }"]);
+    side.session.set_window(u32::MAX, side.now);
+    assert_eq!(
+        side.sends(),
+        [format!("Ack {{ offset: 32768, window: {LARGEST_WINDOW} }}")]
+    );
+    side.session.set_window(0, side.now);
+    assert_eq!(side.session.room(), 4096);
+}

@@ -1,0 +1,64 @@
+//! The first bytes of a connection of `resume`, to either side.
+
+use std::sync::OnceLock;
+
+use switchboard::resume::keys::OwnKey;
+use switchboard::resume::lines::{First, first};
+use switchboard::resume::opening::{self, Opening};
+use switchboard::resume::welcome::{self, Welcome};
+
+static KEY: OnceLock<OwnKey> = OnceLock::new();
+
+/// Both sides come to the same end however the bytes are chopped. What is not this protocol's is passed on as it came, and a
+/// peer without keys gets no further than to a refusal.
+pub(crate) fn check(bytes: &[u8]) {
+    assert_eq!(to_client(bytes, bytes.len()), to_client(bytes, 1));
+    assert_eq!(to_anchor(bytes, bytes.len()), to_anchor(bytes, 1));
+    for cut in 0..bytes.len().min(300) {
+        let decision = first(&bytes[..cut]);
+        if decision != First::Undecided {
+            assert_eq!(first(bytes), decision, "the first {cut} bytes");
+            break;
+        }
+    }
+}
+
+fn to_client(bytes: &[u8], piece: usize) -> String {
+    let mut opening = Opening::new().expect("random bytes");
+    for (index, piece) in bytes.chunks(piece.max(1)).enumerate() {
+        match opening.receive(piece) {
+            Ok(opening::Step::Undecided) => {}
+            Ok(opening::Step::Plain(held)) => {
+                assert!(bytes.starts_with(&held) && !opening.is_proved());
+                assert!(opening.take_output().is_empty(), "a target was sent something");
+                return "plain".to_owned();
+            }
+            Ok(opening::Step::Attached(_)) => panic!("a proof without keys, in piece {index}"),
+            Err(failure) => return format!("{failure:?}"),
+        }
+    }
+    format!("undecided, {}", opening.is_proved())
+}
+
+fn to_anchor(bytes: &[u8], piece: usize) -> String {
+    let key = KEY.get_or_init(|| OwnKey::generate().expect("random bytes"));
+    let mut welcome = Welcome::new(key).expect("random bytes");
+    let announcement = welcome.take_output();
+    assert!(announcement.len() <= 255 && !announcement.starts_with(b"SSH-"));
+    let mut decision = "undecided".to_owned();
+    for piece in bytes.chunks(piece.max(1)) {
+        decision = match welcome.receive(piece, key) {
+            Ok(welcome::Step::Undecided) => continue,
+            Ok(welcome::Step::Plain(held)) => {
+                assert!(bytes.starts_with(&held) && welcome.take_output().is_empty());
+                "plain".to_owned()
+            }
+            Ok(welcome::Step::New(_)) => panic!("a proof without keys"),
+            Ok(welcome::Step::Resume(resume)) => format!("{:?}, {:?}", resume.claim.id, resume.proof),
+            Err(end) => format!("{end:?}"),
+        };
+        break;
+    }
+    assert!(welcome.take_output().len() <= 64, "an answer is short");
+    decision
+}

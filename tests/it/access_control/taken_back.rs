@@ -1,0 +1,137 @@
+//! Rights that end while tunnels use them.
+
+use std::io::ErrorKind;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use switchboard::access::{Change, Mode};
+use switchboard::allowlist::{StaticTarget, UserLists};
+use switchboard::limits::{Limits, SharedLimits, Size, UserCaps};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::world::World;
+use super::{bearer, request};
+use crate::harness::{CONFIRMATION, DEADLINE};
+
+async fn tunnel(world: &World, name: &str, token: &str) -> TcpStream {
+    let (answer, client) = world.ask(&request(name, "1.1", &bearer(token))).await;
+    assert_eq!(answer, CONFIRMATION);
+    client
+}
+
+/// The end of a tunnel that the proxy cuts off: a reset, since an end of stream would look complete.
+async fn ends(mut client: TcpStream) {
+    let read = timeout(DEADLINE, client.read_u8()).await.unwrap();
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+const CLOSED: &str = r#"tunnels_closed_total{by="proxy",reason="unauthorized"}"#;
+
+#[tokio::test]
+async fn a_deleted_binding_ends_the_tunnels_of_its_user_within_a_second_and_no_others() {
+    let world = World::new(Mode::Enforce, |_| {}).await;
+    world.cluster.allow("bob", "team/a");
+    let (alices, bobs) = (
+        tunnel(&world, "a.team:22", "alices").await,
+        tunnel(&world, "a.team:22", "bobs").await,
+    );
+    world.cluster.forbid("alice", "team/a");
+    let start = Instant::now();
+    world.shared.access.changed(&Change::Namespace("team".into()));
+    ends(alices).await;
+    let took = start.elapsed();
+    println!("ended after {took:?}");
+    world.counts(CLOSED, 1.0).await;
+    world
+        .counts(r#"tunnels_active{target_namespace="team",target_service="a"}"#, 1.0)
+        .await;
+    let (answer, _client) = world.ask(&request("a.team:22", "1.1", &bearer("alices"))).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 403 alice may not ssh to a.team\r\n"),
+        "{answer}"
+    );
+    drop(bobs);
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_away_ends_no_tunnel() {
+    let world = World::new(Mode::Enforce, |_| {}).await;
+    let alices = tunnel(&world, "a.team:22", "alices").await;
+    world.cluster.is_away.store(true, std::sync::atomic::Ordering::Relaxed);
+    world.shared.access.changed(&Change::Everywhere);
+    world.counts(r#"access_rechecks_total{result="unknown"}"#, 1.0).await;
+    // What was allowed stays allowed.
+    let again = tunnel(&world, "a.team:22", "alices").await;
+    assert_eq!(world.page().value(CLOSED), 0.0);
+    drop((alices, again));
+}
+
+/// Names the users of `box.local:22`.
+fn name(world: &mut World, users: &[&str]) {
+    let address = world.target.local_addr().unwrap();
+    let mut own: StaticTarget = format!("box.local:22={address}").parse().unwrap();
+    own.user_lists = Some(UserLists {
+        users: users.iter().map(|user| Box::from(*user)).collect(),
+        groups: [].into(),
+    });
+    let limits = Limits {
+        ssh_only: false,
+        ..Limits::default()
+    };
+    world.writer.publish(&[own], &limits);
+}
+
+#[tokio::test]
+async fn a_user_that_leaves_the_lists_of_a_target_leaves_it() {
+    let mut world = World::new(Mode::Enforce, |_| {}).await;
+    name(&mut world, &["alice", "bob"]);
+    let (alices, bobs) = (
+        tunnel(&world, "box.local:22", "alices").await,
+        tunnel(&world, "box.local:22", "bobs").await,
+    );
+    name(&mut world, &["bob"]);
+    world.shared.access.user_lists_changed();
+    ends(alices).await;
+    world.counts(CLOSED, 1.0).await;
+    assert_eq!(
+        world.cluster.access_reviews.load(std::sync::atomic::Ordering::Relaxed),
+        0
+    );
+    drop(bobs);
+}
+
+#[tokio::test]
+async fn a_user_has_its_own_slots_wherever_it_connects_from() {
+    let world = World::new(Mode::Enforce, |_| {}).await;
+    world.cluster.allow("bob", "team/a");
+    let three = UserCaps {
+        tunnels: NonZeroU32::new(3),
+    };
+    world
+        .shared
+        .users
+        .set(SharedLimits::default(), Size::bytes(1 << 20).unwrap(), three);
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        open.push(tunnel(&world, "a.team:22", "alices").await);
+    }
+    let full = "HTTP/1.1 429 this user has reached the tunnel limit, try again later\r\n";
+    let (answer, _client) = world.ask(&request("a.team:22", "1.1", &bearer("alices"))).await;
+    assert!(answer.starts_with(full), "{answer}");
+    // Another user at the same address has as many.
+    open.push(tunnel(&world, "a.team:22", "bobs").await);
+    let served = timeout(DEADLINE, world.target.accept()).await.unwrap().unwrap();
+    drop((open.remove(0), served));
+    let freed = async {
+        loop {
+            let (answer, client) = world.ask(&request("a.team:22", "1.1", &bearer("alices"))).await;
+            if answer == CONFIRMATION {
+                return client;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    drop(timeout(DEADLINE, freed).await.unwrap());
+}

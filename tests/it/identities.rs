@@ -1,0 +1,134 @@
+//! Users that the proxy itself proves, as the program does it: by a file of passwords, and by the keys of an OIDC issuer.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use tempfile::TempDir;
+
+use crate::harness::CONFIRMATION;
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Server, Settings};
+use crate::harness::target::Target;
+
+/// The password is `correct`: made by htpasswd(1).
+const LINE: &str = "alice:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu:ops\n";
+
+fn basic(user: &str, password: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
+}
+
+/// The first line of the answer to a request with that credential.
+fn ask(server: &Server, credential: &str) -> String {
+    let mut client = request(server, credential);
+    let text = client.rest_as_text();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+fn request(server: &Server, credential: &str) -> Peer {
+    let mut client = Peer::connect(server.public());
+    client.send(format!(
+        "CONNECT box:22 HTTP/1.1\r\nHost: box:22\r\nProxy-Authorization: {credential}\r\n\r\n"
+    ));
+    client
+}
+
+#[test]
+fn a_line_of_the_file_opens_a_target_and_its_removal_ends_the_tunnel() {
+    let target = Target::listen();
+    let folder = TempDir::new().unwrap();
+    let users = folder.path().join("users");
+    fs::write(
+        &users,
+        LINE.to_owned() + &LINE.replace("alice", "bob").replace(":ops", ":dev"),
+    )
+    .unwrap();
+    let settings = format!(
+        "access: {{mode: enforce, users: {{file: {}}}}}\nallowlist:\n  static:\n    - {{name: \"box:22\", addresses: \
+         [\"{}\"], allowed_groups: [ops]}}\n",
+        users.display(),
+        target.address()
+    );
+    let server = Server::with(&Settings::new(&settings));
+    for (user, password, expected) in [
+        ("alice", "wrong", "HTTP/1.1 407 the user or the password is wrong"),
+        ("carol", "correct", "HTTP/1.1 407 the user or the password is wrong"),
+        ("bob", "correct", "HTTP/1.1 403 bob may not ssh to box:22"),
+    ] {
+        assert_eq!(ask(&server, &basic(user, password)), expected, "{user}");
+    }
+    let mut client = request(&server, &basic("alice", "correct"));
+    let mut upstream = target.accept();
+    client.expect(CONFIRMATION);
+    client.send("ping");
+    upstream.expect("ping");
+    // A file that is empty, as one that is being written, ends nothing; the removed line does, at the next poll.
+    fs::write(&users, "").unwrap();
+    fs::write(&users, LINE.replace("alice", "bob")).unwrap();
+    client.expect_late_reset();
+    assert_eq!(
+        ask(&server, &basic("alice", "correct")),
+        "HTTP/1.1 407 the user or the password is wrong"
+    );
+}
+
+#[test]
+fn a_token_of_the_issuer_opens_a_target_and_a_forged_one_does_not() {
+    let target = Target::listen();
+    let folder = TempDir::new().unwrap();
+    let keys = folder.path().join("keys.json");
+    let (pair, other) = (Ed25519KeyPair::generate().unwrap(), Ed25519KeyPair::generate().unwrap());
+    let public = URL_SAFE_NO_PAD.encode(pair.public_key());
+    fs::write(
+        &keys,
+        format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"1","x":"{public}"}}]}}"#),
+    )
+    .unwrap();
+    let settings = format!(
+        "access: {{mode: enforce, oidc: [{{issuer: \"https://id.example\", audiences: [switchboard], jwks: {}}}]}}\n\
+         allowlist:\n  static:\n    - {{name: \"box:22\", addresses: [\"{}\"], allowed_users: [alice]}}\n",
+        keys.display(),
+        target.address()
+    );
+    let server = Server::with(&Settings::new(&settings));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let token = |pair: &Ed25519KeyPair, user: &str, expires: u64| {
+        let claims = format!(r#"{{"iss":"https://id.example","aud":"switchboard","exp":{expires},"sub":"{user}"}}"#);
+        let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"EdDSA","kid":"1"}"#);
+        let message = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims));
+        let signature = URL_SAFE_NO_PAD.encode(pair.sign(message.as_bytes()));
+        format!("{message}.{signature}")
+    };
+    let good = token(&pair, "alice", now + 600);
+    let bearer = |token: &str| format!("Bearer {token}");
+    for (credential, expected) in [
+        (
+            bearer(&token(&other, "alice", now + 600)),
+            "407 the token's signature is wrong",
+        ),
+        (bearer(&token(&pair, "alice", now - 600)), "407 the token has expired"),
+        (bearer(&token(&pair, "bob", now + 600)), "403 bob may not ssh to box:22"),
+        (
+            bearer(&good[..80]),
+            "407 the token is cut: this client sends at most 80 characters",
+        ),
+        (
+            basic("x", &good[..80]),
+            "407 the token is cut: this client sends at most 80 characters",
+        ),
+    ] {
+        assert_eq!(
+            ask(&server, &credential),
+            format!("HTTP/1.1 {expected}"),
+            "{credential}"
+        );
+    }
+    for credential in [bearer(&good), basic("any", &good)] {
+        let mut client = request(&server, &credential);
+        let _upstream = target.accept();
+        client.expect(CONFIRMATION);
+    }
+}
