@@ -1,0 +1,265 @@
+//! What access control costs: processor time of a set-up, waits for the API server, the load on it, and its memory.
+//!
+//! `cargo bench --bench access`. The real binary runs twice, with access control and without, beside an API server that
+//! answers each review after a millisecond. It prints one line for each figure, and no figure fails it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    unreachable_pub,
+    reason = "a bench that cannot run has failed, and prints what it found"
+)]
+
+mod proxy;
+mod server;
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use self::proxy::Proxy;
+use self::server::{SERVICES, Server, authority};
+
+fn main() {
+    let pod = pod();
+    let server = Server::start(pod);
+    let open = Proxy::start(server.address, "open");
+    let enforcing = Proxy::start(server.address, "enforce");
+    set_up(&open, &enforcing);
+    uncached(&open, &enforcing, &server);
+    flood(&enforcing, &server);
+    revocation(&enforcing, &server);
+    rechecks(&enforcing, &server);
+    memory(&enforcing);
+}
+
+/// The processor time of a set-up whose credential and decision are cached, beside one without access control.
+fn set_up(open: &Proxy, enforcing: &Proxy) {
+    let cost = |proxy: &Proxy, token: Option<&str>| {
+        let before = proxy.processor_time();
+        for index in 0..SET_UPS {
+            drop(proxy.tunnel(&authority(index % 4), token).unwrap());
+        }
+        (proxy.processor_time() - before).as_secs_f64() * 1e6 / SET_UPS as f64
+    };
+    let mut rounds = Vec::new();
+    for round in 0..ROUNDS {
+        // In turns, so that what else the machine does is shared.
+        let (first, second) = if round % 2 == 0 {
+            (open, enforcing)
+        } else {
+            (enforcing, open)
+        };
+        let cost = |proxy: &Proxy| cost(proxy, std::ptr::eq(proxy, enforcing).then_some("user-1.cached"));
+        let (first, second) = (cost(first), cost(second));
+        rounds.push(if round % 2 == 0 {
+            (first, second)
+        } else {
+            (second, first)
+        });
+    }
+    let without = median(rounds.iter().map(|(open, _)| *open));
+    let with = median(rounds.iter().map(|(_, enforcing)| *enforcing));
+    let more = median(rounds.iter().map(|(open, enforcing)| enforcing - open));
+    println!(
+        "set-up, processor: open {without:.0} µs, cached {with:.0} µs, difference {more:.1} µs (medians of {ROUNDS})"
+    );
+}
+
+/// The time to an answer with two reviews, less what the API server took for them.
+fn uncached(open: &Proxy, enforcing: &Proxy, server: &Server) {
+    let mut without = Vec::new();
+    let mut beyond = Vec::new();
+    for index in 0..LOGINS {
+        let authority = authority(index % SERVICES);
+        let began = Instant::now();
+        drop(open.tunnel(&authority, None).unwrap());
+        without.push(began.elapsed());
+        let (_, before) = server.reviews();
+        let token = format!("user-{}.x", 10_000 + index);
+        let began = Instant::now();
+        drop(enforcing.tunnel(&authority, Some(&token)).unwrap());
+        let took = began.elapsed();
+        let (_, after) = server.reviews();
+        beyond.push(took.saturating_sub(after - before));
+    }
+    println!(
+        "login, uncached, beyond the API server's own time: p50 {:.2?}, p99 {:.2?}; open: p50 {:.2?}, p99 {:.2?}",
+        quantile(&mut beyond, 0.5),
+        quantile(&mut beyond, 0.99),
+        quantile(&mut without, 0.5),
+        quantile(&mut without, 0.99)
+    );
+}
+
+/// The logins of 50 users, alone and beside rubbish from as many addresses.
+fn flood(proxy: &Proxy, server: &Server) {
+    let logins = |rubbish: bool, round: u64| {
+        let stop = AtomicBool::new(false);
+        let refused = AtomicU64::new(0);
+        let mut waits = Vec::new();
+        server.most_at_once();
+        let before = server.reviews().0;
+        let began = Instant::now();
+        thread::scope(|scope| {
+            if rubbish {
+                for address in 0..FLOODERS {
+                    let (stop, refused) = (&stop, &refused);
+                    scope.spawn(move || {
+                        let mut number = 0_u64;
+                        let mut next = Instant::now();
+                        while !stop.load(Ordering::Relaxed) {
+                            number += 1;
+                            next += BETWEEN_RUBBISH;
+                            thread::sleep(next.saturating_duration_since(Instant::now()));
+                            let token = format!("rubbish-{address}-{number}-{round}");
+                            if proxy.status(address + 2, &authority(1), Some(&token)) == Some(407) {
+                                refused.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    });
+                }
+            }
+            for index in 0..USERS * 4 {
+                let token = format!("user-{}.{round}", index % USERS);
+                let began = Instant::now();
+                drop(proxy.tunnel(&authority(index % 40), Some(&token)).unwrap());
+                waits.push(began.elapsed());
+                thread::sleep(Duration::from_millis(5));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let took = began.elapsed().as_secs_f64();
+        println!(
+            "logins of {USERS} users {}: p50 {:.2?}, p99 {:.2?}; reviews {:.0}/s, at most {} at once; rubbish refused {:.0}/s",
+            if rubbish { "beside rubbish" } else { "alone" },
+            quantile(&mut waits, 0.5),
+            quantile(&mut waits, 0.99),
+            (server.reviews().0 - before) as f64 / took,
+            server.most_at_once(),
+            refused.load(Ordering::Relaxed) as f64 / took
+        );
+    };
+    logins(false, 1);
+    logins(true, 2);
+}
+
+/// The time from the event of a removed RoleBinding to the end of the tunnel.
+fn revocation(proxy: &Proxy, server: &Server) {
+    let mut waits = Vec::new();
+    for index in 0..REVOCATIONS {
+        let user = format!("user-{}", 50_000 + index);
+        let mut tunnel = proxy.tunnel(&authority(index), Some(&format!("{user}.x"))).unwrap();
+        let began = Instant::now();
+        server.deny(&user, &format!("team-{index}"));
+        tunnel.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        // A reset ends it as well as an end of stream.
+        let ended = tunnel.read(&mut [0]);
+        assert!(
+            !matches!(ended, Ok(1..)) && began.elapsed() < Duration::from_secs(30),
+            "not revoked"
+        );
+        waits.push(began.elapsed());
+    }
+    println!(
+        "removed RoleBinding to the end of its tunnel: p50 {:.2?}, max {:.2?} of {REVOCATIONS}",
+        quantile(&mut waits, 0.5),
+        quantile(&mut waits, 1.0)
+    );
+}
+
+/// The reviews a second for tunnels that run.
+fn rechecks(proxy: &Proxy, server: &Server) {
+    let tunnels: Vec<TcpStream> = (0..TUNNELS)
+        .map(|index| {
+            let pair = index % PAIRS;
+            let token = format!("user-{}.long", pair / 10);
+            // Each user has ten targets.
+            proxy
+                .tunnel(&authority((pair / 10 + pair % 10) % SERVICES), Some(&token))
+                .unwrap()
+        })
+        .collect();
+    thread::sleep(Duration::from_secs(15));
+    let (before, began) = (server.reviews().0, Instant::now());
+    thread::sleep(Duration::from_secs(60));
+    let rate = (server.reviews().0 - before) as f64 / began.elapsed().as_secs_f64();
+    println!(
+        "{} tunnels of {PAIRS} pairs: {rate:.1} reviews/s at a recheck of 5m",
+        tunnels.len()
+    );
+}
+
+/// The memory of full caches.
+fn memory(proxy: &Proxy) {
+    let before = proxy.resident();
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            scope.spawn(move || {
+                for index in 0..FILLING / 8 {
+                    let number = thread * 1_000_000 + index;
+                    let name = if index % 2 == 0 { "user" } else { "rubbish" };
+                    proxy.status(
+                        2 + thread,
+                        &authority(index % SERVICES),
+                        Some(&format!("{name}-{number}.fill")),
+                    );
+                }
+            });
+        }
+    });
+    println!(
+        "memory after {FILLING} different tokens: {} KiB more than {before} KiB",
+        proxy.resident().saturating_sub(before)
+    );
+}
+
+/// Accepts connections, and holds each until its client ends it.
+fn pod() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let held: Arc<std::sync::Mutex<Vec<TcpStream>>> = Arc::default();
+        for stream in listener.incoming() {
+            let mut held = held.lock().unwrap();
+            held.push(stream.unwrap());
+            if held.len() % 256 == 0 {
+                held.retain(|stream| {
+                    stream.set_nonblocking(true).unwrap();
+                    !matches!(stream.peek(&mut [0]), Ok(0))
+                });
+            }
+        }
+    });
+    port
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn quantile(values: &mut [Duration], share: f64) -> Duration {
+    values.sort();
+    values[((values.len() - 1) as f64 * share) as usize]
+}
+
+const ROUNDS: usize = 5;
+const SET_UPS: u64 = 2000;
+const LOGINS: u64 = 1000;
+const USERS: u64 = 50;
+const FLOODERS: u64 = 8;
+/// Of each flooder: 1,000 a second of all, which leaves the machine processor time for the logins.
+const BETWEEN_RUBBISH: Duration = Duration::from_millis(8);
+const REVOCATIONS: u64 = 50;
+const TUNNELS: u64 = 5000;
+const PAIRS: u64 = 2000;
+const FILLING: u64 = 80_000;

@@ -1,0 +1,148 @@
+//! The real binary, and a client of it.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use socket2::{Domain, Socket, Type};
+
+pub struct Proxy {
+    child: Child,
+    public: SocketAddr,
+    _directory: tempfile::TempDir,
+}
+
+impl Proxy {
+    /// A proxy that follows the server, and is ready. `mode` is that of `access`.
+    pub fn start(server: SocketAddr, mode: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name| directory.path().join(name).display().to_string();
+        let (public, admin) = (free_address(), free_address());
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "bench",
+            "clusters": [{"name": "bench", "cluster": {"server": format!("http://{server}")}}],
+            "users": [{"name": "bench", "user": {}}],
+            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+        });
+        fs::write(path("kubeconfig"), kubeconfig.to_string()).unwrap();
+        let unlimited = json!({"max_tunnels": "unlimited"});
+        let config = json!({
+            "listen": [public.to_string()], "admin": admin.to_string(), "ssh_only": false,
+            "limits": {
+                "client": {"max_tunnels": "unlimited", "connects_per_second": "unlimited", "max_unfinished": "unlimited"},
+                "user": unlimited,
+            },
+            "allowlist": {"kubernetes": {
+                "enabled": true, "kubeconfig": path("kubeconfig"), "allowed_cidrs": ["127.0.0.0/8"],
+            }},
+            "access": {"mode": mode, "kubernetes": {"enabled": true}},
+        });
+        fs::write(path("config"), config.to_string()).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_switchboard"))
+            .args(["serve", "--log", "warn", "--config", &path("config")])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let proxy = Self {
+            child,
+            public,
+            _directory: directory,
+        };
+        let began = Instant::now();
+        while !get(admin, "/readyz").is_some_and(|page| page.starts_with("HTTP/1.1 200")) {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "the proxy does not get ready"
+            );
+            thread::sleep(Duration::from_millis(2));
+        }
+        proxy
+    }
+
+    /// Opens a tunnel from 127.0.0.1.
+    pub fn tunnel(&self, authority: &str, token: Option<&str>) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(self.public)?;
+        let (stream, status) = ask(stream, authority, token)?;
+        assert_eq!(status, 200, "{authority}");
+        Ok(stream)
+    }
+
+    /// The status of a request from 127.0.0.`host`; `None` when there is no answer.
+    pub fn status(&self, host: u64, authority: &str, token: Option<&str>) -> Option<u16> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let source = Ipv4Addr::new(127, 0, 0, u8::try_from(host).unwrap());
+        socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+        socket.connect(&self.public.into()).ok()?;
+        ask(socket.into(), authority, token).ok().map(|(_, status)| status)
+    }
+
+    /// The processor time that the process has used.
+    pub fn processor_time(&self) -> Duration {
+        let mut nanoseconds = 0;
+        // Of each thread: the process's own file counts in hundredths of a second.
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap() {
+            let text = fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
+            nanoseconds += text.split(' ').next().unwrap().parse::<u64>().unwrap();
+        }
+        Duration::from_nanos(nanoseconds)
+    }
+
+    /// Resident memory in KiB.
+    pub fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn ask(mut stream: TcpStream, authority: &str, token: Option<&str>) -> io::Result<(TcpStream, u16)> {
+    let credential = token.map_or(String::new(), |token| {
+        format!("Proxy-Authorization: Bearer {token}\r\n")
+    });
+    let head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{credential}\r\n");
+    stream.write_all(head.as_bytes())?;
+    let mut answer = Vec::new();
+    let mut chunk = [0; 1024];
+    while !answer.windows(4).any(|window| window == b"\r\n\r\n") {
+        let read = stream.read(&mut chunk)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        answer.extend(&chunk[..read]);
+    }
+    let status = String::from_utf8_lossy(&answer)
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
+    status
+        .map(|status| (stream, status))
+        .ok_or(io::ErrorKind::InvalidData.into())
+}
+
+fn get(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
+    )
+    .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// An address whose port was free a moment ago.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
