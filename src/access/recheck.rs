@@ -3,15 +3,14 @@
 //! A no of the API server counts when it comes twice, and both times completely: an API server that has just started
 //! knows no binding yet. What is known here, such as the lists of a target, counts at once. A missing answer ends nothing.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Weak};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::decide::{Basis, Rights};
+use super::due::{Changes, LONGEST_SLEEP};
 use super::evidence;
 use super::grants::Pair;
 use super::options::Mode;
@@ -19,36 +18,7 @@ use super::reviewer::{Change, Decision, Verdict};
 use super::user::{Method, User};
 use super::{Access, Rules};
 use crate::cold::cold;
-use crate::metrics::Metrics;
 use crate::tls::Tls;
-
-/// What is to be checked.
-#[derive(Debug)]
-pub(super) struct Due {
-    checks: Mutex<Checks>,
-    /// Notified for each check.
-    more: Notify,
-    changes: Mutex<Changes>,
-    /// Notified for each change.
-    changed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Checks {
-    pairs: VecDeque<Weak<Pair>>,
-    /// Pairs that were denied once, and when they are asked about again.
-    denied: VecDeque<(Instant, Weak<Pair>)>,
-    /// Checks that may be made at once.
-    credit: f64,
-    earned: Option<Instant>,
-}
-
-/// The scope of changes.
-#[derive(Clone, Debug, Default)]
-struct Changes {
-    everywhere: bool,
-    namespaces: HashSet<Box<str>>,
-}
 
 /// The answer of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,89 +30,6 @@ enum Checked {
     Ended,
     /// There is no answer, or none that is complete.
     Unknown,
-}
-
-impl Due {
-    /// Nothing.
-    pub(super) fn new(metrics: &Metrics) -> Self {
-        for result in ["kept", "denied", "ended", "unknown"] {
-            metrics.access_recheck_may_end(result);
-        }
-        Self {
-            checks: Mutex::default(),
-            more: Notify::new(),
-            changes: Mutex::default(),
-            changed: Notify::new(),
-        }
-    }
-
-    fn push(&self, pair: &Arc<Pair>) {
-        if pair.becomes_due() {
-            self.checks.lock().pairs.push_back(Arc::downgrade(pair));
-            self.more.notify_one();
-        }
-    }
-
-    fn push_denied(&self, pair: &Arc<Pair>) {
-        let due = Instant::now() + BETWEEN_DENIALS;
-        self.checks.lock().denied.push_back((due, Arc::downgrade(pair)));
-        self.more.notify_one();
-    }
-
-    /// The next pair, and whether it was denied already.
-    async fn next(&self) -> (Arc<Pair>, bool) {
-        loop {
-            let until = match self.checks.lock().take(Instant::now()) {
-                Ok((pair, was_denied)) => match pair.upgrade() {
-                    Some(pair) => return (pair, was_denied),
-                    None => continue,
-                },
-                Err(until) => until,
-            };
-            tokio::select! {
-                () = self.more.notified() => {}
-                () = sleep_until(until) => {}
-            }
-        }
-    }
-}
-
-impl Checks {
-    /// What is to be checked now, or when to look again.
-    fn take(&mut self, now: Instant) -> Result<(Weak<Pair>, bool), Instant> {
-        if let Some((_, pair)) = self.denied.pop_front_if(|(due, _)| *due <= now) {
-            return Ok((pair, true));
-        }
-        let due = self.denied.front().map_or(now + LONGEST_SLEEP, |(due, _)| *due);
-        if self.pairs.is_empty() {
-            return Err(due);
-        }
-        let earned = self.earned.replace(now);
-        let earned = earned.map_or(BURST, |last| (now - last).as_secs_f64() * CHECKS_A_SECOND);
-        self.credit = (self.credit + earned).min(BURST);
-        if self.credit < 1.0 {
-            let wait = Duration::from_secs_f64((1.0 - self.credit) / CHECKS_A_SECOND);
-            return Err(due.min(now + wait));
-        }
-        self.credit -= 1.0;
-        self.pairs.pop_front().map(|pair| (pair, false)).ok_or(due)
-    }
-}
-
-impl Changes {
-    fn add(&mut self, change: &Change) {
-        match change {
-            Change::Namespace(name) if self.namespaces.len() < MOST_NAMESPACES => {
-                self.namespaces.insert(name.clone());
-            }
-            Change::Namespace(_) | Change::Everywhere => self.everywhere = true,
-            Change::UserGone(_) => {}
-        }
-    }
-
-    fn concerns(&self, pair: &Pair) -> bool {
-        self.everywhere || self.namespaces.contains(&pair.target.id().namespace)
-    }
 }
 
 impl Access {
@@ -159,8 +46,7 @@ impl Access {
             }
             return;
         }
-        self.due.changes.lock().add(change);
-        self.due.changed.notify_one();
+        self.due.add(change);
     }
 
     /// The lists of targets have changed: what they no longer allow ends at once.
@@ -234,21 +120,15 @@ impl Access {
                 .front()
                 .map_or_else(|| Instant::now() + LONGEST_SLEEP, |(due, _)| *due);
             tokio::select! {
-                () = self.due.changed.notified() => {
-                    sleep(TOGETHER).await;
-                    let changes = std::mem::take(&mut *self.due.changes.lock());
+                () = self.due.changed() => {
+                    let changes = self.due.take_changes().await;
                     self.sweep(&changes);
                     again.push_back((Instant::now() + AGAIN, changes));
                 }
                 () = sleep_until(due) => {
                     if let Some((_, changes)) = again.pop_front_if(|(due, _)| *due <= Instant::now()) {
                         let mut memory = self.questions.memory.lock();
-                        for namespace in &changes.namespaces {
-                            memory.changed(&Change::Namespace(namespace.clone()));
-                        }
-                        if changes.everywhere {
-                            memory.changed(&Change::Everywhere);
-                        }
+                        changes.iter().for_each(|change| memory.changed(&change));
                         drop(memory);
                         self.sweep(&changes);
                     }
@@ -384,10 +264,6 @@ impl Access {
     }
 }
 
-/// Between two denials of a pair.
-const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
-/// Changes that come within this time of each other are one.
-const TOGETHER: Duration = Duration::from_millis(50);
 /// The time after which a change is looked at once more.
 const AGAIN: Duration = Duration::from_secs(2);
 /// The most that two clocks differ.
@@ -396,9 +272,3 @@ const SKEW: Duration = Duration::from_secs(60);
 const FALLBACK: Duration = Duration::from_mins(5);
 const SHORTEST_STEP: Duration = Duration::from_millis(200);
 const LONGEST_STEP: Duration = Duration::from_secs(1);
-const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// Checks at once, as many as there are pairs on a busy day, and a second in the long run if changes never end.
-const BURST: f64 = 4096.0;
-const CHECKS_A_SECOND: f64 = 50.0;
-/// Namespaces in one sweep; beyond, it is of all.
-const MOST_NAMESPACES: usize = 1024;
