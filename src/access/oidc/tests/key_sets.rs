@@ -1,0 +1,183 @@
+//! Key sets and the settings of issuers.
+
+use super::*;
+
+#[tokio::test]
+async fn a_changed_file_of_keys_counts_at_the_first_token_with_a_new_key_and_a_bad_one_never() {
+    let (old, new) = (Signer::p256(), Signer::p256());
+    let bench = Bench::new(issuer(), &[old.jwk("old")]).await;
+    let good = claims(&json!({}));
+    let by_old = old.token(&json!({"alg": "ES256", "kid": "old"}), &good);
+    let by_new = new.token(&json!({"alg": "ES256", "kid": "new"}), &good);
+    assert_eq!(bench.refusal(&by_new).await, "the token's key is none of its issuer's");
+    for bad in [
+        "",
+        "{",
+        "[]",
+        r#"{"keys":[]}"#,
+        r#"{"keys":[{"kty":"oct","k":"AAAA","kid":"new"}]}"#,
+    ] {
+        std::fs::write(bench.file.path(), bad).unwrap();
+        let unknown = bench.refusal(&by_new).await;
+        assert!(
+            unknown.starts_with("unavailable: the issuer's keys cannot be had: it "),
+            "{unknown}"
+        );
+        assert!(bench.judge(&by_old).await.is_ok());
+    }
+    std::fs::remove_file(bench.file.path()).unwrap();
+    let unknown = bench.refusal(&by_new).await;
+    assert_eq!(
+        unknown,
+        "unavailable: the issuer's keys cannot be had: there is no such file"
+    );
+    assert!(bench.judge(&by_old).await.is_ok());
+    std::fs::write(bench.file.path(), json!({"keys": [new.jwk("new")]}).to_string()).unwrap();
+    assert!(bench.judge(&by_new).await.is_ok());
+    assert_eq!(bench.refusal(&by_old).await, "the token's key is none of its issuer's");
+    // The only key, without an id in the token: its change looks like a wrong signature.
+    let nameless = old.token(&json!({"alg": "ES256"}), &good);
+    assert_eq!(bench.refusal(&nameless).await, "the token's signature is wrong");
+    std::fs::write(bench.file.path(), json!({"keys": [old.jwk("old")]}).to_string()).unwrap();
+    assert!(bench.judge(&nameless).await.is_ok());
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn a_key_that_cannot_verify_is_left_out_and_named() {
+    let rsa = Signer::rsa().jwk("1");
+    let p256 = Signer::p256().jwk("1");
+    let with = |key: &Value, name: &str, value: Value| {
+        let mut key = key.clone();
+        key[name] = value;
+        key
+    };
+    let short = encoded([0xff; 128]);
+    let almost = encoded([0x7f; 256]);
+    for (key, expected) in [
+        (json!(7), "is no JSON Web Key"),
+        (json!({}), "is no JSON Web Key"),
+        (
+            json!({"kty": "oct", "k": "AAAA"}),
+            "has a kty other than RSA, EC and OKP",
+        ),
+        (with(&rsa, "use", json!("enc")), "is not for signatures (use)"),
+        (
+            with(&rsa, "key_ops", json!(["encrypt"])),
+            "is not to verify signatures (key_ops)",
+        ),
+        (
+            with(&rsa, "alg", json!("HS256")),
+            "has an alg that is not supported or does not fit it",
+        ),
+        (
+            with(&rsa, "alg", json!("ES256")),
+            "has an alg that is not supported or does not fit it",
+        ),
+        (
+            with(&rsa, "n", json!(short)),
+            "is an RSA key of less than 2,048 or more than 8,192 bits",
+        ),
+        (
+            with(&rsa, "n", json!(almost)),
+            "is an RSA key of less than 2,048 or more than 8,192 bits",
+        ),
+        (
+            with(&rsa, "n", json!(encoded([0xff; 1025]))),
+            "is an RSA key of less than 2,048 or more than 8,192 bits",
+        ),
+        (with(&rsa, "n", json!("*")), "has no valid n and e"),
+        (
+            with(&rsa, "e", json!("AQ")),
+            "is an RSA key of an exponent that is not accepted",
+        ),
+        (
+            with(&rsa, "e", json!("AAAA")),
+            "is an RSA key of an exponent that is not accepted",
+        ),
+        (
+            with(&rsa, "e", json!("Ag")),
+            "is an RSA key of an exponent that is not accepted",
+        ),
+        (with(&p256, "crv", json!("P-384")), "has an x or y of a wrong length"),
+        (
+            with(&p256, "crv", json!("secp256k1")),
+            "has a curve other than P-256, P-384 and Ed25519",
+        ),
+        (
+            with(&p256, "alg", json!("ES384")),
+            "has an alg that is not supported or does not fit it",
+        ),
+        (with(&p256, "y", json!(null)), "has no x and y"),
+        (
+            json!({"kty": "OKP", "crv": "Ed25519", "x": "AAAA"}),
+            "has an x of a wrong length",
+        ),
+        (
+            json!({"kty": "OKP", "crv": "X25519", "x": "AAAA"}),
+            "has a curve other than P-256, P-384 and Ed25519",
+        ),
+    ] {
+        let set = json!({"keys": [key]}).to_string();
+        let expected = format!("it has no key that can be used: key 1 {expected}");
+        assert_eq!(KeySet::parse(set.as_bytes()).unwrap_err(), expected.into(), "{key}");
+        let beside = json!({"keys": [key, p256]}).to_string();
+        assert_eq!(KeySet::parse(beside.as_bytes()).unwrap().len(), 1);
+    }
+    let many = json!({"keys": vec![p256; 101]}).to_string();
+    assert_eq!(
+        KeySet::parse(many.as_bytes()).unwrap_err(),
+        "it has more than 100 keys".into()
+    );
+}
+
+#[tokio::test]
+async fn every_fault_of_the_settings_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("junk"), "{}").unwrap();
+    std::fs::write(path("good"), json!({"keys": [Signer::p256().jwk("1")]}).to_string()).unwrap();
+    let url = |url: &str| Jwks::Url(url.into());
+    let with = |name: &str, jwks: Jwks, ca: Option<&str>| Issuer {
+        issuer: name.into(),
+        jwks,
+        ca: ca.map(path),
+        ..issuer()
+    };
+    let faults = Issuers::new(&[
+        with("0", url("https://issuer.example/keys"), None),
+        with("0", url("https://issuer.example/keys"), None),
+        with("", url("https://issuer.example/keys"), None),
+        with("3", url("ftp://issuer.example"), None),
+        with("4", url("http://issuer.example/keys"), None),
+        with("5", url("https://user:password@issuer.example/"), None),
+        with("6", url("not a url"), None),
+        Issuer {
+            audiences: vec!["".into()],
+            ..with("10", Jwks::File(path("good")), None)
+        },
+        Issuer {
+            username: "".into(),
+            ..with("11", Jwks::File(path("good")), None)
+        },
+    ]);
+    let folder = folder.path().display().to_string();
+    let printed = faults
+        .unwrap_err()
+        .iter()
+        .map(|fault| fault.to_string().replace(&folder, ""))
+        .collect::<Vec<_>>();
+    assert_eq!(
+        printed,
+        [
+            "access.oidc[1].issuer: it is there twice",
+            "access.oidc[2].issuer: it is empty",
+            "access.oidc[3].jwks: it begins with neither https:// nor a path",
+            "access.oidc[4].jwks: http:// is for loopback addresses only: another machine could send other keys",
+            "access.oidc[5].jwks: it has a user name, which is not sent",
+            "access.oidc[6].jwks: it is no URL",
+            "access.oidc[7].audiences: it is empty",
+            "access.oidc[8].username: it is empty",
+        ]
+    );
+}

@@ -1,0 +1,137 @@
+//! Users that are refused, and those of certificates.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
+    let world = World::new(|_| {});
+    for (name, groups, method, refusal) in [
+        (
+            "system:anonymous",
+            vec![],
+            Method::TokenReview,
+            Some(Refusal::CredentialsRefused),
+        ),
+        (
+            "x",
+            vec!["system:unauthenticated"],
+            Method::TokenReview,
+            Some(Refusal::CredentialsRefused),
+        ),
+        ("", vec![], Method::TokenReview, Some(Refusal::CredentialsRefused)),
+        (
+            "system:serviceaccount:a:b",
+            vec!["system:serviceaccounts"],
+            Method::TokenReview,
+            None,
+        ),
+        ("system:admin", vec![], Method::Oidc, Some(Refusal::IdentityRefused)),
+        (
+            "alice",
+            vec!["system:masters"],
+            Method::Oidc,
+            Some(Refusal::IdentityRefused),
+        ),
+        (
+            "alice",
+            vec!["system:masters"],
+            Method::Password,
+            Some(Refusal::IdentityRefused),
+        ),
+        ("alice", vec!["system:authenticated", "ops"], Method::Oidc, None),
+    ] {
+        world.script.set_token(move |_| {
+            let mut user = user(name);
+            user.groups = groups.iter().map(|group| Box::from(*group)).collect();
+            user.method = method;
+            Ok(Verdict::Proved(Arc::new(user)))
+        });
+        let token =
+            format!("{name}{method:?}{refusal:?}").replace(|character: char| !character.is_ascii_alphanumeric(), "x");
+        let identified = world.identify(&token, 1).await;
+        assert_eq!(
+            identified.err().map(|denial| denial.refusal),
+            refusal,
+            "{name} {method:?}"
+        );
+    }
+    // A token that begins with a space is answered as system:anonymous, so it is not asked about.
+    let asked = world.script.asked();
+    for token in [" alice", "al ice", "", "a\u{e9}"] {
+        let denial = world.identify(token, 1).await.unwrap_err();
+        assert_eq!(denial.refusal, Refusal::CredentialsRefused, "{token:?}");
+    }
+    assert_eq!(world.script.asked(), asked);
+}
+
+/// The TLS session of a client whose certificate has this subject.
+fn peer(subject: &[(rcgen::DnType, &str)]) -> Arc<Peer> {
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    for (kind, value) in subject {
+        params.distinguished_name.push(kind.clone(), *value);
+    }
+    let own = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+    Arc::new(Peer {
+        version: "1.3",
+        identity: Identity::of(own.der()),
+        certificates: vec![own.der().clone()],
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_is_a_user_and_agrees_with_the_credential() {
+    let world = World::new(|_| {});
+    let (name, group) = (rcgen::DnType::CommonName, rcgen::DnType::OrganizationName);
+    let alice = peer(&[(name.clone(), "alice"), (group.clone(), "ops")]);
+    let master = peer(&[(name.clone(), "alice"), (group, "system:masters")]);
+    let node = peer(&[(name.clone(), "system:node:a")]);
+    let bob = peer(&[(name, "bob")]);
+    let nameless = peer(&[]);
+    let client = IpAddr::from([192, 0, 2, 1]);
+    let identify = async |peer: &Arc<Peer>, token: Option<&str>| {
+        let evidence = Evidence {
+            credential: token.map(|token| Ok(Credential::Bearer(token.into()))),
+            peer: Some(peer),
+            client,
+            is_local: false,
+        };
+        let identified = world.access.identify(evidence).await;
+        identified
+            .map(|subject| {
+                format!(
+                    "{} {} {:?}",
+                    subject.user.name,
+                    subject.user.groups.join(" "),
+                    subject.user.method
+                )
+            })
+            .map_err(|denial| denial.phrase().to_owned())
+    };
+    let own = |text: &str| Ok(text.to_owned());
+    let refused = |text: &str| Err(text.to_owned());
+    assert_eq!(
+        identify(&alice, None).await,
+        own("alice ops system:authenticated Certificate")
+    );
+    assert_eq!(
+        identify(&alice, Some("alice")).await,
+        own("alice system:authenticated TokenReview")
+    );
+    assert_eq!(
+        identify(&bob, Some("alice")).await,
+        refused("the certificate is that of bob, the credential that of alice")
+    );
+    let masters = "a client certificate cannot prove system:masters: it is the cluster's own";
+    assert_eq!(identify(&master, None).await, refused(masters));
+    assert_eq!(identify(&master, Some("alice")).await, refused(masters));
+    assert!(identify(&node, None).await.unwrap_err().contains("system:node:a"));
+    assert_eq!(
+        identify(&nameless, None).await,
+        refused(Refusal::CredentialsRequired.phrase())
+    );
+    assert_eq!(
+        identify(&nameless, Some("alice")).await,
+        own("alice system:authenticated TokenReview")
+    );
+}

@@ -1,0 +1,204 @@
+//! Rights that end while tunnels run.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_right_that_is_taken_back_ends_within_a_second() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned(), "b".to_owned()], None);
+    let (alices, bobs) = (
+        world.grant("alice", "a").await.unwrap(),
+        world.grant("bob", "a").await.unwrap(),
+    );
+    world.script.set_access(|user, _| Ok(decision(&*user.name != "alice")));
+    let start = Instant::now();
+    world.access.changed(&Change::Namespace("other".into()));
+    sleep(seconds(5)).await;
+    assert!(!has_ended(&alices));
+    world.access.changed(&Change::Namespace("team".into()));
+    let again = Instant::now();
+    assert_eq!(alices.ended().await, Reason::Unauthorized);
+    assert!(
+        again.elapsed() < seconds(1),
+        "{:?} {:?}",
+        again.elapsed(),
+        start.elapsed()
+    );
+    assert!(!has_ended(&bobs));
+    assert_eq!(
+        world.grant("alice", "a").await.unwrap_err().refusal,
+        Refusal::NotAuthorized
+    );
+    // It is given back: another pair begins.
+    world.script.set_access(|_, _| Ok(decision(true)));
+    world.access.changed(&Change::Namespace("team".into()));
+    assert!(!has_ended(&world.grant("alice", "a").await.unwrap()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_ends_by_two_complete_denials_in_a_row_and_by_nothing_less() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned()], None);
+    let grant = world.grant("alice", "a").await.unwrap();
+    let calls = AtomicOrder::default();
+    for answers in [
+        vec![Ok(decision(false)), Ok(decision(true))],
+        vec![Err(away())],
+        vec![Ok(Decision {
+            complete: false,
+            ..decision(false)
+        })],
+        vec![Ok(decision(false)), Err(away())],
+    ] {
+        let calls = calls.clone();
+        calls.0.store(0, Ordering::Relaxed);
+        world.script.set_access(move |_, _| {
+            let call = calls.0.fetch_add(1, Ordering::Relaxed);
+            answers[call.min(answers.len() - 1)].clone()
+        });
+        world.access.changed(&Change::Everywhere);
+        sleep(seconds(20)).await;
+        assert!(!has_ended(&grant));
+    }
+    world.script.set_access(|_, _| Ok(decision(false)));
+    world.access.changed(&Change::Everywhere);
+    assert_eq!(grant.ended().await, Reason::Unauthorized);
+}
+
+#[derive(Clone, Default)]
+struct AtomicOrder(Arc<std::sync::atomic::AtomicUsize>);
+
+#[tokio::test(start_paused = true)]
+async fn without_a_watch_a_right_ends_within_the_interval() {
+    let world = World::new(|_| {});
+    world.publish((0..10).map(|number| format!("t{number}")), None);
+    let mut grants = Vec::new();
+    for number in 0..10 {
+        grants.push(world.grant("alice", &format!("t{number}")).await.unwrap());
+    }
+    world.script.set_access(|_, action| Ok(decision(&*action.name != "t3")));
+    sleep(seconds(301)).await;
+    let ended: Vec<_> = grants.iter().map(has_ended).collect();
+    assert!(
+        ended[3] && ended.iter().filter(|ended| **ended).count() == 1,
+        "{ended:?}"
+    );
+    // The token, too: its user was deleted.
+    world
+        .script
+        .set_token(|_| Ok(Verdict::Refused("the token is not valid".into())));
+    sleep(seconds(2 * 301)).await;
+    assert!(grants.iter().all(has_ended));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_thousand_pairs_cost_ten_reviews_a_second() {
+    let world = World::new(|_| {});
+    world.publish((0..20).map(|number| format!("t{number}")), None);
+    let mut grants = Vec::new();
+    for pair in 0..2_000_u32 {
+        let subject = world.identify(&format!("user{}", pair / 2), pair).await.unwrap();
+        let target = world.target(&format!("t{}", pair % 20));
+        // 5,000 tunnels: two or three of each.
+        for _ in 0..2 + pair % 2 {
+            grants.push(world.access.authorize(&subject, &target).await.unwrap());
+        }
+    }
+    sleep(seconds(60)).await;
+    let before = world.script.asked();
+    sleep(seconds(600)).await;
+    let asked = world.script.asked() - before;
+    println!("{asked} reviews in 600 s for {} tunnels", grants.len());
+    assert!((3_000..=6_000).contains(&asked), "{asked}");
+    assert_eq!(world.access.pairs.len(), 2_000);
+    grants.clear();
+    assert_eq!(world.access.pairs.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_user_and_a_changed_list_end_their_tunnels_at_once() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned()], None);
+    let (alices, bobs) = (
+        world.grant("alice", "a").await.unwrap(),
+        world.grant("bob", "a").await.unwrap(),
+    );
+    world.access.changed(&Change::UserGone("uid-alice".into()));
+    assert!(has_ended(&alices) && !has_ended(&bobs));
+    // The API server still proves it.
+    assert_eq!(
+        world.grant("alice", "a").await.unwrap_err().refusal,
+        Refusal::CredentialsRefused
+    );
+    let lists = |users: &[&str]| UserLists {
+        users: users.iter().map(|user| Box::from(*user)).collect(),
+        groups: [].into(),
+    };
+    world.publish(["a".to_owned()], Some(&lists(&["carol"])));
+    world.access.user_lists_changed();
+    assert!(has_ended(&bobs));
+    let denial = world.grant("bob", "a").await.unwrap_err();
+    assert_eq!(denial.phrase(), "bob may not ssh to a.team");
+    let asked = world.script.accesses.load(Ordering::Relaxed);
+    let carols = world.grant("carol", "a").await.unwrap();
+    assert_eq!(
+        world.script.accesses.load(Ordering::Relaxed),
+        asked,
+        "the lists replace the question"
+    );
+    world.publish(["a".to_owned()], None);
+    world.access.user_lists_changed();
+    sleep(seconds(1)).await;
+    assert!(!has_ended(&carols));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_that_ends_before_the_tunnel_begins_refuses_it() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned()], None);
+    let grant = world.grant("alice", "a").await.unwrap();
+    let work = grant.while_valid(async {
+        world.access.changed(&Change::UserGone("uid-alice".into()));
+        sleep(seconds(1)).await;
+        Ok(())
+    });
+    assert_eq!(work.await.unwrap_err().refusal, Refusal::NotAuthorized);
+    // Also where it is taken back while the decision is still awaited.
+    world.script.delay.store(500, Ordering::Relaxed);
+    let subject = world.identify("bob", 1).await.unwrap();
+    let target = world.target("a");
+    let deciding = async {
+        sleep(Duration::from_millis(100)).await;
+        world.access.changed(&Change::UserGone("uid-bob".into()));
+    };
+    let (grant, ()) = tokio::join!(world.access.authorize(&subject, &target), deciding);
+    assert!(has_ended(&grant.unwrap()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tunnel_outlives_its_credential_or_not_as_configured() {
+    for (at_expiry, ends) in [(AtExpiry::Keep, false), (AtExpiry::Close, true)] {
+        let world = World::new(|options| options.at_expiry = at_expiry);
+        world.publish(["a".to_owned()], None);
+        world.script.set_token(|token| {
+            let mut user = user(token);
+            user.expires = Some(SystemTime::now() + seconds(60));
+            Ok(Verdict::Proved(Arc::new(user)))
+        });
+        let grant = world.grant("alice", "a").await.unwrap();
+        sleep(seconds(50)).await;
+        assert!(!has_ended(&grant));
+        sleep(seconds(20)).await;
+        assert_eq!(has_ended(&grant), ends);
+        if ends {
+            assert_eq!(grant.ended().await, Reason::Expired);
+        } else {
+            // What the API server says of an expired token takes nothing back.
+            world
+                .script
+                .set_token(|_| Ok(Verdict::Refused("the token has expired".into())));
+            sleep(seconds(1200)).await;
+            assert!(!has_ended(&grant));
+        }
+    }
+}
