@@ -109,7 +109,7 @@ impl Allowlist {
         }
     }
 
-    /// Tells when the users that targets name have changed, so that tunnels of those who are gone can end. A change before
+    /// Tells when the users that targets name have changed, so that tunnels of removed users can end. A change before
     /// the call is not told.
     pub fn user_lists_changed(&self) -> watch::Receiver<()> {
         self.user_lists.subscribe()

@@ -7,7 +7,7 @@
 //!
 //! A failure of the API server changes nothing: a target stays on the allowlist until the cluster says otherwise.
 //!
-//! Apart from all this, [`reviews`] asks who the bearer of a token is and what a user may do, and [`rbac`] tells when the
+//! Apart from all this, [`reviews`] asks which user a token proves and what a user may do, and [`rbac`] tells when the
 //! answers may have changed.
 
 mod annotations;

@@ -1,4 +1,4 @@
-//! What was answered lately: who the bearers of credentials are, and what users may do.
+//! Recent answers: the users that credentials prove, and what users may do.
 //!
 //! A yes and a no are kept apart, so that rubbish evicts rubbish only. What has no answer is not kept.
 

@@ -1,4 +1,4 @@
-//! Asks who the bearer of a credential is, and what a user may do: from memory, else once for all that ask, within the
+//! Asks which user a credential proves, and what a user may do: from memory, else once for all that ask, within the
 //! bounds of the queue, and not while the API server does not answer.
 
 use std::net::IpAddr;

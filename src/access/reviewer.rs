@@ -1,4 +1,4 @@
-//! The two questions to the API server: who is the bearer of a token, and may that user reach a target?
+//! The two questions to the API server: which user does a token prove, and may that user reach a target?
 
 use std::fmt;
 use std::future::Future;
@@ -10,7 +10,7 @@ use crate::secret::Secret;
 
 /// Asks the API server. Every question has a deadline of its own; neither is repeated or remembered here.
 pub trait Reviewer: fmt::Debug + Send + Sync {
-    /// Asks who the bearer of a token is: a `TokenReview` of `authentication.k8s.io/v1`.
+    /// Asks which user a token proves: a `TokenReview` of `authentication.k8s.io/v1`.
     fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict>;
 
     /// Asks whether the user may do that: a `SubjectAccessReview` of `authorization.k8s.io/v1`.

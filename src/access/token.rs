@@ -79,7 +79,7 @@ fn is_signature_cut(token: &str) -> bool {
 /// What a JWT says of itself. It is read without trust: its signature has not been looked at.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct Claims {
-    /// Who has issued it: `iss`.
+    /// The issuer: `iss`.
     #[serde(rename = "iss")]
     pub issuer: Option<Box<str>>,
     /// Whom it is for: `aud`, as a list.

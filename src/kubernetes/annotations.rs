@@ -142,7 +142,7 @@ impl Parsed {
         match key {
             "max-tunnels" => values.max_tunnels = Some(0),
             "allowed-clients" => values.allowed_clients = Some(ClientNames::default()),
-            // It names nobody; the other list counts.
+            // It names no user; the other list counts.
             "allowed-users" | "allowed-groups" => drop(values.user_lists.get_or_insert_default()),
             "ssh-only" => values.ssh_only = Some(true),
             _ => {}

@@ -1,4 +1,4 @@
-//! Asks the API server who the bearer of a token is, and what a user may do.
+//! Asks the API server which user a token proves, and what a user may do.
 //!
 //! Its client is one of its own: a question waits behind no list of the [reflector](super::reflector), and its requests
 //! are told apart in the server's audit log. A question has one deadline for everything. Each failure is an

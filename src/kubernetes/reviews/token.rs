@@ -55,7 +55,7 @@ impl Audiences {
     }
 }
 
-/// Who the bearer of the token is.
+/// The user that the token proves.
 pub(super) fn token_question<'a>(token: &'a Secret, audience: Audience<'_>, deadline: Instant) -> Question<'a> {
     let review = Asked {
         api_version: VERSION,

@@ -32,7 +32,7 @@ use tokio::time::timeout;
 use crate::harness::DEADLINE;
 use crate::harness::page::Page;
 
-/// The API server: which token is whose, and who may do what.
+/// The API server: the users of tokens, and what each may do.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
     pub(crate) tokens: parking_lot::Mutex<HashMap<String, &'static str>>,

@@ -127,7 +127,7 @@ fn an_outage_ends_no_tunnel_and_a_right_that_is_lost_in_it_ends_after_it() {
         let mut carols = login(&stage.proxy, "carol").await.unwrap();
         stage.api.close().await;
         stage.noticed("connect", 0.0).await;
-        // Earlier answers count, and who is new waits.
+        // Earlier answers count, and new users wait.
         login(&stage.proxy, "alice").await.unwrap();
         is_refused(&stage.proxy, "bob", 503, "try again").await;
         let suspended = async || {

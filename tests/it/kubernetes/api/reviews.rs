@@ -1,4 +1,4 @@
-//! Both reviews: who the bearer of a token is, and what a user may do by the roles and bindings in the store.
+//! Both reviews: the user that a token proves, and what a user may do by the roles and bindings in the store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ fn token_status(shared: &Shared, spec: &Value) -> Value {
         return json!({"user": {}, "error": "no token was provided"});
     };
     if text.starts_with(' ') {
-        // As seen: what follows the space is taken for no token, and its bearer is whoever comes without one.
+        // As seen: what follows the space is taken for no token, and its bearer is the anonymous user.
         return json!({
             "authenticated": true, "audiences": [SERVER],
             "user": {"username": "system:anonymous", "groups": ["system:unauthenticated"]},
