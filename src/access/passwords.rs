@@ -56,7 +56,7 @@ impl Users {
     /// begin with `#` are skipped. The hashes are argon2id, bcrypt, and SHA-crypt of SHA-256 and SHA-512.
     ///
     /// # Errors
-    /// All faults of the file.
+    /// The first 20 faults of the file, and how many more there are.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Vec<UserFault>> {
         let users = Self::empty(path);
         match users.reload() {
@@ -297,7 +297,7 @@ fn fingerprint(read: &Result<Vec<u8>, Unread>) -> u64 {
 /// Parses a file.
 ///
 /// # Errors
-/// All its faults.
+/// Its first 20 faults, and how many more there are.
 pub fn check(bytes: &[u8]) -> Result<usize, Vec<UserFault>> {
     parse(bytes).map(|table| table.len())
 }
@@ -322,16 +322,18 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
     let mut table = Table::new();
     let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
     let mut faults = Vec::new();
+    let mut more = 0_usize;
     for (number, line) in (1..).zip(text.split('\n')) {
         let line = line.strip_suffix('\r').unwrap_or(line);
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let mut fault = |reason| {
-            faults.push(UserFault {
+        let mut fault = |reason| match faults.len() < MOST_FAULTS {
+            true => faults.push(UserFault {
                 line: Some(number),
                 reason,
-            })
+            }),
+            false => more += 1,
         };
         let (name, entry) = match Entry::parse(line) {
             Ok(parsed) => parsed,
@@ -346,6 +348,9 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
         }
         lines.insert(name, number);
         table.insert(name.into(), Arc::new(entry));
+    }
+    if more > 0 {
+        faults.push(UserFault::of_the_file(format!("and {more} more faults")));
     }
     match faults.is_empty() {
         true => Ok(table),
@@ -364,6 +369,8 @@ fn unavailable(kind: &'static str, message: String) -> Unavailable {
 const WRONG: &str = "the user or the password is wrong";
 /// The largest file, in bytes.
 const LARGEST: u64 = 1 << 20;
+/// The faults of one file that are reported one by one: a file of 1 MiB may have 500,000, and each is a line of the log.
+const MOST_FAULTS: usize = 20;
 /// The passwords that are hashed at a time: each takes a processor for a while.
 const MOST_HASHED: usize = 2;
 /// Those that wait for it.
