@@ -24,7 +24,8 @@ impl Users {
             let is_asked = timeout(pause, self.read_again.notified()).await.is_ok();
             let stuck = Arc::strong_count(&under_way) - 1;
             if stuck >= MOST_STUCK && !is_asked {
-                let reason = format!("{stuck} readings of the file hang, and it is not read before a reload or restart");
+                let reason =
+                    format!("{stuck} readings of the file hang, and it is not read before a reload or restart");
                 report(&Reloaded::Postponed(reason));
                 continue;
             }

@@ -265,7 +265,11 @@ fn every_fault_is_named_with_its_line_and_without_the_hash() {
 fn of_many_faults_the_first_ones_are_reported_and_the_number_of_the_others() {
     let reported = faults(&"x\n".repeat(500_000));
     assert_eq!(reported.len(), 21);
-    assert!(reported[19].starts_with("line 20: there is no colon"), "{}", reported[19]);
+    assert!(
+        reported[19].starts_with("line 20: there is no colon"),
+        "{}",
+        reported[19]
+    );
     assert_eq!(reported[20], "and 499980 more faults");
     assert_eq!(faults(&"x\n".repeat(20)).len(), 20);
 }

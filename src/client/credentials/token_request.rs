@@ -1,6 +1,7 @@
 //! A token of a ServiceAccount for one audience, from the API server of the kubeconfig (TokenRequest).
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,7 +175,10 @@ impl<'a> ApiServer<'a> {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
             let stream = stream.map_err(ApiFault::Connect)?;
             match tls {
-                None => Box::pin(exchange(stream, request)).await,
+                None => {
+                    permit_cleartext(stream.peer_addr())?;
+                    Box::pin(exchange(stream, request)).await
+                }
                 Some((tls, name)) => {
                     let stream = tls.connect(name, stream).await.map_err(ApiFault::Tls)?;
                     Box::pin(exchange(stream, request)).await
@@ -308,10 +312,19 @@ fn refusal(status: StatusCode, body: &[u8]) -> ApiFault {
 
 /// Whether this is the name or address of this host alone.
 fn is_loopback(host: &str) -> bool {
-    host == "localhost"
-        || host
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.to_canonical().is_loopback())
+    host == "localhost" || host.parse().is_ok_and(is_loopback_address)
+}
+
+fn is_loopback_address(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// A resolver may lead `localhost` elsewhere.
+fn permit_cleartext(peer: io::Result<SocketAddr>) -> Result<(), ApiFault> {
+    if peer.is_ok_and(|peer| is_loopback_address(peer.ip())) {
+        return Ok(());
+    }
+    Err(ApiFault::Cleartext)
 }
 
 /// The validity that is asked for. The least that the API server gives is ten minutes.
@@ -324,3 +337,27 @@ const LARGEST: usize = 256 * 1024;
 const LONGEST_NAME: usize = 120;
 /// Characters of the server's message.
 const LONGEST_MESSAGE: usize = 250;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_goes_in_clear_to_this_host_alone_whatever_its_name_leads_to() {
+        for (peer, expected) in [
+            ("127.0.0.1:80", true),
+            ("127.8.8.8:80", true),
+            ("[::1]:80", true),
+            ("[::ffff:127.0.0.1]:80", true),
+            ("10.99.0.1:80", false),
+            ("[::ffff:10.99.0.1]:80", false),
+            ("[fe80::1]:80", false),
+            ("0.0.0.0:80", false),
+        ] {
+            let permitted = permit_cleartext(Ok(peer.parse().unwrap()));
+            assert_eq!(permitted.is_ok(), expected, "{peer}");
+            assert!(matches!(permitted, Ok(()) | Err(ApiFault::Cleartext)));
+        }
+        assert!(permit_cleartext(Err(io::ErrorKind::NotConnected.into())).is_err());
+    }
+}
