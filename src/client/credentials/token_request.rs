@@ -10,7 +10,6 @@ use http::{Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use jiff::Timestamp;
 use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use serde_json::json;
@@ -28,6 +27,7 @@ use super::jwt::Claims;
 use super::kubeconfig::{Cluster, Files, Resolved};
 use super::{Credentials, Issued, Store, exec_credential, user};
 use crate::client::tls;
+use crate::json::Object;
 use crate::secret::Secret;
 use crate::text::printable;
 
@@ -278,7 +278,7 @@ where
 fn read(body: &[u8]) -> Result<Issued, ApiFault> {
     #[derive(Deserialize)]
     struct TokenRequest {
-        status: Status,
+        status: Object<Status>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -286,14 +286,15 @@ fn read(body: &[u8]) -> Result<Issued, ApiFault> {
         token: Secret,
         expiration_timestamp: Option<String>,
     }
-    let read: TokenRequest = serde_json::from_slice(body).map_err(|_| ApiFault::Format)?;
-    let token = Token::parse(read.status.token.expose()).map_err(|_| ApiFault::Format)?;
+    let Object(read): Object<TokenRequest> = serde_json::from_slice(body).map_err(|_| ApiFault::Format)?;
+    let Object(status) = read.status;
+    let token = Token::parse(status.token.expose()).map_err(|_| ApiFault::Format)?;
     let mut issued = exec_credential::of_token(token);
-    let expires = read
-        .status
+    let expires = status
         .expiration_timestamp
-        .and_then(|text| text.parse::<Timestamp>().ok());
-    issued.expires = expires.map(Timestamp::as_second).or(issued.expires);
+        .as_deref()
+        .and_then(exec_credential::seconds);
+    issued.expires = expires.or(issued.expires);
     Ok(issued)
 }
 
@@ -303,10 +304,14 @@ fn refusal(status: StatusCode, body: &[u8]) -> ApiFault {
     struct Refusal {
         message: String,
     }
-    let message = serde_json::from_slice::<Refusal>(body).map(|refusal| printable(&refusal.message, LONGEST_MESSAGE));
+    let read = serde_json::from_slice::<Object<Refusal>>(body);
+    let message = read.map_or_else(
+        |_| String::new(),
+        |Object(refusal)| printable(&refusal.message, LONGEST_MESSAGE),
+    );
     ApiFault::Status {
         code: status.as_u16(),
-        message: message.unwrap_or_default(),
+        message,
     }
 }
 
