@@ -190,7 +190,7 @@ impl<'a> ApiServer<'a> {
         if status.is_success() {
             read(&body)
         } else {
-            Err(refusal(status, &body))
+            Err(refusal(status, &body, credentials.authorization.as_ref()))
         }
     }
 
@@ -298,8 +298,9 @@ fn read(body: &[u8]) -> Result<Issued, ApiFault> {
     Ok(issued)
 }
 
-/// The refusal in the server's words, if it has sent a Status object.
-fn refusal(status: StatusCode, body: &[u8]) -> ApiFault {
+/// The refusal in the server's words, if it has sent a Status object. The server, or what stands in front of it, may quote
+/// the request.
+fn refusal(status: StatusCode, body: &[u8], sent: Option<&Authorization>) -> ApiFault {
     #[derive(Deserialize)]
     struct Refusal {
         message: String,
@@ -311,7 +312,10 @@ fn refusal(status: StatusCode, body: &[u8]) -> ApiFault {
     );
     ApiFault::Status {
         code: status.as_u16(),
-        message,
+        message: match sent {
+            Some(sent) => sent.secret().redacted(&message),
+            None => message,
+        },
     }
 }
 
