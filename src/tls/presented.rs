@@ -12,6 +12,11 @@ pub(crate) fn issuer(certificate: &[u8]) -> Option<String> {
     Some(names::distinguished(certificate.issuer()))
 }
 
+/// Whether it names itself as its issuer.
+pub(crate) fn is_self_issued(certificate: &[u8]) -> bool {
+    X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.issuer() == certificate.subject())
+}
+
 /// Whether the certificate is valid at that time, and for a TLS server: without extended key usages it is for any purpose
 /// (RFC 5280 section 4.2.1.12).
 pub(crate) fn may_serve(certificate: &[u8], now: SystemTime) -> bool {

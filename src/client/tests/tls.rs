@@ -90,7 +90,7 @@ async fn a_certificate_that_is_itself_in_the_file_needs_no_authority_and_nothing
             "127.0.0.1",
             for_clients,
             (now - day, now + day),
-            Some("CaUsedAsEndEntity"),
+            Some("not one for TLS servers"),
         ),
     ] {
         let server = Server::with_parameters("own", name, |parameters| {
@@ -123,7 +123,13 @@ async fn a_certificate_with_the_same_names_as_one_in_the_file_is_another_one() {
     );
     let session = Session::start(listed.options(&proxy));
     assert!(within(other.acceptor.accept(proxy.accept().await)).await.is_err());
-    assert!(session.failure().await.contains("invalid peer certificate"));
+    let line = session.failure().await;
+    assert!(line.contains("is signed by \"CN=own\", which is not among"), "{line}");
+    let unrelated = Server::named("127.0.0.1");
+    let session = Session::start(unrelated.options(&proxy));
+    assert!(within(other.acceptor.accept(proxy.accept().await)).await.is_err());
+    let line = session.failure().await;
+    assert!(line.contains("is signed by \"CN=own\", which is not among"), "{line}");
 }
 
 #[tokio::test]

@@ -46,6 +46,9 @@ pub enum CertificateFault {
     /// It has expired.
     #[error("its certificate expired at {0}")]
     Expired(Timestamp),
+    /// It is in the file of `--ca`, and says that it is for other purposes.
+    #[error("its certificate is in the file of --ca, but is not one for TLS servers")]
+    Purpose,
     /// It is not valid yet.
     #[error("its certificate is valid from {0} on: is the clock of this machine right?")]
     NotYet(Timestamp),
@@ -87,9 +90,13 @@ impl Verifier {
 
     /// Whether it is itself in the file, valid, and for servers. Its name is another question.
     fn is_listed(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
-        let is_in_file = |listed: &Vec<CertificateDer<'_>>| listed.iter().any(|own| own == certificate);
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now.as_secs());
-        self.listed.as_ref().is_some_and(is_in_file) && presented::may_serve(certificate, now)
+        self.is_in_file(certificate) && presented::may_serve(certificate, now)
+    }
+
+    fn is_in_file(&self, certificate: &CertificateDer<'_>) -> bool {
+        let mut listed = self.listed.iter().flatten();
+        listed.any(|own| own == certificate)
     }
 
     fn explain(&self, error: &Error, certificates: [&CertificateDer<'_>; 2], name: &ServerName<'_>) {
@@ -107,10 +114,15 @@ impl Verifier {
             reason = "the words of rustls say as much as there is to say"
         )]
         let fault = match error {
-            CertificateError::UnknownIssuer => presented::issuer(last).map(|issuer| CertificateFault::Authority {
-                issuer,
-                is_system: self.listed.is_none(),
-            }),
+            CertificateError::Other(_) if self.is_in_file(own) => Some(CertificateFault::Purpose),
+            // A certificate that is an authority, and not one of a server: only its presence in the file would help.
+            CertificateError::Other(_) if !presented::is_self_issued(own) => None,
+            CertificateError::UnknownIssuer | CertificateError::Other(_) => {
+                presented::issuer(last).map(|issuer| CertificateFault::Authority {
+                    issuer,
+                    is_system: self.listed.is_none(),
+                })
+            }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Identity::of(own)
                 .map(|identity| CertificateFault::Name {
                     names: identity.alternative_names.join(", "),
