@@ -114,7 +114,12 @@ fn a_drain_ends_resumable_tunnels_in_order_and_the_others_run_on() {
             now,
             "{\"phase\":\"serving\",\"tunnels\":3,\"resumable\":2,\"connections\":3}\n"
         );
-        assert_eq!(server.scrape().value("tunnels_resumable"), 2.0);
+        let page = server.scrape();
+        assert_eq!(page.value("tunnels_resumable"), 2.0);
+        for side in ["client", "target"] {
+            let series = format!(r#"identifications_total{{family="switchboard",side="{side}"}}"#);
+            assert_eq!(page.value(&series), if ssh_only { 2.0 } else { 0.0 });
+        }
         server.process.signal(Signal::TERM);
         for (mut client, mut anchor) in [begun, resumed] {
             client.expect_end();
