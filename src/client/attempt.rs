@@ -136,13 +136,13 @@ impl<'a> Attempt<'a> {
         let Some((_scheme, secret)) = field.and_then(|field| field.split_once(' ')) else {
             return ended;
         };
-        ended.map_err(|error| match error {
-            ClientError::Refused { status, reason } => ClientError::Refused {
+        match ended {
+            Err(ClientError::Refused { status, reason }) => Err(ClientError::Refused {
                 status,
                 reason: Secret::from(secret).redacted(&reason),
-            },
-            other => other,
-        })
+            }),
+            ended => ended,
+        }
     }
 
     /// A resolver may lead `localhost` elsewhere.
