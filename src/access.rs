@@ -19,6 +19,7 @@ mod questions;
 mod queue;
 mod recheck;
 mod reviewer;
+pub mod tickets;
 pub mod token;
 mod user;
 
@@ -33,7 +34,7 @@ use self::due::Due;
 pub use self::evidence::{Evidence, Subject};
 pub use self::grants::Grant;
 use self::grants::Pairs;
-pub use self::options::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options};
+pub use self::options::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options, Tickets};
 use self::questions::Questions;
 pub use self::reviewer::{Action, Change, Decision, Review, Reviewer, Unavailable, Verdict};
 pub use self::user::{AUTHENTICATED, Method, User};
@@ -284,7 +285,7 @@ const NO_SOURCE: &str = "the credential is none that is accepted here";
 const NO_METHOD: &str = "none";
 const ALLOWED: &str = "allowed";
 /// The values of the label `method`.
-const METHODS: [&str; 5] = [NO_METHOD, "token_review", "oidc", "password", "certificate"];
+const METHODS: [&str; 6] = [NO_METHOD, "token_review", "oidc", "password", "ticket", "certificate"];
 /// The values of the label `result`.
 const RESULTS: [&str; 7] = [
     ALLOWED,

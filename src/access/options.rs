@@ -20,6 +20,8 @@ pub struct Options {
     pub oidc: Vec<Issuer>,
     /// The file of users and password hashes.
     pub users: Option<PathBuf>,
+    /// Short tickets in place of tokens.
+    pub tickets: Option<Tickets>,
 }
 
 /// Whether the question is asked at all.
@@ -151,4 +153,11 @@ pub enum Jwks {
     File(PathBuf),
     /// An `https://` URL, or `http://` of a loopback address, asked again from time to time.
     Url(Box<str>),
+}
+
+/// Short tickets in place of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tickets {
+    /// The longest life of a ticket.
+    pub ttl: Duration,
 }

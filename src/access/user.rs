@@ -29,13 +29,21 @@ pub enum Method {
     Oidc,
     /// A password of the users file.
     Password,
+    /// A ticket.
+    Ticket,
     /// The certificate of the TLS handshake.
     Certificate,
 }
 
 impl Method {
     /// Every method, for metrics with the value 0.
-    pub const ALL: [Self; 4] = [Self::TokenReview, Self::Oidc, Self::Password, Self::Certificate];
+    pub const ALL: [Self; 5] = [
+        Self::TokenReview,
+        Self::Oidc,
+        Self::Password,
+        Self::Ticket,
+        Self::Certificate,
+    ];
 
     /// The value of the label.
     pub fn label(self) -> &'static str {
@@ -43,6 +51,7 @@ impl Method {
             Self::TokenReview => "token_review",
             Self::Oidc => "oidc",
             Self::Password => "password",
+            Self::Ticket => "ticket",
             Self::Certificate => "certificate",
         }
     }

@@ -186,6 +186,7 @@ fn who_may_go_where() -> crate::access::Options {
             },
         ],
         users: Some("/etc/switchboard/users".into()),
+        tickets: None,
     }
 }
 

@@ -58,7 +58,7 @@ const OWNERS: [(&str, &[&str]); 29] = [
     ("h2", &["client", "connect"]),
     ("http_body_util", &["access", "app", "client", "kubernetes"]),
     ("httparse", &["client", "connect"]),
-    ("humantime", &["kubernetes", "main", "values"]),
+    ("humantime", &["access", "kubernetes", "main", "values"]),
     ("hyper", &["access", "app", "client", "kubernetes"]),
     ("hyper_util", &["access", "app", "client"]),
     ("jiff", &["client"]),
@@ -80,7 +80,7 @@ const OWNERS: [(&str, &[&str]); 29] = [
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
     ("x509_parser", &["tls"]),
-    ("zeroize", &["client", "credential", "kubernetes", "secret"]),
+    ("zeroize", &["access", "client", "credential", "kubernetes", "secret"]),
 ];
 
 #[test]

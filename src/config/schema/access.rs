@@ -26,6 +26,7 @@ pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Options {
             .flatten(),
         oidc: issuers::read(section),
         users: section.field("users").and_then(|field| field.section(users)).flatten(),
+        tickets: None,
     };
     // A fault in a way to prove users is one thing to mend, and not two.
     if section.faults() == faults
