@@ -17,6 +17,7 @@ mod decode;
 mod endpoints;
 mod failure;
 pub(crate) mod files;
+mod follower;
 mod guards;
 mod join;
 pub(crate) mod label_selector;
@@ -31,6 +32,7 @@ mod rules;
 mod shrink;
 mod snapshot;
 mod source;
+mod thread;
 mod wire;
 
 pub use self::controller::Controller;
