@@ -8,7 +8,8 @@
 //! A failure of the API server changes nothing: a target stays on the allowlist until the cluster says otherwise.
 //!
 //! Apart from all this, [`reviews`] asks which user a token proves and what a user may do, and [`rbac`] tells when the
-//! answers may have changed.
+//! answers may have changed; [`tickets`] follows the tickets that are made in the
+//! cluster.
 
 mod annotations;
 mod api;
@@ -33,9 +34,11 @@ mod shrink;
 mod snapshot;
 mod source;
 mod thread;
+mod tickets;
 mod wire;
 
 pub use self::controller::Controller;
 pub use self::options::Options;
 pub use self::rbac::RbacWatch;
 pub use self::reviews::ApiReviewer;
+pub use self::tickets::TicketWatch;

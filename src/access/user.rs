@@ -20,6 +20,14 @@ pub struct User {
     pub expires: Option<SystemTime>,
 }
 
+impl User {
+    /// Whether the API server has named the user, so that the id is one of the cluster's. A ticket without an id is an
+    /// operator's.
+    pub(super) fn is_of_cluster(&self) -> bool {
+        matches!(self.method, Method::TokenReview | Method::Ticket)
+    }
+}
+
 /// How a user was proved: the label `method`, and the log field `auth.method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {

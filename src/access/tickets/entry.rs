@@ -1,6 +1,8 @@
 //! The entry of a ticket in its Secret, as JSON.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -9,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::super::user::{AUTHENTICATED, Method, User};
+use crate::allowlist::TargetId;
 use crate::text::is_unprintable;
 
 /// What a ticket is made for.
@@ -21,16 +24,49 @@ pub struct Ticket {
     /// When it expires; seconds count.
     pub expires: SystemTime,
     /// The only target, if it is for one.
-    pub target: Option<Target>,
+    pub target: Option<TicketTarget>,
 }
 
-/// The target of a ticket.
+/// The target of a ticket: `SERVICE.NAMESPACE`, or `HOST:PORT` of a static target. No Service has a colon in its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The Service; a static target's is its name.
-    pub service: Box<str>,
-    /// The namespace; a static target has none.
-    pub namespace: Box<str>,
+pub struct TicketTarget(Box<str>);
+
+impl TicketTarget {
+    /// Whether it is that target.
+    pub(in crate::access) fn is(&self, target: &TargetId) -> bool {
+        if target.is_static() {
+            return self.0.eq_ignore_ascii_case(&target.service);
+        }
+        let parts = self.0.split_once('.');
+        parts.is_some_and(|parts| parts == (&*target.service, &*target.namespace))
+    }
+}
+
+/// The only way in.
+impl FromStr for TicketTarget {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_label = |label: &str| {
+            let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            (1..=63).contains(&label.len()) && label.bytes().all(is_inner)
+        };
+        let is_service = text
+            .split_once('.')
+            .is_some_and(|(service, namespace)| is_label(service) && is_label(namespace));
+        let is_static =
+            text.contains(':') && text.len() <= LONGEST_TARGET && text.bytes().all(|byte| byte.is_ascii_graphic());
+        match is_service || is_static {
+            true => Ok(Self(text.into())),
+            false => Err(NOT_A_TARGET),
+        }
+    }
+}
+
+impl fmt::Display for TicketTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// An entry as JSON. Unknown fields are refused: one might restrict the ticket.
@@ -42,15 +78,7 @@ struct Fields {
     groups: Vec<Box<str>>,
     expires: Box<str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    target: Option<TargetFields>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TargetFields {
-    service: Box<str>,
-    #[serde(default)]
-    namespace: Box<str>,
+    target: Option<Box<str>>,
 }
 
 impl Ticket {
@@ -63,10 +91,7 @@ impl Ticket {
             user: self.user.clone(),
             groups: self.groups.clone(),
             expires: humantime::format_rfc3339_seconds(self.expires).to_string().into(),
-            target: self
-                .target
-                .clone()
-                .map(|Target { service, namespace }| TargetFields { service, namespace }),
+            target: self.target.as_ref().map(|target| target.0.clone()),
         };
         let value = serde_json::to_vec(&fields).map_err(|_| NOT_AN_ENTRY)?;
         Entry::parse(&value).map(|_| value)
@@ -78,7 +103,7 @@ impl Ticket {
 pub(super) struct Entry {
     pub(super) user: Arc<User>,
     pub(super) expires: SystemTime,
-    pub(super) target: Option<Target>,
+    pub(super) target: Option<TicketTarget>,
 }
 
 impl Entry {
@@ -98,12 +123,7 @@ impl Entry {
         if fields.groups.len() > MOST_GROUPS || !fields.groups.iter().all(|group| is_name(group)) {
             return Err("a group is empty, too long, not printable or one of the cluster's own");
         }
-        let target = fields
-            .target
-            .map(|TargetFields { service, namespace }| Target { service, namespace });
-        if target.as_ref().is_some_and(|target| target.service.is_empty()) {
-            return Err("its target has no name");
-        }
+        let target = fields.target.map(|target| target.parse()).transpose()?;
         let mut groups = fields.groups;
         groups.push(AUTHENTICATED.into());
         let user = User {
@@ -122,14 +142,15 @@ impl Entry {
     }
 }
 
-/// The data of a Secret, from its JSON.
+/// The data of the Secret, from its JSON.
 ///
 /// # Errors
-/// The reason why it is no Secret. Then the tickets in force stay so.
+/// The reason why it is no Secret of tickets. Then the tickets in force stay so.
 pub fn data_of(secret: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, &'static str> {
     #[derive(Deserialize)]
     struct Object {
         kind: Option<Box<str>>,
+        r#type: Option<Box<str>>,
         #[serde(default)]
         data: Option<BTreeMap<String, Box<str>>>,
     }
@@ -137,11 +158,19 @@ pub fn data_of(secret: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, &'static str>
     if object.kind.as_deref().is_some_and(|kind| kind != "Secret") {
         return Err("it is no Secret");
     }
+    if object.r#type.as_deref() != Some(SECRET_TYPE) {
+        return Err("its type is not switchboard.dev/tickets");
+    }
     let data = object.data.unwrap_or_default().into_iter();
     // An entry that is no Base64 cannot come from an API server; as an empty one it is no ticket.
     Ok(data
         .map(|(key, value)| (key, STANDARD.decode(&*value).unwrap_or_default()))
         .collect())
+}
+
+/// When the ticket of an entry expires; `None` of one that is no ticket.
+pub fn expiry_of(value: &[u8]) -> Option<SystemTime> {
+    Entry::parse(value).ok().map(|entry| entry.expires)
 }
 
 /// Whether a name can be shown, and is none of the cluster's own: a minter of tickets has no say in those.
@@ -151,6 +180,8 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= LONGEST_NAME && is_plain && !is_reserved
 }
 
+/// The type of the Secret.
+pub const SECRET_TYPE: &str = "switchboard.dev/tickets";
 /// The fault of a key.
 pub(super) const NOT_A_HASH: &str = "its key is no SHA-256 in lower-case hexadecimal digits";
 const NOT_AN_ENTRY: &str = "it is no ticket's JSON: user, groups, expires, target";
@@ -159,3 +190,6 @@ const LONGEST: usize = 4 << 10;
 /// In bytes.
 const LONGEST_NAME: usize = 512;
 const MOST_GROUPS: usize = 64;
+/// A host name of 253 characters and a port.
+const LONGEST_TARGET: usize = 260;
+const NOT_A_TARGET: &str = "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target";

@@ -11,7 +11,7 @@ use crate::secret::Secret;
 ///
 /// It has neither salt nor a slow function, which protect texts that people choose: a ticket has 130 random bits, which
 /// cannot be guessed at any speed, and no two are equal. A slow hash would help a flood of wrong ones.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 
 impl Key {
@@ -33,7 +33,7 @@ impl Key {
     }
 
     /// Parses 64 hexadecimal digits in lower case.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let mut bytes = [0; 32];
         if text.len() != 64 {
             return None;

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
 
 use super::*;
+use crate::access::test_support::user;
 use crate::access::user::{AUTHENTICATED, Method};
 
 fn at(second: u64) -> SystemTime {
@@ -96,12 +97,14 @@ fn a_ticket_proves_its_user_until_it_expires_or_is_taken_back() {
     let (one, two) = (Minted::new().unwrap(), Minted::new().unwrap());
     let tickets = Tickets::new(HOUR);
     let mut changed = tickets.changed();
-    let unknown = Some(Err("the ticket is not known, or was taken back"));
-    assert_eq!(tickets.verify(&one.ticket, at(0)), unknown);
-    let target = Target {
-        service: "devbox".into(),
-        namespace: "team-a".into(),
-    };
+    // Neither list is in.
+    assert_eq!(tickets.judge(one.key, at(0)), Judged::Unlisted);
+    tickets.replace_requests(&mut Requests::new(HOUR));
+    assert_eq!(tickets.judge(one.key, at(0)), Judged::Unlisted);
+    tickets.replace(&BTreeMap::new());
+    assert_eq!(tickets.judge(one.key, at(0)), Judged::Unknown);
+    changed.mark_unchanged();
+    let target: TicketTarget = "devbox.team-a".parse().unwrap();
     let narrow = Ticket {
         target: Some(target.clone()),
         ..ticket(at(60))
@@ -109,30 +112,136 @@ fn a_ticket_proves_its_user_until_it_expires_or_is_taken_back() {
     assert_eq!(tickets.replace(&data(&[(&one, narrow), (&two, ticket(at(3600)))])), []);
     assert!(changed.has_changed().unwrap());
     changed.mark_unchanged();
-    let proof = tickets.verify(&one.ticket, at(59)).unwrap().unwrap();
+    let proof = proved(&tickets, one.key, at(59));
     assert_eq!(
         (&*proof.user.name, proof.user.method, proof.user.expires),
         ("alice", Method::Ticket, Some(at(60)))
     );
     assert_eq!(proof.user.groups, ["ops".into(), AUTHENTICATED.into()]);
     assert_eq!(proof.target, Some(target));
-    assert_eq!(tickets.verify(&one.ticket, at(60)), Some(Err("the ticket has expired")));
-    assert_eq!(tickets.verify(&two.ticket, at(0)).unwrap().unwrap().target, None);
+    assert_eq!(tickets.judge(one.key, at(60)), Judged::Expired);
+    assert_eq!(proved(&tickets, two.key, at(0)).target, None);
     // Of a clock that is behind, or made by other rules.
-    let longer = Some(Err("the ticket is valid for longer than tickets may be"));
-    assert_eq!(tickets.verify(&two.ticket, at(0) - Duration::from_secs(1)), longer);
-    assert_eq!(tickets.verify(&"hunter2".into(), at(0)), None);
+    assert_eq!(tickets.judge(two.key, at(0) - Duration::from_secs(1)), Judged::TooLong);
     assert_eq!(tickets.replace(&data(&[(&one, ticket(at(60)))])), []);
     assert!(changed.has_changed().unwrap());
-    assert_eq!(
-        (tickets.len(), tickets.verify(&two.ticket, at(0))),
-        (1, unknown.clone())
-    );
+    assert_eq!(tickets.judge(two.key, at(0)), Judged::Unknown);
     tickets.replace(&BTreeMap::new());
+    assert_eq!(tickets.judge(one.key, at(0)), Judged::Unknown);
+}
+
+fn proved(tickets: &Tickets, key: Key, now: SystemTime) -> Proof {
+    match tickets.judge(key, now) {
+        Judged::Proved(proof) => proof,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Tickets whose lists are in.
+fn listed() -> Tickets {
+    let tickets = Tickets::new(HOUR);
+    tickets.replace_requests(&mut Requests::new(HOUR));
+    tickets
+}
+
+/// A request with that hash, of a user with that id.
+fn request(key: Key, name: &str, id: &str) -> Request {
+    Request {
+        key,
+        user: User {
+            uid: Some(id.into()),
+            method: Method::Ticket,
+            ..user(name)
+        },
+        created: at(0),
+        lifetime: None,
+        target: None,
+        is_denied: false,
+        size: 100,
+    }
+}
+
+#[test]
+fn a_ticket_of_the_secret_goes_before_a_request_with_its_hash() {
+    let minted = Minted::new().unwrap();
+    let tickets = Tickets::new(HOUR);
+    let mut requests = Requests::new(HOUR);
+    requests.add("1".into(), Some(request(minted.key, "mallory", "u-m")));
+    tickets.replace_requests(&mut requests);
+    // Before the Secret is listed: it is known whose this one is by then.
+    tickets.replace(&data(&[(&minted, ticket(at(60)))]));
+    assert_eq!(&*proved(&tickets, minted.key, at(0)).user.name, "alice");
     assert_eq!(
-        (tickets.is_empty(), tickets.verify(&one.ticket, at(0))),
-        (true, unknown)
+        tickets.counts(),
+        [
+            ("secret", "valid", 1),
+            ("secret", "invalid", 0),
+            ("request", "valid", 1),
+            ("request", "invalid", 0)
+        ]
     );
+}
+
+#[test]
+fn the_tickets_of_a_user_that_is_deleted_are_taken_back_for_as_long_as_they_are_listed() {
+    let (ci, other) = (Minted::new().unwrap(), Minted::new().unwrap());
+    let tickets = listed();
+    tickets.replace(&BTreeMap::new());
+    let mut requests = Requests::new(HOUR);
+    requests.add("1".into(), Some(request(ci.key, "ci", "u-ci")));
+    requests.add("2".into(), Some(request(other.key, "bob", "u-bob")));
+    tickets.replace_requests(&mut requests);
+    assert_eq!(&*proved(&tickets, ci.key, at(0)).user.name, "ci");
+    tickets.user_gone("u-ci");
+    tickets.user_gone("u-of-none");
+    assert_eq!(tickets.lists.lock().gone.len(), 1);
+    tickets.replace_requests(&mut requests);
+    assert_eq!(tickets.judge(ci.key, at(0)), Judged::Unknown);
+    assert_eq!(&*proved(&tickets, other.key, at(0)).user.name, "bob");
+    requests.remove("1");
+    tickets.replace_requests(&mut requests);
+    assert!(tickets.lists.lock().gone.is_empty());
+}
+
+#[test]
+fn a_target_is_a_service_of_a_namespace_or_a_static_one() {
+    let id = |namespace: &str, service: &str| TargetId {
+        namespace: namespace.into(),
+        service: service.into(),
+    };
+    for (text, opens, others) in [
+        ("devbox.team-a", id("team-a", "devbox"), id("team-b", "devbox")),
+        (
+            "devbox.static",
+            id("static", "devbox"),
+            id("static", "devbox.static:22"),
+        ),
+        (
+            "Box.local:22",
+            id("static", "box.local:22"),
+            id("static", "box.local:2222"),
+        ),
+        ("a:22", id("static", "a:22"), id("22", "a")),
+    ] {
+        let target: TicketTarget = text.parse().unwrap();
+        assert!(target.is(&opens) && !target.is(&others), "{text}");
+        assert_eq!(target.to_string(), text);
+    }
+    for bad in [
+        "",
+        "devbox",
+        ".",
+        "a.",
+        ".a",
+        "a.b.c",
+        "A.b",
+        "a b.c",
+        "a b:22",
+        &"x".repeat(300),
+        &format!("{}:1", "x".repeat(300)),
+    ] {
+        assert!(bad.parse::<TicketTarget>().is_err(), "{bad}");
+    }
 }
 
 #[test]
@@ -165,8 +274,8 @@ fn an_entry_that_cannot_be_read_is_no_ticket_and_the_others_count() {
         ),
         (format!(r#"{{"user":"alice","groups":[""],{expires}}}"#), group),
         (
-            format!(r#"{{"user":"alice","target":{{"service":""}},{expires}}}"#),
-            "its target has no name",
+            format!(r#"{{"user":"alice","target":"",{expires}}}"#),
+            "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target",
         ),
         (
             format!(r#"{{"user":"{}",{expires}}}"#, "x".repeat(4100)),
@@ -176,8 +285,9 @@ fn an_entry_that_cannot_be_read_is_no_ticket_and_the_others_count() {
         let bad = Minted::new().unwrap();
         let mut data = data(&[(&good, ticket(at(60)))]);
         data.insert(bad.key.to_string(), value.clone().into_bytes());
-        let tickets = Tickets::new(HOUR);
+        let tickets = listed();
         let faults = tickets.replace(&data);
+        assert_eq!(tickets.counts()[1].2, 1);
         assert_eq!(
             faults,
             [TicketFault {
@@ -186,8 +296,8 @@ fn an_entry_that_cannot_be_read_is_no_ticket_and_the_others_count() {
             }],
             "{value}"
         );
-        assert!(tickets.verify(&bad.ticket, at(0)).unwrap().is_err());
-        assert!(tickets.verify(&good.ticket, at(0)).unwrap().is_ok());
+        assert_eq!(tickets.judge(bad.key, at(0)), Judged::Unknown);
+        proved(&tickets, good.key, at(0));
     }
     let tickets = Tickets::new(HOUR);
     let named = BTreeMap::from([("note\u{1b}".to_owned(), Vec::new())]);
@@ -227,18 +337,29 @@ fn the_data_of_a_secret_is_read() {
     let minted = Minted::new().unwrap();
     let value = ticket(at(60)).encode().unwrap();
     let secret = format!(
-        r#"{{"kind":"Secret","metadata":{{"name":"x"}},"data":{{"{}":"{}","x":"*"}}}}"#,
+        r#"{{"kind":"Secret","type":"switchboard.dev/tickets","metadata":{{"name":"x"}},"data":{{"{}":"{}","x":"*"}}}}"#,
         minted.key,
         STANDARD.encode(&value)
     );
     let data = data_of(secret.as_bytes()).unwrap();
     assert_eq!(data[&minted.key.to_string()], value);
     assert_eq!(data["x"], b"");
-    for empty in ["{}", r#"{"data":null}"#, r#"{"kind":"Secret"}"#] {
+    for empty in [
+        r#"{"type":"switchboard.dev/tickets"}"#,
+        r#"{"type":"switchboard.dev/tickets","data":null}"#,
+        r#"{"kind":"Secret","type":"switchboard.dev/tickets"}"#,
+    ] {
         assert!(data_of(empty.as_bytes()).unwrap().is_empty(), "{empty}");
     }
     for bad in ["", "[]", r#"{"kind":"Status"}"#, r#"{"data":{"x":1}}"#] {
         assert_eq!(data_of(bad.as_bytes()), Err("it is no Secret"), "{bad}");
+    }
+    for other in ["{}", r#"{"type":"Opaque","data":{}}"#] {
+        assert_eq!(
+            data_of(other.as_bytes()),
+            Err("its type is not switchboard.dev/tickets"),
+            "{other}"
+        );
     }
 }
 
@@ -250,7 +371,7 @@ fn a_table_is_bounded() {
         .collect();
     let tickets = Tickets::new(HOUR);
     assert_eq!(tickets.replace(&data).len(), 2);
-    assert_eq!(tickets.len(), MOST);
+    assert_eq!(tickets.counts()[0].2, MOST);
 }
 
 #[test]
@@ -262,9 +383,7 @@ fn a_ticket_is_not_printed() {
 proptest! {
     #[test]
     fn any_text_is_a_ticket_or_none(text in "\\PC{0,60}|[0-9a-zA-Z-]{20,30}") {
-        let tickets = Tickets::new(HOUR);
-        if let Some(verdict) = tickets.verify(&text.as_str().into(), at(0)) {
-            prop_assert!(verdict.is_err());
+        if Key::of(&text.as_str().into()).is_some() {
             prop_assert_eq!(text.chars().filter(|letter| *letter != '-').count(), 26);
         }
     }
@@ -273,6 +392,6 @@ proptest! {
     fn any_entry_is_a_ticket_or_a_fault(name in "[0-9a-f]{64}|\\PC{0,20}", value in "\\PC{0,80}|\\{\"user\":\"\\PC{0,9}\",\"expires\":\"\\PC{0,25}\"\\}") {
         let tickets = Tickets::new(HOUR);
         let faults = tickets.replace(&BTreeMap::from([(name, value.into_bytes())]));
-        prop_assert_eq!(faults.len() + tickets.len(), 1);
+        prop_assert_eq!(faults.len() + tickets.counts()[0].2, 1);
     }
 }
