@@ -77,7 +77,7 @@ const OWNERS: [(&str, &[&str]); 30] = [
         "rustix",
         &["client", "file", "kubernetes", "limits", "metrics", "net", "relay"],
     ),
-    ("rcgen", &["client"]),
+    ("rcgen", &["client", "kubernetes"]),
     ("rustls", &["access", "client", "tls"]),
     ("rustls_native_certs", &["access", "client"]),
     ("serde_json", &["access", "app", "client", "config", "kubernetes"]),

@@ -91,8 +91,7 @@ fn read(json: &str) -> Result<Object, serde_json::Error> {
 struct SigningRequest {
     metadata: Created,
     spec: Spec,
-    #[serde(default)]
-    status: Status,
+    status: Option<Status>,
 }
 
 #[derive(Deserialize)]
@@ -110,16 +109,13 @@ struct Spec {
     // These four are written by the API server, and by no author.
     username: Box<str>,
     uid: Option<Box<str>>,
-    #[serde(default)]
-    groups: Vec<Box<str>>,
-    #[serde(default)]
-    extra: BTreeMap<Box<str>, Vec<Box<str>>>,
+    groups: Option<Vec<Box<str>>>,
+    extra: Option<BTreeMap<Box<str>, Vec<Box<str>>>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct Status {
-    #[serde(default)]
-    conditions: Vec<Condition>,
+    conditions: Option<Vec<Condition>>,
 }
 
 #[derive(Deserialize)]
@@ -142,8 +138,8 @@ fn request(json: &str) -> Result<Request, &'static str> {
     let created = humantime::parse_rfc3339(&metadata.creation_timestamp).map_err(|_| "it has no time")?;
     let pem = STANDARD.decode(&*spec.request).map_err(|_| NOT_PKCS10)?;
     let (key, target) = subject_of(&pem)?;
-    let is_denied = status
-        .conditions
+    let conditions = status.and_then(|status| status.conditions).unwrap_or_default();
+    let is_denied = conditions
         .iter()
         .any(|condition| matches!(&*condition.r#type, "Denied" | "Failed"));
     Ok(Request {
@@ -151,8 +147,8 @@ fn request(json: &str) -> Result<Request, &'static str> {
         user: User {
             name: spec.username,
             uid: spec.uid.filter(|uid| !uid.is_empty()),
-            groups: spec.groups,
-            extra: spec.extra,
+            groups: spec.groups.unwrap_or_default(),
+            extra: spec.extra.unwrap_or_default(),
             method: Method::Ticket,
             expires: None,
         },
@@ -203,3 +199,132 @@ const NOT_PKCS10: &str = "it is no request in PKCS#10";
 const LARGEST: usize = 64 << 10;
 /// Objects a page: each may have what etcd takes, 1.5 MiB, and an answer 64 MiB.
 const PAGE: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::access::tickets::Minted;
+
+    fn pkcs10(names: &[(DnType, &str)]) -> String {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        for (kind, name) in names {
+            params.distinguished_name.push(kind.clone(), *name);
+        }
+        let request = params.serialize_request(&KeyPair::generate().unwrap()).unwrap();
+        STANDARD.encode(request.pem().unwrap())
+    }
+
+    /// As the API server keeps it, with some fields that do not matter.
+    fn object(request: &str) -> Value {
+        json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": {"name": "n", "uid": "u-1", "creationTimestamp": "2027-01-15T08:00:00Z", "managedFields": []},
+            "spec": {
+                "request": request, "signerName": "switchboard.dev/ticket", "expirationSeconds": 3600,
+                "usages": ["digital signature"], "username": "alice", "uid": "7", "groups": ["system:masters"],
+                "extra": {"example.com/k": ["v"]},
+            },
+            "status": {},
+        })
+    }
+
+    #[test]
+    fn a_request_is_read_with_the_user_that_the_api_server_wrote() {
+        let minted = Minted::new().unwrap();
+        let hash = minted.key.to_string();
+        let pem = pkcs10(&[
+            (DnType::CommonName, &hash),
+            (DnType::OrganizationalUnitName, "devbox.team-a"),
+        ]);
+        let (id, request) = read(&object(&pem).to_string()).unwrap();
+        let request = request.unwrap();
+        assert_eq!((&*id, request.key, request.is_denied), ("u-1", minted.key, false));
+        assert_eq!(
+            (&*request.user.name, request.user.uid.as_deref(), request.user.method),
+            ("alice", Some("7"), Method::Ticket)
+        );
+        assert_eq!(request.user.groups, ["system:masters".into()]);
+        assert_eq!(*request.user.extra["example.com/k"], ["v".into()]);
+        assert_eq!(request.lifetime, Some(Duration::from_hours(1)));
+        assert_eq!(request.target, Some("devbox.team-a".parse().unwrap()));
+        for condition in ["Denied", "Failed", "Approved"] {
+            let mut other = object(&pem);
+            other["status"] = json!({"conditions": [{"type": condition, "status": "True"}]});
+            let denied = super::request(&other.to_string()).unwrap().is_denied;
+            assert_eq!(denied, condition != "Approved");
+        }
+        let mut bare = object(&pem);
+        for field in ["groups", "extra", "uid", "expirationSeconds"] {
+            bare["spec"][field] = Value::Null;
+        }
+        bare.as_object_mut().unwrap().remove("status");
+        assert_eq!(super::request(&bare.to_string()).unwrap().lifetime, None);
+    }
+
+    #[test]
+    fn a_request_of_another_shape_is_no_ticket_and_fails_no_list() {
+        let minted = Minted::new().unwrap();
+        let hash = minted.key.to_string();
+        let name = (DnType::CommonName, &*hash);
+        let good = pkcs10(std::slice::from_ref(&name));
+        let with = |field: &str, value: Value| {
+            let mut object = object(&good);
+            object["spec"][field] = value;
+            object
+        };
+        let certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let unit = |unit: &'static str| (DnType::OrganizationalUnitName, unit);
+        for (object, reason) in [
+            (
+                with("signerName", json!("kubernetes.io/kube-apiserver-client")),
+                "it is for another signer",
+            ),
+            (with("username", json!("")), "it has no user"),
+            (with("username", json!(1)), "it is no CertificateSigningRequest"),
+            (
+                with("expirationSeconds", json!(-1)),
+                "it is no CertificateSigningRequest",
+            ),
+            (with("request", json!("!")), NOT_PKCS10),
+            (with("request", json!("AAAA")), NOT_PKCS10),
+            (with("request", json!(STANDARD.encode(certificate))), NOT_PKCS10),
+            (with("note", json!("x".repeat(LARGEST))), "it has more than 64 KiB"),
+            (object(&pkcs10(&[])), "its common name is no hash of a ticket"),
+            (
+                object(&pkcs10(&[(DnType::CommonName, "alice")])),
+                "its common name is no hash of a ticket",
+            ),
+            (
+                object(&pkcs10(&[name.clone(), (DnType::OrganizationName, "ops")])),
+                "its subject has more than a common name and an organizational unit",
+            ),
+            (
+                object(&pkcs10(&[name.clone(), unit("everywhere")])),
+                "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target",
+            ),
+        ] {
+            let json = object.to_string();
+            assert_eq!(super::request(&json).unwrap_err(), reason);
+            assert_eq!(read(&json).unwrap(), ("u-1".into(), None));
+        }
+        assert!(read("{}").is_err());
+    }
+
+    #[test]
+    fn the_path_asks_for_the_signer_alone() {
+        let requests = Arc::new(Mutex::new(Requests::new(Duration::from_hours(1))));
+        let own = SigningRequests::new(requests, Arc::default());
+        assert_eq!(own.subject().page, 16);
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _inside = runtime.enter();
+        assert_eq!(
+            own.path(&Client::try_from(config).unwrap()),
+            "/apis/certificates.k8s.io/v1/certificatesigningrequests?fieldSelector=spec.signerName%3Dswitchboard.dev%2Fticket&"
+        );
+    }
+}
