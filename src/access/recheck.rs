@@ -16,6 +16,7 @@ use super::grants::Pair;
 use super::held::{Held, ticket_of};
 use super::options::Mode;
 use super::reviewer::{Change, Decision, Verdict};
+use super::tickets::NO_TICKETS;
 use super::user::{Method, User};
 use super::{Access, Rules};
 use crate::cold::cold;
@@ -115,8 +116,8 @@ impl Access {
             self.metrics.access_cached(cache, entries);
         }
         let rules = self.rules.load();
-        let tickets = rules.sources.tickets.as_ref().map(|tickets| tickets.counts());
-        for (source, state, entries) in tickets.into_iter().flatten() {
+        let tickets = rules.sources.tickets.as_ref();
+        for (source, state, entries) in tickets.map_or(NO_TICKETS, |tickets| tickets.counts()) {
             self.metrics.access_tickets(source, state, entries);
         }
     }

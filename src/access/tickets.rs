@@ -97,6 +97,14 @@ impl Proof {
 /// The numbers of entries, by the labels `source` and `state`.
 pub type Counts = [(&'static str, &'static str, usize); 4];
 
+/// Those without tickets.
+pub(super) const NO_TICKETS: Counts = [
+    ("secret", "valid", 0),
+    ("secret", "invalid", 0),
+    ("request", "valid", 0),
+    ("request", "invalid", 0),
+];
+
 impl Tickets {
     /// No tickets, and neither list. None of those to come is accepted that has longer to live.
     pub fn new(ttl: Duration) -> Self {

@@ -120,10 +120,10 @@ impl Requests {
     /// The tickets, and the number of requests that are none. The oldest request with a hash counts. Where two users' have
     /// it within one second, neither does: which of them is the copy is not known.
     pub(super) fn entries(&mut self, now: SystemTime) -> (Entries, usize) {
-        let mut known: Vec<(&Box<str>, &mut Known)> = self
+        let mut known: Vec<(&str, &mut Known)> = self
             .known
             .iter_mut()
-            .filter_map(|(id, known)| Some((id, known.as_mut()?)))
+            .filter_map(|(id, known)| Some((&**id, known.as_mut()?)))
             .collect();
         known.sort_by(|(one, first), (two, second)| {
             let order = |known: &Known| (known.request.key, known.request.created);
@@ -148,7 +148,7 @@ impl Requests {
 }
 
 /// Marks all but the oldest one of those with one hash.
-fn mark_copies(same: &mut [(&Box<str>, &mut Known)]) {
+fn mark_copies(same: &mut [(&str, &mut Known)]) {
     let [(_, oldest), rest @ ..] = same else {
         return;
     };

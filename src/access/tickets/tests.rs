@@ -131,10 +131,10 @@ fn a_ticket_proves_its_user_until_it_expires_or_is_taken_back() {
 }
 
 fn proved(tickets: &Tickets, key: Key, now: SystemTime) -> Proof {
-    match tickets.judge(key, now) {
-        Judged::Proved(proof) => proof,
-        other => panic!("{other:?}"),
-    }
+    let Judged::Proved(proof) = tickets.judge(key, now) else {
+        panic!("it is in force");
+    };
+    proof
 }
 
 /// Tickets whose lists are in.

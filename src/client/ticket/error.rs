@@ -92,26 +92,32 @@ impl TicketError {
                 namespace = quoted(namespace),
                 secret = quoted(secret),
             )),
-            _ => None,
+            Self::Credentials(_)
+            | Self::OtherSecret(..)
+            | Self::Refused(_)
+            | Self::Answer
+            | Self::Unsettled
+            | Self::Random
+            | Self::Pkcs10(_)
+            | Self::Runtime(_)
+            | Self::Output(_) => None,
         }
     }
 }
 
 /// The status of an answer.
 pub(super) fn status_of(error: &CredentialError) -> Option<u16> {
-    match status(error)? {
-        (code, _) => Some(code),
-    }
+    status(error).map(|(code, _)| code)
 }
 
 fn status(error: &CredentialError) -> Option<(u16, &str)> {
-    match error {
-        CredentialError::Api { fault, .. } => match &**fault {
-            ApiFault::Status { code, message } => Some((*code, message)),
-            _ => None,
-        },
-        _ => None,
-    }
+    let CredentialError::Api { fault, .. } = error else {
+        return None;
+    };
+    let ApiFault::Status { code, message } = &**fault else {
+        return None;
+    };
+    Some((*code, message))
 }
 
 /// The name in `… is forbidden: User "alice" cannot create …`.

@@ -232,6 +232,10 @@ mod tests {
         })
     }
 
+    fn judge(object: &Value) -> Result<Request, &'static str> {
+        request(&object.to_string())
+    }
+
     #[test]
     fn a_request_is_read_with_the_user_that_the_api_server_wrote() {
         let minted = Minted::new().unwrap();
@@ -254,7 +258,7 @@ mod tests {
         for condition in ["Denied", "Failed", "Approved"] {
             let mut other = object(&pem);
             other["status"] = json!({"conditions": [{"type": condition, "status": "True"}]});
-            let denied = super::request(&other.to_string()).unwrap().is_denied;
+            let denied = judge(&other).unwrap().is_denied;
             assert_eq!(denied, condition != "Approved");
         }
         let mut bare = object(&pem);
@@ -262,7 +266,7 @@ mod tests {
             bare["spec"][field] = Value::Null;
         }
         bare.as_object_mut().unwrap().remove("status");
-        assert_eq!(super::request(&bare.to_string()).unwrap().lifetime, None);
+        assert_eq!(judge(&bare).unwrap().lifetime, None);
     }
 
     #[test]
@@ -308,7 +312,7 @@ mod tests {
             ),
         ] {
             let json = object.to_string();
-            assert_eq!(super::request(&json).unwrap_err(), reason);
+            assert_eq!(judge(&object).unwrap_err(), reason);
             assert_eq!(read(&json).unwrap(), ("u-1".into(), None));
         }
         assert!(read("{}").is_err());

@@ -252,6 +252,43 @@ fn proxytunnel_and_ncat_carry_a_ticket() {
 }
 
 #[test]
+fn no_ticket_is_in_the_logs_or_the_metrics_at_any_level() {
+    lab::run(async |lab| {
+        let mut stage = stage(lab, |_| {}).await;
+        let (own, _) = made(&stage, "alice", &[]).await;
+        let (other, _) = made(&stage, "alice", &["--target", "other.team-a"]).await;
+        let wrong = Minted::new().unwrap().ticket.expose().to_owned();
+        let filter = "trace,h2=trace,hyper=trace,hyper_util=trace,kube=trace,rustls=trace,tokio_util=trace,tower=trace";
+        stage.restart_proxy_logging(filter).await;
+        let stage = stage.ready().await;
+        drop(logged_in(&stage.proxy, &own).await);
+        refused(&stage.proxy, &wrong, UNKNOWN).await;
+        assert_eq!(login(&stage.proxy, &other).await.unwrap_err().status, 403);
+        eventually("the lines are written", async || stage.proxy.access().len() >= 3).await;
+        let mut written = stage.proxy.messages();
+        assert!(written.contains("TRACE hyper"));
+        for line in stage.proxy.access() {
+            written += &line.to_string();
+        }
+        let (_, page) = stage.proxy.page("/metrics").await.unwrap();
+        assert!(
+            page.contains("switchboard_access_tickets{source=\"request\",state=\"valid\"} 2"),
+            "{page}"
+        );
+        written += &page;
+        for ticket in [own, other, wrong] {
+            for form in [
+                STANDARD.encode(&ticket),
+                STANDARD.encode(format!("any:{ticket}")),
+                ticket,
+            ] {
+                assert!(!written.contains(&form), "{form}");
+            }
+        }
+    });
+}
+
+#[test]
 fn an_operator_makes_tickets_for_users_that_the_cluster_does_not_know() {
     lab::run(async |lab| {
         let stage = stage(lab, |_| {}).await;
