@@ -2,9 +2,11 @@
 //!
 //! A session is two streams of bytes, one each way, between a client (beside ssh) and an anchor (beside sshd). One
 //! connection after the other carries it. [`opening`] and [`welcome`] are the two sides of the exchange with which a
-//! connection begins, [`session`] is what both sides do from then on. The caller brings bytes and the time.
+//! connection begins, [`session`] is what both sides do from then on. The caller brings bytes and the time: [`driver`] does
+//! for the streams of Tokio.
 
 mod buffer;
+pub mod driver;
 pub mod frame;
 mod incoming;
 pub mod keys;

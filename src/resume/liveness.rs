@@ -84,6 +84,12 @@ impl Liveness {
         self.ping_at().into_iter().chain(self.dead_at()).min()
     }
 
+    /// When a connection that takes nothing is dead: no PING can be sent on it.
+    pub(super) fn stuck_at(&self) -> Instant {
+        let unasked = self.heard + self.timing.quiet + self.timing.answer;
+        self.dead_at().map_or(unasked, |at| at.min(unasked))
+    }
+
     fn ping_at(&self) -> Option<Instant> {
         if self.pinged.is_some() {
             return None;

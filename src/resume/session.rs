@@ -150,9 +150,9 @@ impl Session {
     /// its bytes are not received any more. What this side claims in the exchange, its [`received`](Self::received), has
     /// to be read in the same step, or an older connection may bring more in between.
     ///
-    /// # Errors
-    /// The other side expects what is not kept, or was never sent. The session is lost, and the connection says so.
-    pub fn attach(&mut self, received: u64, now: Instant) -> Result<Attachment, Violation> {
+    /// If the other side expects what is not kept, or was never sent, that is a [`violation`](Self::violation): the session
+    /// is lost, and the connection says so.
+    pub fn attach(&mut self, received: u64, now: Instant) -> Attachment {
         self.attachments += 1;
         self.link = Some(Link {
             decoder: Decoder::default(),
@@ -163,11 +163,13 @@ impl Session {
             has_sent_last: false,
         });
         self.incoming.resume(now);
-        if self.ended.is_none() && !self.is_aborted() {
-            let resumed = self.outgoing.resume(received);
-            resumed.inspect_err(|violation| self.fail(*violation, End::Lost))?;
+        if self.ended.is_none()
+            && !self.is_aborted()
+            && let Err(violation) = self.outgoing.resume(received)
+        {
+            self.fail(violation, End::Lost);
         }
-        Ok(Attachment(self.attachments))
+        Attachment(self.attachments)
     }
 
     /// The connection that carries the session.
@@ -316,6 +318,11 @@ impl Session {
     pub fn deadline(&self) -> Option<Instant> {
         let link = self.link.as_ref().filter(|link| !link.has_sent_last)?;
         self.incoming.due().into_iter().chain(link.liveness.deadline()).min()
+    }
+
+    /// When the connection is dead if it takes nothing more: what is due cannot be [transmitted](Self::transmit).
+    pub fn stuck_at(&self) -> Option<Instant> {
+        self.link.as_ref().map(|link| link.liveness.stuck_at())
     }
 
     /// The connection, if it is the one that carries the session and the other side has not said its last on it.

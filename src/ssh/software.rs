@@ -10,7 +10,7 @@ pub struct Software(Box<str>);
 
 impl Software {
     /// The software behind `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: it goes into a log.
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    pub fn of(bytes: &[u8]) -> Self {
         Self(ascii(bytes.iter().copied().map(char::from)))
     }
 

@@ -244,7 +244,7 @@ impl World {
             match opening.receive(&cut(std::mem::take(&mut down), &mut most)).unwrap() {
                 opening::Step::Attached(attached) => {
                     let side = &mut self.client;
-                    let attachment = side.session.attach(attached.received, self.now).unwrap();
+                    let attachment = side.session.attach(attached.received, self.now);
                     side.session.receive(attachment, &attached.rest, self.now);
                     (side.attachment, side.connection) = (Some(attachment), self.connections);
                     return;
@@ -271,7 +271,7 @@ impl World {
     fn attach_anchor(&mut self, resume: &welcome::Resume, down: &mut Vec<u8>) {
         let side = &mut self.anchor;
         let received = side.session.received();
-        let attachment = side.session.attach(resume.claim.received, self.now).unwrap();
+        let attachment = side.session.attach(resume.claim.received, self.now);
         side.session.receive(attachment, &resume.rest, self.now);
         (side.attachment, side.connection) = (Some(attachment), self.connections);
         side.inbound.clear();

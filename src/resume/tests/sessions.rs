@@ -20,7 +20,7 @@ impl Side {
             window: WINDOW,
             ..Options::default()
         });
-        let attachment = session.attach(0, now).unwrap();
+        let attachment = session.attach(0, now);
         Self {
             session,
             attachment,
@@ -54,9 +54,8 @@ impl Side {
     }
 
     fn attach(&mut self, received: u64) -> Result<(), Violation> {
-        self.session
-            .attach(received, self.now)
-            .map(|attachment| self.attachment = attachment)
+        self.attachment = self.session.attach(received, self.now);
+        self.session.violation().map_or(Ok(()), Err)
     }
 
     fn link_state(&self) -> LinkState {
