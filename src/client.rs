@@ -22,6 +22,7 @@ mod http1;
 mod http2;
 mod relay;
 mod stdio;
+pub mod ticket;
 mod tls;
 mod url;
 

@@ -68,6 +68,10 @@ impl Questions {
         credential: &Credential,
         client: IpAddr,
     ) -> Answer<Verdict> {
+        if let Some((tickets, key)) = rules.sources.ticket(credential) {
+            // Not remembered: one that is taken back is refused at once.
+            return tickets.verdict(key, client);
+        }
         let credential = Arc::new(rules.sources.normalized(credential));
         if let Some(refused) = rules.refuse_at_sight(&credential) {
             return Ok(refused);

@@ -18,6 +18,7 @@ use crate::tls::{Identity, Peer};
 
 mod identities;
 mod taken_back;
+mod tickets;
 
 struct World {
     script: Arc<Script>,
@@ -245,7 +246,7 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
     let sources = Sources {
         reviewer: Some(Arc::clone(&world.script) as Arc<dyn Reviewer>),
         issuers: Some(Arc::new(oidc::Issuers::new(std::slice::from_ref(&issuer)).unwrap())),
-        users: None,
+        ..Sources::default()
     };
     let mut options = Options::clone(&world.access.rules.load().options);
     options.mode = Mode::Enforce;
