@@ -184,7 +184,7 @@ async fn hidden_names_are_answered_as_unknown_ones() {
 
 #[tokio::test]
 async fn hidden_names_are_answered_as_unknown_ones_before_the_first_list_too() {
-    let mut world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
+    let world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
     world.writer.await_services();
     let mut heard = Vec::new();
     for name in ["box.local:22", "unknown:22"] {
@@ -225,7 +225,7 @@ async fn hidden_names_are_answered_as_unknown_ones_during_a_drain_too() {
         let options = drain::Options {
             delay: Duration::ZERO,
             timeout: Duration::from_secs(600),
-            spread: Duration::ZERO,
+            ..drain::Options::default()
         };
         conductor.run(&options, &tasks, std::future::pending()).await
     });
