@@ -192,7 +192,7 @@ fn log(reloaded: &passwords::Reloaded) {
                 error!("{fault}: the users stay as they were");
             }
         }
-        passwords::Reloaded::Postponed(reason) => warn!("{reason}: the users are read again at the next poll"),
+        passwords::Reloaded::Postponed(reason) => warn!("{reason}: the users stay as they were"),
     }
 }
 
