@@ -58,7 +58,7 @@ const OWNERS: [(&str, &[&str]); 29] = [
     ("h2", &["client", "connect"]),
     ("http_body_util", &["access", "app", "client", "kubernetes"]),
     ("httparse", &["client", "connect"]),
-    ("humantime", &["kubernetes", "main", "values"]),
+    ("humantime", &["connect_arguments", "kubernetes", "main", "values"]),
     ("hyper", &["access", "app", "client", "kubernetes"]),
     ("hyper_util", &["access", "app", "client"]),
     ("jiff", &["client"]),
