@@ -14,50 +14,24 @@ use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::opened::Stream;
 use super::{ClientError, Local, Options, attempt, relay};
+use crate::resume;
 use crate::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
 use crate::resume::opening::{Opening, Secrets};
 use crate::resume::reason::End;
 use crate::resume::session;
-use crate::resume::{self, Timing};
 
 mod backoff;
 mod clocks;
 mod exchange;
 mod fault;
 mod report;
+mod settings;
 
 pub use self::clocks::Clocks;
 pub(super) use self::exchange::{Found, find};
 pub use self::fault::SessionError;
 pub use self::report::Remarks;
-
-/// The settings of a session.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The bytes of each stream that are kept until they are acknowledged, 4 KiB to 64 MiB.
-    pub window: u32,
-    /// How the path is watched.
-    pub timing: Timing,
-    /// How long the session waits for a connection.
-    pub grace: Duration,
-    /// What a sleep of the host is noticed by.
-    pub clocks: Clocks,
-    /// Where the user is told of a connection that is lost for longer than a moment.
-    pub remarks: Remarks,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        let resume::Options { window, timing } = resume::Options::default();
-        Self {
-            window,
-            timing,
-            grace: GRACE,
-            clocks: Clocks::default(),
-            remarks: Remarks::default(),
-        }
-    }
-}
+pub use self::settings::Settings;
 
 /// How a session has left its tunnel for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -404,8 +378,6 @@ impl Interruption {
     }
 }
 
-/// As long as an anchor keeps a session: 24 hours.
-const GRACE: Duration = Duration::from_secs(24 * 3600);
 /// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the exchange.
 const LONGEST_CONFIRMATION: Duration = Duration::from_secs(20);
 /// The time for all attempts to begin a session: an anchor keeps one that has not moved a byte no longer.
