@@ -36,6 +36,8 @@ const LAYERS: [(&str, &[&str]); 6] = [
     (
         "programs",
         &[
+            "anchor",
+            "anchor_arguments",
             "app",
             "client",
             "config",
@@ -52,13 +54,19 @@ const OWNERS: [(&str, &[&str]); 29] = [
     ("anyhow", &["main"]),
     ("arc_swap", &["access", "allowlist"]),
     ("aws_lc_rs", &["access", "client", "resume", "tls"]),
-    ("clap", &["connect_arguments", "main", "proxy_argument"]),
+    (
+        "clap",
+        &["anchor_arguments", "connect_arguments", "main", "proxy_argument"],
+    ),
     ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),
     ("h2", &["client", "connect"]),
     ("http_body_util", &["access", "app", "client", "kubernetes"]),
     ("httparse", &["client", "connect"]),
-    ("humantime", &["connect_arguments", "kubernetes", "main", "values"]),
+    (
+        "humantime",
+        &["anchor_arguments", "connect_arguments", "kubernetes", "main", "values"],
+    ),
     ("hyper", &["access", "app", "client", "kubernetes"]),
     ("hyper_util", &["access", "app", "client"]),
     ("jiff", &["client"]),
