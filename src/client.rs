@@ -245,6 +245,8 @@ pub enum ClientError {
     Refused {
         /// The status code.
         status: u16,
+        /// When another request makes sense, if the proxy says so.
+        retry_after: Option<Duration>,
         /// The reason phrase or the first line of the body, without control characters. It may be empty.
         reason: String,
     },

@@ -26,8 +26,12 @@ pub(super) async fn open(options: &Options, login: &mut Login) -> Result<Opened,
     }
     let credentials = Box::pin(login.credentials(source)).await;
     let credentials = credentials.map_err(ClientError::Credentials)?;
-    let reason = match Box::pin(Attempt::new(options, &credentials)?.run()).await {
-        Err(ClientError::Refused { status: 407, reason }) => reason,
+    let (reason, retry_after) = match Box::pin(Attempt::new(options, &credentials)?.run()).await {
+        Err(ClientError::Refused {
+            status: 407,
+            reason,
+            retry_after,
+        }) => (reason, retry_after),
         ended => return ended,
     };
     if !source.has_source() && options.proxy.authorization().is_none() {
@@ -37,7 +41,11 @@ pub(super) async fn open(options: &Options, login: &mut Login) -> Result<Opened,
     let fresh = fresh.map_err(ClientError::Credentials)?;
     // The same would be refused once more, and be counted as one more failure.
     if fresh == credentials {
-        return Err(ClientError::Refused { status: 407, reason });
+        return Err(ClientError::Refused {
+            status: 407,
+            reason,
+            retry_after,
+        });
     }
     Box::pin(Attempt::new(options, &fresh)?.run()).await
 }

@@ -67,6 +67,7 @@ impl Login {
     /// The proxy has opened a tunnel: the next refusal is a new one.
     pub(super) fn has_opened(&mut self) {
         self.pause = SHORTEST_PAUSE;
+        self.next = self.next.map(|next| next.min(Instant::now() + SHORTEST_PAUSE));
     }
 }
 

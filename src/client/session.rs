@@ -148,6 +148,7 @@ where
                 return Err(error);
             }
             self.report.lost(&error);
+            self.backoff.heed(&error);
             carried = Box::pin(self.reconnect(login)).await;
         }
     }

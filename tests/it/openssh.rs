@@ -7,7 +7,7 @@ pub(crate) mod login;
 mod one_port;
 pub(crate) mod process;
 pub(crate) mod proxy;
-mod socks;
+pub(crate) mod socks;
 pub(crate) mod sshd;
 
 use std::fs;

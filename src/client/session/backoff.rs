@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use aws_lc_rs::rand;
 
+use crate::client::ClientError;
+
 /// Pauses that grow up to ten seconds, each a little shorter or longer by chance: the clients of a proxy that restarts do
 /// not come back in step.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     attempts: usize,
+    /// What the proxy has asked for.
+    least: Duration,
 }
 
 impl Backoff {
@@ -20,12 +24,24 @@ impl Backoff {
         // Without random bytes the pause is the shortest.
         rand::fill(&mut chance).unwrap_or_default();
         let [chance] = chance;
-        pause * (192 + u32::from(chance) / 2) / 256
+        let pause = pause * (192 + u32::from(chance) / 2) / 256;
+        pause.max(std::mem::take(&mut self.least))
+    }
+
+    /// Heeds what a refusal says of the next request, within bounds.
+    pub(super) fn heed(&mut self, error: &ClientError) {
+        if let ClientError::Refused {
+            retry_after: Some(after),
+            ..
+        } = error
+        {
+            self.least = (*after).min(LONGEST_ASKED);
+        }
     }
 
     /// Begins anew.
     pub(super) fn reset(&mut self) {
-        self.attempts = 0;
+        *self = Self::default();
     }
 }
 
@@ -39,6 +55,8 @@ const PAUSES: [Duration; 7] = [
     Duration::from_secs(8),
 ];
 const LONGEST: Duration = Duration::from_secs(10);
+/// The longest pause that a proxy can ask for.
+const LONGEST_ASKED: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -57,5 +75,15 @@ mod tests {
         }
         backoff.reset();
         assert_eq!(backoff.pause(), Duration::ZERO);
+        for (asked, pause) in [(30, 30), (90, 60), (u64::MAX, 60)] {
+            backoff.heed(&ClientError::Refused {
+                status: 503,
+                retry_after: Some(Duration::from_secs(asked)),
+                reason: String::new(),
+            });
+            assert_eq!(backoff.pause(), Duration::from_secs(pause));
+            backoff.reset();
+            assert_eq!(backoff.pause(), Duration::ZERO);
+        }
     }
 }
