@@ -10,6 +10,7 @@ use super::login::Login;
 use super::opened::{Opened, Stream};
 use super::tls::KeyPair;
 use super::{ClientError, Deadline, Options, Scheme, Step, connection, http1, http2, tls};
+use crate::secret::Secret;
 
 /// The tunnel, by at most two requests.
 ///
@@ -78,6 +79,10 @@ impl<'a> Attempt<'a> {
     }
 
     async fn run(&self) -> Result<Opened, ClientError> {
+        Box::pin(self.open()).await.map_err(|error| self.concealed(error))
+    }
+
+    async fn open(&self) -> Result<Opened, ClientError> {
         let Options {
             proxy, trust, http2, ..
         } = self.options;
@@ -107,6 +112,27 @@ impl<'a> Attempt<'a> {
     async fn over_http1(&self, mut stream: Stream, deadline: Deadline) -> Result<Opened, ClientError> {
         let early = Box::pin(http1::open(&mut stream, &self.request, deadline)).await?;
         Ok(Opened::Http1(stream, early))
+    }
+
+    /// The end of the attempt, without parts of the credential that the proxy may have quoted.
+    fn concealed(&self, error: ClientError) -> ClientError {
+        let field = self.request.authorization.as_ref().map(Secret::expose);
+        let secret = field.and_then(|field| field.split_once(' '));
+        match (error, secret) {
+            (
+                ClientError::Refused {
+                    status,
+                    reason,
+                    retry_after,
+                },
+                Some((_scheme, secret)),
+            ) => ClientError::Refused {
+                status,
+                reason: Secret::from(secret).redacted(&reason),
+                retry_after,
+            },
+            (error, _) => error,
+        }
     }
 
     /// A resolver may lead `localhost` elsewhere.

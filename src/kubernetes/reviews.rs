@@ -23,7 +23,6 @@ use crate::access::{self as words, Action, Decision, Review, Reviewer, Unavailab
 use crate::secret::Secret;
 
 mod access;
-mod redact;
 mod session;
 mod token;
 
@@ -252,7 +251,7 @@ impl Question<'_> {
     /// The failure in words. A server, or what stands in front of it, may quote the question in its answer.
     fn unavailable(&self, error: &ApiError) -> Unavailable {
         let reason = match self.token {
-            Some(token) => redact::redacted(&error.reason, token),
+            Some(token) => token.redacted(&error.reason),
             None => error.reason.clone(),
         };
         self.kind.unavailable(&ApiError::new(error.failure, reason))

@@ -37,6 +37,7 @@ mod refusals;
 mod relay;
 mod reload;
 mod requests;
+mod resumable;
 mod resume;
 mod seccomp;
 mod ssh_only;

@@ -1,6 +1,7 @@
 //! A token of a ServiceAccount for one audience, from the API server of the kubeconfig (TokenRequest).
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,6 @@ use http::{Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use jiff::Timestamp;
 use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use serde_json::json;
@@ -27,6 +27,7 @@ use super::jwt::Claims;
 use super::kubeconfig::{Cluster, Files, Resolved};
 use super::{Credentials, Issued, Store, exec_credential, user};
 use crate::client::tls;
+use crate::json::Object;
 use crate::secret::Secret;
 use crate::text::printable;
 
@@ -174,7 +175,10 @@ impl<'a> ApiServer<'a> {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
             let stream = stream.map_err(ApiFault::Connect)?;
             match tls {
-                None => Box::pin(exchange(stream, request)).await,
+                None => {
+                    permit_cleartext(stream.peer_addr())?;
+                    Box::pin(exchange(stream, request)).await
+                }
                 Some((tls, name)) => {
                     let stream = tls.connect(name, stream).await.map_err(ApiFault::Tls)?;
                     Box::pin(exchange(stream, request)).await
@@ -186,7 +190,7 @@ impl<'a> ApiServer<'a> {
         if status.is_success() {
             read(&body)
         } else {
-            Err(refusal(status, &body))
+            Err(refusal(status, &body, credentials.authorization.as_ref()))
         }
     }
 
@@ -274,7 +278,7 @@ where
 fn read(body: &[u8]) -> Result<Issued, ApiFault> {
     #[derive(Deserialize)]
     struct TokenRequest {
-        status: Status,
+        status: Object<Status>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -282,36 +286,54 @@ fn read(body: &[u8]) -> Result<Issued, ApiFault> {
         token: Secret,
         expiration_timestamp: Option<String>,
     }
-    let read: TokenRequest = serde_json::from_slice(body).map_err(|_| ApiFault::Format)?;
-    let token = Token::parse(read.status.token.expose()).map_err(|_| ApiFault::Format)?;
+    let Object(read): Object<TokenRequest> = serde_json::from_slice(body).map_err(|_| ApiFault::Format)?;
+    let Object(status) = read.status;
+    let token = Token::parse(status.token.expose()).map_err(|_| ApiFault::Format)?;
     let mut issued = exec_credential::of_token(token);
-    let expires = read
-        .status
+    let expires = status
         .expiration_timestamp
-        .and_then(|text| text.parse::<Timestamp>().ok());
-    issued.expires = expires.map(Timestamp::as_second).or(issued.expires);
+        .as_deref()
+        .and_then(exec_credential::seconds);
+    issued.expires = expires.or(issued.expires);
     Ok(issued)
 }
 
-/// The refusal in the server's words, if it has sent a Status object.
-fn refusal(status: StatusCode, body: &[u8]) -> ApiFault {
+/// The refusal in the server's words, if it has sent a Status object. The server, or what stands in front of it, may quote
+/// the request.
+fn refusal(status: StatusCode, body: &[u8], sent: Option<&Authorization>) -> ApiFault {
     #[derive(Deserialize)]
     struct Refusal {
         message: String,
     }
-    let message = serde_json::from_slice::<Refusal>(body).map(|refusal| printable(&refusal.message, LONGEST_MESSAGE));
+    let read = serde_json::from_slice::<Object<Refusal>>(body);
+    let message = read.map_or_else(
+        |_| String::new(),
+        |Object(refusal)| printable(&refusal.message, LONGEST_MESSAGE),
+    );
     ApiFault::Status {
         code: status.as_u16(),
-        message: message.unwrap_or_default(),
+        message: match sent {
+            Some(sent) => sent.secret().redacted(&message),
+            None => message,
+        },
     }
 }
 
 /// Whether this is the name or address of this host alone.
 fn is_loopback(host: &str) -> bool {
-    host == "localhost"
-        || host
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.to_canonical().is_loopback())
+    host == "localhost" || host.parse().is_ok_and(is_loopback_address)
+}
+
+fn is_loopback_address(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// A resolver may lead `localhost` elsewhere.
+fn permit_cleartext(peer: io::Result<SocketAddr>) -> Result<(), ApiFault> {
+    if peer.is_ok_and(|peer| is_loopback_address(peer.ip())) {
+        return Ok(());
+    }
+    Err(ApiFault::Cleartext)
 }
 
 /// The validity that is asked for. The least that the API server gives is ten minutes.
@@ -324,3 +346,27 @@ const LARGEST: usize = 256 * 1024;
 const LONGEST_NAME: usize = 120;
 /// Characters of the server's message.
 const LONGEST_MESSAGE: usize = 250;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_goes_in_clear_to_this_host_alone_whatever_its_name_leads_to() {
+        for (peer, expected) in [
+            ("127.0.0.1:80", true),
+            ("127.8.8.8:80", true),
+            ("[::1]:80", true),
+            ("[::ffff:127.0.0.1]:80", true),
+            ("10.99.0.1:80", false),
+            ("[::ffff:10.99.0.1]:80", false),
+            ("[fe80::1]:80", false),
+            ("0.0.0.0:80", false),
+        ] {
+            let permitted = permit_cleartext(Ok(peer.parse().unwrap()));
+            assert_eq!(permitted.is_ok(), expected, "{peer}");
+            assert!(matches!(permitted, Ok(()) | Err(ApiFault::Cleartext)));
+        }
+        assert!(permit_cleartext(Err(io::ErrorKind::NotConnected.into())).is_err());
+    }
+}

@@ -134,6 +134,7 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         | ClientError::Credentials(_)
         | ClientError::Lookup { .. }
         | ClientError::Connect { .. }
+        | ClientError::ProxyCertificate(_)
         | ClientError::Tls(_)
         | ClientError::Deadline { .. }
         | ClientError::NoAnswer
