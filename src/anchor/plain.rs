@@ -61,6 +61,7 @@ impl Plain {
             resources: &shared.resources,
             engine: Engine::Adaptive,
             options: &options,
+            inspected: None,
         };
         let stopping = pin!(async {
             shared.stopping.cancelled().await;
