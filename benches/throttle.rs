@@ -127,6 +127,7 @@ async fn relayed(rate: &str) -> Accuracy {
         resources: &resources,
         engine: Engine::Adaptive,
         options: &options,
+        inspected: None,
     };
     let ((client, downstream), (target, upstream)) = (pair().await, pair().await);
     let mut ends = Transports {

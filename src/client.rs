@@ -26,7 +26,7 @@ mod tls;
 mod url;
 
 pub use self::credentials::CredentialError;
-pub use self::tls::{CaError, Identity, IdentityError, Trust};
+pub use self::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};
 pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 
 /// The settings of one tunnel.
@@ -194,7 +194,10 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    /// The TLS handshake failed: an unknown authority, a wrong name, or a peer that does not speak TLS.
+    /// The proxy's certificate is not one to trust.
+    #[error("the proxy is not trusted")]
+    ProxyCertificate(#[source] CertificateFault),
+    /// The TLS handshake failed otherwise, as with a peer that does not speak TLS.
     #[error("the TLS handshake with the proxy failed")]
     Tls(#[source] io::Error),
     /// The time is over.

@@ -1,16 +1,22 @@
-//! A drain: stop accepting, let tunnels end by themselves, close the rest gently.
+//! A drain: stop accepting, close the tunnels whose sessions go on elsewhere, let the others end by themselves, close the
+//! rest gently.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{info, warn};
 
+use self::open::Counts;
+pub use self::open::{Open, State};
 use crate::cold::cold;
+
+mod open;
 
 /// The longest times of the phases of a drain, which takes at most `delay + timeout + spread`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +27,9 @@ pub struct Options {
     pub timeout: Duration,
     /// The time over which closing the rest is spread, idle tunnels first.
     pub spread: Duration,
+    /// The time over which closing resumable tunnels is spread, from the moment on at which the ports are closed. Never
+    /// longer than `timeout + spread`.
+    pub resumable_spread: Duration,
 }
 
 impl Default for Options {
@@ -29,6 +38,7 @@ impl Default for Options {
             delay: Duration::from_secs(5),
             timeout: Duration::from_secs(3600),
             spread: Duration::from_secs(300),
+            resumable_spread: Duration::from_secs(5),
         }
     }
 }
@@ -42,7 +52,7 @@ pub enum Phase {
     Leaving,
     /// The ports are closing. Connections that have been accepted are still served.
     Parting,
-    /// No new tunnels: pending connections are refused. Open tunnels may end by themselves.
+    /// No new tunnels: pending connections are refused. Resumable tunnels are closed, the others may end by themselves.
     Stopped,
     /// The deadline has passed: tunnels are closed from `since` on, over `spread`.
     Closing {
@@ -80,7 +90,7 @@ impl Phase {
 /// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// Every tunnel ended by itself.
+    /// Every tunnel ended by itself, or its session goes on by another tunnel.
     Clean,
     /// Tunnels had to be closed.
     Cut,
@@ -90,20 +100,32 @@ pub enum Drained {
 #[derive(Clone, Debug)]
 pub struct Drain {
     phase: watch::Receiver<Phase>,
-    /// Cancelled when tunnels are to close. An open tunnel waits for nothing else: it takes half the memory of a watch.
+    /// Cancelled when the ports are closed. Until then an open tunnel waits for nothing else: it takes half the memory of a
+    /// watch.
+    stopped: CancellationToken,
+    /// Cancelled at the deadline.
     closing: CancellationToken,
-    open: TaskTracker,
+    /// When resumable tunnels are closed: known when `stopped` is cancelled, unless everything ends at once.
+    moving: Arc<OnceLock<Moving>>,
+    counts: Arc<Counts>,
 }
 
-/// A tunnel that is open for as long as this is held.
-#[derive(Debug)]
-#[must_use = "dropping it says that the tunnel has ended"]
-pub struct Open(#[expect(dead_code, reason = "it counts by being there")] TaskTrackerToken);
+/// The time in which resumable tunnels are closed.
+#[derive(Clone, Copy, Debug)]
+struct Moving {
+    since: Instant,
+    spread: Duration,
+}
 
 impl Drain {
     /// Counts a tunnel as open. A connection that never has a tunnel does not make a drain [`Cut`](Drained::Cut).
     pub fn opened(&self) -> Open {
-        Open(self.open.token())
+        Open::new(Arc::clone(&self.counts))
+    }
+
+    /// The number of open tunnels that are resumable.
+    pub fn resumable(&self) -> usize {
+        self.counts.resumable()
     }
 
     /// The phase now.
@@ -127,15 +149,52 @@ impl Drain {
         self.closing.cancelled().await;
     }
 
-    /// Completes when the tunnel number `id` has to close. `last_moved` is asked at the deadline whether it is idle.
+    /// Completes when a tunnel has to close, which is asked about when that matters.
     ///
-    /// Idle tunnels close in the first tenth of the spread, the others in the rest of it.
-    pub async fn closes(&self, id: u64, last_moved: impl Fn() -> Instant) {
+    /// A resumable tunnel closes soon after the ports: its client comes back at once, and would be accepted here again, and
+    /// closed again, for as long as a load balancer sends connections here. When the ports are closed it reaches another
+    /// process, which in a rolling update is ready before this one drains. Other tunnels close after the deadline, idle ones
+    /// in the first tenth of the spread, the others in the rest of it.
+    ///
+    /// A tunnel becomes resumable in its own task, which has to poll this in the same turn: nothing else tells of it.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
+    )]
+    pub fn closes(&self, tunnel: impl Fn() -> State) -> impl Future<Output = ()> {
+        async move {
+            self.stopped.cancelled().await;
+            cold(self.closes_in_drain(tunnel)).await;
+        }
+    }
+
+    async fn closes_in_drain(&self, tunnel: impl Fn() -> State) {
+        let becomes_resumable = poll_fn(|_| match tunnel().is_resumable {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
+        tokio::select! {
+            biased;
+            () = becomes_resumable => self.moves(tunnel().number).await,
+            () = self.closes_plain(&tunnel) => {}
+        }
+    }
+
+    /// Completes when the resumable tunnel of that number has to close.
+    async fn moves(&self, number: u64) {
+        if let Some(Moving { since, spread }) = self.moving.get() {
+            let closes = *since + spread.mul_f64(evenly(number));
+            timeout_at(closes, self.clone().ended()).await.ok();
+        }
+    }
+
+    async fn closes_plain(&self, tunnel: impl Fn() -> State) {
         self.closing.cancelled().await;
         if let Phase::Closing { since, spread } = self.phase() {
-            let idle = last_moved().elapsed() >= IDLE;
-            let closes = since + spread.mul_f64(part_of_spread(id, idle));
-            cold(timeout_at(closes, self.clone().ended())).await.ok();
+            let State { number, last_moved, .. } = tunnel();
+            let idle = last_moved.elapsed() >= IDLE;
+            let closes = since + spread.mul_f64(part_of_spread(number, idle));
+            timeout_at(closes, self.clone().ended()).await.ok();
         }
     }
 
@@ -163,24 +222,29 @@ pub struct Tasks {
 #[derive(Debug)]
 pub struct Conductor {
     phase: watch::Sender<Phase>,
+    stopped: CancellationToken,
     closing: CancellationToken,
-    open: TaskTracker,
+    moving: Arc<OnceLock<Moving>>,
+    counts: Arc<Counts>,
 }
 
 impl Conductor {
     /// A drain that has not begun, and the view of it.
     pub fn new() -> (Self, Drain) {
         let (sender, receiver) = watch::channel(Phase::Serving);
-        let (closing, open) = (CancellationToken::new(), TaskTracker::new());
-        let conductor = Self {
-            phase: sender,
-            closing: closing.clone(),
-            open: open.clone(),
-        };
         let drain = Drain {
             phase: receiver,
-            closing,
-            open,
+            stopped: CancellationToken::new(),
+            closing: CancellationToken::new(),
+            moving: Arc::default(),
+            counts: Arc::default(),
+        };
+        let conductor = Self {
+            phase: sender,
+            stopped: drain.stopped.clone(),
+            closing: drain.closing.clone(),
+            moving: Arc::clone(&drain.moving),
+            counts: Arc::clone(&drain.counts),
         };
         (conductor, drain)
     }
@@ -195,29 +259,42 @@ impl Conductor {
             () = now => {}
             drained = self.run_phases(options, tasks) => return drained,
         }
-        let left = self.open.len();
-        warn!(tunnels = left, "asked again to drain: ending at once");
+        let (tunnels, cut) = (self.counts.all(), self.counts.plain());
+        warn!(
+            tunnels,
+            resumable = tunnels - cut,
+            "asked again to drain: ending at once"
+        );
         self.end(connections).await;
-        if left == 0 { Drained::Clean } else { Drained::Cut }
+        if cut == 0 { Drained::Clean } else { Drained::Cut }
     }
 
     async fn run_phases(&self, options: &Options, Tasks { acceptors, connections }: &Tasks) -> Drained {
-        info!(tunnels = self.open.len(), delay = ?options.delay, "draining: not ready, still accepting");
+        let (tunnels, resumable) = (|| self.counts.all(), || self.counts.resumable());
+        info!(tunnels = tunnels(), resumable = resumable(), delay = ?options.delay, "draining: not ready, still accepting");
         self.phase.send_replace(Phase::Leaving);
         sleep(options.delay).await;
-        info!(tunnels = self.open.len(), "draining: closing the ports");
+        info!(
+            tunnels = tunnels(),
+            resumable = resumable(),
+            "draining: closing the ports"
+        );
         self.phase.send_replace(Phase::Parting);
         // They hand over the backlog, which takes no waiting; only shared ports take a moment.
         acceptors.wait().await;
-        info!(tunnels = self.open.len(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
-        self.phase.send_replace(Phase::Stopped);
+        info!(tunnels = tunnels(), resumable = resumable(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
+        let moving_ends = self.stop(options);
         if timeout(options.timeout, connections.wait()).await.is_ok() {
             info!("drained: every tunnel has ended");
             return Drained::Clean;
         }
-        let (drained, spread) = match self.open.len() {
+        let (drained, spread) = match self.counts.plain() {
             // Dials in progress and refusals that are not read yet: they need no more than a moment.
-            0 => (Drained::Clean, LAST_WAIT),
+            0 if resumable() == 0 => (Drained::Clean, LAST_WAIT),
+            0 => {
+                let rest = moving_ends.saturating_duration_since(Instant::now());
+                (Drained::Clean, rest + LAST_WAIT)
+            }
             tunnels => {
                 let spread = options.spread;
                 warn!(tunnels, ?spread, "drain deadline passed: closing tunnels");
@@ -233,28 +310,50 @@ impl Conductor {
         drained
     }
 
+    /// No new tunnels from now on. Returns when the last resumable tunnel has to close.
+    fn stop(&self, options: &Options) -> Instant {
+        let since = Instant::now();
+        let spread = options.resumable_spread.min(options.timeout + options.spread);
+        // It is not set before.
+        self.moving.set(Moving { since, spread }).ok();
+        self.phase.send_replace(Phase::Stopped);
+        self.stopped.cancel();
+        since + spread
+    }
+
     async fn end(&self, connections: &TaskTracker) {
         self.phase.send_replace(Phase::Ended);
+        self.stopped.cancel();
         self.closing.cancel();
         if timeout(LAST_WAIT, connections.wait()).await.is_err() {
-            let (tunnels, connections) = (self.open.len(), connections.len());
-            warn!(tunnels, connections, "not all of them ended in time");
+            let (tunnels, resumable) = (self.counts.all(), self.counts.resumable());
+            warn!(
+                tunnels,
+                resumable,
+                connections = connections.len(),
+                "not all of them ended in time"
+            );
         }
     }
 }
 
 /// When a tunnel closes, as a part of the spread, 0 to 1.
+fn part_of_spread(number: u64, idle: bool) -> f64 {
+    if idle {
+        IDLE_PART * evenly(number)
+    } else {
+        IDLE_PART + (1.0 - IDLE_PART) * evenly(number)
+    }
+}
+
+/// A number from 0 to 1 for each tunnel.
 ///
 /// Multiples of the golden ratio fall evenly, whatever run of numbers is left (Knuth 6.4): no random numbers needed.
-fn part_of_spread(id: u64, idle: bool) -> f64 {
-    let scattered = id.wrapping_mul(GOLDEN_RATIO) >> 32;
+fn evenly(number: u64) -> f64 {
+    let scattered = number.wrapping_mul(GOLDEN_RATIO) >> 32;
     #[expect(clippy::cast_precision_loss, reason = "32 bits fit the 53 of an f64")]
     let even = scattered as f64 / f64::from(u32::MAX);
-    if idle {
-        IDLE_PART * even
-    } else {
-        IDLE_PART + (1.0 - IDLE_PART) * even
-    }
+    even
 }
 
 /// A tunnel without a byte for this long is idle.
@@ -276,6 +375,7 @@ mod tests {
             delay: Duration::from_secs(delay),
             timeout: Duration::from_secs(timeout),
             spread: Duration::from_secs(spread),
+            ..Options::default()
         }
     }
 
@@ -283,6 +383,21 @@ mod tests {
     async fn tunnel(open: Open, ends: impl Future<Output = ()>) {
         ends.await;
         drop(open);
+    }
+
+    /// The task of a tunnel that lasts until the drain closes it.
+    fn until_closed(drain: &Drain, open: Open, id: u64) -> impl Future<Output = ()> + use<> {
+        let drain = drain.clone();
+        async move { drain.closes(|| busy(id, &open)).await }
+    }
+
+    /// The state of a tunnel that is never idle.
+    fn busy(number: u64, open: &Open) -> State {
+        State {
+            number,
+            last_moved: Instant::now(),
+            is_resumable: open.is_resumable(),
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -313,7 +428,11 @@ mod tests {
                 let (drain, idle) = (drain.clone(), id % 2 == 0);
                 let open = drain.opened();
                 tasks.connections.spawn(async move {
-                    drain.closes(id, || if idle { start } else { Instant::now() }).await;
+                    let state = || State {
+                        last_moved: if idle { start } else { Instant::now() },
+                        ..busy(id, &open)
+                    };
+                    drain.closes(state).await;
                     drop(open);
                     (idle, start.elapsed())
                 })
@@ -347,9 +466,7 @@ mod tests {
             let (conductor, drain) = Conductor::new();
             let tasks = Tasks::default();
             for id in 0..tunnels_open {
-                let closes = drain.clone();
-                let closes = async move { closes.closes(id, Instant::now).await };
-                tasks.connections.spawn(tunnel(drain.opened(), closes));
+                tasks.connections.spawn(until_closed(&drain, drain.opened(), id));
             }
             let start = Instant::now();
             let now = sleep(Duration::from_secs(2));
@@ -391,5 +508,121 @@ mod tests {
         let start = Instant::now();
         let drained = conductor.run(&options(5, 100, 300), &tasks, pending()).await;
         assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 105));
+    }
+
+    /// Tunnels that are closed by the drain, every second one of them resumable: for each the seconds when it closed, in the
+    /// order of their numbers.
+    async fn closed(options: &Options, tunnels: u64, resumable: impl Fn(u64) -> bool) -> (Drained, Vec<(bool, f64)>) {
+        let (conductor, drain) = Conductor::new();
+        let tasks = Tasks::default();
+        let start = Instant::now();
+        let closing: Vec<_> = (0..tunnels)
+            .map(|id| {
+                let (open, is_resumable) = (drain.opened(), resumable(id));
+                if is_resumable {
+                    open.set_resumable();
+                    open.set_resumable();
+                }
+                let closes = until_closed(&drain, open, id);
+                tasks.connections.spawn(async move {
+                    closes.await;
+                    (is_resumable, start.elapsed().as_secs_f64())
+                })
+            })
+            .collect();
+        assert_eq!(drain.resumable(), (0..tunnels).filter(|&id| resumable(id)).count());
+        let drained = conductor.run(options, &tasks, pending()).await;
+        let mut closed = Vec::new();
+        for task in closing {
+            closed.push(task.await.unwrap());
+        }
+        assert_eq!((drain.counts.plain(), drain.resumable()), (0, 0));
+        (drained, closed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn resumable_tunnels_close_when_the_ports_are_closed_and_the_others_at_the_deadline() {
+        let (drained, closed) = closed(&options(5, 100, 300), 400, |id| id % 2 == 0).await;
+        assert_eq!(drained, Drained::Cut);
+        let (mut resumable, plain): (Vec<_>, Vec<_>) = closed.into_iter().partition(|&(resumable, _)| resumable);
+        assert!(
+            plain.iter().all(|(_, closed)| (135.0..=405.0).contains(closed)),
+            "{plain:?}"
+        );
+        resumable.sort_by(|one, other| one.1.total_cmp(&other.1));
+        assert!(resumable[0].1 >= 5.0 && resumable[199].1 <= 10.01, "{resumable:?}");
+        // 200 in five seconds: in none of fifty tenths of a second are there more than twice as many as in the average one.
+        for tenth in 50..100 {
+            let tenth = f64::from(tenth) / 10.0;
+            let together = resumable
+                .iter()
+                .filter(|(_, closed)| (tenth..tenth + 0.1).contains(closed));
+            assert!(together.count() <= 8, "{resumable:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn resumable_tunnels_are_not_cut() {
+        for (delay, timeout, spread) in [(5, 100, 300), (0, 0, 60), (0, 1, 2), (0, 0, 0), (0, 2, 0)] {
+            let options = options(delay, timeout, spread);
+            let (drained, closed) = closed(&options, 100, |_| true).await;
+            assert_eq!(drained, Drained::Clean);
+            let first = closed.iter().map(|&(_, closed)| closed).fold(f64::MAX, f64::min);
+            let last = closed.iter().map(|&(_, closed)| closed).fold(0.0, f64::max);
+            let (begin, most) = (Duration::from_secs(delay).as_secs_f64(), (timeout + spread).min(5));
+            let most = Duration::from_secs(most).as_secs_f64();
+            assert!(
+                first >= begin && last <= begin + most + 0.01,
+                "{options:?}: {first} to {last}"
+            );
+            assert!(
+                last >= begin + most * 0.9,
+                "they are spread: {options:?}: {first} to {last}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_that_becomes_resumable_in_a_drain_closes_then() {
+        for (after, by) in [(2, 11), (7, 11), (60, 60), (110, 110)] {
+            let (conductor, drain) = Conductor::new();
+            let tasks = Tasks::default();
+            let open = drain.opened();
+            let start = Instant::now();
+            let closing = drain.clone();
+            let task = tasks.connections.spawn(async move {
+                tokio::select! {
+                    biased;
+                    () = async { sleep(Duration::from_secs(after)).await; open.set_resumable(); pending().await } => {}
+                    () = closing.closes(|| busy(7, &open)) => {}
+                }
+                start.elapsed().as_secs()
+            });
+            let drained = conductor.run(&options(5, 100, 3000), &tasks, pending()).await;
+            let closed = task.await.unwrap();
+            assert!((5.max(after)..=by).contains(&closed), "{after}: {closed}");
+            // At the deadline it was one of those that would be cut.
+            assert_eq!(drained, if after > 105 { Drained::Cut } else { Drained::Clean });
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_request_cuts_no_resumable_tunnel() {
+        for (plain, expected) in [(0, Drained::Clean), (1, Drained::Cut)] {
+            let (conductor, drain) = Conductor::new();
+            let tasks = Tasks::default();
+            for id in 0..3 {
+                let open = drain.opened();
+                if id >= plain {
+                    open.set_resumable();
+                }
+                tasks.connections.spawn(until_closed(&drain, open, id));
+            }
+            let start = Instant::now();
+            let drained = conductor
+                .run(&options(5, 100, 300), &tasks, sleep(Duration::from_secs(2)))
+                .await;
+            assert_eq!((drained, start.elapsed().as_secs()), (expected, 2));
+        }
     }
 }

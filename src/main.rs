@@ -79,7 +79,7 @@ struct Drain {
     /// Return when the tunnels of the process have ended
     #[arg(long)]
     wait: bool,
-    /// Return when no more than N tunnels are left
+    /// Return when no more than N tunnels are left that would be cut: resumable ones do not count
     #[arg(long, value_name = "N", default_value_t = 0, requires = "wait")]
     at_most: u32,
     /// Wait no longer than this, such as 50m
@@ -357,9 +357,14 @@ fn describe(progress: &Progress) -> String {
     let Progress {
         phase,
         tunnels,
+        resumable,
         connections,
     } = progress;
-    format!("{phase}: {tunnels} tunnels, {connections} connections")
+    let resumable = match resumable {
+        0 => String::new(),
+        resumable => format!(" ({resumable} resumable)"),
+    };
+    format!("{phase}: {tunnels} tunnels{resumable}, {connections} connections")
 }
 
 const DRAIN_EXITS: &str = "\

@@ -30,6 +30,8 @@ metrics! {
     pub connections_active: IntGauge = gauge("switchboard_connections_active");
     /// Connections whose request is not complete.
     pub connections_unfinished: IntGauge = gauge("switchboard_connections_unfinished");
+    /// Open tunnels whose sessions outlive them.
+    pub tunnels_resumable: IntGauge = gauge("switchboard_tunnels_resumable");
     /// The most tunnels at a time: as configured, or as the limit of open files allows.
     pub tunnels_limit: IntGauge = gauge("switchboard_tunnels_limit");
     /// Requests answered, by status code and reason.

@@ -97,6 +97,8 @@ pub enum Reason {
     Lifetime,
     /// The deadline of a drain passed, or a second signal came.
     Drained,
+    /// A drain ended a resumable tunnel, whose session goes on by another one.
+    Moved,
     /// The target left the allowlist.
     Revoked,
     /// The user may no longer reach the target, or is no user any more.
@@ -113,7 +115,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for metrics with the value 0.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Eof,
         Self::Idle,
         Self::Reset,
@@ -121,6 +123,7 @@ impl Reason {
         Self::Corrupted,
         Self::Lifetime,
         Self::Drained,
+        Self::Moved,
         Self::Revoked,
         Self::Unauthorized,
         Self::Expired,
@@ -139,6 +142,7 @@ impl Reason {
             Self::Corrupted => "corrupted",
             Self::Lifetime => "lifetime",
             Self::Drained => "drained",
+            Self::Moved => "moved",
             Self::Revoked => "revoked",
             Self::Unauthorized => "unauthorized",
             Self::Expired => "expired",

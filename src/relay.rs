@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::beginning::Beginning;
 use self::copy::Halves;
 use self::meter::Meter;
 pub use self::pump::Failure;
@@ -20,6 +21,7 @@ use crate::direction::Direction;
 use crate::net::transport::{Cancelled, Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 
+mod beginning;
 mod copy;
 pub mod meter;
 mod pump;
@@ -33,7 +35,8 @@ mod yielder;
 /// An end of stream is passed on as one and leaves the other direction running. A reset is passed on as a reset, when
 /// the caller drops `transports`, which it does next; but a side that resets after it has finished has its end of stream
 /// passed on, and no reset. When `ending` or a timeout ends the tunnel, what was read is still written, and a side whose
-/// bytes go no further than that is reset: what it has received is not all, and must not look like it.
+/// bytes go no further than that is reset: what it has received is not all, and must not look like it. The end of a resumable
+/// tunnel is an end of stream for both sides: the session in it has an end of its own, and is sent again what was lost.
 pub async fn relay<D: Transport>(
     transports: &mut Transports<D>,
     terms: &Terms<'_>,
@@ -80,7 +83,7 @@ pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, 
         | Reason::Expired => {
             cold(async { tokio::join!(part(upstream, ends.upload), part(downstream, ends.download)) }).await;
         }
-        Reason::Eof | Reason::NotSsh => {
+        Reason::Eof | Reason::NotSsh | Reason::Moved => {
             cold(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
         }
     }
@@ -108,10 +111,12 @@ async fn move_bytes<D: Transport>(
     let up = Halves {
         reader: from_client,
         writer: to_target,
+        beginning: terms.inspected.map(Beginning::of),
     };
     let down = Halves {
         reader: from_target,
         writer: to_client,
+        beginning: None,
     };
     let strategy = |direction| Strategy::new(direction, D::BULK, terms.engine);
     let mut upload = Pump::new(up, strategy(Direction::Upload), terms).beginning_with(take(&mut early.upload));
@@ -123,7 +128,13 @@ async fn move_bytes<D: Transport>(
     };
     if matches!(
         close.reason,
-        Reason::Idle | Reason::Lifetime | Reason::Drained | Reason::Revoked | Reason::Unauthorized | Reason::Expired
+        Reason::Idle
+            | Reason::Lifetime
+            | Reason::Drained
+            | Reason::Moved
+            | Reason::Revoked
+            | Reason::Unauthorized
+            | Reason::Expired
     ) {
         cold(write_in_flight(&mut upload, &mut download)).await;
     }

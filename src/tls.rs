@@ -36,6 +36,7 @@ mod material;
 mod names;
 mod pair;
 pub(crate) mod pem;
+pub(crate) mod presented;
 mod records;
 mod revocation;
 mod session;

@@ -63,12 +63,17 @@ impl World {
 
     /// Targets with these names in the namespace `team`.
     fn publish(&self, names: impl IntoIterator<Item = String>, lists: Option<&UserLists>) {
-        let service = |name: String| ServiceTarget {
+        self.publish_in(names.into_iter().map(|name| ("team", name)), lists);
+    }
+
+    /// Targets with these namespaces and names.
+    fn publish_in<'a>(&self, names: impl IntoIterator<Item = (&'a str, String)>, lists: Option<&UserLists>) {
+        let service = |(namespace, name): (&str, String)| ServiceTarget {
             id: TargetId {
-                namespace: "team".into(),
+                namespace: namespace.into(),
                 service: name.as_str().into(),
             },
-            name: format!("{name}.team").into(),
+            name: format!("{name}.{namespace}").into(),
             ports: [22, 22],
             endpoints: Endpoints::default(),
             limits: TargetLimits::default(),
@@ -86,6 +91,19 @@ impl World {
 
     async fn identify(&self, token: &str, client: u32) -> Result<Subject, Denial> {
         self.access.identify(evidence(token, client)).await
+    }
+
+    /// Changes the rules, as a reload does.
+    fn reload(&self, change: impl FnOnce(&mut Options)) {
+        let rules = self.access.rules.load_full();
+        let mut options = rules.options.clone();
+        change(&mut options);
+        let reviewer = Some(Arc::clone(&self.script) as Arc<dyn Reviewer>);
+        let sources = Sources {
+            reviewer,
+            ..Sources::default()
+        };
+        self.access.apply(options, sources);
     }
 
     async fn grant(&self, token: &str, target: &str) -> Result<Grant, Denial> {

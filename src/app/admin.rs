@@ -49,6 +49,9 @@ pub struct Progress {
     pub phase: String,
     /// Tunnels, open or with their dial in progress.
     pub tunnels: u32,
+    /// Those of them whose sessions go on by other tunnels: a drain ends them first, and cuts none of them.
+    #[serde(default)]
+    pub resumable: u32,
     /// Connections of clients.
     pub connections: u32,
 }
@@ -237,6 +240,7 @@ mod tests {
             progress: Box::new(|| Progress {
                 phase: "serving".to_owned(),
                 tunnels: 1,
+                resumable: 0,
                 connections: 2,
             }),
             drain_request: CancellationToken::new(),

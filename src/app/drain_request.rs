@@ -21,7 +21,7 @@ pub struct Options {
 /// The end of the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// The wait ends when no more tunnels than this are left.
+    /// The wait ends when no resumable tunnel is left, and no more others than this.
     pub at_most: u32,
     /// The longest wait; `None` has no end.
     pub timeout: Option<Duration>,
@@ -30,7 +30,8 @@ pub struct Wait {
 /// The state of the process at the end of the wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It drains; after a wait, with no more tunnels than allowed.
+    /// It drains; after a wait, with no more tunnels than allowed. At the timeout there may still be resumable ones, which no
+    /// end of the process cuts.
     Draining(Progress),
     /// The process has ended.
     Ended,
@@ -75,11 +76,18 @@ pub fn drain(options: &Options) -> Result<Answer, RequestError> {
     loop {
         // As long as the ports are open, further tunnels may begin.
         let is_open = matches!(progress.phase.as_str(), "serving" | "leaving" | "parting");
-        if !is_open && progress.tunnels <= at_most {
+        let are_few = !is_open && progress.tunnels.saturating_sub(progress.resumable) <= at_most;
+        // Resumable tunnels leave within seconds, and are waited for: when the process ends, all that are left reconnect
+        // in one moment.
+        if are_few && progress.resumable == 0 {
             return Ok(Answer::Draining(progress));
         }
         if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
-            return Ok(Answer::TimedOut(progress));
+            return Ok(if are_few {
+                Answer::Draining(progress)
+            } else {
+                Answer::TimedOut(progress)
+            });
         }
         sleep(POLL_INTERVAL);
         match ask(address, "GET") {

@@ -31,6 +31,7 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
     Box::new(move || Progress {
         phase: shared.drain.phase().label().to_owned(),
         tunnels: shared.tunnels.taken(),
+        resumable: u32::try_from(shared.drain.resumable()).unwrap_or(u32::MAX),
         connections: u32::try_from(shared.metrics.connections_active.get()).unwrap_or_default(),
     })
 }
@@ -41,6 +42,7 @@ fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn
         let metrics = &shared.metrics;
         metrics.pipes_in_use.set(as_gauge(shared.resources.pipes_in_use()));
         metrics.relay_splices(shared.resources.splices());
+        metrics.tunnels_resumable.set(as_gauge(shared.drain.resumable()));
         metrics.connections_unfinished.set(as_gauge(shared.unfinished.len()));
         metrics.allowlist_targets.set(as_gauge(shared.allowlist.targets()));
         metrics

@@ -125,9 +125,24 @@ impl Server {
         name: &str,
         client_auth: impl FnOnce(ConfigBuilder<ServerConfig, WantsVerifier>) -> ConfigBuilder<ServerConfig, WantsServerCert>,
     ) -> Self {
-        let key = rcgen::KeyPair::generate().unwrap();
         let mut parameters = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
         parameters.distinguished_name.push(rcgen::DnType::CommonName, issuer);
+        Self::new(&parameters, client_auth)
+    }
+
+    /// A server with a certificate of other properties.
+    fn with_parameters(issuer: &str, name: &str, change: impl FnOnce(&mut rcgen::CertificateParams)) -> Self {
+        let mut parameters = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, issuer);
+        change(&mut parameters);
+        Self::new(&parameters, |config| config.with_no_client_auth())
+    }
+
+    fn new(
+        parameters: &rcgen::CertificateParams,
+        client_auth: impl FnOnce(ConfigBuilder<ServerConfig, WantsVerifier>) -> ConfigBuilder<ServerConfig, WantsServerCert>,
+    ) -> Self {
+        let key = rcgen::KeyPair::generate().unwrap();
         let certificate = parameters.self_signed(&key).unwrap();
         let ca = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(ca.path(), certificate.pem()).unwrap();

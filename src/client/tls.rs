@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
@@ -11,6 +13,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use self::truncation::TruncationDetector;
+pub use self::verifier::CertificateFault;
+use self::verifier::Verifier;
 use super::ClientError;
 use crate::file;
 use crate::secret::Secret;
@@ -18,6 +22,7 @@ use crate::tls::pem::{first, items};
 use crate::tls::{LARGEST, PemFault};
 
 mod truncation;
+mod verifier;
 
 /// The certificates that the client trusts, and its own.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +75,7 @@ impl KeyPair {
 pub(super) struct Connector {
     tls: TlsConnector,
     name: ServerName<'static>,
+    fault: Arc<Mutex<Option<CertificateFault>>>,
 }
 
 impl Connector {
@@ -83,12 +89,15 @@ impl Connector {
             name: name.to_owned(),
             source,
         })?;
-        let roots = match &trust.ca {
-            Some(path) => roots_of(path).map_err(|fault| ClientError::Ca {
-                path: path.clone(),
-                fault,
-            })?,
-            None => system_roots()?,
+        let (roots, listed) = match &trust.ca {
+            Some(path) => {
+                let listed = roots_of(path).map_err(|fault| ClientError::Ca {
+                    path: path.clone(),
+                    fault,
+                })?;
+                (listed.0, Some(listed.1))
+            }
+            None => (system_roots()?, None),
         };
         let pair = match &trust.identity {
             Some(identity) => Some(identity.load()),
@@ -96,36 +105,46 @@ impl Connector {
         };
         let pair = pair.transpose().map_err(ClientError::Identity)?;
         let is_shown = pair.is_some();
+        let verifier = Verifier::new(roots.clone(), listed, provider()).map_err(ClientError::TlsSetup)?;
         let mut config = config(roots, pair).map_err(|fault| match is_shown {
             true => ClientError::Identity(IdentityError::Unusable(fault)),
             false => ClientError::TlsSetup(fault),
         })?;
         let offered: &[&[u8]] = if http2 { &[HTTP2, HTTP1] } else { &[HTTP1] };
         config.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
+        let fault = verifier.fault();
+        config.dangerous().set_certificate_verifier(Arc::new(verifier));
         Ok(Self {
             tls: TlsConnector::from(Arc::new(config)),
             name,
+            fault,
         })
     }
 
     /// Runs the client's half of the handshake.
     pub(super) async fn handshake(self, stream: TcpStream) -> Result<TlsStream<TruncationDetector>, ClientError> {
         let connected = self.tls.connect(self.name, TruncationDetector::from(stream)).await;
-        connected.map_err(|error| explain(error, ClientError::Tls))
+        connected.map_err(|error| match self.fault.lock().take() {
+            Some(fault) => ClientError::ProxyCertificate(fault),
+            None => explain(error, ClientError::Tls),
+        })
     }
 }
 
 /// The settings of a client that trusts these certificates and shows that one.
 pub(super) fn config(roots: RootCertStore, pair: Option<Pair>) -> Result<ClientConfig, rustls::Error> {
-    // A named provider: the process has no default one that other crates could have installed.
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots);
     match pair {
         None => Ok(config.with_no_client_auth()),
         Some((chain, key)) => config.with_client_auth_cert(chain, key),
     }
+}
+
+/// A named provider: the process has no default one that other crates could have installed.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 /// Whether the proxy has chosen HTTP/2. A proxy without ALPN speaks HTTP/1.1.
@@ -229,8 +248,12 @@ pub enum CaError {
     },
 }
 
-fn roots_of(path: &Path) -> Result<RootCertStore, CaError> {
-    read(path).map_err(CaError::Pem).and_then(|bytes| roots_in(&bytes))
+/// The certificates of a file, as authorities and as they are.
+fn roots_of(path: &Path) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), CaError> {
+    let bytes = read(path).map_err(CaError::Pem)?;
+    let roots = roots_in(&bytes)?;
+    let listed = items(&bytes).map_err(CaError::Pem)?;
+    Ok((roots, listed.into_iter().map(|(_, certificate)| certificate).collect()))
 }
 
 /// The certificates to trust in a PEM text.

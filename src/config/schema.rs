@@ -63,5 +63,8 @@ fn drain(section: &mut Section<'_>) -> drain::Options {
         delay: section.value("delay", &DURATION).unwrap_or(default.delay),
         timeout: section.value("timeout", &DURATION).unwrap_or(default.timeout),
         spread: section.value("spread", &DURATION).unwrap_or(default.spread),
+        resumable_spread: section
+            .value("resumable_spread", &DURATION)
+            .unwrap_or(default.resumable_spread),
     }
 }

@@ -95,7 +95,7 @@ timeouts:
   identification: 2s
   idle: 1h30m
   half_closed: 10s
-drain: {delay: 0s, timeout: 0s, spread: 0s}
+drain: {delay: 0s, timeout: 0s, spread: 0s, resumable_spread: 20s}
 "#;
 
 fn target(name: &str, address: &str) -> StaticTarget {
@@ -300,6 +300,7 @@ fn every_key_is_read() {
             delay: Duration::ZERO,
             timeout: Duration::ZERO,
             spread: Duration::ZERO,
+            resumable_spread: Duration::from_secs(20),
         },
     };
     assert_eq!(Config::parse(FULL), Ok(expected));

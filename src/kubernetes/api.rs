@@ -12,6 +12,7 @@ use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -23,8 +24,16 @@ use super::failure::{ApiError, Failure};
 /// [`Failure::Credentials`].
 pub(crate) async fn connect(kubeconfig: Option<PathBuf>, agent: &'static str) -> Result<Client, ApiError> {
     let runtime = Handle::current();
+    let late = |_| {
+        ApiError::new(
+            Failure::Credentials,
+            "no credentials in time: earlier attempts to get them still hang",
+        )
+    };
+    let permit = timeout(LONGEST_ANSWER, ATTEMPTS.acquire()).await.map_err(late)?;
     // Blocking: it reads files, and may run a program of the kubeconfig that gets a token.
     let client = spawn_blocking(move || {
+        let _permit = permit;
         let mut config = runtime.block_on(configuration(kubeconfig.as_deref()))?;
         config.connect_timeout = Some(LONGEST_CONNECT);
         // The other deadlines are below, and kube's own retries would hide the answer of the server.
@@ -39,6 +48,10 @@ pub(crate) async fn connect(kubeconfig: Option<PathBuf>, agent: &'static str) ->
         Err(_) => Err(ApiError::new(Failure::Credentials, "no credentials in time")),
     }
 }
+
+/// The attempts to get credentials that are under way. A thread in which a program, or a read, hangs cannot be ended: without
+/// a bound those would take all threads that there are for blocking work.
+static ATTEMPTS: Semaphore = Semaphore::const_new(8);
 
 /// The configuration of that kubeconfig; without one of the pod's service account, or outside a pod of KUBECONFIG or the home
 /// directory.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::task::{Context, Poll, ready};
 
+use super::beginning::Beginning;
 use crate::net::transport::{Reader, Writer};
 
 /// The most that an ordinary copy moves, in bytes.
@@ -68,12 +69,19 @@ impl Residue {
 
 /// The read half of one transport and the write half of the other: what one direction passes through.
 #[derive(Debug)]
-pub(super) struct Halves<R, W> {
+pub(super) struct Halves<'a, R, W> {
     pub(super) reader: R,
     pub(super) writer: W,
+    /// Looked at. Boxed: most directions have none, and no other has it for long.
+    pub(super) beginning: Option<Box<Beginning<'a>>>,
 }
 
-impl<R: Reader, W: Writer> Halves<R, W> {
+impl<R: Reader, W: Writer> Halves<'_, R, W> {
+    /// Looks at bytes that were read in another way, if they belong to the beginning.
+    pub(super) fn inspect(&mut self, bytes: &[u8]) {
+        inspect(&mut self.beginning, bytes);
+    }
+
     /// Reads at most `most` bytes and writes them at once, as far as the writer takes them.
     ///
     /// `moved` is called with the length of each write.
@@ -83,13 +91,18 @@ impl<R: Reader, W: Writer> Halves<R, W> {
         most: usize,
         moved: impl Fn(usize),
     ) -> Poll<Result<Copied, CopyError>> {
-        let Self { reader, writer } = self;
+        let Self {
+            reader,
+            writer,
+            beginning,
+        } = self;
         SCRATCH.with_borrow_mut(|scratch| {
             if scratch.len() < most {
                 scratch.resize(most, 0);
             }
             let buffer = scratch.get_mut(..most).unwrap_or_default();
             let bytes = ready!(reader.poll_read(context, buffer)).map_err(CopyError::Read)?;
+            inspect(beginning, bytes);
             let mut rest = bytes;
             while !rest.is_empty()
                 && let Poll::Ready(result) = writer.poll_write(context, rest)
@@ -142,6 +155,14 @@ impl<R: Reader, W: Writer> Halves<R, W> {
     fn keep(&mut self, bytes: usize) -> Result<(), CopyError> {
         let kept = self.writer.lender().map_or(Ok(()), |lender| lender.keep(bytes));
         kept.map_err(CopyError::Write)
+    }
+}
+
+fn inspect(beginning: &mut Option<Box<Beginning<'_>>>, bytes: &[u8]) {
+    if let Some(inspected) = beginning
+        && inspected.inspect(bytes).is_break()
+    {
+        *beginning = None;
     }
 }
 

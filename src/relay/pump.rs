@@ -21,7 +21,7 @@ use crate::outcome::Side;
 /// One direction of a relay. Every future of it may be dropped at any await and made anew: no byte is lost.
 #[derive(Debug)]
 pub(super) struct Pump<'a, R, W> {
-    halves: Halves<R, W>,
+    halves: Halves<'a, R, W>,
     strategy: Strategy,
     terms: &'a Terms<'a>,
     throttle: Throttle<'a>,
@@ -55,7 +55,7 @@ enum InFlight<'a> {
 }
 
 impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
-    pub(super) fn new(halves: Halves<R, W>, strategy: Strategy, terms: &'a Terms<'a>) -> Self {
+    pub(super) fn new(halves: Halves<'a, R, W>, strategy: Strategy, terms: &'a Terms<'a>) -> Self {
         let Bounds { tunnel, shared } = match strategy.direction() {
             Direction::Upload => terms.upload,
             Direction::Download => terms.download,
@@ -76,6 +76,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// The same, with early data in flight.
     pub(super) fn beginning_with(mut self, early: Vec<u8>) -> Self {
         self.throttle.spend(early.len());
+        self.halves.inspect(&early);
         self.in_flight = Residue::of(early).map_or(InFlight::Nothing, |residue| InFlight::Buffered {
             residue,
             _large: None,
@@ -87,7 +88,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// stream has been sent.
     pub(super) async fn reader_failed(&mut self) -> Failure {
         let by = self.sender();
-        let Halves { reader, writer } = &mut self.halves;
+        let Halves { reader, writer, .. } = &mut self.halves;
         let sent = async {
             poll_fn(|context| writer.poll_end_sent(context)).await;
             self.has_sent_end = true;
@@ -186,7 +187,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// Waits until the writer can lend memory. Ends if the sending side resets meanwhile: nothing else would notice.
     async fn lender_ready(&mut self) -> Result<(), Failure> {
         let (sender, receiver) = (self.sender(), self.receiver());
-        let Halves { reader, writer } = &mut self.halves;
+        let Halves { reader, writer, .. } = &mut self.halves;
         let ready = poll_fn(|context| match writer.lender() {
             Some(lender) => lender.poll_ready(context),
             None => Poll::Ready(Ok(())),
@@ -219,7 +220,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         let start = Instant::now();
         let (sender, receiver) = (self.sender(), self.receiver());
         let moved = self.moved();
-        let (Halves { reader, writer }, in_flight) = (&mut self.halves, &mut self.in_flight);
+        let (Halves { reader, writer, .. }, in_flight) = (&mut self.halves, &mut self.in_flight);
         tokio::select! {
             biased;
             written = poll_fn(|context| in_flight.poll_write(context, writer, &moved)) => match written {

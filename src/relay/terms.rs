@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use super::meter::Meter;
 use super::splice::PipePool;
 use super::yielder::Yielder;
+use crate::drain::Open;
 use crate::limits::bucket::Limit;
 use crate::limits::budget::Budget;
 use crate::limits::slots::Slots;
@@ -84,6 +85,9 @@ pub struct Terms<'a> {
     pub engine: Engine,
     /// The longest silences.
     pub options: &'a Options,
+    /// The tunnel, if the beginning of its upload is to say whether it is resumable. The bytes behind that cost no more: a
+    /// direction begins with copies through memory in any case. What an engine that always splices moves is not looked at.
+    pub inspected: Option<&'a Open>,
 }
 
 /// The mechanism that moves bytes between two sockets.

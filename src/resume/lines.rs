@@ -90,6 +90,14 @@ pub enum First {
     Faulty,
 }
 
+/// The length of the announcement at the beginning of what an anchor sends, with its line end. `None`: there is another
+/// line, or none that is complete.
+pub fn announcement(bytes: &[u8]) -> Option<usize> {
+    let start = bytes.get(..LONGEST_LINE).unwrap_or(bytes);
+    let length = start.iter().position(|&byte| byte == b'\n')? + 1;
+    Announcement::read(without_end(start.get(..length)?)).map(|_| length)
+}
+
 /// Looks for a hello at the beginning of what a client sends.
 pub fn first(bytes: &[u8]) -> First {
     let Some(line) = bytes.strip_prefix(HELLO.as_bytes()) else {
@@ -258,6 +266,34 @@ mod tests {
         assert!(matches!(first(padded(255).as_bytes()), First::Hello(..)));
         assert_eq!(first(padded(256).as_bytes()), First::Faulty);
         assert_eq!(first(&padded(256).as_bytes()[..255]), First::Faulty);
+    }
+
+    #[test]
+    fn an_announcement_is_found_only_as_the_whole_first_line() {
+        let good = Announcement {
+            key: PublicKey([1; 32]),
+            nonce: Nonce([2; 16]),
+        };
+        let line = good.line();
+        for cut in 0..line.len() {
+            assert_eq!(announcement(&line.as_bytes()[..cut]), None, "{cut}");
+        }
+        assert_eq!(announcement((line.clone() + &line).as_bytes()), Some(line.len()));
+        assert_eq!(announcement(line.replace('\r', "").as_bytes()), Some(line.len() - 1));
+        let padded = |length: usize| line.replace("\r\n", &format!(" {}\r\n", "x".repeat(length - line.len() - 1)));
+        assert_eq!(announcement(padded(255).as_bytes()), Some(255));
+        for other in [
+            padded(256),
+            format!("\r\n{line}"),
+            format!(" {line}"),
+            line.replace("\r\n", "\r\r\n"),
+            line.replace("\r\n", " \u{1b}[2J\r\n"),
+            line.replace("\r\n", " \0\r\n"),
+            line.replace("0101", "010g"),
+            line.replace("-1 ", "-2 "),
+        ] {
+            assert_eq!(announcement(other.as_bytes()), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -2,6 +2,9 @@
 //!
 //! No byte of a side is passed on before its identification is complete, and nothing but the identification before that
 //! of the other side is complete, too. So a server that does not speak SSH gets at most one harmless line.
+//!
+//! There is one exception: a target that begins with the announcement of an anchor (`resume/`) has this one line passed on at
+//! once. Its client waits for it and says nothing before, and the anchor's identification comes behind the client's.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,6 +21,7 @@ use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 use crate::relay::meter::Meter;
 use crate::relay::{Early, Failure, Transports};
+use crate::resume::lines;
 
 pub use super::software::{Family, Software};
 
@@ -36,7 +40,7 @@ impl Default for Options {
     }
 }
 
-/// Passes on the identification of each side, and calls `identified` with its software. Either may come first.
+/// Passes on the identification of each side, and calls `identified` with it. Either may come first.
 ///
 /// The bytes behind it become early data in `transports`. A side that finishes before its identification ends the
 /// tunnel: it does not speak SSH, and the other side's bytes are not for it.
@@ -47,13 +51,13 @@ pub async fn exchange<D: Transport>(
     transports: &mut Transports<D>,
     meter: &Meter,
     options: &Options,
-    identified: impl Fn(Side, Software) + Sync,
+    identified: impl Fn(Side, Line<'_>) + Sync,
 ) -> Result<(), Close> {
     let (from_client, to_client) = transports.downstream.split();
     let (from_target, to_target) = Transport::split(&mut transports.upstream);
     let progress = Progress::default();
-    let client_says = |software| identified(Side::Client, software);
-    let target_says = |software| identified(Side::Target, software);
+    let client_says = |line: Line<'_>| identified(Side::Client, line);
+    let target_says = |line: Line<'_>| identified(Side::Target, line);
     let mut upload = Opening::new(
         Direction::Upload,
         from_client,
@@ -112,6 +116,8 @@ struct Opening<R, W> {
     reader: R,
     writer: W,
     held: Vec<u8>,
+    /// The bytes of the announcement that was passed on.
+    announced: usize,
     passed: bool,
 }
 
@@ -122,12 +128,13 @@ impl<R: Reader, W: Writer> Opening<R, W> {
             reader,
             writer,
             held,
+            announced: 0,
             passed: false,
         }
     }
 
     /// Passes the identification on, then completes only when its side fails.
-    async fn run(&mut self, meter: &Meter, progress: &Progress, identified: impl Fn(Software)) -> Close {
+    async fn run(&mut self, meter: &Meter, progress: &Progress, identified: impl Fn(Line<'_>)) -> Close {
         if let Err(close) = self.pass(meter, identified).await {
             return close;
         }
@@ -138,12 +145,16 @@ impl<R: Reader, W: Writer> Opening<R, W> {
         Failure { by, error }.into()
     }
 
-    async fn pass(&mut self, meter: &Meter, identified: impl Fn(Software)) -> Result<(), Close> {
-        let (source, sink) = self.sides();
+    async fn pass(&mut self, meter: &Meter, identified: impl Fn(Line<'_>)) -> Result<(), Close> {
+        let source = self.sides().0;
         let length = loop {
-            match read(&self.held, source) {
+            if let Some(length) = self.announcement() {
+                self.announced = length;
+                self.send(length, meter).await?;
+            }
+            match read_within(&self.held, source, MOST_BYTES - self.announced) {
                 Ok(Some(line)) => {
-                    identified(Software::of(line.software));
+                    identified(line);
                     break line.length;
                 }
                 Ok(None) => {}
@@ -162,11 +173,27 @@ impl<R: Reader, W: Writer> Opening<R, W> {
                 });
             }
         };
+        self.send(length, meter).await
+    }
+
+    /// The length of the announcement with which a target begins. One is enough: an anchor has one of each version.
+    fn announcement(&self) -> Option<usize> {
+        let may_be_one = self.direction == Direction::Download && self.announced == 0;
+        if may_be_one {
+            lines::announcement(&self.held)
+        } else {
+            None
+        }
+    }
+
+    /// Passes on the first bytes of those that are held.
+    async fn send(&mut self, length: usize, meter: &Meter) -> Result<(), Close> {
+        let by = self.sides().1;
         let rest = self.held.split_off(length);
         let line = std::mem::replace(&mut self.held, rest);
         let mut line = line.as_slice();
         let sent = poll_fn(|context| self.poll_send(context, &mut line, meter)).await;
-        sent.map_err(|error| Failure { by: sink, error }.into())
+        sent.map_err(|error| Failure { by, error }.into())
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>, line: &mut &[u8], meter: &Meter) -> Poll<io::Result<()>> {
@@ -199,6 +226,8 @@ fn poll_more(context: &mut Context<'_>, from: &mut impl Reader, held: &mut Vec<u
 pub struct Line<'a> {
     /// The number of bytes up to and with its line end, those of earlier lines included.
     pub length: usize,
+    /// The line itself, with its end.
+    pub text: &'a [u8],
     /// The text behind `SSH-2.0-`.
     pub software: &'a [u8],
 }
@@ -215,22 +244,24 @@ pub struct NotSsh;
 /// # Errors
 /// They cannot become one any more, or are too many.
 pub fn read(bytes: &[u8], from: Side) -> Result<Option<Line<'_>>, NotSsh> {
+    read_within(bytes, from, MOST_BYTES)
+}
+
+/// The same, where all lines have at most so many bytes.
+fn read_within(bytes: &[u8], from: Side, most: usize) -> Result<Option<Line<'_>>, NotSsh> {
     let mut length = 0;
-    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
-        length += line.len();
+    for text in bytes.split_inclusive(|&byte| byte == b'\n') {
+        length += text.len();
         // The same, however many bytes a read has brought.
-        if length > MOST_BYTES {
+        if length > most {
             return Err(NotSsh);
         }
-        if from == Side::Client || begins(line, b"SSH-") {
-            return identification(line).map(|software| software.map(|software| Line { length, software }));
+        if from == Side::Client || begins(text, b"SSH-") {
+            let software = identification(text)?;
+            return Ok(software.map(|software| Line { length, text, software }));
         }
     }
-    if bytes.len() < MOST_BYTES {
-        Ok(None)
-    } else {
-        Err(NotSsh)
-    }
+    if bytes.len() < most { Ok(None) } else { Err(NotSsh) }
 }
 
 /// The software in a line that has to be an identification; `None` before the line is complete.

@@ -11,11 +11,12 @@ use super::{Holdings, Reached, Shared};
 use crate::allowlist::Target;
 use crate::cold::cold;
 use crate::direction::Direction;
-use crate::drain::Open;
+use crate::drain;
 use crate::net::transport::Transport;
 use crate::outcome::{Close, Reason, Side};
 use crate::relay::{self, Bounds, Early, Ends, Engine, Terms, Transports, relay};
-use crate::ssh::identification;
+use crate::resume::lines::{First, first};
+use crate::ssh::identification::{self, Line, Software};
 
 /// A client and a target that are connected.
 ///
@@ -26,7 +27,6 @@ pub(super) struct Tunnel<'a, D: Transport> {
     target: Arc<Target>,
     holdings: Box<Holdings>,
     record: TunnelRecord<'a>,
-    _open: Open,
 }
 
 /// After a panic it is unknown what was passed on: an end of stream would make it look complete.
@@ -48,10 +48,9 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             upstream,
         } = reached;
         Self {
-            record: pending.record.established(&target),
+            record: pending.record.established(&target, pending.shared.drain.opened()),
             target,
             holdings,
-            _open: pending.shared.drain.opened(),
             ends: Transports {
                 downstream,
                 upstream: upstream.stream,
@@ -75,7 +74,6 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             target,
             holdings,
             record,
-            ..
         } = self;
         let bounds = |direction| Bounds {
             tunnel: target.limit(direction),
@@ -93,6 +91,8 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             resources: &shared.resources,
             engine: Engine::Adaptive,
             options: &options,
+            // A client that has to identify itself has done so before the relay.
+            inspected: if target.ssh_only() { None } else { Some(&record.open) },
         };
         let mut ending = pin!(ending(target, holdings, record, shared));
         if target.ssh_only() {
@@ -112,7 +112,12 @@ async fn identify<D: Transport>(
     shared: &Shared,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Result<(), Close> {
-    let identified = |side, software| record.identified(side, software);
+    let identified = |side, line: Line<'_>| {
+        record.identified(side, Software::of(line.software));
+        if side == Side::Client && matches!(first(line.text), First::Hello(..)) {
+            record.open.set_resumable();
+        }
+    };
     let exchanged = tokio::select! {
         biased;
         exchanged = identification::exchange(ends, &record.meter, &shared.identification, identified) => exchanged,
@@ -126,22 +131,40 @@ async fn identify<D: Transport>(
 
 /// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, when the
 /// right of its user ends, or in a drain.
-async fn ending(target: &Target, holdings: &Holdings, record: &TunnelRecord<'_>, shared: &Shared) -> Close {
-    let last_moved = || record.meter.last_moved();
-    let taken_back = async {
-        match &holdings.grant {
-            Some(grant) => cold(grant.ended()).await,
-            None => pending().await,
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
+)]
+fn ending(
+    target: &Target,
+    holdings: &Holdings,
+    record: &TunnelRecord<'_>,
+    shared: &Shared,
+) -> impl Future<Output = Close> {
+    async move {
+        let state = || drain::State {
+            number: record.id().number,
+            last_moved: record.meter.last_moved(),
+            is_resumable: record.open.is_resumable(),
+        };
+        let taken_back = async {
+            match &holdings.grant {
+                Some(grant) => cold(grant.ended()).await,
+                None => pending().await,
+            }
+        };
+        let reason = tokio::select! {
+            () = target.outlived() => Reason::Lifetime,
+            () = target.revoked() => Reason::Revoked,
+            reason = taken_back => reason,
+            () = shared.drain.closes(state) => match record.open.is_resumable() {
+                true => Reason::Moved,
+                false => Reason::Drained,
+            },
+        };
+        Close {
+            by: Side::Proxy,
+            reason,
         }
-    };
-    let reason = tokio::select! {
-        () = target.outlived() => Reason::Lifetime,
-        () = target.revoked() => Reason::Revoked,
-        reason = taken_back => reason,
-        () = shared.drain.closes(record.id().number, last_moved) => Reason::Drained,
-    };
-    Close {
-        by: Side::Proxy,
-        reason,
     }
 }

@@ -17,6 +17,7 @@ use crate::access::User;
 use crate::allowlist::Target;
 use crate::authority::Authority;
 use crate::direction::Direction;
+use crate::drain::Open;
 use crate::metrics::{Metrics, TargetSeries};
 use crate::net::dial::Upstream;
 use crate::outcome::{Close, Denial, Outcome, Reason, Refusal, Side};
@@ -123,6 +124,7 @@ pub struct Record<'a> {
     established: Option<Instant>,
     sent: u64,
     received: u64,
+    is_resumable: bool,
     outcome: Option<Outcome>,
     accounted: bool,
     /// `None` for a request on an HTTP/2 connection, which has a record of its own.
@@ -164,6 +166,7 @@ impl<'a> Record<'a> {
             established: None,
             sent: 0,
             received: 0,
+            is_resumable: false,
             outcome: None,
             accounted: false,
             connection: None,
@@ -254,7 +257,7 @@ impl<'a> Record<'a> {
     }
 
     /// The record of the tunnel that the answered request has become.
-    pub fn established(mut self: Box<Self>, target: &Target) -> TunnelRecord<'a> {
+    pub fn established(mut self: Box<Self>, target: &Target, open: Open) -> TunnelRecord<'a> {
         let now = Instant::now();
         self.telemetry.metrics.answered(None);
         self.telemetry
@@ -268,6 +271,7 @@ impl<'a> Record<'a> {
             meter: Meter::new(Arc::clone(&series.totals)),
             series,
             connection: self,
+            open,
         }
     }
 
@@ -321,6 +325,7 @@ impl<'a> Record<'a> {
             received: self.received,
             duration_ms: millis(self.accepted.elapsed()),
             dial_ms: self.dial_ms,
+            is_resumable: self.is_resumable,
             id: Some(self.id),
             count: 1,
         });
@@ -341,6 +346,8 @@ pub struct TunnelRecord<'a> {
     series: Arc<TargetSeries>,
     /// Boxed: unused until the tunnel ends.
     connection: Box<Record<'a>>,
+    /// The tunnel in a drain.
+    pub open: Open,
 }
 
 impl TunnelRecord<'_> {
@@ -371,6 +378,7 @@ impl Drop for TunnelRecord<'_> {
     fn drop(&mut self) {
         self.connection.sent = self.meter.bytes(Direction::Download);
         self.connection.received = self.meter.bytes(Direction::Upload);
+        self.connection.is_resumable = self.open.is_resumable();
         self.series.tunnels_active.dec();
     }
 }

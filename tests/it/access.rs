@@ -40,6 +40,7 @@ fn fields(client: Value) -> Value {
         "bytes_received": 0,
         "duration_ms": null,
         "dial_ms": null,
+        "tunnel.resumable": false,
         "tunnel_id": null,
         "count": 1,
     });

@@ -12,12 +12,13 @@ use rustix::time::{ClockId, clock_gettime};
 use switchboard::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 39] = [
+const METRICS: [(&str, &str, &[&str]); 40] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
     ("switchboard_connections_unfinished", "gauge", &[]),
     ("switchboard_tunnels_limit", "gauge", &[]),
+    ("switchboard_tunnels_resumable", "gauge", &[]),
     ("switchboard_connect_requests_total", "counter", &["code", "reason"]),
     (
         "switchboard_tunnels_active",

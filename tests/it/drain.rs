@@ -202,7 +202,10 @@ fn a_drain_by_the_admin_port_is_like_one_by_a_signal() {
     let mut server = server_to(&target, "{delay: 0s, timeout: 1h}");
     let (mut client, mut service) = server.tunnel("devbox:22", &target);
     let idle = server.ask_admin("GET", "/drain");
-    assert_eq!(idle.body, "{\"phase\":\"serving\",\"tunnels\":1,\"connections\":1}\n");
+    assert_eq!(
+        idle.body,
+        "{\"phase\":\"serving\",\"tunnels\":1,\"resumable\":0,\"connections\":1}\n"
+    );
     assert!(idle.head.contains("content-type: application/json"), "{}", idle.head);
     for _ in 0..2 {
         assert_eq!(server.ask_admin("POST", "/drain").status, 202);
@@ -216,7 +219,10 @@ fn a_drain_by_the_admin_port_is_like_one_by_a_signal() {
     client.send("up");
     service.expect("up");
     let far = server.ask_admin("GET", "/drain").body;
-    assert_eq!(far, "{\"phase\":\"stopped\",\"tunnels\":1,\"connections\":1}\n");
+    assert_eq!(
+        far,
+        "{\"phase\":\"stopped\",\"tunnels\":1,\"resumable\":0,\"connections\":1}\n"
+    );
     drop((client, service));
     assert_eq!(server.process.exit_status(), 0);
 }

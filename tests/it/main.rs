@@ -38,6 +38,7 @@ mod refusals;
 mod relay;
 mod reload;
 mod requests;
+mod resumable;
 mod seccomp;
 mod ssh_only;
 mod takeover;

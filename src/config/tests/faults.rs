@@ -57,7 +57,7 @@ fn unknown_and_duplicate_keys_are_faults() {
     assert_faults(&[
         (
             "drain:\n  delay: 1s\n  dealy: 1s\n",
-            "line 3: drain.dealy: unknown key; did you mean `delay`? Known here: delay, timeout, spread",
+            "line 3: drain.dealy: unknown key; did you mean `delay`? Known here: delay, timeout, spread, resumable_spread",
         ),
         (
             "tsl: {}\n",

@@ -113,7 +113,10 @@ async fn exchanged(
     b.shutdown().await.unwrap();
     let said = Mutex::new(Vec::new());
     let meter = Meter::new(Arc::default());
-    let identified = |side, software: Software| said.lock().unwrap().push((side, software.to_string()));
+    let identified = |side, line: Line<'_>| {
+        let software = Software::of(line.software).to_string();
+        said.lock().unwrap().push((side, software));
+    };
     let result = exchange(&mut ends, &meter, &Options::default(), identified).await;
     let mut heard = [Vec::new(), Vec::new()];
     ends.downstream.shutdown().await.ok();
@@ -210,4 +213,136 @@ async fn a_reset_ends_the_exchange_even_after_the_identification_of_its_side() {
         let reason = Reason::Reset;
         assert_eq!(result, Err(Close { by, reason }));
     }
+}
+
+/// An announcement as an anchor sends it.
+fn announcement() -> String {
+    let digits = |bytes: usize| "0f".repeat(bytes);
+    format!("switchboard-resume-1 {} {}\r\n", digits(32), digits(16))
+}
+
+/// What a client that says nothing receives of a target that says this, within the deadline of the exchange, and how that ends.
+async fn heard_by_a_silent_client(target_says: &[u8]) -> (Vec<u8>, Close) {
+    let (mut client, mut target, mut ends) = ends().await;
+    target.write_all(target_says).await.unwrap();
+    let meter = Meter::new(Arc::default());
+    let options = Options {
+        identification: Duration::from_millis(100),
+    };
+    let close = exchange(&mut ends, &meter, &options, |_, _| ()).await.unwrap_err();
+    let mut heard = Vec::new();
+    ends.downstream.shutdown().await.ok();
+    client.read_to_end(&mut heard).await.unwrap();
+    assert_eq!(meter.bytes(Direction::Download), heard.len() as u64);
+    (heard, close)
+}
+
+#[tokio::test]
+async fn an_announcement_passes_before_the_identification_and_the_client_may_wait_for_it() {
+    let (mut client, mut target, mut ends) = ends().await;
+    let line = announcement();
+    let meter = Meter::new(Arc::default());
+    let options = Options::default();
+    let script = async {
+        // In two pieces: of half a line nothing passes.
+        let (start, end) = line.as_bytes().split_at(60);
+        target.write_all(start).await.unwrap();
+        target.write_all(end).await.unwrap();
+        let mut heard = vec![0; line.len()];
+        client.read_exact(&mut heard).await.unwrap();
+        assert_eq!(heard, line.as_bytes());
+        client
+            .write_all(b"SSH-2.0-switchboard_resume_1 x\r\nproof")
+            .await
+            .unwrap();
+        target.read_exact(&mut [0; 32]).await.unwrap();
+        target
+            .write_all(b"SSH-2.0-switchboard_anchor_1\r\nframes")
+            .await
+            .unwrap();
+        client.read_exact(&mut [0; 30]).await.unwrap();
+    };
+    let (result, ()) = tokio::join!(exchange(&mut ends, &meter, &options, |_, _| ()), script);
+    assert_eq!(result, Ok(()));
+    assert_eq!(
+        (ends.early.upload, ends.early.download),
+        (b"proof".to_vec(), b"frames".to_vec())
+    );
+}
+
+#[tokio::test]
+async fn of_a_target_that_only_announces_one_line_passes_until_the_deadline() {
+    let line = announcement();
+    let long = line.replace("\r\n", &format!(" {}\r\n", "x".repeat(255 - line.len() - 1)));
+    for (says, passes) in [
+        (line.clone(), &line),
+        (line.repeat(2), &line),
+        (line.repeat(60), &line),
+        (format!("{line}SSH-2.0-never ends"), &line),
+        (format!("{line}Welcome\r\n"), &line),
+        (long.repeat(30), &long),
+        (line.replace('\r', ""), &line.replace('\r', "")),
+    ] {
+        let (heard, close) = heard_by_a_silent_client(says.as_bytes()).await;
+        assert_eq!(String::from_utf8(heard).unwrap(), *passes, "{says:?}");
+        let (by, reason) = (Side::Target, Reason::NotSsh);
+        assert_eq!(close, Close { by, reason });
+    }
+}
+
+#[tokio::test]
+async fn what_only_looks_like_an_announcement_waits_for_the_identification() {
+    let line = announcement();
+    let with = |from: &str, to: &str| line.replacen(from, to, 1);
+    for says in [
+        line.trim_end().to_owned(),
+        with("switchboard", "Switchboard"),
+        with("-1 ", "-2 "),
+        with("-1 ", "-1  "),
+        with("0f", "0F"),
+        with("0f", ""),
+        with("0f", "\0f"),
+        with("\r\n", "\r\r\n"),
+        with("\r\n", " \x1b[2J\r\n"),
+        with("\r\n", " \u{e9}\r\n"),
+        with("\r\n", &format!(" {}\r\n", "x".repeat(135))),
+        with("switchboard", "\r\nswitchboard"),
+        format!("Welcome\r\n{line}"),
+        "switchboard-resume-1 \r\n".to_owned(),
+        "220 ready\r\n".repeat(10),
+    ] {
+        let (heard, close) = heard_by_a_silent_client(says.as_bytes()).await;
+        assert_eq!((heard, close.reason), (vec![], Reason::NotSsh), "{says:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_announcement_counts_for_the_bytes_in_front_of_the_identification() {
+    let line = announcement();
+    let identification = "SSH-2.0-b\n";
+    let filled = |length: usize| {
+        let filling = length - line.len() - identification.len() - 2;
+        format!("{line}{}\r\n{identification}", "x".repeat(filling))
+    };
+    for (length, passes) in [(MOST_BYTES, true), (MOST_BYTES + 1, false)] {
+        let (mut client, mut target, mut ends) = ends().await;
+        target.write_all(filled(length).as_bytes()).await.unwrap();
+        client.write_all(b"SSH-2.0-a\r\n").await.unwrap();
+        let meter = Meter::new(Arc::default());
+        let result = exchange(&mut ends, &meter, &Options::default(), |_, _| ()).await;
+        assert_eq!(result.is_ok(), passes, "{result:?}");
+        let heard = if passes { length } else { line.len() };
+        assert_eq!(meter.bytes(Direction::Download), heard as u64);
+    }
+}
+
+#[tokio::test]
+async fn a_client_cannot_announce() {
+    let (mut client, _target, mut ends) = ends().await;
+    client.write_all(announcement().as_bytes()).await.unwrap();
+    let meter = Meter::new(Arc::default());
+    let result = exchange(&mut ends, &meter, &Options::default(), |_, _| ()).await;
+    let (by, reason) = (Side::Client, Reason::NotSsh);
+    assert_eq!(result, Err(Close { by, reason }));
+    assert_eq!(meter.bytes(Direction::Upload), 0);
 }

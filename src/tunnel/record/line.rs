@@ -35,6 +35,8 @@ pub(super) struct Line<'a> {
     pub(super) received: u64,
     pub(super) duration_ms: f64,
     pub(super) dial_ms: f64,
+    /// Whether the session in the tunnel outlives it.
+    pub(super) is_resumable: bool,
     /// `None` in a line of several.
     pub(super) id: Option<Id>,
     /// The connections or requests that the line stands for.
@@ -60,6 +62,7 @@ impl Line<'_> {
             received: 0,
             duration_ms: 0.0,
             dial_ms: 0.0,
+            is_resumable: false,
             id: None,
             count,
         }
@@ -101,6 +104,7 @@ impl Line<'_> {
                     bytes_received = self.received,
                     duration_ms = self.duration_ms,
                     dial_ms = self.dial_ms,
+                    tunnel.resumable = self.is_resumable,
                     tunnel_id = %OrEmpty(self.id),
                     count = self.count,
                 )

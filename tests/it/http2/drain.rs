@@ -8,6 +8,7 @@ use crate::harness::allow;
 use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Echo, Target};
+use crate::resumable::{ANCHOR, hello};
 
 #[test]
 fn a_drain_sends_goaway_refuses_new_tunnels_and_waits_for_the_others() {
@@ -43,6 +44,42 @@ fn past_the_deadline_of_the_drain_tunnels_are_reset_and_then_the_connection_ends
     peer.expect_reset(1, code::CONNECT_ERROR);
     peer.event("closed", 0);
     assert_eq!(proxy.drained(), Drained::Cut);
+}
+
+#[test]
+fn of_one_connection_a_drain_ends_the_streams_that_are_resumable_in_order() {
+    for ssh_only in [true, false] {
+        let target = Target::listen();
+        let settings = allow(&[("box:22", target.address())])
+            + &format!("ssh_only: {ssh_only}\ndrain: {{delay: 0s, timeout: 1h, resumable_spread: 0s}}\n");
+        let proxy = Proxy::start(&settings);
+        let mut peer = Peer::connect(proxy.public());
+        let mut tunnel = |stream, line: &str| {
+            peer.open(stream, "box:22");
+            let mut service = target.accept();
+            peer.send(stream, line);
+            service.expect(line);
+            service.send(ANCHOR);
+            peer.expect(stream, ANCHOR);
+            service
+        };
+        let mut anchor = tunnel(1, &hello("resume"));
+        let mut service = tunnel(3, "SSH-2.0-OpenSSH_9.2p1\r\n");
+        proxy.settles("tunnels_resumable", 1.0);
+        proxy.stop();
+        anchor.expect_end();
+        peer.expect_end(1);
+        proxy.settles(r#"tunnels_closed_total{by="proxy",reason="moved"}"#, 1.0);
+        peer.send(3, "up");
+        service.expect("up");
+        service.send("down");
+        peer.expect(3, "down");
+        peer.tell("end 3");
+        service.expect_end();
+        service.finish();
+        peer.expect_end(3);
+        assert_eq!(proxy.drained(), Drained::Clean);
+    }
 }
 
 #[test]

@@ -1,0 +1,112 @@
+"""Checks the anchors of the SSH examples against the rest of each: `anchors.py EXAMPLES RENDERED…` exits 1 after a fault.
+
+The Service leads to the anchor and the anchor to sshd, which is reached by no other path. The keepalives of sshd and ssh
+outlast the anchor's --grace, the container's memory has room for --memory, and probes and scrapes reach --admin.
+"""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import yaml
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+BYTES = {"Mi": 1 << 20, "Gi": 1 << 30, "MiB": 1 << 20, "GiB": 1 << 30}
+# What the process takes beside the bytes that it keeps.
+OWN = 64 << 20
+faults = []
+
+
+def expect(holds, what):
+    if not holds:
+        faults.append(what)
+
+
+def with_unit(text, units):
+    number, unit = re.fullmatch(r"(\d+)(\w+)", text).groups()
+    return int(number) * units[unit]
+
+
+def flags_of(arguments):
+    return dict(argument.removeprefix("--").split("=", 1) for argument in arguments if argument.startswith("--"))
+
+
+def port_of(address):
+    return int(address.rsplit(":", 1)[1])
+
+
+def setting(text, name):
+    """The values of a keyword of sshd_config or ssh_config, in whatever line."""
+    return re.findall(rf"^\s*{name} (\S+)", text, re.MULTILINE)
+
+
+def keepalive(text, side):
+    interval, count = setting(text, f"{side}AliveInterval"), setting(text, f"{side}AliveCountMax")
+    return min(map(int, interval), default=0) * min(map(int, count), default=3)
+
+
+def anchors_of(objects):
+    """Each container that is an anchor, with its pod template."""
+    for each in objects:
+        template = each.get("spec", {}).get("template", {})
+        pod = template.get("spec", {})
+        for container in pod.get("initContainers", []) + pod.get("containers", []):
+            if container.get("args", [""])[0] == "anchor":
+                yield template, container
+
+
+def check_container(name, template, container, flags):
+    is_sidecar = container in template["spec"].get("initContainers", []) and container.get("restartPolicy") == "Always"
+    expect(is_sidecar or container in template["spec"].get("containers", []), f"{name}: the anchor would end at once")
+    admin = flags.get("admin", ":0")
+    expect(not admin.startswith("127."), f"{name}: the kubelet's probes do not reach --admin={admin}")
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        asked = container.get(probe, {}).get("httpGet", {})
+        reached = ports.get(asked.get("port"), asked.get("port"))
+        expect((asked.get("path"), reached) == (path, port_of(admin)), f"{name}: {probe} does not ask --admin for {path}")
+    annotations = template["metadata"].get("annotations", {})
+    expect(annotations.get("prometheus.io/port") == str(port_of(admin)), f"{name}: no scrape of --admin")
+    limit = with_unit(container["resources"]["limits"]["memory"], BYTES)
+    expect(limit >= with_unit(flags["memory"], BYTES) + OWN, f"{name}: --memory and the process need more than its limit")
+    shell = template["spec"].get("securityContext", {}).get("runAsUser")
+    expect(container["securityContext"].get("runAsUser") not in (None, shell), f"{name}: a shell can signal the anchor")
+    return ports
+
+
+def check(name, folder, objects):
+    config = next(folder.rglob("sshd_config")).read_text()
+    found = list(anchors_of(objects))
+    if found:
+        template, container = found[0]
+        flags = flags_of(container["args"])
+        ports = check_container(name, template, container, flags)
+    else:
+        script = (folder / "image/s6-run-anchor").read_text().replace("\\\n", " ")
+        flags, ports = flags_of(shlex.split(script.split("\nexec ")[-1])), {}
+    to = flags["to"].rsplit(":", 1)
+    expect([to[0]] == setting(config, "ListenAddress") == ["127.0.0.1"], f"{name}: sshd is not on loopback alone")
+    expect([to[1]] == setting(config, "Port"), f"{name}: --to={flags['to']} is not the port of sshd")
+    targets = [port["targetPort"] for each in objects if each["kind"] == "Service" for port in each["spec"]["ports"]]
+    reached = {ports.get(port, port) for port in targets}
+    expect(port_of(flags["listen"]) in reached, f"{name}: no Service leads to --listen={flags['listen']}")
+    expect(int(to[1]) not in reached, f"{name}: a Service leads past the anchor")
+    grace = with_unit(flags["grace"], SECONDS)
+    expect(keepalive(config, "Client") >= grace, f"{name}: ClientAlive… of sshd_config ends a session before --grace")
+    readme = (folder / "README.md").read_text()
+    expect(keepalive(readme, "Server") >= grace, f"{name}: ServerAlive… of README.md ends a session before --grace")
+    return 1
+
+
+def main(examples, *rendered):
+    checked = 0
+    for file in map(Path, rendered):
+        folder = Path(examples) / file.stem.removeprefix("example-")
+        if any(folder.rglob("sshd_config")):
+            checked += check(folder.name, folder, list(yaml.safe_load_all(file.read_text())))
+    print("\n".join(faults) or f"{checked} anchors")
+    sys.exit(bool(faults) or checked < 3)
+
+
+main(*sys.argv[1:])

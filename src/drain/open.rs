@@ -1,0 +1,79 @@
+//! The open tunnels of a process: those that a drain would cut, and those whose sessions go on by other tunnels.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::time::Instant;
+
+/// What a drain has to know of a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub struct State {
+    /// Its number in this process.
+    pub number: u64,
+    /// When a byte of it was last written.
+    pub last_moved: Instant,
+    /// Whether the session in it outlives it.
+    pub is_resumable: bool,
+}
+
+/// A tunnel that is open for as long as this is held.
+#[derive(Debug)]
+#[must_use = "dropping it says that the tunnel has ended"]
+pub struct Open {
+    counts: Arc<Counts>,
+    is_resumable: AtomicBool,
+}
+
+impl Open {
+    /// Counts a tunnel as plain.
+    pub(super) fn new(counts: Arc<Counts>) -> Self {
+        counts.plain.fetch_add(1, Ordering::Relaxed);
+        Self {
+            counts,
+            is_resumable: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that the session in the tunnel outlives it: its client is about to open another tunnel for it. Of a tunnel that
+    /// cannot be resumed it is a false claim, which ends it earlier in a drain.
+    pub fn set_resumable(&self) {
+        if !self.is_resumable.swap(true, Ordering::Relaxed) {
+            self.counts.resumable.fetch_add(1, Ordering::Relaxed);
+            self.counts.plain.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the session in the tunnel outlives it.
+    pub fn is_resumable(&self) -> bool {
+        self.is_resumable.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let Counts { plain, resumable } = &*self.counts;
+        let count = if self.is_resumable() { resumable } else { plain };
+        count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The numbers of open tunnels. A tunnel is in one of them.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    plain: AtomicUsize,
+    resumable: AtomicUsize,
+}
+
+impl Counts {
+    pub(super) fn plain(&self) -> usize {
+        self.plain.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn resumable(&self) -> usize {
+        self.resumable.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn all(&self) -> usize {
+        self.plain() + self.resumable()
+    }
+}

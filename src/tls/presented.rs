@@ -1,0 +1,37 @@
+//! What a certificate that a server presents says of itself.
+
+use std::time::SystemTime;
+
+use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
+
+use super::names;
+
+/// The distinguished name of the issuer; `None` if it is no certificate.
+pub(crate) fn issuer(certificate: &[u8]) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    Some(names::distinguished(certificate.issuer()))
+}
+
+/// Whether it names itself as its issuer.
+pub(crate) fn is_self_issued(certificate: &[u8]) -> bool {
+    X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.issuer() == certificate.subject())
+}
+
+/// Whether the certificate is valid at that time, and for a TLS server: without extended key usages it is for any purpose
+/// (RFC 5280 section 4.2.1.12).
+pub(crate) fn may_serve(certificate: &[u8], now: SystemTime) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
+        return false;
+    };
+    let seconds = now.duration_since(SystemTime::UNIX_EPOCH);
+    let seconds = seconds.ok().and_then(|since| i64::try_from(since.as_secs()).ok());
+    let Some(now) = seconds.and_then(|seconds| ASN1Time::from_timestamp(seconds).ok()) else {
+        return false;
+    };
+    let is_for_servers = match certificate.extended_key_usage() {
+        Ok(Some(usages)) => usages.value.server_auth || usages.value.any,
+        Ok(None) => true,
+        Err(_) => false,
+    };
+    is_for_servers && certificate.validity().is_valid_at(now)
+}

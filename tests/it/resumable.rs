@@ -1,0 +1,364 @@
+//! The drain of tunnels whose sessions outlive them, between a scripted client and a scripted anchor: they end first, in
+//! order, and are not cut; all other tunnels run on.
+
+use std::io::{Read, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::harness::authority::Authority;
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::target::Target;
+use crate::harness::{CONFIRMATION, allow, request};
+use crate::tls::client::{config, connect, open};
+use rustix::process::Signal;
+use serde_json::Value;
+
+pub(crate) const ANCHOR: &str = "SSH-2.0-switchboard_anchor_1\r\n";
+const CLIENT: &str = "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n";
+const SERVER: &str = "SSH-2.0-OpenSSH_10.0\r\n";
+
+fn announcement() -> String {
+    format!("switchboard-resume-1 {} {}\r\n", "a1".repeat(32), "0e".repeat(16))
+}
+
+/// The line with which a client begins a session, or goes on with one.
+pub(crate) fn hello(kind: &str) -> String {
+    let key = if kind == "new" { 32 } else { 16 };
+    format!(
+        "SSH-2.0-switchboard_resume_1 {kind} {} {}\r\n",
+        "c1".repeat(key),
+        "0c".repeat(16)
+    )
+}
+
+/// A process with one target, `devbox:22`.
+fn server_to(target: &Target, ssh_only: bool, drain: &str) -> Server {
+    let list = allow(&[("devbox:22", target.address())]);
+    Server::with(&Settings::new(&format!("{list}ssh_only: {ssh_only}\ndrain: {drain}\n")))
+}
+
+/// A tunnel of a session that begins: the client waits for the announcement.
+fn begun(server: &Server, target: &Target) -> (Peer, Peer) {
+    let (mut client, mut anchor) = server.tunnel("devbox:22", target);
+    anchor.send(announcement());
+    client.expect(announcement());
+    client.send(hello("new") + "proof");
+    anchor.expect(hello("new"));
+    anchor.send(format!("{ANCHOR}frames"));
+    anchor.expect("proof");
+    client.expect(format!("{ANCHOR}frames"));
+    (client, anchor)
+}
+
+/// A tunnel of a session that goes on: the client waits for nothing, and its line comes in pieces.
+fn resumed(server: &Server, target: &Target) -> (Peer, Peer) {
+    let mut client = server.client(request("devbox:22") + "SSH-2.0-switch");
+    client.expect(CONFIRMATION);
+    let mut anchor = target.accept();
+    for byte in hello("resume").bytes().skip("SSH-2.0-switch".len()) {
+        client.send([byte]);
+    }
+    anchor.expect(hello("resume"));
+    anchor.send(announcement() + ANCHOR);
+    client.expect(announcement() + ANCHOR);
+    (client, anchor)
+}
+
+/// A tunnel of ssh and sshd.
+fn plain(server: &Server, target: &Target) -> (Peer, Peer) {
+    let (mut client, mut service) = server.tunnel("devbox:22", target);
+    client.send(CLIENT);
+    service.expect(CLIENT);
+    // It does not begin with it.
+    client.send(hello("new"));
+    service.send(SERVER);
+    client.expect(SERVER);
+    service.expect(hello("new"));
+    (client, service)
+}
+
+#[track_caller]
+fn still_carries(client: &mut Peer, service: &mut Peer) {
+    client.send("up");
+    service.expect("up");
+    service.send("down");
+    client.expect("down");
+}
+
+/// The access lines by reason and whether they say that the tunnel was resumable.
+fn lines(server: &mut Server) -> Vec<(String, bool)> {
+    let lines = server.process.stdout.rest();
+    let read = lines.iter().map(|line| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let text = |field: &str| line[field].as_str().unwrap().to_owned();
+        let moved_by_the_proxy = text("reason") != "moved" || text("closed_by") == "proxy";
+        assert!(moved_by_the_proxy, "{line}");
+        (text("reason"), line["tunnel.resumable"].as_bool().unwrap())
+    });
+    read.collect()
+}
+
+const MOVED: &str = r#"tunnels_closed_total{by="proxy",reason="moved"}"#;
+
+#[test]
+fn a_drain_ends_resumable_tunnels_in_order_and_the_others_run_on() {
+    for ssh_only in [true, false] {
+        let target = Target::listen();
+        let mut server = server_to(&target, ssh_only, "{delay: 0s, timeout: 1h, resumable_spread: 300ms}");
+        let (begun, resumed) = (begun(&server, &target), resumed(&server, &target));
+        let (mut client, mut service) = plain(&server, &target);
+        let now = server.ask_admin("GET", "/drain").body;
+        assert_eq!(
+            now,
+            "{\"phase\":\"serving\",\"tunnels\":3,\"resumable\":2,\"connections\":3}\n"
+        );
+        let page = server.scrape();
+        assert_eq!(page.value("tunnels_resumable"), 2.0);
+        for side in ["client", "target"] {
+            let series = format!(r#"identifications_total{{family="switchboard",side="{side}"}}"#);
+            assert_eq!(page.value(&series), if ssh_only { 2.0 } else { 0.0 });
+        }
+        server.process.signal(Signal::TERM);
+        for (mut client, mut anchor) in [begun, resumed] {
+            client.expect_end();
+            anchor.expect_end();
+        }
+        server.settles(MOVED, 2.0);
+        server.settles("tunnels_resumable", 0.0);
+        still_carries(&mut client, &mut service);
+        let now = server.ask_admin("GET", "/drain").body;
+        assert_eq!(
+            now,
+            "{\"phase\":\"stopped\",\"tunnels\":1,\"resumable\":0,\"connections\":1}\n"
+        );
+        client.finish();
+        service.expect_end();
+        service.finish();
+        client.expect_end();
+        assert_eq!(server.process.exit_status(), 0);
+        let mut lines = lines(&mut server);
+        lines.sort();
+        let expected = [("eof", false), ("moved", true), ("moved", true)];
+        assert_eq!(
+            lines,
+            expected.map(|(reason, resumable)| (reason.to_owned(), resumable))
+        );
+    }
+}
+
+#[test]
+fn before_the_ports_are_closed_no_resumable_tunnel_ends() {
+    let target = Target::listen();
+    let mut server = server_to(&target, true, "{delay: 1h, timeout: 0s, resumable_spread: 0s}");
+    let (mut client, mut anchor) = begun(&server, &target);
+    server.process.signal(Signal::TERM);
+    server.becomes(503);
+    // What would reconnect comes here again.
+    still_carries(&mut client, &mut anchor);
+    assert_eq!(client.read_within(Duration::from_millis(200)), None);
+    let (mut again, mut anchor_again) = resumed(&server, &target);
+    still_carries(&mut again, &mut anchor_again);
+    server.process.signal(Signal::TERM);
+    for (mut client, mut anchor) in [(client, anchor), (again, anchor_again)] {
+        client.expect_end();
+        anchor.expect_end();
+    }
+    // A second signal, and no session has lost anything.
+    assert_eq!(server.process.exit_status(), 0);
+    assert_eq!(lines(&mut server), vec![("moved".to_owned(), true); 2]);
+}
+
+#[test]
+fn only_tunnels_that_were_cut_change_the_exit_status() {
+    for (others, status) in [(0, 0), (1, 3)] {
+        let target = Target::listen();
+        // The deadline comes before the resumable tunnel is closed.
+        let mut server = server_to(
+            &target,
+            true,
+            "{delay: 0s, timeout: 10ms, spread: 500ms, resumable_spread: 1h}",
+        );
+        let mut moved = begun(&server, &target);
+        let mut cut: Vec<_> = (0..others).map(|_| plain(&server, &target)).collect();
+        server.process.signal(Signal::TERM);
+        assert_eq!(server.process.exit_status(), status);
+        moved.0.expect_end();
+        moved.1.expect_end();
+        for (client, service) in &mut cut {
+            client.expect_reset();
+            service.expect_reset();
+        }
+        let mut lines = lines(&mut server);
+        lines.sort();
+        let mut expected = vec![("drained".to_owned(), false); others];
+        expected.push(("moved".to_owned(), true));
+        assert_eq!(lines, expected);
+    }
+}
+
+#[test]
+fn two_hundred_resumable_tunnels_end_spread_over_their_time_and_plain_ones_are_untouched() {
+    const SPREAD: Duration = Duration::from_millis(1000);
+    let target = Target::listen();
+    let mut server = server_to(&target, true, "{delay: 0s, timeout: 1h, resumable_spread: 1s}");
+    let tunnels: Vec<_> = (0..200).map(|_| resumed(&server, &target)).collect();
+    let mut others: Vec<_> = (0..5).map(|_| plain(&server, &target)).collect();
+    server.settles("tunnels_resumable", 200.0);
+    let start = Instant::now();
+    server.process.signal(Signal::TERM);
+    let ends: Vec<_> = tunnels
+        .into_iter()
+        .map(|(mut client, mut anchor)| {
+            thread::spawn(move || {
+                client.expect_end();
+                let ended = start.elapsed();
+                anchor.expect_end();
+                ended
+            })
+        })
+        .collect();
+    let mut ends: Vec<_> = ends.into_iter().map(|end| end.join().unwrap()).collect();
+    ends.sort();
+    // None comes before its time, however busy the machine is.
+    for (part, &end) in ends.iter().enumerate() {
+        let part = u32::try_from(part).unwrap().saturating_sub(10);
+        assert!(end >= SPREAD * part / 200, "{part}: {ends:?}");
+    }
+    server.settles(MOVED, 200.0);
+    for (client, service) in &mut others {
+        still_carries(client, service);
+    }
+    drop(others);
+    assert_eq!(server.process.exit_status(), 0);
+}
+
+#[test]
+fn a_session_that_begins_in_a_drain_ends_at_its_first_line() {
+    for ssh_only in [true, false] {
+        let target = Target::listen();
+        let mut server = server_to(&target, ssh_only, "{delay: 0s, timeout: 1h, resumable_spread: 0s}");
+        let (mut client, mut anchor) = server.tunnel("devbox:22", &target);
+        anchor.send(announcement());
+        client.expect(announcement());
+        server.process.signal(Signal::TERM);
+        server.process.stderr.find("waiting for tunnels to end");
+        client.send(hello("new"));
+        anchor.expect(hello("new"));
+        anchor.expect_end();
+        client.expect_end();
+        assert_eq!(server.process.exit_status(), 0);
+        assert_eq!(lines(&mut server), [("moved".to_owned(), true)]);
+    }
+}
+
+#[test]
+fn what_only_looks_like_a_hello_is_no_resumable_tunnel() {
+    let target = Target::listen();
+    let server = server_to(&target, false, "{}");
+    let good = hello("resume");
+    for says in [
+        good.replace("_1 ", "_2 "),
+        good.replace("c1", "C1"),
+        good.replace("resume ", "stay "),
+        good.replace("SSH-", "ssh-"),
+        format!("\r\n{good}"),
+        format!("{CLIENT}{good}"),
+        good.replace("\r\n", &format!(" {}\r\n", "x".repeat(255))),
+        "\0".repeat(100_000),
+    ] {
+        let (mut client, mut service) = server.tunnel("devbox:22", &target);
+        client.send(&says);
+        service.expect(&says);
+        // Here it stands in the middle.
+        client.send(&good);
+        service.expect(&good);
+        assert_eq!(server.scrape().value("tunnels_resumable"), 0.0, "{says:?}");
+    }
+    // With a later field it is one, and all of it passes.
+    let later = good.replace("\r\n", " later=1\r\n");
+    let (mut client, mut service) = server.tunnel("devbox:22", &target);
+    client.send(later.clone() + &"x".repeat(200_000));
+    service.expect(later + &"x".repeat(200_000));
+    assert_eq!(server.scrape().value("tunnels_resumable"), 1.0);
+    drop((client, service));
+    server.settles("tunnels_resumable", 0.0);
+}
+
+#[test]
+fn over_tls_a_resumable_tunnel_ends_with_a_close_notify() {
+    for ssh_only in [true, false] {
+        let (authority, target) = (Authority::new(), Target::listen());
+        let certificate = authority.server("server", &["proxy.example.com"]).setting();
+        let list = allow(&[("devbox:22", target.address())]);
+        let mut server = Server::with(&Settings::new(&format!(
+            "ssh_only: {ssh_only}\nlisten: {{address: \"127.0.0.1:0\", tls: required}}\n\
+             tls: {{certificates: [{certificate}]}}\n{list}drain: {{delay: 0s, timeout: 1h, resumable_spread: 0s}}\n"
+        )));
+        let config = config(&authority, None);
+        let tunnel = |line: &str| {
+            let mut client = connect(server.public(), &config, "proxy.example.com").unwrap();
+            open(&mut client, "devbox:22");
+            let mut service = target.accept();
+            client.write_all(line.as_bytes()).unwrap();
+            service.expect(line);
+            service.send(SERVER);
+            client.read_exact(&mut [0; SERVER.len()]).unwrap();
+            (client, service)
+        };
+        let (mut client, mut anchor) = tunnel(&hello("resume"));
+        let (mut plain, mut service) = tunnel(CLIENT);
+        server.settles("tunnels_resumable", 1.0);
+        server.process.signal(Signal::TERM);
+        // 0 and no error: rustls tells an end without a close_notify apart.
+        assert_eq!(client.read(&mut [0; 16]).unwrap(), 0);
+        anchor.expect_end();
+        server.settles(MOVED, 1.0);
+        service.send("still here");
+        let mut read = [0; 10];
+        plain.read_exact(&mut read).unwrap();
+        assert_eq!(&read, b"still here");
+        drop((plain, service, client));
+        assert_eq!(server.process.exit_status(), 0);
+    }
+}
+
+/// `switchboard drain` for that process.
+fn drain(server: &Server, arguments: &[&str]) -> Process {
+    let admin = server.admin().to_string();
+    Process::spawn(switchboard(&[&["drain", "--admin", &admin], arguments].concat()))
+}
+
+#[test]
+fn the_command_tells_resumable_tunnels_apart_and_counts_only_the_others() {
+    let target = Target::listen();
+    let mut server = server_to(&target, true, "{delay: 1h, timeout: 1h}");
+    let (_moved, _plain) = (begun(&server, &target), plain(&server, &target));
+    let mut asking = drain(&server, &[]);
+    assert_eq!(asking.exit_status(), 0);
+    let told = asking.stdout.next().unwrap();
+    assert!(told.ends_with(": 2 tunnels (1 resumable), 2 connections"), "{told}");
+    // Another signal than the first, which might still be pending: two of one kind are one then (signal(7)).
+    server.process.signal(Signal::TERM);
+    server.process.signal(Signal::INT);
+    assert_eq!(server.process.exit_status(), 3);
+
+    // At the timeout only what would be cut counts; before it, the resumable ones are waited for.
+    let mut server = server_to(&target, true, "{delay: 0s, timeout: 1h, resumable_spread: 1h}");
+    let tunnels = (begun(&server, &target), plain(&server, &target));
+    for (most, status) in [("1", 0), ("0", 3)] {
+        let mut asking = drain(&server, &["--wait", "--at-most", most, "--timeout", "500ms"]);
+        server.stops_accepting();
+        assert_eq!(asking.exit_status(), status, "{most}");
+        let told = asking.stdout.next().unwrap();
+        assert_eq!(told, "stopped: 2 tunnels (1 resumable), 2 connections");
+    }
+    let (moved, plain) = tunnels;
+    let mut waiting = drain(&server, &["--wait", "--at-most", "1"]);
+    drop(moved);
+    assert_eq!(waiting.exit_status(), 0);
+    assert_eq!(waiting.stdout.next().unwrap(), "stopped: 1 tunnels, 1 connections");
+    drop(plain);
+    assert_eq!(server.process.exit_status(), 0);
+}
