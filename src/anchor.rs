@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use self::exchange::Connection;
 use self::record::Lines;
 use self::sessions::Sessions;
 use crate::app::LogLinesDropped;
@@ -104,6 +103,17 @@ impl Shared {
     fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
+}
+
+/// A connection of a client, accepted here or made to a place where clients are found.
+#[derive(Debug)]
+struct Connection {
+    /// The connection.
+    stream: TcpStream,
+    /// The address of the client.
+    peer: SocketAddr,
+    /// When it was there: the exchange has to be over soon after.
+    since: Instant,
 }
 
 /// An anchor that has its ports.
@@ -269,3 +279,6 @@ const MOST_EXCHANGES: u32 = 512;
 const MOST_PIPES: usize = 32;
 /// How long clients have to answer that the process ends.
 const LONGEST_STOP: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

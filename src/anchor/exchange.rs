@@ -1,37 +1,23 @@
 //! The exchange with which a connection begins: it finds out what the client is, and leads it there.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
-use tracing::debug;
 
-use super::Shared;
 use super::plain::Plain;
 use super::probe::Probe;
 use super::session::{Begun, Carried};
 use super::sessions::Resumption;
+use super::{Connection, Shared};
 use crate::cold::cold;
 use crate::limits::unfinished::{Membership, Standing, Ticket};
 use crate::net::socket;
 use crate::resume::frame::Frame;
 use crate::resume::reason::End;
 use crate::resume::welcome::{New, Resume, Step, Welcome};
-
-/// A connection of a client, accepted here or made to a place where clients are found.
-#[derive(Debug)]
-pub(super) struct Connection {
-    /// The connection.
-    pub(super) stream: TcpStream,
-    /// The address of the client.
-    pub(super) peer: SocketAddr,
-    /// When it was there: the exchange has to be over soon after.
-    pub(super) since: Instant,
-}
 
 /// Welcomes a client, and serves it as long as it is not the carrier of a session, which has a task of its own.
 pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
@@ -40,7 +26,6 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
         number: shared.next_number(),
     };
     let membership = Membership::join([Some(&shared.exchanges), None], ticket);
-    let peer = connection.peer;
     let result = tokio::select! {
         biased;
         () = shared.stopping.cancelled() => Err(Fault::Stopping),
@@ -55,10 +40,8 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
                 cold(plain.carry(&shared)).await;
             }
         }
-        Err(fault) => {
-            shared.metrics.exchanged(fault.label());
-            debug!(%peer, result = fault.label(), "an exchange has failed");
-        }
+        // Not a line: a stranger chooses how many there are.
+        Err(fault) => shared.metrics.exchanged(fault.label()),
     }
 }
 
@@ -157,9 +140,10 @@ impl Exchange<'_> {
     /// Reads until it is known what the client is.
     async fn negotiate(&mut self) -> Result<Step, Fault> {
         let stream = &mut self.connection.stream;
-        stream.write_all(&self.welcome.take_output()).await?;
         let mut bytes = Vec::new();
         loop {
+            // The announcement, and later the identification: what lets only SSH pass may hold the one back until the other.
+            stream.write_all(&self.welcome.take_output()).await?;
             tokio::select! {
                 biased;
                 read = stream.read_buf(&mut bytes) => {

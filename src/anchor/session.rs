@@ -12,12 +12,11 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Shared;
-use super::exchange::Connection;
 use super::memory::Share;
 use super::record::{Closing, Record};
 use super::sessions::{Account, Opened, Resumption};
 use super::target::{self, Dialled, Parting, Target};
+use super::{Connection, Shared};
 use crate::net::socket;
 use crate::resume::Options;
 use crate::resume::driver::{Driver, Event, Exchanged, Link, Side};
@@ -260,7 +259,6 @@ impl Carried {
         self.link = None;
         self.detached = Some(now);
         self.opened.account.set_detached(Some(now));
-        self.note_target();
     }
 
     /// Ends the session at once.
@@ -285,12 +283,6 @@ impl Carried {
     fn part(&mut self, parting: Parting) {
         if let Some(leaving) = target::take(&mut self.target) {
             self.shared.tasks.spawn(leaving.close(parting));
-        }
-    }
-
-    fn note_target(&self) {
-        if self.target.source.streams().has_ended.load(Ordering::Relaxed) {
-            self.opened.account.set_target_gone();
         }
     }
 
@@ -344,6 +336,15 @@ impl Moving<'_> {
             let run = pin!(self.driver.run(self.link.as_mut(), self.target));
             run.poll(context)
         };
+        if self
+            .target
+            .source
+            .streams()
+            .has_just_ended
+            .swap(false, Ordering::Relaxed)
+        {
+            self.account.set_target_gone();
+        }
         let memory = self.driver.memory();
         if self.share.set(memory) {
             self.account.set_memory(memory);

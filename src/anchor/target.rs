@@ -43,8 +43,8 @@ pub(super) struct Streams {
     has_reset: AtomicBool,
     /// The client's end of stream has been passed on.
     has_finished: AtomicBool,
-    /// The target's end of stream has been read.
-    pub(super) has_ended: AtomicBool,
+    /// The target's end of stream has been read, and was not noted yet.
+    pub(super) has_just_ended: AtomicBool,
 }
 
 /// The connection to the target, as the exchange has made it.
@@ -72,7 +72,7 @@ pub(super) fn open(dialled: Dialled, bytes: AnchorBytes) -> Target {
         received: AtomicU64::new(0),
         has_reset: AtomicBool::new(has_reset),
         has_finished: AtomicBool::new(false),
-        has_ended: AtomicBool::new(false),
+        has_just_ended: AtomicBool::new(false),
     });
     let (read, write) = split(stream);
     Program {
@@ -168,7 +168,7 @@ impl AsyncRead for Source {
             Ok(()) if this.shared.has_reset.load(Ordering::Relaxed) => {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
-            Ok(()) => this.shared.has_ended.store(true, Ordering::Relaxed),
+            Ok(()) => this.shared.has_just_ended.store(true, Ordering::Relaxed),
             Err(error) => return Poll::Ready(Err(error)),
         }
         Poll::Ready(Ok(()))

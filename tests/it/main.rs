@@ -12,6 +12,7 @@
 mod access;
 mod access_control;
 mod admin;
+mod anchor;
 mod budgets;
 mod bursts;
 mod cli;
