@@ -44,7 +44,7 @@ pub mod drain_request;
 pub mod logging;
 mod pages;
 mod ports;
-mod readiness;
+pub(crate) mod readiness;
 mod reload;
 pub mod threads;
 mod ticket_source;

@@ -14,19 +14,26 @@ use crate::authority::{Authority, AuthorityError};
 use crate::text::{chain, printable};
 
 mod attempt;
+mod carry;
 mod connection;
 pub mod credentials;
 mod hangup;
 mod head;
 mod http1;
 mod http2;
+mod login;
+mod opened;
 mod relay;
+mod session;
 mod stdio;
 pub mod ticket;
 mod tls;
 mod url;
 
+use self::hangup::Exit;
+
 pub use self::credentials::CredentialError;
+pub use self::session::{Clocks, Remarks, SessionError, Settings};
 pub use self::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};
 pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 
@@ -46,6 +53,8 @@ pub struct Options {
     pub target: String,
     /// The time for the connection, the TLS handshake and the proxy's answer together. See [`DEFAULT_TIMEOUT`].
     pub timeout: Duration,
+    /// How a session outlives its connections, where there is an anchor beside the target. `None` looks for none.
+    pub session: Option<Settings>,
 }
 
 /// The default of [`Options::timeout`]: 30 seconds.
@@ -110,8 +119,16 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
+    run_until(options, local, Exit::never()).await
+}
+
+async fn run_until<R, W>(options: &Options, local: &mut Local<R, W>, exit: Exit) -> Result<(), ClientError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
     options.target.parse::<Authority>().map_err(ClientError::Target)?;
-    Box::pin(attempt::tunnel(options, local)).await
+    Box::pin(carry::tunnel(options, local, exit)).await
 }
 
 fn run_to_the_end<R, W>(options: &Options, local: &mut Local<R, W>) -> Option<Result<(), ClientError>>
@@ -124,7 +141,7 @@ where
         Ok(runtime) => runtime,
         Err(error) => return Some(Err(ClientError::Runtime(error))),
     };
-    let ended = runtime.block_on(hangup::run_until_hung_up(run(options, local)));
+    let ended = runtime.block_on(hangup::run_until_hung_up(|exit| run_until(options, local, exit)));
     // Dropping the runtime would wait for a read of stdin that may never return.
     runtime.shutdown_background();
     ended
@@ -232,6 +249,8 @@ pub enum ClientError {
     Refused {
         /// The status code.
         status: u16,
+        /// When another request makes sense, if the proxy says so.
+        retry_after: Option<Duration>,
         /// The reason phrase or the first line of the body, without control characters. It may be empty.
         reason: String,
     },
@@ -259,6 +278,9 @@ pub enum ClientError {
     /// More HTTP/2 frames that carry nothing than any proxy needs.
     #[error("the proxy floods the connection with HTTP/2 frames that carry nothing")]
     Flood,
+    /// The session has no connection, or is over.
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// stdin cannot be read.
     #[error("cannot read stdin")]
     Input(#[source] io::Error),

@@ -3,11 +3,14 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory};
+use clap::{Args, CommandFactory, ValueEnum};
 use switchboard::client::credentials::{self, Files, Source};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
+use switchboard::limits::{Size, UnitError};
+use switchboard::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
 
 use crate::proxy_argument::SecretUrl;
 
@@ -43,6 +46,41 @@ pub(crate) struct Connect {
     target: String,
     #[command(flatten, next_help_heading = "Credentials")]
     credentials: CredentialFlags,
+    #[command(flatten, next_help_heading = "Sessions")]
+    session: SessionFlags,
+}
+
+/// How the session of ssh outlives its connection.
+#[derive(Args)]
+struct SessionFlags {
+    /// Whether the session goes on over another connection when its own is lost, where the target has an anchor
+    #[arg(long, env = "SWITCHBOARD_RESUME", value_name = "WHEN", default_value = "auto")]
+    resume: Resume,
+    /// How long a session waits for another connection
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = humantime::parse_duration)]
+    grace: Duration,
+    /// How much of each direction is kept to be sent again, 4KiB to 64MiB: what is read while there is no connection
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = window)]
+    window: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Resume {
+    /// Where the target announces an anchor
+    Auto,
+    /// Never
+    Off,
+}
+
+impl SessionFlags {
+    fn into_settings(self) -> Option<client::Settings> {
+        let Self { resume, grace, window } = self;
+        (resume == Resume::Auto).then(|| client::Settings {
+            window,
+            grace,
+            ..client::Settings::default()
+        })
+    }
 }
 
 #[derive(Args)]
@@ -75,6 +113,7 @@ impl Connect {
     /// The settings of the tunnel, with the credentials of the environment if there are no others.
     pub(crate) fn into_options<C: CommandFactory>(self) -> Result<client::Options, clap::Error> {
         let identity = self.cert.zip(self.key);
+        let session = self.session.into_settings();
         let credentials = self.credentials.into_options(&self.proxy);
         let credentials =
             credentials.ok_or_else(|| C::command().error(ErrorKind::ArgumentConflict, TWO_CREDENTIALS))?;
@@ -89,6 +128,7 @@ impl Connect {
             credentials,
             target: self.target,
             timeout: client::DEFAULT_TIMEOUT,
+            session,
         })
     }
 }
@@ -148,6 +188,14 @@ pub(crate) fn cache_folder() -> Option<PathBuf> {
 /// A variable of the environment that is not empty.
 fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// A number of bytes that a session may keep.
+fn window(text: &str) -> Result<u32, String> {
+    let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
+    let window = u32::try_from(size.get()).ok();
+    let window = window.filter(|window| (SMALLEST_WINDOW..=LARGEST_WINDOW).contains(window));
+    window.ok_or_else(|| "a window has 4KiB to 64MiB".to_owned())
 }
 
 const TWO_CREDENTIALS: &str =

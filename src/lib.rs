@@ -37,6 +37,7 @@ pub mod metrics;
 pub mod tunnel;
 
 // Programs, and what starts, watches and stops them.
+pub mod anchor;
 pub mod app;
 pub mod client;
 pub mod config;

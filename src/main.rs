@@ -1,4 +1,4 @@
-//! The command line: `serve`, `check`, `connect`, `ticket` and `drain`.
+//! The command line: `serve`, `check`, `connect`, `ticket`, `anchor` and `drain`.
 
 use std::env;
 use std::error::Error;
@@ -14,6 +14,7 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchboard::allowlist::StaticTarget;
+use switchboard::anchor;
 use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::app::logging::{self, Logging, ParseError};
@@ -21,14 +22,16 @@ use switchboard::app::{App, Command, LONGEST_READ, LoadConfig, NOT_READ, StartEr
 use switchboard::client;
 use switchboard::config::{Config, Loaded, Overrides, Purpose, Report};
 use switchboard::drain::Drained;
-use tokio::runtime;
+use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+mod anchor_arguments;
 mod connect_arguments;
 mod proxy_argument;
 mod ticket_arguments;
 
+use anchor_arguments::AnchorArguments;
 use connect_arguments::Connect;
 use proxy_argument::conceal;
 use ticket_arguments::Ticket;
@@ -55,6 +58,14 @@ enum Task {
     /// Make a ticket: 26 letters in place of a token, for clients that cannot carry one
     #[command(after_help = TICKET_EXAMPLE)]
     Ticket(Ticket),
+    /// Keep sessions beside an SSH server, for clients that resume them on another connection, until SIGTERM or SIGINT
+    #[command(after_help = ANCHOR_EXITS)]
+    Anchor {
+        #[command(flatten)]
+        options: AnchorArguments,
+        #[command(flatten)]
+        log: LogFlags,
+    },
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drain),
@@ -107,6 +118,12 @@ struct Serve {
     config: Option<PathBuf>,
     #[command(flatten)]
     overrides: OverrideFlags,
+    #[command(flatten)]
+    log: LogFlags,
+}
+
+#[derive(Args)]
+struct LogFlags {
     /// Filter of the messages on stderr, such as `warn` or `debug,h2=warn`: other crates are silent unless named
     #[arg(long, env = "SWITCHBOARD_LOG", value_name = "FILTER", default_value = "info")]
     log: String,
@@ -163,6 +180,7 @@ fn main() -> ExitCode {
         Task::Check(Check { schema: true, .. }) => print_schema(),
         Task::Check(options) => check(options),
         Task::Drain(options) => drain(&options),
+        Task::Anchor { options, log } => anchor(options.into(), &log),
         Task::Connect(options) => match options.into_options::<CommandLine>() {
             Ok(options) => Ok(client::command(&options)),
             Err(fault) => fault.exit(),
@@ -190,16 +208,8 @@ fn to_stderr(line: impl Display) {
 }
 
 fn serve(options: Serve) -> anyhow::Result<ExitCode> {
-    let workers = threads::workers();
-    threads::try_start(workers).context("cannot start the threads, see pids.max and RLIMIT_NPROC")?;
-    try_descriptors().context("cannot open the files of a start, see RLIMIT_NOFILE")?;
-    let logging = start_logging(&options)?;
+    let (runtime, logging) = start(&options.log)?;
     let dropped = logging.dropped.clone();
-    let runtime = runtime::Builder::new_multi_thread()
-        .worker_threads(workers.get())
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
     let drained = runtime.block_on(async {
         let commands = commands().context("cannot listen for signals")?;
         let stopped = stopped().context("cannot listen for signals")?;
@@ -219,14 +229,44 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
     })
 }
 
+fn anchor(options: anchor::Options, log: &LogFlags) -> anyhow::Result<ExitCode> {
+    let (runtime, logging) = start(log)?;
+    let dropped = logging.dropped.clone();
+    runtime.block_on(async {
+        let stopped = stopped().context("cannot listen for signals")?;
+        // A terminal that is closed is no reason to end sessions: a handler that does nothing.
+        let _hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
+        let anchor = anchor::Anchor::start(options, Box::new(move || dropped.lines()))?;
+        Box::pin(anchor.run(stopped)).await;
+        anyhow::Ok(())
+    })?;
+    runtime.shutdown_background();
+    drop(logging);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the runtime and the logs of a program that serves.
+fn start(log: &LogFlags) -> anyhow::Result<(Runtime, Logging)> {
+    let workers = threads::workers();
+    threads::try_start(workers).context("cannot start the threads, see pids.max and RLIMIT_NPROC")?;
+    try_descriptors().context("cannot open the files of a start, see RLIMIT_NOFILE")?;
+    let logging = start_logging(log)?;
+    let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(workers.get())
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    Ok((runtime, logging))
+}
+
 /// Tries whether there are descriptors for a start: Tokio panics where it has none for its signals.
 fn try_descriptors() -> std::io::Result<()> {
     let tried: std::io::Result<Vec<File>> = (0..FIRST_DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
     tried.map(drop)
 }
 
-fn start_logging(options: &Serve) -> anyhow::Result<Logging> {
-    logging::start(&options.log, options.log_format.into()).map_err(|error| match error {
+fn start_logging(flags: &LogFlags) -> anyhow::Result<Logging> {
+    logging::start(&flags.log, flags.log_format.into()).map_err(|error| match error {
         logging::StartError::Filter(fault) => anyhow::Error::new(fault).context("--log"),
         logging::StartError::Open(_) => error.into(),
     })
@@ -365,11 +405,15 @@ Exit status: 0 the process drains, with --wait no more than N tunnels are left o
 const CHECK_EXITS: &str = "\
 Exit status: 0 `serve` accepts the configuration, perhaps with warnings and notes, 2 usage, or a file with faults or that \
 cannot be read";
+const ANCHOR_EXITS: &str = "Exit status: 0 stopped by a signal or by `switchboard drain`, 1 runtime error, 2 usage";
 const SERVE_EXITS: &str = "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut";
 const CONNECT_EXAMPLE: &str = "\
 In ~/.ssh/config:
   Host *.svc.cluster.local
     ProxyCommand switchboard connect --proxy https://ssh.example.com --context prod %h:%p
+
+A session whose connection is lost goes on over another one, if the target has an anchor (--resume). ssh must wait as \
+long: leave ServerAliveInterval at 0, its default.
 
 SWITCHBOARD_TOKEN in the environment is a bearer token, for a proxy whose URL has no user, without options for \
 credentials.

@@ -9,6 +9,7 @@ use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGauge
 /// Why the metrics cannot be declared or written.
 pub use prometheus::Error;
 
+pub use self::anchor::{AnchorBytes, AnchorMetrics};
 use self::declare::{counter, counters, gauge, gauges, histogram, seconds, timestamp};
 use self::process::Process;
 pub use self::targets::TargetSeries;
@@ -17,6 +18,7 @@ use crate::outcome::{Outcome, Reason, Refusal, Side};
 use crate::ssh::identification::Family;
 use crate::tls;
 
+mod anchor;
 mod declare;
 mod process;
 mod targets;

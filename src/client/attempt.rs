@@ -1,27 +1,21 @@
 //! One request for the tunnel with the credentials that there are, and a second one with fresh credentials behind a 407.
 
-use std::future::pending;
 use std::net::IpAddr;
-use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::sleep;
 
 use super::credentials::{CredentialError, Credentials};
 use super::head::Request;
+use super::login::Login;
+use super::opened::{Opened, Stream};
 use super::tls::KeyPair;
-use super::{ClientError, Deadline, Local, Options, Scheme, Step, connection, http1, http2, tls};
+use super::{ClientError, Deadline, Options, Scheme, Step, connection, http1, http2, tls};
 use crate::secret::Secret;
 
 /// The tunnel, by at most two requests.
 ///
 /// The second one is sent if the proxy answers 407 and the source has other credentials by then.
-pub(super) async fn tunnel<R, W>(options: &Options, local: &mut Local<R, W>) -> Result<(), ClientError>
-where
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
-{
+pub(super) async fn open(options: &Options, login: &mut Login) -> Result<Opened, ClientError> {
     let source = &options.credentials;
     // Before a plugin opens a browser.
     if source.has_source()
@@ -31,47 +25,30 @@ where
     {
         return Err(ClientError::Credentials(CredentialError::Cleartext));
     }
-    let Some(credentials) = obtain(options, None, local).await? else {
-        return Ok(());
-    };
-    let attempt = Attempt::new(options, &credentials)?;
-    let reason = match attempt.concealed(Box::pin(attempt.run(local)).await) {
-        Err(ClientError::Refused { status: 407, reason }) => reason,
+    let credentials = Box::pin(login.credentials(source)).await;
+    let credentials = credentials.map_err(ClientError::Credentials)?;
+    let (reason, retry_after) = match Box::pin(Attempt::new(options, &credentials)?.run()).await {
+        Err(ClientError::Refused {
+            status: 407,
+            reason,
+            retry_after,
+        }) => (reason, retry_after),
         ended => return ended,
     };
     if !source.has_source() && options.proxy.authorization().is_none() {
         return Err(ClientError::CredentialsRequired { reason });
     }
-    let Some(fresh) = obtain(options, Some(&credentials), local).await? else {
-        return Ok(());
-    };
+    let fresh = Box::pin(login.fresh(source, &credentials)).await;
+    let fresh = fresh.map_err(ClientError::Credentials)?;
     // The same would be refused once more, and be counted as one more failure.
     if fresh == credentials {
-        return Err(ClientError::Refused { status: 407, reason });
+        return Err(ClientError::Refused {
+            status: 407,
+            reason,
+            retry_after,
+        });
     }
-    let attempt = Attempt::new(options, &fresh)?;
-    attempt.concealed(Box::pin(attempt.run(local)).await)
-}
-
-/// Gets the credentials, for as long as stdout has a reader. `None` when it has none any more.
-async fn obtain<R, W>(
-    options: &Options,
-    refused: Option<&Credentials>,
-    local: &Local<R, W>,
-) -> Result<Option<Credentials>, ClientError> {
-    let left = async {
-        let Some(is_abandoned) = local.is_abandoned else {
-            return pending().await;
-        };
-        while !is_abandoned(&local.stdout) {
-            sleep(LOOK).await;
-        }
-    };
-    tokio::select! {
-        biased;
-        obtained = Box::pin(options.credentials.obtain(refused)) => obtained.map(Some).map_err(ClientError::Credentials),
-        () = left => Ok(None),
-    }
+    Box::pin(Attempt::new(options, &fresh)?.run()).await
 }
 
 /// One request to the proxy.
@@ -101,20 +78,20 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    async fn run<R, W>(&self, local: &mut Local<R, W>) -> Result<(), ClientError>
-    where
-        R: AsyncRead + Unpin,
-        W: AsyncWrite + Unpin,
-    {
+    async fn run(&self) -> Result<Opened, ClientError> {
+        Box::pin(self.open()).await.map_err(|error| self.concealed(error))
+    }
+
+    async fn open(&self) -> Result<Opened, ClientError> {
         let Options {
             proxy, trust, http2, ..
         } = self.options;
-        let (request, deadline) = (&self.request, Deadline::after(self.options.timeout));
+        let deadline = Deadline::after(self.options.timeout);
         match proxy.scheme() {
             Scheme::Http => {
                 let stream = connection::connect(proxy, deadline).await?;
                 self.permit_cleartext(&stream)?;
-                Box::pin(http1::tunnel(stream, request, deadline, local)).await
+                self.over_http1(Box::new(stream), deadline).await
             }
             Scheme::Https => {
                 // Before the first packet: a wrong file is reported whatever the state of the network.
@@ -122,26 +99,39 @@ impl<'a> Attempt<'a> {
                 let stream = connection::connect(proxy, deadline).await?;
                 let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
                 if tls::chose_http2(&stream) {
-                    Box::pin(http2::tunnel(stream, request, deadline, local)).await
+                    let stream: Stream = Box::new(stream);
+                    let opened = Box::pin(http2::open(stream, &self.request, deadline)).await?;
+                    Ok(Opened::Http2(Box::new(opened)))
                 } else {
-                    Box::pin(http1::tunnel(stream, request, deadline, local)).await
+                    self.over_http1(Box::new(stream), deadline).await
                 }
             }
         }
     }
 
+    async fn over_http1(&self, mut stream: Stream, deadline: Deadline) -> Result<Opened, ClientError> {
+        let early = Box::pin(http1::open(&mut stream, &self.request, deadline)).await?;
+        Ok(Opened::Http1(stream, early))
+    }
+
     /// The end of the attempt, without parts of the credential that the proxy may have quoted.
-    fn concealed(&self, ended: Result<(), ClientError>) -> Result<(), ClientError> {
+    fn concealed(&self, error: ClientError) -> ClientError {
         let field = self.request.authorization.as_ref().map(Secret::expose);
-        let Some((_scheme, secret)) = field.and_then(|field| field.split_once(' ')) else {
-            return ended;
-        };
-        match ended {
-            Err(ClientError::Refused { status, reason }) => Err(ClientError::Refused {
+        let secret = field.and_then(|field| field.split_once(' '));
+        match (error, secret) {
+            (
+                ClientError::Refused {
+                    status,
+                    reason,
+                    retry_after,
+                },
+                Some((_scheme, secret)),
+            ) => ClientError::Refused {
                 status,
                 reason: Secret::from(secret).redacted(&reason),
-            }),
-            ended => ended,
+                retry_after,
+            },
+            (error, _) => error,
         }
     }
 
@@ -165,6 +155,3 @@ fn is_local(host: &str) -> bool {
 fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
-
-/// Between two looks at whether stdout has a reader.
-const LOOK: Duration = Duration::from_millis(250);

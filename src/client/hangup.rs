@@ -7,31 +7,71 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::ClientError;
 
-/// Runs `tunnel` to its end. `None` if a signal ended it before: nothing is left to report to then.
+/// What a signal has asked for. Later ones are stronger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Leaving {
+    /// Nothing.
+    No,
+    /// To end in order: SIGHUP.
+    Soon,
+    /// To end now: SIGTERM, SIGINT.
+    Now,
+}
+
+/// The signals of the process, for what runs in it.
+#[derive(Clone, Debug)]
+pub(super) struct Exit(pub(super) watch::Receiver<Leaving>);
+
+impl Exit {
+    /// Without signals.
+    pub(super) fn never() -> Self {
+        Self(watch::channel(Leaving::No).1)
+    }
+
+    /// Completes once a signal has asked for that, or for more.
+    pub(super) async fn asked(&mut self, least: Leaving) -> Leaving {
+        let asked = self
+            .0
+            .wait_for(|leaving| *leaving >= least)
+            .await
+            .map(|leaving| *leaving);
+        match asked {
+            Ok(leaving) => leaving,
+            Err(_) => pending().await,
+        }
+    }
+}
+
+/// Runs a tunnel to its end. `None` if a signal ended it before: nothing is left to report to then.
 ///
 /// ssh sends SIGHUP at every logout, and right behind it closes stdin and stdout. A process that died of the signal would
 /// leave the proxy with a tunnel that was aborted, and perhaps without ssh's last message. So the tunnel has a moment to
-/// end in order, by the end of stdin. SIGTERM and SIGINT end it at once, but not without its credential plugin.
-pub(super) async fn run_until_hung_up(
-    tunnel: impl Future<Output = Result<(), ClientError>>,
-) -> Option<Result<(), ClientError>> {
+/// end in order, by the end of stdin. Behind SIGTERM and SIGINT it has one to end its credential plugin, and a session to
+/// tell its anchor.
+pub(super) async fn run_until_hung_up<F>(tunnel: impl FnOnce(Exit) -> F) -> Option<Result<(), ClientError>>
+where
+    F: Future<Output = Result<(), ClientError>>,
+{
     let mut hangups = listen(SignalKind::hangup());
     let (mut terminations, mut interrupts) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()));
-    let mut tunnel = pin!(tunnel);
-    tokio::select! {
+    let (ask, exit) = watch::channel(Leaving::No);
+    let mut tunnel = pin!(tunnel(Exit(exit)));
+    let leaving = tokio::select! {
         biased;
         ended = &mut tunnel => return Some(ended),
-        () = next(&mut terminations) => return None,
-        () = next(&mut interrupts) => return None,
-        () = next(&mut hangups) => {}
-    }
+        () = next(&mut terminations) => Leaving::Now,
+        () = next(&mut interrupts) => Leaving::Now,
+        () = next(&mut hangups) => Leaving::Soon,
+    };
+    ask.send_replace(leaving);
     match timeout(LONGEST_FAREWELL, tunnel).await {
-        Ok(Ok(())) => Some(Ok(())),
-        Ok(Err(_)) | Err(_) => None,
+        Ok(Ok(())) if leaving == Leaving::Soon => Some(Ok(())),
+        Ok(_) | Err(_) => None,
     }
 }
 

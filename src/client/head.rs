@@ -85,6 +85,8 @@ pub(super) struct Answer {
     phrase: String,
     /// The details of an HTTP/2 answer's Proxy-Status.
     details: String,
+    /// When another request makes sense.
+    retry_after: Option<Duration>,
     /// The length of the text behind the head, at most [`MOST_BODY`] bytes: 0 if the body is no plain text.
     text_length: usize,
     /// The bytes that were read behind the head.
@@ -98,6 +100,7 @@ impl Answer {
             status: head.status.as_u16(),
             phrase: String::new(),
             details: details(&head.headers),
+            retry_after: retry_after(head.headers.get("retry-after").map(http::HeaderValue::as_bytes)),
             text_length: text_length(|name| Some(head.headers.get(name)?.as_bytes())),
             rest: Vec::new(),
         }
@@ -117,6 +120,7 @@ impl Answer {
     pub(super) async fn into_refusal(self, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
         ClientError::Refused {
             status: self.status,
+            retry_after: self.retry_after,
             reason: self.into_reason(stream).await,
         }
     }
@@ -163,17 +167,17 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
     match parser.parse_response(&mut response, buffer) {
         Ok(Status::Partial) => Ok(None),
         Ok(Status::Complete(length)) => {
+            let field = |name: &str| {
+                let mut headers = response.headers.iter();
+                let header = headers.find(|header| header.name.eq_ignore_ascii_case(name))?;
+                Some(header.value)
+            };
             let answer = Answer {
                 status: response.code.ok_or(ClientError::NotHttp)?,
                 phrase: response.reason.unwrap_or_default().to_owned(),
                 details: String::new(),
-                text_length: text_length(|name| {
-                    let header = response
-                        .headers
-                        .iter()
-                        .find(|header| header.name.eq_ignore_ascii_case(name))?;
-                    Some(header.value)
-                }),
+                retry_after: retry_after(field("retry-after")),
+                text_length: text_length(field),
                 rest: Vec::new(),
             };
             Ok(Some((answer, length)))
@@ -214,6 +218,12 @@ fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
     }
     let announced = field("content-length").and_then(|length| length.trim().parse().ok());
     announced.unwrap_or(MOST_BODY).min(MOST_BODY)
+}
+
+/// The seconds of `Retry-After` (RFC 9110 section 10.2.3). A date would need a clock that is right.
+fn retry_after(field: Option<&[u8]>) -> Option<Duration> {
+    let seconds = str::from_utf8(field?).ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 pub(super) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));

@@ -3,20 +3,15 @@
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::head::{self, Request};
-use super::{ClientError, Deadline, Local, Step, relay, tls};
+use super::{ClientError, Deadline, Step, tls};
 
-/// Asks for the target over an open connection and, if the proxy agrees, relays.
-pub(super) async fn tunnel<S, R, W>(
-    mut stream: S,
+/// Asks for the target over an open connection. If the proxy agrees, the connection is the tunnel behind the bytes that
+/// are returned.
+pub(super) async fn open(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     request: &Request<'_>,
     deadline: Deadline,
-    local: &mut Local<R, W>,
-) -> Result<(), ClientError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
-{
+) -> Result<Vec<u8>, ClientError> {
     let request = request.to_http1();
     let answer = deadline.bound(Step::Answer, async {
         // One write: some proxies take the first segment for the whole request.
@@ -26,7 +21,7 @@ where
         };
         let sent = sent.await;
         // A proxy may have answered, and closed, before it read the request: the answer is the reason.
-        match (head::read_answer(&mut stream).await, sent) {
+        match (head::read_answer(stream).await, sent) {
             (Err(ClientError::Lost(error)), Ok(()) | Err(_)) => Err(tls::explain(error, ClientError::Lost)),
             (Err(ClientError::NoAnswer), Err(error)) => Err(ClientError::Lost(error)),
             (answer, Ok(()) | Err(_)) => answer,
@@ -34,7 +29,7 @@ where
     });
     let answer = answer.await?;
     if !answer.opens_tunnel() {
-        return Err(answer.into_refusal(&mut stream).await);
+        return Err(answer.into_refusal(stream).await);
     }
-    relay::relay(stream, answer.into_early_data(), local).await
+    Ok(answer.into_early_data())
 }

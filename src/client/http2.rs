@@ -11,25 +11,23 @@ use http::{HeaderValue, Request, header};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::first_error::{FirstError, Flood, Recorded};
-use self::stream::{SharedInbox, Stream, stream_error};
+pub(super) use self::stream::Stream;
+use self::stream::{SharedInbox, stream_error};
 use super::head::{self, Answer, USER_AGENT};
-use super::{ClientError, Deadline, Local, Step, relay, tls};
+use super::{ClientError, Deadline, Step, tls};
 use crate::connect::http2::frames::Credit;
 
 mod first_error;
 mod stream;
 
-/// Asks for the target over an open connection and, if the proxy agrees, relays.
-pub(super) async fn tunnel<S, R, W>(
+/// Asks for the target over an open connection. If the proxy agrees, the stream is the tunnel.
+pub(super) async fn open<S>(
     stream: S,
     request: &head::Request<'_>,
     deadline: Deadline,
-    local: &mut Local<R, W>,
-) -> Result<(), ClientError>
+) -> Result<(Driver<S>, Stream), ClientError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
 {
     let request = to_http2(request)?;
     let opened = deadline.bound(Step::Answer, async {
@@ -48,12 +46,7 @@ where
     if !answer.opens_tunnel() {
         return Err(driver.run_during(answer.into_refusal(&mut stream)).await);
     }
-    let relayed = driver.run_during(relay::relay(stream, Vec::new(), local)).await;
-    match relayed {
-        Ok(()) => driver.finish().await,
-        Err(error) => return Err(driver.explain(error)),
-    }
-    Ok(())
+    Ok((driver, stream))
 }
 
 /// Sends the request and awaits its response head. From then on only the stream holds the connection.
@@ -85,7 +78,7 @@ fn to_http2(asked: &head::Request<'_>) -> Result<Request<()>, ClientError> {
 }
 
 /// A connection with what drives it. It makes progress only while one of these methods is awaited.
-struct Driver<S> {
+pub(super) struct Driver<S> {
     connection: Connection<Recorded<S>, Bytes>,
     /// The inbox of its stream.
     inbox: Option<SharedInbox>,
@@ -127,7 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     /// Completes with `work`, and drives the connection meanwhile, also while the stream is neither read nor written.
-    async fn run_during<T>(&mut self, work: impl Future<Output = T>) -> T {
+    pub(super) async fn run_during<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|context| {
             self.poll(context);
@@ -137,7 +130,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     /// Sends what is left and closes. Only the socket bounds the time: the proxy may still be receiving the upload.
-    async fn finish(mut self) {
+    pub(super) async fn finish(mut self) {
         // The connection ends with its stream, and the stream with its last handle.
         self.inbox = None;
         poll_fn(|context| {
@@ -163,7 +156,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     /// The error with its first cause.
-    fn explain(self, error: ClientError) -> ClientError {
+    pub(super) fn explain(self, error: ClientError) -> ClientError {
         explain(error, self.ended.and_then(Result::err), self.first_error.take())
     }
 }

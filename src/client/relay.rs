@@ -94,7 +94,7 @@ fn upload_error_after_download(error: CopyError) -> Result<(), ClientError> {
 }
 
 /// Whether ssh has closed stdout: `EPIPE` on a pipe, perhaps a reset on a socket pair.
-fn is_reader_gone(error: &io::Error) -> bool {
+pub(super) fn is_reader_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 

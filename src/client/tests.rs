@@ -17,6 +17,7 @@ mod client_auth;
 mod endings;
 mod http2;
 mod logins;
+mod sessions;
 mod tls;
 
 const TARGET: &str = "svc-a.ns:22";
@@ -82,6 +83,7 @@ impl Proxy {
             credentials: credentials::Options::default(),
             target: TARGET.to_owned(),
             timeout: Duration::from_secs(20),
+            session: None,
         }
     }
 

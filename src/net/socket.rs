@@ -48,6 +48,12 @@ pub(crate) fn reset_on_drop(stream: &TcpStream) {
     SockRef::from(stream).set_linger(Some(Duration::ZERO)).ok();
 }
 
+/// Takes a [`reset_on_drop`] back: the drop sends what is not sent yet, and a FIN.
+pub(crate) fn finish_on_drop(stream: &TcpStream) {
+    // As above.
+    SockRef::from(stream).set_linger(None).ok();
+}
+
 /// Limits what the kernel takes before it can send it, for a connection that carries more than one tunnel.
 ///
 /// By default it takes some MiB, and a keystroke is sent behind all of them (TCP_NOTSENT_LOWAT in tcp(7)).

@@ -175,6 +175,10 @@ impl Driver {
             let mut has_moved = false;
             if let Some(link) = &mut link {
                 has_moved |= moved!(self.poll_receive(context, link));
+                // At once: the other side closes the connection next, and a read or a write would only say that.
+                if let Some(event) = self.going(link.attachment) {
+                    return Poll::Ready(event);
+                }
             }
             has_moved |= moved!(self.poll_sink(context, &mut program.sink));
             has_moved |= moved!(self.poll_source(context, &mut program.source));
@@ -340,17 +344,26 @@ impl Driver {
         end.filter(|_| is_over)
     }
 
+    /// Whether the other side has said that it drops the connection.
+    fn going(&mut self, attachment: Attachment) -> Option<Event> {
+        let now = Instant::now().into_std();
+        let LinkState::Going(going) = self.session.link_state(attachment, now) else {
+            return None;
+        };
+        self.detach();
+        Some(Event::Unlinked(Unlinked::Going(going)))
+    }
+
     /// Whether the connection has to be dropped.
     fn left(&mut self, attachment: Attachment) -> Option<Event> {
         let now = Instant::now().into_std();
         let is_stuck = !self.outbox.is_written() && self.session.stuck_at().is_some_and(|at| at <= now);
         let unlinked = match self.session.link_state(attachment, now) {
-            LinkState::Going(going) => Unlinked::Going(going),
             // The anchor may still be on its way to the target.
             _ if self.opening.is_some() => return None,
             LinkState::Dead => Unlinked::Silent,
             LinkState::Alive if is_stuck => Unlinked::Silent,
-            LinkState::Alive | LinkState::Detached => return None,
+            LinkState::Going(_) | LinkState::Alive | LinkState::Detached => return None,
         };
         self.detach();
         Some(Event::Unlinked(unlinked))

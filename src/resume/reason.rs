@@ -68,6 +68,30 @@ impl From<u8> for Going {
 }
 
 impl End {
+    /// Its word in docs/resume.md, for logs and metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Closed => "closed",
+            Self::Reset => "reset",
+            Self::Unreachable => "unreachable",
+            Self::Gone => "gone",
+            Self::Stopping => "stopping",
+            Self::Expired => "expired",
+            Self::Memory => "memory",
+            Self::Full => "full",
+            Self::Malformed => "malformed",
+            Self::Lost => "lost",
+            Self::Version => "version",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+
+    /// All that this version knows, by their codes.
+    pub fn known() -> impl Iterator<Item = Self> {
+        ENDS.into_iter()
+    }
+
     /// The code of a frame.
     pub(super) fn code(self) -> u8 {
         if let Self::Unknown(code) = self {

@@ -37,7 +37,7 @@ impl<S> Registry<S> {
     /// # Errors
     /// [`End::Full`] if there are too many. The session is not kept.
     pub fn open(&mut self, keys: Keys, session: S) -> Result<SessionId, End> {
-        if self.sessions.len() >= self.most {
+        if self.is_full() {
             return Err(End::Full);
         }
         let id = SessionId::random().map_err(|_| End::Full)?;
@@ -82,6 +82,11 @@ impl<S> Registry<S> {
     /// The number of sessions.
     pub fn len(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// Whether there are as many as may be.
+    pub fn is_full(&self) -> bool {
+        self.sessions.len() >= self.most
     }
 
     /// Whether there is none.

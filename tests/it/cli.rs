@@ -634,3 +634,31 @@ fn help_lists_the_commands_and_options() {
         (0, format!("switchboard {}", env!("CARGO_PKG_VERSION")))
     );
 }
+
+#[test]
+fn the_options_of_a_session_are_checked_before_a_connection() {
+    let (status, stdout, _) = run(switchboard(&["connect", "--help"]));
+    assert_eq!(status, 0);
+    for told in [
+        "--resume",
+        "--grace",
+        "--window",
+        "SWITCHBOARD_RESUME",
+        "[default: 24h]",
+        "ServerAliveInterval",
+    ] {
+        assert!(stdout.contains(told), "{told:?} in {stdout}");
+    }
+    for (option, value, fault) in [
+        ("--resume", "always", "[possible values: auto, off]"),
+        ("--grace", "soon", "invalid value 'soon' for '--grace"),
+        ("--window", "1KiB", "a window has 4KiB to 64MiB"),
+        ("--window", "65MiB", "a window has 4KiB to 64MiB"),
+        ("--window", "many", "expected a whole number with a unit"),
+    ] {
+        let proxy = ["--proxy", "http://127.0.0.1:1", "host:22"];
+        let (status, _, stderr) = run(switchboard(&[&["connect", option, value], &proxy[..]].concat()));
+        assert_eq!(status, 2, "{stderr}");
+        assert!(stderr.contains(fault), "{fault:?} in {stderr}");
+    }
+}

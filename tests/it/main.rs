@@ -12,6 +12,7 @@
 mod access;
 mod access_control;
 mod admin;
+mod anchor;
 mod budgets;
 mod bursts;
 mod cli;
@@ -38,6 +39,7 @@ mod relay;
 mod reload;
 mod requests;
 mod resumable;
+mod resume;
 mod seccomp;
 mod ssh_only;
 mod takeover;

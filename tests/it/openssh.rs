@@ -7,7 +7,7 @@ pub(crate) mod login;
 mod one_port;
 pub(crate) mod process;
 pub(crate) mod proxy;
-mod socks;
+pub(crate) mod socks;
 pub(crate) mod sshd;
 
 use std::fs;
@@ -30,6 +30,11 @@ macro_rules! each_client {
             #[test]
             fn runs_a_command() {
                 super::runs_a_command(&CLIENT);
+            }
+
+            #[test]
+            fn runs_a_command_through_an_anchor() {
+                super::runs_a_command_by(&CLIENT, &super::Login::through_an_anchor(&CLIENT));
             }
 
             #[test]
@@ -76,7 +81,10 @@ each_client! {
 }
 
 fn runs_a_command(client: &Client) {
-    let login = Login::through(client);
+    runs_a_command_by(client, &Login::through(client));
+}
+
+fn runs_a_command_by(client: &Client, login: &Login) {
     let mut ssh = login.command("ssh");
     let finished = login.run(ssh.arg(HOST).arg("cat; echo to stderr >&2; exit 0"), b"through stdin\n");
     assert_eq!(finished.stdout, "through stdin\n");

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use switchboard::access::Access;
 use switchboard::config::Config;
-use switchboard::metrics::Metrics;
+use switchboard::metrics::{AnchorMetrics, Metrics};
 use switchboard::outcome::{Reason, Refusal};
 use switchboard::tls::{Expiry, NextUpdate};
 
@@ -81,6 +81,29 @@ fn every_metric_has_a_row_and_no_other() {
     let mut documented: Vec<_> = METRICS
         .lines()
         .filter_map(|line| line.strip_prefix("| `switchboard_")?.split(['{', '`']).next())
+        .filter(|name| !name.starts_with("anchor_"))
+        .collect();
+    there.sort_unstable();
+    documented.sort_unstable();
+    assert_eq!(there, documented);
+}
+
+#[test]
+fn every_metric_of_the_anchor_has_a_row_and_no_other() {
+    let metrics = AnchorMetrics::new().unwrap();
+    metrics.sessions("attached", 1);
+    metrics.session_may_end("done");
+    metrics.exchange_may_lead_to("plain");
+    metrics.session_bytes().uploaded(1);
+    let page = metrics.encode().unwrap();
+    let named = |line: &'static str, prefix| line.strip_prefix(prefix)?.split(['{', '`']).next();
+    let mut documented: Vec<_> = METRICS
+        .lines()
+        .filter_map(|line| named(line, "| `switchboard_anchor_"))
+        .collect();
+    let mut there: Vec<_> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE switchboard_anchor_")?.split(' ').next())
         .collect();
     there.sort_unstable();
     documented.sort_unstable();

@@ -15,7 +15,7 @@ use crate::connect::http2::frames::Credit;
 use crate::connect::http2::inbox::{Inbox, StreamFailure};
 
 /// A stream whose response head has been received. Its connection has to be driven beside it.
-pub(super) struct Stream {
+pub(in crate::client) struct Stream {
     inbox: SharedInbox,
     /// The bytes of the last read, which the window does not allow the proxy to replace yet.
     unreleased: usize,

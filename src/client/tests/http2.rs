@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 mod endings;
 mod frames;
+mod sessions;
 
 /// A proxy that chooses HTTP/2 when it is offered.
 struct Http2Proxy {

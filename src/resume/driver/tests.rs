@@ -1,5 +1,6 @@
 use super::*;
 use crate::resume::Options;
+use crate::resume::reason::Going;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
 use tokio::time::timeout;
@@ -163,4 +164,19 @@ async fn a_peer_that_reads_nothing_does_not_hold_a_session_that_is_over() {
     };
     let (event, _) = timeout(Duration::from_secs(60), event).await.unwrap();
     assert!(matches!(event, Event::Over(End::Closed)), "{event:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_dropped_behind_its_going_says_why() {
+    let mut client = half(Side::Client);
+    let (near, mut far) = duplex(100);
+    let mut link = client.driver.attach(near, Exchanged::default());
+    client.user.write_all(b"x").await.unwrap();
+    far.write_all(&[8, 0, 0, 1, 1]).await.unwrap();
+    drop(far);
+    let event = client.driver.run(Some(&mut link), &mut client.program).await;
+    assert!(
+        matches!(event, Event::Unlinked(Unlinked::Going(Going::Displaced))),
+        "{event:?}"
+    );
 }

@@ -12,11 +12,13 @@ use super::clients::Client;
 use super::process::{Finished, program, quiet, run};
 use super::proxy::Proxy;
 use super::sshd::Sshd;
+use crate::anchor::Anchor;
 
 /// A proxy, an sshd behind it, and a user who reaches it through one client. Everything goes when this is dropped: the
 /// proxy first, which ends the sessions, then sshd, then the files.
 pub(crate) struct Login {
     pub(crate) proxy: Proxy,
+    _anchor: Option<Anchor>,
     pub(crate) sshd: Sshd,
     options: Vec<OsString>,
     directory: TempDir,
@@ -25,12 +27,24 @@ pub(crate) struct Login {
 impl Login {
     /// Starts all of it.
     pub(crate) fn through(client: &Client) -> Self {
+        Self::start(client, |_| None)
+    }
+
+    /// The same with an anchor in front of sshd.
+    pub(crate) fn through_an_anchor(client: &Client) -> Self {
+        Self::start(client, |sshd| Some(Anchor::start(sshd.address, &[])))
+    }
+
+    fn start(client: &Client, anchor: impl FnOnce(&Sshd) -> Option<Anchor>) -> Self {
         let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
         let sshd = Sshd::start(directory.path());
-        let proxy = Proxy::start(directory.path(), sshd.address);
+        let anchor = anchor(&sshd);
+        let target = anchor.as_ref().map_or(sshd.address, Anchor::address);
+        let proxy = Proxy::start(directory.path(), target);
         let options = options(directory.path(), &sshd.user, &client.command(proxy.address));
         Self {
             proxy,
+            _anchor: anchor,
             sshd,
             options,
             directory,

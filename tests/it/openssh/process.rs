@@ -49,6 +49,11 @@ impl Process {
         &mut self.child
     }
 
+    /// The number of the child.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal to the child alone.
     pub(crate) fn signal(&self, signal: Signal) {
         assert!(self.status.is_none(), "{} has ended already", self.name);

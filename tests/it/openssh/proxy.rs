@@ -103,6 +103,12 @@ impl Proxy {
         self.process.signal(Signal::TERM);
     }
 
+    /// Ends it without a word.
+    pub(crate) fn kill(&mut self) {
+        self.process.signal(Signal::KILL);
+        self.process.wait(SOON);
+    }
+
     /// Has it read its configuration again, and waits until it has.
     pub(crate) fn reload(&self) {
         let reloads = |lines: &[String]| {

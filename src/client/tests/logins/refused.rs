@@ -195,3 +195,26 @@ async fn a_cached_token_is_refused_also_beside_a_certificate_of_the_user() {
     assert_ne!(field(&first), field(&again));
     assert_eq!(home.runs(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn fresh_credentials_are_asked_for_with_pauses_that_grow_and_are_kept_between() {
+    let home = Home::new();
+    let token = home.write("token", "first");
+    let options = home.options(home.kubeconfig(&json!({"tokenFile": token})));
+    let mut login = login::Login::default();
+    let first = login.credentials(&options).await.unwrap();
+    assert_eq!(field(&first), "Bearer first");
+    home.write("token", "second");
+    // What a program gave is kept until the proxy has refused it.
+    assert_eq!(field(&login.credentials(&options).await.unwrap()), "Bearer first");
+    let begun = Instant::now();
+    for seconds in [0, 60, 60 + 120, 60 + 120 + 240] {
+        let fresh = login.fresh(&options, &first).await.unwrap();
+        assert_eq!(field(&fresh), "Bearer second");
+        assert_eq!(begun.elapsed().as_secs(), seconds);
+    }
+    login.has_opened();
+    let asked = Instant::now();
+    login.fresh(&options, &first).await.unwrap();
+    assert_eq!(asked.elapsed().as_secs(), 60);
+}

@@ -1,0 +1,284 @@
+//! The program `anchor`: runs beside an SSH server, and keeps the sessions of clients that resume them (`docs/resume.md`).
+//!
+//! A connection begins with the exchange. It is a plain client's, whose bytes are passed on as they are, or it begins a
+//! session, or it resumes one. Each session has a task of its own, which owns the connection to the SSH server.
+
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use self::record::Lines;
+use self::sessions::Sessions;
+use crate::app::LogLinesDropped;
+use crate::app::admin::{self, Handlers, Progress};
+use crate::app::readiness::{Condition, Readiness};
+use crate::limits::TotalCaps;
+use crate::limits::descriptors::Descriptors;
+use crate::limits::slots::Slots;
+use crate::limits::unfinished::Unfinished;
+use crate::metrics::{self, AnchorMetrics};
+use crate::net::listener;
+use crate::relay::Resources;
+use crate::relay::meter::Totals;
+use crate::resume::keys::{CryptoError, OwnKey};
+use crate::resume::reason::End;
+
+mod exchange;
+mod memory;
+mod plain;
+mod probe;
+mod record;
+mod session;
+mod sessions;
+mod target;
+
+/// The settings of an anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The address for clients.
+    pub listen: SocketAddr,
+    /// The SSH server.
+    pub to: SocketAddr,
+    /// The address of `/metrics`, `/livez` and `/readyz`.
+    pub admin: Option<SocketAddr>,
+    /// How long a session is kept without a connection.
+    pub grace: Duration,
+    /// The bytes of each stream that are kept until they are acknowledged.
+    pub window: u32,
+    /// The most sessions, and the most plain connections.
+    pub max_sessions: NonZeroU32,
+    /// The bytes that all sessions together keep.
+    pub memory: usize,
+}
+
+/// Why an anchor did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A port cannot be bound.
+    #[error("cannot listen on {address}")]
+    Bind {
+        /// The configured address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The metrics cannot be declared.
+    #[error("cannot declare the metrics")]
+    Metrics(#[from] metrics::Error),
+    /// The system has no random bytes.
+    #[error("cannot make a key")]
+    Key(#[from] CryptoError),
+}
+
+/// What all connections of an anchor share.
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    key: OwnKey,
+    sessions: Arc<Sessions>,
+    /// The connections in the exchange.
+    exchanges: Unfinished,
+    /// The plain connections.
+    plain: Arc<Slots>,
+    plain_bytes: Arc<Totals>,
+    resources: Resources,
+    metrics: AnchorMetrics,
+    lines: Lines,
+    /// Of connections and sessions, in the order in which they came.
+    numbers: AtomicU64,
+    stopping: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Shared {
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+/// A connection of a client, accepted here or made to a place where clients are found.
+#[derive(Debug)]
+struct Connection {
+    /// The connection.
+    stream: TcpStream,
+    /// The address of the client.
+    peer: SocketAddr,
+    /// When it was there: the exchange has to be over soon after.
+    since: Instant,
+}
+
+/// An anchor that has its ports.
+#[derive(Debug)]
+pub struct Anchor {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    admin: Option<SocketAddr>,
+    readiness: Readiness,
+    listening: Condition,
+    drain_request: CancellationToken,
+}
+
+impl Anchor {
+    /// Binds the ports. Needs a runtime.
+    ///
+    /// # Errors
+    /// A port cannot be bound, or the system has no random bytes.
+    pub fn start(options: Options, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
+        let shared = Arc::new(share(options)?);
+        let listener = bind(options.listen, |address| listener::bind(&address.into()))?;
+        let (readiness, drain_request) = (Readiness::default(), CancellationToken::new());
+        let listening = readiness.require("listener");
+        let handlers = |shared: &Arc<Shared>| Handlers {
+            readiness: readiness.clone(),
+            scrape: scrape(Arc::clone(shared), log_lines_dropped),
+            progress: progress(Arc::clone(shared)),
+            drain_request: drain_request.clone(),
+        };
+        let admin = match options.admin {
+            Some(address) => Some(bind(address, |address| admin::start(address, handlers(&shared)))?),
+            None => None,
+        };
+        Ok(Self {
+            shared,
+            listener,
+            admin,
+            readiness,
+            listening,
+            drain_request,
+        })
+    }
+
+    /// Serves until `stop` completes or the admin port is asked to drain, then ends every session.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let Self { shared, listener, .. } = self;
+        if let Some(address) = self.admin {
+            info!("admin port {address}");
+        }
+        if let Ok(address) = listener.local_addr() {
+            info!("public port {address}");
+        }
+        drop(self.listening);
+        let stopped = async {
+            tokio::select! {
+                () = stop => {}
+                () = self.drain_request.cancelled() => {}
+            }
+            self.readiness.withdraw("shutdown");
+        };
+        let serve = |stream, peer| accepted(&shared, stream, peer);
+        listener::accept(listener, stopped, serve, || shared.metrics.accept_paused.inc()).await;
+        shared.stopping.cancel();
+        shared.tasks.close();
+        if timeout(LONGEST_STOP, shared.tasks.wait()).await.is_err() {
+            warn!("{} tasks have not ended in {LONGEST_STOP:?}", shared.tasks.len());
+        }
+        shared.lines.tell();
+    }
+}
+
+/// Lets a connection begin its exchange, in a task of its own.
+fn accepted(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
+    let connection = Connection {
+        stream,
+        peer,
+        since: Instant::now(),
+    };
+    shared.tasks.spawn(exchange::serve(connection, Arc::clone(shared)));
+}
+
+fn bind<T>(address: SocketAddr, bind: impl FnOnce(SocketAddr) -> io::Result<T>) -> Result<T, StartError> {
+    bind(address).map_err(|source| StartError::Bind { address, source })
+}
+
+fn share(options: Options) -> Result<Shared, StartError> {
+    let descriptors = Descriptors::raise();
+    let pipes = descriptors.pipes(MOST_PIPES);
+    // A session and a plain connection take two descriptors each, as a tunnel does. A connection in the exchange takes
+    // two as well, once the target's first bytes are awaited.
+    let wanted = options.max_sessions.get();
+    let fitting = descriptors.fitting(
+        TotalCaps {
+            tunnels: NonZeroU32::new(wanted.saturating_mul(2)),
+            unfinished: NonZeroU32::new(2 * MOST_EXCHANGES),
+        },
+        pipes,
+    );
+    let half = |cap: Option<NonZeroU32>| cap.map_or(u32::MAX, |cap| cap.get().div_ceil(2));
+    let sessions = wanted.min(half(fitting.tunnels));
+    if sessions < wanted {
+        let most = descriptors.most().unwrap_or_default();
+        warn!("{sessions} sessions, less than --max-sessions: the limit of open files is {most}");
+    }
+    let metrics = AnchorMetrics::new()?;
+    exchange::results().for_each(|result| metrics.exchange_may_lead_to(result));
+    End::known().for_each(|end| metrics.session_may_end(end.label()));
+    metrics
+        .memory_limit
+        .set(i64::try_from(options.memory).unwrap_or(i64::MAX));
+    Ok(Shared {
+        options,
+        key: OwnKey::generate()?,
+        sessions: Arc::new(Sessions::new(sessions, options.memory)?),
+        exchanges: Unfinished::new(NonZeroU32::new(half(fitting.unfinished))),
+        plain: Arc::new(Slots::new(NonZeroU32::new(sessions))),
+        plain_bytes: Arc::default(),
+        resources: Resources::new(pipes),
+        metrics,
+        lines: Lines::default(),
+        numbers: AtomicU64::new(0),
+        stopping: CancellationToken::new(),
+        tasks: TaskTracker::new(),
+    })
+}
+
+/// The page `/metrics`. Gauges of state that others keep are set at the scrape.
+fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn() -> String + Send + Sync> {
+    Box::new(move || {
+        let metrics = &shared.metrics;
+        let as_gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        for (state, sessions) in shared.sessions.count() {
+            metrics.sessions(state, as_gauge(sessions));
+        }
+        metrics.memory.set(as_gauge(shared.sessions.memory().used()));
+        metrics.exchanging.set(as_gauge(shared.exchanges.len()));
+        metrics.plain.set(shared.plain.taken().into());
+        metrics.plain_bytes(&shared.plain_bytes);
+        metrics.lines_left_out.set(as_gauge(shared.lines.left_out()));
+        metrics.log_lines_dropped.set(as_gauge(log_lines_dropped()));
+        metrics.encode().unwrap_or_else(|error| format!("# {error}\n"))
+    })
+}
+
+/// The page `/drain`.
+fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
+    Box::new(move || Progress {
+        phase: if shared.stopping.is_cancelled() {
+            "ended"
+        } else {
+            "serving"
+        }
+        .to_owned(),
+        tunnels: u32::try_from(shared.sessions.len()).unwrap_or(u32::MAX),
+        resumable: 0,
+        connections: shared.plain.taken(),
+    })
+}
+
+/// Connections in the exchange. One more drops the oldest: a resume is complete after two round trips.
+const MOST_EXCHANGES: u32 = 512;
+/// Pipes of plain connections.
+const MOST_PIPES: usize = 32;
+/// How long clients have to answer that the process ends.
+const LONGEST_STOP: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The memory of all sessions together: the more of it is used, the smaller is the window that a session gets.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::resume::SMALLEST_WINDOW;
+
+/// The bytes that all sessions keep, and may keep.
+#[derive(Debug)]
+pub(super) struct Memory {
+    used: AtomicUsize,
+    most: usize,
+    /// A stream may take this part of what is left. With a quarter of the most sessions, all of them filling one stream leave
+    /// e^-4 of the memory, so that each still gets more than the smallest window.
+    part: usize,
+}
+
+impl Memory {
+    /// At most so many bytes, for at most so many sessions.
+    pub(super) fn new(most: usize, sessions: u32) -> Self {
+        Self {
+            used: AtomicUsize::new(0),
+            most,
+            part: usize::try_from(sessions / 4).unwrap_or(usize::MAX).max(1),
+        }
+    }
+
+    /// The bytes in use.
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether more is in use than may be.
+    pub(super) fn is_short(&self) -> bool {
+        self.used() > self.most
+    }
+
+    /// The window of a session that has `current` now, and would like `widest`.
+    ///
+    /// It is a power of two below `widest`, and is kept until it is a third too wide, so that it changes rarely: each change
+    /// is an ACK.
+    pub(super) fn window(&self, current: u32, widest: u32) -> u32 {
+        let left = self.most.saturating_sub(self.used());
+        let part = u32::try_from(left / self.part).unwrap_or(u32::MAX);
+        let fitting = match part {
+            part if part >= widest => widest,
+            0 => SMALLEST_WINDOW,
+            part => (1 << part.ilog2()).max(SMALLEST_WINDOW),
+        };
+        let is_much_too_wide = part < current / 4 * 3;
+        if fitting > current || is_much_too_wide {
+            fitting.min(widest)
+        } else {
+            current
+        }
+    }
+}
+
+/// What one session keeps. Its drop gives it back.
+#[derive(Debug)]
+pub(super) struct Share {
+    of: Arc<Memory>,
+    held: usize,
+}
+
+impl Share {
+    /// Nothing yet.
+    pub(super) fn of(memory: &Arc<Memory>) -> Self {
+        Self {
+            of: Arc::clone(memory),
+            held: 0,
+        }
+    }
+
+    /// The session keeps so many bytes now. Returns whether that has changed.
+    pub(super) fn set(&mut self, held: usize) -> bool {
+        if held > self.held {
+            self.of.used.fetch_add(held - self.held, Ordering::Relaxed);
+        } else {
+            self.of.used.fetch_sub(self.held - held, Ordering::Relaxed);
+        }
+        std::mem::replace(&mut self.held, held) != held
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u32 = 1 << 20;
+
+    #[test]
+    fn a_thousand_sessions_that_fill_a_stream_each_fit() {
+        let memory = Arc::new(Memory::new(256 << 20, 1000));
+        let shares: Vec<_> = (0..1000)
+            .map(|_| {
+                let mut share = Share::of(&memory);
+                share.set(memory.window(MIB, MIB) as usize);
+                share
+            })
+            .collect();
+        assert!(!memory.is_short(), "{}", memory.used());
+        assert!(memory.window(MIB, MIB) >= 2 * SMALLEST_WINDOW);
+        drop(shares);
+        assert_eq!((memory.used(), memory.window(SMALLEST_WINDOW, MIB)), (0, MIB));
+    }
+
+    #[test]
+    fn a_window_changes_only_for_much() {
+        let memory = Arc::new(Memory::new(64 << 20, 256));
+        let mut share = Share::of(&memory);
+        assert_eq!(memory.window(MIB, MIB), MIB);
+        share.set(10 << 20);
+        assert_eq!(memory.window(MIB, MIB), MIB);
+        share.set(20 << 20);
+        assert_eq!(memory.window(MIB, MIB), MIB / 2);
+        share.set(10 << 20);
+        assert_eq!(memory.window(MIB / 2, MIB), MIB / 2);
+        share.set(65 << 20);
+        assert!(memory.is_short());
+        assert_eq!(memory.window(MIB, MIB), SMALLEST_WINDOW);
+    }
+}

@@ -1,0 +1,81 @@
+//! A plain client: its bytes are passed on to the SSH server, and the server's to it, as they are.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::Shared;
+use super::record::{Closing, Record};
+use crate::limits::TunnelLimits;
+use crate::limits::bucket::Limit;
+use crate::limits::slots::Slot;
+use crate::outcome::{Close, Reason, Side};
+use crate::relay::meter::Meter;
+use crate::relay::{self, Early, Engine, Terms, Transports, relay};
+
+/// A plain client whose target is reached.
+#[derive(Debug)]
+pub(super) struct Plain {
+    /// The client's and the target's connection, and what the client has sent.
+    pub(super) transports: Transports<TcpStream>,
+    /// The address of the client.
+    pub(super) peer: SocketAddr,
+    /// When it came.
+    pub(super) since: Instant,
+    /// One of the plain connections that there may be.
+    pub(super) slot: Slot,
+}
+
+impl Plain {
+    /// The connections of a client and its target; `upload` has been read from the client.
+    pub(super) fn between(downstream: TcpStream, upstream: TcpStream, upload: Vec<u8>) -> Transports<TcpStream> {
+        Transports {
+            downstream,
+            upstream,
+            early: Box::new(Early {
+                upload,
+                ..Early::default()
+            }),
+        }
+    }
+
+    /// Passes bytes on to the end.
+    pub(super) async fn carry(mut self, shared: &Shared) {
+        let addresses = [self.peer, shared.options.to];
+        let record = Record::begin("plain", shared.next_number(), addresses, self.since);
+        let limits = TunnelLimits::default();
+        let unlimited = Limit::new(limits.upload, limits.burst);
+        let meter = Meter::new(Arc::clone(&shared.plain_bytes));
+        let options = relay::Options {
+            idle: None,
+            half_closed: LONGEST_HALF_CLOSED,
+        };
+        let terms = Terms {
+            upload: (&unlimited).into(),
+            download: (&unlimited).into(),
+            meter: &meter,
+            resources: &shared.resources,
+            engine: Engine::Adaptive,
+            options: &options,
+            inspected: None,
+        };
+        let stopping = pin!(async {
+            shared.stopping.cancelled().await;
+            Close {
+                by: Side::Proxy,
+                reason: Reason::Drained,
+            }
+        });
+        let close = relay(&mut self.transports, &terms, stopping).await;
+        drop(self.transports);
+        record.close(Closing::of_relay(close.reason.label(), &meter), &shared.lines);
+        drop(self.slot);
+    }
+}
+
+/// The kernel finds a peer that has vanished: this bounds one that has finished, and whose other side never does.
+const LONGEST_HALF_CLOSED: Duration = Duration::from_secs(24 * 3600);

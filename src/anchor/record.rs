@@ -1,0 +1,197 @@
+//! The access line of a session, and of a plain connection: one at its end.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::direction::Direction;
+use crate::relay::meter::Meter;
+use crate::tunnel::record::ACCESS;
+
+/// The access lines of the process, no more than [`MOST_LINES`] in a second.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    second: Mutex<Option<(Instant, u32)>>,
+    left_out: AtomicUsize,
+}
+
+impl Lines {
+    /// The lines that were left out.
+    pub(super) fn left_out(&self) -> usize {
+        self.left_out.load(Ordering::Relaxed)
+    }
+
+    /// Says how many lines were left out, at the end of the process.
+    pub(super) fn tell(&self) {
+        let left_out = self.left_out();
+        if left_out > 0 {
+            warn!("{left_out} access lines were left out, as there were more than {MOST_LINES} in a second");
+        }
+    }
+
+    fn admits(&self, now: Instant) -> bool {
+        let mut second = self.second.lock();
+        let (begin, written) = second.get_or_insert((now, 0));
+        if now.duration_since(*begin) >= Duration::from_secs(1) {
+            (*begin, *written) = (now, 0);
+        }
+        *written += 1;
+        let is_admitted = *written <= MOST_LINES;
+        if !is_admitted {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        is_admitted
+    }
+}
+
+/// The account of one session or plain connection.
+#[derive(Debug)]
+pub(super) struct Record {
+    kind: &'static str,
+    number: u64,
+    first: SocketAddr,
+    last: SocketAddr,
+    target: SocketAddr,
+    began: Instant,
+    attachments: u64,
+    /// Since when no connection carries the session.
+    gap: Option<Instant>,
+    gaps: u64,
+    longest_gap: Duration,
+    total_gap: Duration,
+}
+
+/// What a record does not know before its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Closing {
+    /// Why it has ended.
+    pub(super) reason: &'static str,
+    /// Bytes to the client.
+    pub(super) sent: u64,
+    /// Bytes from the client.
+    pub(super) received: u64,
+}
+
+impl Closing {
+    /// The end of a relay.
+    pub(super) fn of_relay(reason: &'static str, meter: &Meter) -> Self {
+        Self {
+            reason,
+            sent: meter.bytes(Direction::Download),
+            received: meter.bytes(Direction::Upload),
+        }
+    }
+}
+
+impl Record {
+    /// A session or a plain connection begins, for a client that came at that moment.
+    pub(super) fn begin(kind: &'static str, number: u64, [client, target]: [SocketAddr; 2], began: Instant) -> Self {
+        Self {
+            kind,
+            number,
+            first: client,
+            last: client,
+            target,
+            began,
+            attachments: 1,
+            gap: None,
+            gaps: 0,
+            longest_gap: Duration::ZERO,
+            total_gap: Duration::ZERO,
+        }
+    }
+
+    /// Another connection carries the session.
+    pub(super) fn attached(&mut self, client: SocketAddr, now: Instant) {
+        self.last = client;
+        self.attachments += 1;
+        self.end_gap(now);
+    }
+
+    /// No connection carries the session.
+    pub(super) fn detached(&mut self, now: Instant) {
+        if self.gap.is_none() {
+            self.gap = Some(now);
+            self.gaps += 1;
+        }
+    }
+
+    /// Writes the line.
+    pub(super) fn close(mut self, closing: Closing, lines: &Lines) {
+        let now = Instant::now();
+        self.end_gap(now);
+        if !lines.admits(now) {
+            return;
+        }
+        info!(
+            target: ACCESS,
+            kind = self.kind,
+            number = self.number,
+            client.address = %self.first.ip(),
+            client.port = self.first.port(),
+            client.last_address = %self.last.ip(),
+            client.last_port = self.last.port(),
+            upstream.address = %self.target,
+            reason = closing.reason,
+            bytes_sent = closing.sent,
+            bytes_received = closing.received,
+            duration_ms = millis(now.duration_since(self.began)),
+            attachments = self.attachments,
+            gaps = self.gaps,
+            longest_gap_ms = millis(self.longest_gap),
+            total_gap_ms = millis(self.total_gap),
+        );
+    }
+
+    fn end_gap(&mut self, now: Instant) {
+        if let Some(since) = self.gap.take() {
+            let gap = now.duration_since(since);
+            self.longest_gap = self.longest_gap.max(gap);
+            self.total_gap += gap;
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A stranger chooses how often connections come: about 40 KB/s.
+const MOST_LINES: u32 = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_has_a_bound_of_lines() {
+        let lines = Lines::default();
+        for second in 1..3 {
+            let now = Instant::now();
+            let written = (0..1000).filter(|_| lines.admits(now)).count();
+            assert_eq!((written, lines.left_out()), (100, 900 * second));
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn gaps_are_counted_and_added_up() {
+        let client: SocketAddr = "192.0.2.1:1".parse().unwrap();
+        let mut record = Record::begin("session", 1, [client; 2], Instant::now());
+        for seconds in [3, 5, 1] {
+            record.detached(Instant::now());
+            record.detached(Instant::now());
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            record.attached(client, Instant::now());
+        }
+        assert_eq!((record.gaps, record.attachments), (3, 4));
+        assert_eq!(
+            (record.longest_gap, record.total_gap),
+            (Duration::from_secs(5), Duration::from_secs(9))
+        );
+    }
+}

@@ -1,0 +1,376 @@
+//! The task of one session: it moves the session's bytes over one connection after the other, and ends it.
+
+use std::future::{pending, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::memory::Share;
+use super::record::{Closing, Record};
+use super::sessions::{Account, Opened, Resumption};
+use super::target::{self, Dialled, Parting, Target};
+use super::{Connection, Shared};
+use crate::net::socket;
+use crate::resume::Options;
+use crate::resume::driver::{Driver, Event, Exchanged, Link, Side};
+use crate::resume::frame::Frame;
+use crate::resume::keys::{Claim, Keys, Nonces};
+use crate::resume::reason::{End, Going};
+use crate::resume::session::Session;
+use crate::resume::welcome::{New, attached};
+
+/// A session that has all it needs to begin.
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// Its place among the others.
+    pub(super) opened: Opened,
+    /// What the client has said.
+    pub(super) new: New,
+    /// What is to be sent in front of the answer.
+    pub(super) before: Vec<u8>,
+    /// The connection to the target.
+    pub(super) dialled: Dialled,
+}
+
+/// A session, with what carries it.
+#[derive(Debug)]
+pub(super) struct Carried {
+    opened: Opened,
+    keys: Keys,
+    driver: Driver,
+    link: Option<Link<TcpStream>>,
+    target: Target,
+    window: u32,
+    share: Share,
+    /// Since when there is no connection.
+    detached: Option<Instant>,
+    /// Since when the session is over for one of both sides.
+    ending: Option<Instant>,
+    /// The process ends.
+    is_stopping: bool,
+    /// The last words on a connection that was displaced: no more than one at a time.
+    displaced: Option<AbortOnDropHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+/// What the task has to decide on.
+enum Turn {
+    Resumption(Box<Resumption>),
+    /// Nothing can resume the session any more.
+    Forgotten,
+    Stopping,
+    Evicted,
+    TimedOut,
+    /// One of both sides has ended the session.
+    Ending,
+    Event(Event),
+}
+
+impl Carried {
+    /// Starts the task of a session, whose first connection carries it from here on.
+    pub(super) fn begin(begun: Begun, connection: Connection, shared: &Arc<Shared>) {
+        let Begun {
+            opened,
+            new,
+            before,
+            dialled,
+        } = begun;
+        let widest = shared.options.window;
+        let window = shared.sessions.memory().window(widest, widest);
+        let options = Options {
+            window,
+            ..Options::default()
+        };
+        let mut carried = Self {
+            opened,
+            keys: new.keys,
+            driver: Driver::new(Session::new(options), Side::Anchor),
+            link: None,
+            target: target::open(dialled, shared.metrics.session_bytes()),
+            window,
+            share: Share::of(shared.sessions.memory()),
+            detached: None,
+            ending: None,
+            is_stopping: false,
+            displaced: None,
+            shared: Arc::clone(shared),
+        };
+        let addresses = [connection.peer, shared.options.to];
+        let record = Record::begin("session", shared.next_number(), addresses, connection.since);
+        carried.attach(Resumption {
+            stream: connection.stream,
+            peer: connection.peer,
+            nonces: new.nonces,
+            received: 0,
+            before,
+            rest: new.rest,
+        });
+        shared.tasks.spawn(carried.run(record));
+    }
+
+    /// Carries the session to its end.
+    async fn run(mut self, mut record: Record) {
+        let end = loop {
+            match self.turn().await {
+                Turn::Resumption(resumption) => {
+                    record.attached(resumption.peer, Instant::now());
+                    self.attach(*resumption);
+                }
+                Turn::Event(Event::Over(end)) => break end,
+                Turn::Event(Event::SourceFailed(_) | Event::SinkFailed(_)) => {
+                    self.driver.session_mut().end(End::Reset);
+                    self.ended();
+                }
+                Turn::Event(Event::Unlinked(_)) => {
+                    record.detached(Instant::now());
+                    self.detached();
+                    if self.is_stopping {
+                        break End::Stopping;
+                    }
+                }
+                // Of a client only.
+                Turn::Event(Event::Confirmed(_)) => {}
+                Turn::Ending => self.ended(),
+                Turn::Evicted => self.abort(End::Memory),
+                Turn::TimedOut if self.ending.is_none() => self.abort(End::Expired),
+                Turn::Stopping if self.link.is_some() => {
+                    self.is_stopping = true;
+                    self.abort(End::Stopping);
+                }
+                Turn::Stopping => break End::Stopping,
+                Turn::TimedOut | Turn::Forgotten => break End::Full,
+            }
+        };
+        self.finish(end, record).await;
+    }
+
+    /// Moves bytes until there is something to decide.
+    async fn turn(&mut self) -> Turn {
+        let deadline = self.deadline();
+        let is_stopping = self.is_stopping;
+        let Self {
+            opened,
+            driver,
+            link,
+            target,
+            window,
+            share,
+            ending,
+            shared,
+            ..
+        } = self;
+        let mut moving = Moving {
+            driver,
+            link,
+            target,
+            window,
+            share,
+            is_ending: ending.is_some(),
+            account: &opened.account,
+            shared,
+        };
+        tokio::select! {
+            biased;
+            () = shared.stopping.cancelled(), if !is_stopping => Turn::Stopping,
+            resumption = opened.resumptions.recv() => match resumption {
+                Some(resumption) => Turn::Resumption(Box::new(resumption)),
+                None => Turn::Forgotten,
+            },
+            () = opened.account.evicted() => Turn::Evicted,
+            () = until(deadline) => Turn::TimedOut,
+            turn = poll_fn(|context| moving.poll(context)) => turn,
+        }
+    }
+
+    /// When the session is given up, if nothing happens before.
+    fn deadline(&self) -> Option<Instant> {
+        if let Some(since) = self.ending {
+            return Some(since + LONGEST_END);
+        }
+        let is_confirmed = self.driver.session().is_confirmed();
+        let longest = if is_confirmed {
+            self.shared.options.grace
+        } else {
+            self.shared.options.grace.min(LONGEST_UNCONFIRMED)
+        };
+        // A time that cannot be told never comes.
+        self.detached?.checked_add(longest)
+    }
+
+    /// Lets a connection carry the session. What it claims is read and said in one step, so that an older one brings nothing
+    /// in between.
+    fn attach(&mut self, resumption: Resumption) {
+        let Resumption {
+            stream,
+            nonces,
+            received,
+            before,
+            rest,
+            ..
+        } = resumption;
+        self.displace();
+        let answer = self.answer(nonces, before);
+        let exchanged = Exchanged {
+            answer,
+            received,
+            rest: &rest,
+        };
+        self.link = Some(self.driver.attach(stream, exchanged));
+        self.detached = None;
+        self.opened.account.set_detached(None);
+        self.shared.metrics.attachments.inc();
+    }
+
+    fn answer(&self, nonces: Nonces, mut before: Vec<u8>) -> Vec<u8> {
+        let claim = Claim {
+            nonces,
+            id: self.opened.id,
+            received: self.driver.session().received(),
+        };
+        attached(&self.keys, &claim).encode(&mut before);
+        before
+    }
+
+    /// Tells the client on the connection that has carried the session so far that another one does now.
+    fn displace(&mut self) {
+        let mut rest = self.driver.detach();
+        let Some(mut link) = self.link.take() else { return };
+        Frame::Going(Going::Displaced).encode(&mut rest);
+        let last_words = async move {
+            let written = timeout(LONGEST_GOING, link.stream.write_all(&rest)).await;
+            if matches!(written, Ok(Ok(()))) {
+                socket::close_gently(&link.stream).await;
+            }
+        };
+        let task = self.shared.tasks.spawn(last_words);
+        self.displaced = Some(AbortOnDropHandle::new(task));
+    }
+
+    /// The connection is lost.
+    fn detached(&mut self) {
+        let now = Instant::now();
+        self.link = None;
+        self.detached = Some(now);
+        self.opened.account.set_detached(Some(now));
+    }
+
+    /// Ends the session at once.
+    fn abort(&mut self, end: End) {
+        self.driver.session_mut().abort(end);
+        self.ended();
+    }
+
+    /// One of both sides has ended the session. What the client has sent is still passed on, if it was the client.
+    fn ended(&mut self) {
+        if self.ending.is_some() {
+            return;
+        }
+        self.ending = Some(Instant::now());
+        self.opened.account.set_ended();
+        if self.driver.session().ended().is_none() {
+            self.part(Parting::CutOff);
+        }
+    }
+
+    /// Closes the connection to the target, in a task of its own, as that may take a second.
+    fn part(&mut self, parting: Parting) {
+        if let Some(leaving) = target::take(&mut self.target) {
+            self.shared.tasks.spawn(leaving.close(parting));
+        }
+    }
+
+    async fn finish(mut self, end: End, record: Record) {
+        // What this side has decided on is the reason, whatever the answer says.
+        let end = self.driver.session().ending().unwrap_or(end);
+        let is_orderly = end == End::Done;
+        self.part(if is_orderly { Parting::Orderly } else { Parting::CutOff });
+        let streams = Arc::clone(self.target.source.streams());
+        let Self {
+            opened, link, shared, ..
+        } = self;
+        drop(opened);
+        shared.metrics.session_ended(end.label());
+        let closing = Closing {
+            reason: end.label(),
+            sent: streams.sent.load(Ordering::Relaxed),
+            received: streams.received.load(Ordering::Relaxed),
+        };
+        record.close(closing, &shared.lines);
+        if let Some(link) = link {
+            socket::close_gently(&link.stream).await;
+        }
+    }
+}
+
+/// What moves the bytes of a session.
+struct Moving<'a> {
+    driver: &'a mut Driver,
+    link: &'a mut Option<Link<TcpStream>>,
+    target: &'a mut Target,
+    window: &'a mut u32,
+    share: &'a mut Share,
+    is_ending: bool,
+    account: &'a Account,
+    shared: &'a Shared,
+}
+
+impl Moving<'_> {
+    /// Moves bytes with the window that the memory of all sessions allows, and accounts for what is kept behind that.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
+        let sessions = &self.shared.sessions;
+        let window = sessions.memory().window(*self.window, self.shared.options.window);
+        if window != *self.window {
+            *self.window = window;
+            let now = Instant::now().into_std();
+            self.driver.session_mut().set_window(window, now);
+        }
+        let polled = {
+            // Nothing is lost when it is dropped, and made anew at the next poll.
+            let run = pin!(self.driver.run(self.link.as_mut(), self.target));
+            run.poll(context)
+        };
+        if self
+            .target
+            .source
+            .streams()
+            .has_just_ended
+            .swap(false, Ordering::Relaxed)
+        {
+            self.account.set_target_gone();
+        }
+        let memory = self.driver.memory();
+        if self.share.set(memory) {
+            self.account.set_memory(memory);
+            if sessions.memory().is_short() {
+                sessions.relieve();
+            }
+        }
+        match polled {
+            Poll::Ready(event) => Poll::Ready(Turn::Event(event)),
+            Poll::Pending if !self.is_ending && self.driver.session().ending().is_some() => Poll::Ready(Turn::Ending),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => pending().await,
+    }
+}
+
+/// How long a session is kept behind its end, to say it to a client that resumes it.
+const LONGEST_END: Duration = Duration::from_secs(300);
+/// How long a session without a connection is kept of which nothing was acknowledged: its client may not know that it has
+/// begun.
+const LONGEST_UNCONFIRMED: Duration = Duration::from_secs(60);
+/// How long an older connection has to take its last frames.
+const LONGEST_GOING: Duration = Duration::from_secs(1);

@@ -1,0 +1,84 @@
+//! Sessions on a clock that the test moves.
+
+use tokio::time::sleep;
+
+use super::session::{Begun, Carried};
+use super::target::Dialled;
+use super::*;
+use crate::resume::keys::{Keys, Nonce, Nonces};
+use crate::resume::welcome::New;
+
+fn options() -> Options {
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    Options {
+        listen: loopback,
+        to: loopback,
+        admin: None,
+        grace: Duration::from_secs(24 * 3600),
+        window: 1 << 20,
+        max_sessions: NonZeroU32::MIN,
+        memory: 1 << 20,
+    }
+}
+
+/// Both ends of a connection.
+async fn pair() -> [TcpStream; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+    [near.unwrap(), far.unwrap().0]
+}
+
+/// How long it takes until no session, or one that has ended, is left.
+async fn lasts(shared: &Shared, state: &str) -> u64 {
+    let start = Instant::now();
+    loop {
+        let sessions = shared.sessions.count();
+        let is_there = |name: &str| sessions.iter().any(|(state, count)| *state == name && *count > 0);
+        let has_come = match state {
+            "gone" => shared.sessions.len() == 0,
+            state => is_there(state),
+        };
+        if has_come {
+            return start.elapsed().as_secs();
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_of_which_nothing_was_acknowledged_ends_after_a_minute_and_says_so_for_five() {
+    let shared = Arc::new(share(options()).unwrap());
+    let [client, stream] = pair().await;
+    let [_server, upstream] = pair().await;
+    let keys = Keys::decoy().unwrap();
+    let nonces = Nonces {
+        anchor: Nonce::random().unwrap(),
+        client: Nonce::random().unwrap(),
+    };
+    let begun = Begun {
+        opened: shared.sessions.open(keys.clone()).unwrap(),
+        new: New {
+            keys,
+            nonces,
+            rest: Vec::new(),
+        },
+        before: Vec::new(),
+        dialled: Dialled {
+            stream: upstream,
+            early: Vec::new(),
+            has_reset: false,
+        },
+    };
+    let connection = Connection {
+        stream,
+        peer: client.local_addr().unwrap(),
+        since: Instant::now(),
+    };
+    Carried::begin(begun, connection, &shared);
+    drop(client);
+    let unconfirmed = lasts(&shared, "ended").await;
+    assert!((60..=62).contains(&unconfirmed), "{unconfirmed}");
+    let ended = lasts(&shared, "gone").await;
+    assert!((299..=302).contains(&ended), "{ended}");
+}

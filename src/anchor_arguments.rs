@@ -1,0 +1,68 @@
+//! The arguments of `anchor`.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use clap::Args;
+use switchboard::anchor;
+use switchboard::limits::Size;
+use switchboard::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
+
+/// The arguments of `anchor`.
+#[derive(Args)]
+pub(crate) struct AnchorArguments {
+    /// Serve clients at this address
+    #[arg(
+        long,
+        env = "SWITCHBOARD_ANCHOR_LISTEN",
+        value_name = "ADDR",
+        default_value = "0.0.0.0:2222"
+    )]
+    listen: SocketAddr,
+    /// Carry them to the SSH server at this address
+    #[arg(
+        long,
+        env = "SWITCHBOARD_ANCHOR_TO",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:22"
+    )]
+    to: SocketAddr,
+    /// Serve /metrics, /livez and /readyz at this address
+    #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR")]
+    admin: Option<SocketAddr>,
+    /// Keep a session for so long without a connection
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, default_value = "24h")]
+    grace: Duration,
+    /// Keep so many bytes of each direction of a session until they are acknowledged, from 4KiB to 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = window, default_value = "1MiB")]
+    window: u32,
+    /// Keep no more than so many sessions, and as many connections of clients without one
+    #[arg(long, value_name = "N", default_value = "1000")]
+    max_sessions: NonZeroU32,
+    /// Keep no more than so many bytes of all sessions together
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    memory: Size,
+}
+
+impl From<AnchorArguments> for anchor::Options {
+    fn from(arguments: AnchorArguments) -> Self {
+        Self {
+            listen: arguments.listen,
+            to: arguments.to,
+            admin: arguments.admin,
+            grace: arguments.grace,
+            window: arguments.window,
+            max_sessions: arguments.max_sessions,
+            memory: usize::try_from(arguments.memory.get()).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+fn window(text: &str) -> Result<u32, String> {
+    let size: Size = text.parse().map_err(|error| format!("{error}"))?;
+    let window = u32::try_from(size.get()).ok();
+    window
+        .filter(|window| (SMALLEST_WINDOW..=LARGEST_WINDOW).contains(window))
+        .ok_or_else(|| "expected 4KiB to 64MiB".to_owned())
+}

@@ -1,0 +1,86 @@
+//! What is done with an open tunnel: bytes are relayed as they are, or it carries a session with an anchor.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::sleep;
+
+use super::hangup::{Exit, Leaving};
+use super::login::Login;
+use super::session::{Found, Session, find};
+use super::{ClientError, Local, Options, attempt, relay};
+
+/// Opens the tunnel, and carries stdin and stdout to their end.
+pub(super) async fn tunnel<R, W>(options: &Options, local: &mut Local<R, W>, mut exit: Exit) -> Result<(), ClientError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut login = Login::default();
+    let opened = tokio::select! {
+        biased;
+        opened = Box::pin(attempt::open(options, &mut login)) => opened?,
+        () = is_left(local) => return Ok(()),
+        _ = exit.asked(Leaving::Now) => return Ok(()),
+    };
+    // A person at a terminal is not ssh.
+    let settings = options.session.as_ref().filter(|_| !local.interactive);
+    let Some(settings) = settings else {
+        let relayed = opened.carry(|stream, early| async {
+            relay::relay(stream, early, local).await?;
+            Ok(((), None))
+        });
+        return or_now(exit, relayed).await;
+    };
+    let mut session = Session::new(options, settings, local, exit.clone());
+    let carried = opened.carry(|stream, early| async {
+        let found = tokio::select! {
+            found = find(stream, early) => found?,
+            _ = exit.asked(Leaving::Now) => return Ok((None, None)),
+        };
+        match found {
+            Found::Plain { stream, bytes } => {
+                or_now(exit, relay::relay(stream, bytes, session.local())).await?;
+                Ok((None, None))
+            }
+            Found::Broken { bytes, error } => {
+                let stdout = &mut session.local().stdout;
+                stdout.write_all(&bytes).await.map_err(ClientError::Output)?;
+                stdout.flush().await.map_err(ClientError::Output)?;
+                Err(ClientError::Lost(error))
+            }
+            Found::Anchor { stream, opening } => {
+                let (left, farewell) = session.begin(stream, opening).await?;
+                Ok((Some(left), farewell))
+            }
+        }
+    });
+    match Box::pin(carried).await {
+        Ok(None) => Ok(()),
+        Ok(Some(left)) => session.run(Ok(left), &mut login).await,
+        Err(error) if !session.has_begun() => Err(error),
+        Err(error) => session.run(Err(error), &mut login).await,
+    }
+}
+
+async fn or_now(mut exit: Exit, work: impl Future<Output = Result<(), ClientError>>) -> Result<(), ClientError> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        _ = exit.asked(Leaving::Now) => Ok(()),
+    }
+}
+
+/// Completes when stdout has no reader any more.
+async fn is_left<R, W>(local: &Local<R, W>) {
+    let Some(is_abandoned) = local.is_abandoned else {
+        return pending().await;
+    };
+    while !is_abandoned(&local.stdout) {
+        sleep(LOOK).await;
+    }
+}
+
+/// Between two looks at whether stdout has a reader.
+const LOOK: Duration = Duration::from_millis(250);

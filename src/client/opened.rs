@@ -1,0 +1,49 @@
+//! An open tunnel, whichever version of HTTP it is of, and what is beneath it.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+
+use super::{ClientError, http2};
+
+/// A connection to the proxy, or the tunnel through it.
+pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Transport for S {}
+
+/// Of any kind.
+pub(super) type Stream = Box<dyn Transport>;
+
+/// A tunnel behind the proxy's 2xx.
+pub(super) enum Opened {
+    /// The whole connection, behind these bytes.
+    Http1(Stream, Vec<u8>),
+    /// The only stream of its connection.
+    Http2(Box<(http2::Driver<Stream>, http2::Stream)>),
+}
+
+impl Opened {
+    /// Runs `work` with the tunnel and its first bytes, and what is beneath the tunnel meanwhile. An error comes with its
+    /// first cause. Behind work that is done the connection has as long as the work says to send what is left; `None`
+    /// bounds it by the socket only, since the proxy may still be receiving.
+    pub(super) async fn carry<T, F>(self, work: impl FnOnce(Stream, Vec<u8>) -> F) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<(T, Option<Duration>), ClientError>>,
+    {
+        let (mut driver, stream) = match self {
+            Self::Http1(stream, early) => return Ok(work(stream, early).await?.0),
+            Self::Http2(http2) => *http2,
+        };
+        match driver.run_during(work(Box::new(stream), Vec::new())).await {
+            Ok((done, farewell)) => {
+                match farewell {
+                    None => driver.finish().await,
+                    Some(farewell) => timeout(farewell, driver.finish()).await.unwrap_or_default(),
+                }
+                Ok(done)
+            }
+            Err(error) => Err(driver.explain(error)),
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! A session of ssh with an anchor, over one tunnel after the other.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use self::backoff::Backoff;
+use self::clocks::Sleeps;
+use self::exchange::LONGEST_EXCHANGE;
+use self::fault::is_final;
+use self::report::Report;
+use super::hangup::{Exit, Leaving};
+use super::login::Login;
+use super::opened::Stream;
+use super::{ClientError, Local, Options, attempt, relay};
+use crate::resume;
+use crate::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
+use crate::resume::opening::{Opening, Secrets};
+use crate::resume::reason::End;
+use crate::resume::session;
+
+mod backoff;
+mod clocks;
+mod exchange;
+mod fault;
+mod report;
+mod settings;
+
+pub use self::clocks::Clocks;
+pub(super) use self::exchange::{Found, find};
+pub use self::fault::SessionError;
+pub use self::report::Remarks;
+pub use self::settings::Settings;
+
+/// How a session has left its tunnel for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Both sides have said that it is over.
+    Over(End),
+    /// The time to say so is over.
+    Unheard,
+}
+
+/// What ends a piece of work that a session without a connection does beside.
+enum Interruption {
+    Left(Left),
+    Failed(ClientError),
+}
+
+/// The client's side of a session.
+pub(super) struct Session<'a, R, W> {
+    options: &'a Options,
+    grace: Duration,
+    local: &'a mut Local<R, W>,
+    driver: Driver,
+    /// What proves the session, once the anchor has answered.
+    secrets: Option<Secrets>,
+    has_begun: bool,
+    exit: Exit,
+    hung_up: Option<Instant>,
+    is_leaving: bool,
+    /// The error to report once the anchor knows that the session is over.
+    error: Option<ClientError>,
+    sleeps: Sleeps,
+    report: Report,
+    backoff: Backoff,
+    deadlines: Deadlines,
+}
+
+/// When to do what. `None` is never.
+struct Deadlines {
+    look: Instant,
+    /// The anchor has to have answered a new session.
+    confirmation: Option<Instant>,
+    /// The anchor has to have heard that the session is over.
+    farewell: Option<Instant>,
+}
+
+impl<'a, R, W> Session<'a, R, W>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    /// A session that has not begun.
+    pub(super) fn new(options: &'a Options, settings: &Settings, local: &'a mut Local<R, W>, exit: Exit) -> Self {
+        let session = session::Session::new(resume::Options {
+            window: settings.window,
+            timing: settings.timing,
+        });
+        Self {
+            options,
+            grace: settings.grace,
+            local,
+            driver: Driver::new(session, Side::Client),
+            secrets: None,
+            has_begun: false,
+            exit,
+            hung_up: None,
+            is_leaving: false,
+            error: None,
+            sleeps: Sleeps::new(settings.clocks),
+            report: Report::new(settings.remarks.clone(), options.proxy.host()),
+            backoff: Backoff::default(),
+            deadlines: Deadlines {
+                look: Instant::now(),
+                confirmation: None,
+                farewell: None,
+            },
+        }
+    }
+
+    /// What a plain tunnel is relayed with.
+    pub(super) fn local(&mut self) -> &mut Local<R, W> {
+        self.local
+    }
+
+    /// Whether an anchor was found.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Begins at an anchor that was found.
+    pub(super) async fn begin(
+        &mut self,
+        stream: Stream,
+        opening: Box<Opening>,
+    ) -> Result<(Left, Option<Duration>), ClientError> {
+        self.has_begun = true;
+        self.deadlines.confirmation = Some(Instant::now() + LONGEST_CONFIRMATION);
+        let link = self.driver.attach_early(stream, opening);
+        self.carry(link).await
+    }
+
+    /// Goes on behind the first tunnel until the session is over.
+    pub(super) async fn run(mut self, first: Result<Left, ClientError>, login: &mut Login) -> Result<(), ClientError> {
+        let mut carried = first;
+        loop {
+            let error = match carried {
+                Ok(left) => return self.end(left),
+                Err(error) => error,
+            };
+            // The other side cannot be told any more.
+            if self.is_leaving && is_final(&error) {
+                return self.error.map_or(Ok(()), Err);
+            }
+            if is_final(&error) {
+                return Err(error);
+            }
+            self.report.lost(&error);
+            self.backoff.heed(&error);
+            carried = Box::pin(self.reconnect(login)).await;
+        }
+    }
+
+    fn end(self, left: Left) -> Result<(), ClientError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        if let Some(violation) = self.driver.session().violation() {
+            return Err(SessionError::Violated(violation).into());
+        }
+        match left {
+            Left::Over(End::Done) | Left::Unheard => Ok(()),
+            Left::Over(_) if self.is_leaving => Ok(()),
+            Left::Over(end) => Err(SessionError::Ended(end).into()),
+        }
+    }
+
+    /// One attempt to go on over another tunnel.
+    async fn reconnect(&mut self, login: &mut Login) -> Result<Left, ClientError> {
+        let pause = self.backoff.pause();
+        let waited = self.beside(sleep(pause)).await;
+        match waited {
+            Ok(()) => {}
+            Err(Interruption::Failed(ClientError::Session(SessionError::Slept))) => {}
+            Err(interruption) => return interruption.into_result(),
+        }
+        let options = self.options;
+        let opened = match self.beside(Box::pin(attempt::open(options, login))).await {
+            Ok(opened) => opened?,
+            Err(interruption) => return interruption.into_result(),
+        };
+        login.has_opened();
+        let carried = opened.carry(|stream, early| self.resume(stream, early));
+        Box::pin(carried).await
+    }
+
+    /// Proves the session over a tunnel, and goes on there.
+    async fn resume(&mut self, stream: Stream, early: Vec<u8>) -> Result<(Left, Option<Duration>), ClientError> {
+        let Some(secrets) = self.secrets.clone() else {
+            return self.begin_anew(stream, early).await;
+        };
+        let received = self.driver.session().received();
+        let opening = Opening::resume(secrets, received).map_err(SessionError::from)?;
+        let exchange = timeout(LONGEST_EXCHANGE, exchange::resume(stream, early, opening));
+        let (stream, attached) = match self.beside(Box::pin(exchange)).await {
+            Ok(Ok(exchanged)) => exchanged?,
+            Ok(Err(_)) => return Err(SessionError::Unanswered.into()),
+            Err(interruption) => return interruption.into_result().map(|left| (left, None)),
+        };
+        let exchanged = Exchanged {
+            answer: Vec::new(),
+            received: attached.received,
+            rest: &attached.rest,
+        };
+        let link = self.driver.attach(stream, exchanged);
+        self.report.connected();
+        self.carry(link).await
+    }
+
+    /// Begins once more with the same bytes, as the anchor never answered.
+    async fn begin_anew(&mut self, stream: Stream, early: Vec<u8>) -> Result<(Left, Option<Duration>), ClientError> {
+        let restarted = self.driver.session_mut().restart();
+        restarted.map_err(SessionError::Violated)?;
+        match self.beside(Box::pin(find(stream, early))).await {
+            Ok(found) => match found? {
+                Found::Anchor { stream, opening } => self.begin(stream, opening).await,
+                Found::Plain { .. } => Err(SessionError::NoAnchor.into()),
+                Found::Broken { error, .. } => Err(ClientError::Lost(error)),
+            },
+            Err(interruption) => interruption.into_result().map(|left| (left, None)),
+        }
+    }
+
+    /// Moves bytes over a connection until the session leaves it. An error: for another one.
+    async fn carry(&mut self, mut link: Link<Stream>) -> Result<(Left, Option<Duration>), ClientError> {
+        let (since, received) = (Instant::now(), self.driver.session().received());
+        let left = loop {
+            if let Some(left) = self.step(Some(&mut link)).await.transpose() {
+                break left;
+            }
+        };
+        // A connection that has served is followed by another one at once.
+        if since.elapsed() >= SHORTEST_SERVICE || self.driver.session().received() > received {
+            self.backoff.reset();
+        }
+        left.map(|left| (left, Some(LONGEST_FAREWELL)))
+    }
+
+    /// Does a piece of work, while the session goes on without a connection.
+    async fn beside<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Interruption> {
+        tokio::pin!(work);
+        loop {
+            let step = tokio::select! {
+                done = &mut work => return Ok(done),
+                step = self.step(None) => step,
+            };
+            match step {
+                Ok(None) => {}
+                Ok(Some(left)) => return Err(Interruption::Left(left)),
+                Err(error) => return Err(Interruption::Failed(error)),
+            }
+        }
+    }
+
+    /// Moves bytes until there is something to decide, and decides it. An error: the session goes on over another
+    /// connection, unless the error is final.
+    async fn step(&mut self, link: Option<&mut Link<Stream>>) -> Result<Option<Left>, ClientError> {
+        let is_linked = link.is_some();
+        let wake = self.wake();
+        let mut program = Program {
+            source: &mut self.local.stdin,
+            sink: &mut self.local.stdout,
+        };
+        let asked = if self.hung_up.is_some() {
+            Leaving::Now
+        } else {
+            Leaving::Soon
+        };
+        // In random order: bytes that never end must not hide a signal or a timer.
+        let event = tokio::select! {
+            event = self.driver.run(link, &mut program) => event,
+            leaving = self.exit.asked(asked), if !self.is_leaving => {
+                self.asked(leaving);
+                return Ok(None);
+            }
+            () = sleep_until(wake) => return self.look(is_linked),
+        };
+        match event {
+            Event::Over(end) => return Ok(Some(Left::Over(end))),
+            Event::Unlinked(unlinked) => return Err(unlinked.into()),
+            Event::Confirmed(secrets) => {
+                self.secrets = Some(secrets);
+                self.deadlines.confirmation = None;
+                self.report.connected();
+            }
+            Event::SourceFailed(error) => {
+                self.error.get_or_insert(ClientError::Input(error));
+                self.leave();
+            }
+            Event::SinkFailed(error) => {
+                if !relay::is_reader_gone(&error) {
+                    self.error.get_or_insert(ClientError::Output(error));
+                }
+                self.leave();
+            }
+        }
+        Ok(None)
+    }
+
+    fn wake(&self) -> Instant {
+        let Deadlines {
+            look,
+            confirmation,
+            farewell,
+        } = self.deadlines;
+        let hung_up = self.hung_up.filter(|_| !self.is_leaving).map(|at| at + LONGEST_LOGOUT);
+        [confirmation, farewell, hung_up]
+            .into_iter()
+            .flatten()
+            .fold(look, Instant::min)
+    }
+
+    /// Looks at what gives no sign of its own.
+    fn look(&mut self, is_linked: bool) -> Result<Option<Left>, ClientError> {
+        let now = Instant::now();
+        self.deadlines.look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
+        self.report.look();
+        let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        let is_abandoned = self.local.is_abandoned;
+        if is_abandoned.is_some_and(|is_abandoned| is_abandoned(&self.local.stdout))
+            || is_over(self.hung_up.map(|at| at + LONGEST_LOGOUT))
+        {
+            self.leave();
+        }
+        if self.driver.session().ending().is_some() {
+            self.deadlines.farewell.get_or_insert(now + LONGEST_FAREWELL);
+        }
+        if is_over(self.deadlines.farewell) {
+            self.driver.detach();
+            return Ok(Some(Left::Unheard));
+        }
+        if is_linked && is_over(self.deadlines.confirmation) {
+            self.driver.detach();
+            return Err(SessionError::Unanswered.into());
+        }
+        let grace = match self.secrets {
+            Some(_) => self.grace,
+            None => self.grace.min(LONGEST_UNCONFIRMED),
+        };
+        if let Some((outage, reason)) = self.report.outage().filter(|(outage, _)| *outage >= grace) {
+            let reason = reason.to_owned();
+            return Err(SessionError::Grace { outage, reason }.into());
+        }
+        if self.sleeps.has_slept() {
+            // The network that a host wakes up in is worth an attempt at once.
+            self.backoff.reset();
+            self.driver.detach();
+            return Err(SessionError::Slept.into());
+        }
+        Ok(None)
+    }
+
+    fn asked(&mut self, leaving: Leaving) {
+        match leaving {
+            Leaving::No => {}
+            Leaving::Soon => _ = self.hung_up.get_or_insert_with(Instant::now),
+            Leaving::Now => self.leave(),
+        }
+    }
+
+    /// ssh is gone, or the process has to go: the anchor is told behind what was read of stdin.
+    fn leave(&mut self) {
+        self.is_leaving = true;
+        self.driver.session_mut().end(End::Closed);
+        let now = Instant::now();
+        self.deadlines.farewell.get_or_insert(now + LONGEST_FAREWELL);
+        self.backoff.reset();
+    }
+}
+
+impl Interruption {
+    fn into_result(self) -> Result<Left, ClientError> {
+        match self {
+            Self::Left(left) => Ok(left),
+            Self::Failed(error) => Err(error),
+        }
+    }
+}
+
+/// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the exchange.
+const LONGEST_CONFIRMATION: Duration = Duration::from_secs(20);
+/// The time for all attempts to begin a session: an anchor keeps one that has not moved a byte no longer.
+const LONGEST_UNCONFIRMED: Duration = Duration::from_secs(60);
+/// The time to tell the anchor that ssh has left.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(1);
+/// The time of ssh behind its SIGHUP to end stdin, and of the target to answer that.
+const LONGEST_LOGOUT: Duration = Duration::from_millis(500);
+/// Between two looks at clocks and stdout while there is a connection.
+const LINKED_LOOK: Duration = Duration::from_secs(1);
+/// Between two looks while there is none.
+const DETACHED_LOOK: Duration = Duration::from_millis(250);
+/// A connection that has lasted so long was a good one.
+const SHORTEST_SERVICE: Duration = Duration::from_secs(10);

@@ -1,0 +1,170 @@
+//! Why a session has no connection, and why it is over: each in a sentence for the user.
+
+use std::time::Duration;
+
+use crate::client::ClientError;
+use crate::resume::driver::Unlinked;
+use crate::resume::frame::Violation;
+use crate::resume::keys::CryptoError;
+use crate::resume::opening::Failure;
+use crate::resume::reason::{End, Going};
+
+/// The reason for which a session has no connection, or is over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The anchor has closed the connection, or something on the way.
+    #[error("the connection was closed")]
+    Closed,
+    /// The path is dead.
+    #[error("nothing came from the anchor for too long")]
+    Silent,
+    /// The path or the anchor asks for another connection.
+    #[error("the anchor, or a proxy on the way, closes the connection")]
+    Going,
+    /// The host was asleep.
+    #[error("this host was asleep")]
+    Slept,
+    /// No answer in the time of an exchange.
+    #[error("the anchor did not answer in time")]
+    Unanswered,
+    /// The other side has not proved the session, such as a captive portal.
+    #[error("the other side is not the anchor of the session")]
+    Unproved,
+    /// What came in the exchange is not of the protocol.
+    #[error("the other side has broken off the protocol")]
+    Fault,
+    /// The crypto library has failed.
+    #[error("cannot prove the session")]
+    Crypto(#[from] CryptoError),
+    /// The anchor's process is another one.
+    #[error("the session is lost: the anchor beside the SSH server was restarted")]
+    OtherAnchor,
+    /// An SSH server has answered.
+    #[error("the session is lost: there is no anchor beside the SSH server any more")]
+    NoAnchor,
+    /// Another connection of the session has displaced this one.
+    #[error("the session is lost: another process has its keys, and carries it")]
+    Displaced,
+    /// The anchor has broken the protocol within the session.
+    #[error("the session is lost: the anchor has broken the protocol")]
+    Violated(#[source] Violation),
+    /// The anchor has ended it.
+    #[error("{}", sentence(*.0))]
+    Ended(End),
+    /// No connection for as long as the session waits for one.
+    #[error("the session is lost: it had no connection for {} s: {reason}", outage.as_secs())]
+    Grace {
+        /// For how long.
+        outage: Duration,
+        /// The last reason.
+        reason: String,
+    },
+}
+
+impl SessionError {
+    /// Whether the session cannot go on by another connection.
+    fn is_final(&self) -> bool {
+        match self {
+            Self::Closed
+            | Self::Silent
+            | Self::Going
+            | Self::Slept
+            | Self::Unanswered
+            | Self::Unproved
+            | Self::Fault
+            | Self::Crypto(_) => false,
+            Self::OtherAnchor
+            | Self::NoAnchor
+            | Self::Displaced
+            | Self::Violated(_)
+            | Self::Ended(_)
+            | Self::Grace { .. } => true,
+        }
+    }
+}
+
+impl From<Failure> for SessionError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::OtherAnchor => Self::OtherAnchor,
+            Failure::NoAnchor => Self::NoAnchor,
+            Failure::Ended(end) => Self::Ended(end),
+            Failure::Unproved => Self::Unproved,
+            Failure::Fault => Self::Fault,
+            Failure::Crypto(error) => Self::Crypto(error),
+        }
+    }
+}
+
+impl From<Unlinked> for ClientError {
+    fn from(unlinked: Unlinked) -> Self {
+        Self::Session(match unlinked {
+            Unlinked::Failed(error) => return Self::Lost(error),
+            Unlinked::Closed => SessionError::Closed,
+            Unlinked::Silent => SessionError::Silent,
+            Unlinked::Going(Going::Displaced) => SessionError::Displaced,
+            Unlinked::Going(Going::Moving | Going::Draining | Going::Unknown(_)) => SessionError::Going,
+            Unlinked::Refused(failure) => failure.into(),
+        })
+    }
+}
+
+/// Whether an attempt to reconnect shows that none will succeed, or that the user's right is gone. What may be the network
+/// of the moment, such as a captive portal with its certificate, or a rollout, is tried again.
+pub(super) fn is_final(error: &ClientError) -> bool {
+    match error {
+        ClientError::Session(error) => error.is_final(),
+        // 408, 425 and 429 ask for another request; a captive portal redirects.
+        ClientError::Refused { status, .. } => (400..500).contains(status) && !matches!(status, 408 | 425 | 429),
+        ClientError::CredentialsRequired { .. }
+        | ClientError::CertificateRequired(_)
+        | ClientError::CertificateRefused(_)
+        | ClientError::Target(_)
+        | ClientError::TlsName { .. }
+        | ClientError::TlsSetup(_)
+        | ClientError::Runtime(_)
+        | ClientError::Request(_)
+        | ClientError::Input(_)
+        | ClientError::Output(_) => true,
+        // Files may be replaced at the moment, and what gives credentials may need the network.
+        ClientError::Ca { .. }
+        | ClientError::Identity(_)
+        | ClientError::NoSystemRoots(_)
+        | ClientError::Credentials(_)
+        | ClientError::Lookup { .. }
+        | ClientError::Connect { .. }
+        | ClientError::ProxyCertificate(_)
+        | ClientError::Tls(_)
+        | ClientError::Deadline { .. }
+        | ClientError::NoAnswer
+        | ClientError::TruncatedAnswer
+        | ClientError::LongAnswer
+        | ClientError::EndlessAnswer
+        | ClientError::NotHttp
+        | ClientError::AnsweredInTls
+        | ClientError::Lost(_)
+        | ClientError::Aborted(_)
+        | ClientError::NotHttp2(_)
+        | ClientError::Flood => false,
+    }
+}
+
+fn sentence(end: End) -> String {
+    let text = match end {
+        End::Done => "the session is over",
+        End::Closed => "the session is lost: the anchor says that ssh has left",
+        End::Reset => "the SSH server has reset its connection to the anchor: bytes may be missing",
+        End::Unreachable => "the anchor cannot reach the SSH server",
+        End::Gone => "the session is lost: the anchor does not have it any more",
+        End::Stopping => "the session is lost: the anchor beside the SSH server was stopped",
+        End::Expired => "the session is lost: it was without a connection for longer than the anchor keeps it",
+        End::Memory => "the session is lost: the anchor needed its memory for others",
+        End::Full => "the anchor carries as many sessions as it may",
+        End::Malformed => "the session is lost: the anchor has received what this version of connect did not send",
+        End::Lost => "the session is lost: bytes would be missing",
+        End::Version => "the anchor does not speak this version of the protocol",
+        End::Unknown(code) => return format!("the anchor has ended the session (code {code})"),
+    };
+    text.to_owned()
+}

@@ -1,0 +1,193 @@
+//! An anchor in the test's process: the exchange, a registry and a driver for each session.
+
+use super::*;
+
+use crate::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
+use crate::resume::keys::{Claim, Keys, Nonces, OwnKey, SessionId};
+use crate::resume::reason::{End, Going};
+use crate::resume::registry::Registry;
+use crate::resume::session;
+use crate::resume::welcome::{self, Step, Welcome};
+use tokio::io::{ReadHalf, WriteHalf};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+
+pub(in crate::client::tests) type Wire = Box<dyn opened::Transport>;
+
+/// What the task of a session is told.
+pub(in crate::client::tests) enum Order {
+    /// A connection that has proved the session carries it next.
+    Carry(Box<Carried>),
+    /// The connection is left.
+    Leave(Going),
+    /// The session is over.
+    End(End),
+}
+
+pub(in crate::client::tests) struct Carried {
+    stream: Wire,
+    /// What is in front of ATTACHED.
+    answer: Vec<u8>,
+    nonces: Nonces,
+    received: u64,
+    rest: Vec<u8>,
+}
+
+/// The SSH server beside a session, and the session's task.
+pub(in crate::client::tests) struct Beside {
+    pub(in crate::client::tests) sshd: DuplexStream,
+    pub(in crate::client::tests) orders: UnboundedSender<Order>,
+    pub(in crate::client::tests) ended: JoinHandle<Option<End>>,
+}
+
+pub(in crate::client::tests) struct Anchor {
+    key: OwnKey,
+    sessions: Mutex<Registry<UnboundedSender<Order>>>,
+    begun: UnboundedSender<Beside>,
+}
+
+impl Anchor {
+    /// An anchor, and the sessions that begin at it.
+    pub(in crate::client::tests) fn new() -> (Arc<Self>, UnboundedReceiver<Beside>) {
+        let (begun, receiver) = mpsc::unbounded_channel();
+        let anchor = Self {
+            key: OwnKey::generate().unwrap(),
+            sessions: Mutex::new(Registry::new(2).unwrap()),
+            begun,
+        };
+        (Arc::new(anchor), receiver)
+    }
+
+    /// Forgets all sessions, whose tasks end.
+    pub(in crate::client::tests) fn forget(&self) {
+        *self.sessions.lock() = Registry::new(2).unwrap();
+    }
+
+    /// Answers one connection.
+    pub(in crate::client::tests) async fn serve(&self, mut stream: Wire) {
+        let mut welcome = Welcome::new(&self.key).unwrap();
+        let mut buffer = Vec::new();
+        loop {
+            let output = welcome.take_output();
+            if stream.write_all(&output).await.is_err() || stream.flush().await.is_err() {
+                return;
+            }
+            buffer.clear();
+            if !matches!(stream.read_buf(&mut buffer).await, Ok(1..)) {
+                return;
+            }
+            let step = welcome.receive(&buffer, &self.key);
+            let answer = welcome.take_output();
+            match step {
+                Ok(Step::Undecided) => stream.write_all(&answer).await.unwrap_or_default(),
+                Ok(Step::Plain(_)) | Err(_) => {
+                    stream.write_all(&answer).await.unwrap_or_default();
+                    return stream.shutdown().await.unwrap_or_default();
+                }
+                Ok(Step::New(new)) => {
+                    let carried = Carried {
+                        stream,
+                        answer,
+                        nonces: new.nonces,
+                        received: 0,
+                        rest: new.rest,
+                    };
+                    return self.begin(new.keys, carried);
+                }
+                Ok(Step::Resume(resume)) => {
+                    let proved = self
+                        .sessions
+                        .lock()
+                        .prove(&resume.claim, &resume.proof)
+                        .map(|(_, orders)| orders.clone());
+                    let Ok(orders) = proved else {
+                        let gone = [answer.as_slice(), &[9, 0, 0, 1, 4]].concat();
+                        stream.write_all(&gone).await.unwrap_or_default();
+                        return stream.shutdown().await.unwrap_or_default();
+                    };
+                    let carried = Carried {
+                        stream,
+                        answer,
+                        nonces: resume.claim.nonces,
+                        received: resume.claim.received,
+                        rest: resume.rest,
+                    };
+                    orders.send(Order::Carry(Box::new(carried))).unwrap_or_default();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn begin(&self, keys: Keys, first: Carried) {
+        let (orders, receiver) = mpsc::unbounded_channel();
+        let id = self.sessions.lock().open(keys.clone(), orders.clone()).unwrap();
+        let (program, sshd) = tokio::io::duplex(10_000);
+        let (source, sink) = tokio::io::split(program);
+        orders.send(Order::Carry(Box::new(first))).unwrap_or_default();
+        let carrying = Carrying {
+            keys,
+            id,
+            program: Program { source, sink },
+            orders: receiver,
+        };
+        let ended = tokio::spawn(carrying.run());
+        self.begun.send(Beside { sshd, orders, ended }).unwrap_or_default();
+    }
+}
+
+struct Carrying {
+    keys: Keys,
+    id: SessionId,
+    program: Program<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>>,
+    orders: UnboundedReceiver<Order>,
+}
+
+impl Carrying {
+    /// Returns the end that both sides have agreed on. `None`: the session was forgotten.
+    async fn run(mut self) -> Option<End> {
+        let options = crate::resume::Options::default();
+        let mut driver = Driver::new(session::Session::new(options), Side::Anchor);
+        let mut link: Option<Link<Wire>> = None;
+        loop {
+            let order = tokio::select! {
+                event = driver.run(link.as_mut(), &mut self.program) => {
+                    match event {
+                        Event::Over(end) => return Some(end),
+                        Event::Unlinked(_) => link = None,
+                        Event::Confirmed(_) => {}
+                        Event::SourceFailed(_) | Event::SinkFailed(_) => driver.session_mut().end(End::Reset),
+                    }
+                    continue;
+                }
+                order = self.orders.recv() => order?,
+            };
+            match order {
+                Order::Leave(going) => driver.session_mut().leave(going),
+                Order::End(end) => driver.session_mut().end(end),
+                Order::Carry(carried) => {
+                    let Carried {
+                        stream,
+                        mut answer,
+                        nonces,
+                        received,
+                        rest,
+                    } = *carried;
+                    let claim = Claim {
+                        nonces,
+                        id: self.id,
+                        received: driver.session().received(),
+                    };
+                    welcome::attached(&self.keys, &claim).encode(&mut answer);
+                    link = Some(driver.attach(
+                        stream,
+                        Exchanged {
+                            answer,
+                            received,
+                            rest: &rest,
+                        },
+                    ));
+                }
+            }
+        }
+    }
+}

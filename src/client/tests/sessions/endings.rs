@@ -1,0 +1,172 @@
+//! How a session ends.
+
+use super::*;
+
+#[tokio::test]
+async fn each_end_of_the_anchor_has_a_sentence_and_bytes_come_first() {
+    for (end, expected) in [
+        (
+            End::Reset,
+            "the SSH server has reset its connection to the anchor: bytes may be missing",
+        ),
+        (
+            End::Stopping,
+            "the session is lost: the anchor beside the SSH server was stopped",
+        ),
+        (
+            End::Memory,
+            "the session is lost: the anchor needed its memory for others",
+        ),
+        (
+            End::Expired,
+            "the session is lost: it was without a connection for longer than the anchor keeps it",
+        ),
+        (End::Lost, "the session is lost: bytes would be missing"),
+        (End::Unknown(200), "the anchor has ended the session (code 200)"),
+    ] {
+        let mut rig = Rig::new().await;
+        let mut session = rig.start();
+        let (_path, mut beside) = rig.begun(&mut session).await;
+        beside.sshd.write_all(b"last words").await.unwrap();
+        expect(&mut session.stdout, b"last words").await;
+        beside.orders.send(Order::End(end)).unwrap();
+        let error = session.end().await.unwrap_err();
+        assert_eq!((chain(&error).as_str(), error.exit_code()), (expected, 1));
+        assert_eq!(within(beside.ended).await.unwrap(), Some(end));
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_its_anchor_does_not_have_is_lost() {
+    let mut rig = Rig::new().await;
+    let mut session = rig.start();
+    let (path, _beside) = rig.begun(&mut session).await;
+    rig.anchor.forget();
+    path.cut().await;
+    let _path = rig.path().await;
+    let line = session.failure().await;
+    assert_eq!(line, "the session is lost: the anchor does not have it any more");
+
+    // Another process at its address.
+    let mut session = rig.start();
+    let (path, _beside) = rig.begun(&mut session).await;
+    rig.anchor = Anchor::new().0;
+    path.cut().await;
+    let _path = rig.path().await;
+    let line = session.failure().await;
+    assert_eq!(
+        line,
+        "the session is lost: the anchor beside the SSH server was restarted"
+    );
+}
+
+#[tokio::test]
+async fn a_session_whose_anchor_has_become_a_plain_server_is_lost() {
+    let mut rig = Rig::new().await;
+    let mut session = rig.start();
+    let (path, _beside) = rig.begun(&mut session).await;
+    path.cut().await;
+    let mut stream = rig.proxy.answer(ACCEPT).await;
+    stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").await.unwrap();
+    let line = session.failure().await;
+    assert_eq!(
+        line,
+        "the session is lost: there is no anchor beside the SSH server any more"
+    );
+}
+
+#[tokio::test]
+async fn a_session_that_another_process_carries_is_lost() {
+    let mut rig = Rig::new().await;
+    let mut session = rig.start();
+    let (_path, beside) = rig.begun(&mut session).await;
+    beside.orders.send(Order::Leave(Going::Displaced)).unwrap();
+    let line = session.failure().await;
+    assert_eq!(
+        line,
+        "the session is lost: another process has its keys, and carries it"
+    );
+}
+
+#[tokio::test]
+async fn a_reader_of_stdout_that_has_left_ends_the_session_at_the_anchor() {
+    let mut rig = Rig::new().await;
+    let mut session = rig.start();
+    let (_path, mut beside) = rig.begun(&mut session).await;
+    let (_stdin, stdout, ended) = session.parts();
+    drop(stdout);
+    beside.sshd.write_all(b"unread").await.unwrap();
+    within(ended).await.unwrap().unwrap();
+    assert_eq!(within(beside.ended).await.unwrap(), Some(End::Closed));
+}
+
+#[tokio::test]
+async fn a_reader_of_stdout_that_leaves_while_there_is_no_connection_ends_the_client() {
+    static IS_GONE: AtomicU64 = AtomicU64::new(0);
+    let mut rig = Rig::new().await;
+    let options = rig.options(rig.proxy.http());
+    let (stdin, theirs_in) = tokio::io::duplex(64 * 1024);
+    let (stdout, theirs_out) = tokio::io::duplex(64 * 1024);
+    let mut local = Local {
+        stdin: theirs_in,
+        stdout: theirs_out,
+        interactive: false,
+        is_abandoned: Some(|_| IS_GONE.load(Ordering::Relaxed) > 0),
+    };
+    let ended = tokio::spawn(async move { run(&options, &mut local).await });
+    let mut session = Session { stdin, stdout, ended };
+    let (path, beside) = rig.begun(&mut session).await;
+    path.cut().await;
+    let refused = rig.proxy.answer(b"HTTP/1.1 503 busy\r\n\r\n").await;
+    IS_GONE.store(1, Ordering::Relaxed);
+    drop(refused);
+    // It is told in the time of a farewell, if there is a connection.
+    let _path = rig.path().await;
+    session.end().await.unwrap();
+    assert_eq!(within(beside.ended).await.unwrap(), Some(End::Closed));
+}
+
+#[tokio::test]
+async fn the_end_of_stdin_without_a_connection_is_passed_on_by_the_next() {
+    let mut rig = Rig::new().await;
+    let mut session = rig.start();
+    let (path, beside) = rig.begun(&mut session).await;
+    path.cut().await;
+    let (stdin, stdout, ended) = session.parts();
+    drop(stdin);
+    let _path = rig.path().await;
+    let (empty, _) = tokio::io::duplex(1);
+    log_out(
+        Session {
+            stdin: empty,
+            stdout,
+            ended,
+        },
+        beside,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_signal_ends_the_session_at_the_anchor() {
+    use crate::client::hangup::{Exit, Leaving};
+    for leaving in [Leaving::Soon, Leaving::Now] {
+        let mut rig = Rig::new().await;
+        let options = rig.options(rig.proxy.http());
+        let (stdin, theirs_in) = tokio::io::duplex(64 * 1024);
+        let (stdout, theirs_out) = tokio::io::duplex(64 * 1024);
+        let mut local = Local {
+            stdin: theirs_in,
+            stdout: theirs_out,
+            interactive: false,
+            is_abandoned: None,
+        };
+        let (ask, exit) = tokio::sync::watch::channel(Leaving::No);
+        let ended = tokio::spawn(async move { run_until(&options, &mut local, Exit(exit)).await });
+        let mut session = Session { stdin, stdout, ended };
+        let (_path, beside) = rig.begun(&mut session).await;
+        ask.send_replace(leaving);
+        session.end().await.unwrap();
+        assert_eq!(within(beside.ended).await.unwrap(), Some(End::Closed));
+    }
+}

@@ -1,0 +1,159 @@
+//! Every metric of the program `anchor`.
+
+use prometheus::process_collector::ProcessCollector;
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, Result, TextEncoder};
+
+use super::declare::{counter, counters, gauge, gauges};
+use super::process::Process;
+use crate::direction::Direction;
+use crate::relay::meter::Totals;
+
+/// The metrics of an anchor. No label comes from a peer.
+#[derive(Clone, Debug)]
+pub struct AnchorMetrics {
+    sessions: IntGaugeVec,
+    session_ends: IntCounterVec,
+    exchanges: IntCounterVec,
+    bytes: IntCounterVec,
+    /// Connections that have begun to carry a session, its first one included.
+    pub attachments: IntCounter,
+    /// Connections in the exchange.
+    pub exchanging: IntGauge,
+    /// Open plain connections.
+    pub plain: IntGauge,
+    /// Bytes that sessions keep.
+    pub memory: IntGauge,
+    /// The most bytes that sessions are to keep.
+    pub memory_limit: IntGauge,
+    /// Pauses of the listener.
+    pub accept_paused: IntCounter,
+    /// Access lines that were left out.
+    pub lines_left_out: IntGauge,
+    /// Log lines dropped.
+    pub log_lines_dropped: IntGauge,
+    registry: Registry,
+}
+
+/// The bytes of all sessions.
+#[derive(Clone, Debug)]
+pub struct AnchorBytes {
+    upload: IntCounter,
+    download: IntCounter,
+}
+
+impl AnchorBytes {
+    /// Counts bytes that were written to the target.
+    pub fn uploaded(&self, bytes: usize) {
+        self.upload.inc_by(bytes as u64);
+    }
+
+    /// Counts bytes that the target has sent.
+    pub fn downloaded(&self, bytes: usize) {
+        self.download.inc_by(bytes as u64);
+    }
+}
+
+impl AnchorMetrics {
+    /// All metrics, with the value 0.
+    ///
+    /// # Errors
+    /// A name that is declared twice, or is not a metric name.
+    pub fn new() -> Result<Self> {
+        let registry = &Registry::new();
+        let process = Process(ProcessCollector::for_self());
+        registry.register(Box::new(process))?;
+        let build_info = gauges(
+            registry,
+            "switchboard_build_info",
+            "Always 1; the version is a label.",
+            &["version"],
+        )?;
+        build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let sessions = "Sessions, by state: with a connection, without one, or kept to say how they ended.";
+        let ends = "Sessions that ended, by reason.";
+        let exchanges = "Connections, by what their exchange has led to.";
+        let bytes = "Bytes passed on, by direction, of sessions and of plain connections.";
+        let attachments = "Connections that have begun to carry a session, its first one included.";
+        let accept_paused = "Pauses of the listener for lack of descriptors or memory.";
+        let left_out = "Access lines that were left out, as there were too many in a second.";
+        let dropped = "Log lines dropped because they were not read fast enough, or could not be written.";
+        Ok(Self {
+            sessions: gauges(registry, "switchboard_anchor_sessions", sessions, &["state"])?,
+            session_ends: counters(registry, "switchboard_anchor_session_ends_total", ends, &["reason"])?,
+            exchanges: counters(registry, "switchboard_anchor_exchanges_total", exchanges, &["result"])?,
+            bytes: counters(
+                registry,
+                "switchboard_anchor_bytes_total",
+                bytes,
+                &["direction", "kind"],
+            )?,
+            attachments: counter(registry, "switchboard_anchor_attachments_total", attachments)?,
+            exchanging: gauge(registry, "switchboard_anchor_exchanges", "Connections in the exchange.")?,
+            plain: gauge(
+                registry,
+                "switchboard_anchor_plain_connections",
+                "Open plain connections.",
+            )?,
+            memory: gauge(registry, "switchboard_anchor_memory_bytes", "Bytes that sessions keep.")?,
+            memory_limit: gauge(
+                registry,
+                "switchboard_anchor_memory_limit_bytes",
+                "The setting --memory.",
+            )?,
+            accept_paused: counter(registry, "switchboard_anchor_accept_paused_total", accept_paused)?,
+            lines_left_out: gauge(registry, "switchboard_anchor_access_lines_left_out", left_out)?,
+            log_lines_dropped: gauge(registry, "switchboard_log_lines_dropped", dropped)?,
+            registry: registry.clone(),
+        })
+    }
+
+    /// Sets the number of sessions in a state.
+    pub fn sessions(&self, state: &'static str, sessions: i64) {
+        self.sessions.with_label_values(&[state]).set(sessions);
+    }
+
+    /// Counts the end of a session.
+    pub fn session_ended(&self, reason: &'static str) {
+        self.session_ends.with_label_values(&[reason]).inc();
+    }
+
+    /// Makes the series of that reason, with the value 0.
+    pub fn session_may_end(&self, reason: &'static str) {
+        self.session_ends.with_label_values(&[reason]);
+    }
+
+    /// Counts an exchange.
+    pub fn exchanged(&self, result: &'static str) {
+        self.exchanges.with_label_values(&[result]).inc();
+    }
+
+    /// Makes the series of that result, with the value 0.
+    pub fn exchange_may_lead_to(&self, result: &'static str) {
+        self.exchanges.with_label_values(&[result]);
+    }
+
+    /// The counters of the bytes of sessions.
+    pub fn session_bytes(&self) -> AnchorBytes {
+        let of = |direction: Direction| self.bytes.with_label_values(&[direction.label(), "session"]);
+        AnchorBytes {
+            upload: of(Direction::Upload),
+            download: of(Direction::Download),
+        }
+    }
+
+    /// Sets the bytes of plain connections.
+    pub fn plain_bytes(&self, totals: &Totals) {
+        for direction in [Direction::Upload, Direction::Download] {
+            let counter = self.bytes.with_label_values(&[direction.label(), "plain"]);
+            counter.inc_by(totals.bytes(direction).saturating_sub(counter.get()));
+        }
+    }
+
+    /// The page in the text format 0.0.4.
+    ///
+    /// # Errors
+    /// A metric without a series; each has one.
+    pub fn encode(&self) -> Result<String> {
+        TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+}

@@ -1,0 +1,63 @@
+//! The program `anchor` as a process: plain clients, sessions over connections that are cut, and peers that misbehave.
+
+pub(crate) mod client;
+mod plain;
+mod sessions;
+mod strangers;
+
+use std::net::SocketAddr;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::eventually;
+use crate::harness::ports::Ports as _;
+use crate::harness::process::{Server, switchboard};
+
+/// A running anchor.
+#[derive(Debug)]
+pub(crate) struct Anchor(pub(crate) Server);
+
+impl Anchor {
+    /// In front of that target, with these arguments as well.
+    pub(crate) fn start(to: SocketAddr, arguments: &[&str]) -> Self {
+        let to = to.to_string();
+        let ports = [
+            "anchor",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--to",
+            &to,
+        ];
+        Self(Server::start(switchboard(&[&ports, arguments].concat())))
+    }
+
+    /// Its address for clients.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.public()
+    }
+
+    /// Waits until a series, without its prefix, has that value.
+    #[track_caller]
+    fn counts(&self, series: &str, value: f64) {
+        eventually(series, || {
+            let page = self.0.scrape();
+            (page.value(&format!("anchor_{series}")) == value).then_some(())
+        });
+    }
+
+    /// The next access line.
+    #[track_caller]
+    fn access_line(&mut self) -> Value {
+        serde_json::from_str(&self.0.process.stdout.next().unwrap()).unwrap()
+    }
+
+    /// Stops it, and expects a clean exit.
+    #[track_caller]
+    fn stop(&mut self) {
+        self.0.process.signal(Signal::TERM);
+        assert_eq!(self.0.process.exit_status(), 0);
+    }
+}

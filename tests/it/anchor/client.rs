@@ -1,0 +1,132 @@
+//! A client that resumes: the crate's own state machines on connections that the test makes and cuts.
+
+use std::io;
+use std::net::SocketAddr;
+
+use switchboard::resume::Options;
+use switchboard::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
+use switchboard::resume::opening::{Attached, Failure, Opening, Secrets, Step};
+use switchboard::resume::session::Session;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::harness::DEADLINE;
+
+/// A client with a session.
+pub(crate) struct Client {
+    pub(crate) driver: Driver,
+    pub(crate) secrets: Secrets,
+    pub(crate) link: Option<Link<TcpStream>>,
+    program: Program<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>>,
+}
+
+impl Client {
+    /// Begins a session. The second value is the other end of its stdin and stdout.
+    pub(crate) async fn begin(anchor: SocketAddr) -> Result<(Self, DuplexStream), Failure> {
+        let (stream, attached) = exchange(anchor, Opening::new().unwrap()).await?;
+        let (near, user) = duplex(64 * 1024);
+        let (source, sink) = split(near);
+        let mut client = Self {
+            driver: Driver::new(Session::new(Options::default()), Side::Client),
+            secrets: attached.secrets.clone(),
+            link: None,
+            program: Program { source, sink },
+        };
+        client.attach(stream, &attached);
+        Ok((client, user))
+    }
+
+    /// Resumes the session on another connection. The one before, if there is one, stays open in `link`'s place.
+    pub(crate) async fn resume(&mut self, anchor: SocketAddr) -> Result<(), Failure> {
+        self.cut();
+        let opening = Opening::resume(self.secrets.clone(), self.driver.session().received()).unwrap();
+        let (stream, attached) = exchange(anchor, opening).await?;
+        self.attach(stream, &attached);
+        Ok(())
+    }
+
+    /// Drops the connection, and returns its stream.
+    pub(crate) fn cut(&mut self) -> Option<TcpStream> {
+        self.driver.detach();
+        Some(self.link.take()?.stream)
+    }
+
+    /// Moves bytes until something happens.
+    pub(crate) async fn run(&mut self) -> Event {
+        let running = self.driver.run(self.link.as_mut(), &mut self.program);
+        timeout(DEADLINE, running).await.expect("the session moves")
+    }
+
+    fn attach(&mut self, stream: TcpStream, attached: &Attached) {
+        let exchanged = Exchanged {
+            answer: Vec::new(),
+            received: attached.received,
+            rest: &attached.rest,
+        };
+        self.link = Some(self.driver.attach(stream, exchanged));
+    }
+}
+
+/// Goes through an exchange.
+pub(crate) async fn exchange(anchor: SocketAddr, mut opening: Opening) -> Result<(TcpStream, Attached), Failure> {
+    let mut stream = TcpStream::connect(anchor).await.unwrap();
+    let exchanged = async {
+        let mut bytes = vec![0; 4096];
+        loop {
+            // An anchor that refuses may close before all is written: its reason is still read.
+            stream.write_all(&opening.take_output()).await.ok();
+            let read = stream.read(&mut bytes).await.unwrap_or_default();
+            if read == 0 {
+                return Err(Failure::Fault);
+            }
+            match opening.receive(&bytes[..read])? {
+                Step::Undecided => {}
+                Step::Attached(attached) => return Ok(attached),
+                Step::Plain(bytes) => panic!("no anchor: {bytes:?}"),
+            }
+        }
+    };
+    let attached = timeout(DEADLINE, exchanged).await.expect("the exchange ends")?;
+    Ok((stream, attached))
+}
+
+/// Runs a test on a runtime of its own.
+pub(crate) fn block_on<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test)
+}
+
+/// The bytes of a stream from an offset on: no two places of it look alike.
+pub(crate) fn pattern(offset: usize, length: usize) -> Vec<u8> {
+    let word = |index: usize| (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    (offset..offset + length).map(|at| word(at / 8)[at % 8]).collect()
+}
+
+/// Writes so many bytes of the pattern to the user's end, and reads as many of it back.
+pub(crate) async fn echo(user: DuplexStream, length: usize) -> io::Result<()> {
+    let (mut reader, mut writer) = split(user);
+    let write = async {
+        for offset in (0..length).step_by(CHUNK) {
+            writer.write_all(&pattern(offset, CHUNK.min(length - offset))).await?;
+        }
+        writer.shutdown().await
+    };
+    let read = async {
+        let mut bytes = vec![0; CHUNK];
+        for offset in (0..length).step_by(CHUNK) {
+            let expected = pattern(offset, CHUNK.min(length - offset));
+            let bytes = &mut bytes[..expected.len()];
+            reader.read_exact(bytes).await?;
+            assert!(*bytes == expected, "other bytes at {offset}");
+        }
+        assert_eq!(reader.read(&mut bytes).await?, 0);
+        Ok(())
+    };
+    tokio::try_join!(write, read).map(|_| ())
+}
+
+const CHUNK: usize = 32 * 1024;

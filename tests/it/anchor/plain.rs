@@ -1,0 +1,110 @@
+//! Clients that know nothing of sessions: they and their SSH server see the bytes of each other, and no others.
+
+use super::Anchor;
+use crate::harness::peer::Peer;
+use crate::harness::target::{Closed, Target};
+use crate::openssh::process::{program, quiet, run};
+use crate::openssh::sshd::Sshd;
+
+/// A plain client that has read the announcement.
+fn plain(anchor: &Anchor) -> Peer {
+    let mut client = Peer::connect(anchor.address());
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        line.extend(client.read_once());
+    }
+    assert!(line.starts_with(b"switchboard-resume-1 "), "{line:?}");
+    client
+}
+
+#[test]
+fn bytes_ends_and_resets_are_passed_on_as_they_are() {
+    let target = Target::listen();
+    let mut anchor = Anchor::start(target.address(), &[]);
+
+    let mut client = plain(&anchor);
+    client.send("SSH-2.0-client\r\n");
+    let mut server = target.accept();
+    server.expect("SSH-2.0-client\r\n");
+    server.send("SSH-2.0-server\r\n");
+    client.expect("SSH-2.0-server\r\n");
+    client.finish();
+    server.expect_end();
+    server.send("still here");
+    server.finish();
+    client.expect("still here");
+    client.expect_end();
+    let line = anchor.access_line();
+    assert_eq!(
+        (
+            line["kind"].as_str(),
+            line["bytes_received"].as_u64(),
+            line["bytes_sent"].as_u64()
+        ),
+        (Some("plain"), Some(16), Some(26)),
+        "{line}"
+    );
+
+    let mut client = plain(&anchor);
+    client.send("SSH-2.0-client\r\n");
+    let mut server = target.accept();
+    server.expect("SSH-2.0-client\r\n");
+    server.reset();
+    client.expect_reset();
+    assert_eq!(anchor.access_line()["reason"], "reset");
+}
+
+#[test]
+fn a_client_that_waits_for_the_server_sees_it_and_no_target_is_dialled_for_one_that_left() {
+    let target = Target::listen();
+    let anchor = Anchor::start(target.address(), &[]);
+    let mut client = plain(&anchor);
+    drop(plain(&anchor));
+    anchor.counts("exchanges_total{result=\"closed\"}", 1.0);
+
+    let mut server = target.accept();
+    server.send("SSH-2.0-server\r\n");
+    client.expect("SSH-2.0-server\r\n");
+    server.send("more");
+    client.expect("more");
+    client.send("SSH-2.0-client\r\n");
+    server.expect("SSH-2.0-client\r\n");
+    server.send("the rest");
+    client.expect("the rest");
+}
+
+#[test]
+fn a_target_that_cannot_be_reached_closes_the_connection() {
+    let target = Closed::bind();
+    let anchor = Anchor::start(target.address(), &[]);
+    let mut client = plain(&anchor);
+    client.send("SSH-2.0-client\r\n");
+    client.ends();
+    anchor.counts("exchanges_total{result=\"unreachable\"}", 1.0);
+}
+
+#[test]
+fn ssh_logs_in_as_without_an_anchor() {
+    let directory = tempfile::tempdir().unwrap();
+    let sshd = Sshd::start(directory.path());
+    let anchor = Anchor::start(sshd.address, &[]);
+    let key = directory.path().join("client_key");
+    let mut ssh = quiet(program("ssh", "openssh-client"));
+    ssh.args(["-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no"])
+        .args([
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "IdentitiesOnly=yes",
+            "-o",
+            "LogLevel=ERROR",
+        ])
+        .arg("-i")
+        .arg(key)
+        .args(["-p", &anchor.address().port().to_string()])
+        .arg(format!("{}@127.0.0.1", sshd.user))
+        .arg("cat; exit 7");
+    let finished = run(&mut ssh, b"through stdin\n", directory.path(), crate::harness::DEADLINE);
+    assert_eq!(finished.status.code(), Some(7), "{finished}\n{}", sshd.log());
+    assert_eq!(finished.stdout, "through stdin\n");
+}

@@ -1,0 +1,261 @@
+//! Sessions: they outlive their connections, and end with a reason.
+
+use switchboard::resume::driver::{Event, Unlinked};
+use switchboard::resume::opening::Failure;
+use switchboard::resume::reason::{End, Going};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::Anchor;
+use super::client::{Client, block_on, echo};
+use crate::harness::target::{Closed, Echo, Target};
+
+/// Runs a client until its session is over.
+async fn to_the_end(client: &mut Client) -> End {
+    loop {
+        match client.run().await {
+            Event::Over(end) => return end,
+            event => panic!("{event:?}"),
+        }
+    }
+}
+
+#[test]
+fn all_bytes_arrive_once_and_in_order_over_connections_that_are_cut() {
+    const LENGTH: usize = 64 << 20;
+    let target = Echo::listen();
+    let mut anchor = Anchor::start(target.address(), &[]);
+    block_on(async {
+        let (mut client, user) = Client::begin(anchor.address()).await.unwrap();
+        let echoing = tokio::spawn(echo(user, LENGTH));
+        let mut resumes: u64 = 0;
+        let mut next = 1 << 20;
+        let end = loop {
+            // A cut falls wherever the streams are by then: in lines, in frames, in nothing.
+            let event = tokio::select! {
+                event = client.run() => event,
+                () = tokio::time::sleep(std::time::Duration::from_micros(next)), if resumes < 100 => {
+                    next = next * 7 % 49_999 + 1_000;
+                    client.resume(anchor.address()).await.unwrap();
+                    resumes += 1;
+                    continue;
+                }
+            };
+            match event {
+                Event::Over(end) => break end,
+                event => panic!("{event:?}"),
+            }
+        };
+        assert_eq!(end, End::Done);
+        echoing.await.unwrap().unwrap();
+        let line = anchor.access_line();
+        let number = |field: &str| line[field].as_u64().unwrap();
+        assert_eq!(line["reason"], "done");
+        assert_eq!(
+            (number("bytes_sent"), number("bytes_received")),
+            (LENGTH as u64, LENGTH as u64)
+        );
+        assert_eq!(number("attachments"), resumes + 1);
+        anchor.counts("attachments_total", (resumes + 1) as f64);
+        anchor.counts("sessions{state=\"attached\"}", 0.0);
+    });
+    anchor.stop();
+}
+
+#[test]
+fn a_newer_connection_displaces_an_older_one() {
+    let target = Target::listen();
+    let anchor = Anchor::start(target.address(), &[]);
+    block_on(async {
+        let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
+        let mut server = target.accept();
+        // Another process with the keys, or the same one that believes its connection to be dead.
+        let opening = switchboard::resume::opening::Opening::resume(client.secrets.clone(), 0).unwrap();
+        let other = super::client::exchange(anchor.address(), opening).await.unwrap();
+        match client.run().await {
+            Event::Unlinked(Unlinked::Going(Going::Displaced)) => {}
+            event => panic!("{event:?}"),
+        }
+        drop(other);
+        client.resume(anchor.address()).await.unwrap();
+        server.send("hello");
+        let mut bytes = [0; 5];
+        tokio::select! {
+            event = client.run() => panic!("{event:?}"),
+            read = user.read_exact(&mut bytes) => assert_eq!(read.unwrap(), 5),
+        }
+        assert_eq!(&bytes, b"hello");
+    });
+}
+
+#[test]
+fn a_reset_of_the_target_comes_behind_its_bytes_and_stays_a_reset() {
+    let target = Target::listen();
+    let mut anchor = Anchor::start(target.address(), &[]);
+    block_on(async {
+        let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
+        let mut server = target.accept();
+        server.send("half of it");
+        let mut bytes = [0; 10];
+        tokio::select! {
+            event = client.run() => panic!("{event:?}"),
+            read = user.read_exact(&mut bytes) => assert_eq!(read.unwrap(), 10),
+        }
+        server.reset();
+        assert_eq!(to_the_end(&mut client).await, End::Reset);
+    });
+    assert_eq!(anchor.access_line()["reason"], "reset");
+    anchor.counts("session_ends_total{reason=\"reset\"}", 1.0);
+}
+
+#[test]
+fn a_client_that_is_interrupted_resets_the_target_behind_its_bytes() {
+    let target = Target::listen();
+    let anchor = Anchor::start(target.address(), &[]);
+    block_on(async {
+        let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
+        let mut server = target.accept();
+        user.write_all(b"half of it").await.unwrap();
+        let reading = tokio::task::spawn_blocking(move || {
+            server.expect("half of it");
+            server
+        });
+        let mut server = tokio::select! {
+            event = client.run() => panic!("{event:?}"),
+            server = reading => server.unwrap(),
+        };
+        client.driver.session_mut().end(End::Closed);
+        assert_eq!(to_the_end(&mut client).await, End::Closed);
+        server.expect_reset();
+    });
+}
+
+#[test]
+fn a_target_that_cannot_be_reached_is_said_to_be() {
+    let target = Closed::bind();
+    let anchor = Anchor::start(target.address(), &[]);
+    let failure = block_on(Client::begin(anchor.address())).err();
+    assert_eq!(failure, Some(Failure::Ended(End::Unreachable)));
+    anchor.counts("sessions{state=\"attached\"}", 0.0);
+}
+
+#[test]
+fn one_session_too_many_is_refused_unless_another_is_of_no_more_use() {
+    let target = Target::listen();
+    let anchor = Anchor::start(target.address(), &["--max-sessions", "1"]);
+    block_on(async {
+        let (mut client, _user) = Client::begin(anchor.address()).await.unwrap();
+        let server = target.accept();
+        let failure = Client::begin(anchor.address()).await.err();
+        assert_eq!(failure, Some(Failure::Ended(End::Full)));
+        // A session that has lost its connection and its target has nothing but its last bytes.
+        drop(client.cut());
+        anchor.counts("sessions{state=\"detached\"}", 1.0);
+        assert_eq!(
+            Client::begin(anchor.address()).await.err(),
+            Some(Failure::Ended(End::Full))
+        );
+        drop(server);
+        let (_client, _user) = loop {
+            match Client::begin(anchor.address()).await {
+                Ok(begun) => break begun,
+                Err(failure) => assert_eq!(failure, Failure::Ended(End::Full)),
+            }
+        };
+        target.accept();
+        assert_eq!(client.resume(anchor.address()).await, Err(Failure::Ended(End::Gone)));
+    });
+}
+
+#[test]
+fn a_session_without_a_connection_expires_and_says_so() {
+    let target = Target::listen();
+    let mut anchor = Anchor::start(target.address(), &["--grace", "1ms"]);
+    block_on(async {
+        let (mut client, _user) = Client::begin(anchor.address()).await.unwrap();
+        let mut server = target.accept();
+        drop(client.cut());
+        anchor.counts("sessions{state=\"ended\"}", 1.0);
+        server.expect_reset();
+        client.resume(anchor.address()).await.unwrap();
+        assert_eq!(to_the_end(&mut client).await, End::Expired);
+    });
+    let line = anchor.access_line();
+    assert_eq!(
+        (line["reason"].as_str(), line["gaps"].as_u64()),
+        (Some("expired"), Some(1)),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_stop_is_said_to_every_client() {
+    let target = Target::listen();
+    let mut anchor = Anchor::start(target.address(), &[]);
+    block_on(async {
+        let (mut client, _user) = Client::begin(anchor.address()).await.unwrap();
+        let (mut detached, _other_user) = Client::begin(anchor.address()).await.unwrap();
+        let mut servers = [target.accept(), target.accept()];
+        drop(detached.cut());
+        anchor.counts("sessions{state=\"detached\"}", 1.0);
+        anchor.0.process.signal(rustix::process::Signal::TERM);
+        assert_eq!(to_the_end(&mut client).await, End::Stopping);
+        servers.iter_mut().for_each(|server| server.expect_reset());
+    });
+    assert_eq!(anchor.0.process.exit_status(), 0);
+    for _ in 0..2 {
+        assert_eq!(anchor.access_line()["reason"], "stopping");
+    }
+}
+
+#[test]
+fn memory_is_taken_from_the_session_that_has_been_without_a_connection_for_the_longest_time() {
+    let target = Target::listen();
+    let anchor = Anchor::start(target.address(), &["--memory", "64KiB", "--max-sessions", "4"]);
+    block_on(async {
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            clients.push(Client::begin(anchor.address()).await.unwrap());
+        }
+        let mut servers: Vec<_> = clients.iter().map(|_| target.accept()).collect();
+        for (index, (client, _)) in clients.iter_mut().enumerate() {
+            drop(client.cut());
+            anchor.counts("sessions{state=\"detached\"}", index as f64 + 1.0);
+        }
+        for server in &mut servers {
+            server.send_what_fits(&[7; 256 << 10]);
+        }
+        // All four keep no more than allowed, or the oldest goes.
+        crate::harness::eventually("the memory is bounded", || {
+            let page = crate::harness::ports::Ports::scrape(&anchor.0);
+            let (used, ended) = (
+                page.value("anchor_memory_bytes"),
+                page.value("anchor_session_ends_total{reason=\"memory\"}")
+                    + page.value("anchor_sessions{state=\"ended\"}"),
+            );
+            (used > 0.0 && used <= 65_536.0 && ended < 4.0).then_some(())
+        });
+    });
+}
+
+#[test]
+fn an_idle_session_takes_no_more_than_16_kib() {
+    const SESSIONS: usize = 1_000;
+    let target = Target::listen();
+    let anchor = Anchor::start(target.address(), &[]);
+    let resident = || crate::harness::ports::Ports::scrape(&anchor.0).values["process_resident_memory_bytes"];
+    block_on(async {
+        let mut begun = Vec::new();
+        let mut begin = async |sessions: usize| {
+            for _ in 0..sessions {
+                begun.push((Client::begin(anchor.address()).await.unwrap(), target.accept()));
+            }
+        };
+        // What is taken once is not a session's.
+        begin(100).await;
+        let before = resident();
+        begin(SESSIONS - 100).await;
+        anchor.counts("sessions{state=\"attached\"}", SESSIONS as f64);
+        let each = (resident() - before) / (SESSIONS - 100) as f64;
+        assert!(each <= 16.0 * 1024.0, "{each} bytes each");
+    });
+}

@@ -1,0 +1,139 @@
+//! Peers without the keys of a session, and peers that do not keep to the protocol.
+
+use switchboard::resume::frame::Frame;
+use switchboard::resume::keys::{Mac, Nonce, PublicKey, SessionId};
+use switchboard::resume::lines::{Hello, IDENTIFICATION};
+use switchboard::resume::opening::{Failure, Opening};
+use switchboard::resume::reason::End;
+
+use super::Anchor;
+use super::client::{Client, block_on, exchange};
+use crate::harness::peer::Peer;
+use crate::harness::target::{Echo, Target};
+
+/// The answer to a client that says that, from the identification on.
+fn answer(anchor: &Anchor, bytes: &[u8]) -> Vec<u8> {
+    let mut peer = Peer::connect(anchor.address());
+    peer.send(bytes);
+    let mut answer = peer.rest();
+    let end = answer.iter().position(|&byte| byte == b'\n').unwrap();
+    answer.drain(..=end);
+    answer
+}
+
+fn end(end: End) -> Vec<u8> {
+    let mut bytes = IDENTIFICATION.as_bytes().to_vec();
+    Frame::End(end).encode(&mut bytes);
+    bytes
+}
+
+fn resume(id: SessionId, received: u64) -> Vec<u8> {
+    let nonce = Nonce([3; 16]);
+    let mut bytes = Hello::Resume { id, nonce }.line().into_bytes();
+    let mac = Mac([9; 32]);
+    Frame::Proof { received, mac }.encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn an_id_without_its_keys_is_like_no_id() {
+    let target = Echo::listen();
+    let anchor = Anchor::start(target.address(), &[]);
+    block_on(async {
+        let (mut client, _user) = Client::begin(anchor.address()).await.unwrap();
+        let stolen = client.secrets.id;
+        for id in [stolen, SessionId([5; 16]), SessionId::NONE] {
+            for received in [0, 1, u64::MAX] {
+                assert_eq!(answer(&anchor, &resume(id, received)), end(End::Gone));
+            }
+        }
+        anchor.counts("exchanges_total{result=\"gone\"}", 9.0);
+        anchor.counts("sessions{state=\"attached\"}", 1.0);
+        client.resume(anchor.address()).await.unwrap();
+    });
+}
+
+#[test]
+fn hellos_with_faults_are_told_the_version_and_never_reach_the_target() {
+    let target = Target::listen();
+    let anchor = Anchor::start(target.address(), &[]);
+    let (key, nonce) = (PublicKey([1; 32]), Nonce([2; 16]));
+    let hello = Hello::New { key, nonce }.line();
+    for faulty in [
+        hello.replace("resume_1", "resume_2"),
+        hello.replace(" new ", " old "),
+        hello.replace("01", "zz"),
+        hello.replace("\r\n", &"x".repeat(300)),
+    ] {
+        assert_eq!(answer(&anchor, faulty.as_bytes()), end(End::Version), "{faulty}");
+    }
+    let framed = |bytes: &[u8]| [hello.as_bytes(), bytes].concat();
+    let mut wrong = Vec::new();
+    Frame::Proof {
+        received: 0,
+        mac: Mac([0; 32]),
+    }
+    .encode(&mut wrong);
+    for frames in [
+        &wrong[..],
+        // A length that no frame has, and one that PROOF cannot have.
+        &[1, 0xff, 0xff, 0xff],
+        &[[1, 0, 0, 41].as_slice(), &[0; 41]].concat(),
+        // DATA in front of the proof.
+        &[3, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 7],
+        // Unknown types without end.
+        &[[77, 0, 4, 0].as_slice(), &[0; 1024]].concat().repeat(9),
+    ] {
+        assert_eq!(answer(&anchor, &framed(frames)), end(End::Malformed), "{frames:?}");
+    }
+    target.expect_no_connection();
+    anchor.counts("exchanges_total{result=\"version\"}", 4.0);
+    anchor.counts("exchanges_total{result=\"malformed\"}", 5.0);
+}
+
+#[test]
+fn a_client_that_expects_what_was_never_sent_has_lost_its_session() {
+    let target = Target::listen();
+    let mut anchor = Anchor::start(target.address(), &[]);
+    block_on(async {
+        let (mut client, _user) = Client::begin(anchor.address()).await.unwrap();
+        let mut server = target.accept();
+        drop(client.cut());
+        let opening = Opening::resume(client.secrets.clone(), 1).unwrap();
+        let attached = exchange(anchor.address(), opening).await;
+        drop(attached);
+        server.expect_reset();
+        assert_eq!(
+            client.resume(anchor.address()).await.err(),
+            Some(Failure::Ended(End::Gone))
+        );
+    });
+    assert_eq!(anchor.access_line()["reason"], "lost");
+}
+
+#[test]
+fn hellos_that_never_go_on_keep_neither_clients_out_nor_memory() {
+    let target = Echo::listen();
+    let anchor = Anchor::start(target.address(), &[]);
+    let half = &resume(SessionId([5; 16]), 0)[..100];
+    let mut peers = Vec::new();
+    for _ in 0..3_000 {
+        let mut peer = Peer::connect(anchor.address());
+        // One that was dropped meanwhile does not matter.
+        peer.try_send(half).ok();
+        peers.push(peer);
+    }
+    let page = crate::harness::ports::Ports::scrape(&anchor.0);
+    assert!(page.value("anchor_exchanges") <= 512.0);
+    block_on(async {
+        let (mut client, _user) = Client::begin(anchor.address()).await.unwrap();
+        client.resume(anchor.address()).await.unwrap();
+    });
+    let mut plain = Peer::connect(anchor.address());
+    plain.send("SSH-2.0-client\r\n");
+    let mut heard = Vec::new();
+    while !heard.ends_with(b"SSH-2.0-client\r\n") {
+        heard.extend(plain.read_once());
+    }
+    drop(peers);
+}

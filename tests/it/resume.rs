@@ -1,0 +1,318 @@
+//! OpenSSH through `connect`, a middle that cuts connections, the proxy, and an anchor beside sshd.
+
+mod anchor;
+mod middle;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::openssh::lines::Lines;
+use crate::openssh::login::{HOST, PATIENCE, noise, options};
+use crate::openssh::process::{Finished, Process, program, quiet, run};
+use crate::openssh::proxy::Proxy;
+use crate::openssh::sshd::Sshd;
+use anchor::Anchor;
+use middle::Middle;
+use tempfile::TempDir;
+
+/// A user's way to sshd. Everything goes when this is dropped, from the client's side to the server's.
+struct Way {
+    middle: Middle,
+    proxy: Proxy,
+    anchor: Anchor,
+    sshd: Sshd,
+    scheme: &'static str,
+    directory: TempDir,
+}
+
+impl Way {
+    /// One whose first connections are cut.
+    fn cut(scheme: &'static str, cuts: usize) -> Self {
+        let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
+        let sshd = Sshd::start(directory.path());
+        let anchor = Anchor::start(sshd.address);
+        let proxy = Proxy::start(directory.path(), anchor.address);
+        Self {
+            middle: Middle::start(proxy.address, cuts),
+            proxy,
+            anchor,
+            sshd,
+            scheme,
+            directory,
+        }
+    }
+
+    /// `ssh`, `scp` or `sftp`, ready for its own arguments.
+    fn command(&self, name: &str) -> Command {
+        let binary = env!("CARGO_BIN_EXE_switchboard");
+        let (scheme, proxy) = (self.scheme, self.middle.address);
+        let proxy_command = format!("{binary} connect --proxy {scheme}://{proxy} --ca ca.crt %h:%p");
+        let mut command = quiet(program(name, "openssh-client"));
+        command
+            .args(options(self.directory.path(), &self.sshd.user, &proxy_command))
+            .current_dir(self.directory.path());
+        command
+    }
+
+    /// Runs it to its end, which must be 0.
+    fn run(&self, command: &mut Command) -> Finished {
+        let finished = run(command, b"", self.directory.path(), 2 * PATIENCE);
+        assert!(finished.status.success(), "{finished}\n{}", self.log());
+        finished
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        format!(
+            "--- switchboard\n{}\n--- anchor\n{}\n--- sshd\n{}",
+            self.proxy.log(),
+            self.anchor.log(),
+            self.sshd.log()
+        )
+    }
+
+    /// Copies so many bytes up and down again.
+    fn copies(&self, size: usize) {
+        let content = noise(size);
+        fs::write(self.path("here"), &content).unwrap();
+        let there = format!("{HOST}:{}", self.path("there").display());
+        self.run(self.command("scp").arg(self.path("here")).arg(&there));
+        assert!(
+            fs::read(self.path("there")).unwrap() == content,
+            "the copy is another one"
+        );
+        self.run(self.command("scp").arg(&there).arg(self.path("back")));
+        assert!(
+            fs::read(self.path("back")).unwrap() == content,
+            "the copy is another one"
+        );
+    }
+
+    /// A session with a shell, which has answered.
+    fn shell(&self) -> Shell {
+        let mut command = self.command("ssh");
+        command
+            .args(["-T", HOST, "sh"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = Process::start(&mut command);
+        let stdout = Lines::of(process.child().stdout.take().unwrap());
+        let stderr = Lines::of(process.child().stderr.take().unwrap());
+        let mut shell = Shell {
+            process,
+            stdout,
+            stderr,
+        };
+        shell.echo("before");
+        shell
+    }
+}
+
+struct Shell {
+    process: Process,
+    stdout: Lines,
+    stderr: Lines,
+}
+
+impl Shell {
+    fn type_in(&mut self, text: &str) {
+        let stdin = self.process.child().stdin.as_mut().unwrap();
+        writeln!(stdin, "echo {text}").unwrap();
+    }
+
+    fn echo(&mut self, text: &str) {
+        self.type_in(text);
+        self.expect(text);
+    }
+
+    fn expect(&self, text: &str) {
+        let seen = self
+            .stdout
+            .wait(PATIENCE, |lines| lines.contains(&text.to_owned()).then_some(()));
+        seen.unwrap_or_else(|said| panic!("{text}: {said}\n{}", self.stderr.all().join("\n")));
+    }
+
+    fn log_out(mut self) {
+        drop(self.process.child().stdin.take());
+        assert!(self.process.wait(PATIENCE).success());
+    }
+}
+
+#[test]
+fn copies_are_exact_while_a_hundred_connections_are_cut() {
+    let way = Way::cut("http", 100);
+    way.copies(12 << 20);
+    assert!(way.middle.cuts() >= 100, "{} cuts", way.middle.cuts());
+}
+
+#[test]
+fn copies_are_exact_over_http_2_while_connections_are_cut() {
+    let way = Way::cut("https", 40);
+    way.copies(6 << 20);
+    assert!(way.middle.cuts() >= 40, "{} cuts", way.middle.cuts());
+}
+
+#[test]
+fn a_shell_outlives_cuts_resets_silence_and_half_open_connections() {
+    let way = Way::cut("http", 0);
+    let mut shell = way.shell();
+    for number in 0..10 {
+        way.middle.cut(number % 2 == 0);
+        shell.echo(&format!("behind-cut-{number}"));
+    }
+    way.middle.fall_silent();
+    shell.echo("behind-silence");
+    shell.log_out();
+    assert_eq!(way.sshd.connections(), 1, "{}", way.log());
+}
+
+#[test]
+fn sessions_outlive_the_death_of_their_proxy() {
+    let mut way = Way::cut("http", 0);
+    let mut shells: Vec<Shell> = (0..5).map(|_| way.shell()).collect();
+    let second = Proxy::start(way.directory.path(), way.anchor.address);
+    way.middle.lead_to(second.address);
+    // Its connections are reset by the kernel.
+    way.proxy.kill();
+    for (number, shell) in shells.iter_mut().enumerate() {
+        shell.echo(&format!("at-another-{number}"));
+    }
+    for shell in shells {
+        shell.log_out();
+    }
+    assert_eq!(way.sshd.connections(), 5, "{}", way.log());
+}
+
+#[test]
+fn sessions_outlive_the_rollout_of_their_proxy() {
+    let way = Way::cut("http", 0);
+    let mut shells: Vec<Shell> = (0..8).map(|_| way.shell()).collect();
+    let second = Proxy::start(way.directory.path(), way.anchor.address);
+    way.middle.lead_to(second.address);
+    way.proxy.terminate();
+    for (number, shell) in shells.iter_mut().enumerate() {
+        shell.echo(&format!("during-{number}"));
+    }
+    way.middle.cut(false);
+    for (number, shell) in shells.iter_mut().enumerate() {
+        shell.echo(&format!("behind-{number}"));
+    }
+    for shell in shells {
+        shell.log_out();
+    }
+    assert_eq!(way.sshd.connections(), 8, "{}", way.log());
+}
+
+#[test]
+fn what_is_typed_during_an_outage_arrives_and_the_user_is_told() {
+    let way = Way::cut("http", 0);
+    let mut shell = way.shell();
+    // Nothing listens there.
+    way.middle.lead_to(crate::openssh::sshd::free_address());
+    way.middle.cut(false);
+    shell.type_in("typed-meanwhile");
+    let told =
+        |text: &'static str| move |lines: &[String]| lines.iter().any(|line| line.starts_with(text)).then_some(());
+    shell
+        .stderr
+        .wait(PATIENCE, told("switchboard: reconnecting to 127.0.0.1: "))
+        .unwrap();
+    way.middle.lead_to(way.proxy.address);
+    shell.expect("typed-meanwhile");
+    shell
+        .stderr
+        .wait(PATIENCE, told("switchboard: reconnected after "))
+        .unwrap();
+    shell.log_out();
+}
+
+#[test]
+fn a_master_connection_and_its_forward_outlive_cuts() {
+    let way = Way::cut("http", 0);
+    let control = way.path("control");
+    let master_of = format!("ControlPath={}", control.display());
+    let socks = crate::openssh::sshd::free_address();
+    let mut command = way.command("ssh");
+    command
+        .args(["-M", "-N", "-o", &master_of, "-D", &socks.to_string(), HOST])
+        .stderr(Stdio::piped());
+    let mut master = Process::start(&mut command);
+    let said = Lines::of(master.child().stderr.take().unwrap());
+    crate::harness::eventually("the master listens", || control.exists().then_some(()));
+    for number in 0..5 {
+        way.middle.cut(number % 2 == 0);
+        let text = format!("by-the-master-{number}");
+        let mut slave = quiet(program("ssh", "openssh-client"));
+        slave.args(["-F", "/dev/null", "-o", &master_of, HOST, "echo", &text]);
+        let finished = run(&mut slave, b"", way.directory.path(), PATIENCE).succeeded();
+        assert_eq!(finished.stdout.trim(), text);
+        let content = noise(100_000);
+        let (target, serving) = crate::openssh::socks::serve(content.clone(), 1);
+        assert!(
+            crate::openssh::socks::fetch(socks, target) == content,
+            "another content"
+        );
+        serving.join().unwrap();
+    }
+    assert!(!master.has_ended(), "{}\n{}", said.all().join("\n"), way.log());
+    master.signal(Signal::TERM);
+    master.wait(PATIENCE);
+    assert_eq!(way.sshd.connections(), 1, "{}", way.log());
+}
+
+#[test]
+fn a_session_whose_anchor_was_restarted_ends_with_its_reason() {
+    let mut way = Way::cut("http", 0);
+    let mut shell = way.shell();
+    let address = way.anchor.address;
+    way.anchor.kill();
+    way.anchor = Anchor::start_at(address, way.sshd.address);
+    let told = "switchboard: the session is lost: the anchor beside the SSH server was restarted";
+    shell
+        .stderr
+        .wait(PATIENCE, |lines| lines.iter().any(|line| line == told).then_some(()))
+        .unwrap();
+    assert_eq!(shell.process.wait(PATIENCE).code(), Some(255));
+}
+
+#[test]
+fn nothing_is_left_behind_ssh_that_is_killed_without_a_connection() {
+    let way = Way::cut("http", 0);
+    let shell = way.shell();
+    let connect = connect_of(&shell.process);
+    way.middle.lead_to(crate::openssh::sshd::free_address());
+    way.middle.cut(true);
+    let Shell { process, .. } = shell;
+    process.signal(Signal::KILL);
+    let is_gone = || (!PathBuf::from(format!("/proc/{connect}/stat")).exists() || is_zombie(connect)).then_some(());
+    crate::openssh::process::until(Duration::from_secs(30), "connect ends", is_gone);
+}
+
+/// The process that ssh has started.
+fn connect_of(ssh: &Process) -> u32 {
+    let id = ssh.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    children.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn is_zombie(id: u32) -> bool {
+    fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+}
+
+/// By name, on a quiet machine: `cargo test --test it resume:: -- --ignored`.
+#[test]
+#[ignore = "it takes minutes"]
+fn a_gibibyte_is_exact_while_a_thousand_connections_are_cut() {
+    let way = Way::cut("http", 1_000);
+    way.copies(1 << 30);
+    assert!(way.middle.cuts() >= 1_000, "{} cuts", way.middle.cuts());
+}

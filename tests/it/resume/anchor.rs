@@ -1,0 +1,56 @@
+//! The binary's `anchor` on a port of its own.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::openssh::lines::Lines;
+use crate::openssh::process::{Process, quiet};
+
+/// A running `switchboard anchor`.
+pub(crate) struct Anchor {
+    pub(crate) address: SocketAddr,
+    log: Lines,
+    process: Process,
+}
+
+impl Anchor {
+    /// Starts one beside that SSH server.
+    pub(crate) fn start(to: SocketAddr) -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap(), to)
+    }
+
+    /// The same at a known address.
+    pub(crate) fn start_at(listen: SocketAddr, to: SocketAddr) -> Self {
+        let mut command = quiet(env!("CARGO_BIN_EXE_switchboard"));
+        command
+            .args(["anchor", "--listen", &listen.to_string(), "--to", &to.to_string()])
+            .stderr(Stdio::piped());
+        let mut process = Process::start_server(&mut command);
+        let log = Lines::of(process.child().stderr.take().unwrap());
+        let address = log.wait(SOON, |lines| {
+            let line = lines.iter().find_map(|line| line.split_once("public port "))?;
+            line.1.split_whitespace().next()?.parse().ok()
+        });
+        Self {
+            address: address.unwrap_or_else(|said| panic!("the anchor does not listen: {said}")),
+            log,
+            process,
+        }
+    }
+
+    /// Ends it without a word.
+    pub(crate) fn kill(&mut self) {
+        self.process.signal(Signal::KILL);
+        self.process.wait(SOON);
+    }
+
+    /// What it has said, for the message of a failing test.
+    pub(crate) fn log(&self) -> String {
+        self.log.all().join("\n")
+    }
+}
+
+const SOON: Duration = Duration::from_secs(120);
