@@ -162,10 +162,12 @@ impl Access {
                 metrics.access_may_end(method, result);
             }
         }
+        let pairs = Pairs::new();
+        pairs.set_at_expiry(options.at_expiry);
         Arc::new(Self {
             rules: ArcSwap::from_pointee(Rules { options, sources }),
             questions: Questions::new(metrics),
-            pairs: Pairs::new(),
+            pairs,
             due: Due::new(metrics),
             metrics: metrics.clone(),
         })
@@ -178,7 +180,9 @@ impl Access {
 
     /// Changes the rules. Tunnels that run are judged by them at once.
     pub fn apply(&self, options: Options, sources: Sources) {
+        let at_expiry = options.at_expiry;
         self.rules.store(Arc::new(Rules { options, sources }));
+        self.pairs.set_at_expiry(at_expiry);
         self.questions.memory.lock().forget();
         self.changed(&Change::Everywhere);
         self.user_lists_changed();
@@ -273,7 +277,7 @@ impl Access {
             Err(denial) => denial.refusal.label(),
         };
         self.metrics.access_ended(subject.user.method.label(), result);
-        Ok(Grant::new(pair, decided?, rules.options.at_expiry))
+        Ok(Grant::new(pair, decided?))
     }
 
     /// Why the subject may reach the target.

@@ -109,6 +109,11 @@ impl Allowlist {
         }
     }
 
+    /// Whether the Services of the cluster are known completely.
+    pub fn is_complete(&self) -> bool {
+        self.table.load().complete
+    }
+
     /// Tells when the users that targets name have changed, so that tunnels of removed users can end. A change before
     /// the call is not told.
     pub fn user_lists_changed(&self) -> watch::Receiver<()> {

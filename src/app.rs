@@ -17,7 +17,7 @@ pub use self::pages::LogLinesDropped;
 pub use self::ports::BindError;
 use self::ports::Ports;
 use self::readiness::{Condition, Readiness};
-pub use self::reload::LoadConfig;
+pub use self::reload::{LONGEST_READ, LoadConfig, NOT_READ};
 use self::reload::{Reload, Reloads};
 use self::users::Users;
 use crate::access::Access;

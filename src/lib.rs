@@ -9,6 +9,7 @@ mod cold;
 pub mod credential;
 pub mod direction;
 mod fnv;
+mod json;
 pub mod outcome;
 pub mod secret;
 mod text;

@@ -4,7 +4,7 @@ use std::env;
 use std::error::Error;
 use std::fmt::Display;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read as _, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use switchboard::allowlist::StaticTarget;
 use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::app::logging::{self, Logging, ParseError};
-use switchboard::app::{App, Command, LoadConfig, StartError, threads};
+use switchboard::app::{App, Command, LONGEST_READ, LoadConfig, NOT_READ, StartError, threads};
 use switchboard::client;
 use switchboard::config::{Config, Loaded, Overrides, Purpose, Report};
 use switchboard::drain::Drained;
@@ -280,10 +280,7 @@ fn check(options: Check) -> anyhow::Result<ExitCode> {
     };
     let overrides = options.overrides.into();
     let is_stdin = file == Path::new("-");
-    let loaded = match is_stdin {
-        true => Loaded::from_reader(STDIN, std::io::stdin().lock(), &overrides, Purpose::Check),
-        false => Loaded::from_file(Some(&file), &overrides, Purpose::Check),
-    };
+    let loaded = load_to_check(&file, overrides)?;
     let is_ok = loaded.is_ok();
     let report: Report = loaded.map_or_else(|faults| faults, |loaded| loaded.report);
     let mut stdout = std::io::stdout();
@@ -302,6 +299,35 @@ fn check(options: Check) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::from(USAGE)
     })
+}
+
+/// Reads a configuration and the files that it names, for as long as `serve` would. What is piped in has no deadline.
+fn load_to_check(file: &Path, overrides: Overrides) -> anyhow::Result<Result<Loaded, Report>> {
+    let (mut piped, is_stdin) = (Vec::new(), file == Path::new("-"));
+    if is_stdin {
+        // A byte more than is accepted, which is an error below.
+        let read = std::io::stdin().lock().take(LARGEST_INPUT).read_to_end(&mut piped);
+        if let Err(error) = read {
+            return Ok(Err(Report::unreadable(STDIN, format!("cannot be read: {error}"))));
+        }
+    }
+    let (sender, loaded) = std::sync::mpsc::channel();
+    let path = file.to_owned();
+    let load = move || {
+        let loaded = match is_stdin {
+            true => Loaded::from_reader(STDIN, &*piped, &overrides, Purpose::Check),
+            false => Loaded::from_file(Some(&path), &overrides, Purpose::Check),
+        };
+        // An error: the deadline has passed, and the process ends.
+        sender.send(loaded).unwrap_or_default();
+    };
+    std::thread::Builder::new()
+        .name("configuration".to_owned())
+        .spawn(load)
+        .context("cannot start a thread")?;
+    let name = if is_stdin { STDIN.into() } else { file.to_string_lossy() };
+    let late = |_| Err(Report::unreadable(&name, format!("was {NOT_READ}")));
+    Ok(loaded.recv_timeout(LONGEST_READ).unwrap_or_else(late))
 }
 
 fn drain(options: &Drain) -> anyhow::Result<ExitCode> {
@@ -357,6 +383,8 @@ stdout has the ticket and nothing else, stderr the command that takes it back.
 
 Exit status: 0 it was made, 1 it was not, 2 usage";
 const STDIN: &str = "<stdin>";
+/// What is read of stdin: a byte more than a configuration may have.
+const LARGEST_INPUT: u64 = (1 << 20) + 1;
 const USAGE: u8 = 2;
 const DRAIN_CUT: u8 = 3;
 const QUEUED_COMMANDS: usize = 4;

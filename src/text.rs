@@ -33,14 +33,37 @@ pub(crate) fn escaped(text: &str) -> String {
 }
 
 /// Whether a character cannot be seen, or changes how others are seen: a control, a format character such as those of
-/// bidirectional text, a separator other than the space, or an unassigned one.
+/// bidirectional text, a separator other than the space, one without a picture of its own, or an unassigned one.
 pub(crate) fn is_unprintable(character: char) -> bool {
     if character.is_ascii() {
         return character.is_ascii_control();
     }
+    if has_no_picture(character) {
+        return true;
+    }
     // Behind a letter: at the start of a text, combining characters are escaped as well.
     let behind_a_letter: String = ['a', character].iter().collect();
     behind_a_letter.escape_debug().nth(1) == Some('\\')
+}
+
+/// Letters, marks and symbols that are shown as nothing: those of Unicode's property Default_Ignorable_Code_Point that are
+/// neither formats nor unassigned (DerivedCoreProperties.txt), and the Braille pattern without dots.
+fn has_no_picture(character: char) -> bool {
+    matches!(
+        character,
+        '\u{34f}'
+            | '\u{115f}'
+            | '\u{1160}'
+            | '\u{17b4}'
+            | '\u{17b5}'
+            | '\u{180b}'..='\u{180d}'
+            | '\u{180f}'
+            | '\u{2800}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{ffa0}'
+            | '\u{e0100}'..='\u{e01ef}'
+    )
 }
 
 /// The first `longest` characters of a foreign text, [escaped], with `…` where the text goes on.
@@ -108,6 +131,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_unprintable_and_letters_of_any_script_are_not() {
+        let without_picture = "\u{34f}\u{115f}\u{180b}\u{2800}\u{3164}\u{fe0f}\u{ffa0}\u{e0101}";
+        for character in without_picture.chars() {
+            assert!(is_unprintable(character), "{character:?}");
+        }
         for character in "\0\n\u{7f}\u{9b}\u{a0}\u{ad}\u{200b}\u{2028}\u{202e}\u{2066}\u{feff}\u{e000}".chars() {
             assert!(is_unprintable(character), "{character:?}");
         }

@@ -1,6 +1,6 @@
 //! The checks that are due: pairs that wait for one, pairs that were denied once, and the changes behind them.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -25,9 +25,15 @@ pub(super) struct Due {
 
 #[derive(Debug, Default)]
 struct Checks {
-    pairs: VecDeque<Weak<Pair>>,
+    /// By the namespaces of their targets, which take turns: changes in one, however many there are, delay no other one.
+    pairs: HashMap<Box<str>, VecDeque<Weak<Pair>>>,
+    /// The namespaces that have pairs, in the order of their turns.
+    turns: VecDeque<Box<str>>,
     /// Pairs that were denied once, and when they are asked about again.
     denied: VecDeque<(Instant, Weak<Pair>)>,
+    /// Pairs without an answer, by when they are asked about again, and a number that tells those of one moment apart.
+    unanswered: BTreeMap<(Instant, u64), Weak<Pair>>,
+    number: u64,
     /// Checks that may be made at once.
     credit: f64,
     earned: Option<Instant>,
@@ -57,9 +63,25 @@ impl Due {
     /// Has a pair checked.
     pub(super) fn push(&self, pair: &Arc<Pair>) {
         if pair.becomes_due() {
-            self.checks.lock().pairs.push_back(Arc::downgrade(pair));
+            self.checks.lock().push(pair);
             self.more.notify_one();
         }
+    }
+
+    /// Has a pair checked again later, as there was no answer: after a second at first, and after half a minute in the end.
+    /// A right that was taken back while the API server was away so ends soon after it is back.
+    pub(super) fn push_unanswered(&self, pair: &Arc<Pair>, times: u32) {
+        // It waits there once. A change that concerns it has it checked before.
+        if !pair.awaits_answer() {
+            return;
+        }
+        let wait = FIRST_WAIT * (1 << times.saturating_sub(1).min(MOST_DOUBLED));
+        let mut checks = self.checks.lock();
+        checks.number += 1;
+        let due = (Instant::now() + wait, checks.number);
+        checks.unanswered.insert(due, Arc::downgrade(pair));
+        drop(checks);
+        self.more.notify_one();
     }
 
     /// Has a pair that was denied checked once more, a moment later.
@@ -110,8 +132,19 @@ impl Checks {
         if let Some((_, pair)) = self.denied.pop_front_if(|(due, _)| *due <= now) {
             return Ok((pair, true));
         }
-        let due = self.denied.front().map_or(now + LONGEST_SLEEP, |(due, _)| *due);
-        if self.pairs.is_empty() {
+        while let Some(first) = self.unanswered.first_entry().filter(|first| first.key().0 <= now) {
+            if let Some(pair) = first.remove().upgrade().filter(|pair| pair.ends_wait()) {
+                self.push(&pair);
+            }
+        }
+        let denied = self.denied.front().map(|(due, _)| *due);
+        let unanswered = self.unanswered.keys().next().map(|(due, _)| *due);
+        let due = denied
+            .into_iter()
+            .chain(unanswered)
+            .min()
+            .unwrap_or(now + LONGEST_SLEEP);
+        if self.turns.is_empty() {
             return Err(due);
         }
         let earned = self.earned.replace(now);
@@ -122,7 +155,29 @@ impl Checks {
             return Err(due.min(now + wait));
         }
         self.credit -= 1.0;
-        self.pairs.pop_front().map(|pair| (pair, false)).ok_or(due)
+        self.pop().map(|pair| (pair, false)).ok_or(due)
+    }
+
+    fn push(&mut self, pair: &Arc<Pair>) {
+        let namespace = &pair.target.id().namespace;
+        let queue = self.pairs.entry(namespace.clone()).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(namespace.clone());
+        }
+        queue.push_back(Arc::downgrade(pair));
+    }
+
+    /// The next pair of the namespace whose turn it is.
+    fn pop(&mut self) -> Option<Weak<Pair>> {
+        let namespace = self.turns.pop_front()?;
+        let queue = self.pairs.get_mut(&namespace)?;
+        let pair = queue.pop_front();
+        if queue.is_empty() {
+            self.pairs.remove(&namespace);
+        } else {
+            self.turns.push_back(namespace);
+        }
+        pair
     }
 }
 
@@ -151,6 +206,9 @@ impl Changes {
 
 /// Between two denials of a pair.
 const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
+/// The wait for an answer after the first check without one. It is doubled with each further one, up to 32 s.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const MOST_DOUBLED: u32 = 5;
 /// Changes that come within this time of each other are one.
 const TOGETHER: Duration = Duration::from_millis(50);
 /// The longest sleep without a check that is due.

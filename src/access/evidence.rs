@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::digest::Digest;
 use super::options::Cleartext;
-use super::user::{AUTHENTICATED, Method, User};
+use super::user::{AUTHENTICATED, Method, User, is_name, is_reserved};
 use crate::credential::{Credential, CredentialFault};
 use crate::outcome::{Denial, Refusal};
 use crate::tls::{Identity, Peer, Tls};
@@ -64,6 +64,7 @@ impl Evidence<'_> {
         let user = identity.and_then(user_of);
         if let Some(user) = &user {
             check(user)?;
+            check_names(user)?;
             // Of a handshake before the certificates of users were kept: it could not be verified again.
             if self.peer.is_some_and(|peer| peer.certificates.is_empty()) {
                 return Err(Refusal::CertificateLapsed.into());
@@ -108,7 +109,7 @@ pub(super) fn check(user: &User) -> Result<(), Denial> {
         return Ok(());
     }
     let mut claimed = std::iter::once(&user.name).chain(&user.groups);
-    match claimed.find(|name| name.starts_with("system:") && &***name != AUTHENTICATED) {
+    match claimed.find(|name| is_reserved(name) && &***name != AUTHENTICATED) {
         Some(name) => {
             let proof = match user.method {
                 Method::Certificate => "a client certificate",
@@ -121,6 +122,22 @@ pub(super) fn check(user: &User) -> Result<(), Denial> {
         }
         None => Ok(()),
     }
+}
+
+/// Refuses a certificate whose user or groups have none of the bounds that the other sources have. Not without some of the
+/// groups: one may also be what an authorizer denies.
+pub(super) fn check_names(user: &User) -> Result<(), Denial> {
+    let phrase = match () {
+        () if !is_name(&user.name, LONGEST_TEXT) => "the common name of the certificate",
+        () if !user.groups.iter().all(|group| is_name(group, LONGEST_TEXT)) => "an organization of the certificate",
+        () if user.groups.len() > MOST_GROUPS => {
+            let phrase = "the certificate has more than 256 organizations";
+            return Err(Denial::with_phrase(Refusal::IdentityRefused, phrase));
+        }
+        () => return Ok(()),
+    };
+    let phrase = format!("{phrase} is empty, too long or not printable, or has a space at an end");
+    Err(Denial::with_phrase(Refusal::IdentityRefused, &phrase))
 }
 
 /// Refuses a credential and a certificate of different users: one of them may be stolen.
@@ -146,5 +163,9 @@ pub(super) fn brief(name: &str) -> String {
 
 /// The group of requests without a user.
 const UNAUTHENTICATED: &str = "system:unauthenticated";
+/// Bytes of the name and of a group of a certificate, as of an OIDC token.
+const LONGEST_TEXT: usize = 512;
+/// The groups of a certificate, and that of all users.
+const MOST_GROUPS: usize = 257;
 /// Characters of a name in a phrase. A Service and a namespace have 63 each at most.
 const LONGEST_NAME: usize = 64;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::{Future, pending};
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -22,8 +22,6 @@ pub struct Grant {
     /// Why, in the words of what decided; for the access log.
     pub reason: Box<str>,
     pair: Arc<Pair>,
-    /// When the tunnel ends with the credential.
-    expires: Option<Instant>,
 }
 
 /// A user and a target. Its tunnels share it.
@@ -33,6 +31,10 @@ pub(super) struct Pair {
     pub(super) target: Arc<Target>,
     /// Whether it is about to be checked.
     is_due: AtomicBool,
+    /// Whether it waits to be asked about again, as there was no answer.
+    is_waiting: AtomicBool,
+    /// The checks without an answer since the last one with an answer.
+    unanswered: AtomicU32,
     end: SetOnce<Reason>,
     number: u64,
     registry: Arc<Pairs>,
@@ -44,6 +46,8 @@ pub(super) struct Pairs {
     state: Mutex<State>,
     /// Notified when there is a first one.
     some: Notify,
+    /// Whether tunnels end with their credential.
+    closes_at_expiry: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -61,12 +65,8 @@ type Key = (Digest, usize);
 
 impl Grant {
     /// The right of this pair.
-    pub(super) fn new(pair: Arc<Pair>, reason: Box<str>, at_expiry: AtExpiry) -> Self {
-        let expires = match at_expiry {
-            AtExpiry::Keep => None,
-            AtExpiry::Close => pair.subject.expires,
-        };
-        Self { reason, pair, expires }
+    pub(super) fn new(pair: Arc<Pair>, reason: Box<str>) -> Self {
+        Self { reason, pair }
     }
 
     /// The name of its user.
@@ -77,10 +77,13 @@ impl Grant {
     /// Completes when the right is taken back, or has expired.
     pub async fn ended(&self) -> Reason {
         let expired = async {
-            match self.expires {
-                Some(expires) => sleep_until(expires).await,
-                None => pending().await,
+            if let Some(expires) = self.pair.subject.expires {
+                sleep_until(expires).await;
+                if self.pair.registry.closes_at_expiry.load(Ordering::Acquire) {
+                    return;
+                }
             }
+            pending().await
         };
         tokio::select! {
             biased;
@@ -126,6 +129,27 @@ impl Pair {
         self.is_due.store(false, Ordering::Release);
     }
 
+    /// Notes that it waits to be asked about again. Whether it did not before.
+    pub(super) fn awaits_answer(&self) -> bool {
+        !self.is_waiting.swap(true, Ordering::AcqRel)
+    }
+
+    /// Notes that the wait is over. Whether it was not due otherwise.
+    pub(super) fn ends_wait(&self) -> bool {
+        self.is_waiting.store(false, Ordering::Release);
+        self.becomes_due()
+    }
+
+    /// Notes whether a check had an answer, and returns how many had none since the last one that had.
+    pub(super) fn answered(&self, is_answer: bool) -> u32 {
+        if is_answer {
+            self.unanswered.store(0, Ordering::Relaxed);
+            0
+        } else {
+            self.unanswered.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+        }
+    }
+
     fn key(&self) -> Key {
         key(&self.subject, &self.target)
     }
@@ -141,7 +165,19 @@ impl Pairs {
         Arc::new(Self {
             state: Mutex::default(),
             some: Notify::new(),
+            closes_at_expiry: AtomicBool::default(),
         })
+    }
+
+    /// What happens to tunnels whose credential expires, or has expired.
+    pub(super) fn set_at_expiry(&self, at_expiry: AtExpiry) {
+        let closes = at_expiry == AtExpiry::Close;
+        self.closes_at_expiry.store(closes, Ordering::Release);
+        let now = Instant::now();
+        let has_expired = |pair: &&Arc<Pair>| pair.subject.expires.is_some_and(|expires| expires <= now);
+        for pair in self.all().iter().filter(has_expired).filter(|_| closes) {
+            pair.end.set(Reason::Expired).ok();
+        }
     }
 
     /// The pair of a subject and a target; another one if that right was taken back.
@@ -159,6 +195,8 @@ impl Pairs {
                     subject: subject.clone(),
                     target: Arc::clone(target),
                     is_due: AtomicBool::new(false),
+                    is_waiting: AtomicBool::new(false),
+                    unanswered: AtomicU32::new(0),
                     end: SetOnce::new(),
                     number,
                     registry: Arc::clone(self),

@@ -5,13 +5,14 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use self::entry::Entry;
 use super::reviewer::{Unavailable, Verdict};
@@ -20,15 +21,18 @@ use crate::secret::Secret;
 use crate::tls::PemFault;
 
 mod entry;
+mod following;
 mod hash;
 
 /// The users of a file, in force until a better file has been read.
-#[derive(Debug)]
 pub struct Users {
-    path: PathBuf,
+    source: Source,
     table: ArcSwap<Table>,
-    /// A hash of the file that was read last, good or faulty. Its author has no reason to forge it. Held while it is read.
-    fingerprint: Mutex<Option<u64>>,
+    /// The number of readings that have begun.
+    readings: AtomicU64,
+    last: Mutex<Last>,
+    /// Asks for a reading at once.
+    read_again: Notify,
     /// The number of tables so far.
     changed: watch::Sender<u64>,
     hashing: Arc<Semaphore>,
@@ -36,13 +40,23 @@ pub struct Users {
 }
 
 type Table = BTreeMap<Box<str>, Arc<Entry>>;
+/// Reads the file.
+type Source = Box<dyn Fn() -> Result<Vec<u8>, Unread> + Send + Sync>;
+
+/// The reading that was applied last.
+#[derive(Debug, Default)]
+struct Last {
+    number: u64,
+    /// A hash of the file, good or faulty. Its author has no reason to forge it.
+    fingerprint: Option<u64>,
+}
 
 impl Users {
     /// Reads a file of at most 1 MiB, whose lines are `name:hash` or `name:hash:group,group`. Empty lines and those that
     /// begin with `#` are skipped. The hashes are argon2id, bcrypt, and SHA-crypt of SHA-256 and SHA-512.
     ///
     /// # Errors
-    /// All faults of the file.
+    /// The first 20 faults of the file, and how many more there are.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Vec<UserFault>> {
         let users = Self::empty(path);
         match users.reload() {
@@ -54,10 +68,17 @@ impl Users {
 
     /// No users, until [`Self::reload`] finds a good file: for a process that lives without it.
     pub fn empty(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self::of(Box::new(move || read(&path)))
+    }
+
+    fn of(source: Source) -> Self {
         Self {
-            path: path.into(),
+            source,
             table: ArcSwap::default(),
-            fingerprint: Mutex::default(),
+            readings: AtomicU64::default(),
+            last: Mutex::default(),
+            read_again: Notify::new(),
             changed: watch::Sender::new(0),
             hashing: Arc::new(Semaphore::new(MOST_HASHED)),
             waiting: Semaphore::new(MOST_WAITING),
@@ -116,9 +137,11 @@ impl Users {
     }
 
     /// Reads the file again, and puts it in force if it has changed and has no fault. It blocks; for 0.1 s, if it has changed.
+    ///
+    /// No lock is held meanwhile: a reading that hangs delays no other, and counts no more once a later one has been applied.
     pub fn reload(&self) -> Reloaded {
-        let mut last = self.fingerprint.lock();
-        let read = read(&self.path);
+        let number = self.readings.fetch_add(1, Ordering::Relaxed);
+        let read = (self.source)();
         if let Err(Unread {
             reason,
             is_shortage: true,
@@ -126,21 +149,32 @@ impl Users {
         {
             return Reloaded::Postponed(reason);
         }
-        let new = Some(match &read {
-            Ok(bytes) => fingerprint(bytes),
-            Err(unread) => fingerprint(unread.reason.as_bytes()),
-        });
-        if *last == new {
-            return Reloaded::Unchanged;
+        let new = Some(fingerprint(&read));
+        let last = self.last.lock().fingerprint;
+        if last == new {
+            return self.apply(number, new, None);
         }
         // htpasswd(1) writes the file in place: for a moment it is empty or cut, and those of its users who are missing would
         // lose their tunnels.
         if last.is_some() && !self.has_settled(new) {
             return Reloaded::Postponed("the file is being written".to_owned());
         }
-        *last = new;
         let table = read.map_err(|unread| vec![UserFault::of_the_file(unread.reason)]);
-        match table.and_then(|bytes| parse(&bytes)) {
+        self.apply(number, new, Some(table.and_then(|bytes| parse(&bytes))))
+    }
+
+    /// Applies what a reading has found, unless a later one has been applied before. `table`: `None` if it is as before.
+    fn apply(&self, number: u64, new: Option<u64>, table: Option<Result<Table, Vec<UserFault>>>) -> Reloaded {
+        let mut last = self.last.lock();
+        if number < last.number {
+            return Reloaded::Unchanged;
+        }
+        last.number = number;
+        let Some(table) = table.filter(|_| last.fingerprint != new) else {
+            return Reloaded::Unchanged;
+        };
+        last.fingerprint = new;
+        match table {
             Err(faults) => Reloaded::Faulty(faults),
             Ok(table) => {
                 let users = table.len();
@@ -151,38 +185,10 @@ impl Users {
         }
     }
 
-    /// Reads the file again every 10 s, for as long as it is polled, and reports what each reading finds: an unchanged file,
-    /// too.
-    pub async fn follow(self: Arc<Self>, report: impl Fn(&Reloaded) + Send) {
-        let reading = Arc::new(());
-        loop {
-            sleep(POLL).await;
-            // Each reading that is stuck holds one.
-            if Arc::strong_count(&reading) > MOST_STUCK {
-                continue;
-            }
-            let (users, readings) = (Arc::clone(&self), Arc::clone(&reading));
-            // Blocking: the file may be on a mount that hangs.
-            let reload = spawn_blocking(move || {
-                let _readings = readings;
-                users.reload()
-            });
-            match timeout(LONGEST_READ, reload).await {
-                Ok(Ok(reloaded)) => report(&reloaded),
-                Ok(Err(error)) => report(&Reloaded::Postponed(error.to_string())),
-                Err(_) => report(&Reloaded::Postponed("the file was not read within 10s".to_owned())),
-            }
-        }
-    }
-
     /// Whether the file is a moment later as it was read.
     fn has_settled(&self, fingerprinted: Option<u64>) -> bool {
         std::thread::sleep(SETTLING);
-        let again = match read(&self.path) {
-            Ok(bytes) => fingerprint(&bytes),
-            Err(unread) => fingerprint(unread.reason.as_bytes()),
-        };
-        Some(again) == fingerprinted
+        Some(fingerprint(&(self.source)())) == fingerprinted
     }
 
     fn entry(&self, name: &str) -> Option<Arc<Entry>> {
@@ -209,6 +215,16 @@ impl Users {
         let _waiting = self.waiting.try_acquire().map_err(|_| busy())?;
         let permit = timeout(LONGEST_WAIT, Arc::clone(&self.hashing).acquire_owned()).await;
         permit.ok().and_then(Result::ok).ok_or_else(busy)
+    }
+}
+
+/// Without the source, which has no form to print.
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Users")
+            .field("table", &self.table)
+            .field("last", &self.last)
+            .finish_non_exhaustive()
     }
 }
 
@@ -268,16 +284,20 @@ fn read(path: &Path) -> Result<Vec<u8>, Unread> {
     })
 }
 
-fn fingerprint(bytes: &[u8]) -> u64 {
+/// A hash of a file, or of the reason for which it cannot be read.
+fn fingerprint(read: &Result<Vec<u8>, Unread>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
+    match read {
+        Ok(bytes) => bytes.hash(&mut hasher),
+        Err(unread) => unread.reason.as_bytes().hash(&mut hasher),
+    }
     hasher.finish()
 }
 
 /// Parses a file.
 ///
 /// # Errors
-/// All its faults.
+/// Its first 20 faults, and how many more there are.
 pub fn check(bytes: &[u8]) -> Result<usize, Vec<UserFault>> {
     parse(bytes).map(|table| table.len())
 }
@@ -302,16 +322,18 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
     let mut table = Table::new();
     let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
     let mut faults = Vec::new();
+    let mut more = 0_usize;
     for (number, line) in (1..).zip(text.split('\n')) {
         let line = line.strip_suffix('\r').unwrap_or(line);
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let mut fault = |reason| {
-            faults.push(UserFault {
+        let mut fault = |reason| match faults.len() < MOST_FAULTS {
+            true => faults.push(UserFault {
                 line: Some(number),
                 reason,
-            })
+            }),
+            false => more += 1,
         };
         let (name, entry) = match Entry::parse(line) {
             Ok(parsed) => parsed,
@@ -326,6 +348,9 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
         }
         lines.insert(name, number);
         table.insert(name.into(), Arc::new(entry));
+    }
+    if more > 0 {
+        faults.push(UserFault::of_the_file(format!("and {more} more faults")));
     }
     match faults.is_empty() {
         true => Ok(table),
@@ -344,6 +369,8 @@ fn unavailable(kind: &'static str, message: String) -> Unavailable {
 const WRONG: &str = "the user or the password is wrong";
 /// The largest file, in bytes.
 const LARGEST: u64 = 1 << 20;
+/// The faults of one file that are reported one by one: a file of 1 MiB may have 500,000, and each is a line of the log.
+const MOST_FAULTS: usize = 20;
 /// The passwords that are hashed at a time: each takes a processor for a while.
 const MOST_HASHED: usize = 2;
 /// Those that wait for it.
@@ -351,11 +378,6 @@ const MOST_WAITING: usize = 16;
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// A file of 1 MiB is written within milliseconds.
 const SETTLING: Duration = Duration::from_millis(100);
-const POLL: Duration = Duration::from_secs(10);
-/// A local file is read within milliseconds.
-const LONGEST_READ: Duration = Duration::from_secs(10);
-/// The readings that may be stuck at a time.
-const MOST_STUCK: usize = 4;
 
 #[cfg(test)]
 mod tests;

@@ -197,9 +197,13 @@ impl Access {
             }
             let rules = self.rules.load_full();
             let checked = self.check(&rules, &pair, was_denied).await;
+            let unanswered = pair.answered(checked != Checked::Unknown);
             let result = match checked {
                 Checked::Kept => "kept",
-                Checked::Unknown => "unknown",
+                Checked::Unknown => {
+                    self.due.push_unanswered(&pair, unanswered);
+                    "unknown"
+                }
                 Checked::Denied if !was_denied => {
                     self.due.push_denied(&pair);
                     "denied"

@@ -64,12 +64,17 @@ impl World {
 
     /// Targets with these names in the namespace `team`.
     fn publish(&self, names: impl IntoIterator<Item = String>, lists: Option<&UserLists>) {
-        let service = |name: String| ServiceTarget {
+        self.publish_in(names.into_iter().map(|name| ("team", name)), lists);
+    }
+
+    /// Targets with these namespaces and names.
+    fn publish_in<'a>(&self, names: impl IntoIterator<Item = (&'a str, String)>, lists: Option<&UserLists>) {
+        let service = |(namespace, name): (&str, String)| ServiceTarget {
             id: TargetId {
-                namespace: "team".into(),
+                namespace: namespace.into(),
                 service: name.as_str().into(),
             },
-            name: format!("{name}.team").into(),
+            name: format!("{name}.{namespace}").into(),
             ports: [22, 22],
             endpoints: Endpoints::default(),
             limits: TargetLimits::default(),
@@ -87,6 +92,19 @@ impl World {
 
     async fn identify(&self, token: &str, client: u32) -> Result<Subject, Denial> {
         self.access.identify(evidence(token, client)).await
+    }
+
+    /// Changes the rules, as a reload does.
+    fn reload(&self, change: impl FnOnce(&mut Options)) {
+        let rules = self.access.rules.load_full();
+        let mut options = rules.options.clone();
+        change(&mut options);
+        let reviewer = Some(Arc::clone(&self.script) as Arc<dyn Reviewer>);
+        let sources = Sources {
+            reviewer,
+            ..Sources::default()
+        };
+        self.access.apply(options, sources);
     }
 
     async fn grant(&self, token: &str, target: &str) -> Result<Grant, Denial> {
@@ -191,6 +209,28 @@ async fn a_flood_of_rubbish_delays_no_user_and_evicts_none() {
 }
 
 /// The server of an issuer's keys takes connections and never answers.
+#[tokio::test(start_paused = true)]
+async fn tokens_on_which_the_server_takes_long_delay_no_question_about_rights() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned(), "b".to_owned()], None);
+    world.grant("alice", "a").await.unwrap();
+    world.script.delay.store(2_800, Ordering::Relaxed);
+    let slow = (1..=24_u32).map(|number| {
+        let access = Arc::clone(&world.access);
+        tokio::spawn(async move {
+            let evidence = evidence(&format!("slow{number}"), (number / 2) << 24);
+            access.identify(evidence).await.is_ok()
+        })
+    });
+    let slow: Vec<_> = slow.collect();
+    sleep(Duration::from_millis(100)).await;
+    world.script.delay.store(1, Ordering::Relaxed);
+    let start = Instant::now();
+    world.grant("alice", "b").await.unwrap();
+    assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+    slow.iter().for_each(JoinHandle::abort);
+}
+
 #[tokio::test(start_paused = true)]
 async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_api_server() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -263,8 +263,9 @@ fn log(report: &Report) {
     }
 }
 
-/// A local file is read within milliseconds.
-const LONGEST_READ: Duration = Duration::from_secs(10);
-const NOT_READ: &str = "not read within 10s, a file of it may be on a mount that hangs";
+/// The time for a configuration and the files that it names. A local file is read within milliseconds.
+pub const LONGEST_READ: Duration = Duration::from_secs(10);
+/// The fault of a configuration that was not read in that time.
+pub const NOT_READ: &str = "not read within 10s, a file of it may be on a mount that hangs";
 /// The most threads at a time: those of reads that were given up, and one.
 const MOST_THREADS: usize = 4;

@@ -28,8 +28,12 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// Applies the settings, if they are others than before. Tunnels that run are judged by them.
+    /// Applies the settings, if they are others than before. Tunnels that run are judged by them. The file of users is read
+    /// again in any case.
     pub(super) fn apply(&mut self, config: &Config, shared: &Arc<Shared>) {
+        if let Some(users) = &self.sources.users {
+            users.read_again();
+        }
         let kubeconfig = config.kubernetes.as_ref().and_then(|own| own.kubeconfig.clone());
         let settings = Some((config.access.clone(), kubeconfig));
         if self.applied == settings {
@@ -136,7 +140,7 @@ fn users_of(
     following: &mut JoinSet<()>,
 ) -> Option<Arc<passwords::Users>> {
     let users = Arc::new(passwords::Users::empty(options.users.as_ref()?));
-    log(&users.reload());
+    log(&users.reload_in_time());
     following.spawn(Arc::clone(&users).follow(log));
     let (access, mut changed) = (Arc::clone(&shared.access), users.changed());
     // Not by the report: a file that takes too long to read is put in force behind it.
@@ -188,7 +192,7 @@ fn log(reloaded: &passwords::Reloaded) {
                 error!("{fault}: the users stay as they were");
             }
         }
-        passwords::Reloaded::Postponed(reason) => warn!("{reason}: the users are read again at the next poll"),
+        passwords::Reloaded::Postponed(reason) => warn!("{reason}: the users stay as they were"),
     }
 }
 

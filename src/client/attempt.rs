@@ -12,6 +12,7 @@ use super::credentials::{CredentialError, Credentials};
 use super::head::Request;
 use super::tls::KeyPair;
 use super::{ClientError, Deadline, Local, Options, Scheme, Step, connection, http1, http2, tls};
+use crate::secret::Secret;
 
 /// The tunnel, by at most two requests.
 ///
@@ -33,7 +34,8 @@ where
     let Some(credentials) = obtain(options, None, local).await? else {
         return Ok(());
     };
-    let reason = match Box::pin(Attempt::new(options, &credentials)?.run(local)).await {
+    let attempt = Attempt::new(options, &credentials)?;
+    let reason = match attempt.concealed(Box::pin(attempt.run(local)).await) {
         Err(ClientError::Refused { status: 407, reason }) => reason,
         ended => return ended,
     };
@@ -47,7 +49,8 @@ where
     if fresh == credentials {
         return Err(ClientError::Refused { status: 407, reason });
     }
-    Box::pin(Attempt::new(options, &fresh)?.run(local)).await
+    let attempt = Attempt::new(options, &fresh)?;
+    attempt.concealed(Box::pin(attempt.run(local)).await)
 }
 
 /// Gets the credentials, for as long as stdout has a reader. `None` when it has none any more.
@@ -124,6 +127,21 @@ impl<'a> Attempt<'a> {
                     Box::pin(http1::tunnel(stream, request, deadline, local)).await
                 }
             }
+        }
+    }
+
+    /// The end of the attempt, without parts of the credential that the proxy may have quoted.
+    fn concealed(&self, ended: Result<(), ClientError>) -> Result<(), ClientError> {
+        let field = self.request.authorization.as_ref().map(Secret::expose);
+        let Some((_scheme, secret)) = field.and_then(|field| field.split_once(' ')) else {
+            return ended;
+        };
+        match ended {
+            Err(ClientError::Refused { status, reason }) => Err(ClientError::Refused {
+                status,
+                reason: Secret::from(secret).redacted(&reason),
+            }),
+            ended => ended,
         }
     }
 

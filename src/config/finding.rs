@@ -89,7 +89,7 @@ pub struct Report {
 
 impl Report {
     /// The report of a file that cannot be read. `file`: its path.
-    pub(super) fn unreadable(file: &str, message: String) -> Self {
+    pub fn unreadable(file: &str, message: String) -> Self {
         let finding = Finding {
             severity: Severity::Error,
             position: None,

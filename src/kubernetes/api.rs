@@ -12,6 +12,7 @@ use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -23,8 +24,16 @@ use super::failure::{ApiError, Failure};
 /// [`Failure::Credentials`].
 pub(crate) async fn connect(kubeconfig: Option<PathBuf>, agent: &'static str) -> Result<Client, ApiError> {
     let runtime = Handle::current();
+    let late = |_| {
+        ApiError::new(
+            Failure::Credentials,
+            "no credentials in time: earlier attempts to get them still hang",
+        )
+    };
+    let permit = timeout(LONGEST_ANSWER, ATTEMPTS.acquire()).await.map_err(late)?;
     // Blocking: it reads files, and may run a program of the kubeconfig that gets a token.
     let client = spawn_blocking(move || {
+        let _permit = permit;
         let mut config = runtime.block_on(configuration(kubeconfig.as_deref()))?;
         config.connect_timeout = Some(LONGEST_CONNECT);
         // The other deadlines are below, and kube's own retries would hide the answer of the server.
@@ -39,6 +48,10 @@ pub(crate) async fn connect(kubeconfig: Option<PathBuf>, agent: &'static str) ->
         Err(_) => Err(ApiError::new(Failure::Credentials, "no credentials in time")),
     }
 }
+
+/// The attempts to get credentials that are under way. A thread in which a program, or a read, hangs cannot be ended: without
+/// a bound those would take all threads that there are for blocking work.
+static ATTEMPTS: Semaphore = Semaphore::const_new(8);
 
 /// The configuration of that kubeconfig; without one of the pod's service account, or outside a pod of KUBECONFIG or the home
 /// directory.
@@ -95,6 +108,7 @@ async fn send(client: &Client, request: Request<Body>) -> Result<BodyReader, Api
         None => Ok(BodyReader {
             body: response.into_body(),
             buffer: Vec::new(),
+            taken: 0,
             scanned: 0,
         }),
         Some(failure) => Err(refusal(failure, response).await),
@@ -124,7 +138,9 @@ fn failure_of(error: &kube::Error) -> Failure {
 pub(crate) struct BodyReader {
     body: Body,
     buffer: Vec<u8>,
-    /// The length of the buffer's beginning that contains no line end.
+    /// The length of the buffer's beginning that has been returned as lines.
+    taken: usize,
+    /// The length of that and of what contains no line end behind it.
     scanned: usize,
 }
 
@@ -159,10 +175,14 @@ impl BodyReader {
         loop {
             let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
             if let Some(at) = unseen.iter().position(|byte| *byte == b'\n') {
-                let rest = self.buffer.split_off(self.scanned + at + 1);
-                self.scanned = 0;
-                return Ok(Some(std::mem::replace(&mut self.buffer, rest)));
+                let end = self.scanned + at + 1;
+                let line = self.buffer.get(self.taken..end).map(<[u8]>::to_vec);
+                (self.taken, self.scanned) = (end, end);
+                return Ok(line);
             }
+            // Only now: moved for each line, the rest of a part with many lines would cost the square of its length.
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
             self.scanned = self.buffer.len();
             if self.buffer.len() > LONGEST_LINE {
                 return Err(ApiError::new(Failure::Malformed, "an event of more than 8 MiB"));
@@ -212,5 +232,43 @@ const LONGEST_CONNECT: Duration = Duration::from_millis(1500);
 const LONGEST_ANSWER: Duration = Duration::from_secs(15);
 /// Between two parts of one list.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The pages of one list, of 500 objects each: a server could say without end that there is one more.
+pub(crate) const MOST_PAGES: usize = 2_000;
 const LARGEST_LIST: usize = 64 << 20;
 const LONGEST_LINE: usize = 8 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reader(text: &str) -> BodyReader {
+        BodyReader {
+            body: Body::from(text.as_bytes().to_vec()),
+            buffer: Vec::new(),
+            taken: 0,
+            scanned: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn the_lines_of_one_part_are_returned_without_moving_the_rest() {
+        let mut body = reader("one\n\n\nfour\n");
+        let mut buffers = Vec::new();
+        for expected in ["one\n", "\n", "\n", "four\n"] {
+            let line = body.read_line(LONGEST_PAUSE).await.unwrap().unwrap();
+            assert_eq!(str::from_utf8(&line).unwrap(), expected);
+            buffers.push((body.buffer.as_ptr(), body.buffer.len()));
+        }
+        assert!(buffers.iter().all(|buffer| *buffer == buffers[0]), "{buffers:?}");
+        assert_eq!(body.read_line(LONGEST_PAUSE).await.unwrap(), None);
+        assert!(body.buffer.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_body_that_ends_within_a_line_is_cut() {
+        let mut body = reader("one\ntw");
+        assert_eq!(body.read_line(LONGEST_PAUSE).await.unwrap().unwrap(), b"one\n");
+        let error = body.read_line(LONGEST_PAUSE).await.unwrap_err();
+        assert_eq!(error.failure, Failure::Cut);
+    }
+}

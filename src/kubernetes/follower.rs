@@ -127,7 +127,12 @@ impl<C: Collection> Follower<C> {
     async fn list(&mut self, client: &Client) -> Result<(), ApiError> {
         let mut objects = Vec::new();
         let mut token = String::new();
+        let mut pages = 0;
         let version = loop {
+            pages += 1;
+            if pages > api::MOST_PAGES {
+                return Err(ApiError::new(Failure::Malformed, "a list without an end"));
+            }
             let body = self.page(client, &token).await?;
             let page: Page<'_> = serde_json::from_slice(&body).map_err(malformed)?;
             for item in page.items.into_iter().flatten() {

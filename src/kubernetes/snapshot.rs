@@ -2,8 +2,9 @@
 //!
 //! One line with the version, the time, a hash of the settings and a hash of the rest; then the objects as JSON.
 
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -51,7 +52,14 @@ pub(crate) fn encode(objects: &[(Key, Object)], settings: &str, now: SystemTime)
 pub(crate) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    let mut file = File::create(&beside)?;
+    // It tells the names of all targets, and the users of their lists.
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
     file.write_all(text)?;
     file.sync_all()?;
     fs::rename(&beside, path)

@@ -55,13 +55,15 @@ pub enum Family {
     Go,
     /// ssh2 of Node.js.
     Ssh2Js,
+    /// Our own client and anchor: the SSH software of the session is not seen.
+    Switchboard,
     /// Anything else.
     Other,
 }
 
 impl Family {
     /// Every family, for metrics that show zero before the first.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::OpenSsh,
         Self::Putty,
         Self::Libssh,
@@ -73,6 +75,7 @@ impl Family {
         Self::AsyncSsh,
         Self::Go,
         Self::Ssh2Js,
+        Self::Switchboard,
         Self::Other,
     ];
 
@@ -90,13 +93,14 @@ impl Family {
             Self::AsyncSsh => "asyncssh",
             Self::Go => "go",
             Self::Ssh2Js => "ssh2js",
+            Self::Switchboard => "switchboard",
             Self::Other => "other",
         }
     }
 }
 
 /// The prefixes of each family, the longer one first where one is the prefix of another.
-const PREFIXES: [(&str, Family); 13] = [
+const PREFIXES: [(&str, Family); 15] = [
     ("OpenSSH", Family::OpenSsh),
     ("PuTTY", Family::Putty),
     ("libssh2", Family::Libssh2),
@@ -109,6 +113,8 @@ const PREFIXES: [(&str, Family); 13] = [
     ("paramiko", Family::Paramiko),
     ("AsyncSSH", Family::AsyncSsh),
     ("ssh2js", Family::Ssh2Js),
+    ("switchboard_resume_", Family::Switchboard),
+    ("switchboard_anchor_", Family::Switchboard),
     ("Go", Family::Go),
 ];
 
@@ -132,6 +138,9 @@ mod tests {
             ("AsyncSSH_2.14.2", "asyncssh"),
             ("Go", "go"),
             ("ssh2js1.15.0", "ssh2js"),
+            ("switchboard_resume_1 new 0f 0e", "switchboard"),
+            ("switchboard_anchor_1", "switchboard"),
+            ("switchboard", "other"),
             ("Cisco-1.25", "other"),
             ("", "other"),
             ("\u{e9}", "other"),

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::Shared;
 use super::pending::Pending;
-use crate::access::{Access, Evidence, Grant, Mode};
+use crate::access::{Evidence, Grant, Mode};
 use crate::allowlist::Target;
 use crate::authority::Authority;
 use crate::cold::cold;
@@ -60,7 +61,7 @@ async fn authorize_user(
             None
         }
     };
-    let target = look_up(authority, pending).map_err(|denial| hidden(denial, access))?;
+    let target = look_up(authority, pending).map_err(|denial| hidden(denial, pending.shared))?;
     let Some(subject) = subject else {
         return Ok(Authorized { target, grant: None });
     };
@@ -75,7 +76,7 @@ async fn authorize_user(
         Err(denial) => {
             pending.record.set_authorization(&denial);
             if counts {
-                return Err(hidden(denial, access));
+                return Err(hidden(denial, pending.shared));
             }
             None
         }
@@ -110,10 +111,15 @@ fn look_up(authority: Authority, pending: &mut Pending<'_>) -> Result<Arc<Target
     let Pending { shared, record, .. } = pending;
     let target = shared.allowlist.authorize(&authority);
     record.set_authority(authority);
+    let is_draining = !shared.drain.phase().takes_tunnels();
+    // Before the name counts: the right to it is asked about behind this, and an unknown name has another answer.
+    if is_draining && shared.access.hides_names() {
+        return Err(Refusal::Draining.into());
+    }
     let target = target?;
     record.set_target(Arc::clone(&target));
     target.admits(record.identity())?;
-    if !shared.drain.phase().takes_tunnels() {
+    if is_draining {
         return Err(Refusal::Draining.into());
     }
     Ok(target)
@@ -123,9 +129,12 @@ fn look_up(authority: Authority, pending: &mut Pending<'_>) -> Result<Arc<Target
 const LONGEST_REPORT: Duration = Duration::from_secs(1);
 
 /// The denial as the client reads it: where names are hidden, a target that it may not reach is one that is not there.
-fn hidden(denial: Denial, access: &Access) -> Denial {
+fn hidden(denial: Denial, shared: &Shared) -> Denial {
     let names_target = matches!(denial.refusal, Refusal::NotAuthorized | Refusal::ClientNotAllowed);
-    if names_target && access.hides_names() {
+    if names_target && shared.access.hides_names() {
+        if !shared.allowlist.is_complete() {
+            return Refusal::AllowlistUnknown.into();
+        }
         return Denial::with_phrase(denial.refusal, Refusal::NotAllowed.phrase());
     }
     denial

@@ -23,6 +23,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "credential",
             "direction",
             "fnv",
+            "json",
             "outcome",
             "secret",
             "text",

@@ -6,10 +6,15 @@ mod secrets;
 mod taken_back;
 mod world;
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ipnet::IpNet;
 use switchboard::access::{Cleartext, Mode};
+use switchboard::drain::{self, Tasks};
 use switchboard::net::proxy_header::Policy;
 use switchboard::tunnel::Port;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -112,7 +117,7 @@ async fn malformed_and_large_fields_are_refused_without_a_question() {
         assert!(!answer.contains("xxxx"), "{answer}");
     }
     assert_eq!(
-        world.cluster.token_reviews.load(std::sync::atomic::Ordering::Relaxed),
+        world.cluster.token_reviews.load(Ordering::Relaxed),
         0
     );
 }
@@ -178,9 +183,68 @@ async fn hidden_names_are_answered_as_unknown_ones() {
 }
 
 #[tokio::test]
+async fn hidden_names_are_answered_as_unknown_ones_before_the_first_list_too() {
+    let world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
+    world.writer.await_services();
+    let mut heard = Vec::new();
+    for name in ["box.local:22", "unknown:22"] {
+        let (mut answer, mut client) = world.ask(&request(name, "1.1", &bearer("alices"))).await;
+        client.read_to_string(&mut answer).await.unwrap();
+        heard.push(answer);
+    }
+    assert_eq!(heard[0], heard[1]);
+    assert!(heard[0].starts_with("HTTP/1.1 503 "), "{}", heard[0]);
+}
+
+#[tokio::test]
+async fn hidden_names_are_answered_as_unknown_ones_during_a_drain_too() {
+    let mut world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
+    let cluster = Arc::clone(&world.cluster);
+    let held = cluster.proofs.lock().await;
+    let mut clients = Vec::new();
+    for (number, name) in (1..).zip(["b.team:22", "unknown:22", "box.local:22"]) {
+        let token = format!("alices{number}");
+        cluster.tokens.lock().insert(token.clone(), "alice");
+        let (mut client, _serving) = world.connect().await;
+        client
+            .write_all(request(name, "1.1", &bearer(&token)).as_bytes())
+            .await
+            .unwrap();
+        clients.push(client);
+        let asked = async {
+            while cluster.token_reviews.load(Ordering::Relaxed) < number {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(DEADLINE, asked).await.unwrap();
+    }
+    let conductor = world.conductor.take().unwrap();
+    let draining = tokio::spawn(async move {
+        let tasks = Tasks::default();
+        let _connection = tasks.connections.token();
+        let options = drain::Options {
+            delay: Duration::ZERO,
+            timeout: Duration::from_secs(600),
+            ..drain::Options::default()
+        };
+        conductor.run(&options, &tasks, std::future::pending()).await
+    });
+    timeout(DEADLINE, world.shared.drain.clone().stopped()).await.unwrap();
+    drop(held);
+    for mut client in clients {
+        let answer = head(&mut client).await;
+        assert!(
+            answer.starts_with("HTTP/1.1 503 the proxy is shutting down"),
+            "{answer}"
+        );
+    }
+    draining.abort();
+}
+
+#[tokio::test]
 async fn without_an_answer_of_the_api_server_the_client_is_told_to_try_again() {
     let world = World::new(Mode::Enforce, |_| {}).await;
-    world.cluster.is_away.store(true, std::sync::atomic::Ordering::Relaxed);
+    world.cluster.is_away.store(true, Ordering::Relaxed);
     let (answer, _client) = world.ask(&request("a.team:22", "1.1", &bearer("alices"))).await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(answer.contains("\r\nRetry-After: 5\r\n"), "{answer}");

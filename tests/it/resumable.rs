@@ -114,7 +114,12 @@ fn a_drain_ends_resumable_tunnels_in_order_and_the_others_run_on() {
             now,
             "{\"phase\":\"serving\",\"tunnels\":3,\"resumable\":2,\"connections\":3}\n"
         );
-        assert_eq!(server.scrape().value("tunnels_resumable"), 2.0);
+        let page = server.scrape();
+        assert_eq!(page.value("tunnels_resumable"), 2.0);
+        for side in ["client", "target"] {
+            let series = format!(r#"identifications_total{{family="switchboard",side="{side}"}}"#);
+            assert_eq!(page.value(&series), if ssh_only { 2.0 } else { 0.0 });
+        }
         server.process.signal(Signal::TERM);
         for (mut client, mut anchor) in [begun, resumed] {
             client.expect_end();
@@ -227,6 +232,21 @@ fn two_hundred_resumable_tunnels_end_spread_over_their_time_and_plain_ones_are_u
     }
     drop(others);
     assert_eq!(server.process.exit_status(), 0);
+}
+
+#[test]
+fn a_resumable_tunnel_whose_peers_read_nothing_ends_too() {
+    for ssh_only in [true, false] {
+        let target = Target::that_reads_little();
+        let mut server = server_to(&target, ssh_only, "{delay: 0s, timeout: 1h, resumable_spread: 0s}");
+        let (mut client, mut anchor) = resumed(&server, &target);
+        for peer in [&mut client, &mut anchor] {
+            while peer.send_what_fits(&[b'x'; 1 << 16]) > 0 {}
+        }
+        server.process.signal(Signal::TERM);
+        assert_eq!(server.process.exit_status(), 0);
+        assert_eq!(lines(&mut server), [("moved".to_owned(), true)]);
+    }
 }
 
 #[test]

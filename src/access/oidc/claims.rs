@@ -7,9 +7,8 @@ use serde_json::Value;
 
 use super::super::options::Issuer;
 use super::super::token::{SKEW, numeric_date};
-use super::super::user::{AUTHENTICATED, Method, User};
+use super::super::user::{AUTHENTICATED, Method, User, is_name, is_reserved};
 use super::jwt::{MALFORMED, Object};
-use crate::text::is_unprintable;
 
 /// Checks the claims that do not depend on who the user is, and gives the time from which the token is refused.
 ///
@@ -67,7 +66,7 @@ pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Res
     if is_reserved(name) {
         return Err("the user's name begins with system:");
     }
-    if !is_name(name) {
+    if !is_name(name, LONGEST_NAME) {
         return Err("the user's name is empty, too long or not printable");
     }
     let mut groups = groups(claims, issuer)?;
@@ -91,7 +90,7 @@ fn groups(claims: &Object, issuer: &Issuer) -> Result<Vec<Box<str>>, &'static st
     let mut groups: Vec<Box<str>> = Vec::new();
     for value in one_or_many(value) {
         let group = value.as_str().ok_or("the token's groups are no list of texts")?;
-        if is_name(group) && !is_reserved(group) && !groups.iter().any(|known| **known == *group) {
+        if is_name(group, LONGEST_NAME) && !is_reserved(group) && !groups.iter().any(|known| **known == *group) {
             groups.push(group.into());
         }
     }
@@ -103,18 +102,5 @@ fn one_or_many(value: &Value) -> &[Value] {
     value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
 }
 
-fn is_reserved(name: &str) -> bool {
-    name.trim_start()
-        .get(..RESERVED.len())
-        .is_some_and(|start| start.eq_ignore_ascii_case(RESERVED))
-}
-
-/// Whether a name can be shown, and is the only one that looks so.
-fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.len() <= LONGEST_NAME && name.trim() == name && !name.contains(is_unprintable)
-}
-
-/// The beginning of names that Kubernetes keeps for itself.
-const RESERVED: &str = "system:";
 /// In bytes.
 const LONGEST_NAME: usize = 512;

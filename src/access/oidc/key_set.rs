@@ -175,6 +175,12 @@ impl Members {
     fn edwards(&self) -> Result<DecodingKey, &'static str> {
         let x = self.x.as_deref().and_then(decoded).filter(|x| x.len() == 32);
         let x = x.ok_or("has an x of a wrong length")?;
+        // The last bit is the sign of the point's other coordinate (RFC 8032 section 5.1.2).
+        let (last, first) = x.split_last().unwrap_or((&0, &[]));
+        let is_small = |y: &[u8; 32]| y.split_last() == Some((&(last & 0x7f), first));
+        if SMALL_ORDER.iter().any(is_small) {
+            return Err("is an Ed25519 key of small order");
+        }
         Ok(DecodingKey::from_ed_der(&x))
     }
 }
@@ -194,6 +200,34 @@ const RSA: [Algorithm; 6] = [
     Algorithm::PS384,
     Algorithm::PS512,
 ];
+/// The points of edwards25519 whose order divides 8, by their y as RFC 8032 section 5.1.2 encodes it, and the two of them
+/// that have a second encoding above the prime: anybody can sign by such a key. They are those that libsodium's
+/// `ge25519_has_small_order` refuses; the multiples of a point by the order of the group (RFC 8032 section 5.1) are the same.
+const SMALL_ORDER: [[u8; 32]; 7] = [
+    number(0, 0, 0),
+    number(1, 0, 0),
+    [
+        0x26, 0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98, 0xf0, 0xd5, 0xdf,
+        0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53, 0xfc, 0x05,
+    ],
+    [
+        0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f, 0x2a, 0x20,
+        0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03, 0x7a,
+    ],
+    // The prime 2^255 - 19 has 0xed as its lowest byte: less one, itself, and one more.
+    number(0xec, 0xff, 0x7f),
+    number(0xed, 0xff, 0x7f),
+    number(0xee, 0xff, 0x7f),
+];
+
+/// A number by its lowest byte, those between, and the highest one.
+const fn number(lowest: u8, others: u8, highest: u8) -> [u8; 32] {
+    let o = others;
+    [
+        lowest, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, highest,
+    ]
+}
+
 /// The keys of the largest set. Issuers publish two or three.
 const MOST: usize = 100;
 /// The keys of one id that are tried: only a set that breaks RFC 7517 section 4.5 has more than one for an algorithm.

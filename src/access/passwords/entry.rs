@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::super::user::{AUTHENTICATED, Method, User};
+use super::super::user::{AUTHENTICATED, Method, User, is_name};
 use super::hash::Hash;
-use crate::text::is_unprintable;
 
 /// A user's hash and groups.
 pub(super) struct Entry {
@@ -23,7 +22,7 @@ impl Entry {
         let (name, rest) = line
             .split_once(':')
             .ok_or("there is no colon: a line is name:hash or name:hash:groups")?;
-        if !is_name(name) {
+        if !is_name(name, LONGEST_NAME) {
             return Err("the name is empty, too long, not printable, or has a space at an end".to_owned());
         }
         let (hash, groups) = rest.split_once(':').unwrap_or((rest, ""));
@@ -38,7 +37,7 @@ impl Entry {
             "" => Vec::new(),
             groups => groups.split(',').collect(),
         };
-        if groups.len() > MOST_GROUPS || !groups.iter().all(|group| is_name(group)) {
+        if groups.len() > MOST_GROUPS || !groups.iter().all(|group| is_name(group, LONGEST_NAME)) {
             return Err("a group is empty, too long, not printable, or has a space at an end".to_owned());
         }
         let groups = groups.into_iter().map(Into::into).collect();
@@ -80,10 +79,6 @@ impl fmt::Debug for Entry {
             .field("groups", &self.groups)
             .finish_non_exhaustive()
     }
-}
-
-fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.len() <= LONGEST_NAME && name.trim() == name && !name.contains(is_unprintable)
 }
 
 /// In bytes.

@@ -249,11 +249,29 @@ fn every_fault_is_named_with_its_line_and_without_the_hash() {
             Some("the SHA-crypt hash is malformed".to_owned()),
         ),
     ];
-    let text: String = lines.iter().map(|(line, _)| format!("{line}\n")).collect();
-    let expected = (1..)
-        .zip(&lines)
-        .filter_map(|(number, (_, fault))| Some(format!("line {number}: {}", fault.as_ref()?)));
-    assert_eq!(faults(&text), expected.collect::<Vec<_>>());
+    // A few at a time, behind the first line: no more than 20 are reported.
+    for some in (1..lines.len()).collect::<Vec<_>>().chunks(MOST_FAULTS) {
+        let (first, last) = (some[0], some[some.len() - 1]);
+        let shown = || std::iter::once(&lines[0]).chain(&lines[first..=last]);
+        let text: String = shown().map(|(line, _)| format!("{line}\n")).collect();
+        let expected = (1..)
+            .zip(shown())
+            .filter_map(|(number, (_, fault))| Some(format!("line {number}: {}", fault.as_ref()?)));
+        assert_eq!(faults(&text), expected.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn of_many_faults_the_first_ones_are_reported_and_the_number_of_the_others() {
+    let reported = faults(&"x\n".repeat(500_000));
+    assert_eq!(reported.len(), 21);
+    assert!(
+        reported[19].starts_with("line 20: there is no colon"),
+        "{}",
+        reported[19]
+    );
+    assert_eq!(reported[20], "and 499980 more faults");
+    assert_eq!(faults(&"x\n".repeat(20)).len(), 20);
 }
 
 #[tokio::test]
@@ -330,7 +348,7 @@ proptest! {
         if let Err(faults) = check(text.as_bytes()) {
             prop_assert!(!faults.is_empty());
             let lines = text.split('\n').count();
-            for fault in faults {
+            for fault in faults.into_iter().take(MOST_FAULTS) {
                 prop_assert!(fault.line.is_some_and(|line| (1..=lines).contains(&line)));
             }
         }

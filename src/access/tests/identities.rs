@@ -80,6 +80,62 @@ fn peer(subject: &[(rcgen::DnType, &str)]) -> Arc<Peer> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() {
+    let world = World::new(|_| {});
+    let identify = async |subject: &[(rcgen::DnType, &str)]| {
+        let peer = peer(subject);
+        let evidence = Evidence {
+            credential: None,
+            peer: Some(&peer),
+            client: IpAddr::from([192, 0, 2, 1]),
+            is_local: false,
+        };
+        let identified = world.access.identify(evidence).await;
+        identified
+            .map(|subject| subject.user.groups.len())
+            .map_err(|denial| (denial.refusal, denial.phrase().to_owned()))
+    };
+    let (name, group) = (rcgen::DnType::CommonName, rcgen::DnType::OrganizationName);
+    let refused = |phrase: &str| Err((Refusal::IdentityRefused, phrase.to_owned()));
+    let (most, more) = ("a".repeat(512), "a".repeat(513));
+    assert_eq!(identify(&[(name.clone(), &most), (group.clone(), &most)]).await, Ok(2));
+    for text in [
+        &*more,
+        "al\0ice",
+        "al\tice",
+        " alice",
+        "alice ",
+        "al\u{200b}ice",
+        "al\u{202e}ice",
+        "alice\u{3164}",
+    ] {
+        let phrase = " of the certificate is empty, too long or not printable, or has a space at an end";
+        let of_name = identify(&[(name.clone(), text)]).await;
+        assert_eq!(of_name, refused(&format!("the common name{phrase}")), "{text:?}");
+        let of_group = identify(&[(name.clone(), "alice"), (group.clone(), text)]).await;
+        assert_eq!(of_group, refused(&format!("an organization{phrase}")), "{text:?}");
+    }
+    for text in [" system:masters", "System:masters", "SYSTEM:node:a"] {
+        let phrase = format!("a client certificate cannot prove {text}: it is the cluster's own");
+        assert_eq!(identify(&[(name.clone(), text)]).await, refused(&phrase));
+        assert_eq!(
+            identify(&[(name.clone(), "alice"), (group.clone(), text)]).await,
+            refused(&phrase)
+        );
+    }
+}
+
+#[test]
+fn the_groups_of_a_certificate_are_bounded() {
+    let mut alice = user("alice");
+    alice.groups = vec!["ops".into(); 257];
+    assert!(evidence::check_names(&alice).is_ok());
+    alice.groups.push("ops".into());
+    let denial = evidence::check_names(&alice).unwrap_err();
+    assert_eq!(denial.phrase(), "the certificate has more than 256 organizations");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_certificate_is_a_user_and_agrees_with_the_credential() {
     let world = World::new(|_| {});
     let (name, group) = (rcgen::DnType::CommonName, rcgen::DnType::OrganizationName);

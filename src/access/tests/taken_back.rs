@@ -92,6 +92,60 @@ async fn without_a_watch_a_right_ends_within_the_interval() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_right_that_is_taken_back_during_an_outage_ends_soon_behind_it() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned()], None);
+    let grant = world.grant("alice", "a").await.unwrap();
+    for outage in [3, 100] {
+        world.script.fail();
+        world.access.changed(&Change::Namespace("team".into()));
+        sleep(seconds(outage)).await;
+        assert!(!has_ended(&grant));
+        if outage == 3 {
+            world.script.set_access(|_, _| Ok(decision(true)));
+            world
+                .script
+                .set_token(|token| Ok(Verdict::Proved(Arc::new(user(token)))));
+            sleep(seconds(60)).await;
+            assert!(!has_ended(&grant));
+        }
+    }
+    world
+        .script
+        .set_token(|token| Ok(Verdict::Proved(Arc::new(user(token)))));
+    world.script.set_access(|_, _| Ok(decision(false)));
+    let start = Instant::now();
+    assert_eq!(grant.ended().await, Reason::Unauthorized);
+    // A periodic check comes after 5 minutes.
+    assert!(start.elapsed() < seconds(45), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_without_end_in_one_namespace_delay_no_other_one() {
+    let world = World::new(|_| {});
+    let busy = (0..40).map(|number| ("team", format!("t{number}")));
+    world.publish_in(busy.chain([("other", "a".to_owned())]), None);
+    let mut grants = Vec::new();
+    for pair in 0..2_000_u32 {
+        let subject = world.identify(&format!("user{}", pair / 40), pair).await.unwrap();
+        let target = world.target(&format!("t{}", pair % 40));
+        grants.push(world.access.authorize(&subject, &target).await.unwrap());
+    }
+    let subject = world.identify("alice", 1).await.unwrap();
+    let target = world.allowlist.authorize(&"a.other:22".parse().unwrap()).unwrap();
+    let alices = world.access.authorize(&subject, &target).await.unwrap();
+    for _ in 0..100 {
+        world.access.changed(&Change::Namespace("team".into()));
+        sleep(Duration::from_millis(200)).await;
+    }
+    world.script.set_access(|user, _| Ok(decision(&*user.name != "alice")));
+    world.access.changed(&Change::Namespace("other".into()));
+    let start = Instant::now();
+    assert_eq!(alices.ended().await, Reason::Unauthorized);
+    assert!(start.elapsed() < seconds(1), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_thousand_pairs_cost_ten_reviews_a_second() {
     let world = World::new(|_| {});
     world.publish((0..20).map(|number| format!("t{number}")), None);
@@ -199,6 +253,9 @@ async fn a_tunnel_outlives_its_credential_or_not_as_configured() {
                 .set_token(|_| Ok(Verdict::Refused("the token has expired".into())));
             sleep(seconds(1200)).await;
             assert!(!has_ended(&grant));
+            // A reload of the rules applies to tunnels that run.
+            world.reload(|options| options.at_expiry = AtExpiry::Close);
+            assert_eq!(grant.ended().await, Reason::Expired);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Requests to the API server of a kubeconfig's context, with the credentials of its user.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,10 +19,12 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 use zeroize::Zeroizing;
 
+use super::authorization::Authorization;
 use super::error::{ApiFault, CredentialError};
 use super::kubeconfig::{Cluster, Resolved};
 use super::{Credentials, user};
 use crate::client::tls;
+use crate::json::Object;
 use crate::text::printable;
 
 /// The API server of a context.
@@ -102,7 +105,10 @@ impl<'a> ApiServer<'a> {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
             let stream = stream.map_err(ApiFault::Connect)?;
             match tls {
-                None => Box::pin(exchange(stream, request, question.largest)).await,
+                None => {
+                    permit_cleartext(stream.peer_addr())?;
+                    Box::pin(exchange(stream, request, question.largest)).await
+                }
                 Some((tls, name)) => {
                     let stream = tls.connect(name, stream).await.map_err(ApiFault::Tls)?;
                     Box::pin(exchange(stream, request, question.largest)).await
@@ -114,7 +120,7 @@ impl<'a> ApiServer<'a> {
         if status.is_success() {
             Ok(body)
         } else {
-            Err(refusal(status, &body))
+            Err(refusal(status, &body, credentials.authorization.as_ref()))
         }
     }
 
@@ -203,25 +209,42 @@ pub(in crate::client) struct Question<'a> {
     pub(in crate::client) largest: usize,
 }
 
-/// The refusal in the server's words, if it has sent a Status object.
-fn refusal(status: StatusCode, body: &[u8]) -> ApiFault {
+/// The refusal in the server's words, if it has sent a Status object. The server, or what stands in front of it, may quote
+/// the request.
+fn refusal(status: StatusCode, body: &[u8], sent: Option<&Authorization>) -> ApiFault {
     #[derive(Deserialize)]
     struct Refusal {
         message: String,
     }
-    let message = serde_json::from_slice::<Refusal>(body).map(|refusal| printable(&refusal.message, LONGEST_MESSAGE));
+    let read = serde_json::from_slice::<Object<Refusal>>(body);
+    let message = read.map_or_else(
+        |_| String::new(),
+        |Object(refusal)| printable(&refusal.message, LONGEST_MESSAGE),
+    );
     ApiFault::Status {
         code: status.as_u16(),
-        message: message.unwrap_or_default(),
+        message: match sent {
+            Some(sent) => sent.secret().redacted(&message),
+            None => message,
+        },
     }
 }
 
 /// Whether this is the name or address of this host alone.
 fn is_loopback(host: &str) -> bool {
-    host == "localhost"
-        || host
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.to_canonical().is_loopback())
+    host == "localhost" || host.parse().is_ok_and(is_loopback_address)
+}
+
+fn is_loopback_address(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// A resolver may lead `localhost` elsewhere.
+fn permit_cleartext(peer: io::Result<SocketAddr>) -> Result<(), ApiFault> {
+    if peer.is_ok_and(|peer| is_loopback_address(peer.ip())) {
+        return Ok(());
+    }
+    Err(ApiFault::Cleartext)
 }
 
 /// The time for one request.
@@ -230,3 +253,27 @@ const LONGEST_REQUEST: Duration = Duration::from_secs(30);
 const LONGEST_NAME: usize = 120;
 /// Characters of the server's message.
 const LONGEST_MESSAGE: usize = 250;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_goes_in_clear_to_this_host_alone_whatever_its_name_leads_to() {
+        for (peer, expected) in [
+            ("127.0.0.1:80", true),
+            ("127.8.8.8:80", true),
+            ("[::1]:80", true),
+            ("[::ffff:127.0.0.1]:80", true),
+            ("10.99.0.1:80", false),
+            ("[::ffff:10.99.0.1]:80", false),
+            ("[fe80::1]:80", false),
+            ("0.0.0.0:80", false),
+        ] {
+            let permitted = permit_cleartext(Ok(peer.parse().unwrap()));
+            assert_eq!(permitted.is_ok(), expected, "{peer}");
+            assert!(matches!(permitted, Ok(()) | Err(ApiFault::Cleartext)));
+        }
+        assert!(permit_cleartext(Err(io::ErrorKind::NotConnected.into())).is_err());
+    }
+}

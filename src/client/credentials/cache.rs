@@ -21,6 +21,7 @@ use zeroize::Zeroizing;
 use super::authorization::{Authorization, Token};
 use super::{CredentialError, Credentials, Issued, now, remark};
 use crate::client::tls::KeyPair;
+use crate::json::Object;
 use crate::secret::Secret;
 
 /// The folder of the cache, open.
@@ -148,7 +149,7 @@ impl Cache {
         let mut bytes = Zeroizing::new(Vec::with_capacity(LARGEST));
         file.take(LARGEST as u64).read_to_end(&mut bytes).ok()?;
         // A truncated file, or one of another version, is as good as none.
-        let entry: Entry = serde_json::from_slice(&bytes).ok()?;
+        let Object(entry): Object<Entry> = serde_json::from_slice(&bytes).ok()?;
         entry.into_issued(now())
     }
 

@@ -2,6 +2,7 @@
 //! (client.authentication.k8s.io/v1 and v1beta1).
 
 use jiff::Timestamp;
+use jiff::fmt::temporal::Pieces;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -10,6 +11,7 @@ use super::jwt::Claims;
 use super::kubeconfig::Cluster;
 use super::{Credentials, Issued};
 use crate::client::tls::KeyPair;
+use crate::json::Object;
 use crate::secret::Secret;
 
 /// A version of the protocol.
@@ -69,10 +71,11 @@ pub(super) fn information(version: Version, cluster: Option<(&Cluster, Option<St
 
 /// Reads what a plugin has printed. The versions have to agree.
 pub(super) fn read(printed: &[u8], version: Version) -> Result<Issued, OutputFault> {
-    let read: ExecCredential = serde_json::from_slice(printed).map_err(|error| OutputFault::Format {
-        line: error.line(),
-        column: error.column(),
-    })?;
+    let Object(read): Object<ExecCredential> =
+        serde_json::from_slice(printed).map_err(|error| OutputFault::Format {
+            line: error.line(),
+            column: error.column(),
+        })?;
     if read.kind.as_deref() != Some("ExecCredential") {
         return Err(OutputFault::Kind);
     }
@@ -84,7 +87,7 @@ pub(super) fn read(printed: &[u8], version: Version) -> Result<Issued, OutputFau
 
 /// Reads an object of any version, such as `aws eks get-token` prints. `None` for a text that is none.
 pub(super) fn read_any(printed: &[u8]) -> Option<Result<Issued, OutputFault>> {
-    let read: ExecCredential = serde_json::from_slice(printed).ok()?;
+    let Object(read): Object<ExecCredential> = serde_json::from_slice(printed).ok()?;
     (read.kind.as_deref() == Some("ExecCredential")).then(|| read.into_issued())
 }
 
@@ -98,6 +101,18 @@ pub(super) fn of_token(token: Token) -> Issued {
         },
         expires,
     }
+}
+
+/// The time of an `expirationTimestamp`, in seconds since 1970. `None` for a text that is no time of RFC 3339.
+pub(super) fn seconds(text: &str) -> Option<i64> {
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Some(time.as_second());
+    }
+    // Jiff knows the times that are of the years -9999 to 9999 in all zones, to 9999-12-30T22:00:00Z. Behind it is
+    // 9999-12-31T23:59:59Z, by which plugins say that a credential never expires.
+    let pieces = Pieces::parse(text).ok()?;
+    let is_time = pieces.time().is_some() && pieces.offset().is_some();
+    (is_time && pieces.date().year() == 9999).then(|| Timestamp::MAX.as_second())
 }
 
 /// The reason for which the output of a plugin is of no use. None of them quotes it.
@@ -136,7 +151,7 @@ pub enum OutputFault {
 struct ExecCredential {
     kind: Option<String>,
     api_version: Option<String>,
-    status: Option<Status>,
+    status: Option<Object<Status>>,
 }
 
 #[derive(Deserialize)]
@@ -150,7 +165,7 @@ struct Status {
 
 impl ExecCredential {
     fn into_issued(self) -> Result<Issued, OutputFault> {
-        let status = self.status.ok_or(OutputFault::Empty)?;
+        let Object(status) = self.status.ok_or(OutputFault::Empty)?;
         let token = status.token.filter(|token| !token.expose().is_empty());
         let token = token.map(|token| Token::parse(token.expose())).transpose();
         let token = token.map_err(OutputFault::Token)?;
@@ -161,15 +176,17 @@ impl ExecCredential {
             (None, None) => None,
             (Some(_), None) | (None, Some(_)) => return Err(OutputFault::HalfPair),
         };
-        let expires = status.expiration_timestamp.map(|text| text.parse::<Timestamp>());
-        let expires = expires.transpose().map_err(|_| OutputFault::Expiry)?;
+        let expires = status
+            .expiration_timestamp
+            .map(|text| seconds(&text).ok_or(OutputFault::Expiry));
+        let expires = expires.transpose()?;
         let mut issued = match token {
             Some(token) => of_token(token),
             None if certificate.is_none() => return Err(OutputFault::Empty),
             None => Issued::default(),
         };
         issued.credentials.certificate = certificate;
-        issued.expires = expires.map(Timestamp::as_second).or(issued.expires);
+        issued.expires = expires.or(issued.expires);
         Ok(issued)
     }
 }
@@ -196,6 +213,18 @@ mod tests {
                 Some(60),
             ),
             (r#"{"token":"t","clientCertificateData":"","more":[1]}"#, None),
+            (
+                r#"{"token":"t","expirationTimestamp":"9999-12-31T23:59:59Z"}"#,
+                Some(253_402_207_200),
+            ),
+            (
+                r#"{"token":"t","expirationTimestamp":"9999-12-31T23:59:59.999-08:00"}"#,
+                Some(253_402_207_200),
+            ),
+            (
+                r#"{"token":"t","expirationTimestamp":"0001-01-01T00:00:00Z"}"#,
+                Some(-62_135_596_800),
+            ),
             (r#"{"token":"e30.eyJleHAiOjcwfQ.c2ln"}"#, Some(70)),
             (
                 r#"{"token":"e30.eyJleHAiOjcwfQ.c2ln","expirationTimestamp":"1970-01-01T00:01:00Z"}"#,
@@ -225,6 +254,12 @@ mod tests {
             (printed(r#""s3cret""#), "no ExecCredential in JSON"),
             (printed(r#"{"token":{"s3cret":1}}"#), "no ExecCredential in JSON"),
             (printed(r#"{"token":"s3cret"}}"#), "no ExecCredential in JSON"),
+            // Arrays with the fields of the objects in their order.
+            (printed(r#"["s3cret",null,null,null]"#), "no ExecCredential in JSON"),
+            (
+                r#"["ExecCredential","client.authentication.k8s.io/v1",{"token":"s3cret"}]"#.to_owned(),
+                "no ExecCredential in JSON",
+            ),
             (other("Pod", "v1"), "no ExecCredential"),
             (
                 other("ExecCredential", "v1beta1"),
@@ -241,6 +276,18 @@ mod tests {
             ),
             (
                 printed(r#"{"token":"s3cret","expirationTimestamp":"s3cret"}"#),
+                "no time of RFC 3339",
+            ),
+            (
+                printed(r#"{"token":"s3cret","expirationTimestamp":""}"#),
+                "no time of RFC 3339",
+            ),
+            (
+                printed(r#"{"token":"s3cret","expirationTimestamp":"9999-12-31"}"#),
+                "no time of RFC 3339",
+            ),
+            (
+                printed(r#"{"token":"s3cret","expirationTimestamp":"9999-12-32T00:00:00Z"}"#),
                 "no time of RFC 3339",
             ),
         ] {

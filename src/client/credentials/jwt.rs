@@ -5,6 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
 use super::authorization::Token;
+use crate::json::Object;
 
 /// The claims that matter to a client (RFC 7519 section 4.1).
 #[derive(Debug, Default, Deserialize)]
@@ -25,7 +26,7 @@ impl Claims {
             return None;
         };
         let claims = URL_SAFE_NO_PAD.decode(claims.trim_end_matches('=')).ok()?;
-        serde_json::from_slice(&claims).ok()
+        serde_json::from_slice(&claims).ok().map(|Object(claims)| claims)
     }
 
     /// The end of its validity, in seconds since 1970.

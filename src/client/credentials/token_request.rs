@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use http::Method;
-use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -15,6 +14,7 @@ use super::error::{ApiFault, CredentialError};
 use super::jwt::Claims;
 use super::kubeconfig::{Files, Resolved};
 use super::{Credentials, Issued, Store, exec_credential, user};
+use crate::json::Object;
 use crate::secret::Secret;
 use crate::text::printable;
 
@@ -120,7 +120,7 @@ impl ServiceAccount {
 fn read(body: &[u8]) -> Result<Issued, ApiFault> {
     #[derive(Deserialize)]
     struct TokenRequest {
-        status: Status,
+        status: Object<Status>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -128,14 +128,15 @@ fn read(body: &[u8]) -> Result<Issued, ApiFault> {
         token: Secret,
         expiration_timestamp: Option<String>,
     }
-    let read: TokenRequest = serde_json::from_slice(body).map_err(|_| ApiFault::Format)?;
-    let token = Token::parse(read.status.token.expose()).map_err(|_| ApiFault::Format)?;
+    let Object(read): Object<TokenRequest> = serde_json::from_slice(body).map_err(|_| ApiFault::Format)?;
+    let Object(status) = read.status;
+    let token = Token::parse(status.token.expose()).map_err(|_| ApiFault::Format)?;
     let mut issued = exec_credential::of_token(token);
-    let expires = read
-        .status
+    let expires = status
         .expiration_timestamp
-        .and_then(|text| text.parse::<Timestamp>().ok());
-    issued.expires = expires.map(Timestamp::as_second).or(issued.expires);
+        .as_deref()
+        .and_then(exec_credential::seconds);
+    issued.expires = expires.or(issued.expires);
     Ok(issued)
 }
 

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{Kind, Question};
 use crate::access::{Action, Decision, User};
+use crate::json::Object;
 use crate::kubernetes::failure::{ApiError, Failure};
 use crate::text::excerpt;
 
@@ -44,14 +45,15 @@ pub(super) fn access_question(user: &User, action: &Action, deadline: Instant) -
 /// # Errors
 /// It is not the answer to such a question.
 pub(super) fn decision(body: &[u8]) -> Result<Decision, ApiError> {
-    let answer: Answer = serde_json::from_slice(body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    let Object(answer): Object<Answer> =
+        serde_json::from_slice(body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
     if answer.kind != KIND || answer.api_version != VERSION {
         return Err(ApiError::new(
             Failure::Malformed,
             "the answer is no SubjectAccessReview",
         ));
     }
-    let status = answer.status;
+    let Object(status) = answer.status;
     let reason = match (&*status.reason, &*status.evaluation_error) {
         ("", error) => error,
         (reason, _) => reason,
@@ -100,7 +102,7 @@ struct Answer {
     api_version: String,
     #[serde(default)]
     kind: String,
-    status: Status,
+    status: Object<Status>,
 }
 
 /// `allowed` is always there, also where it is false.
@@ -216,6 +218,10 @@ mod tests {
             json!({"apiVersion": VERSION, "kind": KIND, "status": {"allowed": "false"}}).to_string(),
             json!({"apiVersion": VERSION, "kind": "SelfSubjectAccessReview", "status": {"allowed": false}}).to_string(),
             json!({"apiVersion": "v1", "kind": "Status", "status": "Failure"}).to_string(),
+            // Arrays with the fields of the objects in their order.
+            json!([VERSION, KIND, [true, false, "", ""]]).to_string(),
+            json!([VERSION, KIND, {"allowed": true}]).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": [true, false, "", ""]}).to_string(),
             json!({"apiVersion": "authorization.k8s.io/v1beta1", "kind": KIND, "status": {"allowed": true}})
                 .to_string(),
         ] {

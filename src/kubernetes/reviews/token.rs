@@ -11,6 +11,7 @@ use zeroize::Zeroizing;
 use super::{Kind, Question};
 use crate::access::token::Claims;
 use crate::access::{AUTHENTICATED, Method, User, Verdict};
+use crate::json::Object;
 use crate::kubernetes::failure::{ApiError, Failure};
 use crate::secret::Secret;
 use crate::text::excerpt;
@@ -85,11 +86,12 @@ pub(super) fn token_question<'a>(token: &'a Secret, audience: Audience<'_>, dead
 /// # Errors
 /// It is not the answer to such a question.
 pub(super) fn verdict(body: &[u8], audience: Audience<'_>, token: &Secret) -> Result<Verdict, ApiError> {
-    let answer: Answer = serde_json::from_slice(body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    let Object(answer): Object<Answer> =
+        serde_json::from_slice(body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
     if answer.kind != KIND || answer.api_version != VERSION {
         return Err(ApiError::new(Failure::Malformed, "the answer is no TokenReview"));
     }
-    let status = answer.status;
+    let Object(status) = answer.status;
     if !status.authenticated {
         let error = unquoted(&status.error).to_ascii_lowercase();
         if says(&error, &PASSING) {
@@ -104,7 +106,7 @@ pub(super) fn verdict(body: &[u8], audience: Audience<'_>, token: &Secret) -> Re
     {
         return Ok(Verdict::Refused(OTHER_AUDIENCE.into()));
     }
-    Ok(match user(status.user, token) {
+    Ok(match user(status.user.0, token) {
         Ok(user) => Verdict::Proved(Arc::new(user)),
         Err(sentence) => Verdict::Refused(sentence.into()),
     })
@@ -196,7 +198,7 @@ struct Answer {
     api_version: String,
     #[serde(default)]
     kind: String,
-    status: Status,
+    status: Object<Status>,
 }
 
 /// Go leaves out what is empty or false.
@@ -205,7 +207,7 @@ struct Status {
     #[serde(default)]
     authenticated: bool,
     #[serde(default)]
-    user: UserInfo,
+    user: Object<UserInfo>,
     #[serde(default)]
     audiences: Vec<Box<str>>,
     #[serde(default)]
@@ -474,6 +476,12 @@ mod tests {
             json!({"apiVersion": VERSION, "kind": "SubjectAccessReview", "status": {"allowed": false}}).to_string(),
             json!({"apiVersion": "v1", "kind": "Status", "status": "Failure"}).to_string(),
             json!({"apiVersion": VERSION, "kind": KIND, "status": {"authenticated": "yes"}}).to_string(),
+            // Arrays with the fields of the objects in their order.
+            json!([VERSION, KIND, [true, ["root", "u", [], {}], [], ""]]).to_string(),
+            json!([VERSION, KIND, {"authenticated": true, "user": {"username": "root"}}]).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": [true, {"username": "root"}, [], ""]}).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": {"authenticated": true, "user": ["root", "u", [], {}]}})
+                .to_string(),
         ] {
             let error = verdict(body.as_bytes(), Audience::ServersOwn, &Secret::from("t")).unwrap_err();
             assert_eq!(error.failure, Failure::Malformed, "{body}");

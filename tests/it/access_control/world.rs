@@ -41,6 +41,8 @@ pub(crate) struct Cluster {
     pub(crate) is_away: std::sync::atomic::AtomicBool,
     pub(crate) token_reviews: AtomicUsize,
     pub(crate) access_reviews: AtomicUsize,
+    /// While it is held, no token review is answered.
+    pub(crate) proofs: tokio::sync::Mutex<()>,
     /// While it is held, no access review is answered.
     pub(crate) answers: tokio::sync::Mutex<()>,
 }
@@ -69,6 +71,7 @@ impl Reviewer for Cluster {
     fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict> {
         Box::pin(async {
             self.token_reviews.fetch_add(1, Ordering::Relaxed);
+            drop(self.proofs.lock().await);
             let tokens = self.tokens.lock();
             self.answer(match tokens.get(token.expose()) {
                 Some(name) => Verdict::Proved(Arc::new(user(name))),
@@ -114,7 +117,8 @@ pub(crate) struct World {
     pub(crate) target: TcpListener,
     pub(crate) writer: Writer,
     checks: JoinHandle<()>,
-    _conductor: Conductor,
+    /// Taken by what drains.
+    pub(crate) conductor: Option<Conductor>,
 }
 
 impl Drop for World {
@@ -178,7 +182,7 @@ impl World {
             shared: Arc::new(shared),
             target,
             writer,
-            _conductor: conductor,
+            conductor: Some(conductor),
         }
     }
 

@@ -114,6 +114,42 @@ fn a_key_that_cannot_verify_is_left_out_and_named() {
             "has an x of a wrong length",
         ),
         (
+            json!({"kty": "OKP", "crv": "Ed25519", "x": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}),
+            "is an Ed25519 key of small order",
+        ),
+        (
+            json!({"kty": "OKP", "crv": "Ed25519", "x": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAIA"}),
+            "is an Ed25519 key of small order",
+        ),
+        (
+            json!({"kty": "OKP", "crv": "Ed25519", "x": "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}),
+            "is an Ed25519 key of small order",
+        ),
+        (
+            json!({"kty": "OKP", "crv": "Ed25519", "x": "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAIA"}),
+            "is an Ed25519 key of small order",
+        ),
+        (
+            json!({"kty": "OKP", "crv": "Ed25519", "x": "JuiVj8KyJ7BFw_SJ8u-Y8NXfrAXTxjM5sTgCiG1T_IU"}),
+            "is an Ed25519 key of small order",
+        ),
+        (
+            json!({"kty": "OKP", "crv": "Ed25519", "x": "xxdqcD1N2E-6PAt2DRBnDyogU_osOczGTsf9d5KsA3o"}),
+            "is an Ed25519 key of small order",
+        ),
+        (
+            json!({"kty": "OKP", "crv": "Ed25519", "x": "7P_______________________________________38"}),
+            "is an Ed25519 key of small order",
+        ),
+        (
+            json!({"kty": "OKP", "crv": "Ed25519", "x": "7f________________________________________8"}),
+            "is an Ed25519 key of small order",
+        ),
+        (
+            json!({"kty": "OKP", "crv": "Ed25519", "x": "7v_______________________________________38"}),
+            "is an Ed25519 key of small order",
+        ),
+        (
             json!({"kty": "OKP", "crv": "X25519", "x": "AAAA"}),
             "has a curve other than P-256, P-384 and Ed25519",
         ),

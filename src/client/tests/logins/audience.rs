@@ -192,6 +192,20 @@ async fn an_answer_without_a_token_is_reported() {
             "gave no token for the audience: it answered 403: serviceaccounts \"ci\" is forbidden",
         ),
         (answer("500 x", &json!([])), "it answered 500"),
+        // Of a token that is quoted nothing is shown.
+        (
+            answer("500 x", &json!({"message": format!("the token \"{}\" is bad", own())})),
+            "it answered 500: the token \"…\" is bad",
+        ),
+        (answer("500 x", &json!(["message"])), "it answered 500"),
+        (
+            answer("200 OK", &json!([["s3cret", null]])),
+            "its answer holds no token",
+        ),
+        (
+            answer("200 OK", &json!({"status": ["s3cret", null]})),
+            "its answer holds no token",
+        ),
         (
             answer("401 Unauthorized", &json!({"message": "Unauthorized"})),
             "it answered 401: Unauthorized",

@@ -43,6 +43,29 @@ async fn the_second_407_is_reported_in_the_proxys_words() {
 }
 
 #[tokio::test]
+async fn a_token_that_the_proxy_quotes_is_not_shown() {
+    let home = Home::new();
+    let token = jwt(&json!({"sub": "alice", "exp": 4_000_000_000_u64}));
+    for (source, quoted) in [
+        (Source::Token("s3cret".to_owned().into()), "s3cret"),
+        (Source::Token(token.clone().into()), &*token),
+        (Source::Token(token.clone().into()), &token[10..30]),
+        (
+            home.kubeconfig(&json!({"username": "bob", "password": "s3cret"})),
+            "Ym9iOnMzY3JldA==",
+        ),
+    ] {
+        let proxy = Proxy::bind().await;
+        let session = Session::start(home.tunnel(source, proxy.http()));
+        refuse(&proxy, &format!("bad token {quoted}, sent by alice")).await;
+        assert_eq!(
+            session.failure().await,
+            "the proxy answered 407: bad token …, sent by alice"
+        );
+    }
+}
+
+#[tokio::test]
 async fn the_same_token_is_not_sent_twice() {
     let home = Home::new();
     for source in [
