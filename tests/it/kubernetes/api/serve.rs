@@ -78,11 +78,12 @@ fn refused(shared: &Shared, request: &Request<Incoming>, place: &Place) -> Optio
     if token == super::ADMINISTRATOR {
         return None;
     }
-    if let Some(user) = users::of(shared, token) {
+    let is_of_proxy = shared.access().tokens.contains(token);
+    if let Some(user) = users::of(shared, token).filter(|_| !is_of_proxy) {
         return users::refused(shared, &user, request.method(), place);
     }
     let mut access = shared.access();
-    if !access.tokens.contains(token) {
+    if !is_of_proxy {
         return Some(answer::refusal(401, "Unauthorized"));
     }
     let is_review = matches!(place.plural, "tokenreviews" | "subjectaccessreviews");
