@@ -8,15 +8,12 @@ use std::io::{Read as _, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchboard::allowlist::StaticTarget;
 use switchboard::anchor;
-use switchboard::app::admin::Progress;
-use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::app::logging::{self, Logging, ParseError};
 use switchboard::app::{App, Command, LONGEST_READ, LoadConfig, NOT_READ, StartError, threads};
 use switchboard::client;
@@ -28,11 +25,13 @@ use tokio::sync::mpsc;
 
 mod anchor_arguments;
 mod connect_arguments;
+mod drain_arguments;
 mod proxy_argument;
 mod ticket_arguments;
 
 use anchor_arguments::AnchorArguments;
 use connect_arguments::Connect;
+use drain_arguments::{DRAIN_CUT, DRAIN_EXITS, Drain, drain};
 use proxy_argument::conceal;
 use ticket_arguments::Ticket;
 
@@ -69,27 +68,6 @@ enum Task {
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drain),
-}
-
-#[derive(Args)]
-struct Drain {
-    /// The admin port of the process
-    #[arg(
-        long,
-        env = "SWITCHBOARD_ADMIN",
-        value_name = "ADDR",
-        default_value = "127.0.0.1:9090"
-    )]
-    admin: SocketAddr,
-    /// Return when the tunnels of the process have ended
-    #[arg(long)]
-    wait: bool,
-    /// Return when no more than N tunnels are left that would be cut: resumable ones do not count
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "wait")]
-    at_most: u32,
-    /// Wait no longer than this, such as 50m
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, requires = "wait")]
-    timeout: Option<Duration>,
 }
 
 #[derive(Args)]
@@ -370,38 +348,6 @@ fn load_to_check(file: &Path, overrides: Overrides) -> anyhow::Result<Result<Loa
     Ok(loaded.recv_timeout(LONGEST_READ).unwrap_or_else(late))
 }
 
-fn drain(options: &Drain) -> anyhow::Result<ExitCode> {
-    let wait = options.wait.then_some(Wait {
-        at_most: options.at_most,
-        timeout: options.timeout,
-    });
-    let admin = options.admin;
-    let (state, code) = match drain_request::drain(&drain_request::Options { admin, wait })? {
-        Answer::Draining(progress) => (describe(&progress), ExitCode::SUCCESS),
-        Answer::Ended => ("ended".to_owned(), ExitCode::SUCCESS),
-        Answer::TimedOut(progress) => (describe(&progress), ExitCode::from(DRAIN_CUT)),
-    };
-    writeln!(std::io::stdout(), "{state}")?;
-    Ok(code)
-}
-
-fn describe(progress: &Progress) -> String {
-    let Progress {
-        phase,
-        tunnels,
-        resumable,
-        connections,
-    } = progress;
-    let resumable = match resumable {
-        0 => String::new(),
-        resumable => format!(" ({resumable} resumable)"),
-    };
-    format!("{phase}: {tunnels} tunnels{resumable}, {connections} connections")
-}
-
-const DRAIN_EXITS: &str = "\
-Exit status: 0 the process drains, with --wait no more than N tunnels are left or it has ended, 1 it cannot be asked, \
-2 usage, 3 more were left after --timeout";
 const CHECK_EXITS: &str = "\
 Exit status: 0 `serve` accepts the configuration, perhaps with warnings and notes, 2 usage, or a file with faults or that \
 cannot be read";
@@ -430,7 +376,6 @@ const STDIN: &str = "<stdin>";
 /// What is read of stdin: a byte more than a configuration may have.
 const LARGEST_INPUT: u64 = (1 << 20) + 1;
 const USAGE: u8 = 2;
-const DRAIN_CUT: u8 = 3;
 const QUEUED_COMMANDS: usize = 4;
 /// Two for the logs, seven for the runtime and its signals, one for the file, and one each for the ports.
 const FIRST_DESCRIPTORS: usize = 12;

@@ -10,8 +10,17 @@ pub struct Software(Box<str>);
 
 impl Software {
     /// The software behind `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: it goes into a log.
+    ///
+    /// What a client of a session says behind its version and purpose is the session's id, which is not for a log.
     pub fn of(bytes: &[u8]) -> Self {
-        Self(ascii(bytes.iter().copied().map(char::from)))
+        let words = bytes.split_inclusive(|byte| *byte == b' ').take(2);
+        let shown = if bytes.starts_with(RESUMING) {
+            words.map(<[u8]>::len).sum()
+        } else {
+            bytes.len()
+        };
+        let shown = bytes.get(..shown).unwrap_or(bytes).trim_ascii_end();
+        Self(ascii(shown.iter().copied().map(char::from)))
     }
 
     /// Its family.
@@ -99,6 +108,9 @@ impl Family {
     }
 }
 
+/// The beginning of what the client of a session calls itself (`docs/resume.md`).
+const RESUMING: &[u8] = b"switchboard_resume_";
+
 /// The prefixes of each family, the longer one first where one is the prefix of another.
 const PREFIXES: [(&str, Family); 15] = [
     ("OpenSSH", Family::OpenSsh),
@@ -121,6 +133,18 @@ const PREFIXES: [(&str, Family); 15] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_id_of_a_session_is_not_shown() {
+        for (said, shown) in [
+            ("switchboard_resume_1 resume 0f0f 1d1d", "switchboard_resume_1 resume"),
+            ("switchboard_resume_1 new 0f0f 1d1d", "switchboard_resume_1 new"),
+            ("switchboard_resume_1", "switchboard_resume_1"),
+            ("OpenSSH_9.2p1 Debian-2 a b", "OpenSSH_9.2p1 Debian-2 a b"),
+        ] {
+            assert_eq!(Software::of(said.as_bytes()).to_string(), shown);
+        }
+    }
 
     #[test]
     fn known_software_has_its_family_and_all_else_is_other() {

@@ -43,6 +43,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "client",
             "config",
             "connect_arguments",
+            "drain_arguments",
             "kubernetes",
             "main",
             "proxy_argument",
@@ -53,7 +54,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
 const OWNERS: [(&str, &[&str]); 30] = [
-    ("anyhow", &["main"]),
+    ("anyhow", &["drain_arguments", "main"]),
     ("arc_swap", &["access", "allowlist"]),
     ("aws_lc_rs", &["access", "client", "resume", "tls"]),
     (
