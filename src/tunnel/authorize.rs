@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::Shared;
 use super::pending::Pending;
+use super::shared::Shared;
 use crate::access::{Evidence, Grant, Mode};
 use crate::allowlist::Target;
 use crate::authority::Authority;

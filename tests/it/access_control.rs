@@ -199,7 +199,8 @@ async fn hidden_names_are_answered_as_unknown_ones_during_a_drain_too() {
     let cluster = Arc::clone(&world.cluster);
     let held = cluster.proofs.lock().await;
     let mut clients = Vec::new();
-    for (number, name) in (1..).zip(["b.team:22", "unknown:22", "box.local:22"]) {
+    // Two questions at a time are asked on behalf of one client.
+    for (number, name) in (1..).zip(["b.team:22", "unknown:22"]) {
         let token = format!("alices{number}");
         cluster.tokens.lock().insert(token.clone(), "alice");
         let (mut client, _serving) = world.connect().await;
