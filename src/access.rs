@@ -11,6 +11,7 @@ mod due;
 mod evidence;
 mod flight;
 mod grants;
+mod held;
 mod memory;
 pub mod oidc;
 mod options;
@@ -19,6 +20,7 @@ mod questions;
 mod queue;
 mod recheck;
 mod reviewer;
+pub mod tickets;
 pub mod token;
 mod user;
 
@@ -33,7 +35,9 @@ use self::due::Due;
 pub use self::evidence::{Evidence, Subject};
 pub use self::grants::Grant;
 use self::grants::Pairs;
-pub use self::options::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options};
+pub use self::options::{
+    AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options, SecretName, TicketOptions,
+};
 use self::questions::Questions;
 pub use self::reviewer::{Action, Change, Decision, Review, Reviewer, Unavailable, Verdict};
 pub use self::user::{AUTHENTICATED, Method, User};
@@ -52,6 +56,8 @@ pub struct Sources {
     pub issuers: Option<Arc<oidc::Issuers>>,
     /// The file of users.
     pub users: Option<Arc<passwords::Users>>,
+    /// The tickets.
+    pub tickets: Option<Arc<tickets::Tickets>>,
 }
 
 /// Decides who may go where.
@@ -85,6 +91,14 @@ impl Sources {
             (Credential::Basic { password, .. }, _) => Credential::Bearer(password.clone()),
             (Credential::Bearer(_), _) => credential.clone(),
         }
+    }
+
+    /// The tickets, and the hash of a credential that has the shape of one: as a token, or as the password of any user.
+    /// Where tickets are accepted nothing else of that shape is, so that a wrong one costs no more than its hash.
+    fn ticket(&self, credential: &Credential) -> Option<(&tickets::Tickets, tickets::Key)> {
+        let tickets = self.tickets.as_deref()?;
+        let (Credential::Basic { password: text, .. } | Credential::Bearer(text)) = credential;
+        Some((tickets, tickets::Key::of(text)?))
     }
 
     /// Whether a token is for an OIDC issuer to judge, and not for the API server.
@@ -254,7 +268,10 @@ impl Access {
         let rules = self.rules.load_full();
         // Before the question: what is taken back meanwhile is taken back of this pair, too.
         let pair = self.pairs.pair(subject, target);
-        let decided = self.right(&rules, subject, target).await;
+        let decided = match held::check_ticket(&rules, subject, target) {
+            Ok(()) => self.right(&rules, subject, target).await,
+            Err(denial) => Err(denial),
+        };
         let result = match &decided {
             Ok(_) => ALLOWED,
             Err(denial) => denial.refusal.label(),
@@ -288,7 +305,7 @@ const NO_SOURCE: &str = "the credential is none that is accepted here";
 const NO_METHOD: &str = "none";
 const ALLOWED: &str = "allowed";
 /// The values of the label `method`.
-const METHODS: [&str; 5] = [NO_METHOD, "token_review", "oidc", "password", "certificate"];
+const METHODS: [&str; 6] = [NO_METHOD, "token_review", "oidc", "password", "ticket", "certificate"];
 /// The values of the label `result`.
 const RESULTS: [&str; 7] = [
     ALLOWED,

@@ -47,6 +47,7 @@ mod ports;
 pub(crate) mod readiness;
 mod reload;
 pub mod threads;
+mod ticket_source;
 mod users;
 
 /// Why a process did not start.

@@ -26,6 +26,7 @@ mod opened;
 mod relay;
 mod session;
 mod stdio;
+pub mod ticket;
 mod tls;
 mod url;
 

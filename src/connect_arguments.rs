@@ -168,7 +168,7 @@ impl CredentialFlags {
 }
 
 /// The kubeconfig files that kubectl reads without a flag.
-fn listed_files() -> Files {
+pub(crate) fn listed_files() -> Files {
     let listed = variable("KUBECONFIG").map(|list| env::split_paths(&list).collect());
     let mut files: Vec<PathBuf> = listed.unwrap_or_default();
     files.retain(|file| !file.as_os_str().is_empty());
@@ -179,7 +179,7 @@ fn listed_files() -> Files {
 }
 
 /// The folder for what may be lost (XDG Base Directory Specification), which ignores a relative path.
-fn cache_folder() -> Option<PathBuf> {
+pub(crate) fn cache_folder() -> Option<PathBuf> {
     let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
     Some(caches.join("switchboard"))

@@ -8,7 +8,8 @@
 //! A failure of the API server changes nothing: a target stays on the allowlist until the cluster says otherwise.
 //!
 //! Apart from all this, [`reviews`] asks which user a token proves and what a user may do, and [`rbac`] tells when the
-//! answers may have changed.
+//! answers may have changed; [`tickets`] follows the tickets that are made in the
+//! cluster.
 
 mod annotations;
 mod api;
@@ -17,6 +18,7 @@ mod decode;
 mod endpoints;
 mod failure;
 pub(crate) mod files;
+mod follower;
 mod guards;
 mod join;
 pub(crate) mod label_selector;
@@ -31,9 +33,12 @@ mod rules;
 mod shrink;
 mod snapshot;
 mod source;
+mod thread;
+mod tickets;
 mod wire;
 
 pub use self::controller::Controller;
 pub use self::options::Options;
 pub use self::rbac::RbacWatch;
 pub use self::reviews::ApiReviewer;
+pub use self::tickets::TicketWatch;

@@ -1,4 +1,4 @@
-//! The command line: `serve`, `check`, `connect`, `anchor` and `drain`.
+//! The command line: `serve`, `check`, `connect`, `anchor`, `ticket` and `drain`.
 
 use std::env;
 use std::error::Error;
@@ -29,10 +29,12 @@ use tokio::sync::mpsc;
 mod anchor_arguments;
 mod connect_arguments;
 mod proxy_argument;
+mod ticket_arguments;
 
 use anchor_arguments::AnchorArguments;
 use connect_arguments::Connect;
 use proxy_argument::conceal;
+use ticket_arguments::Ticket;
 
 /// An SSH ingress for Kubernetes: CONNECT in, SSH servers behind an allowlist.
 #[derive(Parser)]
@@ -61,6 +63,9 @@ enum Task {
         #[command(flatten)]
         log: LogFlags,
     },
+    /// Make a ticket: 26 letters in place of a token, for clients that cannot carry one
+    #[command(after_help = TICKET_EXAMPLE)]
+    Ticket(Ticket),
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drain),
@@ -180,6 +185,7 @@ fn main() -> ExitCode {
             Ok(options) => Ok(client::command(&options)),
             Err(fault) => fault.exit(),
         },
+        Task::Ticket(options) => Ok(client::ticket::command(&options.into_options())),
     };
     result.unwrap_or_else(|error| {
         if let Some(StartError::Config(report)) = error.downcast_ref() {
@@ -413,6 +419,13 @@ SWITCHBOARD_TOKEN in the environment is a bearer token, for a proxy whose URL ha
 credentials.
 
 Exit status: 0 the tunnel ended in order, 1 it did not open or broke off, 2 usage";
+const TICKET_EXAMPLE: &str = "\
+A ticket of one's own, as a password of proxytunnel, which carries 80 characters:
+  PROXYUSER=ticket PROXYPASS=\"$(switchboard ticket)\" ssh devbox.team-a.svc.cluster.local
+
+stdout has the ticket and nothing else, stderr the command that takes it back.
+
+Exit status: 0 it was made, 1 it was not, 2 usage";
 const STDIN: &str = "<stdin>";
 /// What is read of stdin: a byte more than a configuration may have.
 const LARGEST_INPUT: u64 = (1 << 20) + 1;

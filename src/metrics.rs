@@ -84,6 +84,8 @@ metrics! {
     access_cache_hits: IntCounterVec = counters("switchboard_access_cache_hits_total", &["answer"]);
     /// Rights in use that were asked about again, by result.
     access_rechecks: IntCounterVec = counters("switchboard_access_rechecks_total", &["result"]);
+    /// Tickets, those that have expired included, and entries that are none, by source.
+    access_tickets: IntGaugeVec = gauges("switchboard_access_tickets", &["source", "state"]);
     /// Users with tunnels to a target: pairs of one user, or one credential of it, and one target.
     pub access_pairs: IntGauge = gauge("switchboard_access_pairs");
     /// Credentials that came over a connection in clear, where others can read them.
@@ -231,6 +233,12 @@ impl Metrics {
     pub fn access_cached(&self, cache: &'static str, entries: usize) {
         let entries = i64::try_from(entries).unwrap_or(i64::MAX);
         self.access_cache_entries.with_label_values(&[cache]).set(entries);
+    }
+
+    /// Sets the number of tickets of a source.
+    pub fn access_tickets(&self, source: &'static str, state: &'static str, entries: usize) {
+        let entries = i64::try_from(entries).unwrap_or(i64::MAX);
+        self.access_tickets.with_label_values(&[source, state]).set(entries);
     }
 
     /// Counts a right in use that was asked about again.

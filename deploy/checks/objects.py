@@ -223,7 +223,9 @@ def promises_of_switchboard(where, objects):
     kubernetes = (config["allowlist"].get("kubernetes") or {}).get("enabled", False)
     access = config.get("access") or {}
     reviews = (access.get("kubernetes") or {}).get("enabled", False)
-    must(spec["automountServiceAccountToken"] is (kubernetes or reviews), "a token exactly where the API is asked")
+    tickets = access.get("tickets") or {}
+    has_tickets = tickets.get("enabled", False)
+    must(spec["automountServiceAccountToken"] is (kubernetes or reviews or has_tickets), "a token exactly where the API is asked")
     bindings = [each for each in objects if each["kind"] in ("ClusterRoleBinding", "RoleBinding")]
     delegators = [each for each in bindings if each["roleRef"]["name"] == "system:auth-delegator"]
     must(len(delegators) == reviews, "system:auth-delegator exactly where the API server is asked about users")
@@ -237,6 +239,14 @@ def promises_of_switchboard(where, objects):
             allowed.add("namespaces")
     if reviews and access["kubernetes"].get("watch_rbac", True):
         allowed |= {"roles", "rolebindings", "clusterroles", "clusterrolebindings", "serviceaccounts"}
+    if has_tickets:
+        allowed |= {"secrets", "certificatesigningrequests"}
+    secrets = [(each, rule) for each in roles for rule in each["rules"] if "secrets" in rule["resources"]]
+    must(len(secrets) == has_tickets, "Secrets are read for tickets alone")
+    for role, rule in secrets:
+        *namespace, secret = tickets.get("secret", "switchboard-tickets").split("/")
+        must(role["kind"] == "Role" and rule["resourceNames"] == [secret], "one Secret of one namespace, by its name")
+        must(not namespace or role["metadata"]["namespace"] == namespace[0], "the namespace of the Secret")
     must({resource for rule in granted for resource in rule["resources"]} == allowed, "RBAC")
     must(all(sorted(rule["verbs"]) == ["get", "list", "watch"] for rule in granted), "RBAC reads only")
     for each in bindings:
@@ -245,6 +255,12 @@ def promises_of_switchboard(where, objects):
             must(each["roleRef"]["name"] == each["metadata"]["name"], "RBAC binds its own role")
     check = (access.get("kubernetes") or {}).get("check", "ssh")
     for_users = [each for each in roles if each["metadata"]["name"] not in bound]
+    makers = [each for each in for_users if "certificatesigningrequests" in each["rules"][0]["resources"]]
+    must(not makers or has_tickets, "a ClusterRole for tickets where there are any")
+    for each in makers:
+        [rule] = each["rules"]
+        must(rule["verbs"] == ["create"] and rule["apiGroups"] == ["certificates.k8s.io"], "users create requests, and no more")
+    for_users = [each for each in for_users if each not in makers]
     must(len(for_users) == (reviews and check != "port-forward"), "a ClusterRole for users where they need a right")
     for each in for_users:
         [rule] = each["rules"]

@@ -18,6 +18,12 @@ WIDTH = 120
 # crash a pod; one that only the schema refuses could not be set through the chart.
 TABLE = [
     ("limits.tunel", {}, False),
+    ("access.tickets.ttl", "4h", True),
+    ("access.tickets.ttl", "soon", False),
+    ("access.tickets.secret", "tickets", True),
+    ("access.tickets.secret", "ssh/tickets", True),
+    ("access.tickets.secret", "a/b/c", False),
+    ("access.tickets.secret", "Tickets", False),
     ("limits.tunnel.download", "fast", False),
     ("limits.tunnel.download", "50MiB/s", True),
     ("limits.tunnel.download", "80 Mbit/s", True),

@@ -62,6 +62,12 @@ impl<'a> Rights<'a> {
             .with_details("neither allowed_users nor allowed_groups names the user")
     }
 
+    /// The refusal of a user whose ticket is for another target.
+    pub(super) fn narrowed(&self, ticket: &str) -> Denial {
+        self.denial()
+            .with_details(&format!("the ticket is for {} alone", brief(ticket)))
+    }
+
     /// The refusal of a target that has no lists and is not the API server's to decide about.
     pub(super) fn unreachable(&self) -> Denial {
         self.denial()

@@ -105,7 +105,7 @@ pub(super) fn check(user: &User) -> Result<(), Denial> {
     if is_anonymous || user.name.is_empty() {
         return Err(Refusal::CredentialsRefused.into());
     }
-    if user.method == Method::TokenReview {
+    if matches!(user.method, Method::TokenReview | Method::Ticket) {
         return Ok(());
     }
     let mut claimed = std::iter::once(&user.name).chain(&user.groups);
@@ -115,7 +115,7 @@ pub(super) fn check(user: &User) -> Result<(), Denial> {
                 Method::Certificate => "a client certificate",
                 Method::Oidc => "an OIDC token",
                 Method::Password => "a password",
-                Method::TokenReview => "a token",
+                Method::TokenReview | Method::Ticket => "a token",
             };
             let phrase = format!("{proof} cannot prove {}: it is the cluster's own", brief(name));
             Err(Denial::with_phrase(Refusal::IdentityRefused, &phrase))

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::cache::Cache;
 use super::digest::Digest;
 use super::reviewer::{Change, Decision, Verdict};
-use super::user::{Method, User};
+use super::user::User;
 
 /// The answers of a process.
 #[derive(Debug)]
@@ -144,9 +144,8 @@ impl Memory {
                 self.denied.remove_where(|right| right.namespace == *changed);
             }
             Change::UserGone(id) => {
-                self.proved.remove_where(|proved| {
-                    proved.user.method == Method::TokenReview && proved.user.uid.as_deref() == Some(id)
-                });
+                self.proved
+                    .remove_where(|proved| proved.user.is_of_cluster() && proved.user.uid.as_deref() == Some(id));
                 if self.gone.len() >= MOST_GONE {
                     self.gone.pop_front();
                 }
@@ -159,7 +158,7 @@ impl Memory {
     pub(super) fn is_gone(&self, user: &User) -> bool {
         let is_recent = |gone: &Instant| gone.elapsed() < GONE;
         let of = |id: &str| self.gone.iter().any(|(gone, at)| **gone == *id && is_recent(at));
-        user.method == Method::TokenReview && user.uid.as_deref().is_some_and(of)
+        user.is_of_cluster() && user.uid.as_deref().is_some_and(of)
     }
 
     /// Forgets every verdict: what proves users has changed.

@@ -20,6 +20,8 @@ pub struct Options {
     pub oidc: Vec<Issuer>,
     /// The file of users and password hashes.
     pub users: Option<PathBuf>,
+    /// Short tickets in place of tokens.
+    pub tickets: Option<TicketOptions>,
 }
 
 /// Whether the question is asked at all.
@@ -151,4 +153,34 @@ pub enum Jwks {
     File(PathBuf),
     /// An `https://` URL, or `http://` of a loopback address, asked again from time to time.
     Url(Box<str>),
+}
+
+/// Short tickets in place of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketOptions {
+    /// The longest life of a ticket.
+    pub ttl: Duration,
+    /// The Secret with the tickets that operators make.
+    pub secret: SecretName,
+}
+
+/// The name of a Secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretName {
+    /// Its namespace; `None` is that of the pod, or of the kubeconfig's context.
+    pub namespace: Option<Box<str>>,
+    /// Its name.
+    pub name: Box<str>,
+}
+
+impl Default for TicketOptions {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_hours(12),
+            secret: SecretName {
+                namespace: None,
+                name: "switchboard-tickets".into(),
+            },
+        }
+    }
 }

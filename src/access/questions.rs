@@ -28,8 +28,10 @@ pub(super) struct Questions {
     pub(super) memory: Mutex<Memory>,
     verdicts: Arc<Flights<(Digest, u64), Verdict>>,
     decisions: Arc<Flights<(Digest, u64), Decision>>,
-    /// Of questions to the API server.
-    queue: Arc<Queue>,
+    /// Of tokens that the API server reviews. Any client can send some on which it takes seconds.
+    tokens: Arc<Queue>,
+    /// Of rights: a user who is known waits behind no token.
+    rights: Arc<Queue>,
     /// Of passwords, whose checks take as long: they keep no question from the API server.
     passwords: Arc<Queue>,
     /// Of token reviews, and of access reviews.
@@ -51,7 +53,8 @@ impl Questions {
             memory: Mutex::new(Memory::new()),
             verdicts: Flights::new(),
             decisions: Flights::new(),
-            queue: Queue::new(Bounds::COSTLY),
+            tokens: Queue::new(Bounds::COSTLY),
+            rights: Queue::new(Bounds::COSTLY),
             passwords: Queue::new(Bounds::PASSWORDS),
             breakers: [Arc::default(), Arc::default()],
             metrics: metrics.clone(),
@@ -65,6 +68,10 @@ impl Questions {
         credential: &Credential,
         client: IpAddr,
     ) -> Answer<Verdict> {
+        if let Some((tickets, key)) = rules.sources.ticket(credential) {
+            // Not remembered: one that is taken back is refused at once.
+            return tickets.verdict(key, client);
+        }
         let credential = Arc::new(rules.sources.normalized(credential));
         if let Some(refused) = rules.refuse_at_sight(&credential) {
             return Ok(refused);
@@ -100,7 +107,7 @@ impl Questions {
         let queue = match credential {
             Credential::Basic { .. } => &self.passwords,
             Credential::Bearer(token) if rules.sources.is_of_issuer(token) => return Ok(None),
-            Credential::Bearer(_) => &self.queue,
+            Credential::Bearer(_) => &self.tokens,
         };
         queue.enter(client).await.map(Some).ok_or_else(busy)
     }
@@ -125,7 +132,7 @@ impl Questions {
         let answer = self.decisions.join((digest, epoch), || {
             let (own, rules, user, action) = (Arc::clone(self), Arc::clone(rules), Arc::clone(user), action.clone());
             async move {
-                let _permit = own.queue.enter(client).await.ok_or_else(busy)?;
+                let _permit = own.rights.enter(client).await.ok_or_else(busy)?;
                 own.decide(&rules, &user, &action).await
             }
         });

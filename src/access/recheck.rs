@@ -13,8 +13,10 @@ use super::decide::{Basis, Rights};
 use super::due::{Changes, LONGEST_SLEEP};
 use super::evidence;
 use super::grants::Pair;
+use super::held::{Held, ticket_of};
 use super::options::Mode;
 use super::reviewer::{Change, Decision, Verdict};
+use super::tickets::NO_TICKETS;
 use super::user::{Method, User};
 use super::{Access, Rules};
 use crate::cold::cold;
@@ -38,9 +40,12 @@ impl Access {
     pub fn changed(&self, change: &Change) {
         self.questions.memory.lock().changed(change);
         if let Change::UserGone(id) = change {
+            if let Some(tickets) = &self.rules.load().sources.tickets {
+                tickets.user_gone(id);
+            }
             let pairs = self.pairs.all();
             // The ids of other sources are not the cluster's.
-            let is_gone = |user: &User| user.method == Method::TokenReview && user.uid.as_ref() == Some(id);
+            let is_gone = |user: &User| user.is_of_cluster() && user.uid.as_ref() == Some(id);
             for pair in pairs.iter().filter(|pair| is_gone(&pair.subject.user)) {
                 self.end(pair);
             }
@@ -72,6 +77,19 @@ impl Access {
         }
     }
 
+    /// There is another table of tickets: the tunnels of those that were taken back end at once. One that has expired is left
+    /// to `at_expiry`.
+    pub fn tickets_changed(&self) {
+        let rules = self.rules.load_full();
+        for pair in self.pairs.all() {
+            match ticket_of(&rules, &pair) {
+                Held::Yes(user) if user != pair.subject.user => self.due.push(&pair),
+                Held::No => self.end(&pair),
+                Held::Yes(_) | Held::Unknown => {}
+            }
+        }
+    }
+
     /// What client certificates are verified against has changed: the tunnels of those that no longer count end. One that
     /// has expired is left to `at_expiry`.
     pub fn certificates_changed(&self, tls: &Tls) {
@@ -96,6 +114,11 @@ impl Access {
         let sizes = self.questions.memory.lock().sizes();
         for (cache, entries) in sizes {
             self.metrics.access_cached(cache, entries);
+        }
+        let rules = self.rules.load();
+        let tickets = rules.sources.tickets.as_ref();
+        for (source, state, entries) in tickets.map_or(NO_TICKETS, |tickets| tickets.counts()) {
+            self.metrics.access_tickets(source, state, entries);
         }
     }
 
@@ -240,6 +263,13 @@ impl Access {
         let is_over = subject.expires.is_some_and(|expires| expires <= Instant::now());
         if is_over || subject.user.expires.is_some_and(|expires| expires <= nearly) {
             return Ok(None);
+        }
+        if subject.user.method == Method::Ticket {
+            return match ticket_of(rules, pair) {
+                Held::Yes(user) => Ok(Some(user)),
+                Held::No => Err(Checked::Ended),
+                Held::Unknown => Ok(None),
+            };
         }
         let credential = if subject.user.method == Method::Password {
             // The user may have left the file, or there may be no file any more.

@@ -18,6 +18,7 @@ use crate::tls::{Identity, Peer};
 
 mod identities;
 mod taken_back;
+mod tickets;
 
 struct World {
     script: Arc<Script>,
@@ -209,6 +210,28 @@ async fn a_flood_of_rubbish_delays_no_user_and_evicts_none() {
 
 /// The server of an issuer's keys takes connections and never answers.
 #[tokio::test(start_paused = true)]
+async fn tokens_on_which_the_server_takes_long_delay_no_question_about_rights() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned(), "b".to_owned()], None);
+    world.grant("alice", "a").await.unwrap();
+    world.script.delay.store(2_800, Ordering::Relaxed);
+    let slow = (1..=24_u32).map(|number| {
+        let access = Arc::clone(&world.access);
+        tokio::spawn(async move {
+            let evidence = evidence(&format!("slow{number}"), (number / 2) << 24);
+            access.identify(evidence).await.is_ok()
+        })
+    });
+    let slow: Vec<_> = slow.collect();
+    sleep(Duration::from_millis(100)).await;
+    world.script.delay.store(1, Ordering::Relaxed);
+    let start = Instant::now();
+    world.grant("alice", "b").await.unwrap();
+    assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+    slow.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(start_paused = true)]
 async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_api_server() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let issuer = Issuer {
@@ -223,7 +246,7 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
     let sources = Sources {
         reviewer: Some(Arc::clone(&world.script) as Arc<dyn Reviewer>),
         issuers: Some(Arc::new(oidc::Issuers::new(std::slice::from_ref(&issuer)).unwrap())),
-        users: None,
+        ..Sources::default()
     };
     let mut options = Options::clone(&world.access.rules.load().options);
     options.mode = Mode::Enforce;

@@ -22,6 +22,14 @@ pub struct User {
     pub expires: Option<SystemTime>,
 }
 
+impl User {
+    /// Whether the API server has named the user, so that the id is one of the cluster's. A ticket without an id is an
+    /// operator's.
+    pub(super) fn is_of_cluster(&self) -> bool {
+        matches!(self.method, Method::TokenReview | Method::Ticket)
+    }
+}
+
 /// How a user was proved: the label `method`, and the log field `auth.method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
@@ -31,13 +39,21 @@ pub enum Method {
     Oidc,
     /// A password of the users file.
     Password,
+    /// A ticket.
+    Ticket,
     /// The certificate of the TLS handshake.
     Certificate,
 }
 
 impl Method {
     /// Every method, for metrics with the value 0.
-    pub const ALL: [Self; 4] = [Self::TokenReview, Self::Oidc, Self::Password, Self::Certificate];
+    pub const ALL: [Self; 5] = [
+        Self::TokenReview,
+        Self::Oidc,
+        Self::Password,
+        Self::Ticket,
+        Self::Certificate,
+    ];
 
     /// The value of the label.
     pub fn label(self) -> &'static str {
@@ -45,6 +61,7 @@ impl Method {
             Self::TokenReview => "token_review",
             Self::Oidc => "oidc",
             Self::Password => "password",
+            Self::Ticket => "ticket",
             Self::Certificate => "certificate",
         }
     }

@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
+use super::ticket_source::TicketSource;
 use crate::access::{self, Access, Kubernetes, Mode, Reviewer, Sources, oidc, passwords};
 use crate::config::Config;
 use crate::kubernetes::{ApiReviewer, RbacWatch};
@@ -22,6 +23,8 @@ pub(super) struct Users {
     _watch: Option<RbacWatch>,
     /// What follows the file of users.
     following: JoinSet<()>,
+    /// What follows the tickets.
+    tickets: Option<TicketSource>,
 }
 
 impl Users {
@@ -52,6 +55,7 @@ impl Users {
                 Some(_) => before.following,
                 None => JoinSet::new(),
             },
+            tickets: before.tickets.filter(|_| sources.tickets.is_some()),
             sources,
             _watch: watch,
         };
@@ -76,7 +80,22 @@ impl Users {
             }),
             issuers: issuers.or_else(|| issuers_of(options)),
             users: users.or_else(|| users_of(options, shared, &mut self.following)),
+            tickets: self.tickets(config, shared),
         }
+    }
+}
+
+impl Users {
+    /// The tickets of these settings, and what follows them. With the settings as before, those that are known stay.
+    fn tickets(&mut self, config: &Config, shared: &Arc<Shared>) -> Option<Arc<access::tickets::Tickets>> {
+        let options = config.access.tickets.as_ref();
+        let settings = options.map(|options| (options.clone(), kubeconfig_of(config)));
+        let same = self
+            .tickets
+            .take()
+            .filter(|own| Some(&own.settings) == settings.as_ref());
+        self.tickets = same.or_else(|| TicketSource::start(settings?, shared));
+        self.tickets.as_ref().map(|own| Arc::clone(&own.tickets))
     }
 }
 
@@ -133,6 +152,12 @@ fn users_of(
     Some(users)
 }
 
+/// The kubeconfig of `access`, else that of the allowlist.
+fn kubeconfig_of(config: &Config) -> Option<PathBuf> {
+    let own = config.access.kubernetes.as_ref();
+    own.and_then(|own| own.kubeconfig.clone()).or_else(|| fallback(config))
+}
+
 /// The kubeconfig of the allowlist, where `access` has none of its own.
 fn fallback(config: &Config) -> Option<PathBuf> {
     config.kubernetes.as_ref().and_then(|own| own.kubeconfig.clone())
@@ -167,7 +192,7 @@ fn log(reloaded: &passwords::Reloaded) {
                 error!("{fault}: the users stay as they were");
             }
         }
-        passwords::Reloaded::Postponed(reason) => warn!("{reason}: the users are read again at the next poll"),
+        passwords::Reloaded::Postponed(reason) => warn!("{reason}: the users stay as they were"),
     }
 }
 

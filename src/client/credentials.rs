@@ -15,6 +15,8 @@ use crate::file;
 use crate::secret::Secret;
 use crate::text::printable;
 
+mod api;
+mod api_server;
 mod authorization;
 mod cache;
 mod error;
@@ -25,7 +27,9 @@ mod process;
 mod token_request;
 mod user;
 
-pub use self::error::CredentialError;
+pub(super) use self::api::Api;
+pub(super) use self::api_server::Question;
+pub use self::error::{ApiFault, CredentialError};
 pub use self::kubeconfig::Files;
 
 /// Where the credentials come from, and what may be done with them.

@@ -12,6 +12,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
+use crate::access::{SecretName, TicketOptions};
 use crate::allowlist::UserLists;
 use crate::limits::{Rate, Size, TunnelOverrides};
 use crate::net::proxy_header;
@@ -52,6 +53,7 @@ access:
       ca: /etc/switchboard/id.pem
     - {issuer: other, audiences: [a, b], jwks: /etc/switchboard/keys.json}
   users: {file: /etc/switchboard/users}
+  tickets: {enabled: true, ttl: 4h, secret: ssh/tickets}
 allowlist:
   static:
     - name: Devbox.Local.:22
@@ -110,7 +112,7 @@ fn the_documented_file_is_the_default() {
 /// Gets the keys of every section from the faults of an unknown one, and looks for each in the documentation.
 #[test]
 fn the_documented_file_holds_every_key() {
-    let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, check: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}}\nallowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
+    let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, check: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\nallowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
                  limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, total: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
     let faults = Config::parse(asked).unwrap_err();
     let known: BTreeSet<&str> = faults
@@ -186,6 +188,13 @@ fn who_may_go_where() -> crate::access::Options {
             },
         ],
         users: Some("/etc/switchboard/users".into()),
+        tickets: Some(TicketOptions {
+            ttl: Duration::from_hours(4),
+            secret: SecretName {
+                namespace: Some("ssh".into()),
+                name: "tickets".into(),
+            },
+        }),
     }
 }
 

@@ -3,34 +3,31 @@
 //! What a role grants is not read: the API server knows how all of it adds up, and is asked. So only the metadata of the
 //! objects is listed and watched, and only what tells two versions of it apart is kept.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tokio::runtime;
+use kube::Client;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use self::follower::Follower;
 use self::kind::Kind;
+use self::known::{Known, Object};
 use super::failure::Failure;
+use super::follower::{Collection, Follower, Origin, Subject};
+use super::thread::Thread;
 use crate::access::Change;
 use crate::metrics::Metrics;
 
-mod follower;
 mod kind;
 mod known;
 
 /// Follows roles, bindings and ServiceAccounts on a thread of its own, until it is dropped.
 #[derive(Debug)]
 pub struct RbacWatch {
-    stop: CancellationToken,
-    thread: Option<JoinHandle<()>>,
+    _thread: Thread,
 }
 
 impl RbacWatch {
@@ -47,76 +44,97 @@ impl RbacWatch {
         for failure in Failure::ALL {
             metrics.watch_may_fail(failure.label());
         }
-        let outputs = Arc::new(Outputs {
-            kubeconfig,
-            metrics,
-            changed: Box::new(changed),
-        });
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        let thread = thread::Builder::new().name("rbac".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = follow(outputs) => {}
-                    () = stopped.cancelled() => {}
-                }
-            });
-            // In the background: a program of the kubeconfig may run.
-            runtime.shutdown_background();
-        })?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
+        let origin = Origin { kubeconfig, metrics };
+        let thread = Thread::start("rbac", follow(origin, Arc::new(changed)))?;
+        Ok(Self { _thread: thread })
     }
 }
 
-impl Drop for RbacWatch {
-    fn drop(&mut self) {
-        self.stop.cancel();
-        if let Some(thread) = self.thread.take() {
-            // An error is a panic of the thread, which has ended it as well.
-            thread.join().ok();
+/// What is told of each change.
+type Changed = Arc<dyn Fn(Change) + Send + Sync>;
+
+/// The objects of one kind.
+struct Objects {
+    subject: Subject,
+    kind: Kind,
+    known: Known,
+    changed: Changed,
+}
+
+impl Objects {
+    fn new(kind: Kind, changed: Changed) -> Self {
+        let subject = Subject {
+            kind: kind.plural(),
+            group: kind.group(),
+            accept: [METADATA_LIST, METADATA],
+            page: PAGE,
+            role: "the ClusterRole",
+            effect: "changed access rights are seen only at `access.kubernetes.recheck`",
+        };
+        Self {
+            subject,
+            kind,
+            known: Known::new(kind),
+            changed,
         }
     }
 }
 
-/// Where the followers ask, and what they tell.
-struct Outputs {
-    kubeconfig: Option<PathBuf>,
-    metrics: Metrics,
-    changed: Box<dyn Fn(Change) + Send + Sync>,
-}
+impl Collection for Objects {
+    type Object = Object;
 
-impl fmt::Debug for Outputs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outputs").finish_non_exhaustive()
+    fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    fn path(&self, _client: &Client) -> String {
+        self.kind.path()
+    }
+
+    fn read(&self, json: &str) -> Result<Object, serde_json::Error> {
+        serde_json::from_str(json)
+    }
+
+    fn list(&mut self, objects: Vec<Object>) {
+        for change in self.known.list(objects.into_iter()) {
+            (self.changed)(change);
+        }
+    }
+
+    fn apply(&mut self, object: Object, is_deleted: bool) {
+        if let Some(change) = self.known.apply(object, is_deleted) {
+            (self.changed)(change);
+        }
     }
 }
 
 /// Runs a follower for each kind, and restarts one that panics. It has then forgotten what it knew.
-async fn follow(outputs: Arc<Outputs>) {
+async fn follow(origin: Origin, changed: Changed) {
     let mut followers = JoinSet::new();
     for kind in Kind::ALL {
-        followers.spawn(run(kind, Arc::clone(&outputs)));
+        followers.spawn(run(kind, origin.clone(), Arc::clone(&changed)));
     }
     // None of them returns.
     while followers.join_next().await.is_some() {}
 }
 
-async fn run(kind: Kind, outputs: Arc<Outputs>) {
+async fn run(kind: Kind, origin: Origin, changed: Changed) {
     loop {
-        let follower = Follower::new(kind, Arc::clone(&outputs));
+        let follower = Follower::new(Objects::new(kind, Arc::clone(&changed)), origin.clone());
         if let Err(error) = tokio::spawn(follower.run()).await {
             error!(
                 kind = kind.plural(),
                 "a task that follows access rights has failed, it is restarted: {error}"
             );
-            (outputs.changed)(Change::Everywhere);
+            changed(Change::Everywhere);
         }
         sleep(BEFORE_RESTART).await;
     }
 }
 
+/// Without the rules and subjects. A server that does not know this answers with the whole objects.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+/// Objects a page: metadata of a kilobyte or less each.
+const PAGE: usize = 500;
 const BEFORE_RESTART: Duration = Duration::from_secs(1);

@@ -62,11 +62,11 @@ impl ApiReviewer {
             let reason = format!("it asks for a wait of {} s more", wait.as_secs() + 1);
             return Err(question.unavailable(&ApiError::new(Failure::Throttled, reason)));
         }
-        let session = Arc::clone(&self.session.lock());
+        let (session, asked) = (Arc::clone(&self.session.lock()), Instant::now());
         let mut answer = self.post(&session, question).await;
         if let Err(error) = &answer
             && (error.failure.is_of_connection() || error.failure == Failure::Unauthorized)
-            && let Some(renewed) = self.renewed(&session)
+            && let Some(renewed) = self.renewed(&session, error.failure, asked)
             && !matches!(error.failure, Failure::Timeout | Failure::Credentials)
         {
             // The server may have closed an idle connection at this moment, or the token may have been rotated, and the
@@ -98,10 +98,10 @@ impl ApiReviewer {
 
     /// The session after this one, which has failed: made anew from the current files, or by another question meanwhile.
     /// `None` while it is too early for another one.
-    fn renewed(&self, failed: &Arc<Session>) -> Option<Arc<Session>> {
+    fn renewed(&self, failed: &Arc<Session>, failure: Failure, asked: Instant) -> Option<Arc<Session>> {
         let mut current = self.session.lock();
         if Arc::ptr_eq(&current, failed) {
-            if !failed.may_be_renewed() {
+            if !failed.may_be_renewed(failure, asked) {
                 return None;
             }
             *current = Session::new();

@@ -46,18 +46,19 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "kubernetes",
             "main",
             "proxy_argument",
+            "ticket_arguments",
         ],
     ),
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 29] = [
+const OWNERS: [(&str, &[&str]); 30] = [
     ("anyhow", &["main"]),
     ("arc_swap", &["access", "allowlist"]),
     ("aws_lc_rs", &["access", "client", "resume", "tls"]),
     (
         "clap",
-        &["anchor_arguments", "connect_arguments", "main", "proxy_argument"],
+        &["anchor_arguments", "connect_arguments", "main", "proxy_argument", "ticket_arguments"],
     ),
     ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),
@@ -66,7 +67,7 @@ const OWNERS: [(&str, &[&str]); 29] = [
     ("httparse", &["client", "connect"]),
     (
         "humantime",
-        &["anchor_arguments", "connect_arguments", "kubernetes", "main", "values"],
+        &["access", "anchor_arguments", "connect_arguments", "kubernetes", "main", "ticket_arguments", "values"],
     ),
     ("hyper", &["access", "app", "client", "kubernetes"]),
     ("hyper_util", &["access", "app", "client"]),
@@ -79,6 +80,7 @@ const OWNERS: [(&str, &[&str]); 29] = [
         "rustix",
         &["client", "file", "kubernetes", "limits", "metrics", "net", "relay"],
     ),
+    ("rcgen", &["client", "kubernetes"]),
     ("rustls", &["access", "client", "tls"]),
     ("rustls_native_certs", &["access", "client"]),
     ("serde_json", &["access", "app", "client", "config", "kubernetes"]),
@@ -88,8 +90,8 @@ const OWNERS: [(&str, &[&str]); 29] = [
     ("tokio_rustls", &["access", "client"]),
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
-    ("x509_parser", &["tls"]),
-    ("zeroize", &["client", "credential", "kubernetes", "secret"]),
+    ("x509_parser", &["kubernetes", "tls"]),
+    ("zeroize", &["access", "client", "credential", "kubernetes", "secret"]),
 ];
 
 #[test]

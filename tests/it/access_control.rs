@@ -117,7 +117,7 @@ async fn malformed_and_large_fields_are_refused_without_a_question() {
         assert!(!answer.contains("xxxx"), "{answer}");
     }
     assert_eq!(
-        world.cluster.token_reviews.load(std::sync::atomic::Ordering::Relaxed),
+        world.cluster.token_reviews.load(Ordering::Relaxed),
         0
     );
 }
@@ -184,7 +184,7 @@ async fn hidden_names_are_answered_as_unknown_ones() {
 
 #[tokio::test]
 async fn hidden_names_are_answered_as_unknown_ones_before_the_first_list_too() {
-    let mut world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
+    let world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
     world.writer.await_services();
     let mut heard = Vec::new();
     for name in ["box.local:22", "unknown:22"] {
@@ -225,7 +225,7 @@ async fn hidden_names_are_answered_as_unknown_ones_during_a_drain_too() {
         let options = drain::Options {
             delay: Duration::ZERO,
             timeout: Duration::from_secs(600),
-            spread: Duration::ZERO,
+            ..drain::Options::default()
         };
         conductor.run(&options, &tasks, std::future::pending()).await
     });
@@ -244,7 +244,7 @@ async fn hidden_names_are_answered_as_unknown_ones_during_a_drain_too() {
 #[tokio::test]
 async fn without_an_answer_of_the_api_server_the_client_is_told_to_try_again() {
     let world = World::new(Mode::Enforce, |_| {}).await;
-    world.cluster.is_away.store(true, std::sync::atomic::Ordering::Relaxed);
+    world.cluster.is_away.store(true, Ordering::Relaxed);
     let (answer, _client) = world.ask(&request("a.team:22", "1.1", &bearer("alices"))).await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(answer.contains("\r\nRetry-After: 5\r\n"), "{answer}");

@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use switchboard::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 40] = [
+const METRICS: [(&str, &str, &[&str]); 41] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -54,6 +54,7 @@ const METRICS: [(&str, &str, &[&str]); 40] = [
     ("switchboard_access_cache_hits_total", "counter", &["answer"]),
     ("switchboard_access_rechecks_total", "counter", &["result"]),
     ("switchboard_access_pairs", "gauge", &[]),
+    ("switchboard_access_tickets", "gauge", &["source", "state"]),
     ("switchboard_access_burnt_credentials_total", "counter", &[]),
     ("switchboard_tls_handshakes_total", "counter", &["resumed", "version"]),
     ("switchboard_tls_handshake_failures_total", "counter", &["cause"]),

@@ -23,6 +23,7 @@ mod rights;
 mod send_proxy_protocol;
 mod shapes;
 mod stage;
+mod tickets;
 mod trust;
 mod uplink;
 mod users;

@@ -235,6 +235,21 @@ fn two_hundred_resumable_tunnels_end_spread_over_their_time_and_plain_ones_are_u
 }
 
 #[test]
+fn a_resumable_tunnel_whose_peers_read_nothing_ends_too() {
+    for ssh_only in [true, false] {
+        let target = Target::that_reads_little();
+        let mut server = server_to(&target, ssh_only, "{delay: 0s, timeout: 1h, resumable_spread: 0s}");
+        let (mut client, mut anchor) = resumed(&server, &target);
+        for peer in [&mut client, &mut anchor] {
+            while peer.send_what_fits(&[b'x'; 1 << 16]) > 0 {}
+        }
+        server.process.signal(Signal::TERM);
+        assert_eq!(server.process.exit_status(), 0);
+        assert_eq!(lines(&mut server), [("moved".to_owned(), true)]);
+    }
+}
+
+#[test]
 fn a_session_that_begins_in_a_drain_ends_at_its_first_line() {
     for ssh_only in [true, false] {
         let target = Target::listen();

@@ -27,6 +27,7 @@ pub(super) struct Resolved {
     /// The name of the user.
     pub(super) user_name: String,
     pub(super) cluster: Option<Cluster>,
+    pub(super) namespace: Option<String>,
     pub(super) user: User,
 }
 
@@ -103,6 +104,7 @@ pub(super) struct Variable {
 struct Context {
     cluster: Option<String>,
     user: Option<String>,
+    namespace: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -168,6 +170,7 @@ impl Files {
             context,
             user_name: printable(&user_name, LONGEST_NAME),
             cluster,
+            namespace: found.namespace.filter(|name| !name.is_empty()),
             user,
         })
     }
@@ -228,6 +231,7 @@ impl Merged {
             let context = named.context.unwrap_or(Context {
                 cluster: None,
                 user: None,
+                namespace: None,
             });
             self.contexts.entry(named.name).or_insert(context);
         }

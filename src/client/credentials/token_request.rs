@@ -1,32 +1,19 @@
 //! A token of a ServiceAccount for one audience, from the API server of the kubeconfig (TokenRequest).
 
-use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
+use http::Method;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
-use tokio_rustls::TlsConnector;
-use tokio_util::task::AbortOnDropHandle;
 use zeroize::Zeroizing;
 
+use super::api_server::{ApiServer, Question};
 use super::authorization::{Authorization, Token};
 use super::cache::Key;
 use super::error::{ApiFault, CredentialError};
 use super::jwt::Claims;
-use super::kubeconfig::{Cluster, Files, Resolved};
+use super::kubeconfig::{Files, Resolved};
 use super::{Credentials, Issued, Store, exec_credential, user};
-use crate::client::tls;
 use crate::json::Object;
 use crate::secret::Secret;
 use crate::text::printable;
@@ -49,21 +36,38 @@ impl Store {
         );
         parts.extend(user::paths(files));
         let key = Key::of(parts.iter().map(Vec::as_slice));
+        let path = format!(
+            "/api/v1/namespaces/{}/serviceaccounts/{}/token",
+            account.namespace, account.name
+        );
         let issue = async {
-            match server.request(&credentials, &account, audience, self.deadline).await {
-                // The cluster has taken back what a plugin gave: the plugin is asked once more.
-                Err(ApiFault::Status { code: 401, message }) => {
-                    let fresh = Box::pin(self.of_user(files, resolved, Some(&credentials))).await?;
-                    if fresh == credentials {
-                        return Err(server.error(ApiFault::Status { code: 401, message }));
-                    }
-                    let issued = server.request(&fresh, &account, audience, self.deadline).await;
-                    issued.map_err(|fault| server.error(fault))
-                }
-                issued => issued.map_err(|fault| server.error(fault)),
-            }
+            let question = ServiceAccount::question(&path, audience);
+            let body = Box::pin(self.ask(&server, (files, resolved), &credentials, &question)).await?;
+            read(&body).map_err(|fault| server.error(fault))
         };
         Box::pin(self.cached(&key, refused, issue)).await
+    }
+
+    /// Asks the API server of a context. A plugin whose credentials the cluster has taken back runs once more.
+    pub(super) async fn ask(
+        &self,
+        server: &ApiServer<'_>,
+        context: (&Files, &Resolved),
+        credentials: &Credentials,
+        question: &Question<'_>,
+    ) -> Result<Zeroizing<Vec<u8>>, CredentialError> {
+        let (files, resolved) = context;
+        match server.request(credentials, question, self.deadline).await {
+            Err(ApiFault::Status { code: 401, message }) => {
+                let fresh = Box::pin(self.of_user(files, resolved, Some(credentials))).await?;
+                if fresh == *credentials {
+                    return Err(server.error(ApiFault::Status { code: 401, message }));
+                }
+                let answered = server.request(&fresh, question, self.deadline).await;
+                answered.map_err(|fault| server.error(fault))
+            }
+            answered => answered.map_err(|fault| server.error(fault)),
+        }
     }
 }
 
@@ -74,6 +78,21 @@ struct ServiceAccount {
 }
 
 impl ServiceAccount {
+    fn question<'a>(path: &'a str, audience: &str) -> Question<'a> {
+        let body = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [audience], "expirationSeconds": VALIDITY.as_secs()},
+        });
+        Question {
+            method: Method::POST,
+            path,
+            media_type: "application/json",
+            body: body.to_string(),
+            largest: LARGEST,
+        }
+    }
+
     fn of(credentials: &Credentials, user: &str) -> Result<Self, CredentialError> {
         let other = |identity: String| CredentialError::NoServiceAccount {
             user: user.to_owned(),
@@ -96,183 +115,6 @@ impl ServiceAccount {
         let subject = printable(claims.subject.as_deref().unwrap_or_default(), LONGEST_NAME);
         Err(other(format!("the identity {subject}")))
     }
-}
-
-/// The API server of a context.
-struct ApiServer<'a> {
-    cluster: &'a Cluster,
-    /// The address as the kubeconfig has it.
-    address: String,
-    host: String,
-    port: u16,
-    is_tls: bool,
-    /// The path in front of the API's own, as behind Rancher.
-    prefix: String,
-}
-
-impl<'a> ApiServer<'a> {
-    fn of(resolved: &'a Resolved) -> Result<Self, CredentialError> {
-        let missing = || CredentialError::NoCluster(printable(&resolved.context, LONGEST_NAME));
-        let cluster = resolved.cluster.as_ref().ok_or_else(missing)?;
-        let address = cluster.server.clone().ok_or_else(missing)?;
-        let shown = printable(&address, LONGEST_NAME);
-        let refuse = |fault| CredentialError::Api {
-            server: shown.clone(),
-            fault: Box::new(fault),
-        };
-        let uri: Uri = address.parse().map_err(|_| refuse(ApiFault::Address))?;
-        let host = uri.host().filter(|_| !address.contains('@'));
-        let host = host
-            .ok_or_else(|| refuse(ApiFault::Address))?
-            .trim_matches(['[', ']'])
-            .to_owned();
-        let is_tls = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") if is_loopback(&host) => false,
-            Some("http") => return Err(refuse(ApiFault::Cleartext)),
-            Some(_) | None => return Err(refuse(ApiFault::Address)),
-        };
-        if cluster.insecure_skip_tls_verify == Some(true) {
-            return Err(refuse(ApiFault::Unverified));
-        }
-        if cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()) {
-            return Err(refuse(ApiFault::ProxyUrl));
-        }
-        Ok(Self {
-            cluster,
-            port: uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
-            prefix: uri.path().trim_end_matches('/').to_owned(),
-            address: shown,
-            host,
-            is_tls,
-        })
-    }
-
-    fn error(&self, fault: ApiFault) -> CredentialError {
-        CredentialError::Api {
-            server: self.address.clone(),
-            fault: Box::new(fault),
-        }
-    }
-
-    /// Asks for the token.
-    async fn request(
-        &self,
-        credentials: &Credentials,
-        account: &ServiceAccount,
-        audience: &str,
-        deadline: Instant,
-    ) -> Result<Issued, ApiFault> {
-        let request = self.message(credentials, account, audience)?;
-        let deadline = deadline.min(Instant::now() + LONGEST_REQUEST);
-        let answered = async {
-            // Before the first packet: a wrong certificate is reported whatever the state of the network.
-            let tls = if self.is_tls {
-                Some(self.tls(credentials)?)
-            } else {
-                None
-            };
-            let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
-            let stream = stream.map_err(ApiFault::Connect)?;
-            match tls {
-                None => {
-                    permit_cleartext(stream.peer_addr())?;
-                    Box::pin(exchange(stream, request)).await
-                }
-                Some((tls, name)) => {
-                    let stream = tls.connect(name, stream).await.map_err(ApiFault::Tls)?;
-                    Box::pin(exchange(stream, request)).await
-                }
-            }
-        };
-        let answered = timeout_at(deadline, Box::pin(answered)).await;
-        let (status, body) = answered.map_err(|_| ApiFault::Deadline)??;
-        if status.is_success() {
-            read(&body)
-        } else {
-            Err(refusal(status, &body, credentials.authorization.as_ref()))
-        }
-    }
-
-    fn message(
-        &self,
-        credentials: &Credentials,
-        account: &ServiceAccount,
-        audience: &str,
-    ) -> Result<Request<Full<Bytes>>, ApiFault> {
-        let ServiceAccount { namespace, name } = account;
-        let prefix = &self.prefix;
-        let body = json!({
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"audiences": [audience], "expirationSeconds": VALIDITY.as_secs()},
-        });
-        let host = if self.host.contains(':') {
-            format!("[{}]", self.host)
-        } else {
-            self.host.clone()
-        };
-        let mut request = Request::post(format!(
-            "{prefix}/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        ))
-        .header(header::HOST, format!("{host}:{}", self.port))
-        .header(header::USER_AGENT, crate::client::head::USER_AGENT)
-        .header(header::ACCEPT, "application/json")
-        .header(header::CONTENT_TYPE, "application/json");
-        if let Some(authorization) = &credentials.authorization {
-            let field = authorization.field();
-            let mut value = http::HeaderValue::from_str(field.expose()).map_err(|_| ApiFault::Address)?;
-            value.set_sensitive(true);
-            request = request.header(header::AUTHORIZATION, value);
-        }
-        request
-            .body(Full::from(body.to_string()))
-            .map_err(|_| ApiFault::Address)
-    }
-
-    fn tls(&self, credentials: &Credentials) -> Result<(TlsConnector, ServerName<'static>), ApiFault> {
-        let name = self.cluster.tls_server_name.as_deref().filter(|name| !name.is_empty());
-        let name = ServerName::try_from(name.unwrap_or(&self.host).to_owned()).map_err(|_| ApiFault::Address)?;
-        let pem = match (
-            &self.cluster.certificate_authority_data,
-            &self.cluster.certificate_authority,
-        ) {
-            (Some(data), _) if !data.is_empty() => Some(user::decode("certificate-authority-data", data)),
-            (_, Some(path)) => Some(user::read(path)),
-            (_, None) => None,
-        };
-        let roots = match pem.transpose().map_err(|error| ApiFault::Authority(Box::new(error)))? {
-            Some(pem) => tls::roots_in(pem.as_bytes()).map_err(ApiFault::Roots)?,
-            None => tls::system_roots().map_err(|_| ApiFault::NoRoots)?,
-        };
-        let pair = credentials.certificate.as_ref().map(tls::KeyPair::load);
-        let pair = pair.transpose().map_err(ApiFault::Identity)?;
-        let config = tls::config(roots, pair).map_err(ApiFault::Setup)?;
-        Ok((TlsConnector::from(Arc::new(config)), name))
-    }
-}
-
-/// One request, and the whole answer.
-async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Result<(StatusCode, Zeroizing<Vec<u8>>), ApiFault>
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let begun = http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = begun.map_err(ApiFault::Http)?;
-    let _driver = AbortOnDropHandle::new(tokio::spawn(connection));
-    let (head, body) = sender.send_request(request).await.map_err(ApiFault::Http)?.into_parts();
-    let mut body = Limited::new(body, LARGEST);
-    let mut received = Zeroizing::new(Vec::with_capacity(LARGEST));
-    while let Some(frame) = body.frame().await {
-        match frame {
-            Ok(frame) => received.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
-            Err(error) => match error.downcast::<hyper::Error>() {
-                Ok(error) => return Err(ApiFault::Http(*error)),
-                Err(_) => return Err(ApiFault::Long),
-            },
-        }
-    }
-    Ok((head.status, received))
 }
 
 fn read(body: &[u8]) -> Result<Issued, ApiFault> {
@@ -298,75 +140,9 @@ fn read(body: &[u8]) -> Result<Issued, ApiFault> {
     Ok(issued)
 }
 
-/// The refusal in the server's words, if it has sent a Status object. The server, or what stands in front of it, may quote
-/// the request.
-fn refusal(status: StatusCode, body: &[u8], sent: Option<&Authorization>) -> ApiFault {
-    #[derive(Deserialize)]
-    struct Refusal {
-        message: String,
-    }
-    let read = serde_json::from_slice::<Object<Refusal>>(body);
-    let message = read.map_or_else(
-        |_| String::new(),
-        |Object(refusal)| printable(&refusal.message, LONGEST_MESSAGE),
-    );
-    ApiFault::Status {
-        code: status.as_u16(),
-        message: match sent {
-            Some(sent) => sent.secret().redacted(&message),
-            None => message,
-        },
-    }
-}
-
-/// Whether this is the name or address of this host alone.
-fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse().is_ok_and(is_loopback_address)
-}
-
-fn is_loopback_address(address: IpAddr) -> bool {
-    address.to_canonical().is_loopback()
-}
-
-/// A resolver may lead `localhost` elsewhere.
-fn permit_cleartext(peer: io::Result<SocketAddr>) -> Result<(), ApiFault> {
-    if peer.is_ok_and(|peer| is_loopback_address(peer.ip())) {
-        return Ok(());
-    }
-    Err(ApiFault::Cleartext)
-}
-
 /// The validity that is asked for. The least that the API server gives is ten minutes.
 const VALIDITY: Duration = Duration::from_secs(3600);
-/// The time for one request.
-const LONGEST_REQUEST: Duration = Duration::from_secs(30);
 /// The bytes of an answer.
 const LARGEST: usize = 256 * 1024;
 /// Characters of a name in a message.
 const LONGEST_NAME: usize = 120;
-/// Characters of the server's message.
-const LONGEST_MESSAGE: usize = 250;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_goes_in_clear_to_this_host_alone_whatever_its_name_leads_to() {
-        for (peer, expected) in [
-            ("127.0.0.1:80", true),
-            ("127.8.8.8:80", true),
-            ("[::1]:80", true),
-            ("[::ffff:127.0.0.1]:80", true),
-            ("10.99.0.1:80", false),
-            ("[::ffff:10.99.0.1]:80", false),
-            ("[fe80::1]:80", false),
-            ("0.0.0.0:80", false),
-        ] {
-            let permitted = permit_cleartext(Ok(peer.parse().unwrap()));
-            assert_eq!(permitted.is_ok(), expected, "{peer}");
-            assert!(matches!(permitted, Ok(()) | Err(ApiFault::Cleartext)));
-        }
-        assert!(permit_cleartext(Err(io::ErrorKind::NotConnected.into())).is_err());
-    }
-}

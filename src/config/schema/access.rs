@@ -9,6 +9,7 @@ use crate::config::section::Section;
 
 mod cluster;
 mod issuers;
+mod tickets;
 
 /// Reads the section. `knows_clients`: whether a port asks clients for certificates.
 pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Options {
@@ -26,6 +27,10 @@ pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Options {
             .flatten(),
         oidc: issuers::read(section),
         users: section.field("users").and_then(|field| field.section(users)).flatten(),
+        tickets: section
+            .field("tickets")
+            .and_then(|field| field.section(tickets::read))
+            .flatten(),
     };
     // A fault in a way to prove users is one thing to mend, and not two.
     if section.faults() == faults
@@ -33,14 +38,14 @@ pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Options {
         && let Some(field) = mode_field
         && options.mode != Mode::Open
     {
-        field.fault("no user can be proved: it needs `kubernetes`, `oidc` or `users`");
+        field.fault("no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`");
     }
     options
 }
 
 /// Whether there is a way to prove a user.
 pub(in crate::config) fn proves_users(options: &Options) -> bool {
-    options.kubernetes.is_some() || !options.oidc.is_empty() || options.users.is_some()
+    options.kubernetes.is_some() || !options.oidc.is_empty() || options.users.is_some() || options.tickets.is_some()
 }
 
 fn users(section: &mut Section<'_>) -> Option<PathBuf> {

@@ -93,14 +93,31 @@ const FAULTS: &[(&str, &str)] = &[
         "kubernetes: {check: {verb: get, resource: Services}}",
         "1:52: error: access.kubernetes.check.resource: expected lower case letters, digits, `-` and `.`, such as `services` (found `Services`)",
     ),
+    (
+        "tickets: {ttl: 9m}",
+        "1:25: error: access.tickets.ttl: must be at least 10m: the API server takes no shorter request (found `9m`)",
+    ),
+    (
+        "tickets: {ttl: 25h}",
+        "1:25: error: access.tickets.ttl: must be at most 1d: the cluster deletes requests after that time (found `25h`)",
+    ),
+    (
+        "tickets: {secret: a/b/c}",
+        "1:28: error: access.tickets.secret: expected the name of a Secret, or NAMESPACE/NAME, in lower case letters, digits, \
+             `-` and `.` (found `a/b/c`)",
+    ),
+    (
+        "mode: enforce, tickets: {enabled: false, ttl: 1h}",
+        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`",
+    ),
     ("users: {}", "1:10: error: access.users: `file` is missing"),
     (
         "mode: enforce",
-        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc` or `users`",
+        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`",
     ),
     (
         "mode: report, kubernetes: {enabled: false}, oidc: []",
-        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc` or `users`",
+        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`",
     ),
 ];
 

@@ -1,9 +1,6 @@
 //! The kinds of objects that decide what a user may do, or whether there is one.
 
-use std::time::Duration;
-
 use crate::access::Change;
-use crate::kubernetes::api::encoded;
 
 /// A kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,30 +54,11 @@ impl Kind {
         }
     }
 
-    /// The path of one page of a list. `token` is empty for the first page, else the `continue` of the page before.
-    pub(super) fn page_path(self, token: &str) -> String {
-        let path = self.path();
-        match token {
-            "" => format!("{path}?limit={PAGE}"),
-            token => format!("{path}?limit={PAGE}&continue={}", encoded(token)),
-        }
-    }
-
-    /// The path of a list in one page.
-    pub(super) fn list_path(self) -> String {
-        self.path()
-    }
-
-    /// The path of a watch from that resource version, which the server ends after `lasts`.
-    pub(super) fn watch_path(self, version: &str, lasts: Duration) -> String {
-        let (path, version, seconds) = (self.path(), encoded(version), lasts.as_secs());
-        format!("{path}?watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
-    }
-
-    fn path(self) -> String {
+    /// The path of the API, with the beginning of its query.
+    pub(super) fn path(self) -> String {
         match self.group() {
-            "" => format!("/api/v1/{}", self.plural()),
-            group => format!("/apis/{group}/v1/{}", self.plural()),
+            "" => format!("/api/v1/{}?", self.plural()),
+            group => format!("/apis/{group}/v1/{}?", self.plural()),
         }
     }
 }
@@ -91,9 +69,6 @@ pub(super) struct Identity {
     pub(super) namespace: Option<Box<str>>,
     pub(super) uid: Box<str>,
 }
-
-/// Objects a page: metadata of a kilobyte or less each.
-const PAGE: usize = 500;
 
 #[cfg(test)]
 mod tests {
@@ -135,14 +110,9 @@ mod tests {
             ),
             (Kind::ServiceAccount, "/api/v1/serviceaccounts", &None, &gone),
         ] {
-            assert_eq!(kind.list_path(), path);
-            assert_eq!(kind.page_path("a/b"), format!("{path}?limit=500&continue=a%2Fb"));
+            assert_eq!(kind.path(), format!("{path}?"));
             assert_eq!(kind.change(&object, false), *changed, "{kind:?}");
             assert_eq!(kind.change(&object, true), *deleted, "{kind:?}");
         }
-        assert_eq!(
-            Kind::Role.watch_path("7", Duration::from_secs(20)),
-            "/apis/rbac.authorization.k8s.io/v1/roles?watch=true&allowWatchBookmarks=true&resourceVersion=7&timeoutSeconds=20"
-        );
     }
 }

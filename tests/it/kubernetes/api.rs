@@ -44,6 +44,8 @@ mod selector;
 mod serve;
 #[path = "api/store.rs"]
 mod store;
+#[path = "api/users.rs"]
+mod users;
 #[path = "api/watch.rs"]
 mod watch_stream;
 
@@ -139,6 +141,11 @@ impl Api {
     pub(crate) fn put(&self, object: Value) {
         let key = Place::key_of(&object).unwrap_or_else(|| panic!("of no known kind: {object}"));
         self.shared.put(key, object);
+    }
+
+    /// The object of that kind and name, as it is kept.
+    pub(crate) fn object(&self, like: &Value) -> Option<Value> {
+        self.shared.store().object(&Place::key_of(like).unwrap()).cloned()
     }
 
     /// Deletes it.
@@ -376,7 +383,9 @@ pub(crate) const ADMINISTRATOR: &str = "administrator";
 
 const FIRST_TOKEN: &str = "first";
 /// Reviews are not read but asked for.
-const READABLE: [&str; 10] = [
+const READABLE: [&str; 12] = [
+    "secrets",
+    "certificatesigningrequests",
     "services",
     "endpointslices",
     "namespaces",

@@ -178,7 +178,7 @@ true
 {{- /* The section `access` of the configuration file: that of the values without the chart's own keys, then `config.access`
 over it. Empty for the default, which is to ask nobody. */ -}}
 {{- define "switchboard.access" -}}
-{{- $own := omit (deepCopy .Values.access) "clusterRole" "secrets" -}}
+{{- $own := omit (deepCopy .Values.access) "clusterRole" "ticketRole" "secrets" -}}
 {{- $access := mergeOverwrite $own (deepCopy (default dict .Values.config.access)) -}}
 {{- if ne (toJson $access) (toJson (dict "mode" "open")) -}}
 {{- toYaml $access -}}
@@ -189,6 +189,12 @@ over it. Empty for the default, which is to ask nobody. */ -}}
 {{- define "switchboard.reviews" -}}
 {{- $access := include "switchboard.access" . | fromYaml -}}
 {{- if (default dict $access.kubernetes).enabled -}}true{{- end -}}
+{{- end -}}
+
+{{- /* Whether tickets are read from the cluster. */ -}}
+{{- define "switchboard.tickets" -}}
+{{- $access := include "switchboard.access" . | fromYaml -}}
+{{- if (default dict $access.tickets).enabled -}}true{{- end -}}
 {{- end -}}
 
 {{- /* The right that a user needs, as a rule of a ClusterRole; nothing for port-forward, which `edit` has. */ -}}

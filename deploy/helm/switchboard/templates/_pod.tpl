@@ -96,7 +96,7 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: {{ include "switchboard.serviceAccountName" . }}
-  automountServiceAccountToken: {{ or (default false $kubernetes.enabled) (eq (include "switchboard.reviews" .) "true") }}
+  automountServiceAccountToken: {{ or (default false $kubernetes.enabled) (eq (include "switchboard.reviews" .) "true") (eq (include "switchboard.tickets" .) "true") }}
   # The kubelet would otherwise set SWITCHBOARD_PORT and the like for our own Service, and the proxy reads
   # SWITCHBOARD_* as configuration.
   enableServiceLinks: false

@@ -46,6 +46,7 @@ fn bindings(store: &Store, plural: &str, namespace: Option<&str>) -> Vec<Value> 
         plural: plural.to_owned(),
         namespace: namespace.map(str::to_owned),
         selector: Selector::parse("").unwrap(),
+        field: None,
     })
 }
 

@@ -9,9 +9,10 @@ use super::selector::Selector;
 use super::store::{Key, Scope};
 
 /// The kinds that are served: group and version, plural, kind.
-const KINDS: [(&str, &str, &str); 10] = [
+const KINDS: [(&str, &str, &str); 12] = [
     ("v1", "services", "Service"),
     ("v1", "namespaces", "Namespace"),
+    ("v1", "secrets", "Secret"),
     ("v1", "serviceaccounts", "ServiceAccount"),
     ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice"),
     ("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole"),
@@ -22,6 +23,11 @@ const KINDS: [(&str, &str, &str); 10] = [
     ),
     ("rbac.authorization.k8s.io/v1", "roles", "Role"),
     ("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding"),
+    (
+        "certificates.k8s.io/v1",
+        "certificatesigningrequests",
+        "CertificateSigningRequest",
+    ),
     ("authentication.k8s.io/v1", "tokenreviews", "TokenReview"),
     ("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview"),
 ];
@@ -134,6 +140,14 @@ impl Query {
             plural: place.plural.to_owned(),
             namespace: place.namespace.clone(),
             selector: Selector::parse(self.value("labelSelector").unwrap_or_default())?,
+            field: match self.value("fieldSelector") {
+                Some(selector) => Some(
+                    selector
+                        .split_once('=')
+                        .map(|(path, value)| (path.into(), value.into()))?,
+                ),
+                None => None,
+            },
         })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::AUTHORIZATION;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
 use hyper::{Method, Request};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -16,6 +16,7 @@ use super::faults::{Fault, Verb};
 use super::request::{Place, Query};
 use super::reviews;
 use super::store::{Key, Scope};
+use super::users;
 use super::watch_stream::Watch;
 
 /// The rest of a list, for requests for the next page.
@@ -73,15 +74,12 @@ pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> A
 
 /// Bearer tokens, then rights: the administrator's token may everything.
 fn refused(shared: &Shared, request: &Request<Incoming>, place: &Place) -> Option<Answer> {
-    let given = request
-        .headers()
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok());
-    let token = given
-        .and_then(|value| value.strip_prefix("Bearer "))
-        .unwrap_or_default();
+    let token = bearer(request);
     if token == super::ADMINISTRATOR {
         return None;
+    }
+    if let Some(user) = users::of(shared, token) {
+        return users::refused(shared, &user, request.method(), place);
     }
     let mut access = shared.access();
     if !access.tokens.contains(token) {
@@ -103,6 +101,16 @@ fn refused(shared: &Shared, request: &Request<Incoming>, place: &Place) -> Optio
         place.plural, place.plural
     );
     (!is_read).then(|| answer::refusal(403, &message))
+}
+
+fn bearer(request: &Request<Incoming>) -> &str {
+    let given = request
+        .headers()
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    given
+        .and_then(|value| value.strip_prefix("Bearer "))
+        .unwrap_or_default()
 }
 
 fn expired() -> Answer {
@@ -189,12 +197,17 @@ fn first_of(shared: &Shared, place: &Place, query: &Query, page: Page) -> Answer
 /// One object: read, written or deleted. Every write puts the whole object there, as a forced apply does.
 async fn write(shared: &Arc<Shared>, place: &Place, request: Request<Incoming>) -> Answer {
     let method = request.method().clone();
+    let user = users::of(shared, bearer(&request));
+    let is_merge = request.headers().get(CONTENT_TYPE).is_some_and(|value| value == MERGE);
     let body = request.into_body().collect().await;
-    let body: Value = body.map_or(Value::Null, |body| {
+    let mut body: Value = body.map_or(Value::Null, |body| {
         serde_json::from_slice(&body.to_bytes()).unwrap_or_default()
     });
     if place.subresource.as_deref() == Some("token") {
         return issue(shared, place, &body);
+    }
+    if let Some(user) = user.filter(|_| method == Method::POST) {
+        users::complete(&user, place, &mut body);
     }
     let key = place.key().or_else(|| {
         Some(Key {
@@ -206,7 +219,10 @@ async fn write(shared: &Arc<Shared>, place: &Place, request: Request<Incoming>) 
     let Some(key) = key else {
         return answer::refusal(422, "metadata.name: Required value");
     };
+    let is_there = shared.store().object(&key).is_some();
     let found = match method {
+        Method::POST if place.plural == "secrets" && is_there => return answer::refusal(409, "it already exists"),
+        Method::PATCH if is_merge => users::merge(shared, &key, &body),
         Method::GET => shared.store().object(&key).cloned(),
         Method::DELETE => shared.delete(&key),
         _ => Some(shared.put(key, body)),
@@ -237,3 +253,5 @@ fn issue(shared: &Shared, place: &Place, asked: &Value) -> Answer {
         {"audiences": audiences}, "status": status});
     answer::json(201, &request)
 }
+
+const MERGE: &str = "application/merge-patch+json";

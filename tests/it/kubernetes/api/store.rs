@@ -43,6 +43,8 @@ pub(crate) struct Scope {
     /// `None`: all of them.
     pub(crate) namespace: Option<String>,
     pub(crate) selector: Selector,
+    /// The path of a field, such as `metadata.name`, and its value.
+    pub(crate) field: Option<(String, String)>,
 }
 
 impl Default for Store {
@@ -129,7 +131,7 @@ impl Store {
         let found = self
             .objects
             .iter()
-            .filter(|(key, object)| scope.contains(key) && scope.selector.matches(object));
+            .filter(|(key, object)| scope.contains(key) && scope.matches(object));
         found.map(|(_, object)| object.clone()).collect()
     }
 
@@ -150,13 +152,21 @@ impl Scope {
                 .is_none_or(|namespace| *namespace == key.namespace)
     }
 
+    fn matches(&self, object: &Value) -> bool {
+        let has = |(path, value): &(String, String)| {
+            let field = path.split('.').fold(object, |inside, name| &inside[name]);
+            field == value.as_str()
+        };
+        self.selector.matches(object) && self.field.as_ref().is_none_or(has)
+    }
+
     /// The event for a watch of this scope. An object that stops matching is DELETED: with what it was, at the new
     /// revision.
     pub(crate) fn event(&self, change: &Change) -> Option<Value> {
         if !self.contains(&change.key) {
             return None;
         }
-        let matching = |object: &Option<Value>| object.clone().filter(|object| self.selector.matches(object));
+        let matching = |object: &Option<Value>| object.clone().filter(|object| self.matches(object));
         match (matching(&change.before), matching(&change.after)) {
             (None, None) => None,
             (None, Some(object)) => Some(json!({"type": "ADDED", "object": object})),
@@ -201,6 +211,7 @@ mod tests {
             plural: "services".into(),
             namespace: Some("team-a".into()),
             selector: Selector::parse("expose=true").unwrap(),
+            field: None,
         };
         let first = store.put(key("a"), labelled("true"));
         store.put(key("a"), labelled("true"));

@@ -1,26 +1,73 @@
 //! Lists and watches the objects of one kind, in the way of the [reflector](crate::kubernetes::reflector): every wait has a
 //! deadline, a watch that ends in time is resumed, and after a failure the objects are listed anew.
 
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use kube::Client;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::Outputs;
-use super::kind::Kind;
-use super::known::{Known, Object};
-use crate::kubernetes::api::{self, BodyReader, FOLLOWER};
-use crate::kubernetes::failure::{ApiError, Failure, backoff, random};
-use crate::kubernetes::outage::Outage;
-use crate::kubernetes::wire::{Page, Versioned, WatchEvent, error_event};
+use super::api::{self, BodyReader, FOLLOWER, encoded};
+use super::failure::{ApiError, Failure, backoff, random};
+use super::outage::Outage;
+use super::wire::{Page, Versioned, WatchEvent, error_event};
+use crate::metrics::Metrics;
+
+/// The objects of one kind, as far as they are kept.
+pub(crate) trait Collection: Send {
+    /// What is kept of an object.
+    type Object: Send;
+
+    /// What is asked for, and what it means when it is not answered.
+    fn subject(&self) -> &Subject;
+
+    /// The path of the API with the beginning of its query, up to `?` or `&`.
+    fn path(&self, client: &Client) -> String;
+
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// It is none of this kind: the list or watch has failed.
+    fn read(&self, json: &str) -> Result<Self::Object, serde_json::Error>;
+
+    /// Takes a complete list.
+    fn list(&mut self, objects: Vec<Self::Object>);
+
+    /// Takes an event of a watch.
+    fn apply(&mut self, object: Self::Object, is_deleted: bool);
+}
+
+/// What a follower asks for, and how it speaks of that.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject {
+    /// The plural name of the API, also the field `kind` of log lines.
+    pub(crate) kind: &'static str,
+    /// The API group; empty for the core group.
+    pub(crate) group: &'static str,
+    /// The media types of a list and of a watch.
+    pub(crate) accept: [&'static str; 2],
+    /// Objects a page of a list.
+    pub(crate) page: usize,
+    /// The role that must have the right to list and watch, for the log.
+    pub(crate) role: &'static str,
+    /// What it means that the objects cannot be followed, for the log.
+    pub(crate) effect: &'static str,
+}
+
+/// Where the API server is, and where failures are counted.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// The kubeconfig; `None` is that of the pod or the user.
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The metrics.
+    pub(crate) metrics: Metrics,
+}
 
 /// Follows the objects of one kind.
-pub(super) struct Follower {
-    kind: Kind,
-    outputs: Arc<Outputs>,
-    known: Known,
+pub(crate) struct Follower<C> {
+    collection: C,
+    origin: Origin,
     client: Option<Client>,
     /// The resource version at which a watch resumes; `None` asks for a list.
     version: Option<String>,
@@ -35,12 +82,12 @@ pub(super) struct Follower {
     outage: Outage,
 }
 
-impl Follower {
-    pub(super) fn new(kind: Kind, outputs: Arc<Outputs>) -> Self {
+impl<C: Collection> Follower<C> {
+    /// A follower that has not asked yet.
+    pub(crate) fn new(collection: C, origin: Origin) -> Self {
         Self {
-            kind,
-            outputs,
-            known: Known::new(kind),
+            collection,
+            origin,
             client: None,
             version: None,
             relist_at: Instant::now(),
@@ -52,7 +99,7 @@ impl Follower {
     }
 
     /// Follows without an end.
-    pub(super) async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         loop {
             if let Err(error) = self.step().await {
                 self.recover(&error).await;
@@ -65,7 +112,7 @@ impl Follower {
         let client = match &self.client {
             Some(client) => client.clone(),
             None => {
-                let client = api::connect(self.outputs.kubeconfig.clone(), FOLLOWER).await?;
+                let client = api::connect(self.origin.kubeconfig.clone(), FOLLOWER).await?;
                 self.client.insert(client).clone()
             }
         };
@@ -78,7 +125,7 @@ impl Follower {
     }
 
     async fn list(&mut self, client: &Client) -> Result<(), ApiError> {
-        let mut objects: Vec<Object> = Vec::new();
+        let mut objects = Vec::new();
         let mut token = String::new();
         let mut pages = 0;
         let version = loop {
@@ -89,7 +136,7 @@ impl Follower {
             let body = self.page(client, &token).await?;
             let page: Page<'_> = serde_json::from_slice(&body).map_err(malformed)?;
             for item in page.items.into_iter().flatten() {
-                objects.push(serde_json::from_str(item.get()).map_err(malformed)?);
+                objects.push(self.collection.read(item.get()).map_err(malformed)?);
             }
             let metadata = page.metadata.unwrap_or_default();
             token = metadata.next.unwrap_or_default();
@@ -104,19 +151,18 @@ impl Follower {
         self.relist_at = Instant::now() + RELIST.mul_f64(0.8 + 0.4 * random());
         self.version = Some(version);
         self.recovered();
-        for change in self.known.list(objects.into_iter()) {
-            (self.outputs.changed)(change);
-        }
+        self.collection.list(objects);
         // The failures stay: a list says nothing of the watch behind it.
         Ok(())
     }
 
     async fn page(&mut self, client: &Client, token: &str) -> Result<Vec<u8>, ApiError> {
+        let [accept, _] = self.collection.subject().accept;
         let path = match self.lists_whole {
-            true => self.kind.list_path(),
-            false => self.kind.page_path(token),
+            true => self.collection.path(client),
+            false => page_path(&self.collection.path(client), self.collection.subject().page, token),
         };
-        let page = async { api::get_as(client, &path, METADATA_LIST).await?.read_all().await };
+        let page = async { api::get_as(client, &path, accept).await?.read_all().await };
         page.await.inspect_err(|error| {
             // A server that forgets a list between two of its pages may still send it in one.
             self.lists_whole = error.failure == Failure::Expired;
@@ -127,7 +173,9 @@ impl Follower {
         let started = Instant::now();
         let left = self.relist_at.saturating_duration_since(started);
         let lasts = WATCH.mul_f64(0.8 + 0.4 * random()).min(left).max(SHORTEST_WATCH);
-        let mut body = api::get_as(client, &self.kind.watch_path(&version, lasts), METADATA).await?;
+        let [_, accept] = self.collection.subject().accept;
+        let path = watch_path(&self.collection.path(client), &version, lasts);
+        let mut body = api::get_as(client, &path, accept).await?;
         self.recovered();
         let ended = loop {
             match self.next(&mut body, lasts + GRACE).await {
@@ -160,10 +208,8 @@ impl Follower {
         match r#type {
             "ERROR" => return Err(error_event(object)),
             "ADDED" | "MODIFIED" | "DELETED" => {
-                let changed = serde_json::from_str(object.get()).map_err(malformed)?;
-                if let Some(change) = self.known.apply(changed, r#type == "DELETED") {
-                    (self.outputs.changed)(change);
-                }
+                let changed = self.collection.read(object.get()).map_err(malformed)?;
+                self.collection.apply(changed, r#type == "DELETED");
             }
             // "BOOKMARK", and types that are not known yet.
             _ => {}
@@ -173,9 +219,9 @@ impl Follower {
     }
 
     fn recovered(&mut self) {
-        let kind = self.kind.plural();
+        let Subject { kind, .. } = *self.collection.subject();
         if std::mem::take(&mut self.is_told) {
-            info!(kind, "changed access rights are seen at once again");
+            info!(kind, "the right to list and watch is there again");
         }
         if let Some(after) = self.outage.end(Instant::now()) {
             info!(kind, ?after, "the API server answers again");
@@ -184,7 +230,7 @@ impl Follower {
 
     /// Reports a failure, and waits before the next attempt.
     async fn recover(&mut self, error: &ApiError) {
-        self.outputs.metrics.watch_failed(error.failure.label());
+        self.origin.metrics.watch_failed(error.failure.label());
         // A list tells what has changed meanwhile; and a server that was restored from a backup sends no event.
         self.version = None;
         if error.failure == Failure::Expired && self.failures == 0 {
@@ -211,11 +257,18 @@ impl Follower {
         if std::mem::replace(&mut self.is_told, true) {
             return;
         }
-        let (kind, group, reason) = (self.kind.plural(), self.kind.group(), &error.reason);
+        let Subject {
+            kind,
+            group,
+            role,
+            effect,
+            ..
+        } = *self.collection.subject();
         warn!(
             kind,
-            "changed access rights are seen only at `access.kubernetes.recheck`: the ClusterRole of switchboard lacks the rule \
-             {{apiGroups: [{group:?}], resources: [{kind}], verbs: [list, watch]}}: {reason}"
+            "{effect}: {role} of switchboard lacks the rule {{apiGroups: [{group:?}], resources: [{kind}], verbs: [list, \
+             watch]}}: {}",
+            error.reason
         );
     }
 
@@ -223,15 +276,24 @@ impl Follower {
         let ApiError { failure, reason, .. } = error;
         let is_passing = *failure == Failure::Forbidden;
         if !is_passing && let Some(since) = self.outage.failed(*failure, self.failures - 1, Instant::now()) {
-            let (kind, failure) = (self.kind.plural(), failure.label());
-            warn!(
-                kind,
-                failure,
-                ?since,
-                "cannot follow access rights, changes are seen only at `access.kubernetes.recheck`: {reason}"
-            );
+            let (Subject { kind, effect, .. }, failure) = (*self.collection.subject(), failure.label());
+            warn!(kind, failure, ?since, "{effect}: {reason}");
         }
     }
+}
+
+/// The path of one page of a list. `token` is empty for the first page, else the `continue` of the page before.
+fn page_path(path: &str, page: usize, token: &str) -> String {
+    match token {
+        "" => format!("{path}limit={page}"),
+        token => format!("{path}limit={page}&continue={}", encoded(token)),
+    }
+}
+
+/// The path of a watch from that resource version, which the server ends after `lasts`.
+fn watch_path(path: &str, version: &str, lasts: Duration) -> String {
+    let (version, seconds) = (encoded(version), lasts.as_secs());
+    format!("{path}watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as map_err passes it")]
@@ -239,9 +301,6 @@ fn malformed(error: serde_json::Error) -> ApiError {
     ApiError::caused(Failure::Malformed, &error)
 }
 
-/// Without the rules and subjects. A server that does not know this answers with the whole objects.
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// The length of a watch. It ends by itself then, so a half-open connection is found soon after.
 const WATCH: Duration = Duration::from_secs(20);
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
@@ -255,3 +314,19 @@ const RELIST: Duration = Duration::from_secs(900);
 const PASSING: u32 = 4;
 /// The interval between lists while the right is missing.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_and_watches_have_their_paths() {
+        let path = "/api/v1/things?";
+        assert_eq!(page_path(path, 500, ""), "/api/v1/things?limit=500");
+        assert_eq!(page_path(path, 16, "a/b"), "/api/v1/things?limit=16&continue=a%2Fb");
+        assert_eq!(
+            watch_path(path, "7", Duration::from_secs(20)),
+            "/api/v1/things?watch=true&allowWatchBookmarks=true&resourceVersion=7&timeoutSeconds=20"
+        );
+    }
+}

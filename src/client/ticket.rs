@@ -1,0 +1,180 @@
+//! Makes a ticket: 26 letters that stand for a user at the proxy, for clients that cannot carry a token.
+//!
+//! A user makes one of its own by a CertificateSigningRequest, into which the API server writes the user. An operator
+//! makes one for any user, in the Secret that the proxy reads.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+
+use self::error::TicketError;
+use super::LONGEST_LINE;
+use super::credentials::{Api, Files};
+use crate::access::tickets::{Minted, TicketTarget};
+use crate::secret::Secret;
+use crate::text::{chain, printable};
+
+mod error;
+mod request;
+mod secret;
+
+/// The settings of one ticket.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The kubeconfig files.
+    pub files: Files,
+    /// The context; `None` is the current one.
+    pub context: Option<String>,
+    /// The folder in which credentials of plugins are kept; `None` keeps none.
+    pub cache: Option<PathBuf>,
+    /// How long it is to live.
+    pub ttl: Duration,
+    /// The only target that it opens: `SERVICE.NAMESPACE`, or `HOST:PORT` of a static target.
+    pub target: Option<TicketTarget>,
+    /// The user; `None` is the one of the kubeconfig.
+    pub user: Option<Named>,
+}
+
+/// A user for whom an operator makes a ticket.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// The user's name.
+    pub name: String,
+    /// The user's groups.
+    pub groups: Vec<String>,
+    /// The namespace of the Secret; `None` is that of the context.
+    pub namespace: Option<String>,
+    /// The name of the Secret.
+    pub secret: String,
+}
+
+/// A ticket that has been made.
+#[derive(Debug)]
+struct Made {
+    ticket: Secret,
+    user: String,
+    expires: SystemTime,
+    /// The arguments of kubectl that take it back.
+    revoke: String,
+}
+
+/// Makes a ticket, prints it on stdout, and says on stderr what it is and how it is taken back. Returns the exit status.
+pub fn command(options: &Options) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let made = match runtime {
+        Ok(runtime) => {
+            let made = runtime.block_on(make(options));
+            // A program of the kubeconfig may run.
+            runtime.shutdown_background();
+            made
+        }
+        Err(error) => Err(TicketError::Runtime(error)),
+    };
+    match made.and_then(|made| tell(&made, options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&printable(&chain(&error), LONGEST_LINE));
+            if let Some(remedy) = error.remedy() {
+                say(&printable(&remedy, LONGEST_LINE));
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn make(options: &Options) -> Result<Made, TicketError> {
+    let api = Box::pin(Api::of(
+        &options.files,
+        options.context.as_deref(),
+        options.cache.clone(),
+    ));
+    let api = api.await.map_err(TicketError::Credentials)?;
+    let minted = Minted::new().ok_or(TicketError::Random)?;
+    match &options.user {
+        None => Box::pin(request::make(&api, minted, options)).await,
+        Some(named) => Box::pin(secret::make(&api, minted, named, options)).await,
+    }
+}
+
+/// The ticket alone on stdout, as a script takes it.
+fn tell(made: &Made, options: &Options) -> Result<(), TicketError> {
+    let mut stdout = io::stdout();
+    let printed = writeln!(stdout, "{}", made.ticket.expose()).and_then(|()| stdout.flush());
+    let kubectl = Kubectl(options);
+    say(&printable(&summary(made, options), LONGEST_LINE));
+    say(&printable(
+        &format!("it is taken back by: {kubectl} {}", made.revoke),
+        LONGEST_LINE,
+    ));
+    printed.map_err(TicketError::Output)
+}
+
+fn summary(made: &Made, options: &Options) -> String {
+    let opens = match &options.target {
+        Some(target) => format!("for {target} alone"),
+        None => "for every target that the user may reach".to_owned(),
+    };
+    let until = Timestamp::try_from(made.expires).map_or_else(|_| "its end".to_owned(), |time| format!("{time:.0}"));
+    format!(
+        "a ticket of {}, {opens}, until {until} at most; it is shown this once: send it as the password of any user name, \
+         or as a bearer token",
+        made.user
+    )
+}
+
+/// Writes a line. With stderr closed the exit status remains.
+fn say(line: &str) {
+    writeln!(io::stderr(), "switchboard: {line}").ok();
+}
+
+/// kubectl with the options that lead it to the same API server, for a shell.
+struct Kubectl<'a>(&'a Options);
+
+impl fmt::Display for Kubectl<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("kubectl")?;
+        if let Files::One(path) = &self.0.files {
+            write!(f, " --kubeconfig {}", quoted(&path.display().to_string()))?;
+        }
+        match &self.0.context {
+            Some(context) => write!(f, " --context {}", quoted(context)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A word of a shell's line.
+fn quoted(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@%+=,".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_for_a_shell_is_quoted_where_it_must_be() {
+        let options = Options {
+            files: Files::One("/home/o'neil/my config".into()),
+            context: Some("prod".to_owned()),
+            cache: None,
+            ttl: Duration::from_hours(1),
+            target: None,
+            user: None,
+        };
+        let kubectl = Kubectl(&options).to_string();
+        assert_eq!(
+            kubectl,
+            "kubectl --kubeconfig '/home/o'\\''neil/my config' --context prod"
+        );
+        assert_eq!(quoted(""), "''");
+    }
+}

@@ -1,0 +1,100 @@
+//! The arguments of `ticket`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use switchboard::access::tickets::TicketTarget;
+use switchboard::client::credentials::Files;
+use switchboard::client::ticket::{Named, Options};
+
+use crate::connect_arguments::{cache_folder, listed_files};
+
+/// The arguments of `ticket`.
+#[derive(Args)]
+pub(crate) struct Ticket {
+    /// How long it is to live, 10m or more; the proxy's access.tickets.ttl bounds it
+    #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "12h")]
+    ttl: Duration,
+    /// The only target that it opens: SERVICE.NAMESPACE, or HOST:PORT of a static target
+    #[arg(long, value_name = "NAME")]
+    target: Option<TicketTarget>,
+    /// Ask the API server of this kubeconfig [default: KUBECONFIG or ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Ask the API server of this context, as its user, not of the current one
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    #[command(
+        flatten,
+        next_help_heading = "For another user, by the right to write the proxy's Secret"
+    )]
+    named: NamedFlags,
+}
+
+#[derive(Args)]
+struct NamedFlags {
+    /// The user whose ticket it is
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// A group of that user (repeatable)
+    #[arg(long, value_name = "NAME", requires = "user")]
+    group: Vec<String>,
+    /// The namespace of the Secret, in place of that of the context
+    #[arg(long, value_name = "NAME", requires = "user", value_parser = name)]
+    namespace: Option<String>,
+    /// The Secret: the proxy's access.tickets.secret
+    #[arg(long, value_name = "NAME", requires = "user", default_value = "switchboard-tickets", value_parser = name)]
+    secret: String,
+}
+
+impl Ticket {
+    /// The settings of the ticket.
+    pub(crate) fn into_options(self) -> Options {
+        let NamedFlags {
+            user,
+            group,
+            namespace,
+            secret,
+        } = self.named;
+        Options {
+            files: self.kubeconfig.map_or_else(listed_files, Files::One),
+            context: self.context,
+            cache: cache_folder(),
+            ttl: self.ttl,
+            target: self.target,
+            user: user.map(|name| Named {
+                name,
+                groups: group,
+                namespace,
+                secret,
+            }),
+        }
+    }
+}
+
+fn ttl(text: &str) -> Result<Duration, String> {
+    let ttl = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match ttl {
+        short if short < SHORTEST => {
+            Err("a ticket lives for at least 10m: the API server takes no shorter request".to_owned())
+        }
+        long if long > LONGEST => Err("a ticket lives for at most 1d".to_owned()),
+        ttl => Ok(ttl),
+    }
+}
+
+/// A name as it stands in a path of the API (RFC 1123).
+fn name(text: &str) -> Result<String, &'static str> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let ends = [text.bytes().next(), text.bytes().next_back()];
+    let is_name =
+        text.len() <= 253 && text.bytes().all(is_inner) && ends.into_iter().all(|end| end.is_some_and(is_end));
+    is_name
+        .then(|| text.to_owned())
+        .ok_or("expected lower case letters, digits, `-` and `.`")
+}
+
+const SHORTEST: Duration = Duration::from_mins(10);
+const LONGEST: Duration = Duration::from_hours(24);

@@ -1,0 +1,467 @@
+//! Tickets from the program that makes them to the tunnels that they open, through the real binary.
+
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use switchboard::access::tickets::{Minted, Ticket};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::api::{Api, Token, Verb};
+use super::lab::{self, Lab, PROXY};
+use super::objects::{role, role_binding, service, slice, with};
+use super::proxy::{PATIENCE, PORT, Proxy, Refused, Tunnel, eventually, settings};
+use super::stage::Stage;
+
+/// A proxy with tickets beside tokens, the targets `devbox` and `other` of `team-a`, and `alice`, who may reach both.
+async fn stage(lab: Lab, prepare: impl FnOnce(&Api)) -> Stage {
+    let access = json!({
+        "mode": "enforce", "cleartext": "allow", "kubernetes": {"enabled": true},
+        "tickets": {"enabled": true, "secret": "switchboard/switchboard-tickets"},
+    });
+    let settings = with(settings(&[]), "/access", access);
+    let stage = Stage::over(lab, settings, async |api| {
+        for (name, pod) in [("devbox", "10.9.1.1"), ("other", "10.9.1.2")] {
+            api.put(slice("team-a", name, &[pod]));
+            api.put(service("team-a", name));
+        }
+        api.put(role("team-a", "ssh", &[]));
+        api.put(role_binding("team-a", "alice", "ssh", "alice"));
+        let ops = json!([{"kind": "Group", "name": "ops", "apiGroup": "rbac.authorization.k8s.io"}]);
+        api.put(with(role_binding("team-a", "ops", "ssh", "x"), "/subjects", ops));
+        for user in ["alice", "mallory", "operator"] {
+            api.know(
+                user,
+                Token::new(user, &["https://kubernetes.default.svc.cluster.local"]),
+            );
+        }
+        for object in rights() {
+            api.put(object);
+        }
+        prepare(api);
+        api.open();
+    });
+    let stage = stage.await.ready().await;
+    eventually("everything is watched", async || stage.api.seen(Verb::Watch) >= WATCHES).await;
+    stage
+}
+
+/// What the chart and an administrator give: alice makes tickets of her own, the operator writes the Secret.
+fn rights() -> [Value; 4] {
+    let group = "rbac.authorization.k8s.io/v1";
+    let cluster_role = json!({
+        "apiVersion": group, "kind": "ClusterRole", "metadata": {"name": "switchboard-ticket"},
+        "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["create"]}],
+    });
+    let binding = json!({
+        "apiVersion": group, "kind": "ClusterRoleBinding", "metadata": {"name": "alice-ticket"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "switchboard-ticket"},
+        "subjects": [{"kind": "User", "name": "alice", "apiGroup": "rbac.authorization.k8s.io"}],
+    });
+    let secrets = json!({
+        "apiVersion": group, "kind": "Role", "metadata": {"namespace": "switchboard", "name": "operator"},
+        "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch"]}],
+    });
+    let operator = role_binding("switchboard", "operator", "operator", "operator");
+    [cluster_role, binding, secrets, operator]
+}
+
+/// What the program has said.
+#[derive(Debug)]
+struct Said {
+    status: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// Runs `switchboard ticket` as that user.
+async fn ticket(stage: &Stage, user: &str, arguments: &[&str]) -> Said {
+    let config: Value = serde_json::from_slice(&std::fs::read(stage.api.kubeconfig()).unwrap()).unwrap();
+    let config = with(config, "/users/0/user", json!({ "token": user }));
+    let file = stage.lab.directory().join(format!("{user}.kubeconfig"));
+    std::fs::write(&file, config.to_string()).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_switchboard"))
+        .args(["ticket", "--kubeconfig", file.to_str().unwrap()])
+        .args(arguments)
+        .env_remove("KUBECONFIG")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = timeout(PATIENCE, output).await.unwrap().unwrap();
+    Said {
+        status: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A ticket that is made: stdout has it, and nothing else.
+async fn made(stage: &Stage, user: &str, arguments: &[&str]) -> (String, String) {
+    let said = ticket(stage, user, arguments).await;
+    assert_eq!(said.status, 0, "{said:?}");
+    let letters = said.stdout.strip_suffix('\n').unwrap().to_owned();
+    assert!(
+        letters.len() == 26 && letters.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+        "{said:?}"
+    );
+    assert!(!said.stderr.contains(&letters), "{said:?}");
+    (letters, said.stderr)
+}
+
+fn basic(user: &str, password: &str) -> String {
+    let encoded = STANDARD.encode(format!("{user}:{password}"));
+    format!("Proxy-Authorization: Basic {encoded}\r\n")
+}
+
+async fn login(proxy: &Proxy, ticket: &str) -> Result<Tunnel, Refused> {
+    proxy.connect_with("devbox.team-a:22", &basic("any", ticket)).await
+}
+
+/// The replicas hear of a ticket by their watch.
+async fn logged_in(proxy: &Proxy, ticket: &str) -> Tunnel {
+    let mut tunnel = None;
+    eventually("the ticket opens a tunnel", async || {
+        tunnel = login(proxy, ticket).await.ok();
+        tunnel.is_some()
+    })
+    .await;
+    tunnel.unwrap()
+}
+
+async fn refused(proxy: &Proxy, ticket: &str, phrase: &str) {
+    let mut last = None;
+    eventually(phrase, async || {
+        last = login(proxy, ticket).await.err();
+        let is_it = |refused: &Refused| refused.status == 407 && refused.phrase == phrase;
+        last.as_ref().is_some_and(is_it)
+    })
+    .await;
+}
+
+/// The requests for tickets that the API server has.
+fn request(name: &str) -> Value {
+    json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+    })
+}
+
+/// The name behind the last word of kubectl's arguments.
+fn revoked(stderr: &str) -> &str {
+    let (_, name) = stderr
+        .trim_end()
+        .rsplit_once("delete certificatesigningrequest ")
+        .unwrap();
+    name
+}
+
+const UNKNOWN: &str = "the ticket is not known, or was taken back";
+
+#[test]
+fn a_user_makes_a_ticket_and_its_tunnels_end_when_it_is_deleted() {
+    lab::run(async |lab| {
+        let stage = stage(lab, |_| {}).await;
+        let (own, said) = made(&stage, "alice", &[]).await;
+        assert!(said.contains("a ticket of alice, for every target"), "{said}");
+        let mut tunnel = logged_in(&stage.proxy, &own).await;
+        let mut other = stage
+            .proxy
+            .connect_with(
+                "other.team-a:22",
+                &format!("Proxy-Authorization: Bearer {}\r\n", own.to_uppercase()),
+            )
+            .await
+            .unwrap();
+        let (narrow, said) = made(&stage, "alice", &["--target", "devbox.team-a", "--ttl", "1h"]).await;
+        assert!(said.contains("for devbox.team-a alone"), "{said}");
+        let mut narrowed = logged_in(&stage.proxy, &narrow).await;
+        let elsewhere = stage
+            .proxy
+            .connect_with("Other.team-a.svc.cluster.local.:22", &basic("", &narrow))
+            .await;
+        assert_eq!(elsewhere.unwrap_err().phrase, "alice may not ssh to other.team-a");
+        stage.api.delete(&request(revoked(&said)));
+        narrowed.ended().await;
+        refused(&stage.proxy, &narrow, UNKNOWN).await;
+        tunnel.echo().await.unwrap();
+        other.echo().await.unwrap();
+        // A right that is taken back ends the tunnels of a ticket as well.
+        stage.api.delete(&role_binding("team-a", "alice", "ssh", "alice"));
+        tunnel.ended().await;
+        other.ended().await;
+        assert_eq!(login(&stage.proxy, &own).await.unwrap_err().status, 403);
+        eventually("the access lines name ticket and user", async || {
+            let lines = stage.proxy.access();
+            let ended = lines.iter().filter(|line| {
+                line["auth.method"] == "ticket" && line["user.name"] == "alice" && line["reason"] == "unauthorized"
+            });
+            ended.count() == 3
+        })
+        .await;
+        let messages = stage.proxy.messages();
+        assert!(!messages.contains(&own) && !messages.contains(&narrow), "{messages}");
+    });
+}
+
+#[test]
+fn proxytunnel_and_ncat_carry_a_ticket() {
+    lab::run(async |lab| {
+        let stage = stage(lab, |_| {}).await;
+        let (own, _) = made(&stage, "alice", &[]).await;
+        drop(logged_in(&stage.proxy, &own).await);
+        let (at, login) = (format!("{PROXY}:{PORT}"), format!("any:{own}"));
+        let mut proxytunnel = Command::new("proxytunnel");
+        proxytunnel.args(["-q", "-p", &at, "-d", "devbox.team-a:22"]);
+        proxytunnel.env("PROXYUSER", "any").env("PROXYPASS", &own);
+        let mut ncat = Command::new("ncat");
+        ncat.args([
+            "--proxy",
+            &at,
+            "--proxy-type",
+            "http",
+            "--proxy-auth",
+            &login,
+            "devbox.team-a",
+            "22",
+        ]);
+        for mut client in [proxytunnel, ncat] {
+            let client = client
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .kill_on_drop(true)
+                .spawn();
+            let mut client = client.unwrap();
+            client
+                .stdin
+                .as_mut()
+                .unwrap()
+                .write_all(b"SSH-2.0-client\r\n")
+                .await
+                .unwrap();
+            let mut line = String::new();
+            let mut stdout = BufReader::new(client.stdout.take().unwrap());
+            timeout(PATIENCE, stdout.read_line(&mut line)).await.unwrap().unwrap();
+            assert!(line.starts_with("SSH-2.0-10.9.1.1:22"), "{client:?}: {line:?}");
+            client.kill().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn no_ticket_is_in_the_logs_or_the_metrics_at_any_level() {
+    lab::run(async |lab| {
+        let mut stage = stage(lab, |_| {}).await;
+        let (own, _) = made(&stage, "alice", &[]).await;
+        let (other, _) = made(&stage, "alice", &["--target", "other.team-a"]).await;
+        let wrong = Minted::new().unwrap().ticket.expose().to_owned();
+        let filter = "trace,h2=trace,hyper=trace,hyper_util=trace,kube=trace,rustls=trace,tokio_util=trace,tower=trace";
+        stage.restart_proxy_logging(filter).await;
+        let stage = stage.ready().await;
+        drop(logged_in(&stage.proxy, &own).await);
+        refused(&stage.proxy, &wrong, UNKNOWN).await;
+        assert_eq!(login(&stage.proxy, &other).await.unwrap_err().status, 403);
+        eventually("the lines are written", async || stage.proxy.access().len() >= 3).await;
+        let mut written = stage.proxy.messages();
+        assert!(written.contains("TRACE"));
+        for line in stage.proxy.access() {
+            written += &line.to_string();
+        }
+        let (_, page) = stage.proxy.page("/metrics").await.unwrap();
+        assert!(
+            page.contains("switchboard_access_tickets{source=\"request\",state=\"valid\"} 2"),
+            "{page}"
+        );
+        written += &page;
+        for ticket in [own, other, wrong] {
+            for form in [
+                STANDARD.encode(&ticket),
+                STANDARD.encode(format!("any:{ticket}")),
+                ticket,
+            ] {
+                assert!(!written.contains(&form), "{form}");
+            }
+        }
+    });
+}
+
+#[test]
+fn an_operator_makes_tickets_for_users_that_the_cluster_does_not_know() {
+    lab::run(async |lab| {
+        let stage = stage(lab, |_| {}).await;
+        let arguments = ["--namespace", "switchboard", "--user", "o'neil", "--group", "ops"];
+        let (first, said) = made(&stage, "operator", &arguments).await;
+        assert!(
+            said.contains("-n switchboard patch secret switchboard-tickets --type=merge -p '{\"data\":{\""),
+            "{said}"
+        );
+        let mut tunnel = logged_in(&stage.proxy, &first).await;
+        let (second, _) = made(&stage, "operator", &arguments).await;
+        let mut others = logged_in(&stage.proxy, &second).await;
+        tunnel.echo().await.unwrap();
+        // The command that stderr has, as kubectl would send it.
+        let (_, patch) = said.trim_end().rsplit_once("-p '").unwrap();
+        let patch: Value = serde_json::from_str(patch.trim_end_matches('\'')).unwrap();
+        let key = patch["data"].as_object().unwrap().keys().next().unwrap().clone();
+        let mut secret = stage.api.object(&secret(json!({}))).unwrap();
+        assert_eq!(secret["data"].as_object().unwrap().len(), 2);
+        assert!(secret["data"].as_object_mut().unwrap().remove(&key).is_some());
+        stage.api.put(secret.clone());
+        tunnel.ended().await;
+        refused(&stage.proxy, &first, UNKNOWN).await;
+        others.echo().await.unwrap();
+        // Names of the cluster's own are an operator's to give no more than a password's.
+        for other in [["--user", "system:admin"], ["--group", "system:masters"]] {
+            let said = ticket(&stage, "operator", &[&arguments[..], &other[..]].concat()).await;
+            assert!(said.status != 0 && said.stdout.is_empty(), "{said:?}");
+        }
+        stage.api.delete(&secret);
+        others.ended().await;
+    });
+}
+
+#[test]
+fn without_the_right_the_program_names_the_command_that_gives_it() {
+    lab::run(async |lab| {
+        let stage = stage(lab, |_| {}).await;
+        for (arguments, remedy) in [
+            (
+                &[][..],
+                "kubectl create clusterrolebinding switchboard-ticket-mallory --clusterrole=switchboard-ticket --user=mallory",
+            ),
+            (
+                &["--user", "alice"],
+                "kubectl -n default create role switchboard-ticket-maker --verb=get,patch --resource=secrets \
+                 --resource-name=switchboard-tickets",
+            ),
+        ] {
+            let said = ticket(&stage, "mallory", arguments).await;
+            assert_eq!((said.status, said.stdout.as_str()), (1, ""), "{said:?}");
+            assert!(
+                said.stderr.contains(remedy) && said.stderr.contains("cannot"),
+                "{said:?}"
+            );
+        }
+        for usage in [
+            ["--ttl", "9m"],
+            ["--target", "devbox"],
+            ["--group", "ops"],
+            ["--user", ""],
+        ] {
+            let said = ticket(&stage, "mallory", &usage).await;
+            assert!(said.status != 0 && said.stdout.is_empty(), "{usage:?}: {said:?}");
+        }
+    });
+}
+
+fn secret(data: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "switchboard.dev/tickets",
+        "metadata": {"namespace": "switchboard", "name": "switchboard-tickets"}, "data": data,
+    })
+}
+
+/// The data of a Secret with a ticket of a member of `ops`.
+fn entry(minted: &Minted) -> Value {
+    let ticket = Ticket {
+        user: "carol".into(),
+        groups: vec!["ops".into()],
+        expires: SystemTime::now() + Duration::from_hours(1),
+        target: None,
+    };
+    json!({ minted.key.to_string(): STANDARD.encode(ticket.encode().unwrap()) })
+}
+
+#[test]
+fn what_the_api_server_fails_to_say_takes_no_ticket_back_and_a_reload_neither() {
+    lab::run(async |lab| {
+        let minted = Minted::new().unwrap();
+        let written = secret(entry(&minted));
+        let stage = stage(lab, |api| api.put(written.clone())).await;
+        let mut tunnel = logged_in(&stage.proxy, minted.ticket.expose()).await;
+        // Another shape as a whole.
+        stage.api.put(with(written.clone(), "/data", json!([1])));
+        eventually("it is reported", async || {
+            stage.proxy.messages().contains("the Secret of tickets cannot be used")
+        })
+        .await;
+        drop(login(&stage.proxy, minted.ticket.expose()).await.unwrap());
+        // An outage, and a reload in it.
+        stage.api.close().await;
+        let settings = with(stage.settings.clone(), "/limits/tunnel", json!({"download": "50MiB/s"}));
+        let settings = with(settings, "/access/at_expiry", json!("close"));
+        std::fs::write(stage.lab.directory().join("switchboard.yaml"), settings.to_string()).unwrap();
+        let id = i32::try_from(stage.proxy.id()).unwrap();
+        kill_process(Pid::from_raw(id).unwrap(), Signal::HUP).unwrap();
+        eventually("it has reloaded", async || {
+            stage.proxy.messages().contains("configuration reloaded")
+        })
+        .await;
+        tunnel.echo().await.unwrap();
+        let denied = login(&stage.proxy, minted.ticket.expose()).await;
+        // The right cannot be asked about, and the ticket is none that is unknown.
+        assert_ne!(denied.err().map(|refused| refused.status), Some(407));
+        stage.api.open();
+        stage.api.delete(&written);
+        tunnel.ended().await;
+    });
+}
+
+#[test]
+fn a_request_of_another_signer_or_with_the_hash_of_an_older_one_is_no_ticket() {
+    lab::run(async |lab| {
+        let stage = stage(lab, |_| {}).await;
+        let (own, said) = made(&stage, "alice", &[]).await;
+        let name = revoked(&said).to_owned();
+        let mut tunnel = logged_in(&stage.proxy, &own).await;
+        let mut copy = stage.api.object(&request(&name)).unwrap();
+        for field in ["uid", "resourceVersion"] {
+            copy["metadata"].as_object_mut().unwrap().remove(field);
+        }
+        let later = SystemTime::now() + Duration::from_secs(60);
+        copy["metadata"]["creationTimestamp"] = json!(humantime::format_rfc3339_seconds(later).to_string());
+        copy["metadata"]["name"] = json!("a-copy");
+        copy["spec"]["username"] = json!("mallory");
+        stage.api.put(copy.clone());
+        let invalid = "source=\"request\",state=\"invalid\"";
+        eventually("the copy is seen", async || {
+            stage.proxy.metric("switchboard_access_tickets", invalid).await == Some(1.0)
+        })
+        .await;
+        tunnel.echo().await.unwrap();
+        drop(login(&stage.proxy, &own).await.unwrap());
+        // It does not get the place of the one that is taken back.
+        stage.api.delete(&request(&name));
+        tunnel.ended().await;
+        refused(&stage.proxy, &own, UNKNOWN).await;
+        // As if the server knew no field selectors: the signer is read.
+        let mut other = copy.clone();
+        other["metadata"]["name"] = json!("another");
+        other["spec"]["signerName"] = json!("kubernetes.io/kubelet-serving");
+        stage.api.put(other);
+        refused(&stage.proxy, &own, UNKNOWN).await;
+        // One that has expired, and one that was denied.
+        let (own, said) = made(&stage, "alice", &[]).await;
+        drop(logged_in(&stage.proxy, &own).await);
+        let found = stage.api.object(&request(revoked(&said))).unwrap();
+        let old = with(
+            found.clone(),
+            "/metadata/creationTimestamp",
+            json!("2026-01-01T00:00:00Z"),
+        );
+        stage.api.put(old);
+        refused(&stage.proxy, &own, "the ticket has expired").await;
+        stage.api.put(found.clone());
+        let mut tunnel = logged_in(&stage.proxy, &own).await;
+        stage
+            .api
+            .put(with(found, "/status", json!({"conditions": [{"type": "Denied"}]})));
+        tunnel.ended().await;
+    });
+}
+
+/// Services, slices, what rights are made of, and the two of tickets.
+const WATCHES: usize = 9;
