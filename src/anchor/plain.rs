@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -50,10 +49,9 @@ impl Plain {
         let limits = TunnelLimits::default();
         let unlimited = Limit::new(limits.upload, limits.burst);
         let meter = Meter::new(Arc::clone(&shared.plain_bytes));
-        let options = relay::Options {
-            idle: None,
-            half_closed: LONGEST_HALF_CLOSED,
-        };
+        // A side that has finished may wait for minutes of silence, and no longer: a peer could keep connections for ever
+        // of which sshd knows nothing any more.
+        let options = relay::Options::default();
         let terms = Terms {
             upload: (&unlimited).into(),
             download: (&unlimited).into(),
@@ -76,6 +74,3 @@ impl Plain {
         drop(self.slot);
     }
 }
-
-/// The kernel finds a peer that has vanished: this bounds one that has finished, and whose other side never does.
-const LONGEST_HALF_CLOSED: Duration = Duration::from_secs(24 * 3600);

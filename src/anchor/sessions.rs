@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
@@ -55,8 +56,8 @@ pub(super) struct Account {
 struct State {
     detached: Option<Instant>,
     is_ended: bool,
-    /// The target has ended its stream: what is left are bytes to fetch.
-    is_target_gone: bool,
+    /// Since when the target has ended its stream: what is left are bytes to fetch.
+    target_gone: Option<Instant>,
     is_evicted: bool,
     memory: usize,
 }
@@ -74,7 +75,7 @@ impl Account {
 
     /// The target has ended its stream.
     pub(super) fn set_target_gone(&self) {
-        self.state.lock().is_target_gone = true;
+        self.state.lock().target_gone = Some(Instant::now());
     }
 
     /// The session keeps so many bytes.
@@ -119,7 +120,7 @@ impl Sessions {
     }
 
     /// Opens a session. Where there are as many as may be, one that is of no more use is forgotten for it: one that has
-    /// ended, or else one without a connection whose target is gone.
+    /// ended, or else one whose target is gone and whose client does not come.
     ///
     /// # Errors
     /// [`End::Full`].
@@ -213,15 +214,18 @@ impl Sessions {
     }
 }
 
-/// A session that is of no more use.
+/// A session that is of no more use: one that has ended, or else the one that waits longest for a client that does not
+/// fetch what its target has left behind. A peer could keep such sessions for ever, without a login.
 fn least_useful(registry: &Registry<Handle>) -> Option<SessionId> {
+    let now = Instant::now();
     let mut chosen = None;
     for (id, handle) in registry.iter() {
         let state = *handle.account.state.lock();
-        let since = match state.detached {
+        let since = match (state.detached, state.target_gone) {
             _ if state.is_ended => None,
-            Some(since) if state.is_target_gone => Some(since),
-            Some(_) | None => continue,
+            (Some(since), Some(_)) => Some(since),
+            (None, Some(since)) if now.duration_since(since) > LONGEST_FETCH => Some(since),
+            _ => continue,
         };
         if chosen.is_none_or(|(_, other)| since < other) {
             chosen = Some((id, since));
@@ -230,5 +234,7 @@ fn least_useful(registry: &Registry<Handle>) -> Option<SessionId> {
     chosen.map(|(id, _)| id)
 }
 
+/// How long a client with a connection has to fetch the last bytes before its session may be given up for a new one.
+const LONGEST_FETCH: Duration = Duration::from_secs(300);
 /// Connections that wait for the task of their session, which takes them at once.
 const QUEUED_RESUMPTIONS: usize = 2;

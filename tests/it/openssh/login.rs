@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -18,7 +19,8 @@ use crate::anchor::Anchor;
 /// proxy first, which ends the sessions, then sshd, then the files.
 pub(crate) struct Login {
     pub(crate) proxy: Proxy,
-    _anchor: Option<Anchor>,
+    /// Behind a lock only because a login is shared by threads.
+    _anchor: Option<Mutex<Anchor>>,
     pub(crate) sshd: Sshd,
     options: Vec<OsString>,
     directory: TempDir,
@@ -44,7 +46,7 @@ impl Login {
         let options = options(directory.path(), &sshd.user, &client.command(proxy.address));
         Self {
             proxy,
-            _anchor: anchor,
+            _anchor: anchor.map(Mutex::new),
             sshd,
             options,
             directory,
