@@ -58,7 +58,13 @@ const OWNERS: [(&str, &[&str]); 30] = [
     ("aws_lc_rs", &["access", "client", "resume", "tls"]),
     (
         "clap",
-        &["anchor_arguments", "connect_arguments", "main", "proxy_argument", "ticket_arguments"],
+        &[
+            "anchor_arguments",
+            "connect_arguments",
+            "main",
+            "proxy_argument",
+            "ticket_arguments",
+        ],
     ),
     ("futures_util", &["connect"]),
     ("granit_parser", &["config"]),
@@ -67,7 +73,15 @@ const OWNERS: [(&str, &[&str]); 30] = [
     ("httparse", &["client", "connect"]),
     (
         "humantime",
-        &["access", "anchor_arguments", "connect_arguments", "kubernetes", "main", "ticket_arguments", "values"],
+        &[
+            "access",
+            "anchor_arguments",
+            "connect_arguments",
+            "kubernetes",
+            "main",
+            "ticket_arguments",
+            "values",
+        ],
     ),
     ("hyper", &["access", "app", "client", "kubernetes"]),
     ("hyper_util", &["access", "app", "client"]),
