@@ -31,7 +31,7 @@ where
             relay::relay(stream, early, local).await?;
             Ok(((), None))
         });
-        return or_now(exit, relayed).await;
+        return Box::pin(or_now(exit, relayed)).await;
     };
     let mut session = Session::new(options, settings, local, exit.clone());
     let carried = opened.carry(|stream, early| async {
@@ -58,9 +58,9 @@ where
     });
     match Box::pin(carried).await {
         Ok(None) => Ok(()),
-        Ok(Some(left)) => session.run(Ok(left), &mut login).await,
+        Ok(Some(left)) => Box::pin(session.run(Ok(left), &mut login)).await,
         Err(error) if !session.has_begun() => Err(error),
-        Err(error) => session.run(Err(error), &mut login).await,
+        Err(error) => Box::pin(session.run(Err(error), &mut login)).await,
     }
 }
 

@@ -37,9 +37,10 @@ impl Opened {
         };
         match driver.run_during(work(Box::new(stream), Vec::new())).await {
             Ok((done, farewell)) => {
+                let finished = Box::pin(driver.finish());
                 match farewell {
-                    None => driver.finish().await,
-                    Some(farewell) => timeout(farewell, driver.finish()).await.unwrap_or_default(),
+                    None => finished.await,
+                    Some(farewell) => timeout(farewell, finished).await.unwrap_or_default(),
                 }
                 Ok(done)
             }

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use self::backoff::Backoff;
 use self::clocks::Sleeps;
 use self::exchange::LONGEST_EXCHANGE;
 use self::fault::is_final;
+use self::left::{Interruption, Left};
 use self::report::Report;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
@@ -24,6 +25,7 @@ mod backoff;
 mod clocks;
 mod exchange;
 mod fault;
+mod left;
 mod report;
 mod settings;
 
@@ -32,21 +34,6 @@ pub(super) use self::exchange::{Found, find};
 pub use self::fault::SessionError;
 pub use self::report::Remarks;
 pub use self::settings::Settings;
-
-/// How a session has left its tunnel for good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    /// Both sides have said that it is over.
-    Over(End),
-    /// The time to say so is over.
-    Unheard,
-}
-
-/// What ends a piece of work that a session without a connection does beside.
-enum Interruption {
-    Left(Left),
-    Failed(ClientError),
-}
 
 /// The client's side of a session.
 pub(super) struct Session<'a, R, W> {
@@ -169,12 +156,8 @@ where
 
     /// One attempt to go on over another tunnel.
     async fn reconnect(&mut self, login: &mut Login) -> Result<Left, ClientError> {
-        let pause = self.backoff.pause();
-        let waited = self.beside(sleep(pause)).await;
-        match waited {
-            Ok(()) => {}
-            Err(Interruption::Failed(ClientError::Session(SessionError::Slept))) => {}
-            Err(interruption) => return interruption.into_result(),
+        if let Err(interruption) = self.pause().await {
+            return interruption.into_result();
         }
         let options = self.options;
         let opened = match self.beside(Box::pin(attempt::open(options, login))).await {
@@ -236,6 +219,25 @@ where
             self.backoff.reset();
         }
         left.map(|left| (left, Some(LONGEST_FAREWELL)))
+    }
+
+    /// Waits for the next attempt, unless it is due at once: the host has slept, or ssh leaves.
+    async fn pause(&mut self) -> Result<(), Interruption> {
+        let until = Instant::now() + self.backoff.pause();
+        let was_leaving = self.is_leaving;
+        while self.is_leaving == was_leaving {
+            let step = tokio::select! {
+                () = sleep_until(until) => break,
+                step = self.step(None) => step,
+            };
+            match step {
+                Ok(None) => {}
+                Ok(Some(left)) => return Err(Interruption::Left(left)),
+                Err(ClientError::Session(SessionError::Slept)) => break,
+                Err(error) => return Err(Interruption::Failed(error)),
+            }
+        }
+        Ok(())
     }
 
     /// Does a piece of work, while the session goes on without a connection.
@@ -367,15 +369,6 @@ where
         let now = Instant::now();
         self.deadlines.farewell.get_or_insert(now + LONGEST_FAREWELL);
         self.backoff.reset();
-    }
-}
-
-impl Interruption {
-    fn into_result(self) -> Result<Left, ClientError> {
-        match self {
-            Self::Left(left) => Ok(left),
-            Self::Failed(error) => Err(error),
-        }
     }
 }
 

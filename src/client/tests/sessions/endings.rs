@@ -117,10 +117,12 @@ async fn a_reader_of_stdout_that_leaves_while_there_is_no_connection_ends_the_cl
     let mut session = Session { stdin, stdout, ended };
     let (path, beside) = rig.begun(&mut session).await;
     path.cut().await;
-    let refused = rig.proxy.answer(b"HTTP/1.1 503 busy\r\n\r\n").await;
+    for _ in 0..4 {
+        drop(rig.proxy.answer(b"HTTP/1.1 503 busy\r\nRetry-After: 1\r\n\r\n").await);
+    }
+    drop(rig.proxy.answer(b"HTTP/1.1 503 busy\r\nRetry-After: 60\r\n\r\n").await);
     IS_GONE.store(1, Ordering::Relaxed);
-    drop(refused);
-    // It is told in the time of a farewell, if there is a connection.
+    // It is told at once, and not behind the pause.
     let _path = rig.path().await;
     session.end().await.unwrap();
     assert_eq!(within(beside.ended).await.unwrap(), Some(End::Closed));
