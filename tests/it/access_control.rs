@@ -116,10 +116,7 @@ async fn malformed_and_large_fields_are_refused_without_a_question() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{shown}: {answer}");
         assert!(!answer.contains("xxxx"), "{answer}");
     }
-    assert_eq!(
-        world.cluster.token_reviews.load(Ordering::Relaxed),
-        0
-    );
+    assert_eq!(world.cluster.token_reviews.load(Ordering::Relaxed), 0);
 }
 
 /// The first answer of a connection in clear by a load balancer, whose client is elsewhere.
