@@ -306,7 +306,7 @@ fn an_operator_makes_tickets_for_users_that_the_cluster_does_not_know() {
         let (_, patch) = said.trim_end().rsplit_once("-p '").unwrap();
         let patch: Value = serde_json::from_str(patch.trim_end_matches('\'')).unwrap();
         let key = patch["data"].as_object().unwrap().keys().next().unwrap().clone();
-        let mut secret = stage.api.object(&secret(json!({}))).unwrap();
+        let mut secret = stage.api.object(&secret(&json!({}))).unwrap();
         assert_eq!(secret["data"].as_object().unwrap().len(), 2);
         assert!(secret["data"].as_object_mut().unwrap().remove(&key).is_some());
         stage.api.put(secret.clone());
@@ -357,7 +357,7 @@ fn without_the_right_the_program_names_the_command_that_gives_it() {
     });
 }
 
-fn secret(data: Value) -> Value {
+fn secret(data: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret", "type": "switchboard.dev/tickets",
         "metadata": {"namespace": "switchboard", "name": "switchboard-tickets"}, "data": data,
@@ -379,7 +379,7 @@ fn entry(minted: &Minted) -> Value {
 fn what_the_api_server_fails_to_say_takes_no_ticket_back_and_a_reload_neither() {
     lab::run(async |lab| {
         let minted = Minted::new().unwrap();
-        let written = secret(entry(&minted));
+        let written = secret(&entry(&minted));
         let stage = stage(lab, |api| api.put(written.clone())).await;
         let mut tunnel = logged_in(&stage.proxy, minted.ticket.expose()).await;
         // Another shape as a whole.

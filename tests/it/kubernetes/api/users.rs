@@ -74,9 +74,10 @@ fn apply(object: &mut Value, patch: &Value) {
         *object = json!({});
     }
     for (name, change) in changes {
-        match change {
-            Value::Null => drop(object.as_object_mut().unwrap().remove(name)),
-            change => apply(&mut object[name.as_str()], change),
+        if change.is_null() {
+            object.as_object_mut().unwrap().remove(name);
+        } else {
+            apply(&mut object[name.as_str()], change);
         }
     }
 }
