@@ -128,8 +128,8 @@ async fn welcome(connection: Connection, shared: &Arc<Shared>) -> Result<Admitte
     let step = timeout_at(deadline, exchange.negotiate()).await;
     match step.unwrap_or(Err(Fault::TimedOut)) {
         Ok(Step::Plain(bytes)) => exchange.pass_on(bytes).await,
-        Ok(Step::New(new)) => exchange.begin(new).await,
-        Ok(Step::Resume(resume)) => exchange.resume(resume).await,
+        Ok(Step::New(new)) => cold(exchange.begin(new)).await,
+        Ok(Step::Resume(resume)) => cold(exchange.resume(resume)).await,
         Ok(Step::Undecided) => Err(Fault::TimedOut),
         Err(Fault::Ended(end)) => Err(exchange.say(&[], end).await),
         Err(fault) => Err(fault),

@@ -17,6 +17,7 @@ use super::record::{Closing, Record};
 use super::sessions::{Account, Opened, Resumption};
 use super::target::{self, Dialled, Parting, Target};
 use super::{Connection, Shared};
+use crate::cold::cold;
 use crate::net::socket;
 use crate::resume::Options;
 use crate::resume::driver::{Driver, Event, Exchanged, Link, Side};
@@ -148,7 +149,7 @@ impl Carried {
                 Turn::TimedOut | Turn::Forgotten => break End::Full,
             }
         };
-        self.finish(end, record).await;
+        cold(self.finish(end, record)).await;
     }
 
     /// Moves bytes until there is something to decide.
