@@ -214,6 +214,7 @@ impl Exchange<'_> {
         let resumption = Resumption {
             stream: self.connection.stream,
             peer: self.connection.peer,
+            since: self.connection.since,
             nonces: resume.claim.nonces,
             received: resume.claim.received,
             before,

@@ -50,6 +50,8 @@ pub(super) struct Carried {
     target: Target,
     window: u32,
     share: Share,
+    /// When the newest of its connections was accepted.
+    newest: Instant,
     /// Since when there is no connection.
     detached: Option<Instant>,
     /// Since when the session is over for one of both sides.
@@ -97,6 +99,7 @@ impl Carried {
             target: target::open(dialled, shared.metrics.session_bytes()),
             window,
             share: Share::of(shared.sessions.memory()),
+            newest: connection.since,
             detached: None,
             ending: None,
             is_stopping: false,
@@ -108,6 +111,7 @@ impl Carried {
         carried.attach(Resumption {
             stream: connection.stream,
             peer: connection.peer,
+            since: connection.since,
             nonces: new.nonces,
             received: 0,
             before,
@@ -120,7 +124,11 @@ impl Carried {
     async fn run(mut self, mut record: Record) {
         let end = loop {
             match self.turn().await {
+                // The client had the announcement of this one before it began the newer one: it has given it up since, and
+                // its proof was still under way. It must not displace what the client uses now.
+                Turn::Resumption(resumption) if resumption.since < self.newest => {}
                 Turn::Resumption(resumption) => {
+                    self.newest = resumption.since;
                     record.attached(resumption.peer, Instant::now());
                     self.attach(*resumption);
                 }

@@ -21,6 +21,8 @@ pub(super) struct Resumption {
     pub(super) stream: TcpStream,
     /// The address of the client.
     pub(super) peer: SocketAddr,
+    /// When the anchor accepted it, in front of its announcement.
+    pub(super) since: Instant,
     /// Those of the connection.
     pub(super) nonces: Nonces,
     /// The offset that the client expects.

@@ -4,9 +4,11 @@ use switchboard::resume::driver::{Event, Unlinked};
 use switchboard::resume::opening::Failure;
 use switchboard::resume::reason::{End, Going};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
 
 use super::Anchor;
 use super::client::{Client, block_on, echo};
+use crate::harness::DEADLINE;
 use crate::harness::target::{Closed, Echo, Target};
 
 /// Runs a client until its session is over.
@@ -84,6 +86,35 @@ fn a_newer_connection_displaces_an_older_one() {
             read = user.read_exact(&mut bytes) => assert_eq!(read.unwrap(), 5),
         }
         assert_eq!(&bytes, b"hello");
+    });
+}
+
+#[test]
+fn a_proof_that_arrives_late_displaces_no_newer_connection() {
+    let target = Target::listen();
+    let anchor = Anchor::start(target.address(), &[]);
+    block_on(async {
+        let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
+        let mut server = target.accept();
+        // The proof of this connection is under way while the client gives it up, and resumes on another one.
+        let (mut late, proof) = super::client::proof(anchor.address(), &client.secrets).await;
+        client.resume(anchor.address()).await.unwrap();
+        let mut bytes = [0; 5];
+        server.send("hello");
+        tokio::select! {
+            event = client.run() => panic!("{event:?}"),
+            read = user.read_exact(&mut bytes) => assert_eq!(read.unwrap(), 5),
+        }
+        late.write_all(&proof).await.unwrap();
+        let mut answer = Vec::new();
+        timeout(DEADLINE, late.read_to_end(&mut answer)).await.unwrap().ok();
+        assert!(!answer.windows(3).any(|bytes| bytes == [9, 0, 0]), "{answer:?}");
+        server.send("again");
+        tokio::select! {
+            event = client.run() => panic!("{event:?}"),
+            read = user.read_exact(&mut bytes) => assert_eq!(read.unwrap(), 5),
+        }
+        assert_eq!(&bytes, b"again");
     });
 }
 
