@@ -52,6 +52,8 @@ pub(super) struct Session<'a, R, W> {
     sleeps: Sleeps,
     report: Report,
     backoff: Backoff,
+    /// The offset up to which the anchor has received, as of the last resume.
+    delivered: u64,
     deadlines: Deadlines,
 }
 
@@ -89,6 +91,7 @@ where
             sleeps: Sleeps::new(settings.clocks),
             report: Report::new(settings.remarks.clone(), options.proxy.host()),
             backoff: Backoff::default(),
+            delivered: 0,
             deadlines: Deadlines {
                 look: Instant::now(),
                 confirmation: None,
@@ -182,6 +185,11 @@ where
             Ok(Err(_)) => return Err(SessionError::Unanswered.into()),
             Err(interruption) => return interruption.into_result().map(|left| (left, None)),
         };
+        // The connection before has served, if only for an upload.
+        if attached.received > self.delivered {
+            self.delivered = attached.received;
+            self.backoff.reset();
+        }
         let exchanged = Exchanged {
             answer: Vec::new(),
             received: attached.received,

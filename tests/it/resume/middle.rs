@@ -104,8 +104,8 @@ impl Shared {
             .left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
             .is_ok();
-        // From a few bytes, in the middle of an exchange, to many.
-        let budget = 1_000 + number.wrapping_mul(7_919) % 97 * 2_500;
+        // Behind the handshake and the exchange: a first connection that fails ends ssh, as without sessions.
+        let budget = 12_000 + number.wrapping_mul(7_919) % 97 * 2_500;
         let connection = Arc::new(Connection {
             client,
             proxy,
