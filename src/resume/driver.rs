@@ -212,7 +212,7 @@ impl Driver {
         if self.session.ended().is_some() || self.session.violation().is_some() {
             return Poll::Pending;
         }
-        let mut scratch = [MaybeUninit::uninit(); SCRATCH];
+        let mut scratch = [MaybeUninit::uninit(); MOST_RECEIVED];
         let mut read = ReadBuf::uninit(&mut scratch);
         let result = ready!(Pin::new(&mut link.stream).poll_read(context, &mut read));
         let unlinked = match result {
@@ -292,11 +292,11 @@ impl Driver {
     where
         R: AsyncRead + Unpin,
     {
-        let free = self.session.free().min(SCRATCH);
+        let free = self.session.free().min(MOST_TAKEN);
         if self.source == Source::Ended || free == 0 {
             return Poll::Pending;
         }
-        let mut scratch = [MaybeUninit::uninit(); SCRATCH];
+        let mut scratch = [MaybeUninit::uninit(); MOST_TAKEN];
         let mut read = ReadBuf::uninit(scratch.get_mut(..free).unwrap_or_default());
         let result = ready!(Pin::new(source).poll_read(context, &mut read));
         if let Err(error) = result {
@@ -387,10 +387,14 @@ impl Driver {
     }
 }
 
-/// Bytes of one read: as many as a pipe holds.
-const SCRATCH: usize = 64 * 1024;
-/// Bytes of streams in frames that are written at once.
-const MOST_UNWRITTEN: usize = 64 * 1024;
+/// Bytes of one read of the program: as many as a pipe holds.
+const MOST_TAKEN: usize = 64 * 1024;
+/// Bytes of one read of the connection: more than a frame with its head, or else each frame takes two reads, and two writes
+/// to the program.
+const MOST_RECEIVED: usize = 128 * 1024;
+/// Bytes of frames that are written at once, streams' up to there: two reads of the program with their heads, and answers in
+/// front of them. With no space for the heads a read takes two writes, and the second one is a few bytes.
+const MOST_UNWRITTEN: usize = 2 * MOST_TAKEN + 256;
 /// The time for the last frames, to a side that has ended the session and may not read any more.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
 
