@@ -1,0 +1,366 @@
+//! What a session costs beside one plain connection, and how soon it goes on: keystrokes, bulk, cuts, a rollout, memory.
+//!
+//! `cargo bench --bench resume`, or `cargo bench --bench resume -- bulk` for one part. The real proxy, anchor and `connect`
+//! run over loopback. It prints one line for each figure, and no figure fails it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    unreachable_pub,
+    reason = "a bench that cannot run has failed, and prints what it found"
+)]
+
+mod link;
+mod programs;
+mod target;
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use self::link::Link;
+use self::programs::{Anchor, Client, Mode, Proxy, free_address};
+use self::target::Target;
+
+fn main() {
+    let parts: [(&str, fn(&Stage)); 6] = [
+        ("keystrokes", keystrokes),
+        ("bulk", bulk),
+        ("set-up", set_up),
+        ("cuts", cuts),
+        ("rollout", rollout),
+        ("memory", memory),
+    ];
+    let asked: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap();
+    println!("load of the machine before: {}", load.trim());
+    for (name, part) in parts {
+        if asked.is_empty() || asked.iter().any(|asked| asked == name) {
+            // Each part has processes of its own: what one has left in them is no part of another.
+            part(&Stage::start());
+        }
+    }
+}
+
+/// All but the clients.
+struct Stage {
+    target: Target,
+    anchor: Anchor,
+    proxy: Proxy,
+}
+
+impl Stage {
+    fn start() -> Self {
+        let target = Target::start();
+        let anchor = Anchor::start(target.address);
+        let proxy = Proxy::start(free_address(), &names(&target, &anchor));
+        Self { target, anchor, proxy }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.proxy.address
+    }
+}
+
+fn names(target: &Target, anchor: &Anchor) -> [(&'static str, SocketAddr); 2] {
+    [("target", target.address), ("anchor", anchor.address)]
+}
+
+/// Round trips of one byte, in turns.
+fn keystrokes(stage: &Stage) {
+    let mut clients = [Mode::Plain, Mode::Session].map(|mode| Client::echoing(stage.address(), mode));
+    let mut waits = [Vec::new(), Vec::new()];
+    for _ in 0..KEYSTROKES {
+        for (client, waits) in clients.iter_mut().zip(&mut waits) {
+            waits.push(client.keystroke().unwrap());
+            thread::sleep(BETWEEN_KEYSTROKES / 2);
+        }
+    }
+    let [mut plain, mut session] = waits;
+    for share in [0.5, 0.99] {
+        let (plain, session) = (quantile(&mut plain, share), quantile(&mut session, share));
+        let ratio = session.as_secs_f64() / plain.as_secs_f64();
+        println!(
+            "keystroke, p{}: plain {plain:.2?}, session {session:.2?}: {ratio:.2}",
+            share * 100.0
+        );
+    }
+}
+
+/// What one transfer has taken.
+#[derive(Clone, Copy)]
+struct Bulk {
+    /// GiB/s.
+    rate: f64,
+    /// Processor seconds per GiB of `connect`, the anchor, the target, and of the proxy.
+    costs: [f64; 4],
+}
+
+fn bulk(stage: &Stage) {
+    for direction in ["down", "up"] {
+        let mut rounds = [Vec::new(), Vec::new()];
+        for round in 0..ROUNDS {
+            let mut order = [Mode::Plain, Mode::Session];
+            // In turns, so that what else the machine does is shared.
+            order.rotate_left(round % 2);
+            for mode in order {
+                rounds[mode as usize].push(transfer(stage, mode, direction == "down"));
+            }
+        }
+        let figures = rounds.map(|rounds| {
+            let cost = |index: usize| median(rounds.iter().map(|round| round.costs[index]));
+            let sides = median(rounds.iter().map(|round| round.costs[..3].iter().sum()));
+            println!(
+                "  connect {:.3}, anchor {:.3}, target {:.3} CPU-s/GiB; GiB/s of each round: {:.2?}",
+                cost(0),
+                cost(1),
+                cost(2),
+                rounds.iter().map(|round| round.rate).collect::<Vec<_>>()
+            );
+            [median(rounds.iter().map(|round| round.rate)), sides, cost(3)]
+        });
+        let [plain, session] = figures;
+        for (index, what) in ["GiB/s", "CPU-s/GiB of both sides", "CPU-s/GiB of the proxy"]
+            .iter()
+            .enumerate()
+        {
+            let (plain, session) = (plain[index], session[index]);
+            println!(
+                "bulk {direction}, {what}: plain {plain:.3}, session {session:.3}: {:.2}",
+                session / plain
+            );
+        }
+    }
+}
+
+fn transfer(stage: &Stage, mode: Mode, is_down: bool) -> Bulk {
+    let asked = if is_down {
+        format!("source_{BULK}")
+    } else {
+        "sink".to_owned()
+    };
+    let times = || {
+        let target = stage.target.bulk_time();
+        [stage.anchor.process.time(), target, stage.proxy.process.time()].map(|time| time.as_secs_f64())
+    };
+    let (before, began) = (times(), Instant::now());
+    let mut client = Client::start(stage.address(), mode, &asked);
+    let mut chunk = vec![0; CHUNK];
+    if !is_down {
+        for _ in 0..BULK / CHUNK {
+            client.send(&chunk).unwrap();
+        }
+        client.stdin.take();
+    }
+    let mut received = 0;
+    loop {
+        match client.stdout.read(&mut chunk).unwrap() {
+            0 => break,
+            read => received += read,
+        }
+    }
+    let took = began.elapsed();
+    assert_eq!(received, if is_down { BULK } else { 1 });
+    client.stdin.take();
+    let after = times();
+    let gibibytes = BULK as f64 / (1 << 30) as f64;
+    let [anchor, target, proxy] = [0, 1, 2].map(|index| (after[index] - before[index]) / gibibytes);
+    Bulk {
+        rate: gibibytes / took.as_secs_f64(),
+        costs: [client.process.time().as_secs_f64() / gibibytes, anchor, target, proxy],
+    }
+}
+
+/// From the start of the process to the first echo.
+fn set_up(stage: &Stage) {
+    let mut waits = [Vec::new(), Vec::new()];
+    for _ in 0..SET_UPS {
+        for mode in [Mode::Plain, Mode::Session] {
+            let began = Instant::now();
+            Client::echoing(stage.address(), mode).keystroke().unwrap();
+            waits[mode as usize].push(began.elapsed());
+        }
+    }
+    let [mut plain, mut session] = waits;
+    for share in [0.5, 0.99] {
+        let (plain, session) = (quantile(&mut plain, share), quantile(&mut session, share));
+        println!(
+            "set-up with the start of connect, p{}: plain {plain:.2?}, session {session:.2?}",
+            share * 100.0
+        );
+    }
+}
+
+/// From the moment at which the link is back to the echo of a byte that was typed without it.
+fn cuts(stage: &Stage) {
+    for (outage, rounds) in OUTAGES {
+        let sessions: Vec<_> = (0..CUT_SESSIONS)
+            .map(|session| {
+                let proxy = stage.address();
+                thread::spawn(move || {
+                    let link = Link::to(proxy);
+                    let mut client = Client::echoing(link.address, Mode::Session);
+                    thread::sleep(Duration::from_millis(37 * session));
+                    let cut = |_| {
+                        client.keystroke().unwrap();
+                        thread::sleep(Duration::from_millis(300));
+                        link.cut();
+                        client.send(b"k").unwrap();
+                        thread::sleep(outage);
+                        link.restore();
+                        let began = Instant::now();
+                        client.receive().unwrap();
+                        began.elapsed()
+                    };
+                    (0..rounds).map(cut).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        let mut waits: Vec<_> = sessions
+            .into_iter()
+            .flat_map(|session| session.join().unwrap())
+            .collect();
+        println!(
+            "cut of {outage:?}, from the return of the link to an echo: p50 {:.2?}, p99 {:.2?}, max {:.2?} of {}",
+            quantile(&mut waits, 0.5),
+            quantile(&mut waits, 0.99),
+            quantile(&mut waits, 1.0),
+            waits.len()
+        );
+    }
+}
+
+/// Keystrokes of many sessions while a proxy at the same port takes over from the first one, which drains.
+fn rollout(stage: &Stage) {
+    let clients = start_all(ROLLOUT_SESSIONS, || Client::echoing(stage.address(), Mode::Session));
+    let mut second = None;
+    let is_over = AtomicBool::new(false);
+    let mut stalls = Vec::new();
+    thread::scope(|scope| {
+        let typing: Vec<_> = clients
+            .into_iter()
+            .map(|mut client| {
+                scope.spawn({
+                    let is_over = &is_over;
+                    move || {
+                        let mut longest = Duration::ZERO;
+                        while !is_over.load(Ordering::Relaxed) {
+                            longest = longest.max(client.keystroke().ok()?);
+                            thread::sleep(BETWEEN_ROLLOUT_KEYSTROKES);
+                        }
+                        Some(longest)
+                    }
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_secs(2));
+        second = Some(Proxy::start(stage.address(), &names(&stage.target, &stage.anchor)));
+        let before = stage.anchor.metric("switchboard_anchor_attachments_total");
+        stage.proxy.process.terminate();
+        thread::sleep(LONGEST_DRAIN);
+        is_over.store(true, Ordering::Relaxed);
+        stalls = typing.into_iter().map(|client| client.join().unwrap()).collect();
+        let moved = stage.anchor.metric("switchboard_anchor_attachments_total") - before;
+        println!("rollout: {ROLLOUT_SESSIONS} sessions, {moved} moves");
+    });
+    let lost = stalls.iter().filter(|stall| stall.is_none()).count();
+    let mut stalls: Vec<_> = stalls.into_iter().flatten().collect();
+    println!(
+        "rollout: {lost} of {ROLLOUT_SESSIONS} sessions cut; longest round trip of a session: p50 {:.2?}, p99 {:.2?}, max {:.2?}",
+        quantile(&mut stalls, 0.5),
+        quantile(&mut stalls, 0.99),
+        quantile(&mut stalls, 1.0)
+    );
+}
+
+/// The anchor's memory with one session, with idle ones, and with ones without a connection that are full.
+fn memory(stage: &Stage) {
+    let hold = || {
+        let mut client = Client::start(stage.address(), Mode::Session, "hold");
+        client.keystroke().unwrap();
+        client
+    };
+    let anchor = &stage.anchor;
+    let fresh = anchor.process.resident();
+    let first = hold();
+    let one = anchor.process.resident();
+    let others = start_all(SESSIONS - 1, hold);
+    // Behind the delay of the last acknowledgements.
+    thread::sleep(Duration::from_secs(1));
+    let idle = anchor.process.resident();
+    let each = idle.saturating_sub(one) as f64 / (SESSIONS - 1) as f64;
+    println!("memory of the anchor: {fresh} KiB fresh, {one} KiB with one session");
+    println!("memory of the anchor: {idle} KiB with {SESSIONS} idle sessions: {each:.1} KiB each");
+    drop((first, others));
+    let detached = r#"switchboard_anchor_sessions{state="detached"}"#;
+    let began = Instant::now();
+    while anchor.metric(detached) < SESSIONS as f64 && began.elapsed() < Duration::from_secs(20) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let written = stage.target.flood();
+    println!(
+        "memory of the anchor: {} sessions detached, {} ended for memory, {:.0} MiB kept of {:.0} MiB written and {:.0} MiB \
+         allowed, {} MiB resident",
+        anchor.metric(detached),
+        anchor.metric(r#"switchboard_anchor_session_ends_total{reason="memory"}"#),
+        anchor.metric("switchboard_anchor_memory_bytes") / MIB,
+        written as f64 / MIB,
+        anchor.metric("switchboard_anchor_memory_limit_bytes") / MIB,
+        anchor.process.resident() / 1024
+    );
+}
+
+/// Starts so many clients, some at a time.
+fn start_all(count: usize, start: impl Fn() -> Client + Sync) -> Vec<Client> {
+    let start = &start;
+    thread::scope(|scope| {
+        let starting: Vec<_> = (0..STARTERS)
+            .map(|starter| scope.spawn(move || (starter..count).step_by(STARTERS).map(|_| start()).collect::<Vec<_>>()))
+            .collect();
+        starting
+            .into_iter()
+            .flat_map(|clients| clients.join().unwrap())
+            .collect()
+    })
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn quantile(values: &mut [Duration], share: f64) -> Duration {
+    values.sort();
+    values[((values.len() - 1) as f64 * share) as usize]
+}
+
+const KEYSTROKES: usize = 1000;
+const BETWEEN_KEYSTROKES: Duration = Duration::from_millis(20);
+const ROUNDS: usize = 5;
+const BULK: usize = 1 << 30;
+/// As many as a pipe holds.
+const CHUNK: usize = 64 * 1024;
+const SET_UPS: usize = 100;
+const CUT_SESSIONS: u64 = 10;
+/// How long the link is down, and how often for each session.
+const OUTAGES: [(Duration, usize); 3] = [
+    (Duration::ZERO, 5),
+    (Duration::from_secs(1), 5),
+    (Duration::from_secs(5), 1),
+];
+const ROLLOUT_SESSIONS: usize = 100;
+const BETWEEN_ROLLOUT_KEYSTROKES: Duration = Duration::from_millis(50);
+/// A second of delay, five in which the sessions move, and some more.
+const LONGEST_DRAIN: Duration = Duration::from_secs(9);
+const SESSIONS: usize = 1000;
+/// Clients that start at a time.
+const STARTERS: usize = 8;
+const MIB: f64 = (1 << 20) as f64;
