@@ -19,6 +19,7 @@ pub use self::letters::{Key, Minted};
 pub use self::requests::{Request, Requests};
 use self::tries::Tries;
 use super::reviewer::{Unavailable, Verdict};
+use super::token::SKEW;
 use super::user::User;
 use crate::allowlist::TargetId;
 
@@ -127,12 +128,18 @@ impl Tickets {
             None if table.is_complete => Judged::Unknown,
             None => Judged::Unlisted,
             Some(entry) if entry.expires <= now => Judged::Expired,
-            Some(entry) if now.checked_add(self.ttl).is_some_and(|latest| entry.expires > latest) => Judged::TooLong,
+            Some(entry) if self.lasts_too_long(entry.expires, now) => Judged::TooLong,
             Some(entry) => Judged::Proved(Proof {
                 user: Arc::clone(&entry.user),
                 target: entry.target.clone(),
             }),
         }
+    }
+
+    /// By more than what clocks differ by.
+    fn lasts_too_long(&self, expires: SystemTime, now: SystemTime) -> bool {
+        let latest = now.checked_add(self.ttl).and_then(|latest| latest.checked_add(SKEW));
+        latest.is_some_and(|latest| expires > latest)
     }
 
     /// The verdict on the ticket of that hash, on behalf of a client. Wrong ones are counted against its network, and

@@ -151,8 +151,8 @@ where
             return Err(SessionError::Violated(violation).into());
         }
         match left {
+            Left::Over(_) | Left::Unheard if self.is_leaving => Ok(()),
             Left::Over(End::Done) | Left::Unheard => Ok(()),
-            Left::Over(_) if self.is_leaving => Ok(()),
             Left::Over(end) => Err(SessionError::Ended(end).into()),
         }
     }
@@ -334,7 +334,9 @@ where
         {
             self.leave();
         }
-        if self.driver.session().ending().is_some() {
+        // Where the other side has ended the session, what it has sent is passed on for as long as ssh takes it.
+        let session = self.driver.session();
+        if session.ending().is_some() && session.ended().is_none() {
             self.deadlines.farewell.get_or_insert(now + LONGEST_FAREWELL);
         }
         if is_over(self.deadlines.farewell) {
