@@ -1,4 +1,4 @@
-//! Who may go where: proves the user of a request, decides whether that user may reach the target, and takes it back.
+//! Access control: proves the user of a request, decides whether that user may reach the target, and takes it back.
 //!
 //! A request brings its `Evidence`. [`Access::identify`] makes a `Subject` of it, [`Access::authorize`] decides about the
 //! subject and a target. Whether the answer counts is the caller's: [`Mode`].

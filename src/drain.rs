@@ -100,11 +100,11 @@ pub enum Drained {
 #[derive(Clone, Debug)]
 pub struct Drain {
     phase: watch::Receiver<Phase>,
-    /// Cancelled when the ports are closed. Until then an open tunnel waits for nothing else: it takes half the memory of a
-    /// watch.
+    /// Cancelled when the ports are closed. A token takes half the memory of a watch receiver; an idle tunnel holds this
+    /// alone.
     stopped: CancellationToken,
     /// Cancelled at the deadline.
-    closing: CancellationToken,
+    deadline: CancellationToken,
     /// When resumable tunnels are closed: known when `stopped` is cancelled, unless everything ends at once.
     moving: Arc<OnceLock<Moving>>,
     counts: Arc<Counts>,
@@ -146,17 +146,18 @@ impl Drain {
 
     /// Completes when the deadline has passed: a dial in progress is given up.
     pub async fn deadline(&self) {
-        self.closing.cancelled().await;
+        self.deadline.cancelled().await;
     }
 
-    /// Completes when a tunnel has to close, which is asked about when that matters.
+    /// Completes when a tunnel has to close. `tunnel` is called only once the drain has begun.
     ///
     /// A resumable tunnel closes soon after the ports: its client comes back at once, and would be accepted here again, and
     /// closed again, for as long as a load balancer sends connections here. When the ports are closed it reaches another
     /// process, which in a rolling update is ready before this one drains. Other tunnels close after the deadline, idle ones
     /// in the first tenth of the spread, the others in the rest of it.
     ///
-    /// A tunnel becomes resumable in its own task, which has to poll this in the same turn: nothing else tells of it.
+    /// Nothing wakes this when a tunnel becomes resumable. So that happens only in the task that polls this, which has to
+    /// poll it next: in `identify` of `tunnel/established.rs` and in `inspect` of `relay/beginning.rs`.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
@@ -189,7 +190,7 @@ impl Drain {
     }
 
     async fn closes_plain(&self, tunnel: impl Fn() -> State) {
-        self.closing.cancelled().await;
+        self.deadline.cancelled().await;
         if let Phase::Closing { since, spread } = self.phase() {
             let State { number, last_moved, .. } = tunnel();
             let idle = last_moved.elapsed() >= IDLE;
@@ -223,7 +224,7 @@ pub struct Tasks {
 pub struct Conductor {
     phase: watch::Sender<Phase>,
     stopped: CancellationToken,
-    closing: CancellationToken,
+    deadline: CancellationToken,
     moving: Arc<OnceLock<Moving>>,
     counts: Arc<Counts>,
 }
@@ -235,14 +236,14 @@ impl Conductor {
         let drain = Drain {
             phase: receiver,
             stopped: CancellationToken::new(),
-            closing: CancellationToken::new(),
+            deadline: CancellationToken::new(),
             moving: Arc::default(),
             counts: Arc::default(),
         };
         let conductor = Self {
             phase: sender,
             stopped: drain.stopped.clone(),
-            closing: drain.closing.clone(),
+            deadline: drain.deadline.clone(),
             moving: Arc::clone(&drain.moving),
             counts: Arc::clone(&drain.counts),
         };
@@ -280,7 +281,7 @@ impl Conductor {
             "draining: closing the ports"
         );
         self.phase.send_replace(Phase::Parting);
-        // They hand over the backlog, which takes no waiting; only shared ports take a moment.
+        // Acceptors empty the backlog without waiting; shared ports (`reuse_port`) take a moment.
         acceptors.wait().await;
         info!(tunnels = tunnels(), resumable = resumable(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
         let moving_ends = self.stop(options);
@@ -303,7 +304,7 @@ impl Conductor {
         };
         let since = Instant::now();
         self.phase.send_replace(Phase::Closing { since, spread });
-        self.closing.cancel();
+        self.deadline.cancel();
         if timeout(spread, connections.wait()).await.is_err() {
             self.end(connections).await;
         }
@@ -324,7 +325,7 @@ impl Conductor {
     async fn end(&self, connections: &TaskTracker) {
         self.phase.send_replace(Phase::Ended);
         self.stopped.cancel();
-        self.closing.cancel();
+        self.deadline.cancel();
         if timeout(LAST_WAIT, connections.wait()).await.is_err() {
             let (tunnels, resumable) = (self.counts.all(), self.counts.resumable());
             warn!(

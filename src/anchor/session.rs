@@ -135,18 +135,18 @@ impl Carried {
                 Turn::Event(Event::Over(end)) => break end,
                 Turn::Event(Event::SourceFailed(_) | Event::SinkFailed(_)) => {
                     self.driver.session_mut().end(End::Reset);
-                    self.ended();
+                    self.begin_ending();
                 }
                 Turn::Event(Event::Unlinked(_)) => {
                     record.detached(Instant::now());
-                    self.detached();
+                    self.on_detached();
                     if self.is_stopping {
                         break End::Stopping;
                     }
                 }
                 // Of a client only.
                 Turn::Event(Event::Confirmed(_)) => {}
-                Turn::Ending => self.ended(),
+                Turn::Ending => self.begin_ending(),
                 Turn::Evicted => self.abort(End::Memory),
                 Turn::TimedOut if self.ending.is_none() => self.abort(End::Expired),
                 Turn::Stopping if self.link.is_some() => {
@@ -154,7 +154,9 @@ impl Carried {
                     self.abort(End::Stopping);
                 }
                 Turn::Stopping => break End::Stopping,
-                Turn::TimedOut | Turn::Forgotten => break End::Full,
+                // The session has an end of its own by now, which `finish` puts in place of this one.
+                Turn::TimedOut => break End::Expired,
+                Turn::Forgotten => break End::Full,
             }
         };
         cold(self.finish(end, record)).await;
@@ -209,7 +211,7 @@ impl Carried {
         } else {
             self.shared.options.grace.min(LONGEST_UNCONFIRMED)
         };
-        // A time that cannot be told never comes.
+        // On overflow there is no deadline.
         self.detached?.checked_add(longest)
     }
 
@@ -263,7 +265,7 @@ impl Carried {
     }
 
     /// The connection is lost.
-    fn detached(&mut self) {
+    fn on_detached(&mut self) {
         let now = Instant::now();
         self.link = None;
         self.detached = Some(now);
@@ -273,11 +275,12 @@ impl Carried {
     /// Ends the session at once.
     fn abort(&mut self, end: End) {
         self.driver.session_mut().abort(end);
-        self.ended();
+        self.begin_ending();
     }
 
-    /// One of both sides has ended the session. What the client has sent is still passed on, if it was the client.
-    fn ended(&mut self) {
+    /// One of both sides has ended the session. If the client ended it, its bytes are still passed on; else the target is
+    /// cut off.
+    fn begin_ending(&mut self) {
         if self.ending.is_some() {
             return;
         }
