@@ -19,13 +19,13 @@ use super::target::{self, Dialled, Parting, Target};
 use super::{Connection, Shared};
 use crate::cold::cold;
 use crate::net::socket;
-use crate::resume::Options;
 use crate::resume::driver::{Driver, Event, Exchanged, Link, Side};
 use crate::resume::frame::Frame;
 use crate::resume::keys::{Claim, Keys, Nonces};
 use crate::resume::reason::{End, Going};
 use crate::resume::session::Session;
 use crate::resume::welcome::{New, attached};
+use crate::resume::{LONGEST_UNCONFIRMED, Options};
 
 /// A session that has all it needs to begin.
 #[derive(Debug)]
@@ -381,8 +381,5 @@ async fn until(deadline: Option<Instant>) {
 
 /// How long a session is kept behind its end, to say it to a client that resumes it.
 const LONGEST_END: Duration = Duration::from_secs(300);
-/// How long a session without a connection is kept of which nothing was acknowledged: its client may not know that it has
-/// begun.
-const LONGEST_UNCONFIRMED: Duration = Duration::from_secs(60);
 /// How long an older connection has to take its last frames.
 const LONGEST_GOING: Duration = Duration::from_secs(1);

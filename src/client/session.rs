@@ -7,7 +7,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::backoff::Backoff;
 use self::clocks::Sleeps;
-use self::exchange::LONGEST_EXCHANGE;
 use self::fault::is_final;
 use self::left::{Interruption, Left};
 use self::report::Report;
@@ -15,11 +14,11 @@ use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::opened::{Finished, Stream};
 use super::{ClientError, Local, Options, attempt, relay};
-use crate::resume;
 use crate::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
 use crate::resume::opening::{Opening, Secrets};
 use crate::resume::reason::End;
 use crate::resume::session;
+use crate::resume::{self, LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
 
 mod backoff;
 mod clocks;
@@ -382,8 +381,6 @@ where
 
 /// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the exchange.
 const LONGEST_CONFIRMATION: Duration = Duration::from_secs(20);
-/// The time for all attempts to begin a session: an anchor keeps one that has not moved a byte no longer.
-const LONGEST_UNCONFIRMED: Duration = Duration::from_secs(60);
 /// The time to tell the anchor that ssh has left.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(1);
 /// After SIGHUP: the time for ssh to close stdin and for the target to finish.
