@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use self::open::Counts;
-pub use self::open::{Open, State};
+use self::tunnels::Counts;
+pub use self::tunnels::{Open, State};
 use crate::cold::cold;
 
-mod open;
+mod tunnels;
 
 /// The longest times of the phases of a drain, which takes at most `delay + timeout + spread`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

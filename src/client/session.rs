@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::backoff::Backoff;
 use self::clocks::Sleeps;
-use self::fault::is_final;
-use self::left::{Interruption, Left};
+use self::error::is_final;
+use self::outcome::{Interruption, Left};
 use self::report::Report;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
@@ -22,15 +22,15 @@ use crate::resume::{self, LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
 
 mod backoff;
 mod clocks;
+mod error;
 mod exchange;
-mod fault;
-mod left;
+mod outcome;
 mod report;
 mod settings;
 
 pub use self::clocks::Clocks;
+pub use self::error::SessionError;
 pub(super) use self::exchange::{Found, find};
-pub use self::fault::SessionError;
 pub use self::report::Remarks;
 pub use self::settings::Settings;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
-use super::fault::SessionError;
+use super::error::SessionError;
 use crate::client::ClientError;
 use crate::client::connection::read_some;
 use crate::client::opened::Stream;
