@@ -195,7 +195,7 @@ pub(crate) fn window(text: &str) -> Result<u32, String> {
     let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
     let window = u32::try_from(size.get()).ok();
     let window = window.filter(|window| (SMALLEST_WINDOW..=LARGEST_WINDOW).contains(window));
-    window.ok_or_else(|| "expected 4KiB to 64MiB".to_owned())
+    window.ok_or_else(|| "a window has 4KiB to 64MiB".to_owned())
 }
 
 const TWO_CREDENTIALS: &str =
