@@ -262,7 +262,7 @@ fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn
 fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
     Box::new(move || Progress {
         phase: if shared.stopping.is_cancelled() {
-            "ended"
+            "closing"
         } else {
             "serving"
         }

@@ -45,7 +45,7 @@ type Entries = HashMap<Key, Arc<Entry>>;
 #[derive(Debug, Default)]
 struct Table {
     entries: Entries,
-    /// Whether both lists are in: else a hash that is not there is not known to be wrong.
+    /// Whether both lists were read; before that a missing hash proves nothing.
     is_complete: bool,
 }
 
@@ -107,7 +107,7 @@ pub(super) const NO_TICKETS: Counts = [
 ];
 
 impl Tickets {
-    /// No tickets, and neither list. None of those to come is accepted that has longer to live.
+    /// No tickets, and neither list. Tickets that expire more than `ttl` from now are refused.
     pub fn new(ttl: Duration) -> Self {
         Self {
             ttl,
@@ -237,7 +237,7 @@ impl Tickets {
             .filter(|(_, entry)| is_there(entry))
             .map(|(key, entry)| (*key, Arc::clone(entry)))
             .collect();
-        // The Secret's writers may name any user; the hash of one of its tickets is no reason for another one.
+        // A Secret entry takes precedence over a CSR with the same hash: hashes can be read, and a CSR is its author's.
         let written = secret.iter().flat_map(|list| &list.entries);
         entries.extend(written.map(|(key, entry)| (*key, Arc::clone(entry))));
         let is_complete = secret.is_some() && requests.is_some();
