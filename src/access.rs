@@ -1,4 +1,4 @@
-//! Who may go where: proves the user of a request, decides whether that user may reach the target, and takes it back.
+//! Access control: proves the user of a request, decides whether that user may reach the target, and takes it back.
 //!
 //! A request brings its `Evidence`. [`Access::identify`] makes a `Subject` of it, [`Access::authorize`] decides about the
 //! subject and a target. Whether the answer counts is the caller's: [`Mode`].
@@ -11,7 +11,6 @@ mod due;
 mod evidence;
 mod flight;
 mod grants;
-mod held;
 mod memory;
 pub mod oidc;
 mod options;
@@ -20,6 +19,7 @@ mod questions;
 mod queue;
 mod recheck;
 mod reviewer;
+mod ticket_check;
 pub mod tickets;
 pub mod token;
 mod user;
@@ -268,7 +268,7 @@ impl Access {
         let rules = self.rules.load_full();
         // Before the question: what is taken back meanwhile is taken back of this pair, too.
         let pair = self.pairs.pair(subject, target);
-        let decided = match held::check_ticket(&rules, subject, target) {
+        let decided = match ticket_check::check_ticket(&rules, subject, target) {
             Ok(()) => self.right(&rules, subject, target).await,
             Err(denial) => Err(denial),
         };

@@ -71,6 +71,9 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// The target is the anchor itself: each connection would make another one.
+    #[error("the target {0} is this anchor's own address")]
+    OwnTarget(SocketAddr),
     /// The metrics cannot be declared.
     #[error("cannot declare the metrics")]
     Metrics(#[from] metrics::Error),
@@ -135,6 +138,9 @@ impl Anchor {
     pub fn start(options: Options, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
         let shared = Arc::new(share(options)?);
         let listener = bind(options.listen, |address| listener::bind(&address.into()))?;
+        if listener.local_addr().is_ok_and(|own| leads_to(options.to, own)) {
+            return Err(StartError::OwnTarget(options.to));
+        }
         let (readiness, drain_request) = (Readiness::default(), CancellationToken::new());
         let listening = readiness.require("listener");
         let handlers = |shared: &Arc<Shared>| Handlers {
@@ -179,7 +185,8 @@ impl Anchor {
         shared.stopping.cancel();
         shared.tasks.close();
         if timeout(LONGEST_STOP, shared.tasks.wait()).await.is_err() {
-            warn!("{} tasks have not ended in {LONGEST_STOP:?}", shared.tasks.len());
+            let left = shared.tasks.len();
+            warn!("{left} connections did not end within {LONGEST_STOP:?}: their clients have not answered");
         }
         shared.lines.tell();
     }
@@ -193,6 +200,13 @@ fn accepted(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
         since: Instant::now(),
     };
     shared.tasks.spawn(exchange::serve(connection, Arc::clone(shared)));
+}
+
+/// Whether a connection to `target` arrives at a port that is bound at `own`, as far as the addresses tell.
+fn leads_to(target: SocketAddr, own: SocketAddr) -> bool {
+    let (to, at) = (target.ip().to_canonical(), own.ip().to_canonical());
+    let is_local = to.is_loopback() || to.is_unspecified();
+    target.port() == own.port() && (to == at || (is_local && (at.is_unspecified() || to.is_unspecified())))
 }
 
 fn bind<T>(address: SocketAddr, bind: impl FnOnce(SocketAddr) -> io::Result<T>) -> Result<T, StartError> {
@@ -262,7 +276,7 @@ fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn
 fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
     Box::new(move || Progress {
         phase: if shared.stopping.is_cancelled() {
-            "ended"
+            "closing"
         } else {
             "serving"
         }

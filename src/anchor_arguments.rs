@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use switchboard::anchor;
 use switchboard::limits::Size;
-use switchboard::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
+
+use crate::connect_arguments::window;
 
 /// The arguments of `anchor`.
 #[derive(Args)]
@@ -57,12 +58,4 @@ impl From<AnchorArguments> for anchor::Options {
             memory: usize::try_from(arguments.memory.get()).unwrap_or(usize::MAX),
         }
     }
-}
-
-fn window(text: &str) -> Result<u32, String> {
-    let size: Size = text.parse().map_err(|error| format!("{error}"))?;
-    let window = u32::try_from(size.get()).ok();
-    window
-        .filter(|window| (SMALLEST_WINDOW..=LARGEST_WINDOW).contains(window))
-        .ok_or_else(|| "expected 4KiB to 64MiB".to_owned())
 }

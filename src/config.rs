@@ -40,7 +40,7 @@ pub struct Config {
     pub listen: Vec<Port>,
     /// The address of the admin port.
     pub admin: SocketAddr,
-    /// Who may go where.
+    /// Access control.
     pub access: access::Options,
     /// The targets of the configuration, each with a name of its own.
     pub targets: Vec<StaticTarget>,

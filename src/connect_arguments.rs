@@ -190,8 +190,8 @@ fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// A number of bytes that a session may keep.
-fn window(text: &str) -> Result<u32, String> {
+/// A number of bytes that a session may keep, at `connect` and at `anchor`.
+pub(crate) fn window(text: &str) -> Result<u32, String> {
     let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
     let window = u32::try_from(size.get()).ok();
     let window = window.filter(|window| (SMALLEST_WINDOW..=LARGEST_WINDOW).contains(window));

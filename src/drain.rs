@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use self::open::Counts;
-pub use self::open::{Open, State};
+use self::tunnels::Counts;
+pub use self::tunnels::{Open, State};
 use crate::cold::cold;
 
-mod open;
+mod tunnels;
 
 /// The longest times of the phases of a drain, which takes at most `delay + timeout + spread`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,11 +100,11 @@ pub enum Drained {
 #[derive(Clone, Debug)]
 pub struct Drain {
     phase: watch::Receiver<Phase>,
-    /// Cancelled when the ports are closed. Until then an open tunnel waits for nothing else: it takes half the memory of a
-    /// watch.
+    /// Cancelled when the ports are closed. A token takes half the memory of a watch receiver; an idle tunnel holds this
+    /// alone.
     stopped: CancellationToken,
     /// Cancelled at the deadline.
-    closing: CancellationToken,
+    deadline: CancellationToken,
     /// When resumable tunnels are closed: known when `stopped` is cancelled, unless everything ends at once.
     moving: Arc<OnceLock<Moving>>,
     counts: Arc<Counts>,
@@ -146,17 +146,18 @@ impl Drain {
 
     /// Completes when the deadline has passed: a dial in progress is given up.
     pub async fn deadline(&self) {
-        self.closing.cancelled().await;
+        self.deadline.cancelled().await;
     }
 
-    /// Completes when a tunnel has to close, which is asked about when that matters.
+    /// Completes when a tunnel has to close. `tunnel` is called only once the drain has begun.
     ///
     /// A resumable tunnel closes soon after the ports: its client comes back at once, and would be accepted here again, and
     /// closed again, for as long as a load balancer sends connections here. When the ports are closed it reaches another
     /// process, which in a rolling update is ready before this one drains. Other tunnels close after the deadline, idle ones
     /// in the first tenth of the spread, the others in the rest of it.
     ///
-    /// A tunnel becomes resumable in its own task, which has to poll this in the same turn: nothing else tells of it.
+    /// Nothing wakes this when a tunnel becomes resumable. So that happens only in the task that polls this, which has to
+    /// poll it next: in `identify` of `tunnel/established.rs` and in `inspect` of `relay/beginning.rs`.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
@@ -189,7 +190,7 @@ impl Drain {
     }
 
     async fn closes_plain(&self, tunnel: impl Fn() -> State) {
-        self.closing.cancelled().await;
+        self.deadline.cancelled().await;
         if let Phase::Closing { since, spread } = self.phase() {
             let State { number, last_moved, .. } = tunnel();
             let idle = last_moved.elapsed() >= IDLE;
@@ -223,7 +224,7 @@ pub struct Tasks {
 pub struct Conductor {
     phase: watch::Sender<Phase>,
     stopped: CancellationToken,
-    closing: CancellationToken,
+    deadline: CancellationToken,
     moving: Arc<OnceLock<Moving>>,
     counts: Arc<Counts>,
 }
@@ -235,14 +236,14 @@ impl Conductor {
         let drain = Drain {
             phase: receiver,
             stopped: CancellationToken::new(),
-            closing: CancellationToken::new(),
+            deadline: CancellationToken::new(),
             moving: Arc::default(),
             counts: Arc::default(),
         };
         let conductor = Self {
             phase: sender,
             stopped: drain.stopped.clone(),
-            closing: drain.closing.clone(),
+            deadline: drain.deadline.clone(),
             moving: Arc::clone(&drain.moving),
             counts: Arc::clone(&drain.counts),
         };
@@ -280,7 +281,7 @@ impl Conductor {
             "draining: closing the ports"
         );
         self.phase.send_replace(Phase::Parting);
-        // They hand over the backlog, which takes no waiting; only shared ports take a moment.
+        // Acceptors empty the backlog without waiting; shared ports (`reuse_port`) take a moment.
         acceptors.wait().await;
         info!(tunnels = tunnels(), resumable = resumable(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
         let moving_ends = self.stop(options);
@@ -303,7 +304,7 @@ impl Conductor {
         };
         let since = Instant::now();
         self.phase.send_replace(Phase::Closing { since, spread });
-        self.closing.cancel();
+        self.deadline.cancel();
         if timeout(spread, connections.wait()).await.is_err() {
             self.end(connections).await;
         }
@@ -324,7 +325,7 @@ impl Conductor {
     async fn end(&self, connections: &TaskTracker) {
         self.phase.send_replace(Phase::Ended);
         self.stopped.cancel();
-        self.closing.cancel();
+        self.deadline.cancel();
         if timeout(LAST_WAIT, connections.wait()).await.is_err() {
             let (tunnels, resumable) = (self.counts.all(), self.counts.resumable());
             warn!(
@@ -366,263 +367,4 @@ const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
 const LAST_WAIT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::pending;
-
-    fn options(delay: u64, timeout: u64, spread: u64) -> Options {
-        Options {
-            delay: Duration::from_secs(delay),
-            timeout: Duration::from_secs(timeout),
-            spread: Duration::from_secs(spread),
-            ..Options::default()
-        }
-    }
-
-    /// The task of a tunnel that lasts until `ends` completes.
-    async fn tunnel(open: Open, ends: impl Future<Output = ()>) {
-        ends.await;
-        drop(open);
-    }
-
-    /// The task of a tunnel that lasts until the drain closes it.
-    fn until_closed(drain: &Drain, open: Open, id: u64) -> impl Future<Output = ()> + use<> {
-        let drain = drain.clone();
-        async move { drain.closes(|| busy(id, &open)).await }
-    }
-
-    /// The state of a tunnel that is never idle.
-    fn busy(number: u64, open: &Open) -> State {
-        State {
-            number,
-            last_moved: Instant::now(),
-            is_resumable: open.is_resumable(),
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_drain_is_clean_when_tunnels_end_by_themselves() {
-        let (conductor, drain) = Conductor::new();
-        let tasks = Tasks::default();
-        tasks
-            .connections
-            .spawn(tunnel(drain.opened(), sleep(Duration::from_secs(60))));
-        let start = Instant::now();
-        let stopped = drain.clone();
-        let stopped = tokio::spawn(async move {
-            stopped.stopped().await;
-            start.elapsed().as_secs()
-        });
-        let drained = conductor.run(&options(5, 3600, 300), &tasks, pending()).await;
-        assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 60));
-        assert_eq!(stopped.await.unwrap(), 5);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn past_the_deadline_idle_tunnels_close_first_and_the_rest_is_spread() {
-        let (conductor, drain) = Conductor::new();
-        let tasks = Tasks::default();
-        let start = Instant::now();
-        let closes: Vec<_> = (0..40)
-            .map(|id| {
-                let (drain, idle) = (drain.clone(), id % 2 == 0);
-                let open = drain.opened();
-                tasks.connections.spawn(async move {
-                    let state = || State {
-                        last_moved: if idle { start } else { Instant::now() },
-                        ..busy(id, &open)
-                    };
-                    drain.closes(state).await;
-                    drop(open);
-                    (idle, start.elapsed())
-                })
-            })
-            .collect();
-        let drained = conductor.run(&options(5, 100, 300), &tasks, pending()).await;
-        assert_eq!(drained, Drained::Cut);
-        let mut busy = Vec::new();
-        for task in closes {
-            let (idle, closed) = task.await.unwrap();
-            let closed = closed.as_secs();
-            assert!(
-                if idle {
-                    (105..=135).contains(&closed)
-                } else {
-                    (135..=405).contains(&closed)
-                },
-                "{closed}"
-            );
-            if !idle {
-                busy.push(closed);
-            }
-        }
-        busy.sort_unstable();
-        assert!(busy.windows(2).all(|pair| pair[1] - pair[0] < 60), "{busy:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_second_request_ends_the_drain_at_once() {
-        for tunnels_open in [0, 3] {
-            let (conductor, drain) = Conductor::new();
-            let tasks = Tasks::default();
-            for id in 0..tunnels_open {
-                tasks.connections.spawn(until_closed(&drain, drain.opened(), id));
-            }
-            let start = Instant::now();
-            let now = sleep(Duration::from_secs(2));
-            let drained = conductor.run(&options(5, 100, 300), &tasks, now).await;
-            let expected = if tunnels_open == 0 {
-                Drained::Clean
-            } else {
-                Drained::Cut
-            };
-            assert_eq!((drained, start.elapsed().as_secs()), (expected, 2));
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_task_that_does_not_end_does_not_hold_the_process() {
-        let (conductor, drain) = Conductor::new();
-        let tasks = Tasks::default();
-        tasks.connections.spawn(tunnel(drain.opened(), pending()));
-        let start = Instant::now();
-        assert_eq!(conductor.run(&options(1, 1, 1), &tasks, pending()).await, Drained::Cut);
-        assert_eq!(start.elapsed(), Duration::from_secs(3) + LAST_WAIT);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_pending_connection_is_waited_for_only_until_the_ports_are_closed() {
-        let (conductor, drain) = Conductor::new();
-        let tasks = Tasks::default();
-        tasks.connections.spawn(drain.clone().stopped());
-        let start = Instant::now();
-        let drained = conductor.run(&options(5, 3600, 300), &tasks, pending()).await;
-        assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 5));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_dial_in_progress_at_the_deadline_is_no_cut_tunnel() {
-        let (conductor, drain) = Conductor::new();
-        let tasks = Tasks::default();
-        tasks.connections.spawn(async move { drain.deadline().await });
-        let start = Instant::now();
-        let drained = conductor.run(&options(5, 100, 300), &tasks, pending()).await;
-        assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 105));
-    }
-
-    /// Tunnels that are closed by the drain, every second one of them resumable: for each the seconds when it closed, in the
-    /// order of their numbers.
-    async fn closed(options: &Options, tunnels: u64, resumable: impl Fn(u64) -> bool) -> (Drained, Vec<(bool, f64)>) {
-        let (conductor, drain) = Conductor::new();
-        let tasks = Tasks::default();
-        let start = Instant::now();
-        let closing: Vec<_> = (0..tunnels)
-            .map(|id| {
-                let (open, is_resumable) = (drain.opened(), resumable(id));
-                if is_resumable {
-                    open.set_resumable();
-                    open.set_resumable();
-                }
-                let closes = until_closed(&drain, open, id);
-                tasks.connections.spawn(async move {
-                    closes.await;
-                    (is_resumable, start.elapsed().as_secs_f64())
-                })
-            })
-            .collect();
-        assert_eq!(drain.resumable(), (0..tunnels).filter(|&id| resumable(id)).count());
-        let drained = conductor.run(options, &tasks, pending()).await;
-        let mut closed = Vec::new();
-        for task in closing {
-            closed.push(task.await.unwrap());
-        }
-        assert_eq!((drain.counts.plain(), drain.resumable()), (0, 0));
-        (drained, closed)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn resumable_tunnels_close_when_the_ports_are_closed_and_the_others_at_the_deadline() {
-        let (drained, closed) = closed(&options(5, 100, 300), 400, |id| id % 2 == 0).await;
-        assert_eq!(drained, Drained::Cut);
-        let (mut resumable, plain): (Vec<_>, Vec<_>) = closed.into_iter().partition(|&(resumable, _)| resumable);
-        assert!(
-            plain.iter().all(|(_, closed)| (135.0..=405.0).contains(closed)),
-            "{plain:?}"
-        );
-        resumable.sort_by(|one, other| one.1.total_cmp(&other.1));
-        assert!(resumable[0].1 >= 5.0 && resumable[199].1 <= 10.01, "{resumable:?}");
-        // 200 in five seconds: in none of fifty tenths of a second are there more than twice as many as in the average one.
-        for tenth in 50..100 {
-            let tenth = f64::from(tenth) / 10.0;
-            let together = resumable
-                .iter()
-                .filter(|(_, closed)| (tenth..tenth + 0.1).contains(closed));
-            assert!(together.count() <= 8, "{resumable:?}");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn resumable_tunnels_are_not_cut() {
-        for (delay, timeout, spread) in [(5, 100, 300), (0, 0, 60), (0, 1, 2), (0, 0, 0), (0, 2, 0)] {
-            let options = options(delay, timeout, spread);
-            let (drained, closed) = closed(&options, 100, |_| true).await;
-            assert_eq!(drained, Drained::Clean);
-            let first = closed.iter().map(|&(_, closed)| closed).fold(f64::MAX, f64::min);
-            let last = closed.iter().map(|&(_, closed)| closed).fold(0.0, f64::max);
-            let (begin, most) = (Duration::from_secs(delay).as_secs_f64(), (timeout + spread).min(5));
-            let most = Duration::from_secs(most).as_secs_f64();
-            assert!(
-                first >= begin && last <= begin + most + 0.01,
-                "{options:?}: {first} to {last}"
-            );
-            assert!(
-                last >= begin + most * 0.9,
-                "they are spread: {options:?}: {first} to {last}"
-            );
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_tunnel_that_becomes_resumable_in_a_drain_closes_then() {
-        for (after, by) in [(2, 11), (7, 11), (60, 60), (110, 110)] {
-            let (conductor, drain) = Conductor::new();
-            let tasks = Tasks::default();
-            let open = drain.opened();
-            let start = Instant::now();
-            let closing = drain.clone();
-            let task = tasks.connections.spawn(async move {
-                tokio::select! {
-                    biased;
-                    () = async { sleep(Duration::from_secs(after)).await; open.set_resumable(); pending().await } => {}
-                    () = closing.closes(|| busy(7, &open)) => {}
-                }
-                start.elapsed().as_secs()
-            });
-            let drained = conductor.run(&options(5, 100, 3000), &tasks, pending()).await;
-            let closed = task.await.unwrap();
-            assert!((5.max(after)..=by).contains(&closed), "{after}: {closed}");
-            // At the deadline it was one of those that would be cut.
-            assert_eq!(drained, if after > 105 { Drained::Cut } else { Drained::Clean });
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_second_request_cuts_no_resumable_tunnel() {
-        for (plain, expected) in [(0, Drained::Clean), (1, Drained::Cut)] {
-            let (conductor, drain) = Conductor::new();
-            let tasks = Tasks::default();
-            for id in 0..3 {
-                let open = drain.opened();
-                if id >= plain {
-                    open.set_resumable();
-                }
-                tasks.connections.spawn(until_closed(&drain, open, id));
-            }
-            let start = Instant::now();
-            let drained = conductor
-                .run(&options(5, 100, 300), &tasks, sleep(Duration::from_secs(2)))
-                .await;
-            assert_eq!((drained, start.elapsed().as_secs()), (expected, 2));
-        }
-    }
-}
+mod tests;

@@ -21,6 +21,7 @@ pub mod session;
 pub mod welcome;
 
 pub use self::liveness::Timing;
+pub(crate) use self::options::{LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
 pub use self::options::{Options, SMALLEST_WINDOW};
 
 /// The bytes of each stream that may be sent before the first ACK: enough for what both sides of SSH send without

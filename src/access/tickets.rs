@@ -19,6 +19,7 @@ pub use self::letters::{Key, Minted};
 pub use self::requests::{Request, Requests};
 use self::tries::Tries;
 use super::reviewer::{Unavailable, Verdict};
+use super::token::SKEW;
 use super::user::User;
 use crate::allowlist::TargetId;
 
@@ -44,7 +45,7 @@ type Entries = HashMap<Key, Arc<Entry>>;
 #[derive(Debug, Default)]
 struct Table {
     entries: Entries,
-    /// Whether both lists are in: else a hash that is not there is not known to be wrong.
+    /// Whether both lists were read; before that a missing hash proves nothing.
     is_complete: bool,
 }
 
@@ -106,7 +107,7 @@ pub(super) const NO_TICKETS: Counts = [
 ];
 
 impl Tickets {
-    /// No tickets, and neither list. None of those to come is accepted that has longer to live.
+    /// No tickets, and neither list. Tickets that expire more than `ttl` from now are refused.
     pub fn new(ttl: Duration) -> Self {
         Self {
             ttl,
@@ -127,12 +128,18 @@ impl Tickets {
             None if table.is_complete => Judged::Unknown,
             None => Judged::Unlisted,
             Some(entry) if entry.expires <= now => Judged::Expired,
-            Some(entry) if now.checked_add(self.ttl).is_some_and(|latest| entry.expires > latest) => Judged::TooLong,
+            Some(entry) if self.lasts_too_long(entry.expires, now) => Judged::TooLong,
             Some(entry) => Judged::Proved(Proof {
                 user: Arc::clone(&entry.user),
                 target: entry.target.clone(),
             }),
         }
+    }
+
+    /// By more than what clocks differ by.
+    fn lasts_too_long(&self, expires: SystemTime, now: SystemTime) -> bool {
+        let latest = now.checked_add(self.ttl).and_then(|latest| latest.checked_add(SKEW));
+        latest.is_some_and(|latest| expires > latest)
     }
 
     /// The verdict on the ticket of that hash, on behalf of a client. Wrong ones are counted against its network, and
@@ -230,7 +237,7 @@ impl Tickets {
             .filter(|(_, entry)| is_there(entry))
             .map(|(key, entry)| (*key, Arc::clone(entry)))
             .collect();
-        // The Secret's writers may name any user; the hash of one of its tickets is no reason for another one.
+        // A Secret entry takes precedence over a CSR with the same hash: hashes can be read, and a CSR is its author's.
         let written = secret.iter().flat_map(|list| &list.entries);
         entries.extend(written.map(|(key, entry)| (*key, Arc::clone(entry))));
         let is_complete = secret.is_some() && requests.is_some();

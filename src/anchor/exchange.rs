@@ -15,6 +15,7 @@ use super::{Connection, Shared};
 use crate::cold::cold;
 use crate::limits::unfinished::{Membership, Standing, Ticket};
 use crate::net::socket;
+use crate::resume::LONGEST_EXCHANGE;
 use crate::resume::frame::Frame;
 use crate::resume::reason::End;
 use crate::resume::welcome::{New, Resume, Step, Welcome};
@@ -245,6 +246,4 @@ impl Exchange<'_> {
     }
 }
 
-/// From the connection to the client's last byte of the exchange.
-const LONGEST_EXCHANGE: Duration = Duration::from_secs(10);
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::resume::SMALLEST_WINDOW;
 
 /// The bytes that all sessions keep, and may keep.
+///
+/// Counts the capacity of the buffers of both streams and of the outbox. Not counted: the target's early bytes, queued
+/// resumptions, the unwritten frames of a displaced connection (about 64 KiB), the registry, tasks and plain relays.
 #[derive(Debug)]
 pub(super) struct Memory {
     used: AtomicUsize,

@@ -19,13 +19,13 @@ use super::target::{self, Dialled, Parting, Target};
 use super::{Connection, Shared};
 use crate::cold::cold;
 use crate::net::socket;
-use crate::resume::Options;
 use crate::resume::driver::{Driver, Event, Exchanged, Link, Side};
 use crate::resume::frame::Frame;
 use crate::resume::keys::{Claim, Keys, Nonces};
 use crate::resume::reason::{End, Going};
 use crate::resume::session::Session;
 use crate::resume::welcome::{New, attached};
+use crate::resume::{LONGEST_UNCONFIRMED, Options};
 
 /// A session that has all it needs to begin.
 #[derive(Debug)]
@@ -135,18 +135,18 @@ impl Carried {
                 Turn::Event(Event::Over(end)) => break end,
                 Turn::Event(Event::SourceFailed(_) | Event::SinkFailed(_)) => {
                     self.driver.session_mut().end(End::Reset);
-                    self.ended();
+                    self.begin_ending();
                 }
                 Turn::Event(Event::Unlinked(_)) => {
                     record.detached(Instant::now());
-                    self.detached();
+                    self.on_detached();
                     if self.is_stopping {
                         break End::Stopping;
                     }
                 }
                 // Of a client only.
                 Turn::Event(Event::Confirmed(_)) => {}
-                Turn::Ending => self.ended(),
+                Turn::Ending => self.begin_ending(),
                 Turn::Evicted => self.abort(End::Memory),
                 Turn::TimedOut if self.ending.is_none() => self.abort(End::Expired),
                 Turn::Stopping if self.link.is_some() => {
@@ -154,7 +154,9 @@ impl Carried {
                     self.abort(End::Stopping);
                 }
                 Turn::Stopping => break End::Stopping,
-                Turn::TimedOut | Turn::Forgotten => break End::Full,
+                // The session has an end of its own by now, which `finish` puts in place of this one.
+                Turn::TimedOut => break End::Expired,
+                Turn::Forgotten => break End::Full,
             }
         };
         cold(self.finish(end, record)).await;
@@ -209,7 +211,7 @@ impl Carried {
         } else {
             self.shared.options.grace.min(LONGEST_UNCONFIRMED)
         };
-        // A time that cannot be told never comes.
+        // On overflow there is no deadline.
         self.detached?.checked_add(longest)
     }
 
@@ -263,7 +265,7 @@ impl Carried {
     }
 
     /// The connection is lost.
-    fn detached(&mut self) {
+    fn on_detached(&mut self) {
         let now = Instant::now();
         self.link = None;
         self.detached = Some(now);
@@ -273,11 +275,12 @@ impl Carried {
     /// Ends the session at once.
     fn abort(&mut self, end: End) {
         self.driver.session_mut().abort(end);
-        self.ended();
+        self.begin_ending();
     }
 
-    /// One of both sides has ended the session. What the client has sent is still passed on, if it was the client.
-    fn ended(&mut self) {
+    /// One of both sides has ended the session. If the client ended it, its bytes are still passed on; else the target is
+    /// cut off.
+    fn begin_ending(&mut self) {
         if self.ending.is_some() {
             return;
         }
@@ -378,8 +381,5 @@ async fn until(deadline: Option<Instant>) {
 
 /// How long a session is kept behind its end, to say it to a client that resumes it.
 const LONGEST_END: Duration = Duration::from_secs(300);
-/// How long a session without a connection is kept of which nothing was acknowledged: its client may not know that it has
-/// begun.
-const LONGEST_UNCONFIRMED: Duration = Duration::from_secs(60);
 /// How long an older connection has to take its last frames.
 const LONGEST_GOING: Duration = Duration::from_secs(1);

@@ -21,6 +21,23 @@ fn options() -> Options {
     }
 }
 
+#[test]
+fn a_target_that_is_the_anchor_itself_is_known() {
+    for (target, own, expected) in [
+        ("127.0.0.1:22", "127.0.0.1:22", true),
+        ("127.0.0.1:22", "127.0.0.1:2222", false),
+        ("127.0.0.1:22", "0.0.0.0:22", true),
+        ("[::1]:22", "[::]:22", true),
+        ("[::ffff:127.0.0.1]:22", "127.0.0.1:22", true),
+        ("0.0.0.0:22", "127.0.0.1:22", true),
+        ("10.0.0.1:22", "0.0.0.0:22", false),
+        ("127.0.0.1:22", "10.0.0.1:22", false),
+    ] {
+        let addresses = (target.parse().unwrap(), own.parse().unwrap());
+        assert_eq!(leads_to(addresses.0, addresses.1), expected, "{target} {own}");
+    }
+}
+
 /// Both ends of a connection.
 async fn pair() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

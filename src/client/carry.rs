@@ -8,6 +8,7 @@ use tokio::time::sleep;
 
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
+use super::opened::Finished;
 use super::session::{Found, Session, find};
 use super::{ClientError, Local, Options, attempt, relay};
 
@@ -29,7 +30,7 @@ where
     let Some(settings) = settings else {
         let relayed = opened.carry(|stream, early| async {
             relay::relay(stream, early, local).await?;
-            Ok(((), None))
+            Ok(Finished::unbounded(()))
         });
         return Box::pin(or_now(exit, relayed)).await;
     };
@@ -37,12 +38,12 @@ where
     let carried = opened.carry(|stream, early| async {
         let found = tokio::select! {
             found = find(stream, early) => found?,
-            _ = exit.asked(Leaving::Now) => return Ok((None, None)),
+            _ = exit.asked(Leaving::Now) => return Ok(Finished::unbounded(None)),
         };
         match found {
             Found::Plain { stream, bytes } => {
                 or_now(exit, relay::relay(stream, bytes, session.local())).await?;
-                Ok((None, None))
+                Ok(Finished::unbounded(None))
             }
             Found::Broken { bytes, error } => {
                 let stdout = &mut session.local().stdout;
@@ -51,8 +52,11 @@ where
                 Err(ClientError::Lost(error))
             }
             Found::Anchor { stream, opening } => {
-                let (left, farewell) = session.begin(stream, opening).await?;
-                Ok((Some(left), farewell))
+                let Finished { done, farewell } = session.begin(stream, opening).await?;
+                Ok(Finished {
+                    done: Some(done),
+                    farewell,
+                })
             }
         }
     });

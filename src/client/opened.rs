@@ -23,20 +23,35 @@ pub(super) enum Opened {
     Http2(Box<(http2::Driver<Stream>, http2::Stream)>),
 }
 
+/// Work in a tunnel that is done.
+pub(super) struct Finished<T> {
+    /// Its result.
+    pub(super) done: T,
+    /// The time for the connection to send what is left. `None` bounds it by the socket only, since the proxy may still
+    /// be receiving.
+    pub(super) farewell: Option<Duration>,
+}
+
+impl<T> Finished<T> {
+    /// With all the time that the socket allows.
+    pub(super) fn unbounded(done: T) -> Self {
+        Self { done, farewell: None }
+    }
+}
+
 impl Opened {
     /// Runs `work` with the tunnel and its first bytes, and what is beneath the tunnel meanwhile. An error comes with its
-    /// first cause. Behind work that is done the connection has as long as the work says to send what is left; `None`
-    /// bounds it by the socket only, since the proxy may still be receiving.
+    /// first cause. After work that is done the connection sends what is left, for [`Finished::farewell`] at most.
     pub(super) async fn carry<T, F>(self, work: impl FnOnce(Stream, Vec<u8>) -> F) -> Result<T, ClientError>
     where
-        F: Future<Output = Result<(T, Option<Duration>), ClientError>>,
+        F: Future<Output = Result<Finished<T>, ClientError>>,
     {
         let (mut driver, stream) = match self {
-            Self::Http1(stream, early) => return Ok(work(stream, early).await?.0),
+            Self::Http1(stream, early) => return Ok(work(stream, early).await?.done),
             Self::Http2(http2) => *http2,
         };
         match driver.run_during(work(Box::new(stream), Vec::new())).await {
-            Ok((done, farewell)) => {
+            Ok(Finished { done, farewell }) => {
                 let finished = Box::pin(driver.finish());
                 match farewell {
                     None => finished.await,

@@ -7,31 +7,30 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::backoff::Backoff;
 use self::clocks::Sleeps;
-use self::exchange::LONGEST_EXCHANGE;
-use self::fault::is_final;
-use self::left::{Interruption, Left};
+use self::error::is_final;
+use self::outcome::{Interruption, Left};
 use self::report::Report;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
-use super::opened::Stream;
+use super::opened::{Finished, Stream};
 use super::{ClientError, Local, Options, attempt, relay};
-use crate::resume;
 use crate::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
 use crate::resume::opening::{Opening, Secrets};
 use crate::resume::reason::End;
 use crate::resume::session;
+use crate::resume::{self, LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
 
 mod backoff;
 mod clocks;
+mod error;
 mod exchange;
-mod fault;
-mod left;
+mod outcome;
 mod report;
 mod settings;
 
 pub use self::clocks::Clocks;
+pub use self::error::SessionError;
 pub(super) use self::exchange::{Found, find};
-pub use self::fault::SessionError;
 pub use self::report::Remarks;
 pub use self::settings::Settings;
 
@@ -111,11 +110,7 @@ where
     }
 
     /// Begins at an anchor that was found.
-    pub(super) async fn begin(
-        &mut self,
-        stream: Stream,
-        opening: Box<Opening>,
-    ) -> Result<(Left, Option<Duration>), ClientError> {
+    pub(super) async fn begin(&mut self, stream: Stream, opening: Box<Opening>) -> Result<Finished<Left>, ClientError> {
         self.has_begun = true;
         self.deadlines.confirmation = Some(Instant::now() + LONGEST_CONFIRMATION);
         let link = self.driver.attach_early(stream, opening);
@@ -151,8 +146,8 @@ where
             return Err(SessionError::Violated(violation).into());
         }
         match left {
+            Left::Over(_) | Left::Unheard if self.is_leaving => Ok(()),
             Left::Over(End::Done) | Left::Unheard => Ok(()),
-            Left::Over(_) if self.is_leaving => Ok(()),
             Left::Over(end) => Err(SessionError::Ended(end).into()),
         }
     }
@@ -173,7 +168,7 @@ where
     }
 
     /// Proves the session over a tunnel, and goes on there.
-    async fn resume(&mut self, stream: Stream, early: Vec<u8>) -> Result<(Left, Option<Duration>), ClientError> {
+    async fn resume(&mut self, stream: Stream, early: Vec<u8>) -> Result<Finished<Left>, ClientError> {
         let Some(secrets) = self.secrets.clone() else {
             return self.begin_anew(stream, early).await;
         };
@@ -183,7 +178,7 @@ where
         let (stream, attached) = match self.beside(Box::pin(exchange)).await {
             Ok(Ok(exchanged)) => exchanged?,
             Ok(Err(_)) => return Err(SessionError::Unanswered.into()),
-            Err(interruption) => return interruption.into_result().map(|left| (left, None)),
+            Err(interruption) => return interruption.into_result().map(Finished::unbounded),
         };
         // The connection before has served, if only for an upload.
         if attached.received > self.delivered {
@@ -201,7 +196,7 @@ where
     }
 
     /// Begins once more with the same bytes, as the anchor never answered.
-    async fn begin_anew(&mut self, stream: Stream, early: Vec<u8>) -> Result<(Left, Option<Duration>), ClientError> {
+    async fn begin_anew(&mut self, stream: Stream, early: Vec<u8>) -> Result<Finished<Left>, ClientError> {
         let restarted = self.driver.session_mut().restart();
         restarted.map_err(SessionError::Violated)?;
         match self.beside(Box::pin(find(stream, early))).await {
@@ -210,12 +205,13 @@ where
                 Found::Plain { .. } => Err(SessionError::NoAnchor.into()),
                 Found::Broken { error, .. } => Err(ClientError::Lost(error)),
             },
-            Err(interruption) => interruption.into_result().map(|left| (left, None)),
+            Err(interruption) => interruption.into_result().map(Finished::unbounded),
         }
     }
 
-    /// Moves bytes over a connection until the session leaves it. An error: for another one.
-    async fn carry(&mut self, mut link: Link<Stream>) -> Result<(Left, Option<Duration>), ClientError> {
+    /// Moves bytes over a connection until the session leaves it. Ok: the session is over. Err: reconnect, unless
+    /// [`is_final`].
+    async fn carry(&mut self, mut link: Link<Stream>) -> Result<Finished<Left>, ClientError> {
         let (since, received) = (Instant::now(), self.driver.session().received());
         let left = loop {
             if let Some(left) = self.step(Some(&mut link)).await.transpose() {
@@ -226,7 +222,10 @@ where
         if since.elapsed() >= SHORTEST_SERVICE || self.driver.session().received() > received {
             self.backoff.reset();
         }
-        left.map(|left| (left, Some(LONGEST_FAREWELL)))
+        left.map(|left| Finished {
+            done: left,
+            farewell: Some(LONGEST_FAREWELL),
+        })
     }
 
     /// Waits for the next attempt, unless it is due at once: the host has slept, or ssh leaves.
@@ -322,7 +321,7 @@ where
             .fold(look, Instant::min)
     }
 
-    /// Looks at what gives no sign of its own.
+    /// Periodic checks: stdout's reader, deadlines, grace, suspend of the host.
     fn look(&mut self, is_linked: bool) -> Result<Option<Left>, ClientError> {
         let now = Instant::now();
         self.deadlines.look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
@@ -334,7 +333,9 @@ where
         {
             self.leave();
         }
-        if self.driver.session().ending().is_some() {
+        // Where the other side has ended the session, what it has sent is passed on for as long as ssh takes it.
+        let session = self.driver.session();
+        if session.ending().is_some() && session.ended().is_none() {
             self.deadlines.farewell.get_or_insert(now + LONGEST_FAREWELL);
         }
         if is_over(self.deadlines.farewell) {
@@ -382,11 +383,9 @@ where
 
 /// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the exchange.
 const LONGEST_CONFIRMATION: Duration = Duration::from_secs(20);
-/// The time for all attempts to begin a session: an anchor keeps one that has not moved a byte no longer.
-const LONGEST_UNCONFIRMED: Duration = Duration::from_secs(60);
 /// The time to tell the anchor that ssh has left.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(1);
-/// The time of ssh behind its SIGHUP to end stdin, and of the target to answer that.
+/// After SIGHUP: the time for ssh to close stdin and for the target to finish.
 const LONGEST_LOGOUT: Duration = Duration::from_millis(500);
 /// Between two looks at clocks and stdout while there is a connection.
 const LINKED_LOOK: Duration = Duration::from_secs(1);

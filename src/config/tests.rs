@@ -146,7 +146,7 @@ fn cluster() -> kubernetes::Options {
     }
 }
 
-/// Who may go where in [`FULL`].
+/// Access control in [`FULL`].
 fn who_may_go_where() -> crate::access::Options {
     use crate::access::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode};
     crate::access::Options {

@@ -232,8 +232,9 @@ const LONGEST_CONNECT: Duration = Duration::from_millis(1500);
 const LONGEST_ANSWER: Duration = Duration::from_secs(15);
 /// Between two parts of one list.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The pages of one list, of 500 objects each: a server could say without end that there is one more.
-pub(crate) const MOST_PAGES: usize = 2_000;
+/// The objects of one list, by the length of its pages: a server could say without end that there are more. Requests for
+/// tickets may be many, as each user makes them.
+pub(crate) const MOST_LISTED: usize = 1_000_000;
 const LARGEST_LIST: usize = 64 << 20;
 const LONGEST_LINE: usize = 8 << 20;
 

@@ -13,6 +13,7 @@ use super::failure::{ApiError, Failure, backoff, random};
 use super::outage::Outage;
 use super::wire::{Page, Versioned, WatchEvent, error_event};
 use crate::metrics::Metrics;
+use crate::text::excerpt;
 
 /// The objects of one kind, as far as they are kept.
 pub(crate) trait Collection: Send {
@@ -130,7 +131,7 @@ impl<C: Collection> Follower<C> {
         let mut pages = 0;
         let version = loop {
             pages += 1;
-            if pages > api::MOST_PAGES {
+            if pages > api::MOST_LISTED / self.collection.subject().page.max(1) {
                 return Err(ApiError::new(Failure::Malformed, "a list without an end"));
             }
             let body = self.page(client, &token).await?;
@@ -277,10 +278,15 @@ impl<C: Collection> Follower<C> {
         let is_passing = *failure == Failure::Forbidden;
         if !is_passing && let Some(since) = self.outage.failed(*failure, self.failures - 1, Instant::now()) {
             let (Subject { kind, effect, .. }, failure) = (*self.collection.subject(), failure.label());
+            // The words of a server, or of a parser that quotes them, have no bound of their own.
+            let reason = excerpt(reason, LONGEST_REASON);
             warn!(kind, failure, ?since, "{effect}: {reason}");
         }
     }
 }
+
+/// Characters of a reason in the log.
+const LONGEST_REASON: usize = 400;
 
 /// The path of one page of a list. `token` is empty for the first page, else the `continue` of the page before.
 fn page_path(path: &str, page: usize, token: &str) -> String {

@@ -19,7 +19,7 @@ use super::decode::{Decoded, decode};
 use super::failure::{ApiError, Failure, backoff, random};
 use super::model::Key;
 use super::outage::Outage;
-use super::source::{Event, Feed, SourceEvent};
+use super::source::{Event, Feed, PAGE, SourceEvent};
 use super::wire::{Page, Versioned, WatchEvent, error_event};
 
 /// Follows a source until the reconciler is gone.
@@ -89,7 +89,7 @@ impl Reflector {
         let mut pages = 0;
         let version = loop {
             pages += 1;
-            if pages > api::MOST_PAGES {
+            if pages > api::MOST_LISTED / PAGE {
                 return Err(ApiError::new(Failure::Malformed, "a list without an end"));
             }
             let body = self.page(client, &token).await?;

@@ -178,4 +178,4 @@ impl Source {
 }
 
 /// Objects a page: an answer of a few hundred kilobytes.
-const PAGE: usize = 500;
+pub(crate) const PAGE: usize = 500;

@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::yield_now;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::overlap::{collide, is_same, leaves_ipv4};
@@ -147,6 +147,7 @@ async fn accept_until(
 ) {
     let mut stop = pin!(stop);
     let mut at_once = 0;
+    let mut quiet_until = Instant::now();
     loop {
         // A pending connection that is evicted for a new one keeps its descriptor until its task has run.
         at_once += 1;
@@ -163,9 +164,13 @@ async fn accept_until(
             Ok((stream, peer)) => serve(stream, canonical(peer)),
             Err(error) if concerns_one_client(&error) => {}
             Err(error) => {
-                let address = listener.local_addr().ok().map(tracing::field::display);
-                warn!(%error, address, "cannot accept, pausing");
                 paused();
+                // A process without descriptors would write ten lines a second for as long as it has none.
+                if quiet_until <= Instant::now() {
+                    quiet_until = Instant::now() + BETWEEN_WARNINGS;
+                    let address = listener.local_addr().ok().map(tracing::field::display);
+                    warn!(%error, address, "cannot accept, pausing");
+                }
                 tokio::select! {
                     () = &mut stop => return,
                     () = sleep(PAUSE) => {}
@@ -221,6 +226,8 @@ const BACKLOG: i32 = 4096;
 /// Connections accepted before other tasks run. Each may evict another: far fewer than the descriptors kept free.
 const MOST_AT_ONCE: usize = 16;
 const PAUSE: Duration = Duration::from_millis(100);
+/// Between two messages about pauses.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(10);
 /// How long a shared port is left: by then the handshakes that had begun are over, as a lost ACK is sent again after a
 /// second.
 const TAPER: Duration = Duration::from_millis(1500);
@@ -414,9 +421,9 @@ mod tests {
         };
         let address = options.address;
         let clients = async {
-            let leaves = tokio::time::Instant::now() + TAPER + Duration::from_millis(500);
+            let leaves = Instant::now() + TAPER + Duration::from_millis(500);
             let mut came = 0;
-            while tokio::time::Instant::now() < leaves {
+            while Instant::now() < leaves {
                 let mut client = TcpStream::connect(address).await.unwrap();
                 tokio::io::AsyncReadExt::read_exact(&mut client, &mut [0])
                     .await

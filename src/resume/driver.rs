@@ -132,7 +132,7 @@ impl Driver {
         std::mem::take(&mut self.outbox).rest().to_vec()
     }
 
-    /// The bytes of memory of what is kept, received and to be written.
+    /// The capacity in bytes of the buffers: what is not acknowledged, received and not passed on, and to be written.
     pub fn memory(&self) -> usize {
         self.session.memory() + self.outbox.bytes.capacity()
     }
@@ -149,7 +149,7 @@ impl Driver {
     {
         loop {
             let event = poll_fn(|context| self.poll(context, link.as_deref_mut(), program)).await;
-            // What the connection had to say is said or lost. What was received is still passed on.
+            // The session is over: a lost connection no longer matters; go on passing received bytes to the program.
             if !(matches!(event, Event::Unlinked(_)) && self.session.is_over()) {
                 return event;
             }
@@ -167,7 +167,7 @@ impl Driver {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        // Tokio's streams are not ready for ever: the loop ends at the latest when the task has had its share.
+        // Tokio's cooperative budget ends this loop.
         loop {
             let mut link = link
                 .as_deref_mut()
@@ -176,7 +176,7 @@ impl Driver {
             if let Some(link) = &mut link {
                 has_moved |= moved!(self.poll_receive(context, link));
                 // At once: the other side closes the connection next, and a read or a write would only say that.
-                if let Some(event) = self.going(link.attachment) {
+                if let Some(event) = self.detach_if_peer_leaves(link.attachment) {
                     return Poll::Ready(event);
                 }
             }
@@ -194,7 +194,7 @@ impl Driver {
             if has_moved {
                 continue;
             }
-            if let Some(event) = link.and_then(|link| self.left(link.attachment)) {
+            if let Some(event) = link.and_then(|link| self.detach_if_dead(link.attachment)) {
                 return Poll::Ready(event);
             }
             if self.poll_deadline(context).is_pending() {
@@ -344,8 +344,8 @@ impl Driver {
         end.filter(|_| is_over)
     }
 
-    /// Whether the other side has said that it drops the connection.
-    fn going(&mut self, attachment: Attachment) -> Option<Event> {
+    /// Detaches the connection if the other side has said that it drops it.
+    fn detach_if_peer_leaves(&mut self, attachment: Attachment) -> Option<Event> {
         let now = Instant::now().into_std();
         let LinkState::Going(going) = self.session.link_state(attachment, now) else {
             return None;
@@ -354,8 +354,8 @@ impl Driver {
         Some(Event::Unlinked(Unlinked::Going(going)))
     }
 
-    /// Whether the connection has to be dropped.
-    fn left(&mut self, attachment: Attachment) -> Option<Event> {
+    /// Detaches the connection if nothing comes from it or goes out for too long.
+    fn detach_if_dead(&mut self, attachment: Attachment) -> Option<Event> {
         let now = Instant::now().into_std();
         let is_stuck = !self.outbox.is_written() && self.session.stuck_at().is_some_and(|at| at <= now);
         let unlinked = match self.session.link_state(attachment, now) {
@@ -395,7 +395,7 @@ const MOST_RECEIVED: usize = 128 * 1024;
 /// Bytes of frames that are written at once, streams' up to there: two reads of the program with their heads, and answers in
 /// front of them. With no space for the heads a read takes two writes, and the second one is a few bytes.
 const MOST_UNWRITTEN: usize = 2 * MOST_TAKEN + 256;
-/// The time for the last frames, to a side that has ended the session and may not read any more.
+/// Longest wait to write the last frames: a side that has ended the session may not read any more.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

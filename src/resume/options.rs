@@ -1,4 +1,6 @@
-//! The settings of one side of a session.
+//! The settings of one side of a session, and the times that both sides have to agree on.
+
+use std::time::Duration;
 
 use super::LARGEST_WINDOW;
 use super::liveness::Timing;
@@ -33,5 +35,10 @@ pub(super) fn bounded(window: u32) -> usize {
     usize::try_from(window).unwrap_or(usize::MAX)
 }
 
+/// The time for an exchange, from the connection on.
+pub(crate) const LONGEST_EXCHANGE: Duration = Duration::from_secs(10);
+/// How long a session lasts that is not confirmed: the client gives its attempts up, and the anchor keeps a session of which
+/// nothing was acknowledged no longer without a connection.
+pub(crate) const LONGEST_UNCONFIRMED: Duration = Duration::from_secs(60);
 /// The smallest window of a stream in bytes.
 pub const SMALLEST_WINDOW: u32 = 4 * 1024;

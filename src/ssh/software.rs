@@ -13,13 +13,13 @@ impl Software {
     ///
     /// What a client of a session says behind its version and purpose is the session's id, which is not for a log.
     pub fn of(bytes: &[u8]) -> Self {
-        let words = bytes.split_inclusive(|byte| *byte == b' ').take(2);
         let shown = if bytes.starts_with(RESUMING) {
-            words.map(<[u8]>::len).sum()
+            let words = bytes.split_inclusive(|byte| *byte == b' ').take(2);
+            let length = words.map(<[u8]>::len).sum();
+            bytes.get(..length).unwrap_or(bytes).trim_ascii_end()
         } else {
-            bytes.len()
+            bytes
         };
-        let shown = bytes.get(..shown).unwrap_or(bytes).trim_ascii_end();
         Self(ascii(shown.iter().copied().map(char::from)))
     }
 

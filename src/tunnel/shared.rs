@@ -21,7 +21,7 @@ use crate::tls::Tls;
 /// What all tunnels of a process share.
 #[derive(Debug)]
 pub struct Shared {
-    /// Who may go where.
+    /// Access control.
     pub access: Arc<Access>,
     /// The targets, by name.
     pub allowlist: Arc<Allowlist>,

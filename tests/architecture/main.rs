@@ -62,6 +62,7 @@ const OWNERS: [(&str, &[&str]); 30] = [
         &[
             "anchor_arguments",
             "connect_arguments",
+            "drain_arguments",
             "main",
             "proxy_argument",
             "ticket_arguments",
@@ -78,6 +79,7 @@ const OWNERS: [(&str, &[&str]); 30] = [
             "access",
             "anchor_arguments",
             "connect_arguments",
+            "drain_arguments",
             "kubernetes",
             "main",
             "ticket_arguments",

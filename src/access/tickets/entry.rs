@@ -10,9 +10,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::super::user::{AUTHENTICATED, Method, User};
+use super::super::user::{AUTHENTICATED, Method, User, is_name, is_reserved};
 use crate::allowlist::TargetId;
-use crate::text::is_unprintable;
 
 /// What a ticket is made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,10 +116,10 @@ impl Entry {
         }
         let fields: Fields = serde_json::from_slice(value).map_err(|_| NOT_AN_ENTRY)?;
         let expires = humantime::parse_rfc3339(&fields.expires).map_err(|_| "it has no time at which it expires")?;
-        if !is_name(&fields.user) {
+        if !may_be_named(&fields.user) {
             return Err("its user is empty, too long, not printable or one of the cluster's own");
         }
-        if fields.groups.len() > MOST_GROUPS || !fields.groups.iter().all(|group| is_name(group)) {
+        if fields.groups.len() > MOST_GROUPS || !fields.groups.iter().all(|group| may_be_named(group)) {
             return Err("a group is empty, too long, not printable or one of the cluster's own");
         }
         let target = fields.target.map(|target| target.parse()).transpose()?;
@@ -174,10 +173,8 @@ pub fn expiry_of(value: &[u8]) -> Option<SystemTime> {
 }
 
 /// Whether a name can be shown, and is none of the cluster's own: a minter of tickets has no say in those.
-fn is_name(name: &str) -> bool {
-    let is_reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("system:"));
-    let is_plain = name.trim() == name && !name.contains(is_unprintable);
-    !name.is_empty() && name.len() <= LONGEST_NAME && is_plain && !is_reserved
+fn may_be_named(name: &str) -> bool {
+    is_name(name, LONGEST_NAME) && !is_reserved(name)
 }
 
 /// The type of the Secret.

@@ -84,7 +84,8 @@ impl Requests {
             None => (Box::default(), id.len()),
         };
         let of_user = self.of_user.get(&name).copied().unwrap_or_default();
-        let is_one_too_many = request.is_some() && of_user >= MOST_OF_ONE;
+        let most = if request.is_some() { MOST_OF_ONE } else { MOST_MALFORMED };
+        let is_one_too_many = of_user >= most;
         if is_one_too_many || self.known.len() >= MOST_KNOWN || self.bytes + size > MOST_BYTES {
             self.ignored += 1;
             return;
@@ -176,6 +177,8 @@ fn entry(request: &Request, ttl: Duration) -> Entry {
 
 /// Requests of one user that are looked at: a user takes no place from others.
 const MOST_OF_ONE: usize = 256;
+/// Requests that ask for no ticket that can be, and are counted.
+const MOST_MALFORMED: usize = 1024;
 /// Requests that are kept, and their length in all. What is beyond is no ticket.
 const MOST_KNOWN: usize = 4 * MOST;
 const MOST_BYTES: usize = 64 << 20;

@@ -122,7 +122,11 @@ fn a_ticket_proves_its_user_until_it_expires_or_is_taken_back() {
     assert_eq!(tickets.judge(one.key, at(60)), Judged::Expired);
     assert_eq!(proved(&tickets, two.key, at(0)).target, None);
     // Of a clock that is behind, or made by other rules.
-    assert_eq!(tickets.judge(two.key, at(0) - Duration::from_secs(1)), Judged::TooLong);
+    assert_eq!(
+        tickets.judge(two.key, at(0) - SKEW - Duration::from_secs(1)),
+        Judged::TooLong
+    );
+    assert_eq!(proved(&tickets, two.key, at(0) - SKEW).target, None);
     assert_eq!(tickets.replace(&data(&[(&one, ticket(at(60)))])), []);
     assert!(changed.has_changed().unwrap());
     assert_eq!(tickets.judge(two.key, at(0)), Judged::Unknown);

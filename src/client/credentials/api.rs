@@ -32,7 +32,7 @@ impl Api {
             deadline: Deadline::after(DEFAULT_TIMEOUT).at,
         };
         // Before the plugin: it need not run for a server that cannot be asked.
-        ApiServer::of(&resolved)?;
+        ApiServer::of(&resolved, TICKET)?;
         let credentials = Box::pin(store.of_user(files, &resolved, None)).await?;
         Ok(Self {
             files: files.clone(),
@@ -49,8 +49,11 @@ impl Api {
 
     /// Asks, and returns the body of a success.
     pub(in crate::client) async fn ask(&self, question: &Question<'_>) -> Result<Zeroizing<Vec<u8>>, CredentialError> {
-        let server = ApiServer::of(&self.resolved)?;
+        let server = ApiServer::of(&self.resolved, TICKET)?;
         let context = (&self.files, &self.resolved);
         Box::pin(self.store.ask(&server, context, &self.credentials, question)).await
     }
 }
+
+/// What it is asked for.
+const TICKET: &str = "ticket";

@@ -32,6 +32,7 @@ pub(super) struct ApiServer<'a> {
     cluster: &'a Cluster,
     /// The address as the kubeconfig has it.
     pub(super) address: String,
+    wanted: &'static str,
     host: String,
     port: u16,
     is_tls: bool,
@@ -40,14 +41,15 @@ pub(super) struct ApiServer<'a> {
 }
 
 impl<'a> ApiServer<'a> {
-    /// That of what a context leads to.
-    pub(super) fn of(resolved: &'a Resolved) -> Result<Self, CredentialError> {
+    /// That of what a context leads to. `wanted` is what it will be asked for, for messages.
+    pub(super) fn of(resolved: &'a Resolved, wanted: &'static str) -> Result<Self, CredentialError> {
         let missing = || CredentialError::NoCluster(printable(&resolved.context, LONGEST_NAME));
         let cluster = resolved.cluster.as_ref().ok_or_else(missing)?;
         let address = cluster.server.clone().ok_or_else(missing)?;
         let shown = printable(&address, LONGEST_NAME);
         let refuse = |fault| CredentialError::Api {
             server: shown.clone(),
+            wanted,
             fault: Box::new(fault),
         };
         let uri: Uri = address.parse().map_err(|_| refuse(ApiFault::Address))?;
@@ -73,6 +75,7 @@ impl<'a> ApiServer<'a> {
             port: uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
             prefix: uri.path().trim_end_matches('/').to_owned(),
             address: shown,
+            wanted,
             host,
             is_tls,
         })
@@ -82,6 +85,7 @@ impl<'a> ApiServer<'a> {
     pub(super) fn error(&self, fault: ApiFault) -> CredentialError {
         CredentialError::Api {
             server: self.address.clone(),
+            wanted: self.wanted,
             fault: Box::new(fault),
         }
     }

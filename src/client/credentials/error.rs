@@ -118,11 +118,13 @@ pub enum CredentialError {
         /// Its identity.
         identity: String,
     },
-    /// The API server gave no token for the audience.
-    #[error("the API server {server} gave no token for the audience")]
+    /// The API server did not give what it was asked for.
+    #[error("the API server {server} gave no {wanted}")]
     Api {
         /// Its address.
         server: String,
+        /// What it was asked for.
+        wanted: &'static str,
         /// The fault.
         #[source]
         fault: Box<ApiFault>,

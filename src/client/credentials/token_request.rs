@@ -27,7 +27,7 @@ impl Store {
         audience: &str,
         refused: Option<&Credentials>,
     ) -> Result<Credentials, CredentialError> {
-        let server = ApiServer::of(resolved)?;
+        let server = ApiServer::of(resolved, "token for the audience")?;
         let credentials = Box::pin(self.of_user(files, resolved, None)).await?;
         let account = ServiceAccount::of(&credentials, &resolved.user_name)?;
         let mut parts = vec![b"audience".to_vec(), resolved.context.clone().into_bytes()];

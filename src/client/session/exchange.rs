@@ -6,10 +6,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
-use super::fault::SessionError;
+use super::error::SessionError;
 use crate::client::ClientError;
 use crate::client::connection::read_some;
 use crate::client::opened::Stream;
+use crate::resume::LONGEST_EXCHANGE;
 use crate::resume::opening::{Attached, Opening, Step};
 
 /// What is at the other end of a tunnel.
@@ -82,8 +83,6 @@ pub(super) async fn resume(
     }
 }
 
-/// The time of an exchange.
-pub(super) const LONGEST_EXCHANGE: Duration = Duration::from_secs(10);
 /// The silence behind which there is no anchor.
 const LONGEST_SILENCE: Duration = Duration::from_secs(3);
 /// The bytes of one read: the lines of an exchange are not many more.

@@ -13,12 +13,11 @@ use crate::harness::target::{Closed, Echo, Target};
 
 /// Runs a client until its session is over.
 async fn to_the_end(client: &mut Client) -> End {
-    loop {
-        match client.run().await {
-            Event::Over(end) => return end,
-            event => panic!("{event:?}"),
-        }
-    }
+    let event = client.run().await;
+    let Event::Over(end) = event else {
+        panic!("{event:?}");
+    };
+    end
 }
 
 #[test]
@@ -42,10 +41,10 @@ fn all_bytes_arrive_once_and_in_order_over_connections_that_are_cut() {
                     continue;
                 }
             };
-            match event {
-                Event::Over(end) => break end,
-                event => panic!("{event:?}"),
-            }
+            let Event::Over(end) = event else {
+                panic!("{event:?}");
+            };
+            break end;
         };
         assert_eq!(end, End::Done);
         echoing.await.unwrap().unwrap();
@@ -73,10 +72,9 @@ fn a_newer_connection_displaces_an_older_one() {
         // Another process with the keys, or the same one that believes its connection to be dead.
         let opening = switchboard::resume::opening::Opening::resume(client.secrets.clone(), 0).unwrap();
         let other = super::client::exchange(anchor.address(), opening).await.unwrap();
-        match client.run().await {
-            Event::Unlinked(Unlinked::Going(Going::Displaced)) => {}
-            event => panic!("{event:?}"),
-        }
+        let event = client.run().await;
+        let is_displaced = matches!(event, Event::Unlinked(Unlinked::Going(Going::Displaced)));
+        assert!(is_displaced, "{event:?}");
         drop(other);
         client.resume(anchor.address()).await.unwrap();
         server.send("hello");

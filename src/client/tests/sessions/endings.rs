@@ -37,6 +37,24 @@ async fn each_end_of_the_anchor_has_a_sentence_and_bytes_come_first() {
 }
 
 #[tokio::test]
+async fn what_came_before_an_end_is_passed_on_to_an_ssh_that_is_slow() {
+    let mut rig = Rig::new().await;
+    let mut session = rig.start();
+    let (_path, mut beside) = rig.begun(&mut session).await;
+    // More than a pipe holds. The client has all of it, and the end, long before ssh reads on.
+    let sent = pattern(3, 600_000);
+    beside.sshd.write_all(&sent).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    beside.orders.send(Order::End(End::Reset)).unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mut received = vec![0; sent.len()];
+    within(session.stdout.read_exact(&mut received)).await.unwrap();
+    assert!(received == sent);
+    let line = session.failure().await;
+    assert!(line.starts_with("the SSH server has reset its connection"), "{line}");
+}
+
+#[tokio::test]
 async fn a_session_that_its_anchor_does_not_have_is_lost() {
     let mut rig = Rig::new().await;
     let mut session = rig.start();

@@ -12,7 +12,7 @@ pub(in crate::client) enum Left {
     Unheard,
 }
 
-/// What ends a piece of work that a session without a connection does beside.
+/// Why work done while disconnected was interrupted.
 pub(super) enum Interruption {
     Left(Left),
     Failed(ClientError),
