@@ -95,7 +95,12 @@ fn runs_a_command_by(client: &Client, login: &Login) {
     assert_eq!(login.attempt(ssh.arg(HOST).arg("exit 7"), &[]).status.code(), Some(7));
 
     for line in login.proxy.access_lines(2) {
-        assert_tunnel(client, &line);
+        // A client of a session speaks to the anchor, and ssh to sshd within that.
+        if login.has_session(client) {
+            assert_tunnel_of(client, &line, ["switchboard_resume_1 new", "switchboard_anchor_1"]);
+        } else {
+            assert_tunnel(client, &line);
+        }
     }
 }
 
@@ -442,13 +447,18 @@ fn the_readme_gives_these_commands() {
 
 /// A tunnel that ended as sessions do. Whether the client's own end comes as a FIN or as a reset is the client's way.
 fn assert_tunnel(client: &Client, line: &str) {
+    assert_tunnel_of(client, line, ["OpenSSH_", "OpenSSH_"]);
+}
+
+/// The same, of a client and a target with this software.
+fn assert_tunnel_of(client: &Client, line: &str, [near, far]: [&str; 2]) {
     assert_spoken(client, line);
     for field in [
         r#""status":200"#,
         r#""server.address":"svc-a.ns.svc.cluster.local""#,
         r#""server.port":80"#,
-        r#""client.software":"OpenSSH_"#,
-        r#""upstream.software":"OpenSSH_"#,
+        &format!(r#""client.software":"{near}"#),
+        &format!(r#""upstream.software":"{far}"#),
     ] {
         assert!(line.contains(field), "{field} is not in {line}");
     }

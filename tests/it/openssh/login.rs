@@ -20,7 +20,7 @@ use crate::anchor::Anchor;
 pub(crate) struct Login {
     pub(crate) proxy: Proxy,
     /// Behind a lock only because a login is shared by threads.
-    _anchor: Option<Mutex<Anchor>>,
+    anchor: Option<Mutex<Anchor>>,
     pub(crate) sshd: Sshd,
     options: Vec<OsString>,
     directory: TempDir,
@@ -46,11 +46,16 @@ impl Login {
         let options = options(directory.path(), &sshd.user, &client.command(proxy.address));
         Self {
             proxy,
-            _anchor: anchor.map(Mutex::new),
+            anchor: anchor.map(Mutex::new),
             sshd,
             options,
             directory,
         }
+    }
+
+    /// Whether the client has a session at an anchor.
+    pub(crate) fn has_session(&self, client: &Client) -> bool {
+        self.anchor.is_some() && client.program == "switchboard"
     }
 
     /// `ssh`, `scp` or `sftp`, ready for its own arguments.
