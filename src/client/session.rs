@@ -125,8 +125,8 @@ where
                 Ok(left) => return self.end(left),
                 Err(error) => error,
             };
-            // The other side cannot be told any more.
-            if self.is_leaving && is_final(&error) {
+            // The other side cannot be told any more; or it was, and only its answer is lost.
+            if (self.is_leaving || self.driver.session().is_complete()) && is_final(&error) {
                 return self.error.map_or(Ok(()), Err);
             }
             if is_final(&error) {
