@@ -35,10 +35,13 @@ async fn stage(lab: Lab, prepare: impl FnOnce(&Api)) -> Stage {
         let ops = json!([{"kind": "Group", "name": "ops", "apiGroup": "rbac.authorization.k8s.io"}]);
         api.put(with(role_binding("team-a", "ops", "ssh", "x"), "/subjects", ops));
         for user in ["alice", "mallory", "operator"] {
-            api.know(
-                user,
-                Token::new(user, &["https://kubernetes.default.svc.cluster.local"]),
-            );
+            // A token that equals the name would be taken out of the server's sentence about the name.
+            for token in [user, &format!("token_{user}")] {
+                api.know(
+                    token,
+                    Token::new(user, &["https://kubernetes.default.svc.cluster.local"]),
+                );
+            }
         }
         for object in rights() {
             api.put(object);
@@ -82,7 +85,7 @@ struct Said {
 /// Runs `switchboard ticket` as that user.
 async fn ticket(stage: &Stage, user: &str, arguments: &[&str]) -> Said {
     let config: Value = serde_json::from_slice(&std::fs::read(stage.api.kubeconfig()).unwrap()).unwrap();
-    let config = with(config, "/users/0/user", json!({ "token": user }));
+    let config = with(config, "/users/0/user", json!({ "token": format!("token_{user}") }));
     let file = stage.lab.directory().join(format!("{user}.kubeconfig"));
     std::fs::write(&file, config.to_string()).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_switchboard"))
