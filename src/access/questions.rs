@@ -30,7 +30,7 @@ pub(super) struct Questions {
     decisions: Arc<Flights<(Digest, u64), Decision>>,
     /// Of tokens that the API server reviews. Any client can send some on which it takes seconds.
     tokens: Arc<Queue>,
-    /// Of rights: a user who is known waits behind no token.
+    /// Of rights: a known user waits behind no token.
     rights: Arc<Queue>,
     /// Of passwords, whose checks take as long: they keep no question from the API server.
     passwords: Arc<Queue>,

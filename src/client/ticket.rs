@@ -39,7 +39,7 @@ pub struct Options {
     pub user: Option<Named>,
 }
 
-/// A user for whom an operator makes a ticket.
+/// The user of a ticket that an operator makes.
 #[derive(Clone, Debug)]
 pub struct Named {
     /// The user's name.

@@ -12,7 +12,6 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
-use crate::access::{SecretName, TicketOptions};
 use crate::allowlist::UserLists;
 use crate::limits::{Rate, Size, TunnelOverrides};
 use crate::net::proxy_header;
@@ -146,58 +145,6 @@ fn cluster() -> kubernetes::Options {
     }
 }
 
-/// Access control in [`FULL`].
-fn who_may_go_where() -> crate::access::Options {
-    use crate::access::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode};
-    crate::access::Options {
-        mode: Mode::Enforce,
-        cleartext: Cleartext::Allow,
-        hide_names: true,
-        at_expiry: AtExpiry::Close,
-        kubernetes: Some(Kubernetes {
-            kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
-            audiences: vec!["ssh".into(), "".into()],
-            certificates: false,
-            check: Check {
-                verb: "use".into(),
-                group: "ssh.example.com".into(),
-                resource: "hosts".into(),
-                subresource: "login".into(),
-                named: true,
-            },
-            recheck: Duration::from_secs(10),
-            watch_rbac: false,
-            stale: Duration::ZERO,
-        }),
-        oidc: vec![
-            Issuer {
-                issuer: "https://id.example.com".into(),
-                audiences: vec!["ssh".into()],
-                username: "email".into(),
-                groups: Some("roles".into()),
-                jwks: Jwks::Url("https://id.example.com/keys".into()),
-                ca: Some("/etc/switchboard/id.pem".into()),
-            },
-            Issuer {
-                issuer: "other".into(),
-                audiences: vec!["a".into(), "b".into()],
-                username: "sub".into(),
-                groups: None,
-                jwks: Jwks::File("/etc/switchboard/keys.json".into()),
-                ca: None,
-            },
-        ],
-        users: Some("/etc/switchboard/users".into()),
-        tickets: Some(TicketOptions {
-            ttl: Duration::from_hours(4),
-            secret: SecretName {
-                namespace: Some("ssh".into()),
-                name: "tickets".into(),
-            },
-        }),
-    }
-}
-
 /// The caps of [`FULL`].
 fn caps() -> crate::limits::Caps {
     use crate::limits::{Caps, ClientCaps, TargetCaps, TotalCaps, UserCaps};
@@ -283,7 +230,7 @@ fn every_key_is_read() {
     let expected = Config {
         listen: vec![address("127.0.0.1:1080"), address("[::1]:0"), behind_a_balancer],
         admin: "127.0.0.1:1090".parse().unwrap(),
-        access: who_may_go_where(),
+        access: access::everything(),
         targets: targets(),
         kubernetes: Some(cluster()),
         limits: limits(),

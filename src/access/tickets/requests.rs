@@ -225,7 +225,7 @@ mod tests {
         requests.add("1".into(), request(key, "alice", 4));
         assert_eq!(users(&mut requests), ["alice"]);
         assert_eq!(requests.entries(at(100)).1, 1);
-        // Behind its end the ticket is nobody's.
+        // After its end the ticket proves no user.
         requests.remove("1");
         assert_eq!(users(&mut requests), [] as [&str; 0]);
         requests.list([("2".into(), request(key, "mallory", 5))]);

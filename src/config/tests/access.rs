@@ -1,9 +1,61 @@
 //! The section `access`, and the lists of users of static targets: their faults, warnings and notes.
 
 use super::*;
-use crate::access::{Check, Mode};
+use crate::access::{Check, Mode, SecretName, TicketOptions};
 
 mod warnings;
+
+/// Access control in [`FULL`].
+pub(super) fn everything() -> crate::access::Options {
+    use crate::access::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode};
+    crate::access::Options {
+        mode: Mode::Enforce,
+        cleartext: Cleartext::Allow,
+        hide_names: true,
+        at_expiry: AtExpiry::Close,
+        kubernetes: Some(Kubernetes {
+            kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
+            audiences: vec!["ssh".into(), "".into()],
+            certificates: false,
+            check: Check {
+                verb: "use".into(),
+                group: "ssh.example.com".into(),
+                resource: "hosts".into(),
+                subresource: "login".into(),
+                named: true,
+            },
+            recheck: Duration::from_secs(10),
+            watch_rbac: false,
+            stale: Duration::ZERO,
+        }),
+        oidc: vec![
+            Issuer {
+                issuer: "https://id.example.com".into(),
+                audiences: vec!["ssh".into()],
+                username: "email".into(),
+                groups: Some("roles".into()),
+                jwks: Jwks::Url("https://id.example.com/keys".into()),
+                ca: Some("/etc/switchboard/id.pem".into()),
+            },
+            Issuer {
+                issuer: "other".into(),
+                audiences: vec!["a".into(), "b".into()],
+                username: "sub".into(),
+                groups: None,
+                jwks: Jwks::File("/etc/switchboard/keys.json".into()),
+                ca: None,
+            },
+        ],
+        users: Some("/etc/switchboard/users".into()),
+        tickets: Some(TicketOptions {
+            ttl: Duration::from_hours(4),
+            secret: SecretName {
+                namespace: Some("ssh".into()),
+                name: "tickets".into(),
+            },
+        }),
+    }
+}
 
 /// All findings of a text, one a line.
 fn said(text: &str, purpose: Purpose) -> Vec<String> {

@@ -17,7 +17,7 @@ use crate::http2::peer::Peer;
 /// The password is `correct`: made by htpasswd(1).
 const LINE: &str = "alice:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu:ops\n";
 
-/// The libraries are silent by default; an operator who looks for a fault may have them speak.
+/// The libraries are silent by default; they can be made to speak in the search for a fault.
 const LIBRARIES: &str = "trace,h2=trace,hyper=trace,hyper_util=trace,rustls=trace,tokio_util=trace";
 
 /// A token of `https://id.example` for alice.

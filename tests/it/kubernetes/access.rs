@@ -231,8 +231,8 @@ fn tokens_that_are_not_good_are_refused_with_the_reason_and_never_logged() {
     });
 }
 
-/// The client of the API server and its libraries have the token in their hands, too. They are silent by default; an
-/// operator who looks for a fault may have them speak.
+/// The client of the API server and its libraries have the token in their hands, too. They are silent by default; a
+/// search for a fault can make them speak.
 #[test]
 fn no_token_that_is_reviewed_is_in_what_is_written_even_by_libraries() {
     lab::run(async |lab| {

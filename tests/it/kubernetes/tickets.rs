@@ -18,7 +18,7 @@ use super::objects::{role, role_binding, service, slice, with};
 use super::proxy::{PATIENCE, PORT, Proxy, Refused, Tunnel, eventually, settings};
 use super::stage::Stage;
 
-/// A proxy with tickets beside tokens, the targets `devbox` and `other` of `team-a`, and `alice`, who may reach both.
+/// A proxy with tickets beside tokens, the targets `devbox` and `other` of `team-a`, and the user `alice` of both.
 async fn stage(lab: Lab, prepare: impl FnOnce(&Api)) -> Stage {
     let access = json!({
         "mode": "enforce", "cleartext": "allow", "kubernetes": {"enabled": true},

@@ -102,7 +102,7 @@ fn a_service_names_its_users_in_place_of_the_cluster_and_takes_them_back() {
         stage.ended_as("unauthorized", "ann").await;
         stage.answers("own.team-a:22", "bobs-token", "200").await;
         of_bob.echo().await.unwrap();
-        // No user, and not every user whom the cluster allows it.
+        // No user, and not every user with a right of the cluster.
         stage.put_with("own", "10.9.1.2", &[("allowed-users", " ,")]);
         stage
             .answers("own.team-a:22", "bobs-token", "403 bob may not ssh to own.team-a")
