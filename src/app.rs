@@ -34,7 +34,9 @@ use crate::metrics::{self, Metrics};
 use crate::relay::Resources;
 use crate::tls::{self, Tls};
 use crate::tunnel::Shared;
-use crate::tunnel::record::{AccessLog, Ids};
+use crate::tunnel::ids::Ids;
+use crate::tunnel::record::AccessLog;
+use crate::tunnel::registry::Registry;
 
 pub mod admin;
 mod capacity;
@@ -245,6 +247,7 @@ fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, 
         allowlist,
         metrics,
         access_log: AccessLog::default(),
+        registry: Registry::default(),
         drain,
         resources: Resources::new(capacity.pipes),
         clients: Clients::new(limits.client, limits.tunnel.burst, limits.caps.client),

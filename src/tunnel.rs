@@ -35,10 +35,13 @@ use crate::tls::Session;
 
 mod authorize;
 mod established;
+pub mod facts;
+pub mod ids;
 mod negotiate;
 mod pending;
 mod port;
 pub mod record;
+pub mod registry;
 mod shared;
 
 /// Carries one connection of a public port to its end.

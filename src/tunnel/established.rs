@@ -48,7 +48,12 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             upstream,
         } = reached;
         Self {
-            record: pending.record.established(&target, pending.shared.drain.opened()),
+            record: {
+                let shared = pending.shared;
+                pending
+                    .record
+                    .established(&target, shared.drain.opened(), &shared.registry)
+            },
             target,
             holdings,
             ends: Transports {
@@ -87,12 +92,16 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         let terms = Terms {
             upload: bounds(Direction::Upload),
             download: bounds(Direction::Download),
-            meter: &record.meter,
+            meter: &record.tunnel().meter,
             resources: &shared.resources,
             engine: Engine::Adaptive,
             options: &options,
             // A client that has to identify itself has done so before the relay.
-            inspected: if target.ssh_only() { None } else { Some(&record.open) },
+            inspected: if target.ssh_only() {
+                None
+            } else {
+                Some(&record.tunnel().open)
+            },
         };
         let mut ending = pin!(ending(target, holdings, record, shared));
         if target.ssh_only() {
@@ -115,12 +124,12 @@ async fn identify<D: Transport>(
     let identified = |side, line: Line<'_>| {
         record.identified(side, Software::of(line.software));
         if side == Side::Client && matches!(first(line.text), First::Hello(..)) {
-            record.open.set_resumable();
+            record.tunnel().open.set_resumable();
         }
     };
     let exchanged = tokio::select! {
         biased;
-        exchanged = identification::exchange(ends, &record.meter, &shared.identification, identified) => exchanged,
+        exchanged = identification::exchange(ends, &record.tunnel().meter, &shared.identification, identified) => exchanged,
         close = ending => Err(close),
     };
     if let Err(close) = exchanged {
@@ -144,8 +153,8 @@ fn ending(
     async move {
         let state = || drain::State {
             number: record.id().number,
-            last_moved: record.meter.last_moved(),
-            is_resumable: record.open.is_resumable(),
+            last_moved: record.tunnel().meter.last_moved(),
+            is_resumable: record.tunnel().open.is_resumable(),
         };
         let taken_back = async {
             match &holdings.grant {
@@ -157,7 +166,7 @@ fn ending(
             () = target.outlived() => Reason::Lifetime,
             () = target.revoked() => Reason::Revoked,
             reason = taken_back => reason,
-            () = shared.drain.closes(state) => match record.open.is_resumable() {
+            () = shared.drain.closes(state) => match record.tunnel().open.is_resumable() {
                 true => Reason::Moved,
                 false => Reason::Drained,
             },

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
-use super::record::{Id, Record};
+use super::ids::Id;
+use super::record::Record;
 use crate::connect::Exchange;
 use crate::limits::clients::Client;
 use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};

@@ -1,0 +1,82 @@
+//! The account of an established tunnel: a line at its beginning, and counts and another line at its end.
+
+use std::sync::Arc;
+
+use super::line::{Event, Line};
+use super::{Connection, Telemetry, millis};
+use crate::direction::Direction;
+use crate::metrics::TargetSeries;
+use crate::outcome::{Close, Outcome, Reason, Side};
+use crate::ssh::identification::Software;
+use crate::tunnel::ids::Id;
+use crate::tunnel::registry::{OpenTunnel, Registration};
+
+/// The account of an established tunnel; its drop ends it.
+#[derive(Debug)]
+pub struct TunnelRecord<'a> {
+    held: Established<'a>,
+    close: Option<Close>,
+}
+
+/// What an established tunnel is accounted for with.
+#[derive(Debug)]
+pub(super) struct Established<'a> {
+    pub(super) telemetry: Telemetry<'a>,
+    pub(super) registration: Registration<'a>,
+    pub(super) series: Arc<TargetSeries>,
+    /// `None` for a request on an HTTP/2 connection, which has a record of its own.
+    pub(super) _connection: Option<Connection<'a>>,
+}
+
+impl<'a> TunnelRecord<'a> {
+    pub(super) fn begin(held: Established<'a>) -> Self {
+        held.series.tunnels_active.inc();
+        let record = Self { held, close: None };
+        let line = Line::of(&record.tunnel().facts, Event::Open, None);
+        record.held.telemetry.access_log.write(&line);
+        record
+    }
+
+    /// The tunnel as operators see it.
+    pub fn tunnel(&self) -> &OpenTunnel {
+        self.held.registration.tunnel()
+    }
+
+    /// The end of the tunnel.
+    pub fn closed(&mut self, close: Close) {
+        self.close = Some(close);
+    }
+
+    /// The SSH software of one side, from its identification.
+    pub fn identified(&self, side: Side, software: Software) {
+        self.held.telemetry.metrics.identified(side, software.family());
+        self.tunnel().facts.set_software(side, software);
+    }
+
+    /// The tunnel's id.
+    pub fn id(&self) -> Id {
+        self.tunnel().facts.id
+    }
+}
+
+impl Drop for TunnelRecord<'_> {
+    fn drop(&mut self) {
+        let (tunnel, Telemetry { metrics, access_log }) = (self.tunnel(), self.held.telemetry);
+        let outcome = Outcome::Closed(self.close.unwrap_or(Close {
+            by: Side::Proxy,
+            reason: Reason::Panic,
+        }));
+        metrics.closed(outcome);
+        metrics
+            .tunnel_duration
+            .observe(tunnel.established.elapsed().as_secs_f64());
+        self.held.series.tunnels_active.dec();
+        access_log.write(&Line {
+            sent: tunnel.meter.bytes(Direction::Download),
+            received: tunnel.meter.bytes(Direction::Upload),
+            duration_ms: millis(tunnel.facts.accepted.elapsed()),
+            is_resumable: tunnel.open.is_resumable(),
+            ..Line::of(&tunnel.facts, Event::Close, Some(outcome))
+        });
+    }
+}
