@@ -9,7 +9,7 @@ use super::meter::Meter;
 use super::splice::PipePool;
 use super::yielder::Yielder;
 use crate::drain::Open;
-use crate::limits::bucket::Limit;
+use crate::limits::bucket::{Limit, OwnRate};
 use crate::limits::budget::Budget;
 use crate::limits::slots::Slots;
 
@@ -56,6 +56,8 @@ pub struct Early {
 pub struct Bounds<'a> {
     /// Of this tunnel alone.
     pub tunnel: &'a Limit,
+    /// The rate that goes before that of the limit, while there is one.
+    pub own: Option<&'a OwnRate>,
     /// Of this tunnel together with those of its target, of its client and of the process.
     pub shared: [Option<&'a Budget>; 3],
 }
@@ -65,6 +67,7 @@ impl<'a> From<&'a Limit> for Bounds<'a> {
     fn from(tunnel: &'a Limit) -> Self {
         Self {
             tunnel,
+            own: None,
             shared: [None; 3],
         }
     }

@@ -82,6 +82,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         } = self;
         let bounds = |direction| Bounds {
             tunnel: target.limit(direction),
+            own: Some(record.tunnel().own_rate(direction)),
             shared: [target.shared(), holdings.account.budgets(), &shared.total]
                 .map(|budgets| Some(budgets.of(direction))),
         };
@@ -139,7 +140,7 @@ async fn identify<D: Transport>(
 }
 
 /// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, when the
-/// right of its user ends, or in a drain.
+/// right of its user ends, by an operator, or in a drain.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
@@ -165,6 +166,7 @@ fn ending(
         let reason = tokio::select! {
             () = target.outlived() => Reason::Lifetime,
             () = target.revoked() => Reason::Revoked,
+            () = record.tunnel().closed_by_operator() => Reason::ClosedByOperator,
             reason = taken_back => reason,
             () = shared.drain.closes(state) => match record.tunnel().open.is_resumable() {
                 true => Reason::Moved,

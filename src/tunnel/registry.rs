@@ -1,16 +1,20 @@
 //! The tunnels that are open in this process, for operators. A relay never waits for a reader of them.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::facts::Facts;
+use crate::direction::Direction;
 use crate::drain::Open;
+use crate::limits::bucket::OwnRate;
 use crate::metrics::TargetSeries;
 use crate::relay::meter::Meter;
+use crate::text::excerpt;
 
 /// A tunnel from its 200 to its end.
 #[derive(Debug)]
@@ -25,6 +29,11 @@ pub struct OpenTunnel {
     pub meter: Meter,
     /// The tunnel in a drain.
     pub open: Open,
+    /// Rates in place of those of its target, of the upload and the download.
+    own_rates: [OwnRate; 2],
+    /// Why an operator ends it, in the operator's words.
+    closing: OnceLock<Box<str>>,
+    closed: Notify,
 }
 
 impl OpenTunnel {
@@ -36,7 +45,36 @@ impl OpenTunnel {
             established: Instant::now(),
             meter: Meter::new(Arc::clone(&series.totals)),
             open,
+            own_rates: Default::default(),
+            closing: OnceLock::new(),
+            closed: Notify::new(),
         }
+    }
+
+    /// The rate of a direction in place of its target's.
+    pub fn own_rate(&self, direction: Direction) -> &OwnRate {
+        let [upload, download] = &self.own_rates;
+        match direction {
+            Direction::Upload => upload,
+            Direction::Download => download,
+        }
+    }
+
+    /// Ends the tunnel, with a reason for the access log. Whether it is the first to do so.
+    pub fn close(&self, reason: &str) -> bool {
+        let is_first = self.closing.set(excerpt(reason, LONGEST_REASON).into()).is_ok();
+        self.closed.notify_one();
+        is_first
+    }
+
+    /// The reason of the operator that has ended the tunnel.
+    pub fn closing(&self) -> Option<&str> {
+        self.closing.get().map(|reason| &**reason)
+    }
+
+    /// Completes when an operator ends the tunnel. Only its own task waits for it.
+    pub(super) async fn closed_by_operator(&self) {
+        self.closed.notified().await;
     }
 }
 
@@ -104,4 +142,6 @@ impl Drop for Registration<'_> {
     }
 }
 
+/// Characters of an operator's reason.
+const LONGEST_REASON: usize = 200;
 const SHARDS: usize = 16;

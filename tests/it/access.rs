@@ -39,6 +39,7 @@ fn fields(client: Value) -> Value {
         "status": null,
         "reason": null,
         "closed_by": "proxy",
+        "operator.reason": "",
         "bytes_sent": 0,
         "bytes_received": 0,
         "duration_ms": null,

@@ -75,6 +75,7 @@ impl Drop for TunnelRecord<'_> {
             sent: tunnel.meter.bytes(Direction::Download),
             received: tunnel.meter.bytes(Direction::Upload),
             duration_ms: millis(tunnel.facts.accepted.elapsed()),
+            operator: tunnel.closing().unwrap_or_default(),
             is_resumable: tunnel.open.is_resumable(),
             ..Line::of(&tunnel.facts, Event::Close, Some(outcome))
         });

@@ -61,6 +61,8 @@ pub(super) struct Line<'a> {
     pub(super) received: u64,
     pub(super) duration_ms: f64,
     pub(super) dial_ms: f64,
+    /// Why an operator has ended the tunnel.
+    pub(super) operator: &'a str,
     /// Whether the session in the tunnel outlives it.
     pub(super) is_resumable: bool,
     /// `None` in a line of several.
@@ -89,6 +91,7 @@ impl<'a> Line<'a> {
             received: 0,
             duration_ms: millis(facts.accepted.elapsed()),
             dial_ms: facts.dial_ms,
+            operator: "",
             is_resumable: false,
             id: Some(facts.id),
             count: 1,
@@ -114,6 +117,7 @@ impl<'a> Line<'a> {
             received: 0,
             duration_ms: 0.0,
             dial_ms: 0.0,
+            operator: "",
             is_resumable: false,
             id: None,
             count,
@@ -153,6 +157,7 @@ impl<'a> Line<'a> {
                     status = self.outcome.map_or(ESTABLISHED, Outcome::status),
                     reason = self.outcome.map_or("", Outcome::reason),
                     closed_by = self.outcome.map_or("", |outcome| outcome.by().label()),
+                    operator.reason = self.operator,
                     bytes_sent = self.sent,
                     bytes_received = self.received,
                     duration_ms = self.duration_ms,
