@@ -202,9 +202,9 @@ impl Started {
         let allowlist_ready = readiness.require("allowlist");
         let public = Ports::bind(&config.listen)?;
         let drain_request = CancellationToken::new();
-        let handlers = pages::handlers(&shared, &readiness, &drain_request, log_lines_dropped);
+        let routes = pages::routes(&shared, &readiness, &drain_request, log_lines_dropped);
         let address = config.admin;
-        let admin = admin::start(address, handlers).map_err(|source| BindError { address, source })?;
+        let admin = admin::start(address, routes).map_err(|source| BindError { address, source })?;
         let services = follow(&config, &writer, &shared.metrics)?;
         let awaits_services = services.is_some();
         let drain_options = config.drain;

@@ -4,6 +4,7 @@
 //! The modules stand in layers, and an import goes down or sideways, never up; `tests/architecture/` proves it.
 
 // Values: neither async nor I/O.
+pub mod api;
 pub mod authority;
 mod cold;
 pub mod credential;

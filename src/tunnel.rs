@@ -35,6 +35,7 @@ use crate::tls::Session;
 
 mod authorize;
 mod established;
+pub mod events;
 pub mod facts;
 pub mod ids;
 mod negotiate;

@@ -48,12 +48,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             upstream,
         } = reached;
         Self {
-            record: {
-                let shared = pending.shared;
-                pending
-                    .record
-                    .established(&target, shared.drain.opened(), &shared.registry)
-            },
+            record: pending.record.established(&target, pending.shared.drain.opened()),
             target,
             holdings,
             ends: Transports {

@@ -10,7 +10,8 @@ pub use self::access_log::AccessLog;
 use self::established::Established;
 pub use self::established::TunnelRecord;
 pub use self::line::ACCESS;
-use self::line::{Event, Line};
+use self::line::{Line, Moment};
+use super::events::{Event, Refused};
 use super::facts::Facts;
 use super::ids::Id;
 use super::registry::{OpenTunnel, Registry};
@@ -55,6 +56,8 @@ pub struct Telemetry<'a> {
     pub metrics: &'a Metrics,
     /// The process's access log.
     pub access_log: &'a AccessLog,
+    /// The open tunnels.
+    pub registry: &'a Registry,
 }
 
 /// The account of what may become a tunnel: a connection from its accept on, or a request on an HTTP/2 connection. Its
@@ -178,14 +181,14 @@ impl<'a> Record<'a> {
     }
 
     /// The record of the tunnel to that target that the answered request has become.
-    pub fn established(mut self: Box<Self>, target: &Target, open: Open, registry: &'a Registry) -> TunnelRecord<'a> {
+    pub fn established(mut self: Box<Self>, target: &Target, open: Open) -> TunnelRecord<'a> {
         self.accounted = true;
         self.answered(None);
         let series = Arc::clone(target.series(self.telemetry.metrics));
         let tunnel = Arc::new(OpenTunnel::new(self.facts.take(), &series, open));
         TunnelRecord::begin(Established {
             telemetry: self.telemetry,
-            registration: registry.enter(tunnel),
+            registration: self.telemetry.registry.enter(tunnel),
             series,
             _connection: self.connection.take(),
         })
@@ -203,9 +206,11 @@ impl<'a> Record<'a> {
         }
         let outcome = Outcome::Refused(self.refusal.unwrap_or(Refusal::Internal));
         self.answered(Some(outcome));
+        let refused = || Event::Refused(Arc::new(Refused::of(&self.facts, outcome)));
+        self.telemetry.registry.events.tell(refused);
         self.telemetry
             .access_log
-            .write(&Line::of(&self.facts, Event::Refuse, Some(outcome)));
+            .write(&Line::of(&self.facts, Moment::Refuse, Some(outcome)));
     }
 }
 

@@ -2,17 +2,19 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::events::{Event, Events};
 use super::facts::Facts;
 use crate::direction::Direction;
 use crate::drain::Open;
 use crate::limits::bucket::OwnRate;
 use crate::metrics::TargetSeries;
+use crate::outcome::Close;
 use crate::relay::meter::Meter;
 use crate::text::excerpt;
 
@@ -34,6 +36,33 @@ pub struct OpenTunnel {
     /// Why an operator ends it, in the operator's words.
     closing: OnceLock<Box<str>>,
     closed: Notify,
+    /// The last look at its counts.
+    look: Mutex<Look>,
+}
+
+/// Bytes a second of both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByteRates {
+    /// From the client.
+    pub upload: u64,
+    /// To the client.
+    pub download: u64,
+}
+
+impl ByteRates {
+    /// Both together.
+    pub fn sum(self) -> u64 {
+        self.upload.saturating_add(self.download)
+    }
+}
+
+/// A look at the counts of a tunnel, and what came of it.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Instant,
+    upload: u64,
+    download: u64,
+    rates: ByteRates,
 }
 
 impl OpenTunnel {
@@ -48,7 +77,34 @@ impl OpenTunnel {
             own_rates: Default::default(),
             closing: OnceLock::new(),
             closed: Notify::new(),
+            look: Mutex::new(Look {
+                at: Instant::now(),
+                upload: 0,
+                download: 0,
+                rates: ByteRates::default(),
+            }),
         }
+    }
+
+    /// Bytes a second between the last two looks that were at least a second apart; the first look was when it began.
+    pub fn rates(&self) -> ByteRates {
+        let mut look = self.look.lock();
+        let millis = look.at.elapsed().as_millis();
+        if millis < SHORTEST_LOOK.as_millis() {
+            return look.rates;
+        }
+        let [upload, download] = [Direction::Upload, Direction::Download].map(|direction| self.meter.bytes(direction));
+        let rate = |moved: u64| u64::try_from(u128::from(moved) * 1000 / millis).unwrap_or(u64::MAX);
+        *look = Look {
+            at: Instant::now(),
+            upload,
+            download,
+            rates: ByteRates {
+                upload: rate(upload - look.upload),
+                download: rate(download - look.download),
+            },
+        };
+        look.rates
     }
 
     /// The rate of a direction in place of its target's.
@@ -83,12 +139,15 @@ impl OpenTunnel {
 pub struct Registry {
     /// By the low bits of the number, so that threads seldom meet at a lock.
     shards: [Mutex<HashMap<u64, Arc<OpenTunnel>>>; SHARDS],
+    /// What happens to tunnels.
+    pub events: Arc<Events>,
 }
 
 impl Default for Registry {
     fn default() -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
+            events: Arc::default(),
         }
     }
 }
@@ -112,6 +171,7 @@ impl Registry {
     pub(super) fn enter(&self, tunnel: Arc<OpenTunnel>) -> Registration<'_> {
         let number = tunnel.facts.id.number;
         self.shard(number).lock().insert(number, Arc::clone(&tunnel));
+        self.events.tell(|| Event::Opened(Arc::clone(&tunnel)));
         Registration { registry: self, tunnel }
     }
 
@@ -133,6 +193,12 @@ impl Registration<'_> {
     pub(super) fn tunnel(&self) -> &OpenTunnel {
         &self.tunnel
     }
+
+    /// Tells the end of the tunnel.
+    pub(super) fn closed(&self, close: Close) {
+        let tunnel = || Arc::clone(&self.tunnel);
+        self.registry.events.tell(|| Event::Closed(tunnel(), close));
+    }
 }
 
 impl Drop for Registration<'_> {
@@ -144,4 +210,5 @@ impl Drop for Registration<'_> {
 
 /// Characters of an operator's reason.
 const LONGEST_REASON: usize = 200;
+const SHORTEST_LOOK: Duration = Duration::from_secs(1);
 const SHARDS: usize = 16;

@@ -67,6 +67,7 @@ impl Shared {
         Telemetry {
             metrics: &self.metrics,
             access_log: &self.access_log,
+            registry: &self.registry,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::line::{Event, Line};
+use super::line::{Line, Moment};
 use super::{Connection, Telemetry, millis};
 use crate::direction::Direction;
 use crate::metrics::TargetSeries;
@@ -32,7 +32,7 @@ impl<'a> TunnelRecord<'a> {
     pub(super) fn begin(held: Established<'a>) -> Self {
         held.series.tunnels_active.inc();
         let record = Self { held, close: None };
-        let line = Line::of(&record.tunnel().facts, Event::Open, None);
+        let line = Line::of(&record.tunnel().facts, Moment::Open, None);
         record.held.telemetry.access_log.write(&line);
         record
     }
@@ -61,11 +61,18 @@ impl<'a> TunnelRecord<'a> {
 
 impl Drop for TunnelRecord<'_> {
     fn drop(&mut self) {
-        let (tunnel, Telemetry { metrics, access_log }) = (self.tunnel(), self.held.telemetry);
-        let outcome = Outcome::Closed(self.close.unwrap_or(Close {
+        let (
+            tunnel,
+            Telemetry {
+                metrics, access_log, ..
+            },
+        ) = (self.tunnel(), self.held.telemetry);
+        let close = self.close.unwrap_or(Close {
             by: Side::Proxy,
             reason: Reason::Panic,
-        }));
+        });
+        self.held.registration.closed(close);
+        let outcome = Outcome::Closed(close);
         metrics.closed(outcome);
         metrics
             .tunnel_duration
@@ -77,7 +84,7 @@ impl Drop for TunnelRecord<'_> {
             duration_ms: millis(tunnel.facts.accepted.elapsed()),
             operator: tunnel.closing().unwrap_or_default(),
             is_resumable: tunnel.open.is_resumable(),
-            ..Line::of(&tunnel.facts, Event::Close, Some(outcome))
+            ..Line::of(&tunnel.facts, Moment::Close, Some(outcome))
         });
     }
 }

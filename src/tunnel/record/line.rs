@@ -18,7 +18,7 @@ use crate::tunnel::ids::Id;
 
 /// What a line says of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum Moment {
     /// The beginning of a tunnel.
     Open,
     /// The end of a tunnel.
@@ -27,7 +27,7 @@ pub(super) enum Event {
     Refuse,
 }
 
-impl Event {
+impl Moment {
     /// The value of the field `event`.
     fn label(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Event {
 /// The line of a connection or request, or of several that were refused.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
-    pub(super) event: Event,
+    pub(super) event: Moment,
     /// Those of the client and of the peer; `None` in a line of many clients.
     pub(super) addresses: Option<[IpAddr; 2]>,
     /// 0 in a line of several.
@@ -73,7 +73,7 @@ pub(super) struct Line<'a> {
 
 impl<'a> Line<'a> {
     /// The line of a connection, request or tunnel without bytes, up to now.
-    pub(super) fn of(facts: &'a Facts, event: Event, outcome: Option<Outcome>) -> Self {
+    pub(super) fn of(facts: &'a Facts, event: Moment, outcome: Option<Outcome>) -> Self {
         Self {
             event,
             addresses: Some([facts.client.ip(), facts.peer.ip()]),
@@ -101,7 +101,7 @@ impl<'a> Line<'a> {
     /// The line of several refusals of one client; without addresses, of many.
     pub(super) fn of_several(addresses: Option<[IpAddr; 2]>, refusal: Refusal, count: u64) -> Self {
         Self {
-            event: Event::Refuse,
+            event: Moment::Refuse,
             addresses,
             client_port: 0,
             tls: None,

@@ -1,0 +1,33 @@
+//! The forms of the answers: text for the pages of the probes, JSON for the rest.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+
+use crate::api::Fault;
+
+/// A refusal in JSON.
+pub(super) fn fault(status: StatusCode, error: impl Into<String>) -> (StatusCode, Json<Fault>) {
+    (status, Json(Fault { error: error.into() }))
+}
+
+/// A page of text.
+pub(super) fn text(status: StatusCode, page: impl Into<String>) -> Response {
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    (status, [(CONTENT_TYPE, kind)], page.into()).into_response()
+}
+
+/// Says in the page what the field Allow of a 405 says.
+pub(super) async fn name_the_methods(response: Response) -> Response {
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+        return response;
+    }
+    let allowed = response.headers().get(ALLOW).and_then(|allowed| allowed.to_str().ok());
+    let allowed = allowed.unwrap_or_default().replace(',', ", ");
+    let mut named = text(response.status(), format!("only {allowed}\n"));
+    if let Ok(allowed) = HeaderValue::try_from(allowed) {
+        named.headers_mut().insert(ALLOW, allowed);
+    }
+    named
+}

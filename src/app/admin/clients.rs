@@ -1,0 +1,51 @@
+//! `/clients`: who has tunnels, and how many.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use hyper::StatusCode;
+
+use super::answer::fault;
+use super::listing::Part;
+use super::view;
+use crate::api::{Client, Clients};
+use crate::direction::Direction;
+use crate::tunnel::Shared;
+
+/// The route.
+pub(super) fn router() -> Router<Arc<Shared>> {
+    Router::new().route("/clients", get(list))
+}
+
+async fn list(State(shared): State<Arc<Shared>>, Query(part): Query<Part>) -> Response {
+    let mut clients: HashMap<(_, String), Client> = HashMap::new();
+    for open in shared.registry.all() {
+        let (address, user) = (open.facts.client.ip().to_canonical(), view::user(&open.facts));
+        let client = clients.entry((address, user.to_owned())).or_insert_with(|| Client {
+            address,
+            user: user.to_owned(),
+            tunnels: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+            idle_ms: u64::MAX,
+        });
+        client.tunnels += 1;
+        client.bytes_sent += open.meter.bytes(Direction::Download);
+        client.bytes_received += open.meter.bytes(Direction::Upload);
+        client.idle_ms = client.idle_ms.min(view::millis(open.meter.last_moved().elapsed()));
+    }
+    let place = |client: &Client| (client.tunnels as u64, format!("{} {}", client.address, client.user));
+    match part.of(clients.into_values().collect(), place) {
+        Ok(listed) => Json(Clients {
+            clients: listed.items,
+            total: listed.total,
+            next: listed.next,
+        })
+        .into_response(),
+        Err(said) => fault(StatusCode::BAD_REQUEST, said).into_response(),
+    }
+}
