@@ -1,5 +1,6 @@
 //! The admin port: serves its pages and the API of operators on a thread of its own, so that it answers under load too.
 
+use std::convert::Infallible;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
@@ -8,10 +9,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use axum::middleware::map_response;
+use axum::body::{Bytes, HttpBody};
+use axum::response::Response;
 use axum::{Extension, Router};
-use hyper::StatusCode;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -68,9 +71,7 @@ impl Routes {
 
     fn into_router(self) -> Router {
         let paths = self.paths;
-        self.router
-            .fallback(async move || text(StatusCode::NOT_FOUND, paths))
-            .layer(map_response(name_the_methods))
+        self.router.fallback(async move || text(StatusCode::NOT_FOUND, paths))
     }
 }
 
@@ -121,9 +122,19 @@ async fn converse(stream: TcpStream, caller: Caller, router: Router) -> hyper::R
         .keep_alive(false)
         .serve_connection(
             TokioIo::new(stream),
-            TowerToHyperService::new(router.layer(Extension(caller))),
+            service_fn(|request| answer(router.clone(), caller.clone(), request)),
         )
         .await
+}
+
+/// The answer to a request. Around the router, which adds the field Allow to a 405 last of all.
+async fn answer<B>(router: Router, caller: Caller, request: Request<B>) -> Result<Response, Infallible>
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    let answering = TowerToHyperService::new(router.layer(Extension(caller))).call(request);
+    answering.await.map(name_the_methods)
 }
 
 /// Completes when the connection has lasted too long.

@@ -19,7 +19,7 @@ pub(super) fn text(status: StatusCode, page: impl Into<String>) -> Response {
 }
 
 /// Says in the page what the field Allow of a 405 says.
-pub(super) async fn name_the_methods(response: Response) -> Response {
+pub(super) fn name_the_methods(response: Response) -> Response {
     if response.status() != StatusCode::METHOD_NOT_ALLOWED {
         return response;
     }

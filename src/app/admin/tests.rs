@@ -1,9 +1,6 @@
 use axum::body::Body;
-use axum::extract::Request;
-use axum::response::Response;
 use hyper::Method;
 use hyper::header::CONTENT_TYPE;
-use hyper::service::Service as _;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -25,8 +22,9 @@ fn handlers(readiness: &Readiness) -> Handlers {
 
 async fn answer_to(request: Request<Body>, peer: &str, handlers: Handlers) -> Response {
     let router = Routes::of_probes(handlers).into_router();
-    let router = router.layer(Extension(Caller::new(peer.parse().unwrap())));
-    TowerToHyperService::new(router).call(request).await.unwrap()
+    answer(router, Caller::new(peer.parse().unwrap()), request)
+        .await
+        .unwrap()
 }
 
 fn request(method: Method, path: &str) -> Request<Body> {
