@@ -41,6 +41,7 @@ mod keepalive;
 pub mod limits;
 #[cfg(feature = "server")]
 pub mod net;
+pub mod platform;
 
 // Protocols: what moves and carries bytes.
 mod http2;
