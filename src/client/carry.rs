@@ -9,8 +9,9 @@ use tokio::time::sleep;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::opened::Finished;
-use super::session::{Found, Session, find};
+use super::session::{Found, Session, SessionError, find};
 use super::{ClientError, Local, Options, attempt, relay};
+use crate::resume::first_key::FirstKey;
 
 /// Opens the tunnel, and carries stdin and stdout to their end.
 pub(super) async fn tunnel<R, W>(options: &Options, local: &mut Local<R, W>, mut exit: Exit) -> Result<(), ClientError>
@@ -18,6 +19,11 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
+    // A person at a terminal is not ssh.
+    let settings = options.session.as_ref().filter(|_| !local.interactive);
+    // Before the tunnel opens, which takes about as long.
+    let key = settings.map(|_| FirstKey::prepare()).transpose();
+    let key = key.map_err(SessionError::from)?;
     let mut login = Login::default();
     let opened = tokio::select! {
         biased;
@@ -25,9 +31,7 @@ where
         () = is_left(local) => return Ok(()),
         _ = exit.asked(Leaving::Now) => return Ok(()),
     };
-    // A person at a terminal is not ssh.
-    let settings = options.session.as_ref().filter(|_| !local.interactive);
-    let Some(settings) = settings else {
+    let Some((settings, key)) = settings.zip(key) else {
         let relayed = opened.carry(|stream, early| async {
             relay::relay(stream, early, local).await?;
             Ok(Finished::unbounded(()))
@@ -37,7 +41,7 @@ where
     let mut session = Session::new(options, settings, local, exit.clone());
     let carried = opened.carry(|stream, early| async {
         let found = tokio::select! {
-            found = find(stream, early) => found?,
+            found = find(stream, early, key) => found?,
             _ = exit.asked(Leaving::Now) => return Ok(Finished::unbounded(None)),
         };
         match found {

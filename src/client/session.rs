@@ -15,6 +15,7 @@ use super::login::Login;
 use super::opened::{Finished, Stream};
 use super::{ClientError, Local, Options, attempt, relay};
 use crate::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
+use crate::resume::first_key::FirstKey;
 use crate::resume::opening::{Opening, Secrets};
 use crate::resume::reason::End;
 use crate::resume::session;
@@ -199,7 +200,8 @@ where
     async fn begin_anew(&mut self, stream: Stream, early: Vec<u8>) -> Result<Finished<Left>, ClientError> {
         let restarted = self.driver.session_mut().restart();
         restarted.map_err(SessionError::Violated)?;
-        match self.beside(Box::pin(find(stream, early))).await {
+        let key = FirstKey::make().map_err(SessionError::from)?;
+        match self.beside(Box::pin(find(stream, early, key))).await {
             Ok(found) => match found? {
                 Found::Anchor { stream, opening } => self.begin(stream, opening).await,
                 Found::Plain { .. } => Err(SessionError::NoAnchor.into()),
