@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 
 use super::{ClientError, Deadline, ProxyUrl};
-use crate::net::socket;
+use crate::keepalive::keep_alive;
 
 /// Reads into the spare capacity of `buffer`, and returns the number of bytes: 0 is the end of stream.
 ///
@@ -54,7 +54,7 @@ pub(super) async fn connect_one(address: SocketAddr, share: Duration) -> io::Res
     let stream = tokio::time::timeout(share, TcpStream::connect(address)).await??;
     // Without it a keystroke waits for the acknowledgement of the one before (tcp(7)).
     stream.set_nodelay(true)?;
-    socket::keep_alive(&stream)?;
+    keep_alive(&stream)?;
     Ok(stream)
 }
 
