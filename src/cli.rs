@@ -13,6 +13,7 @@ mod anchor;
 mod check;
 mod connect;
 mod drain;
+mod import;
 mod overrides;
 mod proxy;
 mod serve;
@@ -23,6 +24,7 @@ use self::anchor::{ANCHOR_EXITS, Anchor};
 use self::check::{CHECK_EXITS, Check};
 use self::connect::{CONNECT_EXAMPLE, Connect};
 use self::drain::{DRAIN_EXITS, Drain};
+use self::import::{IMPORT_EXITS, Import};
 use self::proxy::conceal;
 use self::serve::{SERVE_EXITS, Serve};
 use self::ticket::{TICKET_EXAMPLE, Ticket};
@@ -37,6 +39,7 @@ pub(crate) fn run() -> ExitCode {
         Task::Anchor(options) => anchor::anchor(options),
         Task::Connect(options) => Ok(connect::connect(options)),
         Task::Ticket(options) => Ok(ticket::ticket(options)),
+        Task::Import(options) => import::import(options),
     };
     result.unwrap_or_else(|error| {
         if let Some(StartError::Config(report)) = error.downcast_ref() {
@@ -81,6 +84,9 @@ enum Task {
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drain),
+    /// Translate the files of another gateway: print kubectl lines or static targets, and what has no counterpart
+    #[command(after_help = IMPORT_EXITS, arg_required_else_help = true)]
+    Import(Import),
 }
 
 /// Writes a line. A full disk or a reader that is gone changes no exit status: `eprintln!` would panic.

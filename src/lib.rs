@@ -41,4 +41,5 @@ pub mod anchor;
 pub mod app;
 pub mod client;
 pub mod config;
+pub mod import;
 pub mod kubernetes;

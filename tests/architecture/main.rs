@@ -36,12 +36,21 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ("tunnel", &["tunnel"]),
     (
         "programs",
-        &["anchor", "app", "cli", "client", "config", "kubernetes", "main"],
+        &[
+            "anchor",
+            "app",
+            "cli",
+            "client",
+            "config",
+            "import",
+            "kubernetes",
+            "main",
+        ],
     ),
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 30] = [
+const OWNERS: [(&str, &[&str]); 31] = [
     ("anyhow", &["cli"]),
     ("arc_swap", &["access", "allowlist"]),
     ("aws_lc_rs", &["access", "client", "resume", "tls"]),
@@ -70,6 +79,7 @@ const OWNERS: [(&str, &[&str]); 30] = [
     ("serde_saphyr", &["client"]),
     ("socket2", &["client", "net"]),
     ("strsim", &["config"]),
+    ("toml", &["import"]),
     ("tokio_rustls", &["access", "client"]),
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
