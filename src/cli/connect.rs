@@ -10,8 +10,8 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 use switchboard::client::credentials::{self, Files, Source};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
-use switchboard::limits::{Size, UnitError};
 use switchboard::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
+use switchboard::units::{Size, UnitError};
 
 use crate::cli::CommandLine;
 use crate::cli::proxy::SecretUrl;

@@ -9,7 +9,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use switchboard::import::{self, Extent, Frp, Imported, Input, Options};
 
-use crate::cli::{USAGE, to_stderr};
+use crate::cli::server::{USAGE, to_stderr};
 
 /// The arguments of `import`.
 #[derive(Args)]
