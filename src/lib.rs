@@ -20,6 +20,7 @@ pub mod drain;
 mod file;
 pub mod limits;
 pub mod net;
+mod yaml;
 
 // Protocols: what moves and carries bytes.
 pub mod relay;

@@ -12,16 +12,16 @@ use crate::text::escaped;
 
 /// One value of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// The position where it begins.
-    pub(super) position: Position,
+    pub(crate) position: Position,
     /// The value itself.
-    pub(super) value: Value,
+    pub(crate) value: Value,
 }
 
 /// The value of a [`Node`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     /// Nothing, `~` or `null`.
     Null,
     /// A scalar, numbers included.
@@ -34,16 +34,16 @@ pub(super) enum Value {
 
 /// A single value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Scalar {
+pub(crate) struct Scalar {
     /// Its text, without quotes.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// Whether it is in quotes or a block of lines, and so a text whatever it looks like (YAML 1.2.2 section 10.3.2).
-    pub(super) is_quoted: bool,
+    pub(crate) is_quoted: bool,
 }
 
 impl Value {
     /// Its kind in the words of a fault.
-    pub(super) fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
             Self::Text(_) => "a single value",
@@ -55,20 +55,20 @@ impl Value {
 
 /// One `key: value` of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// The key.
-    pub(super) key: String,
+    pub(crate) key: String,
     /// The position of the key.
-    pub(super) position: Position,
+    pub(crate) position: Position,
     /// The value.
-    pub(super) value: Node,
+    pub(crate) value: Node,
 }
 
 /// Reads the tree of the only document in `text`. `None` after a fault that ends the reading, such as a syntax error.
 ///
 /// An empty document is a fault: most programs truncate a file before they write it, and a reload at that moment would
 /// remove every target.
-pub(super) fn read(text: &str, findings: &Findings) -> Option<Node> {
+pub(crate) fn read(text: &str, findings: &Findings) -> Option<Node> {
     let mut builder = Builder::new(findings);
     for event in Parser::new_from_str_with_options(text, parser_options()) {
         let (event, span) = match event {

@@ -5,13 +5,13 @@ use strsim::damerau_levenshtein;
 use super::form::Schema;
 
 /// `; did you mean …?` for an unknown key, if one of the known ones is near; else nothing.
-pub(super) fn key(given: &str, known: &[&'static str]) -> String {
+pub(crate) fn key(given: &str, known: &[&'static str]) -> String {
     let given = given.to_lowercase();
     question(&nearest(&given, known.iter().map(|name| (*name, *name))))
 }
 
 /// `; did you mean …?` for a text that is not accepted, if an accepted one is near; else nothing.
-pub(super) fn value(given: &str, schema: Schema, accepts: impl Fn(&str) -> bool) -> String {
+pub(crate) fn value(given: &str, schema: Schema, accepts: impl Fn(&str) -> bool) -> String {
     if matches!(schema, Schema::Text | Schema::Pattern(_)) {
         return String::new();
     }
