@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 use switchboard::client::credentials::{self, Files, Source};
-use switchboard::client::{self, Identity, ProxyUrl, Trust};
+use switchboard::client::{self, ForwardProxy, Identity, ProxyUrl, Trust};
 use switchboard::limits::{Size, UnitError};
 use switchboard::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
 
@@ -41,9 +42,15 @@ pub(crate) struct Connect {
     /// Offer only HTTP/1.1 to an https:// proxy, not HTTP/2; to an http:// proxy it is always HTTP/1.1
     #[arg(long = "http1.1")]
     http1: bool,
-    /// The target to reach through the proxy
-    #[arg(value_name = "HOST:PORT")]
+    /// Do not go through the proxy that HTTPS_PROXY, HTTP_PROXY or ALL_PROXY names (NO_PROXY exempts hosts)
+    #[arg(long, env = "SWITCHBOARD_NO_ENV_PROXY", value_parser = FalseyValueParser::new())]
+    no_env_proxy: bool,
+    /// The target to reach through the proxy; `%h %p` in a ProxyCommand
+    #[arg(value_name = "HOST:PORT|HOST")]
     target: String,
+    /// The port of the target, if it is not behind the host
+    #[arg(value_name = "PORT")]
+    port: Option<String>,
     #[command(flatten, next_help_heading = "Credentials")]
     credentials: CredentialFlags,
     #[command(flatten, next_help_heading = "Sessions")]
@@ -112,6 +119,13 @@ struct CredentialFlags {
 impl Connect {
     /// The settings of the tunnel, with the credentials of the environment if there are no others.
     pub(crate) fn into_options<C: CommandFactory>(self) -> Result<client::Options, clap::Error> {
+        let forward = if self.no_env_proxy {
+            None
+        } else {
+            let forward = ForwardProxy::from_environment(&self.proxy, |name| env::var_os(name));
+            forward.map_err(|fault| C::command().error(ErrorKind::ValueValidation, fault))?
+        };
+        let target = joined(self.target, self.port);
         let identity = self.cert.zip(self.key);
         let session = self.session.into_settings();
         let credentials = self.credentials.into_options(&self.proxy);
@@ -119,6 +133,7 @@ impl Connect {
             credentials.ok_or_else(|| C::command().error(ErrorKind::ArgumentConflict, TWO_CREDENTIALS))?;
         Ok(client::Options {
             proxy: self.proxy,
+            forward,
             trust: Trust {
                 ca: self.ca,
                 server_name: self.server_name,
@@ -126,7 +141,7 @@ impl Connect {
             },
             http2: !self.http1,
             credentials,
-            target: self.target,
+            target,
             timeout: client::DEFAULT_TIMEOUT,
             session,
         })
@@ -164,6 +179,15 @@ impl CredentialFlags {
             cache: cache_folder(),
             timeout: credentials::DEFAULT_TIMEOUT,
         })
+    }
+}
+
+/// `%h:%p`, or `%h %p`, in which an IPv6 address has no brackets.
+fn joined(host: String, port: Option<String>) -> String {
+    match port {
+        None => host,
+        Some(port) if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{port}"),
+        Some(port) => format!("{host}:{port}"),
     }
 }
 

@@ -1,17 +1,57 @@
-//! The TCP connection to the proxy.
+//! The connection to the proxy: of TCP, or through the proxy of the user's own network.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 
-use super::{ClientError, Deadline, ProxyUrl, Step};
+use super::opened::Stream;
+use super::{ClientError, Deadline, ForwardProxy, Options, ProxyUrl, Scheme, Step, Trust, tls};
 use crate::net::socket;
 
+/// A way for bytes to the proxy.
+pub(super) struct Connection {
+    /// The bytes.
+    pub(super) stream: Stream,
+    /// The address of the proxy; `None` where another one is between.
+    pub(super) peer: Option<IpAddr>,
+}
+
+/// Opens the way that the settings ask for.
+pub(super) async fn open(options: &Options, deadline: Deadline) -> Result<Connection, ClientError> {
+    let Some(forward) = &options.forward else {
+        let stream = connect(&options.proxy, deadline).await?;
+        return Ok(Connection {
+            peer: stream.peer_addr().ok().map(|peer| peer.ip()),
+            stream: Box::new(stream),
+        });
+    };
+    let opened = Box::pin(through(forward, &options.proxy, deadline)).await;
+    let stream = opened.map_err(|error| forward.error(&options.proxy, error))?;
+    Ok(Connection { stream, peer: None })
+}
+
+/// Has another proxy connect to this one. The certificate of the other one has to be of an authority that the system
+/// trusts, since `--ca` is for this one.
+async fn through(forward: &ForwardProxy, proxy: &ProxyUrl, deadline: Deadline) -> Result<Stream, ClientError> {
+    let url = forward.url();
+    let stream: Stream = Box::new(connect(url, deadline).await?);
+    let mut stream = match url.scheme() {
+        Scheme::Http => stream,
+        Scheme::Https => {
+            let tls = tls::Connector::new(url.host(), &Trust::default(), None, false)?;
+            let stream: Stream = Box::new(Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?);
+            stream
+        }
+    };
+    forward.open(&mut stream, proxy, deadline).await?;
+    Ok(stream)
+}
+
 /// Looks the proxy's name up and connects to the first of its addresses that accepts.
-pub(super) async fn connect(proxy: &ProxyUrl, deadline: Deadline) -> Result<TcpStream, ClientError> {
+async fn connect(proxy: &ProxyUrl, deadline: Deadline) -> Result<TcpStream, ClientError> {
     let addresses = deadline.bound(Step::Lookup, lookup(proxy)).await?;
     connect_in_order(&addresses, deadline)
         .await

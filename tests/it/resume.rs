@@ -279,10 +279,15 @@ fn a_session_whose_anchor_was_restarted_ends_with_its_reason() {
     let address = way.anchor.address;
     way.anchor.kill();
     way.anchor = Anchor::start_at(address, way.sshd.address);
-    let told = "switchboard: the session is lost: the anchor beside the SSH server was restarted";
+    let told = ": the session is lost: the anchor beside the SSH server was restarted";
     shell
         .stderr
-        .wait(PATIENCE, |lines| lines.iter().any(|line| line == told).then_some(()))
+        .wait(PATIENCE, |lines| {
+            lines
+                .iter()
+                .any(|line| line.starts_with("switchboard: ") && line.ends_with(told))
+                .then_some(())
+        })
         .unwrap();
     assert_eq!(shell.process.wait(PATIENCE).code(), Some(255));
 }

@@ -118,6 +118,7 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         // 408, 425 and 429 ask for another request; a captive portal redirects.
         ClientError::Refused { status, .. } => (400..500).contains(status) && !matches!(status, 408 | 425 | 429),
         ClientError::CredentialsRequired { .. }
+        | ClientError::NotProxy { .. }
         | ClientError::CertificateRequired(_)
         | ClientError::CertificateRefused(_)
         | ClientError::Target(_)
@@ -136,6 +137,8 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         | ClientError::Connect { .. }
         | ClientError::ProxyCertificate(_)
         | ClientError::Tls(_)
+        | ClientError::PlainHttp
+        | ClientError::Forward { .. }
         | ClientError::Deadline { .. }
         | ClientError::NoAnswer
         | ClientError::TruncatedAnswer
