@@ -1,6 +1,5 @@
 //! The ProxyCommand: a tunnel between stdin, stdout and a target behind an HTTP CONNECT proxy.
 
-use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,7 +7,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::Instant;
 
 use crate::authority::{Authority, AuthorityError};
 use crate::secret::Secret;
@@ -18,6 +16,7 @@ mod attempt;
 mod carry;
 mod connection;
 pub mod credentials;
+mod deadline;
 mod forward;
 mod hangup;
 mod head;
@@ -30,11 +29,14 @@ mod session;
 mod stdio;
 pub mod ticket;
 mod tls;
+mod transport;
 mod url;
 
+use self::deadline::Deadline;
 use self::hangup::Exit;
 
 pub use self::credentials::CredentialError;
+pub use self::deadline::Step;
 pub use self::forward::{ForwardProxy, ForwardProxyFault};
 pub use self::session::{Clocks, Remarks, SessionError, Settings};
 pub use self::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};
@@ -357,63 +359,8 @@ fn code(error: &h2::Error) -> String {
         .map_or_else(|| "no code".to_owned(), |reason| format!("{reason:?}"))
 }
 
-/// A step before the tunnel is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The lookup of the proxy's name.
-    Lookup,
-    /// The TLS handshake.
-    Tls,
-    /// The response head.
-    Answer,
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Lookup => "the lookup of the proxy's name",
-            Self::Tls => "the TLS handshake with the proxy",
-            Self::Answer => "the proxy's answer",
-        })
-    }
-}
-
-/// The time by which all steps must be completed.
-#[derive(Clone, Copy, Debug)]
-struct Deadline {
-    at: Instant,
-    timeout: Duration,
-}
-
-impl Deadline {
-    fn after(timeout: Duration) -> Self {
-        let now = Instant::now();
-        Self {
-            // A timeout beyond the range of the clock.
-            at: now.checked_add(timeout).unwrap_or(now + LONGEST_TIMEOUT),
-            timeout,
-        }
-    }
-
-    fn remaining(self) -> Duration {
-        self.at.saturating_duration_since(Instant::now())
-    }
-
-    async fn bound<T>(self, step: Step, work: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
-        match tokio::time::timeout_at(self.at, work).await {
-            Ok(done) => done,
-            Err(_) => Err(ClientError::Deadline {
-                step,
-                timeout: self.timeout,
-            }),
-        }
-    }
-}
-
 /// Characters of a message on stderr, and of a refusal's reason.
 const LONGEST_LINE: usize = 400;
-/// A year.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
 
 #[cfg(test)]
 #[expect(

@@ -4,10 +4,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 
-use super::opened::Stream;
+use super::transport::Stream;
 use super::{ClientError, Deadline, ForwardProxy, Options, ProxyUrl, Scheme, Step, Trust, tls};
 use crate::net::socket;
 
@@ -56,17 +55,6 @@ async fn connect(proxy: &ProxyUrl, deadline: Deadline) -> Result<TcpStream, Clie
     connect_in_order(&addresses, deadline)
         .await
         .map_err(|error| error.unwrap_or_else(|| lookup_error(proxy, io::Error::other("the name has no address"))))
-}
-
-/// Reads into the spare capacity of `buffer`, and returns the number of bytes: 0 is the end of stream.
-///
-/// rustls reports an end without close_notify as `UnexpectedEof`. Many proxies end like that, and SSH protects the
-/// integrity of its stream itself, so it counts as an end of stream.
-pub(super) async fn read_some(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> io::Result<usize> {
-    match stream.read_buf(buffer).await {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
-        read => read,
-    }
 }
 
 async fn lookup(proxy: &ProxyUrl) -> Result<Vec<SocketAddr>, ClientError> {

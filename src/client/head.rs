@@ -5,7 +5,7 @@ use std::time::Duration;
 use httparse::{ParserConfig, Status};
 use tokio::io::AsyncRead;
 
-use super::connection::read_some;
+use super::transport::read_some;
 use super::{ClientError, LONGEST_LINE};
 use crate::secret::Secret;
 use crate::text::printable;

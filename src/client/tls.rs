@@ -15,7 +15,7 @@ use self::truncation::TruncationDetector;
 pub use self::verifier::CertificateFault;
 use self::verifier::Verifier;
 use super::ClientError;
-use super::opened::Stream;
+use super::transport::Stream;
 use crate::file;
 use crate::secret::Secret;
 use crate::tls::pem::{first, items};

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use crate::client::opened::Stream;
+use crate::client::transport::Stream;
 use crate::tls::Records;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
