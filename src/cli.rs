@@ -11,6 +11,9 @@ use switchboard::app::logging::ParseError;
 
 mod anchor;
 mod check;
+mod client_flags;
+mod completions;
+mod config;
 mod connect;
 mod drain;
 mod overrides;
@@ -21,6 +24,8 @@ mod ticket;
 
 use self::anchor::{ANCHOR_EXITS, Anchor};
 use self::check::{CHECK_EXITS, Check};
+use self::completions::{Completions, Manual};
+use self::config::{CONFIG_EXAMPLE, ConfigFlags};
 use self::connect::{CONNECT_EXAMPLE, Connect};
 use self::drain::{DRAIN_EXITS, Drain};
 use self::proxy::conceal;
@@ -37,6 +42,9 @@ pub(crate) fn run() -> ExitCode {
         Task::Anchor(options) => anchor::anchor(options),
         Task::Connect(options) => Ok(connect::connect(options)),
         Task::Ticket(options) => Ok(ticket::ticket(options)),
+        Task::Config(flags) => config::config(*flags),
+        Task::Completions(options) => completions::completions(&options),
+        Task::Manual(options) => completions::manual(&options),
     };
     result.unwrap_or_else(|error| {
         if let Some(StartError::Config(report)) = error.downcast_ref() {
@@ -72,6 +80,9 @@ enum Task {
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
     Connect(Connect),
+    /// Print or install the block of ssh_config(5) that leads names through the proxy, or check the way to a name
+    #[command(after_help = CONFIG_EXAMPLE)]
+    Config(Box<ConfigFlags>),
     /// Make a ticket: 26 letters in place of a token, for clients that cannot carry one
     #[command(after_help = TICKET_EXAMPLE)]
     Ticket(Ticket),
@@ -81,6 +92,11 @@ enum Task {
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drain),
+    /// Print the completions of a shell
+    Completions(Completions),
+    /// Write the manual pages into a folder: for packages
+    #[command(hide = true)]
+    Manual(Manual),
 }
 
 /// Writes a line. A full disk or a reader that is gone changes no exit status: `eprintln!` would panic.

@@ -14,6 +14,8 @@ use crate::text::{chain, printable};
 
 mod attempt;
 mod carry;
+pub mod check;
+pub mod configuration;
 mod connection;
 pub mod credentials;
 mod deadline;
@@ -26,6 +28,7 @@ mod login;
 mod opened;
 mod relay;
 mod session;
+pub mod ssh_config;
 mod stdio;
 pub mod ticket;
 mod tls;
@@ -40,6 +43,8 @@ pub use self::deadline::Step;
 pub use self::forward::{ForwardProxy, ForwardProxyFault};
 pub use self::session::{Clocks, Remarks, SessionError, Settings};
 pub use self::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};
+pub use crate::yaml::finding::Report;
+
 pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 
 /// The settings of one tunnel.

@@ -9,7 +9,7 @@ use switchboard::access::tickets::TicketTarget;
 use switchboard::client::credentials::Files;
 use switchboard::client::ticket::{self, Named, Options};
 
-use crate::cli::connect::{cache_folder, listed_files};
+use crate::cli::client_flags::{cache_folder, listed_files};
 
 /// The arguments of `ticket`.
 #[derive(Args)]

@@ -41,11 +41,13 @@ const LAYERS: [(&str, &[&str]); 6] = [
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 30] = [
+const OWNERS: [(&str, &[&str]); 32] = [
     ("anyhow", &["cli"]),
     ("arc_swap", &["access", "allowlist"]),
     ("aws_lc_rs", &["access", "client", "resume", "tls"]),
     ("clap", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
     ("futures_util", &["connect"]),
     ("granit_parser", &["yaml"]),
     ("h2", &["client", "connect"]),

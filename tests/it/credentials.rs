@@ -1,6 +1,6 @@
 //! The credentials of `connect` by the real binary: real plugins as processes, several logins at once, signals, and ssh.
 
-mod demanding_proxy;
+pub(crate) mod demanding_proxy;
 
 use std::ffi::OsStr;
 use std::fs;

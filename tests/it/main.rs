@@ -41,6 +41,7 @@ mod requests;
 mod resumable;
 mod resume;
 mod seccomp;
+mod setup;
 mod ssh_only;
 mod takeover;
 mod threats;

@@ -213,7 +213,9 @@ mod tests {
 
     fn own() -> Block {
         block(ProxyCommand::Switchboard {
-            words: ["/opt/my tools/switchboard", "connect", "--proxy", "https://p:1"].map(str::to_owned).to_vec(),
+            words: ["/opt/my tools/switchboard", "connect", "--proxy", "https://p:1"]
+                .map(str::to_owned)
+                .to_vec(),
             is_resumable: true,
         })
     }
@@ -230,7 +232,8 @@ mod tests {
             control_master: true,
             ..own()
         };
-        let lines = "    User alice\n    ControlMaster auto\n    ControlPath ~/.ssh/switchboard-%C\n    ControlPersist 10m\n";
+        let lines =
+            "    User alice\n    ControlMaster auto\n    ControlPath ~/.ssh/switchboard-%C\n    ControlPersist 10m\n";
         assert_eq!(more.text().unwrap(), plain + lines);
         let windows = Block {
             platform: Platform::Windows,
@@ -243,16 +246,47 @@ mod tests {
     fn other_clients_have_the_lines_of_the_documentation_and_keepalives() {
         use ForeignClient::*;
         for (client, url, expected) in [
-            (Proxytunnel, "http://proxy.example.com:8080", "proxytunnel -p proxy.example.com:8080 -d %h:%p"),
-            (Proxytunnel, "https://proxy.example.com", "proxytunnel -E -p proxy.example.com:443 -d %h:%p"),
-            (Nc, "http://proxy.example.com:8080", "nc -X connect -x proxy.example.com:8080 %h %p"),
-            (Ncat, "http://[fd00::1]:8080", "ncat --proxy [fd00::1]:8080 --proxy-type http %h %p"),
-            (Socat, "http://proxy.example.com:8080", "socat - PROXY:proxy.example.com:%h:%p,proxyport=8080"),
-            (Socat, "http://[fd00::1]:8080", "socat - PROXY:[fd00::1]:%h:%p,proxyport=8080"),
-            (Corkscrew, "http://proxy.example.com:8080", "corkscrew proxy.example.com 8080 %h %p"),
+            (
+                Proxytunnel,
+                "http://proxy.example.com:8080",
+                "proxytunnel -p proxy.example.com:8080 -d %h:%p",
+            ),
+            (
+                Proxytunnel,
+                "https://proxy.example.com",
+                "proxytunnel -E -p proxy.example.com:443 -d %h:%p",
+            ),
+            (
+                Nc,
+                "http://proxy.example.com:8080",
+                "nc -X connect -x proxy.example.com:8080 %h %p",
+            ),
+            (
+                Ncat,
+                "http://[fd00::1]:8080",
+                "ncat --proxy [fd00::1]:8080 --proxy-type http %h %p",
+            ),
+            (
+                Socat,
+                "http://proxy.example.com:8080",
+                "socat - PROXY:proxy.example.com:%h:%p,proxyport=8080",
+            ),
+            (
+                Socat,
+                "http://[fd00::1]:8080",
+                "socat - PROXY:[fd00::1]:%h:%p,proxyport=8080",
+            ),
+            (
+                Corkscrew,
+                "http://proxy.example.com:8080",
+                "corkscrew proxy.example.com 8080 %h %p",
+            ),
         ] {
             let text = foreign(client, url).text().unwrap();
-            assert!(text.contains(&format!("    ProxyCommand {expected}\n    ServerAliveInterval 15\n")), "{text}");
+            assert!(
+                text.contains(&format!("    ProxyCommand {expected}\n    ServerAliveInterval 15\n")),
+                "{text}"
+            );
         }
         assert_eq!(foreign(Nc, "https://p").text(), Err(BlockFault::Tls("nc")));
         assert_eq!(foreign(Proxytunnel, "http://u:p@p").text(), Err(BlockFault::Password));
@@ -260,7 +294,17 @@ mod tests {
 
     #[test]
     fn what_ssh_would_read_differently_is_refused() {
-        for name in ["", "a b", "-oProxyCommand=x", "a\nHost b", "a#b", "\"a\"", "!", "é", "a,b"] {
+        for name in [
+            "",
+            "a b",
+            "-oProxyCommand=x",
+            "a\nHost b",
+            "a#b",
+            "\"a\"",
+            "!",
+            "é",
+            "a,b",
+        ] {
             let block = Block {
                 names: vec![name.to_owned()],
                 ..own()

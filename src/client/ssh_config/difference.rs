@@ -8,15 +8,27 @@ use crate::text::escaped;
 pub(super) fn difference(path: &str, old: &[u8], new: &[u8]) -> String {
     let (before, after) = (lines(old), lines(new));
     let first = before.iter().zip(&after).take_while(|(old, new)| old == new).count();
-    let (before, after) = (before.get(first..).unwrap_or_default(), after.get(first..).unwrap_or_default());
-    let last = before.iter().rev().zip(after.iter().rev()).take_while(|(old, new)| old == new).count();
+    let (before, after) = (
+        before.get(first..).unwrap_or_default(),
+        after.get(first..).unwrap_or_default(),
+    );
+    let last = before
+        .iter()
+        .rev()
+        .zip(after.iter().rev())
+        .take_while(|(old, new)| old == new)
+        .count();
     let gone = before.get(..before.len() - last).unwrap_or_default();
     let come = after.get(..after.len() - last).unwrap_or_default();
     if gone.is_empty() && come.is_empty() {
         return String::new();
     }
     let path = escaped(path);
-    let mut text = format!("--- {path}\n+++ {path}\n@@ -{} +{} @@\n", range(first, gone.len()), range(first, come.len()));
+    let mut text = format!(
+        "--- {path}\n+++ {path}\n@@ -{} +{} @@\n",
+        range(first, gone.len()),
+        range(first, come.len())
+    );
     for (sign, lines) in [('-', gone), ('+', come)] {
         for line in lines {
             let line = String::from_utf8_lossy(line);

@@ -17,11 +17,16 @@ pub struct DocumentFault {
 /// It is not the text of ssh_config(5).
 pub(super) fn with_include(text: &[u8], path: &str) -> Result<Vec<u8>, DocumentFault> {
     check(text)?;
-    let mut top = text.split_inclusive(|&byte| byte == b'\n').take_while(|line| !begins_a_block(line));
+    let mut top = text
+        .split_inclusive(|&byte| byte == b'\n')
+        .take_while(|line| !begins_a_block(line));
     if top.any(|line| is_include(line, path)) {
         return Ok(text.to_vec());
     }
-    let is_of_windows = text.split_inclusive(|&byte| byte == b'\n').next().is_some_and(|line| line.ends_with(b"\r\n"));
+    let is_of_windows = text
+        .split_inclusive(|&byte| byte == b'\n')
+        .next()
+        .is_some_and(|line| line.ends_with(b"\r\n"));
     let end = if is_of_windows { "\r\n" } else { "\n" };
     Ok([include(path).as_bytes(), end.as_bytes(), text].concat())
 }
@@ -50,10 +55,17 @@ pub(super) fn without_include(text: &[u8], path: &str) -> Result<Vec<u8>, Docume
 pub(super) fn with_section(text: &[u8], title: &str, block: &str) -> Result<Vec<u8>, DocumentFault> {
     let section = format!("{BEGIN}{title}\n{block}{END}{title}\n");
     if let Some((start, end)) = find(text, title)? {
-        let (before, after) = (text.get(..start).unwrap_or_default(), text.get(end..).unwrap_or_default());
+        let (before, after) = (
+            text.get(..start).unwrap_or_default(),
+            text.get(end..).unwrap_or_default(),
+        );
         return Ok([before, section.as_bytes(), after].concat());
     }
-    let mut all = if text.is_empty() { HEADER.as_bytes().to_vec() } else { text.to_vec() };
+    let mut all = if text.is_empty() {
+        HEADER.as_bytes().to_vec()
+    } else {
+        text.to_vec()
+    };
     if !all.ends_with(b"\n") {
         all.push(b'\n');
     }
@@ -69,7 +81,11 @@ pub(super) fn without_section(text: &[u8], title: &str) -> Result<Vec<u8>, Docum
     let Some((start, end)) = find(text, title)? else {
         return Ok(text.to_vec());
     };
-    let rest = [text.get(..start).unwrap_or_default(), text.get(end..).unwrap_or_default()].concat();
+    let rest = [
+        text.get(..start).unwrap_or_default(),
+        text.get(end..).unwrap_or_default(),
+    ]
+    .concat();
     Ok(if rest == HEADER.as_bytes() { Vec::new() } else { rest })
 }
 
@@ -148,7 +164,10 @@ fn begins_a_block(line: &[u8]) -> bool {
 /// Whether it is the line of [`include`], however it is written.
 fn is_include(line: &[u8], path: &str) -> bool {
     let (keyword, value) = parts(line.trim_ascii());
-    let bare = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+    let bare = value
+        .strip_prefix(b"\"")
+        .and_then(|value| value.strip_suffix(b"\""))
+        .unwrap_or(value);
     keyword.eq_ignore_ascii_case(b"Include") && bare == path.as_bytes()
 }
 
@@ -175,10 +194,19 @@ mod tests {
         for (text, expected) in [
             (&b""[..], &b"Include switchboard.conf\n"[..]),
             (b"Host a\n  Port 1", b"Include switchboard.conf\nHost a\n  Port 1"),
-            (b"Host a\r\n  Port 1\r\n", b"Include switchboard.conf\r\nHost a\r\n  Port 1\r\n"),
+            (
+                b"Host a\r\n  Port 1\r\n",
+                b"Include switchboard.conf\r\nHost a\r\n  Port 1\r\n",
+            ),
             // Within a block it would hold for that host only.
-            (b"Host a\nInclude switchboard.conf\n", b"Include switchboard.conf\nHost a\nInclude switchboard.conf\n"),
-            (b"Match all\ninclude switchboard.conf\n", b"Include switchboard.conf\nMatch all\ninclude switchboard.conf\n"),
+            (
+                b"Host a\nInclude switchboard.conf\n",
+                b"Include switchboard.conf\nHost a\nInclude switchboard.conf\n",
+            ),
+            (
+                b"Match all\ninclude switchboard.conf\n",
+                b"Include switchboard.conf\nMatch all\ninclude switchboard.conf\n",
+            ),
             (b"# caf\xe9\nUser=x\n", b"Include switchboard.conf\n# caf\xe9\nUser=x\n"),
         ] {
             let with = with_include(text, PATH).unwrap();
@@ -217,11 +245,16 @@ mod tests {
     #[test]
     fn sections_are_made_replaced_and_removed_beside_others() {
         let one = with_section(b"", "a", "Host a\n").unwrap();
-        assert_eq!(one, format!("{HEADER}# BEGIN switchboard a\nHost a\n# END switchboard a\n").as_bytes());
+        assert_eq!(
+            one,
+            format!("{HEADER}# BEGIN switchboard a\nHost a\n# END switchboard a\n").as_bytes()
+        );
         let two = with_section(&one, "b", "Host b\n").unwrap();
         assert_eq!(with_section(&two, "b", "Host b\n").unwrap(), two);
         let changed = with_section(&two, "a", "Host a\n    Port 1\n").unwrap();
-        assert!(changed.ends_with(b"    Port 1\n# END switchboard a\n# BEGIN switchboard b\nHost b\n# END switchboard b\n"));
+        assert!(
+            changed.ends_with(b"    Port 1\n# END switchboard a\n# BEGIN switchboard b\nHost b\n# END switchboard b\n")
+        );
         assert_eq!(without_section(&two, "b").unwrap(), one);
         assert_eq!(without_section(&one, "a").unwrap(), b"");
         assert_eq!(without_section(&one, "c").unwrap(), one);
@@ -236,7 +269,10 @@ mod tests {
             ("# END switchboard a\n", 1),
             ("# BEGIN switchboard a\n# BEGIN switchboard b\n", 2),
             ("# BEGIN switchboard a\n# END switchboard b\n", 2),
-            ("# BEGIN switchboard a\n# END switchboard a\n# BEGIN switchboard a\n# END switchboard a\n", 4),
+            (
+                "# BEGIN switchboard a\n# END switchboard a\n# BEGIN switchboard a\n# END switchboard a\n",
+                4,
+            ),
         ] {
             assert_eq!(with_section(text.as_bytes(), "a", "").unwrap_err().line, line, "{text}");
             assert_eq!(without_section(text.as_bytes(), "a").unwrap_err().line, line, "{text}");

@@ -72,7 +72,10 @@ pub fn plan(place: &Place, names: &[String], block: Option<&str>) -> Result<Vec<
     };
     let old = read(config).map_err(|reason| of(config)(reason))?;
     let old_blocks = read(&blocks).map_err(|reason| of(&blocks)(reason))?;
-    let (text, text_of_blocks) = (old.as_deref().unwrap_or_default(), old_blocks.as_deref().unwrap_or_default());
+    let (text, text_of_blocks) = (
+        old.as_deref().unwrap_or_default(),
+        old_blocks.as_deref().unwrap_or_default(),
+    );
     let faulty = |fault| of(config)(Reason::Document(fault));
     let faulty_blocks = |fault| of(&blocks)(Reason::Document(fault));
     let edit = |path: &Path, old: &Option<Vec<u8>>, new: Vec<u8>| Edit {
@@ -88,7 +91,14 @@ pub fn plan(place: &Place, names: &[String], block: Option<&str>) -> Result<Vec<
             let without = document::without_include(text, include).map_err(faulty)?;
             let without = old.as_ref().map(|_| without);
             // ssh ignores an Include of a file that is not there; a file without its Include is ignored.
-            return Ok(changes([Edit { path: config.clone(), old, new: without }, removal]));
+            return Ok(changes([
+                Edit {
+                    path: config.clone(),
+                    old,
+                    new: without,
+                },
+                removal,
+            ]));
         }
         return Ok(changes([removal]));
     };
@@ -234,7 +244,10 @@ mod tests {
             let config = folder.path().join(".ssh/config");
             Self {
                 folder,
-                place: Place { config, is_default: true },
+                place: Place {
+                    config,
+                    is_default: true,
+                },
             }
         }
 
@@ -303,13 +316,19 @@ mod tests {
     fn what_is_not_understood_or_would_be_lost_stays_as_it_is() {
         let home = Home::with("Host b\n<<<<<<< HEAD\n");
         let line = home.change(Some("Host a\n")).unwrap_err();
-        assert!(line.ends_with("/config stays as it is: line 2: no keyword of ssh_config(5)"), "{line}");
+        assert!(
+            line.ends_with("/config stays as it is: line 2: no keyword of ssh_config(5)"),
+            "{line}"
+        );
         assert!(!home.place.config.with_file_name("switchboard.conf").exists());
 
         let home = Home::with("Host b\n");
         fs::hard_link(&home.place.config, home.folder.path().join("other")).unwrap();
         let line = home.change(Some("Host a\n")).unwrap_err();
-        assert!(line.contains("several hard links") && home.text() == "Host b\n", "{line}");
+        assert!(
+            line.contains("several hard links") && home.text() == "Host b\n",
+            "{line}"
+        );
 
         let home = Home::with("Host b\n");
         fs::remove_file(&home.place.config).unwrap();
@@ -325,16 +344,26 @@ mod tests {
         let edits = plan(&home.place, &["a".to_owned()], Some("Host a\n")).unwrap();
         fs::write(&home.place.config, "Host c\n").unwrap();
         let line = chain(&edits[1].apply().unwrap_err());
-        assert!(line.contains("it has changed meanwhile") && home.text() == "Host c\n", "{line}");
+        assert!(
+            line.contains("it has changed meanwhile") && home.text() == "Host c\n",
+            "{line}"
+        );
     }
 
     #[test]
     fn another_file_includes_ours_by_its_whole_path() {
         let home = Home::with("");
         let config = home.folder.path().join("other");
-        let place = Place { config, is_default: false };
+        let place = Place {
+            config,
+            is_default: false,
+        };
         let edits = plan(&place, &["a".to_owned()], Some("Host a\n")).unwrap();
         let ours = home.folder.path().join("switchboard.conf");
-        assert!(edits[1].difference().contains(&format!("+Include {}\n", ours.display())));
+        assert!(
+            edits[1]
+                .difference()
+                .contains(&format!("+Include {}\n", ours.display()))
+        );
     }
 }

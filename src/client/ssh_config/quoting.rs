@@ -85,7 +85,10 @@ mod tests {
         ] {
             assert_eq!(word(text, Platform::Windows).as_deref(), Ok(expected));
         }
-        assert!(matches!(word("a\"b", Platform::Windows), Err(QuotingFault::QuotationMark(_))));
+        assert!(matches!(
+            word("a\"b", Platform::Windows),
+            Err(QuotingFault::QuotationMark(_))
+        ));
         assert!(matches!(word("a\0b", Platform::Windows), Err(QuotingFault::Control(_))));
     }
 }
