@@ -40,7 +40,7 @@ pub(crate) fn run() -> ExitCode {
         Task::Check(options) => check::check(options),
         Task::Drain(options) => drain::drain(&options),
         Task::Anchor(options) => anchor::anchor(options),
-        Task::Connect(options) => Ok(connect::connect(options)),
+        Task::Connect(options) => Ok(connect::connect(*options)),
         Task::Ticket(options) => Ok(ticket::ticket(options)),
         Task::Config(flags) => config::config(*flags),
         Task::Completions(options) => completions::completions(&options),
@@ -79,7 +79,7 @@ enum Task {
     Check(Check),
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
-    Connect(Connect),
+    Connect(Box<Connect>),
     /// Print or install the block of ssh_config(5) that leads names through the proxy, or check the way to a name
     #[command(after_help = CONFIG_EXAMPLE)]
     Config(Box<ConfigFlags>),
