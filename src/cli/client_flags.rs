@@ -14,8 +14,8 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
 use switchboard::client::configuration::{self, Configuration, Entry};
 use switchboard::client::credentials::{self, Files, Source};
 use switchboard::client::{self, ForwardProxy, Identity, ProxyUrl, Report, Scheme, Trust};
-use switchboard::limits::{Size, UnitError};
 use switchboard::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
+use switchboard::units::{Size, UnitError};
 
 use crate::cli::proxy::SecretUrl;
 use crate::cli::{CommandLine, USAGE, to_stderr};

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use switchboard::access::tickets::TicketTarget;
 use switchboard::client::credentials::Files;
 use switchboard::client::ticket::{self, Named, Options};
+use switchboard::ticket::TicketTarget;
 
 use crate::cli::client_flags::{cache_folder, listed_files};
 

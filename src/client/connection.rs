@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::transport::Stream;
 use super::{ClientError, Deadline, ForwardProxy, Options, ProxyUrl, Scheme, Step, Trust, tls};
-use crate::net::socket;
+use crate::keepalive::keep_alive;
 
 /// A way for bytes to the proxy.
 pub(super) struct Connection {
@@ -89,7 +89,7 @@ async fn connect_one(address: SocketAddr, share: Duration) -> io::Result<TcpStre
     let stream = tokio::time::timeout(share, TcpStream::connect(address)).await??;
     // Without it a keystroke waits for the acknowledgement of the one before (tcp(7)).
     stream.set_nodelay(true)?;
-    socket::keep_alive(&stream)?;
+    keep_alive(&stream)?;
     Ok(stream)
 }
 

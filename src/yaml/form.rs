@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::limits::{Rate, Size, UnitError};
+use crate::units::{Rate, Size, UnitError};
 use crate::values;
 
 /// A parser together with the schema of the values that it accepts.

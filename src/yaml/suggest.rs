@@ -165,7 +165,7 @@ const UNITS: [(&str, &str); 26] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{Rate, Size};
+    use crate::units::{Rate, Size};
     use crate::values;
 
     #[test]

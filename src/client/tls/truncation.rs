@@ -4,9 +4,10 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use crate::client::transport::Stream;
-use crate::tls::Records;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::client::transport::Stream;
+use crate::tls_records::Records;
 
 /// The socket under a TLS session. Its end within a record is an error; bytes pass unchanged.
 pub(in crate::client) struct TruncationDetector {

@@ -12,7 +12,7 @@ use switchboard::limits::Size;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::client_flags::window;
-use crate::cli::start::{LogFlags, start, stopped};
+use crate::cli::server::start::{LogFlags, start, stopped};
 
 /// The arguments of `anchor`.
 #[derive(Args)]

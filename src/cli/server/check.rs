@@ -11,9 +11,10 @@ use clap::{Args, CommandFactory};
 use switchboard::app::{LONGEST_READ, NOT_READ};
 use switchboard::config::{Config, Loaded, Overrides, Purpose, Report};
 
-use crate::cli::overrides::OverrideFlags;
-use crate::cli::start::Format;
-use crate::cli::{CommandLine, USAGE, to_stderr};
+use crate::cli::CommandLine;
+use crate::cli::server::overrides::OverrideFlags;
+use crate::cli::server::start::Format;
+use crate::cli::{USAGE, to_stderr};
 
 /// The arguments of `check`.
 #[derive(Args)]

@@ -11,9 +11,9 @@ use switchboard::drain::Drained;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::cli::drain::DRAIN_CUT;
-use crate::cli::overrides::OverrideFlags;
-use crate::cli::start::{LogFlags, start, stopped};
+use crate::cli::server::drain::DRAIN_CUT;
+use crate::cli::server::overrides::OverrideFlags;
+use crate::cli::server::start::{LogFlags, start, stopped};
 
 /// The arguments of `serve`.
 #[derive(Args)]
