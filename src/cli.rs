@@ -14,6 +14,7 @@ mod proxy;
 #[cfg(feature = "server")]
 mod server;
 mod ticket;
+mod variables;
 
 use self::completions::{Completions, Manual};
 use self::config::{CONFIG_EXAMPLE, ConfigFlags};

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,11 +11,15 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
 use switchboard::client::configuration::{self, Configuration, Entry};
-use switchboard::client::credentials::{self, Files, Source};
+use switchboard::client::credentials::{self, Source};
 use switchboard::client::{self, ForwardProxy, Identity, ProxyUrl, Report, Scheme, Trust};
 use switchboard::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
 use switchboard::units::{Size, UnitError};
 
+mod credential_flags;
+
+use self::credential_flags::{CredentialFlags, source_of, variable};
+pub(crate) use self::credential_flags::{cache_folder, listed_files};
 use crate::cli::proxy::SecretUrl;
 use crate::cli::{CommandLine, USAGE, to_stderr};
 
@@ -82,28 +85,6 @@ enum Resume {
     Auto,
     /// Never
     Off,
-}
-
-#[derive(Args, Clone)]
-struct CredentialFlags {
-    /// Send the bearer token in this file
-    #[arg(long, env = "SWITCHBOARD_TOKEN_FILE", value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Send the bearer token that this line for `sh -c` prints, bare or as an ExecCredential
-    #[arg(long, env = "SWITCHBOARD_TOKEN_COMMAND", value_name = "COMMAND")]
-    token_command: Option<String>,
-    /// Send the credentials of this kubeconfig's user [default: KUBECONFIG or ~/.kube/config, with --context or --audience]
-    #[arg(long, env = "SWITCHBOARD_KUBECONFIG", value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Send the credentials of this context's user, not the current one's
-    #[arg(long, env = "SWITCHBOARD_CONTEXT", value_name = "NAME")]
-    context: Option<String>,
-    /// Ask the context's API server for a token with this audience, for a user that is a ServiceAccount
-    #[arg(long, env = "SWITCHBOARD_AUDIENCE", value_name = "NAME")]
-    audience: Option<String>,
-    /// Send credentials in clear, too, to an http:// proxy that is not on this host
-    #[arg(long, env = "SWITCHBOARD_ALLOW_CLEARTEXT", value_parser = FalseyValueParser::new())]
-    allow_cleartext: bool,
 }
 
 /// The arguments that the command line has, and not the environment.
@@ -364,111 +345,12 @@ fn path_text(path: &PathBuf) -> std::io::Result<String> {
         .map_err(|_| std::io::Error::other(format!("{} is not UTF-8", path.display())))
 }
 
-impl CredentialFlags {
-    /// The source that those flags name. An error: several do.
-    fn source(&self, is_meant: impl Fn(&str) -> bool) -> Result<Option<Source>, ()> {
-        let file = self.token_file.clone().filter(|_| is_meant("token_file"));
-        let command = self.token_command.clone().filter(|_| is_meant("token_command"));
-        let is_kubeconfig = [
-            ("kubeconfig", self.kubeconfig.is_some()),
-            ("context", self.context.is_some()),
-            ("audience", self.audience.is_some()),
-        ];
-        let is_kubeconfig = is_kubeconfig
-            .into_iter()
-            .any(|(name, is_given)| is_given && is_meant(name));
-        match (file, command, is_kubeconfig) {
-            (None, None, false) => Ok(None),
-            (Some(file), None, false) => Ok(Some(Source::TokenFile(file))),
-            (None, Some(command), false) => Ok(Some(Source::TokenCommand(command))),
-            (None, None, true) => Ok(Some(Source::Kubeconfig {
-                files: self.kubeconfig.clone().map_or_else(listed_files, Files::One),
-                context: self.context.clone(),
-                audience: self.audience.clone(),
-            })),
-            (Some(_), Some(_), _) | (Some(_), _, true) | (_, Some(_), true) => Err(()),
-        }
-    }
-}
-
-/// The source that an entry of the file names: its reader allows one.
-fn source_of(entry: &Entry) -> Option<Source> {
-    let Entry {
-        token_file,
-        token_command,
-        kubeconfig,
-        context,
-        audience,
-        ..
-    } = entry.clone();
-    if let Some(file) = token_file {
-        return Some(Source::TokenFile(file));
-    }
-    if let Some(command) = token_command {
-        return Some(Source::TokenCommand(command));
-    }
-    (kubeconfig.is_some() || context.is_some() || audience.is_some()).then(|| Source::Kubeconfig {
-        files: kubeconfig.map_or_else(listed_files, Files::One),
-        context,
-        audience,
-    })
-}
-
-/// The kubeconfig files that kubectl reads without a flag.
-pub(crate) fn listed_files() -> Files {
-    let listed = variable("KUBECONFIG").map(|list| env::split_paths(&list).collect());
-    let mut files: Vec<PathBuf> = listed.unwrap_or_default();
-    files.retain(|file| !file.as_os_str().is_empty());
-    if files.is_empty() {
-        files.extend(variable("HOME").map(|home| PathBuf::from(home).join(".kube/config")));
-    }
-    Files::Listed(files)
-}
-
-/// The folder for what may be lost (XDG Base Directory Specification), which ignores a relative path.
-pub(crate) fn cache_folder() -> Option<PathBuf> {
-    let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
-    Some(caches.join("switchboard"))
-}
-
-/// A variable of the environment that is not empty.
-fn variable(name: &str) -> Option<OsString> {
-    env::var_os(name).filter(|value| !value.is_empty())
-}
-
 /// A number of bytes that a session may keep, at `connect` and at `anchor`.
 pub(crate) fn window(text: &str) -> Result<u32, String> {
     let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
     let window = u32::try_from(size.get()).ok();
     let window = window.filter(|window| (SMALLEST_WINDOW..=LARGEST_WINDOW).contains(window));
     window.ok_or_else(|| "a window has 4KiB to 64MiB".to_owned())
-}
-
-/// Says which variables of the environment are probably misspelt. Those that Kubernetes sets for a Service called
-/// switchboard are others.
-pub(crate) fn warn_of_misspelt_variables() {
-    let command = CommandLine::command();
-    let arguments = command.get_subcommands().flat_map(clap::Command::get_arguments);
-    let known = arguments.filter_map(|argument| argument.get_env()?.to_str().map(str::to_owned));
-    let known: Vec<String> = known.chain(["SWITCHBOARD_TOKEN".to_owned()]).collect();
-    for (name, _) in env::vars_os() {
-        let Some(name) = name
-            .to_str()
-            .filter(|name| name.starts_with("SWITCHBOARD_") && !known.iter().any(|own| own == name))
-        else {
-            continue;
-        };
-        let is_of_kubernetes = ["SWITCHBOARD_SERVICE_", "SWITCHBOARD_PORT"]
-            .iter()
-            .any(|start| name.starts_with(start));
-        if let Some(meant) = configuration::meant_variable(name, &known).filter(|_| !is_of_kubernetes) {
-            to_stderr(format_args!(
-                "switchboard: {} in the environment is unknown; did you mean {meant}?",
-                name.escape_debug()
-            ));
-        }
-    }
 }
 
 const TWO_CREDENTIALS: &str =

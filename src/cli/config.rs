@@ -11,8 +11,9 @@ use clap::{Args, ValueEnum};
 use switchboard::client::check;
 use switchboard::client::ssh_config::{Block, ForeignClient, Place, Platform, ProxyCommand, plan};
 
-use crate::cli::client_flags::{ClientFlags, Unusable, warn_of_misspelt_variables};
+use crate::cli::client_flags::{ClientFlags, Unusable};
 use crate::cli::to_stderr;
+use crate::cli::variables::warn_of_misspelt_variables;
 
 /// The arguments of `config`.
 #[derive(Args)]

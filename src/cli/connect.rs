@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use switchboard::client;
 
-use crate::cli::client_flags::{ClientFlags, warn_of_misspelt_variables};
+use crate::cli::client_flags::ClientFlags;
+use crate::cli::variables::warn_of_misspelt_variables;
 
 /// The arguments of `connect`.
 #[derive(Args)]

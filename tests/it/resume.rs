@@ -51,7 +51,8 @@ impl Way {
     fn command(&self, name: &str) -> Command {
         let binary = env!("CARGO_BIN_EXE_switchboard");
         let (scheme, proxy) = (self.scheme, self.middle.address);
-        let proxy_command = format!("{binary} connect --proxy {scheme}://{proxy} --ca ca.crt %h:%p");
+        let ca = if scheme == "https" { "--ca ca.crt " } else { "" };
+        let proxy_command = format!("{binary} connect --proxy {scheme}://{proxy} {ca}%h:%p");
         let mut command = quiet(program(name, "openssh-client"));
         command
             .args(options(self.directory.path(), &self.sshd.user, &proxy_command))
