@@ -356,6 +356,6 @@ pub(crate) fn window(text: &str) -> Result<u32, String> {
 const TWO_CREDENTIALS: &str =
     "the proxy's URL has a user, and an option names other credentials: only one of them can be sent";
 const SEVERAL_FLAGS: &str =
-    "only one of --token-file, --token-command and --kubeconfig (with --context and --audience) can be used";
-const SEVERAL_VARIABLES: &str = "only one of SWITCHBOARD_TOKEN_FILE, SWITCHBOARD_TOKEN_COMMAND and SWITCHBOARD_KUBECONFIG \
-                                 (with SWITCHBOARD_CONTEXT and SWITCHBOARD_AUDIENCE) can be used";
+    "--token-file, --token-command and --kubeconfig, --context or --audience cannot be used with each other";
+const SEVERAL_VARIABLES: &str = "SWITCHBOARD_TOKEN_FILE, SWITCHBOARD_TOKEN_COMMAND and SWITCHBOARD_KUBECONFIG, \
+                                 SWITCHBOARD_CONTEXT or SWITCHBOARD_AUDIENCE cannot be used with each other";

@@ -181,7 +181,7 @@ fn what_a_plugin_says_on_stderr_is_shown_and_what_it_prints_is_not() {
     assert_eq!(status, 1);
     assert_eq!(
         stderr,
-        "open https://login.example.com\nswitchboard: cannot log in to the proxy: the credential plugin sh: it ended with \
+        "open https://login.example.com\nswitchboard: devbox:22: cannot log in to the proxy: the credential plugin sh: it ended with \
          exit status 4"
     );
 }

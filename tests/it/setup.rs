@@ -212,7 +212,7 @@ fn contradictions_are_said_before_anything_is_written() {
         (&["--proxy", "https://p", "--user", "a b"], "is no name of an account"),
         (
             &["--proxy", "https://p", "--token-file", "a", "--context", "b"],
-            "only one of --token-file",
+            "cannot be used with each other",
         ),
         (&["--client", "nc"], "--client needs --proxy"),
         (
