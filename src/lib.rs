@@ -40,6 +40,7 @@ mod keepalive;
 pub mod limits;
 #[cfg(feature = "server")]
 pub mod net;
+pub mod platform;
 mod yaml;
 
 // Protocols: what moves and carries bytes.

@@ -13,13 +13,14 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
 use switchboard::client::configuration::{self, Configuration, Entry};
 use switchboard::client::credentials::{self, Source};
 use switchboard::client::{self, ForwardProxy, Identity, ProxyUrl, Report, Scheme, Trust};
+use switchboard::platform;
 use switchboard::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
 use switchboard::units::{Size, UnitError};
 
 mod credential_flags;
 
+pub(crate) use self::credential_flags::listed_files;
 use self::credential_flags::{CredentialFlags, source_of, variable};
-pub(crate) use self::credential_flags::{cache_folder, listed_files};
 use crate::cli::proxy::SecretUrl;
 use crate::cli::{CommandLine, USAGE, to_stderr};
 
@@ -273,7 +274,7 @@ impl ClientFlags {
         Ok(credentials::Options {
             source,
             cleartext: flags.allow_cleartext || entry.allow_cleartext,
-            cache: cache_folder(),
+            cache: platform::cache_folder(),
             timeout: credentials::DEFAULT_TIMEOUT,
         })
     }

@@ -10,6 +10,7 @@ use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use switchboard::client::check;
 use switchboard::client::ssh_config::{Block, ForeignClient, Place, Platform, ProxyCommand, plan};
+use switchboard::platform;
 
 use crate::cli::client_flags::{ClientFlags, Unusable};
 use crate::cli::to_stderr;
@@ -154,7 +155,7 @@ fn install(flags: &ConfigFlags, text: Option<&str>) -> anyhow::Result<ExitCode> 
             is_default: false,
         },
         None => Place {
-            config: env::home_dir()
+            config: platform::home()
                 .context("there is no home folder")?
                 .join(".ssh")
                 .join("config"),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::time::timeout;
 
+use super::dialing::Dialing;
 use super::login::Login;
 use super::opened::Finished;
 use super::transport::{Stream, read_some};
@@ -92,7 +93,7 @@ pub async fn check(options: &Options) -> Result<String, Failure> {
     };
     let parsed = options.target.parse::<Authority>().map_err(ClientError::Target);
     parsed.map_err(|error| fails(&error))?;
-    let opened = Box::pin(attempt::open(options, &mut Login::default())).await;
+    let opened = Box::pin(attempt::open(options, &mut Login::default(), &mut Dialing::default())).await;
     let opened = opened.map_err(|error| fails(&error))?;
     let asked = opened.carry(|stream, early| async move {
         Ok(Finished {
@@ -266,7 +267,10 @@ fn stage(error: &ClientError, scheme: Scheme) -> Stage {
         | ClientError::Request(_)
         | ClientError::Credentials(_) => Stage::Settings,
         ClientError::Lookup { .. } | ClientError::Deadline { step: Step::Lookup, .. } => Stage::Dns,
-        ClientError::Connect { .. } => Stage::Tcp,
+        ClientError::Connect { .. }
+        | ClientError::Deadline {
+            step: Step::Connect, ..
+        } => Stage::Tcp,
         ClientError::Forward { .. } => Stage::Forward,
         ClientError::CertificateRequired(_)
         | ClientError::CertificateRefused(_)

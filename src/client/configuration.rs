@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::ssh_config::Platform;
 use super::{ProxyUrl, Scheme};
 use crate::file;
+use crate::platform;
 use crate::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
 use crate::yaml::finding::{Findings, Report};
 use crate::yaml::form::{BOOLEAN, DURATION, Form, PATH, SIZE, Schema};
@@ -74,7 +75,7 @@ impl Configuration {
             }
             Err(error) => return Err(Report::unreadable(&name, format!("cannot be read: {error}"))),
         };
-        let home = std::env::home_dir();
+        let home = platform::home();
         let base = Base {
             folder: path.parent().unwrap_or(Path::new("")),
             home: home.as_deref(),

@@ -12,6 +12,8 @@ use super::ClientError;
 pub enum Step {
     /// The lookup of the proxy's name.
     Lookup,
+    /// The TCP connection, after others that have failed.
+    Connect,
     /// The TLS handshake.
     Tls,
     /// The response head.
@@ -22,6 +24,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Lookup => "the lookup of the proxy's name",
+            Self::Connect => "a connection to the proxy",
             Self::Tls => "the TLS handshake with the proxy",
             Self::Answer => "the proxy's answer",
         })
@@ -32,7 +35,7 @@ impl fmt::Display for Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     pub(super) at: Instant,
-    timeout: Duration,
+    pub(super) timeout: Duration,
 }
 
 impl Deadline {

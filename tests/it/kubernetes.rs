@@ -10,7 +10,7 @@ mod cluster;
 mod forbidden;
 mod guards;
 mod history;
-mod lab;
+pub(crate) mod lab;
 mod live;
 mod objects;
 mod outages;

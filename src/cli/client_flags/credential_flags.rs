@@ -8,6 +8,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use switchboard::client::configuration::Entry;
 use switchboard::client::credentials::{Files, Source};
+use switchboard::platform;
 
 #[derive(Args, Clone)]
 pub(super) struct CredentialFlags {
@@ -87,16 +88,9 @@ pub(crate) fn listed_files() -> Files {
     let mut files: Vec<PathBuf> = listed.unwrap_or_default();
     files.retain(|file| !file.as_os_str().is_empty());
     if files.is_empty() {
-        files.extend(variable("HOME").map(|home| PathBuf::from(home).join(".kube/config")));
+        files.extend(platform::home().map(|home| home.join(".kube").join("config")));
     }
     Files::Listed(files)
-}
-
-/// The folder for what may be lost (XDG Base Directory Specification), which ignores a relative path.
-pub(crate) fn cache_folder() -> Option<PathBuf> {
-    let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
-    Some(caches.join("switchboard"))
 }
 
 /// A variable of the environment that is not empty.

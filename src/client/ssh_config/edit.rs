@@ -1,6 +1,6 @@
 //! The installation of a block: what it changes in which file, and how a file is replaced.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -8,6 +8,7 @@ use super::block::{BlockFault, title};
 use super::difference::difference;
 use super::document::{self, DocumentFault};
 use crate::file;
+use crate::platform;
 
 /// Where blocks are installed.
 #[derive(Clone, Debug)]
@@ -47,8 +48,6 @@ enum Reason {
     Block(BlockFault),
     #[error("it has changed meanwhile")]
     Changed,
-    #[error("it has several hard links, which would be parted")]
-    Linked,
     #[error("its path cannot be written in an Include")]
     Path,
 }
@@ -143,7 +142,7 @@ impl Edit {
         };
         let folder = path.parent().unwrap_or(Path::new("."));
         if self.old.is_none() {
-            make_folder(folder)?;
+            platform::make_private_folder(folder)?;
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let beside = folder.join(format!(".{name}.switchboard-{}", std::process::id()));
@@ -155,10 +154,10 @@ impl Edit {
     }
 
     fn write(&self, beside: &Path, path: &Path, new: &[u8]) -> Result<(), Reason> {
-        let mut file = create(beside)?;
+        let mut file = platform::create_private(beside)?;
         file.write_all(new)?;
         if self.old.is_some() {
-            keep(&file, &fs::metadata(path)?)?;
+            platform::keep_owner(&file, &fs::metadata(path)?)?;
         }
         file.sync_all()?;
         // As late as it can be: an editor may have the file open.
@@ -182,44 +181,6 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Reason> {
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => Ok(None),
         Err(error) => Err(error.into()),
     }
-}
-
-/// A new file that no other user may read.
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
-}
-
-/// The folder of ssh, which no other user may read (ssh(1), FILES).
-fn make_folder(path: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
-}
-
-/// Gives a new file the owner and the permissions of the one that it replaces.
-#[cfg(unix)]
-fn keep(file: &File, of: &Metadata) -> Result<(), Reason> {
-    use std::os::unix::fs::{MetadataExt, fchown};
-    if of.nlink() > 1 {
-        return Err(Reason::Linked);
-    }
-    let own = file.metadata()?;
-    if (own.uid(), own.gid()) != (of.uid(), of.gid()) {
-        fchown(file, Some(of.uid()), Some(of.gid()))?;
-    }
-    Ok(file.set_permissions(of.permissions())?)
-}
-
-/// A new file of Windows has the permissions of its folder.
-#[cfg(not(unix))]
-fn keep(_: &File, _: &Metadata) -> Result<(), Reason> {
-    Ok(())
 }
 
 /// Our file, beside the user's.

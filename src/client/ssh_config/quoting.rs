@@ -1,5 +1,7 @@
 //! Words of a ProxyCommand: ssh expands `%` in them, and hands the line to a shell or, on Windows, to a new process.
 
+use crate::platform;
+
 /// Whose rules a command line is written by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Platform {
@@ -11,7 +13,11 @@ pub enum Platform {
 
 impl Platform {
     /// The platform of this process.
-    pub const OWN: Self = if cfg!(windows) { Self::Windows } else { Self::Unix };
+    pub const OWN: Self = if platform::IS_WINDOWS {
+        Self::Windows
+    } else {
+        Self::Unix
+    };
 }
 
 /// A text that no command line can have.
