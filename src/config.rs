@@ -1,8 +1,8 @@
 //! The settings of a process: one YAML file, overridden by flags and environment variables.
 //!
-//! `load` reads a file into a tree of texts with their positions (`crate::yaml`), `schema` has a reader for each section, `warnings` says
-//! what is odd about the whole. Every `finding` of a file is reported at once, up to a YAML syntax error; `flags` and
-//! `warnings` look at a file without faults only.
+//! `load` reads a file into a tree of texts with their positions (`crate::yaml`), `schema` has a reader for each section,
+//! `warnings` says what is odd about the whole. Every finding of a file is reported at once, up to a YAML syntax error;
+//! `flags` and `warnings` look at a file without faults only.
 
 mod flags;
 mod load;

@@ -10,6 +10,7 @@ mod cluster;
 mod forbidden;
 mod guards;
 mod history;
+mod import;
 pub(crate) mod lab;
 mod live;
 mod objects;

@@ -26,6 +26,7 @@ mod harness;
 mod hoarding;
 mod http2;
 mod identities;
+mod import;
 mod kubernetes;
 mod limits;
 mod logs;
