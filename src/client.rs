@@ -1,6 +1,5 @@
 //! The ProxyCommand: a tunnel between stdin, stdout and a target behind an HTTP CONNECT proxy.
 
-use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,16 +7,20 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::Instant;
 
 use crate::authority::{Authority, AuthorityError};
+use crate::secret::Secret;
 use crate::text::{chain, printable};
 
 mod attempt;
 mod carry;
+pub mod check;
+pub mod configuration;
 mod connection;
 pub mod credentials;
+mod deadline;
 mod dialing;
+mod forward;
 mod hangup;
 mod head;
 mod http1;
@@ -25,17 +28,25 @@ mod http2;
 mod login;
 mod opened;
 mod relay;
+mod route;
 mod session;
+pub mod ssh_config;
 mod stdio;
 pub mod ticket;
 mod tls;
+mod transport;
 mod url;
 
+use self::deadline::Deadline;
 use self::hangup::Exit;
 
 pub use self::credentials::CredentialError;
+pub use self::deadline::Step;
+pub use self::forward::{ForwardProxy, ForwardProxyFault};
 pub use self::session::{Clocks, Remarks, SessionError, Settings};
 pub use self::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};
+pub use crate::yaml::finding::Report;
+
 pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 
 /// The settings of one tunnel.
@@ -43,6 +54,8 @@ pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 pub struct Options {
     /// The proxy, with the user's credentials if it needs them.
     pub proxy: ProxyUrl,
+    /// The HTTP proxy of the user's own network, through which this one is reached, if there is one.
+    pub forward: Option<ForwardProxy>,
     /// The certificates for an `https://` proxy.
     pub trust: Trust,
     /// Whether HTTP/2 is offered to an `https://` proxy, which then chooses. Without TLS it is HTTP/1.1.
@@ -56,6 +69,18 @@ pub struct Options {
     pub timeout: Duration,
     /// How a session outlives its connections, where there is an anchor beside the target. `None` looks for none.
     pub session: Option<Settings>,
+}
+
+impl Options {
+    /// A failure with the name that was asked for: behind an alias of ssh_config(5) the user does not see what `%h` became.
+    pub fn sentence(&self, error: &ClientError) -> String {
+        let (line, target) = (chain(error), self.target.as_str());
+        // What is no target may be a part of a password with a space in it.
+        match line.contains(target) || matches!(error, ClientError::Target(_)) {
+            true => line,
+            false => format!("{target}: {line}"),
+        }
+    }
 }
 
 /// The default of [`Options::timeout`]: 30 seconds.
@@ -92,18 +117,18 @@ pub fn command(options: &Options) -> ExitCode {
             interactive: io::stdin().is_terminal(),
             is_abandoned: Some(stdio::ClosableOutput::is_abandoned),
         },
-        Err(error) => return report(&ClientError::Output(error)),
+        Err(error) => return report(options, &ClientError::Output(error)),
     };
     match run_to_the_end(options, &mut local) {
         Some(Ok(())) => ExitCode::SUCCESS,
         // `local` still holds stdout open: ssh exits when its ProxyCommand's stdout ends, reported or not.
-        Some(Err(error)) => report(&error),
+        Some(Err(error)) => report(options, &error),
         None => ExitCode::FAILURE,
     }
 }
 
-fn report(error: &ClientError) -> ExitCode {
-    let line = printable(&chain(error), LONGEST_LINE);
+fn report(options: &Options, error: &ClientError) -> ExitCode {
+    let line = printable(&options.sentence(error), LONGEST_LINE);
     // With stderr closed the exit code remains.
     writeln!(io::stderr(), "switchboard: {line}").ok();
     ExitCode::from(error.exit_code())
@@ -216,6 +241,20 @@ pub enum ClientError {
     /// The proxy's certificate is not one to trust.
     #[error("the proxy is not trusted")]
     ProxyCertificate(#[source] CertificateFault),
+    /// The peer has answered the TLS handshake with an HTTP response.
+    #[error("the proxy speaks plain HTTP at this port: use http://")]
+    PlainHttp,
+    /// The way through the HTTP proxy of the user's own network is not open.
+    #[error("{forward} in the environment does not lead to the proxy at {proxy} (--no-env-proxy goes without it)")]
+    Forward {
+        /// Its URL, and the variable that names it.
+        forward: String,
+        /// `host:port` of the proxy behind it.
+        proxy: String,
+        /// Its fault.
+        #[source]
+        source: Box<Self>,
+    },
     /// The TLS handshake failed otherwise, as with a peer that does not speak TLS.
     #[error("the TLS handshake with the proxy failed")]
     Tls(#[source] io::Error),
@@ -255,6 +294,17 @@ pub enum ClientError {
         /// The reason phrase or the first line of the body, without control characters. It may be empty.
         reason: String,
     },
+    /// The answer of a web server, or of another port of the proxy.
+    #[error(
+        "the proxy answered {status}{}{reason} (this is not a CONNECT proxy, or it knows no such name: are the host and the \
+         port of its URL right?)", if reason.is_empty() { "" } else { ": " }
+    )]
+    NotProxy {
+        /// The status code.
+        status: u16,
+        /// As of [`Self::Refused`].
+        reason: String,
+    },
     /// The proxy's answer is 407, and there are no credentials.
     #[error(
         "the proxy answered 407{}{reason} (give credentials: --kubeconfig, --context, --token-file, --token-command or \
@@ -291,6 +341,14 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// The error without parts of a secret that the proxy may have quoted.
+    fn without(mut self, secret: &Secret) -> Self {
+        if let Self::Refused { reason, .. } | Self::NotProxy { reason, .. } = &mut self {
+            *reason = secret.redacted(reason);
+        }
+        self
+    }
+
     /// The exit code of the process: 2 for an error of usage, else 1.
     pub fn exit_code(&self) -> u8 {
         if matches!(self, Self::Target(_) | Self::Credentials(CredentialError::Cleartext)) {
@@ -308,66 +366,8 @@ fn code(error: &h2::Error) -> String {
         .map_or_else(|| "no code".to_owned(), |reason| format!("{reason:?}"))
 }
 
-/// A step before the tunnel is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The lookup of the proxy's name.
-    Lookup,
-    /// The TCP connection, after others that have failed.
-    Connect,
-    /// The TLS handshake.
-    Tls,
-    /// The response head.
-    Answer,
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Lookup => "the lookup of the proxy's name",
-            Self::Connect => "a connection to the proxy",
-            Self::Tls => "the TLS handshake with the proxy",
-            Self::Answer => "the proxy's answer",
-        })
-    }
-}
-
-/// The time by which all steps must be completed.
-#[derive(Clone, Copy, Debug)]
-struct Deadline {
-    at: Instant,
-    timeout: Duration,
-}
-
-impl Deadline {
-    fn after(timeout: Duration) -> Self {
-        let now = Instant::now();
-        Self {
-            // A timeout beyond the range of the clock.
-            at: now.checked_add(timeout).unwrap_or(now + LONGEST_TIMEOUT),
-            timeout,
-        }
-    }
-
-    fn remaining(self) -> Duration {
-        self.at.saturating_duration_since(Instant::now())
-    }
-
-    async fn bound<T>(self, step: Step, work: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
-        match tokio::time::timeout_at(self.at, work).await {
-            Ok(done) => done,
-            Err(_) => Err(ClientError::Deadline {
-                step,
-                timeout: self.timeout,
-            }),
-        }
-    }
-}
-
 /// Characters of a message on stderr, and of a refusal's reason.
 const LONGEST_LINE: usize = 400;
-/// A year.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
 
 #[cfg(test)]
 #[expect(

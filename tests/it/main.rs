@@ -43,6 +43,7 @@ mod requests;
 mod resumable;
 mod resume;
 mod seccomp;
+mod setup;
 mod ssh_only;
 mod takeover;
 mod threats;
