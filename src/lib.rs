@@ -79,4 +79,6 @@ pub mod client;
 #[cfg(feature = "server")]
 pub mod config;
 #[cfg(feature = "server")]
+pub mod import;
+#[cfg(feature = "server")]
 pub mod kubernetes;

@@ -53,12 +53,21 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ("tunnel", &["tunnel"]),
     (
         "programs",
-        &["anchor", "app", "cli", "client", "config", "kubernetes", "main"],
+        &[
+            "anchor",
+            "app",
+            "cli",
+            "client",
+            "config",
+            "import",
+            "kubernetes",
+            "main",
+        ],
     ),
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 30] = [
+const OWNERS: [(&str, &[&str]); 31] = [
     ("anyhow", &["cli"]),
     ("arc_swap", &["access", "allowlist"]),
     ("aws_lc_rs", &["access", "client", "resume", "ticket", "tls"]),
@@ -90,6 +99,7 @@ const OWNERS: [(&str, &[&str]); 30] = [
     ("serde_saphyr", &["client"]),
     ("socket2", &["client", "keepalive", "net"]),
     ("strsim", &["config"]),
+    ("toml", &["import"]),
     ("tokio_rustls", &["access", "client"]),
     ("tracing_appender", &["app"]),
     ("tracing_subscriber", &["app"]),
