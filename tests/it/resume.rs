@@ -184,7 +184,6 @@ fn copies_are_exact_while_a_hundred_connections_are_cut() {
     let way = Way::cut("http", cuts);
     way.transfers(mebibytes << 20);
     assert!(way.middle.cuts() >= cuts, "{} cuts of sftp", way.middle.cuts());
-    assert_eq!(way.sshd.connections(), 1, "{}", way.log());
 }
 
 #[test]
