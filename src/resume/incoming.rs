@@ -50,9 +50,16 @@ impl Incoming {
         self.expected
     }
 
+    /// Takes bytes, which `pass` is given first if none are held: it returns how many of them it has passed on.
+    ///
     /// # Errors
     /// The bytes do not follow on those before, come behind the end, or were not asked for.
-    pub(super) fn accept(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Violation> {
+    pub(super) fn accept(
+        &mut self,
+        (offset, bytes): (u64, &[u8]),
+        now: Instant,
+        pass: &mut dyn FnMut(&[u8]) -> usize,
+    ) -> Result<(), Violation> {
         if self.is_finished || offset != self.expected {
             return Err(Violation::Offset);
         }
@@ -61,9 +68,19 @@ impl Incoming {
             return Err(Violation::Window);
         }
         self.expected = end;
-        if !self.is_closed {
-            self.held.push(bytes, self.window);
+        if self.is_closed {
+            return Ok(());
         }
+        let passed = if self.held.is_empty() {
+            pass(bytes).min(bytes.len())
+        } else {
+            0
+        };
+        if passed > 0 {
+            self.passed += passed as u64;
+            self.note(now);
+        }
+        self.held.push(bytes.get(passed..).unwrap_or_default(), self.window);
         Ok(())
     }
 
