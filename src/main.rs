@@ -15,6 +15,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchboard::allowlist::StaticTarget;
 use switchboard::anchor;
 use switchboard::app::logging::{self, Logging, ParseError};
+use switchboard::app::size::Size;
 use switchboard::app::{App, Command, LONGEST_READ, LoadConfig, NOT_READ, StartError, threads};
 use switchboard::client;
 use switchboard::config::{Config, Loaded, Overrides, Purpose, Report};
@@ -186,7 +187,7 @@ fn to_stderr(line: impl Display) {
 }
 
 fn serve(options: Serve) -> anyhow::Result<ExitCode> {
-    let (runtime, logging) = start(&options.log)?;
+    let (runtime, logging) = start(&options.log, Size::SERVE)?;
     let dropped = logging.dropped.clone();
     let drained = runtime.block_on(async {
         let commands = commands().context("cannot listen for signals")?;
@@ -208,7 +209,7 @@ fn serve(options: Serve) -> anyhow::Result<ExitCode> {
 }
 
 fn anchor(options: anchor::Options, log: &LogFlags) -> anyhow::Result<ExitCode> {
-    let (runtime, logging) = start(log)?;
+    let (runtime, logging) = start(log, Size::ANCHOR)?;
     let dropped = logging.dropped.clone();
     runtime.block_on(async {
         let stopped = stopped().context("cannot listen for signals")?;
@@ -224,11 +225,11 @@ fn anchor(options: anchor::Options, log: &LogFlags) -> anyhow::Result<ExitCode> 
 }
 
 /// Starts the runtime and the logs of a program that serves.
-fn start(log: &LogFlags) -> anyhow::Result<(Runtime, Logging)> {
-    let workers = threads::workers();
+fn start(log: &LogFlags, size: Size) -> anyhow::Result<(Runtime, Logging)> {
+    let workers = threads::workers(size.workers);
     threads::try_start(workers).context("cannot start the threads, see pids.max and RLIMIT_NPROC")?;
     try_descriptors().context("cannot open the files of a start, see RLIMIT_NOFILE")?;
-    let logging = start_logging(log)?;
+    let logging = start_logging(log, size.queued_lines)?;
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(workers.get())
         .enable_all()
@@ -243,8 +244,8 @@ fn try_descriptors() -> std::io::Result<()> {
     tried.map(drop)
 }
 
-fn start_logging(flags: &LogFlags) -> anyhow::Result<Logging> {
-    logging::start(&flags.log, flags.log_format.into()).map_err(|error| match error {
+fn start_logging(flags: &LogFlags, queued: usize) -> anyhow::Result<Logging> {
+    logging::start(&flags.log, flags.log_format.into(), queued).map_err(|error| match error {
         logging::StartError::Filter(fault) => anyhow::Error::new(fault).context("--log"),
         logging::StartError::Open(_) => error.into(),
     })
