@@ -4,14 +4,14 @@ use std::num::NonZeroUsize;
 
 /// The size of a program's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub struct ProcessSize {
     /// The most threads that tunnels or sessions run on.
     pub workers: NonZeroUsize,
     /// The lines that wait for a slow reader of a log, at about 600 bytes each.
     pub queued_lines: usize,
 }
 
-impl Size {
+impl ProcessSize {
     /// Of `serve`: as many threads as processors, and 10 MiB of lines at most.
     pub const SERVE: Self = Self {
         workers: NonZeroUsize::MAX,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::sleep;
 
+use super::dialing::Dialing;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::opened::Finished;
@@ -24,10 +25,10 @@ where
     // Before the tunnel opens, which takes about as long.
     let key = settings.map(|_| FirstKey::prepare()).transpose();
     let key = key.map_err(SessionError::from)?;
-    let mut login = Login::default();
+    let (mut login, mut dialing) = (Login::default(), Dialing::default());
     let opened = tokio::select! {
         biased;
-        opened = Box::pin(attempt::open(options, &mut login)) => opened?,
+        opened = Box::pin(attempt::open(options, &mut login, &mut dialing)) => opened?,
         () = is_left(local) => return Ok(()),
         _ = exit.asked(Leaving::Now) => return Ok(()),
     };
@@ -39,6 +40,7 @@ where
         return Box::pin(or_now(exit, relayed)).await;
     };
     let mut session = Session::new(options, settings, local, exit.clone());
+    session.dials_by(dialing);
     let carried = opened.carry(|stream, early| async {
         let found = tokio::select! {
             found = find(stream, early, key) => found?,

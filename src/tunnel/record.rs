@@ -1,18 +1,17 @@
 //! Accounts for one connection: gauges while it is open, and one counter, one histogram and one line at its end.
 
-use std::collections::hash_map::RandomState;
-use std::fmt;
-use std::hash::BuildHasher;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 pub use self::access_log::AccessLog;
+pub use self::ids::{Id, Ids};
 pub use self::line::ACCESS;
 use self::line::Line;
+use self::reports::{Report, Seen};
+pub use self::reports::{Rule, Watch};
 use crate::access::User;
 use crate::allowlist::Target;
 use crate::authority::Authority;
@@ -27,49 +26,9 @@ use crate::text::excerpt;
 use crate::tls::{self, Identity, Peer, Tls};
 
 mod access_log;
+mod ids;
 mod line;
-
-/// The source of tunnel ids. A random prefix for each process keeps those of replicas apart in a shared log.
-#[derive(Debug)]
-pub struct Ids {
-    process: u32,
-    next: AtomicU64,
-}
-
-impl Default for Ids {
-    fn default() -> Self {
-        // The standard library's only source of random numbers; any 32 bits of it will do.
-        let random = RandomState::new().hash_one(0);
-        Self {
-            process: u32::try_from(random >> 32).unwrap_or_default(),
-            next: AtomicU64::new(1),
-        }
-    }
-}
-
-/// The id of one connection or request: the log field `tunnel_id`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Id {
-    process: u32,
-    /// Counted up from 1 in this process.
-    pub number: u64,
-}
-
-impl Ids {
-    /// The next id.
-    pub fn next(&self) -> Id {
-        Id {
-            process: self.process,
-            number: self.next.fetch_add(1, Ordering::Relaxed),
-        }
-    }
-}
-
-impl fmt::Display for Id {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}-{:x}", self.process, self.number)
-    }
-}
+mod reports;
 
 /// An open connection in the gauges.
 #[derive(Debug)]
@@ -114,8 +73,8 @@ pub struct Record<'a> {
     upstream: Option<SocketAddr>,
     /// 0 when nothing was dialled.
     dial_ms: f64,
-    /// The client's and the target's. Boxed: it would make every pending request larger.
-    software: Box<[OnceLock<Software>; 2]>,
+    /// What the sides have said of themselves. Not in place: it would make every pending request larger.
+    seen: Arc<Seen>,
     tls: Option<Arc<Peer>>,
     user: Option<Arc<User>>,
     /// Why the user may reach the target, or why not.
@@ -158,7 +117,7 @@ impl<'a> Record<'a> {
             target: None,
             upstream: None,
             dial_ms: 0.0,
-            software: Box::default(),
+            seen: Arc::default(),
             tls: None,
             user: None,
             authorization: None,
@@ -243,6 +202,27 @@ impl<'a> Record<'a> {
         self.target = Some(target);
     }
 
+    /// Reports that a rule would have refused what is served.
+    pub fn report(&self, rule: Rule, why: &str) {
+        self.reporter().write(rule, why);
+    }
+
+    fn reporter(&self) -> Report {
+        let Telemetry { metrics, access_log } = self.telemetry;
+        Report {
+            client: self.client.ip(),
+            asked: self.authority.as_ref().map(Authority::to_string).unwrap_or_default(),
+            target: self
+                .target
+                .as_ref()
+                .map(|target| target.id().to_string())
+                .unwrap_or_default(),
+            id: self.id,
+            metrics: metrics.clone(),
+            reports: Arc::clone(&access_log.reports),
+        }
+    }
+
     /// The end of the dial, which took that long.
     pub fn dialled(&mut self, took: Duration, result: Result<&Upstream, &Refusal>) {
         self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
@@ -308,7 +288,7 @@ impl<'a> Record<'a> {
     }
 
     fn write_line(&self, outcome: Outcome) {
-        let [client_software, target_software] = &*self.software;
+        let [client_software, target_software] = &self.seen.software;
         self.telemetry.access_log.write(&Line {
             addresses: Some([self.client.ip(), self.peer.ip()]),
             client_port: self.client.port(),
@@ -358,14 +338,22 @@ impl TunnelRecord<'_> {
 
     /// The SSH software of one side, from its identification.
     pub fn identified(&self, side: Side, software: Software) {
-        self.connection.telemetry.metrics.identified(side, software.family());
-        let [client, target] = &*self.connection.software;
-        let said = match side {
-            Side::Client => client,
-            Side::Target | Side::Proxy => target,
-        };
-        // Each side says it once.
-        said.set(software).ok();
+        self.connection
+            .seen
+            .identified(side, software, self.connection.telemetry.metrics);
+    }
+
+    /// What sees in passing whether `ssh_only` would refuse the tunnel, and reports it.
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.connection.reporter(), Arc::clone(&self.connection.seen))
+    }
+
+    /// The time since the 200.
+    pub fn lasted(&self) -> Duration {
+        self.connection
+            .established
+            .map(|since| since.elapsed())
+            .unwrap_or_default()
     }
 
     /// The tunnel's id.
