@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use switchboard::anchor;
+use switchboard::app::size::ProcessSize;
 use switchboard::limits::Size;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -68,7 +69,7 @@ impl From<Anchor> for anchor::Options {
 
 /// Serves until a signal.
 pub(crate) fn anchor(options: Anchor) -> anyhow::Result<ExitCode> {
-    let (runtime, logging) = start(&options.log)?;
+    let (runtime, logging) = start(&options.log, ProcessSize::ANCHOR)?;
     let dropped = logging.dropped.clone();
     runtime.block_on(async {
         let stopped = stopped().context("cannot listen for signals")?;
