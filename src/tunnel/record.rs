@@ -20,7 +20,7 @@ use crate::direction::Direction;
 use crate::drain::Open;
 use crate::metrics::{Metrics, TargetSeries};
 use crate::net::dial::Upstream;
-use crate::outcome::{Close, Denial, Outcome, Reason, Refusal, Side};
+use crate::outcome::{Close, Denial, Malformed, Outcome, Reason, Refusal, Side};
 use crate::relay::meter::Meter;
 use crate::ssh::identification::Software;
 use crate::text::excerpt;
@@ -91,6 +91,39 @@ impl Drop for Connection<'_> {
     }
 }
 
+/// How a client was told what becomes of its request: the log field `answered`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// Not at all.
+    Not,
+    /// By a status of HTTP.
+    Http,
+    /// In band, by an SSH disconnect.
+    Ssh,
+}
+
+impl Answered {
+    /// How a refusal is told that is not told in band on purpose: to a client that speaks SSH to the port, in SSH.
+    pub fn of(refusal: Refusal) -> Self {
+        if refusal == Refusal::Malformed(Malformed::Ssh) {
+            Self::Ssh
+        } else if refusal.is_answered() {
+            Self::Http
+        } else {
+            Self::Not
+        }
+    }
+
+    /// The value of the log field.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Not => "",
+            Self::Http => "http",
+            Self::Ssh => "ssh",
+        }
+    }
+}
+
 /// The metrics and the access log, which account for connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Telemetry<'a> {
@@ -126,6 +159,7 @@ pub struct Record<'a> {
     received: u64,
     is_resumable: bool,
     outcome: Option<Outcome>,
+    answered: Answered,
     accounted: bool,
     /// `None` for a request on an HTTP/2 connection, which has a record of its own.
     connection: Option<Connection<'a>>,
@@ -168,6 +202,7 @@ impl<'a> Record<'a> {
             received: 0,
             is_resumable: false,
             outcome: None,
+            answered: Answered::Not,
             accounted: false,
             connection: None,
         })
@@ -250,6 +285,16 @@ impl<'a> Record<'a> {
         self.upstream = result.ok().map(|upstream| upstream.address);
     }
 
+    /// How the client was told.
+    pub fn set_answered(&mut self, answered: Answered) {
+        self.answered = answered;
+    }
+
+    /// The id of the access line.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
     /// The refusal, accounted for at once: the client, which has its answer, may take its time to leave.
     pub fn refused(&mut self, refusal: Refusal) {
         self.outcome = Some(Outcome::Refused(refusal));
@@ -265,6 +310,7 @@ impl<'a> Record<'a> {
             .handshake_duration
             .observe((now - self.accepted).as_secs_f64());
         self.established = Some(now);
+        self.answered = Answered::Http;
         let series = Arc::clone(target.series(self.telemetry.metrics));
         series.tunnels_active.inc();
         TunnelRecord {
@@ -288,6 +334,9 @@ impl<'a> Record<'a> {
             None => Outcome::Refused(Refusal::Internal),
         };
         let outcome = self.outcome.unwrap_or(lost);
+        if self.answered == Answered::Ssh {
+            self.telemetry.metrics.answers_in_band.inc();
+        }
         match self.established {
             Some(established) => {
                 self.telemetry.metrics.closed(outcome);
@@ -321,6 +370,7 @@ impl<'a> Record<'a> {
             upstream: self.upstream,
             target: self.target.as_deref(),
             outcome,
+            answered: self.answered,
             sent: self.sent,
             received: self.received,
             duration_ms: millis(self.accepted.elapsed()),
@@ -351,9 +401,17 @@ pub struct TunnelRecord<'a> {
 }
 
 impl TunnelRecord<'_> {
-    /// The end of the tunnel.
-    pub fn closed(&mut self, close: Close) {
+    /// The end of the tunnel, which the client may have been told in band.
+    pub fn closed(&mut self, close: Close, is_told: bool) {
         self.connection.outcome = Some(Outcome::Closed(close));
+        if is_told {
+            self.connection.answered = Answered::Ssh;
+        }
+    }
+
+    /// The authority that the request names.
+    pub fn authority(&self) -> Option<&Authority> {
+        self.connection.authority.as_ref()
     }
 
     /// The SSH software of one side, from its identification.
