@@ -41,6 +41,19 @@ pub(crate) struct Connect {
     /// Offer only HTTP/1.1 to an https:// proxy, not HTTP/2; to an http:// proxy it is always HTTP/1.1
     #[arg(long = "http1.1")]
     http1: bool,
+    /// Ask again for up to DURATION when the proxy answers 429 or 503, as its Retry-After says; 5m without a value
+    #[arg(
+        long,
+        value_name = "DURATION",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "5m",
+        value_parser = humantime::parse_duration
+    )]
+    wait: Option<Duration>,
+    /// Print a failure on stderr, too, where ssh prints it; without it ssh's own line is the only one
+    #[arg(long, short)]
+    verbose: bool,
     /// The target to reach through the proxy
     #[arg(value_name = "HOST:PORT")]
     target: String,
@@ -129,6 +142,8 @@ impl Connect {
             target: self.target,
             timeout: client::DEFAULT_TIMEOUT,
             session,
+            wait: self.wait,
+            verbose: self.verbose,
         })
     }
 }

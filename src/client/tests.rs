@@ -84,6 +84,8 @@ impl Proxy {
             target: TARGET.to_owned(),
             timeout: Duration::from_secs(20),
             session: None,
+            wait: None,
+            verbose: false,
         }
     }
 

@@ -144,6 +144,7 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         | ClientError::NotHttp
         | ClientError::AnsweredInTls
         | ClientError::Lost(_)
+        | ClientError::Reset(_)
         | ClientError::Aborted(_)
         | ClientError::NotHttp2(_)
         | ClientError::Flood => false,

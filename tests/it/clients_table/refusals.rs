@@ -373,8 +373,6 @@ fn answer(mut stream: TcpStream, text: &str) {
 /// Waits for the client's identification. PuTTY sends none before the server's.
 fn read_a_line(stream: &TcpStream) {
     stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-    BufReader::with_capacity(1, stream)
-        .read_line(&mut String::new())
-        .ok();
+    BufReader::with_capacity(1, stream).read_line(&mut String::new()).ok();
     stream.set_read_timeout(None).unwrap();
 }
