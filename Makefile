@@ -35,6 +35,7 @@ soak: ## Run everything at once for a while and compare every number, exactly, f
 lint: ## Check format, lints, licences and sources; what is optional runs where it is installed
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
+	$(CARGO) clippy --no-default-features --features client --bin switchboard --locked -- -D warnings
 	@$(call optional,cargo-deny,$(CARGO) deny --locked check --hide-inclusion-graph licenses bans sources)
 	@$(call optional,shellcheck,shellcheck $(SCRIPTS))
 	@$(call optional,hadolint,hadolint Dockerfile)

@@ -1,44 +1,81 @@
 //! Switchboard: an SSH ingress for Kubernetes. One public port takes HTTP CONNECT, finds the target in an allowlist,
 //! dials it and relays bytes.
 //!
-//! The modules stand in layers, and an import goes down or sideways, never up; `tests/architecture/` proves it.
+//! The modules stand in layers, and an import goes down or sideways, never up. What the feature `server` switches on is
+//! imported by nothing that is always there. `tests/architecture/` proves both.
+
+#![cfg_attr(
+    not(feature = "server"),
+    expect(
+        dead_code,
+        reason = "the modules that client and server share hold what the server alone uses; its build finds what is dead"
+    )
+)]
 
 // Values: neither async nor I/O.
 pub mod authority;
+#[cfg(feature = "server")]
 mod cold;
+#[cfg(feature = "server")]
 pub mod credential;
+#[cfg(feature = "server")]
 pub mod direction;
+#[cfg(feature = "server")]
 mod fnv;
 mod json;
+#[cfg(feature = "server")]
 pub mod outcome;
 pub mod secret;
 mod text;
+pub mod units;
+mod user_name;
+#[cfg(feature = "server")]
 mod values;
 
 // Machinery: one mechanism each.
+#[cfg(feature = "server")]
 pub mod drain;
 mod file;
+mod keepalive;
+#[cfg(feature = "server")]
 pub mod limits;
+#[cfg(feature = "server")]
 pub mod net;
 
 // Protocols: what moves and carries bytes.
+mod http2;
+#[cfg(feature = "server")]
 pub mod relay;
 pub mod resume;
+#[cfg(feature = "server")]
 pub mod ssh;
+pub mod ticket;
+#[cfg(feature = "server")]
 pub mod tls;
+mod tls_records;
+pub mod x509;
 
 // Lookups: the request, its user and its target, and the counters.
+#[cfg(feature = "server")]
 pub mod access;
+#[cfg(feature = "server")]
 pub mod allowlist;
+#[cfg(feature = "server")]
 pub mod connect;
+#[cfg(feature = "server")]
 pub mod metrics;
 
 // The stages of one connection.
+#[cfg(feature = "server")]
 pub mod tunnel;
 
 // Programs, and what starts, watches and stops them.
+#[cfg(feature = "server")]
 pub mod anchor;
+#[cfg(feature = "server")]
 pub mod app;
 pub mod client;
+#[cfg(feature = "server")]
 pub mod config;
+#[cfg(feature = "server")]
 pub mod kubernetes;

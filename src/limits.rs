@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps, UserCaps};
-pub use self::units::{Rate, Size, UnitError};
 
 pub mod bucket;
 pub mod budget;
@@ -15,8 +14,9 @@ pub(crate) mod queue;
 pub mod slots;
 pub mod throttle;
 pub mod unfinished;
-mod units;
 pub mod users;
+
+pub use crate::units::{Rate, Size, UnitError};
 
 /// The limits of one tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,11 @@ use tokio::time::Instant;
 
 use super::digest::Digest;
 use super::options::Cleartext;
-use super::user::{AUTHENTICATED, Method, User, is_name, is_reserved};
+use super::user::{AUTHENTICATED, Method, User};
 use crate::credential::{Credential, CredentialFault};
 use crate::outcome::{Denial, Refusal};
 use crate::tls::{Identity, Peer, Tls};
+use crate::user_name::{is_name, is_reserved};
 
 /// What a request shows of its user.
 #[derive(Debug)]

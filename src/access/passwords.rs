@@ -18,7 +18,7 @@ use self::entry::Entry;
 use super::reviewer::{Unavailable, Verdict};
 use crate::file;
 use crate::secret::Secret;
-use crate::tls::PemFault;
+use crate::x509::PemFault;
 
 mod entry;
 mod following;

@@ -57,8 +57,8 @@ pub(super) fn check_ticket(rules: &Rules, subject: &Subject, target: &Target) ->
     let judged = rules.sources.ticket(credential);
     let judged = judged.map(|(tickets, key)| tickets.judge(key, SystemTime::now()));
     match judged {
-        Some(Judged::Proved(proof)) if proof.user.name == subject.user.name => match proof.target {
-            Some(own) if !own.is(target.id()) => Err(Rights::of(&subject.user, target).narrowed(&own.to_string())),
+        Some(Judged::Proved(proof)) if proof.user.name == subject.user.name => match &proof.target {
+            Some(own) if !proof.opens(target.id()) => Err(Rights::of(&subject.user, target).narrowed(&own.to_string())),
             Some(_) | None => Ok(()),
         },
         Some(Judged::Unlisted) => Err(Refusal::AccessUnknown.into()),

@@ -14,17 +14,15 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use self::entry::Entry;
-pub use self::entry::{SECRET_TYPE, Ticket, TicketTarget, data_of, expiry_of};
-pub use self::letters::{Key, Minted};
 pub use self::requests::{Request, Requests};
 use self::tries::Tries;
 use super::reviewer::{Unavailable, Verdict};
 use super::token::SKEW;
 use super::user::User;
 use crate::allowlist::TargetId;
+pub use crate::ticket::{Key, Minted, SECRET_TYPE, SIGNER, Ticket, TicketTarget, data_of, expiry_of};
 
 mod entry;
-mod letters;
 mod requests;
 mod tries;
 
@@ -91,7 +89,15 @@ pub struct Proof {
 impl Proof {
     /// Whether the ticket is for that target. It is the one that is dialled, by whatever name it was asked for.
     pub fn opens(&self, target: &TargetId) -> bool {
-        self.target.as_ref().is_none_or(|own| own.is(target))
+        self.target.as_ref().is_none_or(|own| is_for(own, target))
+    }
+}
+
+/// Whether a ticket's target is this one.
+fn is_for(own: &TicketTarget, target: &TargetId) -> bool {
+    match target.is_static() {
+        true => own.is_static(&target.service),
+        false => own.is_service(&target.service, &target.namespace),
     }
 }
 
@@ -273,8 +279,6 @@ impl fmt::Display for TicketFault {
 
 impl std::error::Error for TicketFault {}
 
-/// The signer that requests for tickets name.
-pub const SIGNER: &str = "switchboard.dev/ticket";
 /// The answers to a ticket that proves no user.
 pub(super) const UNKNOWN: &str = "the ticket is not known, or was taken back";
 pub(super) const EXPIRED: &str = "the ticket has expired";

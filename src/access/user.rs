@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use crate::text::is_unprintable;
-
 /// A user, as Kubernetes describes one (`UserInfo` of `authentication.k8s.io/v1`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
@@ -67,18 +65,5 @@ impl Method {
     }
 }
 
-/// Whether a name of at most so many bytes can be shown, and is the only one that looks so.
-pub(super) fn is_name(name: &str, longest: usize) -> bool {
-    !name.is_empty() && name.len() <= longest && name.trim() == name && !name.contains(is_unprintable)
-}
-
-/// Whether a name begins as those that Kubernetes keeps for itself, or looks so.
-pub(super) fn is_reserved(name: &str) -> bool {
-    name.trim_start()
-        .get(..RESERVED.len())
-        .is_some_and(|start| start.eq_ignore_ascii_case(RESERVED))
-}
-
-const RESERVED: &str = "system:";
 /// The group of all users that are known.
 pub const AUTHENTICATED: &str = "system:authenticated";

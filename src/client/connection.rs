@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 
 use super::{ClientError, Deadline, ProxyUrl, Step};
-use crate::net::socket;
+use crate::keepalive::keep_alive;
 
 /// Looks the proxy's name up and connects to the first of its addresses that accepts.
 pub(super) async fn connect(proxy: &ProxyUrl, deadline: Deadline) -> Result<TcpStream, ClientError> {
@@ -61,7 +61,7 @@ async fn connect_one(address: SocketAddr, share: Duration) -> io::Result<TcpStre
     let stream = tokio::time::timeout(share, TcpStream::connect(address)).await??;
     // Without it a keystroke waits for the acknowledgement of the one before (tcp(7)).
     stream.set_nodelay(true)?;
-    socket::keep_alive(&stream)?;
+    keep_alive(&stream)?;
     Ok(stream)
 }
 

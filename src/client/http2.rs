@@ -15,7 +15,7 @@ pub(super) use self::stream::Stream;
 use self::stream::{SharedInbox, stream_error};
 use super::head::{self, Answer, USER_AGENT};
 use super::{ClientError, Deadline, Step, tls};
-use crate::connect::http2::frames::Credit;
+use crate::http2::frames::Credit;
 
 mod first_error;
 mod stream;

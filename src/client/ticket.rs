@@ -14,9 +14,9 @@ use jiff::Timestamp;
 use self::error::TicketError;
 use super::LONGEST_LINE;
 use super::credentials::{Api, Files};
-use crate::access::tickets::{Minted, TicketTarget};
 use crate::secret::Secret;
 use crate::text::{chain, printable};
+use crate::ticket::{Minted, TicketTarget};
 
 mod error;
 mod request;

@@ -18,8 +18,8 @@ use self::verifier::Verifier;
 use super::ClientError;
 use crate::file;
 use crate::secret::Secret;
-use crate::tls::pem::{first, items};
-use crate::tls::{LARGEST, PemFault};
+use crate::x509::pem::{first, items};
+use crate::x509::{LARGEST, PemFault};
 
 mod truncation;
 mod verifier;

@@ -26,8 +26,6 @@ use crate::net::transport::Transport;
 use crate::outcome::{Malformed, Refusal};
 
 mod connection;
-pub(crate) mod frames;
-pub(crate) mod inbox;
 mod local_waker;
 mod outgoing;
 mod payload;

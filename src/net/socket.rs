@@ -5,12 +5,13 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::cold::cold;
+use crate::keepalive::keep_alive;
 
 /// Sets the options of both sockets of a tunnel: no delay for keystrokes, and an end for peers that have vanished.
 ///
@@ -26,18 +27,6 @@ pub(crate) fn prepare(socket: &impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
-}
-
-/// Turns keepalive on: a dead peer is noticed after two minutes, and no NAT forgets an idle session.
-///
-/// # Errors
-/// What setsockopt(2) says.
-pub(crate) fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_PROBES);
-    SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
 /// Makes the drop of this socket send a reset, and discard what is not sent yet.
@@ -127,9 +116,6 @@ fn try_discard(stream: &TcpStream) -> io::Result<usize> {
     stream.try_read(&mut [0; 4096])
 }
 
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-const KEEPALIVE_PROBES: u32 = 4;
 /// In bytes: 10 ms at 100 Mbit/s. benches/README.md has what it costs.
 const MOST_UNSENT: u32 = 128 * 1024;
 const USER_TIMEOUT: Duration = Duration::from_secs(120);

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use x509_parser::certificate::X509Certificate;
 
 use super::files::{FileFault, Part};
-use super::names::distinguished;
+use crate::x509::names::distinguished;
 
 /// One remark about a file, and when it is true.
 #[derive(Clone, Debug)]

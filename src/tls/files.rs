@@ -4,9 +4,10 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use super::pem::{Item, PemFault, first, items};
 use super::settings::{CertificatePaths, ClientAuth, CrlExpired, Settings};
 use crate::file;
+use crate::x509::LARGEST;
+use crate::x509::pem::{Item, PemFault, first, items};
 
 /// One of the files, by its key in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +162,3 @@ impl PemFile<'_> {
         bytes.map_err(|unread| self.fault(unread.reason.clone()))
     }
 }
-
-/// The largest file, in bytes: a revocation list may be long.
-pub(crate) const LARGEST: u64 = 16 << 20;

@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::Serving;
-use super::identity::Identity;
 use super::session::Session;
 use crate::net::socket;
+use crate::x509::Identity;
 
 /// A handshake that succeeded.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use x509_parser::public_key::PublicKey;
 
 use super::cautions::{Caution, Place};
 use super::files::{FileFault, PemFile};
-use super::names::distinguished;
+use crate::x509::names::distinguished;
 
 /// The expiry of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateRevocationListDer;
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
-use super::names::distinguished;
+use crate::x509::names::distinguished;
 
 /// A revocation list, and what tells it from others.
 #[derive(Clone, Debug)]

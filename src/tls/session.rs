@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
-use super::records::Records;
 use crate::net::socket;
 use crate::net::transport::{Bulk, Reader, Transport, Writer};
+use crate::tls_records::Records;
 
 /// A TLS session. Both directions of its tunnel run in one task, so the lock is never contended.
 #[derive(Debug)]

@@ -10,10 +10,10 @@ use rustls::server::danger::ClientCertVerifier;
 
 use super::cautions::{Caution, Place};
 use super::files::{FileFault, PemFile};
-use super::names::distinguished;
 use super::pair::{LEAST_BITS, parse, weak_bits};
 use super::revocation::{Chosen, List, choose};
 use super::settings::{ClientAuth, CrlExpired, Settings};
+use crate::x509::names::distinguished;
 
 /// The end of a revocation list.
 #[derive(Clone, Debug, PartialEq, Eq)]

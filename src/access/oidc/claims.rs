@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::super::options::Issuer;
 use super::super::token::{SKEW, numeric_date};
-use super::super::user::{AUTHENTICATED, Method, User, is_name, is_reserved};
+use super::super::user::{AUTHENTICATED, Method, User};
 use super::jwt::{MALFORMED, Object};
+use crate::user_name::{is_name, is_reserved};
 
 /// Checks the claims that do not depend on who the user is, and gives the time from which the token is refused.
 ///

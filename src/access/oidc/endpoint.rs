@@ -25,8 +25,8 @@ use super::LARGEST;
 use super::reads::Reads;
 use crate::file;
 use crate::text::chain;
-use crate::tls::pem::items;
-use crate::tls::{LARGEST as LARGEST_PEM, PemFault};
+use crate::x509::pem::items;
+use crate::x509::{LARGEST as LARGEST_PEM, PemFault};
 
 /// The URL of a key set.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use crate::access::flight::busy;
 use crate::access::queue::{Bounds, Queue};
 use crate::access::reviewer::Unavailable;
 use crate::file;
-use crate::tls::PemFault;
+use crate::x509::PemFault;
 
 /// Where the keys are.
 #[derive(Debug)]

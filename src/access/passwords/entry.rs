@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::super::user::{AUTHENTICATED, Method, User, is_name};
+use super::super::user::{AUTHENTICATED, Method, User};
 use super::hash::Hash;
+use crate::user_name::is_name;
 
 /// A user's hash and groups.
 pub(super) struct Entry {

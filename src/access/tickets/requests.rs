@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::entry::{Entry, TicketTarget};
-use super::letters::Key;
+use super::entry::Entry;
 use super::{Entries, MOST};
 use crate::access::user::User;
+use crate::ticket::{Key, TicketTarget};
 
 /// A certificate signing request for a ticket. Its user is what the API server wrote into it, which is as good as what it
 /// answers to the review of a token.

@@ -171,7 +171,7 @@ fn a_target_is_a_service_of_a_namespace_or_a_static_one() {
         ("a:22", id("static", "a:22"), id("22", "a")),
     ] {
         let target: TicketTarget = text.parse().unwrap();
-        assert!(target.is(&opens) && !target.is(&others), "{text}");
+        assert!(is_for(&target, &opens) && !is_for(&target, &others), "{text}");
         assert_eq!(target.to_string(), text);
     }
     for bad in [

@@ -9,8 +9,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::letters::Key;
 use crate::limits::clients::network;
+use crate::ticket::Key;
 
 /// The wrong tickets of each network, by the generic cell rate algorithm (ITU-T I.371).
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connect::http2::frames::{Credit, FrameBudget, OF_PROXY};
+use crate::http2::frames::{Credit, FrameBudget, OF_PROXY};
 
 /// A stream whose errors are recorded. Bytes pass unchanged.
 pub(super) struct Recorded<S> {

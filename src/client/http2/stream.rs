@@ -11,8 +11,8 @@ use h2::{Reason, RecvStream, SendStream};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connect::http2::frames::Credit;
-use crate::connect::http2::inbox::{Inbox, StreamFailure};
+use crate::http2::frames::Credit;
+use crate::http2::inbox::{Inbox, StreamFailure};
 
 /// A stream whose response head has been received. Its connection has to be driven beside it.
 pub(in crate::client) struct Stream {

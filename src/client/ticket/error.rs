@@ -77,7 +77,7 @@ impl TicketError {
                 "an administrator creates it by: kubectl -n {} create secret generic {} --type={}",
                 quoted(namespace),
                 quoted(secret),
-                crate::access::tickets::SECRET_TYPE
+                crate::ticket::SECRET_TYPE
             )),
             Self::NoSecret {
                 secret,

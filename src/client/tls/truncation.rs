@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::tls::Records;
+use crate::tls_records::Records;
 
 /// The socket under a TLS session. Its end within a record is an error; bytes pass unchanged.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use crate::tls::{Identity, presented};
+use crate::x509::{Identity, presented};
 
 /// What is wrong with the certificate of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

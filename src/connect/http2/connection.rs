@@ -8,10 +8,10 @@ use std::task::{Context, Poll, ready};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::frames::{Credit, FrameBudget, OF_CLIENT};
 use super::outgoing::Outgoing;
 use super::read_buffer::ReadBuffer;
 use super::write_queue::WriteQueue;
+use crate::http2::frames::{Credit, FrameBudget, OF_CLIENT};
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::Refusal;
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::send::SendHalf;
 use super::{reset_error, stream_error};
-use crate::connect::http2::inbox::{Inbox, StreamFailure};
+use crate::http2::inbox::{Inbox, StreamFailure};
 use crate::net::transport::Reader;
 
 /// The upload as far as it has been received.

@@ -1,6 +1,6 @@
 //! Bounds the frames of a peer that cost work and move no bytes of a tunnel: of the proxy's clients, and of a client's proxy.
 //!
-//! It belongs to `connect`, where CONNECT over HTTP/2 is. The client, a program above it, imports it with its own tariff.
+//! Each of the two has a tariff of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,7 +46,7 @@ pub(crate) struct Tariff {
 
 /// The tariff of a client of the proxy: enough to open and reset 100 streams at once, and then 200 credits a second: 20
 /// streams opened and reset, or 100 PINGs.
-pub(super) static OF_CLIENT: Tariff = Tariff {
+pub(crate) static OF_CLIENT: Tariff = Tariff {
     preface: PREFACE,
     most: MOST_CREDIT,
     per_credit: Duration::from_millis(5),
@@ -93,12 +93,12 @@ impl FrameBudget {
     }
 
     /// The number of SETTINGS that the peer has sent, without acknowledgements.
-    pub(super) fn settings(&self) -> u32 {
+    pub(crate) fn settings(&self) -> u32 {
         self.settings
     }
 
     /// Whether a frame could not be paid for, and the connection has to end.
-    pub(super) fn is_exhausted(&self) -> bool {
+    pub(crate) fn is_exhausted(&self) -> bool {
         self.exhausted
     }
 

@@ -9,7 +9,7 @@ use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 use crate::text::is_unprintable;
 
 /// A distinguished name in the order of the certificate, such as `O=team-a, CN=alice`.
-pub(super) fn distinguished(name: &X509Name<'_>) -> String {
+pub(crate) fn distinguished(name: &X509Name<'_>) -> String {
     let parts = name.iter().map(|part| {
         let attributes: Vec<_> = part.iter().map(attribute).collect();
         attributes.join(" + ")
@@ -18,7 +18,7 @@ pub(super) fn distinguished(name: &X509Name<'_>) -> String {
 }
 
 /// Alternative names, separated by commas; a comma of a name itself is escaped.
-pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+pub(crate) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names
         .map(|name| escaped(name, |character| matches!(character, ',' | '\\')))
         .collect();

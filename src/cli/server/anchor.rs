@@ -2,17 +2,21 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use switchboard::anchor;
 use switchboard::limits::Size;
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::connect_arguments::window;
+use crate::cli::connect::window;
+use crate::cli::server::start::{LogFlags, start, stopped};
 
 /// The arguments of `anchor`.
 #[derive(Args)]
-pub(crate) struct AnchorArguments {
+pub(crate) struct Anchor {
     /// Serve clients at this address
     #[arg(
         long,
@@ -44,10 +48,12 @@ pub(crate) struct AnchorArguments {
     /// Keep no more than so many bytes of all sessions together
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     memory: Size,
+    #[command(flatten)]
+    log: LogFlags,
 }
 
-impl From<AnchorArguments> for anchor::Options {
-    fn from(arguments: AnchorArguments) -> Self {
+impl From<Anchor> for anchor::Options {
+    fn from(arguments: Anchor) -> Self {
         Self {
             listen: arguments.listen,
             to: arguments.to,
@@ -59,3 +65,24 @@ impl From<AnchorArguments> for anchor::Options {
         }
     }
 }
+
+/// Serves until a signal.
+pub(crate) fn anchor(options: Anchor) -> anyhow::Result<ExitCode> {
+    let (runtime, logging) = start(&options.log)?;
+    let dropped = logging.dropped.clone();
+    runtime.block_on(async {
+        let stopped = stopped().context("cannot listen for signals")?;
+        // A terminal that is closed is no reason to end sessions: a handler that does nothing.
+        let _hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
+        let anchor = anchor::Anchor::start(options.into(), Box::new(move || dropped.lines()))?;
+        Box::pin(anchor.run(stopped)).await;
+        anyhow::Ok(())
+    })?;
+    runtime.shutdown_background();
+    drop(logging);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// For `--help`.
+pub(crate) const ANCHOR_EXITS: &str =
+    "Exit status: 0 stopped by a signal or by `switchboard drain`, 1 runtime error, 2 usage";

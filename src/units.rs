@@ -72,7 +72,7 @@ pub struct Size(u64);
 
 impl Size {
     /// 1 MiB.
-    pub(super) const MEBIBYTE: Self = Self(1 << 20);
+    pub(crate) const MEBIBYTE: Self = Self(1 << 20);
 
     /// A size in bytes; `None` for 0.
     pub const fn bytes(bytes: u64) -> Option<Self> {

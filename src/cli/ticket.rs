@@ -1,14 +1,15 @@
 //! The arguments of `ticket`.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use switchboard::access::tickets::TicketTarget;
 use switchboard::client::credentials::Files;
-use switchboard::client::ticket::{Named, Options};
+use switchboard::client::ticket::{self, Named, Options};
+use switchboard::ticket::TicketTarget;
 
-use crate::connect_arguments::{cache_folder, listed_files};
+use crate::cli::connect::{cache_folder, listed_files};
 
 /// The arguments of `ticket`.
 #[derive(Args)]
@@ -48,9 +49,14 @@ struct NamedFlags {
     secret: String,
 }
 
+/// Makes the ticket and prints it.
+pub(crate) fn ticket(options: Ticket) -> ExitCode {
+    ticket::command(&options.into_options())
+}
+
 impl Ticket {
     /// The settings of the ticket.
-    pub(crate) fn into_options(self) -> Options {
+    fn into_options(self) -> Options {
         let NamedFlags {
             user,
             group,
@@ -98,3 +104,11 @@ fn name(text: &str) -> Result<String, &'static str> {
 
 const SHORTEST: Duration = Duration::from_mins(10);
 const LONGEST: Duration = Duration::from_hours(24);
+/// For `--help`.
+pub(crate) const TICKET_EXAMPLE: &str = "\
+A ticket of one's own, as a password of proxytunnel, which carries 80 characters:
+  PROXYUSER=ticket PROXYPASS=\"$(switchboard ticket)\" ssh devbox.team-a.svc.cluster.local
+
+stdout has the ticket and nothing else, stderr the command that takes it back.
+
+Exit status: 0 it was made, 1 it was not, 2 usage";

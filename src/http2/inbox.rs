@@ -1,7 +1,6 @@
 //! The payload that a stream has received and its reader has not taken yet: one for the proxy's streams and the client's.
 //!
-//! It belongs to `connect`, where CONNECT over HTTP/2 is (RFC 9113 section 8.5). The client, a program above it, speaks
-//! the same from the other side and imports it; nothing in it knows which side it is on.
+//! Nothing in it knows which side of a CONNECT over HTTP/2 it is on (RFC 9113 section 8.5).
 
 use std::collections::VecDeque;
 use std::mem::take;

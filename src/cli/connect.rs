@@ -3,16 +3,18 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 use switchboard::client::credentials::{self, Files, Source};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
-use switchboard::limits::{Size, UnitError};
 use switchboard::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
+use switchboard::units::{Size, UnitError};
 
-use crate::proxy_argument::SecretUrl;
+use crate::cli::CommandLine;
+use crate::cli::proxy::SecretUrl;
 
 /// The arguments of `connect`.
 #[derive(Args)]
@@ -122,14 +124,22 @@ struct CredentialFlags {
     allow_cleartext: bool,
 }
 
+/// Carries stdin and stdout, or says which arguments contradict each other.
+pub(crate) fn connect(options: Connect) -> ExitCode {
+    match options.into_options() {
+        Ok(options) => client::command(&options),
+        Err(fault) => fault.exit(),
+    }
+}
+
 impl Connect {
     /// The settings of the tunnel, with the credentials of the environment if there are no others.
-    pub(crate) fn into_options<C: CommandFactory>(self) -> Result<client::Options, clap::Error> {
+    fn into_options(self) -> Result<client::Options, clap::Error> {
         let identity = self.cert.zip(self.key);
         let session = self.session.into_settings();
         let credentials = self.credentials.into_options(&self.proxy);
         let credentials =
-            credentials.ok_or_else(|| C::command().error(ErrorKind::ArgumentConflict, TWO_CREDENTIALS))?;
+            credentials.ok_or_else(|| CommandLine::command().error(ErrorKind::ArgumentConflict, TWO_CREDENTIALS))?;
         Ok(client::Options {
             proxy: self.proxy,
             trust: Trust {
@@ -215,3 +225,16 @@ pub(crate) fn window(text: &str) -> Result<u32, String> {
 
 const TWO_CREDENTIALS: &str =
     "the proxy's URL has a user, and an option names other credentials: only one of them can be sent";
+/// For `--help`.
+pub(crate) const CONNECT_EXAMPLE: &str = "\
+In ~/.ssh/config:
+  Host *.svc.cluster.local
+    ProxyCommand switchboard connect --proxy https://ssh.example.com --context prod %h:%p
+
+A session whose connection is lost goes on over another one, if the target has an anchor (--resume). ssh must wait as \
+long: leave ServerAliveInterval at 0, its default.
+
+SWITCHBOARD_TOKEN in the environment is a bearer token, for a proxy whose URL has no user, without options for \
+credentials.
+
+Exit status: 0 the tunnel ended in order, 1 it did not open or broke off, 2 usage";

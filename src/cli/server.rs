@@ -1,0 +1,69 @@
+//! The programs of the feature `server`, and how an error ends one.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use switchboard::app::StartError;
+use switchboard::app::logging::ParseError;
+
+mod anchor;
+mod check;
+mod drain;
+mod overrides;
+mod serve;
+mod start;
+
+use self::anchor::{ANCHOR_EXITS, Anchor};
+use self::check::{CHECK_EXITS, Check};
+use self::drain::{DRAIN_EXITS, Drain};
+use self::serve::{SERVE_EXITS, Serve};
+
+#[derive(Subcommand)]
+pub(crate) enum Task {
+    /// Run the proxy until SIGTERM or SIGINT; SIGHUP reloads TLS, access, the allowlist, the limits and ssh_only
+    #[command(after_help = SERVE_EXITS)]
+    Serve(Serve),
+    /// Report the faults of a configuration file all at once, up to a YAML syntax error, and what is odd about it
+    #[command(after_help = CHECK_EXITS)]
+    Check(Check),
+    /// Keep sessions beside an SSH server, for clients that resume them on another connection, until SIGTERM or SIGINT
+    #[command(after_help = ANCHOR_EXITS)]
+    Anchor(Anchor),
+    /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
+    #[command(after_help = DRAIN_EXITS)]
+    Drain(Drain),
+}
+
+/// Runs a program of the server.
+pub(crate) fn run(task: Task) -> ExitCode {
+    let result = match task {
+        Task::Serve(options) => serve::serve(options),
+        Task::Check(options) => check::check(options),
+        Task::Anchor(options) => anchor::anchor(options),
+        Task::Drain(options) => drain::drain(&options),
+    };
+    result.unwrap_or_else(|error| {
+        if let Some(StartError::Config(report)) = error.downcast_ref() {
+            // As `check` prints it, without a prefix: editors and terminals follow FILE:LINE:COLUMN.
+            to_stderr(report);
+            return ExitCode::from(USAGE);
+        }
+        to_stderr(format_args!("switchboard: {error:#}"));
+        if error.chain().any(<dyn Error>::is::<ParseError>) {
+            ExitCode::from(USAGE)
+        } else {
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Writes a line. A full disk or a reader that is gone changes no exit status: `eprintln!` would panic.
+pub(crate) fn to_stderr(line: impl Display) {
+    writeln!(std::io::stderr(), "{line}").unwrap_or_default();
+}
+
+/// The exit status of faulty arguments, and of a faulty configuration.
+pub(crate) const USAGE: u8 = 2;

@@ -1,0 +1,115 @@
+//! `check`: reads a configuration as `serve` would, and prints its faults, or the schema.
+
+use std::env;
+use std::io::{Read as _, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory};
+use switchboard::app::{LONGEST_READ, NOT_READ};
+use switchboard::config::{Config, Loaded, Overrides, Purpose, Report};
+
+use crate::cli::CommandLine;
+use crate::cli::server::overrides::OverrideFlags;
+use crate::cli::server::start::Format;
+use crate::cli::server::{USAGE, to_stderr};
+
+/// The arguments of `check`.
+#[derive(Args)]
+pub(crate) struct Check {
+    /// The file; `-` is standard input. Without one: --config, or else SWITCHBOARD_CONFIG
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
+    /// The file, as `serve` takes it
+    // Without `env`: a variable of the pod would contradict a FILE.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    overrides: OverrideFlags,
+    /// Form of the findings: lines on stderr, or an object on stdout
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+    /// Print the format of the file as JSON Schema instead, for editors and for the schema of the Helm chart
+    #[arg(long)]
+    schema: bool,
+}
+
+/// Prints what is wrong with the file, or the schema.
+pub(crate) fn check(options: Check) -> anyhow::Result<ExitCode> {
+    if options.schema {
+        return print_schema();
+    }
+    let by_environment = || env::var_os("SWITCHBOARD_CONFIG").filter(|file| !file.is_empty());
+    let file = options.file.or(options.config);
+    let Some(file) = file.or_else(|| by_environment().map(PathBuf::from)) else {
+        let missing = "no file to check: give FILE, --config FILE or SWITCHBOARD_CONFIG";
+        CommandLine::command()
+            .error(ErrorKind::MissingRequiredArgument, missing)
+            .exit()
+    };
+    let overrides = options.overrides.into();
+    let is_stdin = file == Path::new("-");
+    let loaded = load_to_check(&file, overrides)?;
+    let is_ok = loaded.is_ok();
+    let report: Report = loaded.map_or_else(|faults| faults, |loaded| loaded.report);
+    let mut stdout = std::io::stdout();
+    match options.format {
+        Format::Json => writeln!(stdout, "{:#}", report.json())?,
+        Format::Text => {
+            report.lines().for_each(|(_, line)| to_stderr(line));
+            if is_ok {
+                let name = if is_stdin { STDIN.into() } else { file.to_string_lossy() };
+                writeln!(stdout, "{name}: ok")?;
+            }
+        }
+    }
+    Ok(if is_ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(USAGE)
+    })
+}
+
+fn print_schema() -> anyhow::Result<ExitCode> {
+    writeln!(std::io::stdout(), "{:#}", Config::schema())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a configuration and the files that it names, for as long as `serve` would. What is piped in has no deadline.
+fn load_to_check(file: &Path, overrides: Overrides) -> anyhow::Result<Result<Loaded, Report>> {
+    let (mut piped, is_stdin) = (Vec::new(), file == Path::new("-"));
+    if is_stdin {
+        // A byte more than is accepted, which is an error below.
+        let read = std::io::stdin().lock().take(LARGEST_INPUT).read_to_end(&mut piped);
+        if let Err(error) = read {
+            return Ok(Err(Report::unreadable(STDIN, format!("cannot be read: {error}"))));
+        }
+    }
+    let (sender, loaded) = std::sync::mpsc::channel();
+    let path = file.to_owned();
+    let load = move || {
+        let loaded = match is_stdin {
+            true => Loaded::from_reader(STDIN, &*piped, &overrides, Purpose::Check),
+            false => Loaded::from_file(Some(&path), &overrides, Purpose::Check),
+        };
+        // An error: the deadline has passed, and the process ends.
+        sender.send(loaded).unwrap_or_default();
+    };
+    std::thread::Builder::new()
+        .name("configuration".to_owned())
+        .spawn(load)
+        .context("cannot start a thread")?;
+    let name = if is_stdin { STDIN.into() } else { file.to_string_lossy() };
+    let late = |_| Err(Report::unreadable(&name, format!("was {NOT_READ}")));
+    Ok(loaded.recv_timeout(LONGEST_READ).unwrap_or_else(late))
+}
+
+/// For `--help`.
+pub(crate) const CHECK_EXITS: &str = "\
+Exit status: 0 `serve` accepts the configuration, perhaps with warnings and notes, 2 usage, or a file with faults or that \
+cannot be read";
+const STDIN: &str = "<stdin>";
+/// What is read of stdin: a byte more than a configuration may have.
+const LARGEST_INPUT: u64 = (1 << 20) + 1;

@@ -1,0 +1,77 @@
+//! `serve`: its arguments, its signals, its exit status.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use switchboard::app::{App, Command, LoadConfig};
+use switchboard::config::{Loaded, Purpose};
+use switchboard::drain::Drained;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::cli::server::drain::DRAIN_CUT;
+use crate::cli::server::overrides::OverrideFlags;
+use crate::cli::server::start::{LogFlags, start, stopped};
+
+/// The arguments of `serve`.
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// Read settings from this file; flags and environment override it
+    #[arg(long, env = "SWITCHBOARD_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    overrides: OverrideFlags,
+    #[command(flatten)]
+    log: LogFlags,
+}
+
+/// Serves until the end of a drain.
+pub(crate) fn serve(options: Serve) -> anyhow::Result<ExitCode> {
+    let (runtime, logging) = start(&options.log)?;
+    let dropped = logging.dropped.clone();
+    let drained = runtime.block_on(async {
+        let commands = commands().context("cannot listen for signals")?;
+        let stopped = stopped().context("cannot listen for signals")?;
+        let start = Box::pin(App::start(load_config(options), Box::new(move || dropped.lines())));
+        tokio::select! {
+            app = start => anyhow::Ok(Box::pin(app?.run(commands)).await),
+            // While the configuration is read, which may take until a mount answers. Nothing is served yet.
+            () = stopped => Ok(Drained::Clean),
+        }
+    });
+    // The drain is over: tasks that still run have had their deadline.
+    runtime.shutdown_background();
+    drop(logging);
+    Ok(match drained? {
+        Drained::Clean => ExitCode::SUCCESS,
+        Drained::Cut => ExitCode::from(DRAIN_CUT),
+    })
+}
+
+/// Reads the file anew and overlays it with the flags.
+fn load_config(options: Serve) -> LoadConfig {
+    let overrides = options.overrides.into();
+    Box::new(move || Loaded::from_file(options.config.as_deref(), &overrides, Purpose::Serve))
+}
+
+/// Turns signals into commands, for as long as the runtime lives.
+fn commands() -> std::io::Result<mpsc::Receiver<Command>> {
+    let (sender, receiver) = mpsc::channel(QUEUED_COMMANDS);
+    for (kind, command) in [
+        (SignalKind::hangup(), Command::Reload),
+        (SignalKind::terminate(), Command::Stop),
+        (SignalKind::interrupt(), Command::Stop),
+    ] {
+        let mut signals = signal(kind)?;
+        let sender = sender.clone();
+        tokio::spawn(async move { while signals.recv().await.is_some() && sender.send(command).await.is_ok() {} });
+    }
+    Ok(receiver)
+}
+
+/// For `--help`.
+pub(crate) const SERVE_EXITS: &str =
+    "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut";
+const QUEUED_COMMANDS: usize = 4;

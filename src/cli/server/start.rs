@@ -1,0 +1,78 @@
+//! The start of the programs that serve: their logs, their runtime, and their end by a signal.
+
+use std::fs::File;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use switchboard::app::logging::{self, Logging};
+use switchboard::app::threads;
+use tokio::runtime::{self, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The flags of the logs.
+#[derive(Args)]
+pub(crate) struct LogFlags {
+    /// Filter of the messages on stderr, such as `warn` or `debug,h2=warn`: other crates are silent unless named
+    #[arg(long, env = "SWITCHBOARD_LOG", value_name = "FILTER", default_value = "info")]
+    log: String,
+    /// Form of the messages on stderr
+    #[arg(long, env = "SWITCHBOARD_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    log_format: Format,
+}
+
+/// Lines, or JSON.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
+impl From<Format> for logging::Format {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
+        }
+    }
+}
+
+/// Starts the runtime and the logs of a program that serves.
+pub(crate) fn start(log: &LogFlags) -> anyhow::Result<(Runtime, Logging)> {
+    let workers = threads::workers();
+    threads::try_start(workers).context("cannot start the threads, see pids.max and RLIMIT_NPROC")?;
+    try_descriptors().context("cannot open the files of a start, see RLIMIT_NOFILE")?;
+    let logging = start_logging(log)?;
+    let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(workers.get())
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    Ok((runtime, logging))
+}
+
+/// Tries whether there are descriptors for a start: Tokio panics where it has none for its signals.
+fn try_descriptors() -> std::io::Result<()> {
+    let tried: std::io::Result<Vec<File>> = (0..FIRST_DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
+    tried.map(drop)
+}
+
+fn start_logging(flags: &LogFlags) -> anyhow::Result<Logging> {
+    logging::start(&flags.log, flags.log_format.into()).map_err(|error| match error {
+        logging::StartError::Filter(fault) => anyhow::Error::new(fault).context("--log"),
+        logging::StartError::Open(_) => error.into(),
+    })
+}
+
+/// Completes at the first signal to stop.
+pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// Two for the logs, seven for the runtime and its signals, one for the file, and one each for the ports.
+const FIRST_DESCRIPTORS: usize = 12;

@@ -1,0 +1,12 @@
+//! Certificates, on either side of TLS: what they say, and the PEM files that they are in.
+
+mod identity;
+pub(crate) mod names;
+pub(crate) mod pem;
+pub(crate) mod presented;
+
+pub use self::identity::Identity;
+pub use self::pem::PemFault;
+
+/// The largest PEM file, in bytes: a revocation list may be long.
+pub(crate) const LARGEST: u64 = 16 << 20;
