@@ -43,6 +43,7 @@ pub mod limits;
 pub mod net;
 
 // Protocols: what moves and carries bytes.
+mod disconnect;
 mod http2;
 #[cfg(feature = "server")]
 pub mod relay;

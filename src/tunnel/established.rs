@@ -108,14 +108,16 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         if target.ssh_only() {
             let identified = cold(identify(ends, record, shared, ending.as_mut())).await;
             if let Err(unidentified) = identified {
-                *is_told = *refusals != Refusals::Http && cold(tell(ends, &unidentified, record, shared)).await;
                 let close = unidentified.close;
-                // A reset would discard the message.
-                let parting = Close {
-                    reason: if *is_told { Reason::NotSsh } else { close.reason },
-                    ..close
-                };
-                relay::let_go(ends, parting, Ends::default()).await;
+                let is_in_band = *refusals != Refusals::Http;
+                *is_told = cold(async {
+                    let is_told = is_in_band && tell(ends, &unidentified, record, shared).await;
+                    // A reset would discard the message.
+                    let reason = if is_told { Reason::NotSsh } else { close.reason };
+                    relay::let_go(ends, Close { reason, ..close }, Ends::default()).await;
+                    is_told
+                })
+                .await;
                 return close;
             }
         }

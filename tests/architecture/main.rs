@@ -36,6 +36,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
     (
         "protocols",
         &[
+            "disconnect",
             "http2",
             "relay",
             "resume",
