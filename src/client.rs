@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::Instant;
 
 use crate::authority::{Authority, AuthorityError};
 use crate::text::{chain, printable};
@@ -17,6 +16,7 @@ mod attempt;
 mod carry;
 mod connection;
 pub mod credentials;
+mod deadline;
 mod hangup;
 mod head;
 mod http1;
@@ -32,6 +32,7 @@ mod tls;
 mod url;
 mod wait;
 
+use self::deadline::Deadline;
 use self::hangup::Exit;
 
 pub use self::credentials::CredentialError;
@@ -364,42 +365,8 @@ impl fmt::Display for Step {
     }
 }
 
-/// The time by which all steps must be completed.
-#[derive(Clone, Copy, Debug)]
-struct Deadline {
-    at: Instant,
-    timeout: Duration,
-}
-
-impl Deadline {
-    fn after(timeout: Duration) -> Self {
-        let now = Instant::now();
-        Self {
-            // A timeout beyond the range of the clock.
-            at: now.checked_add(timeout).unwrap_or(now + LONGEST_TIMEOUT),
-            timeout,
-        }
-    }
-
-    fn remaining(self) -> Duration {
-        self.at.saturating_duration_since(Instant::now())
-    }
-
-    async fn bound<T>(self, step: Step, work: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
-        match tokio::time::timeout_at(self.at, work).await {
-            Ok(done) => done,
-            Err(_) => Err(ClientError::Deadline {
-                step,
-                timeout: self.timeout,
-            }),
-        }
-    }
-}
-
 /// Characters of a message on stderr, and of a refusal's reason.
 const LONGEST_LINE: usize = 400;
-/// A year.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
 
 #[cfg(test)]
 #[expect(

@@ -1,16 +1,14 @@
 //! Accounts for one connection: gauges while it is open, and one counter, one histogram and one line at its end.
 
-use std::collections::hash_map::RandomState;
-use std::fmt;
-use std::hash::BuildHasher;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 pub use self::access_log::AccessLog;
+pub use self::answered::Answered;
+pub use self::id::{Id, Ids};
 pub use self::line::ACCESS;
 use self::line::Line;
 use crate::access::User;
@@ -20,56 +18,16 @@ use crate::direction::Direction;
 use crate::drain::Open;
 use crate::metrics::{Metrics, TargetSeries};
 use crate::net::dial::Upstream;
-use crate::outcome::{Close, Denial, Malformed, Outcome, Reason, Refusal, Side};
+use crate::outcome::{Close, Denial, Outcome, Reason, Refusal, Side};
 use crate::relay::meter::Meter;
 use crate::ssh::identification::Software;
 use crate::text::excerpt;
 use crate::tls::{self, Identity, Peer, Tls};
 
 mod access_log;
+mod answered;
+mod id;
 mod line;
-
-/// The source of tunnel ids. A random prefix for each process keeps those of replicas apart in a shared log.
-#[derive(Debug)]
-pub struct Ids {
-    process: u32,
-    next: AtomicU64,
-}
-
-impl Default for Ids {
-    fn default() -> Self {
-        // The standard library's only source of random numbers; any 32 bits of it will do.
-        let random = RandomState::new().hash_one(0);
-        Self {
-            process: u32::try_from(random >> 32).unwrap_or_default(),
-            next: AtomicU64::new(1),
-        }
-    }
-}
-
-/// The id of one connection or request: the log field `tunnel_id`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Id {
-    process: u32,
-    /// Counted up from 1 in this process.
-    pub number: u64,
-}
-
-impl Ids {
-    /// The next id.
-    pub fn next(&self) -> Id {
-        Id {
-            process: self.process,
-            number: self.next.fetch_add(1, Ordering::Relaxed),
-        }
-    }
-}
-
-impl fmt::Display for Id {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}-{:x}", self.process, self.number)
-    }
-}
 
 /// An open connection in the gauges.
 #[derive(Debug)]
@@ -88,39 +46,6 @@ impl<'a> Connection<'a> {
 impl Drop for Connection<'_> {
     fn drop(&mut self) {
         self.metrics.connections_active.dec();
-    }
-}
-
-/// How a client was told what becomes of its request: the log field `answered`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answered {
-    /// Not at all.
-    Not,
-    /// By a status of HTTP.
-    Http,
-    /// In band, by an SSH disconnect.
-    Ssh,
-}
-
-impl Answered {
-    /// How a refusal is told that is not told in band on purpose: to a client that speaks SSH to the port, in SSH.
-    pub fn of(refusal: Refusal) -> Self {
-        if refusal == Refusal::Malformed(Malformed::Ssh) {
-            Self::Ssh
-        } else if refusal.is_answered() {
-            Self::Http
-        } else {
-            Self::Not
-        }
-    }
-
-    /// The value of the log field.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Not => "",
-            Self::Http => "http",
-            Self::Ssh => "ssh",
-        }
     }
 }
 
