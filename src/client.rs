@@ -17,6 +17,7 @@ mod carry;
 mod connection;
 pub mod credentials;
 mod deadline;
+mod dialing;
 mod hangup;
 mod head;
 mod http1;
@@ -349,6 +350,8 @@ fn code(error: &h2::Error) -> String {
 pub enum Step {
     /// The lookup of the proxy's name.
     Lookup,
+    /// The TCP connection, after others that have failed.
+    Connect,
     /// The TLS handshake.
     Tls,
     /// The response head.
@@ -359,6 +362,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Lookup => "the lookup of the proxy's name",
+            Self::Connect => "a connection to the proxy",
             Self::Tls => "the TLS handshake with the proxy",
             Self::Answer => "the proxy's answer",
         })

@@ -12,12 +12,13 @@ mod schema;
 mod section;
 mod shape;
 mod suggest;
-mod tree;
+pub(crate) mod tree;
 mod warnings;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
+pub(crate) use finding::Findings;
 pub use finding::{Finding, Position, Report, Severity};
 pub use load::{Loaded, Purpose};
 

@@ -1,7 +1,6 @@
 //! Keepalive of TCP: of the proxy's sockets and of its client's.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -10,7 +9,10 @@ use socket2::{SockRef, TcpKeepalive};
 ///
 /// # Errors
 /// What setsockopt(2) says.
-pub(crate) fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
+pub(crate) fn keep_alive<'a, S>(socket: &'a S) -> io::Result<()>
+where
+    SockRef<'a>: From<&'a S>,
+{
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)

@@ -41,6 +41,7 @@ mod keepalive;
 pub mod limits;
 #[cfg(feature = "server")]
 pub mod net;
+pub mod platform;
 
 // Protocols: what moves and carries bytes.
 mod disconnect;
@@ -78,5 +79,7 @@ pub mod app;
 pub mod client;
 #[cfg(feature = "server")]
 pub mod config;
+#[cfg(feature = "server")]
+pub mod import;
 #[cfg(feature = "server")]
 pub mod kubernetes;

@@ -7,6 +7,7 @@
 
 mod buffer;
 pub mod driver;
+pub mod first_key;
 pub mod frame;
 mod incoming;
 pub mod keys;

@@ -215,7 +215,7 @@ async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denia
     pending.origin.admission?;
     let Authorized { target, grant } = authorize(asked, pending).await?;
     // Not before: what a name leads to is not told to a client that may not reach it.
-    pending.leads_to_ssh = target.ssh_only();
+    pending.leads_to_ssh = target.ssh_only() && !target.reports();
     let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
     let account = match &grant {
         Some(grant) => Account::User(pending.shared.users.user(grant.user_name())),

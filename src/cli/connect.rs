@@ -10,6 +10,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 use switchboard::client::credentials::{self, Files, Source};
 use switchboard::client::{self, Identity, ProxyUrl, Trust};
+use switchboard::platform;
 use switchboard::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
 use switchboard::units::{Size, UnitError};
 
@@ -186,7 +187,7 @@ impl CredentialFlags {
         Some(credentials::Options {
             source,
             cleartext: self.allow_cleartext,
-            cache: cache_folder(),
+            cache: platform::cache_folder(),
             timeout: credentials::DEFAULT_TIMEOUT,
         })
     }
@@ -198,16 +199,9 @@ pub(crate) fn listed_files() -> Files {
     let mut files: Vec<PathBuf> = listed.unwrap_or_default();
     files.retain(|file| !file.as_os_str().is_empty());
     if files.is_empty() {
-        files.extend(variable("HOME").map(|home| PathBuf::from(home).join(".kube/config")));
+        files.extend(platform::home().map(|home| home.join(".kube").join("config")));
     }
     Files::Listed(files)
-}
-
-/// The folder for what may be lost (XDG Base Directory Specification), which ignores a relative path.
-pub(crate) fn cache_folder() -> Option<PathBuf> {
-    let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
-    Some(caches.join("switchboard"))
 }
 
 /// A variable of the environment that is not empty.

@@ -12,6 +12,7 @@ use switchboard::app::logging::ParseError;
 mod anchor;
 mod check;
 mod drain;
+mod import;
 mod overrides;
 mod serve;
 mod start;
@@ -19,6 +20,7 @@ mod start;
 use self::anchor::{ANCHOR_EXITS, Anchor};
 use self::check::{CHECK_EXITS, Check};
 use self::drain::{DRAIN_EXITS, Drain};
+use self::import::{IMPORT_EXITS, Import};
 use self::serve::{SERVE_EXITS, Serve};
 
 #[derive(Subcommand)]
@@ -35,6 +37,9 @@ pub(crate) enum Task {
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drain),
+    /// Translate the files of another gateway: print kubectl lines or static targets, and what has no counterpart
+    #[command(after_help = IMPORT_EXITS, arg_required_else_help = true)]
+    Import(Import),
 }
 
 /// Runs a program of the server.
@@ -44,6 +49,7 @@ pub(crate) fn run(task: Task) -> ExitCode {
         Task::Check(options) => check::check(options),
         Task::Anchor(options) => anchor::anchor(options),
         Task::Drain(options) => drain::drain(&options),
+        Task::Import(options) => import::import(options),
     };
     result.unwrap_or_else(|error| {
         if let Some(StartError::Config(report)) = error.downcast_ref() {

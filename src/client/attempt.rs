@@ -5,17 +5,18 @@ use std::net::IpAddr;
 use tokio::net::TcpStream;
 
 use super::credentials::{CredentialError, Credentials};
+use super::dialing::Dialing;
 use super::head::Request;
 use super::login::Login;
 use super::opened::{Opened, Stream};
 use super::tls::KeyPair;
-use super::{ClientError, Deadline, Options, Scheme, Step, connection, http1, http2, tls};
+use super::{ClientError, Deadline, Options, Scheme, Step, http1, http2, tls};
 use crate::secret::Secret;
 
 /// The tunnel, by at most two requests.
 ///
 /// The second one is sent if the proxy answers 407 and the source has other credentials by then.
-pub(super) async fn open(options: &Options, login: &mut Login) -> Result<Opened, ClientError> {
+pub(super) async fn open(options: &Options, login: &mut Login, dialing: &mut Dialing) -> Result<Opened, ClientError> {
     let source = &options.credentials;
     // Before a plugin opens a browser.
     if source.has_source()
@@ -27,7 +28,7 @@ pub(super) async fn open(options: &Options, login: &mut Login) -> Result<Opened,
     }
     let credentials = Box::pin(login.credentials(source)).await;
     let credentials = credentials.map_err(ClientError::Credentials)?;
-    let (reason, retry_after) = match Box::pin(Attempt::new(options, &credentials)?.run()).await {
+    let (reason, retry_after) = match Box::pin(Attempt::new(options, &credentials)?.run(dialing)).await {
         Err(ClientError::Refused {
             status: 407,
             reason,
@@ -48,7 +49,7 @@ pub(super) async fn open(options: &Options, login: &mut Login) -> Result<Opened,
             retry_after,
         });
     }
-    Box::pin(Attempt::new(options, &fresh)?.run()).await
+    Box::pin(Attempt::new(options, &fresh)?.run(dialing)).await
 }
 
 /// One request to the proxy.
@@ -78,25 +79,27 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    async fn run(&self) -> Result<Opened, ClientError> {
-        Box::pin(self.open()).await.map_err(|error| self.concealed(error))
+    async fn run(&self, dialing: &mut Dialing) -> Result<Opened, ClientError> {
+        Box::pin(self.open(dialing))
+            .await
+            .map_err(|error| self.concealed(error))
     }
 
-    async fn open(&self) -> Result<Opened, ClientError> {
+    async fn open(&self, dialing: &mut Dialing) -> Result<Opened, ClientError> {
         let Options {
             proxy, trust, http2, ..
         } = self.options;
         let deadline = Deadline::after(self.options.timeout);
         match proxy.scheme() {
             Scheme::Http => {
-                let stream = connection::connect(proxy, deadline).await?;
+                let (stream, deadline) = dialing.connect(proxy, deadline).await?;
                 self.permit_cleartext(&stream)?;
                 self.over_http1(Box::new(stream), deadline).await
             }
             Scheme::Https => {
                 // Before the first packet: a wrong file is reported whatever the state of the network.
                 let tls = tls::Connector::new(proxy.host(), trust, self.certificate, *http2)?;
-                let stream = connection::connect(proxy, deadline).await?;
+                let (stream, deadline) = dialing.connect(proxy, deadline).await?;
                 let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
                 if tls::chose_http2(&stream) {
                     let stream: Stream = Box::new(stream);

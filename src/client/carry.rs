@@ -7,11 +7,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::sleep;
 
+use super::dialing::Dialing;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::opened::{Finished, Opened};
-use super::session::{Found, Session, find};
+use super::session::{Found, Session, SessionError, find};
 use super::{ClientError, Local, Options, relay, wait};
+use crate::resume::first_key::FirstKey;
 
 /// Opens the tunnel, and carries stdin and stdout to their end.
 pub(super) async fn tunnel<R, W>(options: &Options, local: &mut Local<R, W>, mut exit: Exit) -> Result<(), ClientError>
@@ -19,17 +21,20 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut login = Login::default();
+    // A person at a terminal is not ssh.
+    let settings = options.session.as_ref().filter(|_| !local.interactive);
+    // Before the tunnel opens, which takes about as long.
+    let key = settings.map(|_| FirstKey::prepare()).transpose();
+    let key = key.map_err(SessionError::from)?;
+    let (mut login, mut dialing) = (Login::default(), Dialing::default());
     let opened = tokio::select! {
         biased;
-        opened = Box::pin(wait::open(options, &mut login)) => opened?,
+        opened = Box::pin(wait::open(options, &mut login, &mut dialing)) => opened?,
         () = is_left(local) => return Ok(()),
         _ = exit.asked(Leaving::Now) => return Ok(()),
     };
     let of_tunnel = of_tunnel(&opened);
-    // A person at a terminal is not ssh.
-    let settings = options.session.as_ref().filter(|_| !local.interactive);
-    let Some(settings) = settings else {
+    let Some((settings, key)) = settings.zip(key) else {
         let relayed = opened.carry(|stream, early| async {
             relay::relay(stream, early, local).await?;
             Ok(Finished::unbounded(()))
@@ -37,9 +42,10 @@ where
         return Box::pin(or_now(exit, relayed)).await.map_err(of_tunnel);
     };
     let mut session = Session::new(options, settings, local, exit.clone());
+    session.dials_by(dialing);
     let carried = opened.carry(|stream, early| async {
         let found = tokio::select! {
-            found = find(stream, early) => found?,
+            found = find(stream, early, key) => found?,
             _ = exit.asked(Leaving::Now) => return Ok(Finished::unbounded(None)),
         };
         match found {

@@ -10,7 +10,7 @@ use super::{ClientError, Step};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     pub(super) at: Instant,
-    timeout: Duration,
+    pub(super) timeout: Duration,
 }
 
 impl Deadline {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::dialing::Dialing;
 use super::login::Login;
 use super::opened::Opened;
 use super::{ClientError, LONGEST_LINE, Options, attempt};
@@ -12,11 +13,11 @@ use crate::text::{chain, printable};
 
 /// Opens the tunnel. A 429 or 503 is followed by another request when the proxy asks for it, for as long as
 /// [`Options::wait`].
-pub(super) async fn open(options: &Options, login: &mut Login) -> Result<Opened, ClientError> {
+pub(super) async fn open(options: &Options, login: &mut Login, dialing: &mut Dialing) -> Result<Opened, ClientError> {
     let until = options.wait.and_then(|wait| Instant::now().checked_add(wait));
     let mut is_told = false;
     loop {
-        let error = match Box::pin(attempt::open(options, login)).await {
+        let error = match Box::pin(attempt::open(options, login, dialing)).await {
             Err(error) => error,
             opened => return opened,
         };

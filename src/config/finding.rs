@@ -42,7 +42,7 @@ pub struct Position {
 
 impl Position {
     /// The first character of a file, for what is wrong with the file as a whole.
-    pub(super) const START: Self = Self { line: 1, column: 1 };
+    pub(crate) const START: Self = Self { line: 1, column: 1 };
 }
 
 impl fmt::Display for Position {
@@ -171,7 +171,7 @@ impl std::error::Error for Report {}
 
 /// The findings so far while a file is read. Readers share it and go on after a fault, so that none hides another.
 #[derive(Debug)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     found: RefCell<Vec<Finding>>,
     /// The number of errors among them.
     faults: Cell<usize>,
@@ -201,7 +201,7 @@ impl Findings {
     }
 
     /// Adds an error.
-    pub(super) fn fault(&self, position: Position, key: &str, message: impl Into<String>) {
+    pub(crate) fn fault(&self, position: Position, key: &str, message: impl Into<String>) {
         self.push(Severity::Error, Some(position), key, message.into());
     }
 
@@ -224,7 +224,7 @@ impl Findings {
     }
 
     /// The number of errors so far.
-    pub(super) fn faults(&self) -> usize {
+    pub(crate) fn faults(&self) -> usize {
         self.faults.get()
     }
 
@@ -232,7 +232,7 @@ impl Findings {
     ///
     /// # Errors
     /// The findings, if one of them is an error.
-    pub(super) fn finish<T>(self, file: Option<&str>, value: T) -> Result<(T, Report), Report> {
+    pub(crate) fn finish<T>(self, file: Option<&str>, value: T) -> Result<(T, Report), Report> {
         let has_faults = self.faults() > 0;
         let mut findings = self.found.into_inner();
         // Stable: the findings of one position keep the order in which they were found.

@@ -86,6 +86,7 @@ pub async fn exchange<D: Transport>(
     *transports.early = Early {
         upload: upload.held,
         download: download.held,
+        inspector: transports.early.inspector.take(),
     };
     result
 }

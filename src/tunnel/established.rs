@@ -73,6 +73,9 @@ impl<'a, D: Transport> Tunnel<'a, D> {
     /// Relays to the end, and records it.
     pub(super) async fn run(&mut self, shared: &Shared) {
         let close = self.carry(shared).await;
+        if is_reported(&self.target) {
+            self.record.finish_watch(shared.identification.identification);
+        }
         self.record.closed(close, self.is_told);
     }
 
@@ -85,27 +88,26 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             refusals,
             is_told,
         } = self;
-        let bounds = |direction| Bounds {
-            tunnel: target.limit(direction),
-            shared: [target.shared(), holdings.account.budgets(), &shared.total]
-                .map(|budgets| Some(budgets.of(direction))),
-        };
         let options = relay::Options {
             idle: target.idle(shared.relay.idle),
             ..shared.relay
         };
+        let holds_back = target.ssh_only() && !target.reports();
+        if is_reported(target) {
+            ends.early.inspector = Some(Arc::new(record.watch()));
+        }
         let terms = Terms {
-            upload: bounds(Direction::Upload),
-            download: bounds(Direction::Download),
+            upload: bounds(Direction::Upload, target, holdings, shared),
+            download: bounds(Direction::Download, target, holdings, shared),
             meter: &record.meter,
             resources: &shared.resources,
             engine: Engine::Adaptive,
             options: &options,
             // A client that has to identify itself has done so before the relay.
-            inspected: if target.ssh_only() { None } else { Some(&record.open) },
+            inspected: if holds_back { None } else { Some(&record.open) },
         };
         let mut ending = pin!(ending(target, holdings, record, shared));
-        if target.ssh_only() {
+        if holds_back {
             let identified = cold(identify(ends, record, shared, ending.as_mut())).await;
             if let Err(unidentified) = identified {
                 let close = unidentified.close;
@@ -131,6 +133,19 @@ struct Unidentified {
     close: Close,
     /// The client has.
     is_client_ssh: bool,
+}
+
+/// The limits of one direction. No closure of `carry`: an idle tunnel would keep it.
+fn bounds<'a>(direction: Direction, target: &'a Target, holdings: &'a Holdings, shared: &'a Shared) -> Bounds<'a> {
+    Bounds {
+        tunnel: target.limit(direction),
+        shared: [target.shared(), holdings.account.budgets(), &shared.total].map(|budgets| Some(budgets.of(direction))),
+    }
+}
+
+/// Whether `ssh_only` refuses nothing at that target, and is reported about.
+fn is_reported(target: &Target) -> bool {
+    target.ssh_only() && target.reports()
 }
 
 /// Waits for the SSH identifications of both sides.

@@ -1,16 +1,19 @@
 //! Accounts for one connection: gauges while it is open, and one counter, one histogram and one line at its end.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 pub use self::access_log::AccessLog;
 pub use self::answered::Answered;
-pub use self::id::{Id, Ids};
+use self::gauged::Connection;
+pub use self::ids::{Id, Ids};
 pub use self::line::ACCESS;
 use self::line::Line;
+use self::reports::{Report, Seen};
+pub use self::reports::{Rule, Watch};
 use crate::access::User;
 use crate::allowlist::Target;
 use crate::authority::Authority;
@@ -26,28 +29,10 @@ use crate::tls::{self, Identity, Peer, Tls};
 
 mod access_log;
 mod answered;
-mod id;
+mod gauged;
+mod ids;
 mod line;
-
-/// An open connection in the gauges.
-#[derive(Debug)]
-struct Connection<'a> {
-    metrics: &'a Metrics,
-}
-
-impl<'a> Connection<'a> {
-    fn open(metrics: &'a Metrics) -> Self {
-        metrics.connections_accepted.inc();
-        metrics.connections_active.inc();
-        Self { metrics }
-    }
-}
-
-impl Drop for Connection<'_> {
-    fn drop(&mut self) {
-        self.metrics.connections_active.dec();
-    }
-}
+mod reports;
 
 /// The metrics and the access log, which account for connections.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +57,8 @@ pub struct Record<'a> {
     upstream: Option<SocketAddr>,
     /// 0 when nothing was dialled.
     dial_ms: f64,
-    /// The client's and the target's. Boxed: it would make every pending request larger.
-    software: Box<[OnceLock<Software>; 2]>,
+    /// What the sides have said of themselves. Not in place: it would make every pending request larger.
+    seen: Arc<Seen>,
     tls: Option<Arc<Peer>>,
     user: Option<Arc<User>>,
     /// Why the user may reach the target, or why not.
@@ -117,7 +102,7 @@ impl<'a> Record<'a> {
             target: None,
             upstream: None,
             dial_ms: 0.0,
-            software: Box::default(),
+            seen: Arc::default(),
             tls: None,
             user: None,
             authorization: None,
@@ -203,6 +188,27 @@ impl<'a> Record<'a> {
         self.target = Some(target);
     }
 
+    /// Reports that a rule would have refused what is served.
+    pub fn report(&self, rule: Rule, why: &str) {
+        self.reporter().write(rule, why);
+    }
+
+    fn reporter(&self) -> Report {
+        let Telemetry { metrics, access_log } = self.telemetry;
+        Report {
+            client: self.client.ip(),
+            asked: self.authority.as_ref().map(Authority::to_string).unwrap_or_default(),
+            target: self
+                .target
+                .as_ref()
+                .map(|target| target.id().to_string())
+                .unwrap_or_default(),
+            id: self.id,
+            metrics: metrics.clone(),
+            reports: Arc::clone(&access_log.reports),
+        }
+    }
+
     /// The end of the dial, which took that long.
     pub fn dialled(&mut self, took: Duration, result: Result<&Upstream, &Refusal>) {
         self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
@@ -282,7 +288,7 @@ impl<'a> Record<'a> {
     }
 
     fn write_line(&self, outcome: Outcome) {
-        let [client_software, target_software] = &*self.software;
+        let [client_software, target_software] = &self.seen.software;
         self.telemetry.access_log.write(&Line {
             addresses: Some([self.client.ip(), self.peer.ip()]),
             client_port: self.client.port(),
@@ -341,14 +347,22 @@ impl TunnelRecord<'_> {
 
     /// The SSH software of one side, from its identification.
     pub fn identified(&self, side: Side, software: Software) {
-        self.connection.telemetry.metrics.identified(side, software.family());
-        let [client, target] = &*self.connection.software;
-        let said = match side {
-            Side::Client => client,
-            Side::Target | Side::Proxy => target,
-        };
-        // Each side says it once.
-        said.set(software).ok();
+        self.connection
+            .seen
+            .identified(side, software, self.connection.telemetry.metrics);
+    }
+
+    /// What sees in passing whether `ssh_only` would refuse the tunnel, and reports it.
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.connection.reporter(), Arc::clone(&self.connection.seen))
+    }
+
+    /// The time since the 200.
+    pub fn lasted(&self) -> Duration {
+        self.connection
+            .established
+            .map(|since| since.elapsed())
+            .unwrap_or_default()
     }
 
     /// The tunnel's id.

@@ -27,6 +27,7 @@ mod harness;
 mod hoarding;
 mod http2;
 mod identities;
+mod import;
 mod in_band;
 mod kubernetes;
 mod limits;

@@ -1,4 +1,4 @@
-//! The ids of connections and requests.
+//! The ids of tunnels in logs and messages.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
