@@ -99,6 +99,8 @@ impl<D: Transport> super::Exchange for Exchange<D> {
                     Ok(None) => {}
                     Err(refusal) => {
                         self.sent = recognise(&self.buffer);
+                        // What is left of it would pass for the client's next bytes.
+                        self.buffer.clear();
                         return Err(refusal);
                     }
                 }

@@ -145,13 +145,17 @@ fn a_program_that_is_no_ssh_client_reads_a_status() {
 fn the_message_follows_the_200_in_a_segment_of_its_own() {
     let closed = Closed::bind();
     let proxy = Proxy::start(&settings("auto", &closed, ""));
-    for is_silent in [true, false] {
-        let mut client = proxy.client(minimal("unknown:22"));
+    for (is_silent, name, code) in [
+        (true, "unknown:22", 14),
+        (false, "unknown:22", 14),
+        (true, "fd00::1:22", 2),
+    ] {
+        let mut client = proxy.client(minimal(name));
         assert_eq!(client.read_once(), CONFIRMATION.as_bytes());
         if !is_silent {
             client.send(CLIENT);
         }
-        assert_eq!(disconnect(&client.rest()).0, 14);
+        assert_eq!(disconnect(&client.rest()).0, code);
     }
 }
 
