@@ -1,6 +1,5 @@
 //! The ProxyCommand: a tunnel between stdin, stdout and a target behind an HTTP CONNECT proxy.
 
-use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,14 +9,18 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::authority::{Authority, AuthorityError};
+use crate::secret::Secret;
 use crate::text::{chain, printable};
 
 mod attempt;
 mod carry;
+pub mod check;
+pub mod configuration;
 mod connection;
 pub mod credentials;
 mod deadline;
 mod dialing;
+mod forward;
 mod hangup;
 mod head;
 mod http1;
@@ -26,10 +29,13 @@ mod in_band;
 mod login;
 mod opened;
 mod relay;
+mod route;
 mod session;
+pub mod ssh_config;
 mod stdio;
 pub mod ticket;
 mod tls;
+mod transport;
 mod url;
 mod wait;
 
@@ -37,8 +43,12 @@ use self::deadline::Deadline;
 use self::hangup::Exit;
 
 pub use self::credentials::CredentialError;
+pub use self::deadline::Step;
+pub use self::forward::{ForwardProxy, ForwardProxyFault};
 pub use self::session::{Clocks, Remarks, SessionError, Settings};
 pub use self::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};
+pub use crate::yaml::finding::Report;
+
 pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 
 /// The settings of one tunnel.
@@ -46,6 +56,8 @@ pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 pub struct Options {
     /// The proxy, with the user's credentials if it needs them.
     pub proxy: ProxyUrl,
+    /// The HTTP proxy of the user's own network, through which this one is reached, if there is one.
+    pub forward: Option<ForwardProxy>,
     /// The certificates for an `https://` proxy.
     pub trust: Trust,
     /// Whether HTTP/2 is offered to an `https://` proxy, which then chooses. Without TLS it is HTTP/1.1.
@@ -63,6 +75,18 @@ pub struct Options {
     pub wait: Option<Duration>,
     /// Whether stderr has a failure also where ssh was told in band.
     pub verbose: bool,
+}
+
+impl Options {
+    /// A failure with the name that was asked for: behind an alias of ssh_config(5) the user does not see what `%h` became.
+    pub fn sentence(&self, error: &ClientError) -> String {
+        let (line, target) = (chain(error), self.target.as_str());
+        // What is no target may be a part of a password with a space in it.
+        match line.contains(target) || matches!(error, ClientError::Target(_)) {
+            true => line,
+            false => format!("{target}: {line}"),
+        }
+    }
 }
 
 /// The default of [`Options::timeout`]: 30 seconds.
@@ -100,7 +124,7 @@ pub fn command(options: &Options) -> ExitCode {
             interactive: io::stdin().is_terminal(),
             is_abandoned: None,
         },
-        Err(error) => return report(&ClientError::Output(error)),
+        Err(error) => return report(options, &ClientError::Output(error)),
     };
     let mut local = in_band::watch(local, &options.target);
     local.is_abandoned = Some(|stdout| stdout.stream.is_abandoned());
@@ -118,13 +142,13 @@ pub fn command(options: &Options) -> ExitCode {
     match run_to_the_end(run) {
         Some(Ok(code)) => code,
         // `local` still holds stdout open: ssh exits when its ProxyCommand's stdout ends, reported or not.
-        Some(Err(error)) => report(&error),
+        Some(Err(error)) => report(options, &error),
         None => ExitCode::FAILURE,
     }
 }
 
-fn report(error: &ClientError) -> ExitCode {
-    let line = printable(&chain(error), LONGEST_LINE);
+fn report(options: &Options, error: &ClientError) -> ExitCode {
+    let line = printable(&options.sentence(error), LONGEST_LINE);
     // With stderr closed the exit code remains.
     writeln!(io::stderr(), "switchboard: {line}").ok();
     ExitCode::from(error.exit_code())
@@ -236,6 +260,20 @@ pub enum ClientError {
     /// The proxy's certificate is not one to trust.
     #[error("the proxy is not trusted")]
     ProxyCertificate(#[source] CertificateFault),
+    /// The peer has answered the TLS handshake with an HTTP response.
+    #[error("the proxy speaks plain HTTP at this port: use http://")]
+    PlainHttp,
+    /// The way through the HTTP proxy of the user's own network is not open.
+    #[error("{forward} in the environment does not lead to the proxy at {proxy} (--no-env-proxy goes without it)")]
+    Forward {
+        /// Its URL, and the variable that names it.
+        forward: String,
+        /// `host:port` of the proxy behind it.
+        proxy: String,
+        /// Its fault.
+        #[source]
+        source: Box<Self>,
+    },
     /// The TLS handshake failed otherwise, as with a peer that does not speak TLS.
     #[error("the TLS handshake with the proxy failed")]
     Tls(#[source] io::Error),
@@ -278,6 +316,17 @@ pub enum ClientError {
         /// The reason phrase or the first line of the body, without control characters. It may be empty.
         reason: String,
     },
+    /// The answer of a web server, or of another port of the proxy.
+    #[error(
+        "the proxy answered {status}{}{reason} (this is not a CONNECT proxy, or it knows no such name: are the host and the \
+         port of its URL right?)", if reason.is_empty() { "" } else { ": " }
+    )]
+    NotProxy {
+        /// The status code.
+        status: u16,
+        /// As of [`Self::Refused`].
+        reason: String,
+    },
     /// The proxy's answer is 407, and there are no credentials.
     #[error(
         "the proxy answered 407{}{reason} (give credentials: --kubeconfig, --context, --token-file, --token-command or \
@@ -317,15 +366,12 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// When another try makes sense, as the proxy has said.
-    fn advice(&self) -> Option<String> {
-        match self {
-            Self::Refused {
-                retry_after: Some(pause),
-                ..
-            } => Some(format!("retry after {}s", pause.as_secs())),
-            _ => None,
+    /// The error without parts of a secret that the proxy may have quoted.
+    fn without(mut self, secret: &Secret) -> Self {
+        if let Self::Refused { reason, .. } | Self::NotProxy { reason, .. } = &mut self {
+            *reason = secret.redacted(reason);
         }
+        self
     }
 
     /// The exit code of the process: 2 for an error of usage, else 1.
@@ -343,30 +389,6 @@ fn code(error: &h2::Error) -> String {
     error
         .reason()
         .map_or_else(|| "no code".to_owned(), |reason| format!("{reason:?}"))
-}
-
-/// A step before the tunnel is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The lookup of the proxy's name.
-    Lookup,
-    /// The TCP connection, after others that have failed.
-    Connect,
-    /// The TLS handshake.
-    Tls,
-    /// The response head.
-    Answer,
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Lookup => "the lookup of the proxy's name",
-            Self::Connect => "a connection to the proxy",
-            Self::Tls => "the TLS handshake with the proxy",
-            Self::Answer => "the proxy's answer",
-        })
-    }
 }
 
 /// Characters of a message on stderr, and of a refusal's reason.

@@ -1,10 +1,35 @@
-//! The time that all steps of a login have together.
+//! The time of one request to the proxy, and the steps that it is for.
 
+use std::fmt;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use super::{ClientError, Step};
+use super::ClientError;
+
+/// A step before the tunnel is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The lookup of the proxy's name.
+    Lookup,
+    /// The TCP connection, after others that have failed.
+    Connect,
+    /// The TLS handshake.
+    Tls,
+    /// The response head.
+    Answer,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lookup => "the lookup of the proxy's name",
+            Self::Connect => "a connection to the proxy",
+            Self::Tls => "the TLS handshake with the proxy",
+            Self::Answer => "the proxy's answer",
+        })
+    }
+}
 
 /// The time by which all steps must be completed.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +57,7 @@ impl Deadline {
         step: Step,
         work: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, ClientError> {
-        match timeout_at(self.at, work).await {
+        match tokio::time::timeout_at(self.at, work).await {
             Ok(done) => done,
             Err(_) => Err(ClientError::Deadline {
                 step,

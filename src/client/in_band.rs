@@ -104,6 +104,19 @@ fn of(error: &ClientError) -> (Code, String) {
     (Code::ServiceNotAvailable, chain(error))
 }
 
+impl ClientError {
+    /// When another try makes sense, as the proxy has said.
+    pub(super) fn advice(&self) -> Option<String> {
+        match self {
+            Self::Refused {
+                retry_after: Some(pause),
+                ..
+            } => Some(format!("retry after {}s", pause.as_secs())),
+            _ => None,
+        }
+    }
+}
+
 fn message(code: Code, target: &str, phrase: &str) -> Vec<u8> {
     disconnect(code, &sentence(target, phrase, None, LONGEST_SENTENCE))
 }

@@ -16,6 +16,7 @@ use tokio_rustls::server::TlsStream;
 mod answers;
 mod client_auth;
 mod endings;
+mod forward;
 mod http2;
 mod logins;
 mod sessions;
@@ -79,6 +80,7 @@ impl Proxy {
         let port = self.listener.local_addr().unwrap().port();
         Options {
             proxy: format!("{scheme}://{userinfo}127.0.0.1:{port}").parse().unwrap(),
+            forward: None,
             trust: Trust::default(),
             http2: true,
             credentials: credentials::Options::default(),

@@ -27,6 +27,7 @@ const METRICS: [(&str, &str, &[&str]); 42] = [
         &["target_namespace", "target_service"],
     ),
     ("switchboard_tunnels_closed_total", "counter", &["by", "reason"]),
+    ("switchboard_reported_refusals_total", "counter", &["rule"]),
     ("switchboard_identifications_total", "counter", &["family", "side"]),
     (
         "switchboard_tunnel_bytes_total",

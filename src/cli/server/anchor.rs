@@ -11,7 +11,7 @@ use switchboard::anchor;
 use switchboard::limits::Size;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::connect::window;
+use crate::cli::client_flags::window;
 use crate::cli::server::start::{LogFlags, start, stopped};
 
 /// The arguments of `anchor`.
