@@ -25,6 +25,7 @@ mod hangup;
 mod head;
 mod http1;
 mod http2;
+mod in_band;
 mod login;
 mod opened;
 mod relay;
@@ -36,6 +37,7 @@ pub mod ticket;
 mod tls;
 mod transport;
 mod url;
+mod wait;
 
 use self::deadline::Deadline;
 use self::hangup::Exit;
@@ -69,6 +71,10 @@ pub struct Options {
     pub timeout: Duration,
     /// How a session outlives its connections, where there is an anchor beside the target. `None` looks for none.
     pub session: Option<Settings>,
+    /// How long a 429 or 503 is followed by further requests, when the proxy asks for them. `None`: not at all.
+    pub wait: Option<Duration>,
+    /// Whether stderr has a failure also where ssh was told in band.
+    pub verbose: bool,
 }
 
 impl Options {
@@ -103,24 +109,38 @@ pub struct Local<R, W> {
     pub is_abandoned: Option<fn(&W) -> bool>,
 }
 
-/// Runs the tunnel between the process's own stdin and stdout, and reports a failure on stderr in one line.
+/// Runs the tunnel between the process's own stdin and stdout, and reports a failure: to ssh, where that reads stdout and
+/// has read nothing yet, in band; otherwise, and with [`Options::verbose`], on stderr in one line.
 ///
 /// The exit code is 0 when the tunnel ended in order, and otherwise that of [`ClientError::exit_code`]. A read of stdin
 /// may still be pending on a thread that cannot be cancelled, so the caller must return from `main` or exit at once. After a
 /// SIGHUP the tunnel has a second to end in order, and a failure is not reported: ssh has exited.
 /// From here on the process's stdout leads to `/dev/null`: the tunnel owns the real one.
 pub fn command(options: &Options) -> ExitCode {
-    let mut local = match stdio::take_stdout() {
+    let local = match stdio::take_stdout() {
         Ok(stdout) => Local {
             stdin: tokio::io::stdin(),
             stdout,
             interactive: io::stdin().is_terminal(),
-            is_abandoned: Some(stdio::ClosableOutput::is_abandoned),
+            is_abandoned: None,
         },
         Err(error) => return report(options, &ClientError::Output(error)),
     };
-    match run_to_the_end(options, &mut local) {
-        Some(Ok(())) => ExitCode::SUCCESS,
+    let mut local = in_band::watch(local, &options.target);
+    local.is_abandoned = Some(|stdout| stdout.stream.is_abandoned());
+    let streams = &mut local;
+    let run = move |exit| async move {
+        let ended = run_until(options, streams, exit).await;
+        match ended {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(error) if in_band::tell(streams, &error, &options.target).await && !options.verbose => {
+                Ok(ExitCode::from(error.exit_code()))
+            }
+            Err(error) => Err(error),
+        }
+    };
+    match run_to_the_end(run) {
+        Some(Ok(code)) => code,
         // `local` still holds stdout open: ssh exits when its ProxyCommand's stdout ends, reported or not.
         Some(Err(error)) => report(options, &error),
         None => ExitCode::FAILURE,
@@ -157,17 +177,16 @@ where
     Box::pin(carry::tunnel(options, local, exit)).await
 }
 
-fn run_to_the_end<R, W>(options: &Options, local: &mut Local<R, W>) -> Option<Result<(), ClientError>>
+fn run_to_the_end<T, F>(run: impl FnOnce(Exit) -> F) -> Option<Result<T, ClientError>>
 where
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
+    F: Future<Output = Result<T, ClientError>>,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return Some(Err(ClientError::Runtime(error))),
     };
-    let ended = runtime.block_on(hangup::run_until_hung_up(|exit| run_until(options, local, exit)));
+    let ended = runtime.block_on(hangup::run_until_hung_up(run));
     // Dropping the runtime would wait for a read of stdin that may never return.
     runtime.shutdown_background();
     ended
@@ -285,7 +304,10 @@ pub enum ClientError {
     #[error("the proxy's answer is not HTTP but TLS: is the URL https://?")]
     AnsweredInTls,
     /// The proxy's answer is not 2xx.
-    #[error("the proxy answered {status}{}{reason}", if reason.is_empty() { "" } else { ": " })]
+    #[error(
+        "the proxy answered {status}{}{reason}{}", if reason.is_empty() { "" } else { ": " },
+        self.advice().map(|advice| format!(" ({advice})")).unwrap_or_default()
+    )]
     Refused {
         /// The status code.
         status: u16,
@@ -317,6 +339,9 @@ pub enum ClientError {
     /// There are no credentials for the proxy, or they may not be sent.
     #[error("cannot log in to the proxy")]
     Credentials(#[source] CredentialError),
+    /// The tunnel was reset: its bytes are those of the target, and so may be its end. Bytes may be missing.
+    #[error("the connection was reset: the target or the proxy has ended it, or the network has failed")]
+    Reset(#[source] io::Error),
     /// The connection to the proxy was reset, or timed out. Bytes may be missing.
     #[error("the connection to the proxy was lost")]
     Lost(#[source] io::Error),

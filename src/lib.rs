@@ -44,6 +44,7 @@ pub mod platform;
 mod yaml;
 
 // Protocols: what moves and carries bytes.
+mod disconnect;
 mod http2;
 #[cfg(feature = "server")]
 pub mod relay;

@@ -187,6 +187,8 @@ impl ClientFlags {
             target,
             timeout: client::DEFAULT_TIMEOUT,
             session,
+            wait: None,
+            verbose: false,
         })
     }
 

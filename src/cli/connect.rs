@@ -1,8 +1,10 @@
 //! `connect`: the ProxyCommand.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use switchboard::client;
 
 use crate::cli::client_flags::ClientFlags;
@@ -13,6 +15,20 @@ use crate::cli::variables::warn_of_misspelt_variables;
 pub(crate) struct Connect {
     #[command(flatten)]
     client: ClientFlags,
+    /// Ask again for up to DURATION when the proxy answers 429 or 503, as its Retry-After says; 5m without a value
+    #[arg(
+        long,
+        env = "SWITCHBOARD_WAIT",
+        value_name = "DURATION",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "5m",
+        value_parser = humantime::parse_duration
+    )]
+    wait: Option<Duration>,
+    /// Print a failure on stderr, too, where ssh prints it; without it ssh's own line is the only one
+    #[arg(long, short, env = "SWITCHBOARD_VERBOSE", value_parser = FalseyValueParser::new())]
+    verbose: bool,
     /// The target to reach through the proxy; `%h %p` in a ProxyCommand
     #[arg(value_name = "HOST:PORT|HOST")]
     target: String,
@@ -25,7 +41,11 @@ pub(crate) struct Connect {
 pub(crate) fn connect(options: Connect) -> ExitCode {
     warn_of_misspelt_variables();
     match options.client.into_options(joined(options.target, options.port)) {
-        Ok(options) => client::command(&options),
+        Ok(reached) => client::command(&client::Options {
+            wait: options.wait,
+            verbose: options.verbose,
+            ..reached
+        }),
         Err(unusable) => unusable.report(),
     }
 }

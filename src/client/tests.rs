@@ -87,6 +87,8 @@ impl Proxy {
             target: TARGET.to_owned(),
             timeout: Duration::from_secs(20),
             session: None,
+            wait: None,
+            verbose: false,
         }
     }
 

@@ -39,6 +39,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
     (
         "protocols",
         &[
+            "disconnect",
             "http2",
             "relay",
             "resume",

@@ -34,12 +34,12 @@ fn a_download_that_a_drain_cuts_off_is_an_error_of_the_client() {
         (
             "http",
             &[][..],
-            "the connection to the proxy was lost: Connection reset",
+            "the connection was reset: the target or the proxy has ended it",
         ),
         (
             "https",
             &["--http1.1"],
-            "the connection to the proxy was lost: Connection reset",
+            "the connection was reset: the target or the proxy has ended it",
         ),
         ("https", &[], "the proxy aborted the tunnel (CONNECT_ERROR)"),
     ] {

@@ -151,6 +151,7 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         | ClientError::NotHttp
         | ClientError::AnsweredInTls
         | ClientError::Lost(_)
+        | ClientError::Reset(_)
         | ClientError::Aborted(_)
         | ClientError::NotHttp2(_)
         | ClientError::Flood => false,
@@ -184,6 +185,7 @@ pub(super) fn is_answered(error: &ClientError) -> bool {
         | ClientError::NoAnswer
         | ClientError::TruncatedAnswer
         | ClientError::Lost(_)
+        | ClientError::Reset(_)
         | ClientError::Aborted(_) => false,
         ClientError::Refused { .. }
         | ClientError::NotProxy { .. }

@@ -161,18 +161,28 @@ impl Server {
         Self::of(Process::spawn_refusing(call, error, command))
     }
 
-    fn of(mut process: Process) -> Self {
+    /// Starts with these settings, under which it does not become ready, and waits for its ports only.
+    pub(crate) fn without_readiness(settings: &Settings) -> Self {
+        let command = switchboard(&["serve", "--config", settings.path()]);
+        Self::with_ports(Process::spawn(command))
+    }
+
+    fn of(process: Process) -> Self {
+        let server = Self::with_ports(process);
+        server.becomes(READY);
+        server
+    }
+
+    fn with_ports(mut process: Process) -> Self {
         let mut port = |which| {
             let line = process.stderr.find(which);
             line.rsplit(' ').next().unwrap().parse().unwrap()
         };
-        let server = Self {
+        Self {
             admin: port("admin port "),
             public: port("public port "),
             process,
-        };
-        server.becomes(READY);
-        server
+        }
     }
 
     /// Starts with these settings, on ports that the kernel chooses.
