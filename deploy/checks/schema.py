@@ -64,6 +64,8 @@ TABLE = [
     ("limits.ceiling.ssh_only", "yes", False),
     ("limits", [], False),
     ("limits", None, True),
+    ("allowlist.report", True, True),
+    ("allowlist.report", "true", False),
     ("ssh_only", False, True),
     ("ssh_only", "off", False),
     ("ssh_only", "false", False),

@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use switchboard::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 41] = [
+const METRICS: [(&str, &str, &[&str]); 42] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -26,6 +26,7 @@ const METRICS: [(&str, &str, &[&str]); 41] = [
         &["target_namespace", "target_service"],
     ),
     ("switchboard_tunnels_closed_total", "counter", &["by", "reason"]),
+    ("switchboard_reported_refusals_total", "counter", &["rule"]),
     ("switchboard_identifications_total", "counter", &["family", "side"]),
     (
         "switchboard_tunnel_bytes_total",

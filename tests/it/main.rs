@@ -38,6 +38,7 @@ mod readme;
 mod refusals;
 mod relay;
 mod reload;
+mod report;
 mod requests;
 mod resumable;
 mod resume;
