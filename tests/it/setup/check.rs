@@ -50,6 +50,7 @@ fn allow(ssh: SocketAddr, closed: SocketAddr, web: SocketAddr, mute: SocketAddr)
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn the_guilty_step_of_every_broken_set_up_is_named() {
     let folder = tempfile::TempDir::new().unwrap();
     let sshd = Sshd::start(folder.path());
