@@ -13,11 +13,9 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use self::changes::Changes;
 use super::connection::{connect_in_order, connect_one, lookup};
 use super::{ClientError, Deadline, ProxyUrl, Step};
-
-mod changes;
+use crate::platform::Changes;
 
 /// How the proxy is reached.
 #[derive(Debug, Default)]
