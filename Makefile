@@ -1,7 +1,7 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-kubernetes fuzz soak lint bench bench-compare dist cross clean
+.PHONY: help build man demo test test-kubernetes fuzz soak lint bench bench-compare dist cross clean
 
 CARGO ?= cargo
 SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/demo/run tests/fuzz/run tests/install-clients
@@ -11,6 +11,9 @@ help: ## List the targets
 
 build: ## Build the release binary, target/release/switchboard
 	$(CARGO) build --release --locked
+
+man: ## Write the manual pages into target/man
+	$(CARGO) run --quiet --locked -- manual target/man
 
 demo: ## Log in with a real ssh through the proxy to a throwaway sshd, and show what happened
 	@tests/demo/run

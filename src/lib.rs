@@ -29,7 +29,6 @@ pub mod secret;
 mod text;
 pub mod units;
 mod user_name;
-#[cfg(feature = "server")]
 mod values;
 
 // Machinery: one mechanism each.
@@ -42,8 +41,10 @@ pub mod limits;
 #[cfg(feature = "server")]
 pub mod net;
 pub mod platform;
+mod yaml;
 
 // Protocols: what moves and carries bytes.
+mod disconnect;
 mod http2;
 #[cfg(feature = "server")]
 pub mod relay;

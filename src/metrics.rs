@@ -36,6 +36,8 @@ metrics! {
     pub tunnels_limit: IntGauge = gauge("switchboard_tunnels_limit");
     /// Requests answered, by status code and reason.
     connect_requests: IntCounterVec = counters("switchboard_connect_requests_total", &["code", "reason"]);
+    /// Clients that were told in band, by an SSH disconnect, why they have no session.
+    pub answers_in_band: IntCounter = counter("switchboard_answers_in_band_total");
     /// Tunnels that ended, by reason and by the side that ended them.
     tunnels_closed: IntCounterVec = counters("switchboard_tunnels_closed_total", &["reason", "by"]);
     /// Tunnels that a rule would have refused, were it not for `allowlist.report`, by rule.

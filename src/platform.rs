@@ -22,8 +22,8 @@ use self::unix as system;
 use self::windows as system;
 
 pub(crate) use self::system::{
-    Folder, Group, Signals, awake, has_no_reader, is_private, is_shortage, is_suspended, is_symbolic_link, killed_by,
-    open_regular, shell, take_stdout, with_sleep,
+    Folder, Group, IS_WINDOWS, Signals, awake, create_private, has_no_reader, is_private, is_shortage, is_suspended,
+    is_symbolic_link, keep_owner, killed_by, make_private_folder, open_regular, shell, take_stdout, with_sleep,
 };
 pub use self::system::{cache_folder, home};
 

@@ -34,6 +34,7 @@ use crate::outcome::{Denial, Refusal};
 use crate::tls::Session;
 
 mod authorize;
+mod disconnect;
 mod established;
 mod negotiate;
 mod pending;
@@ -66,7 +67,7 @@ enum Opened<'a> {
 /// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200. `None` when it was
 /// refused.
 async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
-    let pending = Pending::accept(peer, shared);
+    let pending = Pending::accept(peer, port.refusals, shared);
     // Before all else that may be spoken on the port: the header is about the socket.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
     let pending = match pending.step(header).await {
@@ -213,6 +214,8 @@ struct Holdings {
 async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denial> {
     pending.origin.admission?;
     let Authorized { target, grant } = authorize(asked, pending).await?;
+    // Not before: what a name leads to is not told to a client that may not reach it.
+    pending.leads_to_ssh = target.ssh_only() && !target.reports();
     let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
     let account = match &grant {
         Some(grant) => Account::User(pending.shared.users.user(grant.user_name())),

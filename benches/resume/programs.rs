@@ -155,6 +155,7 @@ impl Client {
             "connect",
             "--proxy",
             &format!("http://{proxy}"),
+            "--no-env-proxy",
             "--resume",
             resume,
             target,

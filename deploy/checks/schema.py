@@ -84,6 +84,8 @@ TABLE = [
     ("listen", ["0.0.0.0:8080", {"address": "0.0.0.0:8081", "reuse_port": True}], True),
     ("listen", {"address": "0.0.0.0:8080", "proxy_protocol": "required", "trusted_proxies": ["10.0.0.0/8"]}, True),
     ("listen", {"address": "0.0.0.0:8080", "proxy_protocol": "optional"}, False),
+    ("listen", {"address": "0.0.0.0:8080", "refusals": "auto"}, True),
+    ("listen", {"address": "0.0.0.0:8080", "refusals": "off"}, False),
     ("listen", {"tls": "off"}, False),
     ("listen", {"address": None}, False),
     ("listen", 8080, False),

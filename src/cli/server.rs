@@ -1,8 +1,6 @@
 //! The programs of the feature `server`, and how an error ends one.
 
 use std::error::Error;
-use std::fmt::Display;
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -22,6 +20,7 @@ use self::check::{CHECK_EXITS, Check};
 use self::drain::{DRAIN_EXITS, Drain};
 use self::import::{IMPORT_EXITS, Import};
 use self::serve::{SERVE_EXITS, Serve};
+use crate::cli::{USAGE, to_stderr};
 
 #[derive(Subcommand)]
 pub(crate) enum Task {
@@ -65,11 +64,3 @@ pub(crate) fn run(task: Task) -> ExitCode {
         }
     })
 }
-
-/// Writes a line. A full disk or a reader that is gone changes no exit status: `eprintln!` would panic.
-pub(crate) fn to_stderr(line: impl Display) {
-    writeln!(std::io::stderr(), "{line}").unwrap_or_default();
-}
-
-/// The exit status of faulty arguments, and of a faulty configuration.
-pub(crate) const USAGE: u8 = 2;

@@ -10,7 +10,7 @@ use switchboard::client::ticket::{self, Named, Options};
 use switchboard::platform;
 use switchboard::ticket::TicketTarget;
 
-use crate::cli::connect::listed_files;
+use crate::cli::client_flags::listed_files;
 
 /// The arguments of `ticket`.
 #[derive(Args)]

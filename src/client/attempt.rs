@@ -2,13 +2,12 @@
 
 use std::net::IpAddr;
 
-use tokio::net::TcpStream;
-
 use super::credentials::{CredentialError, Credentials};
 use super::dialing::Dialing;
 use super::head::Request;
 use super::login::Login;
 use super::opened::{Opened, Stream};
+use super::route::{self, Route};
 use super::tls::KeyPair;
 use super::{ClientError, Deadline, Options, Scheme, Step, http1, http2, tls};
 use crate::secret::Secret;
@@ -22,7 +21,7 @@ pub(super) async fn open(options: &Options, login: &mut Login, dialing: &mut Dia
     if source.has_source()
         && options.proxy.scheme() == Scheme::Http
         && !source.cleartext
-        && !is_local(options.proxy.host())
+        && (options.forward.is_some() || !is_local(options.proxy.host()))
     {
         return Err(ClientError::Credentials(CredentialError::Cleartext));
     }
@@ -92,14 +91,14 @@ impl<'a> Attempt<'a> {
         let deadline = Deadline::after(self.options.timeout);
         match proxy.scheme() {
             Scheme::Http => {
-                let (stream, deadline) = dialing.connect(proxy, deadline).await?;
-                self.permit_cleartext(&stream)?;
-                self.over_http1(Box::new(stream), deadline).await
+                let route = route::open(self.options, dialing, deadline).await?;
+                self.permit_cleartext(&route)?;
+                self.over_http1(route.stream, route.deadline).await
             }
             Scheme::Https => {
                 // Before the first packet: a wrong file is reported whatever the state of the network.
                 let tls = tls::Connector::new(proxy.host(), trust, self.certificate, *http2)?;
-                let (stream, deadline) = dialing.connect(proxy, deadline).await?;
+                let Route { stream, deadline, .. } = route::open(self.options, dialing, deadline).await?;
                 let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
                 if tls::chose_http2(&stream) {
                     let stream: Stream = Box::new(stream);
@@ -121,28 +120,16 @@ impl<'a> Attempt<'a> {
     fn concealed(&self, error: ClientError) -> ClientError {
         let field = self.request.authorization.as_ref().map(Secret::expose);
         let secret = field.and_then(|field| field.split_once(' '));
-        match (error, secret) {
-            (
-                ClientError::Refused {
-                    status,
-                    reason,
-                    retry_after,
-                },
-                Some((_scheme, secret)),
-            ) => ClientError::Refused {
-                status,
-                reason: Secret::from(secret).redacted(&reason),
-                retry_after,
-            },
-            (error, _) => error,
+        match secret {
+            Some((_scheme, secret)) => error.without(&Secret::from(secret)),
+            None => error,
         }
     }
 
     /// A resolver may lead `localhost` elsewhere.
-    fn permit_cleartext(&self, stream: &TcpStream) -> Result<(), ClientError> {
+    fn permit_cleartext(&self, route: &Route) -> Result<(), ClientError> {
         let source = &self.options.credentials;
-        let is_local = || stream.peer_addr().is_ok_and(|peer| is_loopback(peer.ip()));
-        if !source.has_source() || source.cleartext || is_local() {
+        if !source.has_source() || source.cleartext || route.peer.is_some_and(is_loopback) {
             return Ok(());
         }
         Err(ClientError::Credentials(CredentialError::Cleartext))

@@ -1,6 +1,7 @@
 //! What is done with an open tunnel: bytes are relayed as they are, or it carries a session with an anchor.
 
 use std::future::pending;
+use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -9,9 +10,9 @@ use tokio::time::sleep;
 use super::dialing::Dialing;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
-use super::opened::Finished;
+use super::opened::{Finished, Opened};
 use super::session::{Found, Session, SessionError, find};
-use super::{ClientError, Local, Options, attempt, relay};
+use super::{ClientError, Local, Options, relay, wait};
 use crate::resume::first_key::FirstKey;
 
 /// Opens the tunnel, and carries stdin and stdout to their end.
@@ -28,16 +29,17 @@ where
     let (mut login, mut dialing) = (Login::default(), Dialing::default());
     let opened = tokio::select! {
         biased;
-        opened = Box::pin(attempt::open(options, &mut login, &mut dialing)) => opened?,
+        opened = Box::pin(wait::open(options, &mut login, &mut dialing)) => opened?,
         () = is_left(local) => return Ok(()),
         _ = exit.asked(Leaving::Now) => return Ok(()),
     };
+    let of_tunnel = of_tunnel(&opened);
     let Some((settings, key)) = settings.zip(key) else {
         let relayed = opened.carry(|stream, early| async {
             relay::relay(stream, early, local).await?;
             Ok(Finished::unbounded(()))
         });
-        return Box::pin(or_now(exit, relayed)).await;
+        return Box::pin(or_now(exit, relayed)).await.map_err(of_tunnel);
     };
     let mut session = Session::new(options, settings, local, exit.clone());
     session.dials_by(dialing);
@@ -69,8 +71,20 @@ where
     match Box::pin(carried).await {
         Ok(None) => Ok(()),
         Ok(Some(left)) => Box::pin(session.run(Ok(left), &mut login)).await,
-        Err(error) if !session.has_begun() => Err(error),
+        Err(error) if !session.has_begun() => Err(of_tunnel(error)),
         Err(error) => Box::pin(session.run(Err(error), &mut login)).await,
+    }
+}
+
+/// The error of an open tunnel. A reset over HTTP/1.1 may be the target's, which the proxy has passed on; over HTTP/2 that
+/// would be one of the stream.
+fn of_tunnel(opened: &Opened) -> fn(ClientError) -> ClientError {
+    match opened {
+        Opened::Http1(..) => |error| match error {
+            ClientError::Lost(error) if error.kind() == io::ErrorKind::ConnectionReset => ClientError::Reset(error),
+            error => error,
+        },
+        Opened::Http2(_) => |error| error,
     }
 }
 

@@ -4,22 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 
 use super::{ClientError, Deadline, ProxyUrl};
 use crate::keepalive::keep_alive;
-
-/// Reads into the spare capacity of `buffer`, and returns the number of bytes: 0 is the end of stream.
-///
-/// rustls reports an end without close_notify as `UnexpectedEof`. Many proxies end like that, and SSH protects the
-/// integrity of its stream itself, so it counts as an end of stream.
-pub(super) async fn read_some(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> io::Result<usize> {
-    match stream.read_buf(buffer).await {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
-        read => read,
-    }
-}
 
 /// The addresses of the proxy's name.
 pub(super) async fn lookup(proxy: &ProxyUrl) -> Result<Vec<SocketAddr>, ClientError> {

@@ -51,9 +51,9 @@ impl Exit {
 /// leave the proxy with a tunnel that was aborted, and perhaps without ssh's last message. So the tunnel has a moment to
 /// end in order, by the end of stdin. Behind SIGTERM and SIGINT it has one to end its credential plugin, and a session to
 /// tell its anchor.
-pub(super) async fn run_until_hung_up<F>(tunnel: impl FnOnce(Exit) -> F) -> Option<Result<(), ClientError>>
+pub(super) async fn run_until_hung_up<T, F>(tunnel: impl FnOnce(Exit) -> F) -> Option<Result<T, ClientError>>
 where
-    F: Future<Output = Result<(), ClientError>>,
+    F: Future<Output = Result<T, ClientError>>,
 {
     let mut signals = Signals::listen();
     let (ask, exit) = watch::channel(Leaving::No);
@@ -68,7 +68,7 @@ where
     };
     ask.send_replace(leaving);
     match timeout(LONGEST_FAREWELL, tunnel).await {
-        Ok(Ok(())) if leaving == Leaving::Soon => Some(Ok(())),
+        Ok(Ok(done)) if leaving == Leaving::Soon => Some(Ok(done)),
         Ok(_) | Err(_) => None,
     }
 }

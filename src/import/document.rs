@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::remarks::Place;
-use crate::config::tree::{Entry, Node, Value};
+use crate::yaml::tree::{Entry, Node, Value};
 
 /// A value of a document, with its file.
 #[derive(Clone, Copy, Debug)]

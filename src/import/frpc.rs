@@ -9,9 +9,9 @@ use super::document::At;
 use super::entry::{Entry, by_name};
 use super::remarks::{Place, Remarks};
 use super::{Format, Imported, Input, Options, kubectl, static_list};
-use crate::config::tree::Node;
-use crate::config::{Findings, Position};
 use crate::values::shown;
+use crate::yaml::finding::{Findings, Position};
+use crate::yaml::tree::Node;
 
 mod ini;
 mod proxy;

@@ -4,9 +4,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::remarks::Remarks;
-use crate::config::tree::{self, Bounds, Node};
-use crate::config::{Findings, Position};
 use crate::file;
+use crate::yaml::finding::{Findings, Position};
+use crate::yaml::tree::{self, Bounds, Node};
 
 /// A file that is imported.
 #[derive(Clone, Debug, PartialEq, Eq)]

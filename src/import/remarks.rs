@@ -1,8 +1,8 @@
 //! What an import has to say of its files: each remark has a file, a position and a severity.
 
 use super::Extent;
-use crate::config::{Finding, Findings, Position, Severity};
 use crate::text::escaped;
+use crate::yaml::finding::{Finding, Findings, Position, Severity};
 
 /// A place in one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::future::pending;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -36,6 +36,40 @@ pub fn cache_folder() -> Option<PathBuf> {
 /// A variable of the environment that is not empty.
 fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Whether it is Windows.
+pub(crate) const IS_WINDOWS: bool = false;
+
+/// Makes a file that no other user may read.
+///
+/// # Errors
+/// Those of open(2); there is one.
+pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Makes a folder that no other user may read, and those that lead to it. One that is there stays as it is.
+///
+/// # Errors
+/// Those of mkdir(2).
+pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Gives a new file the owner and the permissions of the one that it is to replace.
+///
+/// # Errors
+/// It may not; or the other one has several hard links, which a replacement would part.
+pub(crate) fn keep_owner(file: &File, of: &Metadata) -> io::Result<()> {
+    if of.nlink() > 1 {
+        return Err(io::Error::other("it has several hard links, which would be parted"));
+    }
+    let own = file.metadata()?;
+    if (own.uid(), own.gid()) != (of.uid(), of.gid()) {
+        fchown(file, Some(of.uid()), Some(of.gid()))?;
+    }
+    file.set_permissions(of.permissions())
 }
 
 /// Returns the output behind descriptor 1, and puts `/dev/null` in its place.

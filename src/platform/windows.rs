@@ -28,6 +28,33 @@ fn folder(name: &str) -> Option<PathBuf> {
     env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
+/// Whether it is Windows.
+pub(crate) const IS_WINDOWS: bool = true;
+
+/// Makes a file with the permissions of its folder.
+///
+/// # Errors
+/// Those of CreateFile; there is one.
+pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// Makes a folder, and those that lead to it. One that is there stays as it is.
+///
+/// # Errors
+/// Those of CreateDirectory.
+pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)
+}
+
+/// A new file has the permissions of its folder, as the one that it is to replace had.
+///
+/// # Errors
+/// None.
+pub(crate) fn keep_owner(_: &File, _: &fs::Metadata) -> io::Result<()> {
+    Ok(())
+}
+
 /// Returns the output behind the standard handle, and puts the device `NUL` in its place.
 ///
 /// # Errors

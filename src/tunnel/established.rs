@@ -3,13 +3,16 @@
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use super::disconnect;
 use super::pending::Pending;
 use super::record::TunnelRecord;
 use super::{Holdings, Reached, Shared};
 use crate::allowlist::Target;
 use crate::cold::cold;
+use crate::connect::Refusals;
 use crate::direction::Direction;
 use crate::drain;
 use crate::net::transport::Transport;
@@ -27,6 +30,9 @@ pub(super) struct Tunnel<'a, D: Transport> {
     target: Arc<Target>,
     holdings: Box<Holdings>,
     record: TunnelRecord<'a>,
+    refusals: Refusals,
+    /// The client was told the end in band.
+    is_told: bool,
 }
 
 /// After a panic it is unknown what was passed on: an end of stream would make it look complete.
@@ -49,6 +55,8 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         } = reached;
         Self {
             record: pending.record.established(&target, pending.shared.drain.opened()),
+            refusals: pending.refusals,
+            is_told: false,
             target,
             holdings,
             ends: Transports {
@@ -68,7 +76,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         if is_reported(&self.target) {
             self.record.finish_watch(shared.identification.identification);
         }
-        self.record.closed(close);
+        self.record.closed(close, self.is_told);
     }
 
     async fn carry(&mut self, shared: &Shared) -> Close {
@@ -77,6 +85,8 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             target,
             holdings,
             record,
+            refusals,
+            is_told,
         } = self;
         let options = relay::Options {
             idle: target.idle(shared.relay.idle),
@@ -99,12 +109,30 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         let mut ending = pin!(ending(target, holdings, record, shared));
         if holds_back {
             let identified = cold(identify(ends, record, shared, ending.as_mut())).await;
-            if let Err(close) = identified {
+            if let Err(unidentified) = identified {
+                let close = unidentified.close;
+                let is_in_band = *refusals != Refusals::Http;
+                *is_told = cold(async {
+                    let is_told = is_in_band && tell(ends, &unidentified, record, shared).await;
+                    // A reset would discard the message.
+                    let reason = if is_told { Reason::NotSsh } else { close.reason };
+                    relay::let_go(ends, Close { reason, ..close }, Ends::default()).await;
+                    is_told
+                })
+                .await;
                 return close;
             }
         }
         relay(ends, &terms, ending).await
     }
+}
+
+/// The end of a tunnel of which a side has not identified itself.
+#[derive(Debug)]
+struct Unidentified {
+    close: Close,
+    /// The client has.
+    is_client_ssh: bool,
 }
 
 /// The limits of one direction. No closure of `carry`: an idle tunnel would keep it.
@@ -126,11 +154,15 @@ async fn identify<D: Transport>(
     record: &TunnelRecord<'_>,
     shared: &Shared,
     ending: Pin<&mut impl Future<Output = Close>>,
-) -> Result<(), Close> {
+) -> Result<(), Unidentified> {
+    let is_client_ssh = AtomicBool::new(false);
     let identified = |side, line: Line<'_>| {
         record.identified(side, Software::of(line.software));
-        if side == Side::Client && matches!(first(line.text), First::Hello(..)) {
-            record.open.set_resumable();
+        if side == Side::Client {
+            is_client_ssh.store(true, Ordering::Relaxed);
+            if matches!(first(line.text), First::Hello(..)) {
+                record.open.set_resumable();
+            }
         }
     };
     let exchanged = tokio::select! {
@@ -138,10 +170,38 @@ async fn identify<D: Transport>(
         exchanged = identification::exchange(ends, &record.meter, &shared.identification, identified) => exchanged,
         close = ending => Err(close),
     };
-    if let Err(close) = exchanged {
-        relay::let_go(ends, close, Ends::default()).await;
+    exchanged.map_err(|close| Unidentified {
+        close,
+        is_client_ssh: is_client_ssh.into_inner(),
+    })
+}
+
+/// Tells an SSH client in band that its target is no SSH server, or has ended before it was one. Only in front of the
+/// target's first byte, where the client still waits for an identification.
+async fn tell<D: Transport>(
+    ends: &mut Transports<D>,
+    unidentified: &Unidentified,
+    record: &TunnelRecord<'_>,
+    shared: &Shared,
+) -> bool {
+    let Unidentified { close, is_client_ssh } = unidentified;
+    // PuTTY waits for the server's identification, and sends nothing before.
+    let may_be_ssh = *is_client_ssh || ends.early.upload.is_empty();
+    if !may_be_ssh || close.by == Side::Client || record.meter.bytes(Direction::Download) > 0 {
+        return false;
     }
-    exchanged
+    let target = record.authority().map(ToString::to_string).unwrap_or_default();
+    let end = disconnect::End {
+        reason: close.reason,
+        said: &ends.early.download,
+        deadline: shared.identification.identification,
+    };
+    let message = disconnect::of_end(&end, &target, record.id());
+    let is_told = disconnect::send(&mut ends.downstream, &message).await;
+    if is_told {
+        disconnect::await_reader(&mut ends.downstream).await;
+    }
+    is_told
 }
 
 /// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, when the

@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use self::access_log::AccessLog;
+pub use self::answered::Answered;
+use self::gauged::Connection;
 pub use self::ids::{Id, Ids};
 pub use self::line::ACCESS;
 use self::line::Line;
@@ -26,29 +28,11 @@ use crate::text::excerpt;
 use crate::tls::{self, Identity, Peer, Tls};
 
 mod access_log;
+mod answered;
+mod gauged;
 mod ids;
 mod line;
 mod reports;
-
-/// An open connection in the gauges.
-#[derive(Debug)]
-struct Connection<'a> {
-    metrics: &'a Metrics,
-}
-
-impl<'a> Connection<'a> {
-    fn open(metrics: &'a Metrics) -> Self {
-        metrics.connections_accepted.inc();
-        metrics.connections_active.inc();
-        Self { metrics }
-    }
-}
-
-impl Drop for Connection<'_> {
-    fn drop(&mut self) {
-        self.metrics.connections_active.dec();
-    }
-}
 
 /// The metrics and the access log, which account for connections.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +69,7 @@ pub struct Record<'a> {
     received: u64,
     is_resumable: bool,
     outcome: Option<Outcome>,
+    answered: Answered,
     accounted: bool,
     /// `None` for a request on an HTTP/2 connection, which has a record of its own.
     connection: Option<Connection<'a>>,
@@ -127,6 +112,7 @@ impl<'a> Record<'a> {
             received: 0,
             is_resumable: false,
             outcome: None,
+            answered: Answered::Not,
             accounted: false,
             connection: None,
         })
@@ -230,6 +216,16 @@ impl<'a> Record<'a> {
         self.upstream = result.ok().map(|upstream| upstream.address);
     }
 
+    /// How the client was told.
+    pub fn set_answered(&mut self, answered: Answered) {
+        self.answered = answered;
+    }
+
+    /// The id of the access line.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
     /// The refusal, accounted for at once: the client, which has its answer, may take its time to leave.
     pub fn refused(&mut self, refusal: Refusal) {
         self.outcome = Some(Outcome::Refused(refusal));
@@ -245,6 +241,7 @@ impl<'a> Record<'a> {
             .handshake_duration
             .observe((now - self.accepted).as_secs_f64());
         self.established = Some(now);
+        self.answered = Answered::Http;
         let series = Arc::clone(target.series(self.telemetry.metrics));
         series.tunnels_active.inc();
         TunnelRecord {
@@ -268,6 +265,9 @@ impl<'a> Record<'a> {
             None => Outcome::Refused(Refusal::Internal),
         };
         let outcome = self.outcome.unwrap_or(lost);
+        if self.answered == Answered::Ssh {
+            self.telemetry.metrics.answers_in_band.inc();
+        }
         match self.established {
             Some(established) => {
                 self.telemetry.metrics.closed(outcome);
@@ -301,6 +301,7 @@ impl<'a> Record<'a> {
             upstream: self.upstream,
             target: self.target.as_deref(),
             outcome,
+            answered: self.answered,
             sent: self.sent,
             received: self.received,
             duration_ms: millis(self.accepted.elapsed()),
@@ -331,9 +332,17 @@ pub struct TunnelRecord<'a> {
 }
 
 impl TunnelRecord<'_> {
-    /// The end of the tunnel.
-    pub fn closed(&mut self, close: Close) {
+    /// The end of the tunnel, which the client may have been told in band.
+    pub fn closed(&mut self, close: Close, is_told: bool) {
         self.connection.outcome = Some(Outcome::Closed(close));
+        if is_told {
+            self.connection.answered = Answered::Ssh;
+        }
+    }
+
+    /// The authority that the request names.
+    pub fn authority(&self) -> Option<&Authority> {
+        self.connection.authority.as_ref()
     }
 
     /// The SSH software of one side, from its identification.

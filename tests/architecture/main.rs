@@ -34,11 +34,12 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ),
     (
         "machinery",
-        &["drain", "file", "keepalive", "limits", "net", "platform"],
+        &["drain", "file", "keepalive", "limits", "net", "platform", "yaml"],
     ),
     (
         "protocols",
         &[
+            "disconnect",
             "http2",
             "relay",
             "resume",
@@ -67,13 +68,15 @@ const LAYERS: [(&str, &[&str]); 6] = [
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 31] = [
+const OWNERS: [(&str, &[&str]); 33] = [
     ("anyhow", &["cli"]),
     ("arc_swap", &["access", "allowlist"]),
     ("aws_lc_rs", &["access", "client", "resume", "ticket", "tls"]),
     ("clap", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
     ("futures_util", &["connect"]),
-    ("granit_parser", &["config"]),
+    ("granit_parser", &["yaml"]),
     ("h2", &["client", "connect", "http2"]),
     ("http_body_util", &["access", "app", "client", "kubernetes"]),
     ("httparse", &["client", "connect"]),
@@ -94,11 +97,11 @@ const OWNERS: [(&str, &[&str]); 31] = [
     ("rustls_native_certs", &["access", "client"]),
     (
         "serde_json",
-        &["access", "app", "client", "config", "kubernetes", "ticket"],
+        &["access", "app", "client", "config", "kubernetes", "ticket", "yaml"],
     ),
     ("serde_saphyr", &["client"]),
     ("socket2", &["client", "keepalive", "net"]),
-    ("strsim", &["config"]),
+    ("strsim", &["yaml"]),
     ("toml", &["import"]),
     ("tokio_rustls", &["access", "client"]),
     ("tracing_appender", &["app"]),

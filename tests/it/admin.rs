@@ -20,6 +20,7 @@ const METRICS: [(&str, &str, &[&str]); 42] = [
     ("switchboard_tunnels_limit", "gauge", &[]),
     ("switchboard_tunnels_resumable", "gauge", &[]),
     ("switchboard_connect_requests_total", "counter", &["code", "reason"]),
+    ("switchboard_answers_in_band_total", "counter", &[]),
     (
         "switchboard_tunnels_active",
         "gauge",

@@ -270,7 +270,15 @@ fn shows_refusals(client: &Client) {
         });
         let refused = login.attempt(login.command("ssh").arg(name).arg("true"), &[]);
         assert_eq!(refused.status.code(), Some(255), "{refused}");
-        assert!(refused.stderr.contains(&client.shows(status, phrase)), "{refused}");
+        let expected = client.shows(status, phrase, &format!("{name}:{}", login::PORT));
+        assert!(refused.stderr.contains(&expected), "{refused}");
+        if client.program == "switchboard" {
+            let told: Vec<_> = refused.stderr.lines().collect();
+            assert!(
+                told.len() == 2 && told[0].starts_with("Received disconnect from "),
+                "{refused}"
+            );
+        }
         let line = &login.proxy.access_lines(number + 1)[number];
         for field in [format!(r#""status":{status}"#), format!(r#""reason":"{reason}""#)] {
             assert!(line.contains(&field), "{field} is not in {line}");

@@ -122,6 +122,7 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         // 408, 425 and 429 ask for another request; a captive portal redirects.
         ClientError::Refused { status, .. } => (400..500).contains(status) && !matches!(status, 408 | 425 | 429),
         ClientError::CredentialsRequired { .. }
+        | ClientError::NotProxy { .. }
         | ClientError::CertificateRequired(_)
         | ClientError::CertificateRefused(_)
         | ClientError::Target(_)
@@ -140,6 +141,8 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         | ClientError::Connect { .. }
         | ClientError::ProxyCertificate(_)
         | ClientError::Tls(_)
+        | ClientError::PlainHttp
+        | ClientError::Forward { .. }
         | ClientError::Deadline { .. }
         | ClientError::NoAnswer
         | ClientError::TruncatedAnswer
@@ -148,6 +151,7 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         | ClientError::NotHttp
         | ClientError::AnsweredInTls
         | ClientError::Lost(_)
+        | ClientError::Reset(_)
         | ClientError::Aborted(_)
         | ClientError::NotHttp2(_)
         | ClientError::Flood => false,
@@ -172,6 +176,8 @@ pub(super) fn is_answered(error: &ClientError) -> bool {
             | SessionError::Ended(_)
             | SessionError::Grace { .. } => true,
         },
+        // As far away as the proxy behind it.
+        ClientError::Forward { source, .. } => is_answered(source),
         ClientError::Lookup { .. }
         | ClientError::Connect { .. }
         | ClientError::Tls(_)
@@ -179,8 +185,11 @@ pub(super) fn is_answered(error: &ClientError) -> bool {
         | ClientError::NoAnswer
         | ClientError::TruncatedAnswer
         | ClientError::Lost(_)
+        | ClientError::Reset(_)
         | ClientError::Aborted(_) => false,
         ClientError::Refused { .. }
+        | ClientError::NotProxy { .. }
+        | ClientError::PlainHttp
         | ClientError::CredentialsRequired { .. }
         | ClientError::CertificateRequired(_)
         | ClientError::CertificateRefused(_)

@@ -8,8 +8,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::SessionError;
 use crate::client::ClientError;
-use crate::client::connection::read_some;
 use crate::client::opened::Stream;
+use crate::client::transport::read_some;
 use crate::resume::LONGEST_EXCHANGE;
 use crate::resume::first_key::FirstKey;
 use crate::resume::opening::{Attached, Opening, Step};

@@ -3,9 +3,9 @@
 //! A section is a proxy. frp's reader, gopkg.in/ini.v1, also joins lines that end with a backslash and takes quotes of three
 //! characters: both are faults here, since frp's documentation has neither.
 
-use crate::config::tree::{Entry, Node, Scalar, Value};
-use crate::config::{Findings, Position};
 use crate::values::shown;
+use crate::yaml::finding::{Findings, Position};
+use crate::yaml::tree::{Entry, Node, Scalar, Value};
 
 /// The tree of a text; `None` after a fault.
 pub(super) fn read(text: &str, findings: &Findings) -> Option<Node> {

@@ -3,7 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::authority::Authority;
-use crate::config::tree::Value;
 use crate::import::cluster_names::ClusterNames;
 use crate::import::document::At;
 use crate::import::entry::{Entry, Service, Settings, Target};
@@ -11,6 +10,7 @@ use crate::import::remarks::{Place, Remarks};
 use crate::import::{Format, Options};
 use crate::limits::Rate;
 use crate::values::{self, shown};
+use crate::yaml::tree::Value;
 
 /// A proxy of a file.
 #[derive(Debug)]

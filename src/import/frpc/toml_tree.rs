@@ -5,9 +5,9 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::config::tree::{Entry, Node, Scalar, Value};
-use crate::config::{Findings, Position};
 use crate::text::escaped;
+use crate::yaml::finding::{Findings, Position};
+use crate::yaml::tree::{Entry, Node, Scalar, Value};
 
 /// The tree of a text; `None` after a fault. The parser bounds the depth, and the file's size the number of values: TOML
 /// has no aliases.

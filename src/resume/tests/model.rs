@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::resume::outbox::Outbox;
 use crate::resume::session::Attachment;
 
 /// One of the two sides.
@@ -19,12 +20,16 @@ enum Event {
     Write(Role, usize),
     /// The source of a side ends.
     Finish(Role),
+    /// The source of a side puts bytes into the memory of the session, if there is any.
+    Fill(Role, usize),
     /// The program beside a side takes bytes, or the end of the stream.
     Pass(Role, usize),
-    /// A side hands bytes to its connection.
+    /// A side hands bytes to its connection: copies of those of the stream.
     Transmit(Role, usize),
-    /// The connection hands bytes to a side.
-    Deliver(Role, usize),
+    /// The connection takes so many bytes of the frames that a side has begun to write, and has others begun.
+    TransmitKept(Role, usize, usize),
+    /// The connection hands bytes to a side, and its program takes so many of the stream at once.
+    Deliver(Role, usize, usize),
     /// The connection is gone with all that is on it. A side that is not told goes on as before.
     Cut { tells_client: bool, tells_anchor: bool },
     /// The client opens a connection. The exchange is cut after so many bytes, if there are.
@@ -35,6 +40,15 @@ enum Event {
     SetWindow(Role, u32),
 }
 
+impl Role {
+    fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Anchor,
+            Self::Anchor => Self::Client,
+        }
+    }
+}
+
 fn role() -> impl Strategy<Value = Role> {
     prop_oneof![Just(Role::Client), Just(Role::Anchor)]
 }
@@ -43,10 +57,12 @@ fn event() -> impl Strategy<Value = Event> {
     let bytes = || prop_oneof![1..50_usize, 1..60_000_usize];
     prop_oneof![
         4 => (role(), bytes()).prop_map(|(role, bytes)| Event::Write(role, bytes)),
+        3 => (role(), bytes()).prop_map(|(role, bytes)| Event::Fill(role, bytes)),
         1 => role().prop_map(Event::Finish),
         6 => (role(), bytes()).prop_map(|(role, bytes)| Event::Pass(role, bytes)),
-        8 => (role(), bytes()).prop_map(|(role, bytes)| Event::Transmit(role, bytes)),
-        8 => (role(), bytes()).prop_map(|(role, bytes)| Event::Deliver(role, bytes)),
+        3 => (role(), bytes()).prop_map(|(role, bytes)| Event::Transmit(role, bytes)),
+        8 => (role(), bytes(), bytes()).prop_map(|(role, bytes, most)| Event::TransmitKept(role, bytes, most)),
+        8 => (role(), bytes(), 0..20_000_usize).prop_map(|(role, bytes, now)| Event::Deliver(role, bytes, now)),
         2 => any::<(bool, bool)>().prop_map(|(tells_client, tells_anchor)| Event::Cut { tells_client, tells_anchor }),
         3 => prop_oneof![Just(usize::MAX), 0..600_usize].prop_map(Event::Resume),
         2 => (0..6_000_u64).prop_map(Event::Wait),
@@ -61,6 +77,8 @@ struct Side {
     /// Its connection: that of the other side may be another one.
     connection: u64,
     inbound: Vec<u8>,
+    /// The frames that are being written.
+    outbox: Outbox,
     /// The reference: the bytes that were written here, and those that were passed on here. A byte is known by its offset.
     written: u64,
     finished: bool,
@@ -81,6 +99,7 @@ impl Side {
             attachment: None,
             connection: 0,
             inbound: Vec::new(),
+            outbox: Outbox::default(),
             written: 0,
             finished: false,
             passed: 0,
@@ -148,6 +167,20 @@ impl World {
                 assert_eq!(taken, free.min(bytes));
                 side.written += taken as u64;
             }
+            Event::Fill(role, most) => {
+                let (side, _) = self.sides(role);
+                let free = side.session.free();
+                let Some(spare) = side.session.spare(most) else { return };
+                assert!(spare.len() <= most.min(free));
+                let count = spare.len().div_ceil(2);
+                spare.fill(0);
+                for (at, memory) in (side.written..).zip(&mut spare[..count]) {
+                    *memory = byte(role, at);
+                }
+                side.session.fill(count);
+                assert_eq!(side.session.free(), free - count);
+                side.written += count as u64;
+            }
             Event::Finish(role) => {
                 let (side, _) = self.sides(role);
                 side.session.finish();
@@ -155,12 +188,8 @@ impl World {
             }
             Event::Pass(role, bytes) => self.pass(role, bytes),
             Event::Transmit(role, bytes) => self.transmit(role, bytes),
-            Event::Deliver(role, bytes) => {
-                let (side, _) = self.sides(role);
-                let Some(attachment) = side.attachment else { return };
-                let bytes: Vec<u8> = side.inbound.drain(..bytes.min(side.inbound.len())).collect();
-                side.session.receive(attachment, &bytes, now);
-            }
+            Event::TransmitKept(role, bytes, most) => self.transmit_kept(role, bytes, most),
+            Event::Deliver(role, bytes, at_once) => self.deliver(role, bytes, at_once),
             Event::Cut {
                 tells_client,
                 tells_anchor,
@@ -169,6 +198,10 @@ impl World {
                 for (side, is_told) in [(&mut self.client, tells_client), (&mut self.anchor, tells_anchor)] {
                     side.inbound.clear();
                     side.connection = 0;
+                    // What a side still writes, if it is not told, is lost.
+                    if is_told {
+                        side.outbox.clear();
+                    }
                     if let Some(attachment) = side.attachment.take_if(|_| is_told) {
                         side.session.detach(attachment);
                     }
@@ -185,13 +218,27 @@ impl World {
         self.check();
     }
 
+    fn deliver(&mut self, role: Role, bytes: usize, mut at_once: usize) {
+        let now = self.now;
+        let (side, _) = self.sides(role);
+        let Some(attachment) = side.attachment else { return };
+        let bytes: Vec<u8> = side.inbound.drain(..bytes.min(side.inbound.len())).collect();
+        let passed = &mut side.passed;
+        let mut pass = |bytes: &[u8]| {
+            let bytes = &bytes[..bytes.len().min(at_once)];
+            for (offset, &found) in (*passed..).zip(bytes) {
+                assert_eq!(found, byte(role.other(), offset), "to {role:?} at {offset}");
+            }
+            at_once -= bytes.len();
+            *passed += bytes.len() as u64;
+            bytes.len()
+        };
+        side.session.receive_and_pass((attachment, &bytes), now, &mut pass);
+    }
+
     fn pass(&mut self, role: Role, mut most: usize) {
         let now = self.now;
-        let from = if role == Role::Client {
-            Role::Anchor
-        } else {
-            Role::Client
-        };
+        let from = role.other();
         let (side, other) = self.sides(role);
         while most > 0 && !side.session.readable().is_empty() {
             let bytes = side.session.readable();
@@ -216,6 +263,8 @@ impl World {
     }
 
     fn transmit(&mut self, role: Role, most: usize) {
+        // A frame that was begun comes first.
+        self.transmit_kept(role, usize::MAX, 0);
         let now = self.now;
         let (side, other) = self.sides(role);
         let Some(attachment) = side.attachment else { return };
@@ -228,6 +277,26 @@ impl World {
         }
     }
 
+    /// Writes so many bytes of the frames that were begun. When there are none any more, others are begun.
+    fn transmit_kept(&mut self, role: Role, bytes: usize, most: usize) {
+        let now = self.now;
+        let (side, other) = self.sides(role);
+        let Some(attachment) = side.attachment else { return };
+        let session = &mut side.session;
+        if side.outbox.is_empty() && most > 0 {
+            side.outbox.clear();
+            session.transmit(attachment, &mut side.outbox, most, now);
+        }
+        let rest = side.outbox.rest(|offset, count| session.kept(offset, count)).unwrap();
+        let written = &rest[..bytes.min(rest.len())];
+        if let Some(offset) = side.outbox.advance(written.len()) {
+            session.carry(offset);
+        }
+        if side.connection != 0 && side.connection == other.connection {
+            other.inbound.extend_from_slice(written);
+        }
+    }
+
     /// Opens a connection with the real exchange, which is cut behind `most` bytes of both directions together. An anchor
     /// that does not know of a cut has an older connection displaced.
     fn connect(&mut self, mut most: usize) {
@@ -236,6 +305,7 @@ impl World {
         }
         self.connections += 1;
         (self.client.connection, self.client.inbound) = (0, Vec::new());
+        self.client.outbox.clear();
         let mut opening = Opening::resume(self.secrets.clone(), self.client.session.received()).unwrap();
         let mut welcome = Welcome::new(&self.key).unwrap();
         let mut down = Vec::new();
@@ -275,6 +345,7 @@ impl World {
         side.session.receive(attachment, &resume.rest, self.now);
         (side.attachment, side.connection) = (Some(attachment), self.connections);
         side.inbound.clear();
+        side.outbox.clear();
         let (keys, ()) = self.registry.prove(&resume.claim, &resume.proof).unwrap();
         let claim = Claim {
             received,
@@ -300,10 +371,10 @@ impl World {
                 return;
             }
             for role in [Role::Client, Role::Anchor] {
-                self.apply(&Event::Transmit(role, 100_000));
+                self.apply(&Event::TransmitKept(role, usize::MAX, 100_000));
             }
             for role in [Role::Client, Role::Anchor] {
-                self.apply(&Event::Deliver(role, usize::MAX));
+                self.apply(&Event::Deliver(role, usize::MAX, 7));
                 self.apply(&Event::Pass(role, usize::MAX));
             }
             self.apply(&Event::Wait(100));

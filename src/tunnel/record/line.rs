@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use tracing::{Level, event};
 
-use super::Id;
+use super::{Answered, Id};
 use crate::access::User;
 use crate::allowlist::Target;
 use crate::authority::Authority;
@@ -31,6 +31,7 @@ pub(super) struct Line<'a> {
     pub(super) upstream: Option<SocketAddr>,
     pub(super) target: Option<&'a Target>,
     pub(super) outcome: Outcome,
+    pub(super) answered: Answered,
     pub(super) sent: u64,
     pub(super) received: u64,
     pub(super) duration_ms: f64,
@@ -58,6 +59,7 @@ impl Line<'_> {
             upstream: None,
             target: None,
             outcome: Outcome::Refused(refusal),
+            answered: Answered::Not,
             sent: 0,
             received: 0,
             duration_ms: 0.0,
@@ -105,6 +107,7 @@ impl Line<'_> {
                     duration_ms = self.duration_ms,
                     dial_ms = self.dial_ms,
                     tunnel.resumable = self.is_resumable,
+                    answered = self.answered.label(),
                     tunnel_id = %OrEmpty(self.id),
                     count = self.count,
                 )

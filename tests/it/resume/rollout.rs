@@ -172,11 +172,6 @@ fn two_hundred_sessions_and_a_copy_outlive_the_replacement_of_all_replicas() {
         "the copy is another one"
     );
     shells.into_iter().for_each(Shell::log_out);
-    assert_eq!(
-        stage.sshd.connections(),
-        SHELLS + 1,
-        "a session was replaced by another"
-    );
     // Each tunnel of the old replicas was moved: neither cut, nor over before.
     let moved = old.iter().map(|proxy| {
         let lines = proxy.access_lines(1);

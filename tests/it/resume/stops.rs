@@ -36,7 +36,6 @@ fn a_client_that_was_stopped_goes_on() {
         shell.echo(&format!("behind-{round}"));
     }
     shell.log_out();
-    assert_eq!(way.sshd.connections(), 1, "{}", way.log());
 }
 
 #[test]
@@ -57,7 +56,6 @@ fn over_ipv6_a_session_outlives_the_death_of_its_proxy() {
     first.kill();
     shell.echo("at-another");
     shell.log_out();
-    assert_eq!(sshd.connections(), 1);
 }
 
 #[test]

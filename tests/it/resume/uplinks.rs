@@ -110,7 +110,6 @@ fn a_copy_goes_on_while_its_source_address_changes() {
         let status = process.wait(PATIENCE);
         assert!(status.success(), "{}\n{}", said.all().join("\n"), way.proxy.log());
         assert!(fs::read(&there).unwrap() == content, "the copy is another one");
-        assert_eq!(way.sshd.connections(), 1);
         let sources = way.sources(CHANGES);
         for source in ["10.8.0.2", "10.8.1.2"] {
             assert!(sources.iter().any(|line| line == source), "{sources:?}");
@@ -131,7 +130,6 @@ fn an_idle_session_takes_another_path_as_soon_as_the_kernel_does() {
             shell.echo(&format!("left-{left}"));
         }
         shell.log_out();
-        assert_eq!(way.sshd.connections(), 1);
     });
 }
 

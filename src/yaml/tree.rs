@@ -68,7 +68,7 @@ pub(crate) struct Entry {
 ///
 /// An empty document is a fault: most programs truncate a file before they write it, and a reload at that moment would
 /// remove every target.
-pub(super) fn read(text: &str, findings: &Findings) -> Option<Node> {
+pub(crate) fn read(text: &str, findings: &Findings) -> Option<Node> {
     let roots = read_all(text, &CONFIGURATION, findings)?;
     let root = roots.into_iter().next().filter(|root| root.value != Value::Null);
     if root.is_none() {

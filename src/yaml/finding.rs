@@ -103,7 +103,7 @@ impl Report {
     }
 
     /// The same without positions, where there was no file.
-    pub(super) fn without_positions(mut self) -> Self {
+    pub(crate) fn without_positions(mut self) -> Self {
         for finding in &mut self.findings {
             finding.position = None;
         }
@@ -187,7 +187,7 @@ impl Default for Findings {
 
 impl Findings {
     /// No findings yet. `dispensable`: the weight of what a process can do without.
-    pub(super) fn with_dispensable(dispensable: Severity) -> Self {
+    pub(crate) fn with_dispensable(dispensable: Severity) -> Self {
         Self {
             found: RefCell::default(),
             faults: Cell::default(),
@@ -196,7 +196,7 @@ impl Findings {
     }
 
     /// See [`with_dispensable`](Self::with_dispensable).
-    pub(super) fn dispensable(&self) -> Severity {
+    pub(crate) fn dispensable(&self) -> Severity {
         self.dispensable
     }
 
@@ -206,12 +206,12 @@ impl Findings {
     }
 
     /// Adds an error of a flag, or of its environment variable.
-    pub(super) fn fault_of_a_flag(&self, flag: &str, message: String) {
+    pub(crate) fn fault_of_a_flag(&self, flag: &str, message: String) {
         self.push(Severity::Error, None, flag, message);
     }
 
     /// Adds a finding.
-    pub(super) fn push(&self, severity: Severity, position: Option<Position>, key: &str, message: String) {
+    pub(crate) fn push(&self, severity: Severity, position: Option<Position>, key: &str, message: String) {
         if severity == Severity::Error {
             self.faults.set(self.faults.get() + 1);
         }
