@@ -15,9 +15,13 @@ where
 {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_PROBES);
-    SockRef::from(socket).set_tcp_keepalive(&keepalive)
+        .with_interval(KEEPALIVE_INTERVAL);
+    let socket = SockRef::from(socket);
+    let all = keepalive.clone().with_retries(KEEPALIVE_PROBES);
+    // Windows before version 1703 of 10, and wine, have a number of probes of their own: TCP_KEEPCNT is WSAENOPROTOOPT.
+    socket
+        .set_tcp_keepalive(&all)
+        .or_else(|_| socket.set_tcp_keepalive(&keepalive))
 }
 
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);

@@ -3,11 +3,19 @@
 //!
 //! `unix` and `windows` have the same names with the same meaning. No other file of the client asks for the system.
 
+#[cfg(target_os = "linux")]
+mod changes;
+#[cfg(not(target_os = "linux"))]
+mod no_changes;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]
 mod windows;
 
+#[cfg(target_os = "linux")]
+pub(crate) use self::changes::Changes;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use self::no_changes::Changes;
 #[cfg(unix)]
 use self::unix as system;
 #[cfg(windows)]

@@ -13,29 +13,9 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use self::changes::Changes;
 use super::connection::{connect_in_order, connect_one, lookup};
 use super::{ClientError, Deadline, ProxyUrl, Step};
-
-#[cfg(target_os = "linux")]
-mod changes;
-
-/// Other systems have no rtnetlink: a change is noticed by silence and pauses.
-#[cfg(not(target_os = "linux"))]
-mod changes {
-    #[derive(Debug)]
-    pub(super) struct Changes;
-
-    impl Changes {
-        pub(super) fn open() -> std::io::Result<Self> {
-            Err(std::io::ErrorKind::Unsupported.into())
-        }
-
-        pub(super) async fn next(&mut self) {
-            std::future::pending().await
-        }
-    }
-}
+use crate::platform::Changes;
 
 /// How the proxy is reached.
 #[derive(Debug, Default)]

@@ -11,13 +11,13 @@ use tokio::net::UnixDatagram;
 
 /// A socket that receives a message of each change.
 #[derive(Debug)]
-pub(super) struct Changes {
+pub(crate) struct Changes {
     /// To Tokio a netlink socket is a datagram socket like others: it is polled and received from. `None` once it has failed.
     socket: Option<UnixDatagram>,
 }
 
 impl Changes {
-    pub(super) fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // Without another protocol it is NETLINK_ROUTE, which is 0.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
@@ -28,7 +28,7 @@ impl Changes {
     }
 
     /// Completes when something has changed since the last time. It may be dropped at any time.
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         let Some(socket) = &self.socket else {
             return pending().await;
         };
