@@ -21,7 +21,7 @@ pub use self::shared::Shared;
 use crate::access::{Grant, Mode};
 use crate::allowlist::Target;
 use crate::cold::cold;
-use crate::connect::{self, Asked, CredentialPolicy, Exchange, http2};
+use crate::connect::{self, Asked, CredentialPolicy, Exchange, Refusals, http2};
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Client;
 use crate::limits::queue::QueueTimeouts;
@@ -208,6 +208,8 @@ struct Holdings {
     account: Account,
     /// The right of its user to reach the target; `None` where every client may.
     grant: Option<Grant>,
+    /// How its client reads that the target is no SSH server.
+    refusals: Refusals,
 }
 
 /// Authorizes the request, takes its slots, and dials its target.
@@ -225,6 +227,7 @@ async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denia
         _slots: [of_process, account.take_slot()?, target.enter()?],
         account,
         grant,
+        refusals: pending.refusals,
     });
     let connect = connect_to(&target, pending);
     let upstream = match &holdings.grant {

@@ -80,9 +80,16 @@ where
 /// would be one of the stream.
 fn of_tunnel(opened: &Opened) -> fn(ClientError) -> ClientError {
     match opened {
-        Opened::Http1(..) => |error| match error {
-            ClientError::Lost(error) if error.kind() == io::ErrorKind::ConnectionReset => ClientError::Reset(error),
-            error => error,
+        Opened::Http1(..) => |error| {
+            if let ClientError::Lost(lost) = error {
+                let is_reset = lost.kind() == io::ErrorKind::ConnectionReset;
+                return if is_reset {
+                    ClientError::Reset(lost)
+                } else {
+                    ClientError::Lost(lost)
+                };
+            }
+            error
         },
         Opened::Http2(_) => |error| error,
     }

@@ -107,13 +107,10 @@ fn of(error: &ClientError) -> (Code, String) {
 impl ClientError {
     /// When another try makes sense, as the proxy has said.
     pub(super) fn advice(&self) -> Option<String> {
-        match self {
-            Self::Refused {
-                retry_after: Some(pause),
-                ..
-            } => Some(format!("retry after {}s", pause.as_secs())),
-            _ => None,
-        }
+        let Self::Refused { retry_after, .. } = self else {
+            return None;
+        };
+        retry_after.map(|pause| format!("retry after {}s", pause.as_secs()))
     }
 }
 

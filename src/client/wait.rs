@@ -38,14 +38,15 @@ pub(super) async fn open(options: &Options, login: &mut Login, dialing: &mut Dia
 
 /// The time until another request makes sense.
 fn pause(error: &ClientError) -> Option<Duration> {
-    match error {
-        ClientError::Refused {
-            status: 429 | 503,
-            retry_after,
-            ..
-        } => Some(retry_after.unwrap_or(UNNAMED).max(SHORTEST)),
-        _ => None,
+    if let ClientError::Refused {
+        status: 429 | 503,
+        retry_after,
+        ..
+    } = error
+    {
+        return Some(retry_after.unwrap_or(UNNAMED).max(SHORTEST));
     }
+    None
 }
 
 /// Where the proxy names no time.

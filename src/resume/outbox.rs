@@ -197,7 +197,7 @@ mod tests {
     fn frames_are_written_whole_in_whatever_pieces() {
         let stream: Vec<u8> = (0..100).collect();
         let kept = |offset: u64, count: usize| {
-            let bytes = stream.get(offset as usize..)?.get(..count)?;
+            let bytes = stream.get(usize::try_from(offset).unwrap()..)?.get(..count)?;
             Some(bytes.split_at(count / 3))
         };
         let mut whole = Vec::new();
@@ -215,6 +215,10 @@ mod tests {
             assert_eq!(outbox.length(), whole.len());
             let (mut written, mut carried) = (Vec::new(), 10);
             while !outbox.is_empty() {
+                #[expect(
+                    clippy::redundant_closure,
+                    reason = "`kept` itself would borrow for as long as the outbox lives"
+                )]
                 let rest = outbox.rest(|at, count| kept(at, count)).unwrap();
                 assert_eq!([&*written, &*rest].concat(), whole);
                 let count = rest.len().min(step);

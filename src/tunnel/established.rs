@@ -30,8 +30,12 @@ pub(super) struct Tunnel<'a, D: Transport> {
     target: Arc<Target>,
     holdings: Box<Holdings>,
     record: TunnelRecord<'a>,
-    refusals: Refusals,
-    /// The client was told the end in band.
+}
+
+/// The end of a tunnel, and whether its client was told it in band.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    close: Close,
     is_told: bool,
 }
 
@@ -55,8 +59,6 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         } = reached;
         Self {
             record: pending.record.established(&target, pending.shared.drain.opened()),
-            refusals: pending.refusals,
-            is_told: false,
             target,
             holdings,
             ends: Transports {
@@ -72,21 +74,19 @@ impl<'a, D: Transport> Tunnel<'a, D> {
 
     /// Relays to the end, and records it.
     pub(super) async fn run(&mut self, shared: &Shared) {
-        let close = self.carry(shared).await;
+        let Ended { close, is_told } = self.carry(shared).await;
         if is_reported(&self.target) {
             self.record.finish_watch(shared.identification.identification);
         }
-        self.record.closed(close, self.is_told);
+        self.record.closed(close, is_told);
     }
 
-    async fn carry(&mut self, shared: &Shared) -> Close {
+    async fn carry(&mut self, shared: &Shared) -> Ended {
         let Self {
             ends,
             target,
             holdings,
             record,
-            refusals,
-            is_told,
         } = self;
         let options = relay::Options {
             idle: target.idle(shared.relay.idle),
@@ -108,23 +108,34 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         };
         let mut ending = pin!(ending(target, holdings, record, shared));
         if holds_back {
-            let identified = cold(identify(ends, record, shared, ending.as_mut())).await;
-            if let Err(unidentified) = identified {
-                let close = unidentified.close;
-                let is_in_band = *refusals != Refusals::Http;
-                *is_told = cold(async {
-                    let is_told = is_in_band && tell(ends, &unidentified, record, shared).await;
-                    // A reset would discard the message.
-                    let reason = if is_told { Reason::NotSsh } else { close.reason };
-                    relay::let_go(ends, Close { reason, ..close }, Ends::default()).await;
-                    is_told
-                })
-                .await;
-                return close;
+            let ended = cold(hold_back(ends, holdings.refusals, record, shared, ending.as_mut())).await;
+            if let Some(ended) = ended {
+                return ended;
             }
         }
-        relay(ends, &terms, ending).await
+        Ended {
+            close: relay(ends, &terms, ending).await,
+            is_told: false,
+        }
     }
+}
+
+/// Lets nothing but SSH through: waits for the identifications of both sides. A tunnel without them is ended here, and a client
+/// that speaks SSH is told why where its port says so.
+async fn hold_back<D: Transport>(
+    ends: &mut Transports<D>,
+    refusals: Refusals,
+    record: &TunnelRecord<'_>,
+    shared: &Shared,
+    ending: Pin<&mut impl Future<Output = Close>>,
+) -> Option<Ended> {
+    let unidentified = identify(ends, record, shared, ending).await.err()?;
+    let close = unidentified.close;
+    let is_told = refusals != Refusals::Http && tell(ends, &unidentified, record, shared).await;
+    // A reset would discard the message.
+    let reason = if is_told { Reason::NotSsh } else { close.reason };
+    relay::let_go(ends, Close { reason, ..close }, Ends::default()).await;
+    Some(Ended { close, is_told })
 }
 
 /// The end of a tunnel of which a side has not identified itself.

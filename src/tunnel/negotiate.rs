@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use tokio::net::TcpStream;
 
 use super::pending::Pending;
+use crate::cold::cold;
 use crate::connect::{self, CredentialPolicy, Exchange as _, Refusals};
 use crate::net::transport::{Reader, Transport};
 use crate::outcome::{Malformed, Refusal};
@@ -41,7 +42,7 @@ pub(super) async fn negotiate<'a>(
         // A port probe.
         Ok((Protocol::Http1, read)) if read.is_empty() => Refusal::NoRequest,
         Ok((Protocol::Http1, read)) if mode == tls::Mode::Required => {
-            refuse_clear(stream, read, pending).await;
+            cold(refuse_clear(stream, read, pending)).await;
             return None;
         }
         Ok((Protocol::Http2, _)) if mode == tls::Mode::Required => Refusal::TlsRequired,

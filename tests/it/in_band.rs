@@ -270,19 +270,23 @@ fn a_target_that_is_no_ssh_server_is_named_in_front_of_its_first_byte() {
             assert!(sentence.starts_with(&format!("{expected} (id ")), "{sentence}");
             assert_eq!((code, &line["answered"]), (7, &"ssh".into()));
         }
-        // PuTTY says nothing before the server does. Of a client that speaks another protocol, and behind the target's
-        // identification, there is nothing to tell.
-        let (mut client, server) = proxy.tunnel("web:22", &target);
-        drop(server);
-        assert_eq!(client.rest().is_empty(), mode == "http");
-        let (mut client, _server) = proxy.tunnel("web:22", &target);
-        client.send("GET / HTTP/1.1\r\n\r\n");
-        client.expect_end();
-        let (mut client, mut server) = proxy.tunnel("web:22", &target);
-        server.send("SSH-2.0-x\r\n");
-        client.expect("SSH-2.0-x\r\n");
-        server.finish();
-        assert_eq!(client.read_within(Duration::from_millis(20)).unwrap_or_default(), b"");
+        says_nothing_to_others(&proxy, &target, mode);
         proxy.process.signal(Signal::TERM);
     }
+}
+
+/// Of a client that speaks another protocol, and behind the target's identification, there is nothing to tell.
+fn says_nothing_to_others(proxy: &Server, target: &Target, mode: &str) {
+    // PuTTY says nothing before the server does.
+    let (mut client, server) = proxy.tunnel("web:22", target);
+    drop(server);
+    assert_eq!(client.rest().is_empty(), mode == "http");
+    let (mut client, _server) = proxy.tunnel("web:22", target);
+    client.send("GET / HTTP/1.1\r\n\r\n");
+    client.expect_end();
+    let (mut client, mut server) = proxy.tunnel("web:22", target);
+    server.send("SSH-2.0-x\r\n");
+    client.expect("SSH-2.0-x\r\n");
+    server.finish();
+    assert_eq!(client.read_within(Duration::from_millis(20)).unwrap_or_default(), b"");
 }

@@ -184,80 +184,83 @@ fn clusters_of_the_files_lead_to_addresses_or_services() {
     }
 }
 
+/// A text of the filter, what stands in its place, and the remark about that.
+const WITHOUT_COUNTERPART: &[(&str, &str, &str)] = &[
+    (
+        "connect_matcher: {}",
+        "prefix: /",
+        "31:25: error: the virtual host box-1: its route is not for CONNECT alone",
+    ),
+    (
+        "connect_matcher: {}",
+        "connect_matcher: {}\n                        headers: []",
+        "32:25: error: the virtual host box-1: its route has the option headers: not printed",
+    ),
+    (
+        "                  routes:",
+        "                  typed_per_filter_config: {}\n                  routes:",
+        "29:19: error: the virtual host box-1 has the option typed_per_filter_config",
+    ),
+    (
+        "upgrade_type: CONNECT",
+        "upgrade_type: websocket",
+        "has no upgrade of the type CONNECT",
+    ),
+    ("enabled: true", "enabled: false", "is switched off"),
+    (
+        "connect_config: {}",
+        "other: {}",
+        "passes the CONNECT on to another proxy",
+    ),
+    ("80||box", "80|v1|box", "is a subset of a Service"),
+    (
+        "||box-1.research.svc.cluster.local",
+        "||box-1.example.com",
+        "is no Service of the cluster's domain",
+    ),
+    (
+        "context: GATEWAY",
+        "context: SIDECAR_INBOUND",
+        "13:18: error: not for a gateway",
+    ),
+    ("operation: MERGE", "operation: REMOVE", "REMOVE"),
+    (
+        "applyTo: NETWORK_FILTER",
+        "applyTo: HTTP_FILTER",
+        "11:16: error: a patch of HTTP_FILTER: it stays with the gateway",
+    ),
+    (
+        "operation: MERGE",
+        "operation: MERGE\n        operation: ADD",
+        "is there twice",
+    ),
+    (
+        "research.svc.cluster.local:80",
+        "research.svc.cluster.local:2222",
+        "answers at its own port and at 22",
+    ),
+    (
+        "research.svc.cluster.local:80",
+        "research.svc.cluster.local",
+        "has no port",
+    ),
+    (
+        "box-1.research.svc.cluster.local:80",
+        "\"*.example.com:80\"",
+        "28:29: error: the domain *.example.com:80: a pattern",
+    ),
+    (
+        "box-1.research.svc.cluster.local:80",
+        "ssh.example.com:80",
+        "a Service answers to box-1.research and a domain behind it",
+    ),
+];
+
 /// What may restrict keeps its name off the list, and each remark has its place.
 #[test]
 fn what_has_no_counterpart_is_named_and_not_printed() {
     let whole = filter(NAME, CLUSTER);
-    for (from, to, remark) in [
-        (
-            "connect_matcher: {}",
-            "prefix: /",
-            "31:25: error: the virtual host box-1: its route is not for CONNECT alone",
-        ),
-        (
-            "connect_matcher: {}",
-            "connect_matcher: {}\n                        headers: []",
-            "32:25: error: the virtual host box-1: its route has the option headers: not printed",
-        ),
-        (
-            "                  routes:",
-            "                  typed_per_filter_config: {}\n                  routes:",
-            "29:19: error: the virtual host box-1 has the option typed_per_filter_config",
-        ),
-        (
-            "upgrade_type: CONNECT",
-            "upgrade_type: websocket",
-            "has no upgrade of the type CONNECT",
-        ),
-        ("enabled: true", "enabled: false", "is switched off"),
-        (
-            "connect_config: {}",
-            "other: {}",
-            "passes the CONNECT on to another proxy",
-        ),
-        ("80||box", "80|v1|box", "is a subset of a Service"),
-        (
-            "||box-1.research.svc.cluster.local",
-            "||box-1.example.com",
-            "is no Service of the cluster's domain",
-        ),
-        (
-            "context: GATEWAY",
-            "context: SIDECAR_INBOUND",
-            "13:18: error: not for a gateway",
-        ),
-        ("operation: MERGE", "operation: REMOVE", "REMOVE"),
-        (
-            "applyTo: NETWORK_FILTER",
-            "applyTo: HTTP_FILTER",
-            "11:16: error: a patch of HTTP_FILTER: it stays with the gateway",
-        ),
-        (
-            "operation: MERGE",
-            "operation: MERGE\n        operation: ADD",
-            "is there twice",
-        ),
-        (
-            "research.svc.cluster.local:80",
-            "research.svc.cluster.local:2222",
-            "answers at its own port and at 22",
-        ),
-        (
-            "research.svc.cluster.local:80",
-            "research.svc.cluster.local",
-            "has no port",
-        ),
-        (
-            "box-1.research.svc.cluster.local:80",
-            "\"*.example.com:80\"",
-            "28:29: error: the domain *.example.com:80: a pattern",
-        ),
-        (
-            "box-1.research.svc.cluster.local:80",
-            "ssh.example.com:80",
-            "a Service answers to box-1.research and a domain behind it",
-        ),
-    ] {
+    for &(from, to, remark) in WITHOUT_COUNTERPART {
         let text = whole.replacen(from, to, 1);
         assert_ne!(text, whole, "{from}");
         let imported = imported(&[&text], Format::Kubectl);

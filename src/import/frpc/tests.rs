@@ -141,10 +141,13 @@ fn what_the_file_does_not_say_is_asked_for() {
     }
 }
 
-/// Options that may restrict keep the name off the list; the others are named.
+/// The static targets of a proxy with that option.
+fn with(option: &str) -> Imported {
+    imported("a.toml", &format!("{TOML}{option}\n"), Format::Static)
+}
+
 #[test]
-fn each_option_is_translated_or_named() {
-    let with = |option: &str| imported("a.toml", &format!("{TOML}{option}\n"), Format::Static);
+fn an_option_that_may_restrict_keeps_the_name_off_the_list() {
     for (option, reason) in [
         (
             "httpUser = \"alice\"",
@@ -169,6 +172,10 @@ fn each_option_is_translated_or_named() {
         assert!(list.remarks.concat().contains(reason), "{list:?}");
         assert!(!list.remarks.concat().contains("secret-2"));
     }
+}
+
+#[test]
+fn an_option_that_restricts_nothing_is_translated_or_named() {
     for (option, in_list, extent, reason) in [
         (
             "transport.bandwidthLimit = \"1.5MB\"",
@@ -206,6 +213,10 @@ fn each_option_is_translated_or_named() {
     }
     let off = with("enabled = false");
     assert_eq!((off.text.as_str(), off.extent), (EMPTY, Extent::Whole));
+}
+
+#[test]
+fn a_proxy_that_no_name_leads_to_is_named() {
     for (from, to, reason) in [
         ("tcpmux", "tcp", "of the type tcp, whose clients name no target"),
         ("httpconnect", "other", "only the multiplexer httpconnect"),

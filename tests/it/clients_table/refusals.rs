@@ -1,7 +1,9 @@
 //! The refusals of the table, and the proxies that give them.
 
+use std::fmt::Display;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -164,6 +166,80 @@ pub(super) struct Asked {
     pub(super) timeout: &'static str,
 }
 
+/// What the configurations of the worlds are made of.
+struct Parts<'a, K> {
+    mode: &'static str,
+    with_certificates: &'a str,
+    listed: &'a str,
+    tls: &'a str,
+    users: &'a Path,
+    /// Of an API server that answers, and of one that does not.
+    kubeconfigs: [K; 2],
+}
+
+impl<K: Display> Parts<'_, K> {
+    /// The configuration of each world.
+    fn settings(&self) -> [(World, String); 9] {
+        let Self {
+            mode,
+            with_certificates,
+            listed,
+            tls,
+            users,
+            kubeconfigs: [reachable, unreachable],
+        } = self;
+        let listen =
+            |more: &str| format!("listen: {{address: \"127.0.0.1:0\", refusals: {mode}{more}}}\nssh_only: true\n");
+        let kubernetes = |kubeconfig: &dyn Display| {
+            format!("allowlist: {{kubernetes: {{enabled: true, wait_for_ready: 1s, kubeconfig: \"{kubeconfig}\"}}}}\n")
+        };
+        // Their tunnels are held by a peer that says nothing.
+        let limits = |limits: &str| {
+            format!(
+                "{}{listed}limits: {{{limits}}}\ntimeouts: {{head: 2m, identification: 1h}}\n",
+                listen("")
+            )
+        };
+        let unlimited = "max_tunnels: unlimited, connects_per_second: unlimited";
+        [
+            (
+                World::Main,
+                format!(
+                    "{}{tls}{with_certificates}timeouts: {{dial: 1s, dial_try: 1s, identification: 5s}}\n",
+                    listen(", tls: optional")
+                ),
+            ),
+            (
+                World::Users,
+                format!(
+                    "{}{listed}access: {{mode: enforce, users: {{file: \"{}\"}}}}\n",
+                    listen(""),
+                    users.display()
+                ),
+            ),
+            (World::Tls, format!("{}{tls}{listed}", listen(", tls: required"))),
+            (World::Cluster, listen("") + &kubernetes(reachable)),
+            (World::NoCluster, listen("") + &kubernetes(unreachable)),
+            (
+                World::ProcessFull,
+                limits(&format!("total: {{max_tunnels: 1}}, client: {{{unlimited}}}")),
+            ),
+            (
+                World::ClientFull,
+                limits("client: {max_tunnels: 1, connects_per_second: unlimited}"),
+            ),
+            (
+                World::TargetFull,
+                limits(&format!("target: {{max_tunnels: 1}}, client: {{{unlimited}}}")),
+            ),
+            (
+                World::Rate,
+                limits("client: {max_tunnels: unlimited, connects_per_second: 1}"),
+            ),
+        ]
+    }
+}
+
 /// The proxies of one mode, and their targets. Everything ends with them.
 pub(super) struct Worlds {
     proxies: Vec<(World, SocketAddr)>,
@@ -191,63 +267,19 @@ impl Worlds {
         let list = |targets: &[String]| format!("allowlist: {{static: [{}]}}\n", targets.join(", "));
         // The last one needs client certificates.
         let (with_certificates, listed) = (list(&all), list(&all[..all.len() - 1]));
-        let listen =
-            |more: &str| format!("listen: {{address: \"127.0.0.1:0\", refusals: {mode}{more}}}\nssh_only: true\n");
         let certificate = authority.server("server", &[]).setting();
-        let tls = format!(
-            "tls: {{certificates: [{certificate}], client_auth: optional, client_ca: \"{}\"}}\n",
-            authority.ca().display()
-        );
-        let kubernetes = |server: SocketAddr| {
-            format!(
-                "allowlist: {{kubernetes: {{enabled: true, wait_for_ready: 1s, kubeconfig: \"{}\"}}}}\n",
-                kubeconfig(directory.path(), server)
-            )
+        let parts = Parts {
+            mode,
+            with_certificates: &with_certificates,
+            listed: &listed,
+            tls: &format!(
+                "tls: {{certificates: [{certificate}], client_auth: optional, client_ca: \"{}\"}}\n",
+                authority.ca().display()
+            ),
+            users: &users,
+            kubeconfigs: [cluster.address(), closed.address()].map(|server| kubeconfig(directory.path(), server)),
         };
-        // Their tunnels are held by a peer that says nothing.
-        let limits = |limits: &str| {
-            format!(
-                "{}{listed}limits: {{{limits}}}\ntimeouts: {{head: 2m, identification: 1h}}\n",
-                listen("")
-            )
-        };
-        let unlimited = "max_tunnels: unlimited, connects_per_second: unlimited";
-        let settings = [
-            (
-                World::Main,
-                format!(
-                    "{}{tls}{with_certificates}timeouts: {{dial: 1s, dial_try: 1s, identification: 5s}}\n",
-                    listen(", tls: optional")
-                ),
-            ),
-            (
-                World::Users,
-                format!(
-                    "{}{listed}access: {{mode: enforce, users: {{file: \"{}\"}}}}\n",
-                    listen(""),
-                    users.display()
-                ),
-            ),
-            (World::Tls, format!("{}{tls}{listed}", listen(", tls: required"))),
-            (World::Cluster, listen("") + &kubernetes(cluster.address())),
-            (World::NoCluster, listen("") + &kubernetes(closed.address())),
-            (
-                World::ProcessFull,
-                limits(&format!("total: {{max_tunnels: 1}}, client: {{{unlimited}}}")),
-            ),
-            (
-                World::ClientFull,
-                limits("client: {max_tunnels: 1, connects_per_second: unlimited}"),
-            ),
-            (
-                World::TargetFull,
-                limits(&format!("target: {{max_tunnels: 1}}, client: {{{unlimited}}}")),
-            ),
-            (
-                World::Rate,
-                limits("client: {max_tunnels: unlimited, connects_per_second: 1}"),
-            ),
-        ];
+        let settings = parts.settings();
         let (worlds, settings): (Vec<_>, Vec<_>) = settings
             .into_iter()
             .map(|(world, text)| (world, Settings::new(&text)))
