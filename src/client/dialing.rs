@@ -34,7 +34,7 @@ impl Dialing {
         self.watch = Watch::open(self.addresses.first().copied()).ok();
     }
 
-    /// The next attempt begins connections in that pace.
+    /// Sets the time between two rounds of the next attempt.
     pub(super) fn set_pace(&mut self, pace: Duration) {
         self.pace = Some(pace);
     }
@@ -73,8 +73,8 @@ impl Dialing {
         connected.map_err(|error| error.unwrap_or_else(|| no_address(proxy)))
     }
 
-    /// Begins rounds of connections until one of them is answered, or all have failed. What the name's lookup does not
-    /// answer in time, the last addresses do.
+    /// Begins rounds of connections until one of them is answered, or all have failed. Where the lookup has
+    /// no answer within HEAD_START, the addresses of the last lookup are used.
     async fn connect_again(
         &mut self,
         proxy: &ProxyUrl,
@@ -224,7 +224,7 @@ impl Watch {
             let now = self.peer.and_then(source);
             let is_another = now != self.source;
             self.source = now;
-            // Without a path an attempt is in vain, and a connection lasts: it may come back.
+            // Without any path an attempt is in vain, and the old connection may still recover.
             if is_another && now.is_some() {
                 self.next = Instant::now() + BETWEEN_MOVES;
                 return;
@@ -244,9 +244,9 @@ fn source(peer: SocketAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|local| local.ip())
 }
 
-/// Rounds at a time: with their pace a round trip of 6 s.
+/// Rounds at a time: at a pace of 0.7 s they cover a round trip of 6 s.
 const MOST_ROUNDS: usize = 8;
-/// The time of a round.
+/// The time of one connection of a round.
 const LONGEST_ROUND: Duration = Duration::from_secs(6);
 /// Addresses of a round.
 const MOST_ADDRESSES: usize = 6;

@@ -1,7 +1,7 @@
 //! Tells ssh in band why there is no session: by an SSH disconnect on stdout, in front of the target's first byte.
 //!
-//! ssh prints its sentence and nothing else, in ssh, scp and sftp, and at LogLevel ERROR. That stdout leads to ssh is shown by
-//! stdin: an SSH client sends its identification at once.
+//! ssh prints the sentence of the disconnect, also in scp and sftp and at LogLevel ERROR. That stdout leads to ssh is shown
+//! by stdin: an SSH client sends its identification at once.
 
 use std::future::Future;
 use std::io;
@@ -178,7 +178,7 @@ enum State {
     Telling(usize),
     /// ssh was told.
     Told,
-    /// Bytes of the target were written, or a terminal reads them.
+    /// No message any more: the target's bytes were written, a terminal reads them, or stdin is not ssh's.
     Begun,
 }
 

@@ -67,7 +67,7 @@ fn field(line: &[u8]) -> Field<'_> {
     }
 }
 
-/// What each program sends is in `tests/it/requests`, byte for byte. Only the ones with a `User-Agent` say who they are; the
+/// What each program sends is in `tests/it/requests`, byte for byte. Only those with a `User-Agent` name themselves; the
 /// others are told apart from programs that are no SSH clients by what they leave out.
 fn program(version: &str, target: &str, fields: &[Field<'_>]) -> Program {
     let is = |field: &Field<'_>, name: &[u8]| field.0.eq_ignore_ascii_case(name);

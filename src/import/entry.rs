@@ -86,7 +86,12 @@ pub(super) fn by_name(entries: Vec<Entry>, remarks: &mut Remarks) -> Vec<Entry> 
             }
             _ => {
                 let (name, first) = (&entry.name, remarks.shown(first.place));
-                remarks.error(entry.place, format!("{name} leads elsewhere at {first}, which counts"));
+                remarks.error(
+                    entry.place,
+                    format!(
+                        "{name} is already printed from {first}, with another target or other settings: this one is left out"
+                    ),
+                );
             }
         }
     }

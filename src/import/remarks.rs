@@ -42,7 +42,7 @@ impl Remarks {
         self.push(Severity::Warning, place, message.into());
     }
 
-    /// What is not needed any more.
+    /// What needs no counterpart, or deserves a look.
     pub(super) fn note(&mut self, place: Place, message: impl Into<String>) {
         self.push(Severity::Note, place, message.into());
     }

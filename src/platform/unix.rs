@@ -44,7 +44,7 @@ pub(crate) const IS_WINDOWS: bool = false;
 /// Makes a file that no other user may read.
 ///
 /// # Errors
-/// Those of open(2); there is one.
+/// Those of open(2), also where the file exists.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }

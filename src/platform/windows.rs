@@ -34,7 +34,7 @@ pub(crate) const IS_WINDOWS: bool = true;
 /// Makes a file with the permissions of its folder.
 ///
 /// # Errors
-/// Those of CreateFile; there is one.
+/// Those of CreateFile, also where the file exists.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
@@ -130,7 +130,7 @@ pub(crate) fn shell(line: &str) -> Command {
     shell
 }
 
-/// A program that ends with the tunnel's interest in it. What it has started itself lives on: a group of processes has no
+/// A child process, killed when its `Child` is dropped. What it has started itself lives on: a group of processes has no
 /// safe call here.
 #[derive(Debug)]
 pub(crate) struct Group;
@@ -183,7 +183,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Of the server, which does not run here.
+/// Used by the server only, which does not run here.
 pub(crate) fn is_shortage(_error: &io::Error) -> bool {
     false
 }
@@ -196,7 +196,7 @@ impl Folder {
     /// Opens the folder, which is made if it is missing.
     ///
     /// # Errors
-    /// There is none.
+    /// It is no folder, or cannot be made.
     pub(crate) fn open(path: &Path) -> Result<Self, Unusable> {
         // What fails here is missing below.
         fs::create_dir_all(path).unwrap_or_default();

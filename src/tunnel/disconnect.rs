@@ -1,4 +1,4 @@
-//! The SSH disconnects of a tunnel that there is not, or that leads to no SSH server.
+//! In-band refusals: for a request that is refused, and for a target that sends no SSH identification.
 
 use std::future::poll_fn;
 use std::io;

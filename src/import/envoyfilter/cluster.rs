@@ -68,7 +68,7 @@ fn read_endpoints(value: At<'_>, names: &ClusterNames) -> Result<Cluster, String
     }
 }
 
-/// The options that do not change who reaches what: those of load balancing, DNS and timeouts. TLS towards the endpoint is
+/// The options that do not change access: those of load balancing, DNS and timeouts. TLS towards the endpoint is
 /// none of them.
 const HARMLESS: [&str; 14] = [
     "name",

@@ -1,6 +1,6 @@
 //! Reads the virtual hosts of a gateway: which names a CONNECT may ask for, and to which cluster its route leads.
 //!
-//! A route with an option that is not known here is not printed: the option may restrict who gets in.
+//! A route with an option that is not known here is not printed: the option may restrict access.
 
 use crate::authority::Authority;
 use crate::import::document::{At, Pair};

@@ -332,7 +332,7 @@ fn two_names_of_one_service_and_two_targets_of_one_name() {
         (
             NAME,
             "outbound|80||box-2.research.svc.cluster.local",
-            "leads elsewhere at 1.yaml:28:29",
+            "is already printed from 1.yaml:28:29",
         ),
         (
             "box-1.research:22",

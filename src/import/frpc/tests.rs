@@ -270,7 +270,7 @@ fn what_a_file_holds_besides_proxies_is_named() {
     assert!(list.text.contains("[\"10.1.2.3:2222\", \"10.1.2.3:2223\"]"), "{list:?}");
     let list = imported_with(&[("a.toml", TOML), ("b.toml", &other)], Format::Static, frp());
     assert_eq!(list.text, LIST);
-    assert!(list.remarks.concat().contains("leads elsewhere"), "{list:?}");
+    assert!(list.remarks.concat().contains("is already printed from"), "{list:?}");
 }
 
 #[test]
