@@ -127,6 +127,10 @@ enum FaultyUrl {
 
 /// Whether the hosts of `NO_PROXY` have that of the proxy among them.
 fn is_exempt(proxy: &ProxyUrl, hosts: &str) -> bool {
+    // Every host, as with curl: the matcher knows it among names only, and not for addresses.
+    if hosts.split([',', ' ']).any(|host| host == "*") {
+        return true;
+    }
     let Ok(uri) = format!("http://{}/", proxy.authority()).parse::<http::Uri>() else {
         return false;
     };
@@ -160,6 +164,11 @@ mod tests {
     fn the_variables_are_those_of_curl_in_its_order() {
         for (proxy, environment, expected) in [
             ("https://p", &[][..], None),
+            (
+                "https://192.0.2.1",
+                &[("https_proxy", "http://a:1"), ("no_proxy", "x, *")],
+                None,
+            ),
             (
                 "https://p",
                 &[("https_proxy", "http://a:1")],

@@ -66,7 +66,10 @@ fn phrase(end: &End<'_>) -> String {
         }
         Reason::NotSsh => format!("the target has sent no SSH identification in {:?}", end.deadline),
         // Such as `Exceeded MaxStartups` and `Not allowed at this time` of sshd, which OpenSSH shows with `-v` only.
-        Reason::Eof if !said.is_empty() => format!("the target closed the connection: {said}"),
+        // A reset says no less: sshd closes with the client's identification unread.
+        Reason::Eof | Reason::Reset | Reason::Io if !said.is_empty() => {
+            format!("the target closed the connection: {said}")
+        }
         Reason::Eof => "the target closed the connection before its SSH identification".to_owned(),
         Reason::Reset | Reason::Io | Reason::Truncated | Reason::Corrupted => {
             "the target reset the connection before its SSH identification".to_owned()
@@ -178,7 +181,12 @@ mod tests {
             ),
             (
                 Reason::Reset,
-                "x",
+                "Not allowed at this time\r\n",
+                "the target closed the connection: Not allowed at this time",
+            ),
+            (
+                Reason::Reset,
+                "",
                 "the target reset the connection before its SSH identification",
             ),
         ] {

@@ -66,7 +66,7 @@ pub fn plan(place: &Place, names: &[String], block: Option<&str>) -> Result<Vec<
     let (config, blocks) = (&place.config, place.config.with_file_name(BLOCKS));
     let include = match (place.is_default, blocks.to_str()) {
         (true, _) => BLOCKS,
-        (false, Some(path)) if !path.contains(['"', '\n', '%', '*', '?', '[', '\\', '~']) => path,
+        (false, Some(path)) if !path.contains(['"', '\'', '\n', '%', '*', '?', '[', '\\', '~']) => path,
         (false, _) => return Err(of(config)(Reason::Path)),
     };
     let old = read(config).map_err(|reason| of(config)(reason))?;

@@ -87,6 +87,6 @@ fn the_death_of_the_anchor_is_one_sentence_and_exit_status_1() {
         said[0].starts_with("switchboard: reconnecting to 127.0.0.1: "),
         "{said:?}"
     );
-    let lost = "switchboard: the session is lost: the anchor beside the SSH server was restarted";
+    let lost = "switchboard: svc-a.ns.svc.cluster.local:80: the session is lost: the anchor beside the SSH server was restarted";
     assert_eq!(said[1..], [lost], "{said:?}");
 }
