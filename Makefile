@@ -1,16 +1,19 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-kubernetes fuzz soak lint bench bench-compare clean
+.PHONY: help build man demo test test-kubernetes fuzz soak lint bench bench-compare dist cross clean
 
 CARGO ?= cargo
-SCRIPTS := .ci/run benches/compare/run deploy/check tests/demo/run tests/fuzz/run tests/install-clients
+SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/demo/run tests/fuzz/run tests/install-clients
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
 
 build: ## Build the release binary, target/release/switchboard
 	$(CARGO) build --release --locked
+
+man: ## Write the manual pages into target/man
+	$(CARGO) run --quiet --locked -- manual target/man
 
 demo: ## Log in with a real ssh through the proxy to a throwaway sshd, and show what happened
 	@tests/demo/run
@@ -45,6 +48,12 @@ bench: ## Run the benchmarks
 
 bench-compare: ## Measure beside Envoy and HAProxy, which it installs
 	benches/compare/run
+
+dist: ## Make the Debian package, the client's binary, an SBOM, licences and checksums, in target/dist
+	packaging/dist
+
+cross: ## Compile the client for other systems: TARGETS="windows musl macos"
+	packaging/cross $(TARGETS)
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -60,7 +60,7 @@ pub struct Sources {
     pub tickets: Option<Arc<tickets::Tickets>>,
 }
 
-/// Decides who may go where.
+/// Decides about rights.
 #[derive(Debug)]
 pub struct Access {
     rules: ArcSwap<Rules>,

@@ -48,6 +48,7 @@ mod pages;
 mod ports;
 pub(crate) mod readiness;
 mod reload;
+pub mod size;
 pub mod threads;
 mod ticket_source;
 mod users;

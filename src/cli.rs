@@ -1,15 +1,23 @@
 //! The command line: its programs.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+mod client_flags;
+mod completions;
+mod config;
 mod connect;
 mod proxy;
 #[cfg(feature = "server")]
 mod server;
 mod ticket;
+mod variables;
 
+use self::completions::{Completions, Manual};
+use self::config::{CONFIG_EXAMPLE, ConfigFlags};
 use self::connect::{CONNECT_EXAMPLE, Connect};
 use self::proxy::conceal;
 use self::ticket::{TICKET_EXAMPLE, Ticket};
@@ -20,9 +28,20 @@ pub(crate) fn run() -> ExitCode {
     match arguments.task {
         #[cfg(feature = "server")]
         Task::Server(task) => server::run(task),
-        Task::Connect(options) => connect::connect(options),
+        Task::Connect(options) => connect::connect(*options),
         Task::Ticket(options) => ticket::ticket(options),
+        Task::Config(flags) => ended(config::config(*flags)),
+        Task::Completions(options) => ended(completions::completions(&options)),
+        Task::Manual(options) => ended(completions::manual(&options)),
     }
+}
+
+/// The exit status of a program; an error is said.
+fn ended(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        to_stderr(format_args!("switchboard: {error:#}"));
+        ExitCode::FAILURE
+    })
 }
 
 /// An SSH ingress for Kubernetes: CONNECT in, SSH servers behind an allowlist.
@@ -40,8 +59,24 @@ enum Task {
     Server(server::Task),
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
-    Connect(Connect),
+    Connect(Box<Connect>),
+    /// Print or install the block of ssh_config(5) that leads names through the proxy, or check the way to a name
+    #[command(after_help = CONFIG_EXAMPLE)]
+    Config(Box<ConfigFlags>),
     /// Make a ticket: 26 letters in place of a token, for clients that cannot carry one
     #[command(after_help = TICKET_EXAMPLE)]
     Ticket(Ticket),
+    /// Print the completions of a shell
+    Completions(Completions),
+    /// Write the manual pages into a folder: for packages
+    #[command(hide = true)]
+    Manual(Manual),
 }
+
+/// Writes a line. A full disk or a reader that is gone changes no exit status: `eprintln!` would panic.
+pub(crate) fn to_stderr(line: impl Display) {
+    writeln!(std::io::stderr(), "{line}").unwrap_or_default();
+}
+
+/// The exit status of faulty arguments, and of a faulty configuration.
+pub(crate) const USAGE: u8 = 2;

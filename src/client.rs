@@ -1,6 +1,5 @@
 //! The ProxyCommand: a tunnel between stdin, stdout and a target behind an HTTP CONNECT proxy.
 
-use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,33 +7,48 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::Instant;
 
 use crate::authority::{Authority, AuthorityError};
+use crate::secret::Secret;
 use crate::text::{chain, printable};
 
 mod attempt;
 mod carry;
+pub mod check;
+pub mod configuration;
 mod connection;
 pub mod credentials;
+mod deadline;
+mod dialing;
+mod forward;
 mod hangup;
 mod head;
 mod http1;
 mod http2;
+mod in_band;
 mod login;
 mod opened;
 mod relay;
+mod route;
 mod session;
+pub mod ssh_config;
 mod stdio;
 pub mod ticket;
 mod tls;
+mod transport;
 mod url;
+mod wait;
 
+use self::deadline::Deadline;
 use self::hangup::Exit;
 
 pub use self::credentials::CredentialError;
+pub use self::deadline::Step;
+pub use self::forward::{ForwardProxy, ForwardProxyFault};
 pub use self::session::{Clocks, Remarks, SessionError, Settings};
 pub use self::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};
+pub use crate::yaml::finding::Report;
+
 pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 
 /// The settings of one tunnel.
@@ -42,6 +56,8 @@ pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
 pub struct Options {
     /// The proxy, with the user's credentials if it needs them.
     pub proxy: ProxyUrl,
+    /// The HTTP proxy of the user's own network, through which this one is reached, if there is one.
+    pub forward: Option<ForwardProxy>,
     /// The certificates for an `https://` proxy.
     pub trust: Trust,
     /// Whether HTTP/2 is offered to an `https://` proxy, which then chooses. Without TLS it is HTTP/1.1.
@@ -55,6 +71,22 @@ pub struct Options {
     pub timeout: Duration,
     /// How a session outlives its connections, where there is an anchor beside the target. `None` looks for none.
     pub session: Option<Settings>,
+    /// How long a 429 or 503 is followed by further requests, when the proxy asks for them. `None`: not at all.
+    pub wait: Option<Duration>,
+    /// Whether stderr has a failure also where ssh was told in band.
+    pub verbose: bool,
+}
+
+impl Options {
+    /// A failure with the name that was asked for: behind an alias of ssh_config(5) the user does not see what `%h` became.
+    pub fn sentence(&self, error: &ClientError) -> String {
+        let (line, target) = (chain(error), self.target.as_str());
+        // What is no target may be a part of a password with a space in it.
+        match line.contains(target) || matches!(error, ClientError::Target(_)) {
+            true => line,
+            false => format!("{target}: {line}"),
+        }
+    }
 }
 
 /// The default of [`Options::timeout`]: 30 seconds.
@@ -77,32 +109,46 @@ pub struct Local<R, W> {
     pub is_abandoned: Option<fn(&W) -> bool>,
 }
 
-/// Runs the tunnel between the process's own stdin and stdout, and reports a failure on stderr in one line.
+/// Runs the tunnel between the process's own stdin and stdout, and reports a failure: to ssh, where that reads stdout and
+/// has read nothing yet, in band; otherwise, and with [`Options::verbose`], on stderr in one line.
 ///
 /// The exit code is 0 when the tunnel ended in order, and otherwise that of [`ClientError::exit_code`]. A read of stdin
 /// may still be pending on a thread that cannot be cancelled, so the caller must return from `main` or exit at once. After a
 /// SIGHUP the tunnel has a second to end in order, and a failure is not reported: ssh has exited.
 /// From here on the process's stdout leads to `/dev/null`: the tunnel owns the real one.
 pub fn command(options: &Options) -> ExitCode {
-    let mut local = match stdio::take_stdout() {
+    let local = match stdio::take_stdout() {
         Ok(stdout) => Local {
             stdin: tokio::io::stdin(),
             stdout,
             interactive: io::stdin().is_terminal(),
-            is_abandoned: Some(stdio::ClosableOutput::is_abandoned),
+            is_abandoned: None,
         },
-        Err(error) => return report(&ClientError::Output(error)),
+        Err(error) => return report(options, &ClientError::Output(error)),
     };
-    match run_to_the_end(options, &mut local) {
-        Some(Ok(())) => ExitCode::SUCCESS,
+    let mut local = in_band::watch(local, &options.target);
+    local.is_abandoned = Some(|stdout| stdout.stream.is_abandoned());
+    let streams = &mut local;
+    let run = move |exit| async move {
+        let ended = run_until(options, streams, exit).await;
+        match ended {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(error) if in_band::tell(streams, &error, &options.target).await && !options.verbose => {
+                Ok(ExitCode::from(error.exit_code()))
+            }
+            Err(error) => Err(error),
+        }
+    };
+    match run_to_the_end(run) {
+        Some(Ok(code)) => code,
         // `local` still holds stdout open: ssh exits when its ProxyCommand's stdout ends, reported or not.
-        Some(Err(error)) => report(&error),
+        Some(Err(error)) => report(options, &error),
         None => ExitCode::FAILURE,
     }
 }
 
-fn report(error: &ClientError) -> ExitCode {
-    let line = printable(&chain(error), LONGEST_LINE);
+fn report(options: &Options, error: &ClientError) -> ExitCode {
+    let line = printable(&options.sentence(error), LONGEST_LINE);
     // With stderr closed the exit code remains.
     writeln!(io::stderr(), "switchboard: {line}").ok();
     ExitCode::from(error.exit_code())
@@ -131,17 +177,16 @@ where
     Box::pin(carry::tunnel(options, local, exit)).await
 }
 
-fn run_to_the_end<R, W>(options: &Options, local: &mut Local<R, W>) -> Option<Result<(), ClientError>>
+fn run_to_the_end<T, F>(run: impl FnOnce(Exit) -> F) -> Option<Result<T, ClientError>>
 where
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
+    F: Future<Output = Result<T, ClientError>>,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return Some(Err(ClientError::Runtime(error))),
     };
-    let ended = runtime.block_on(hangup::run_until_hung_up(|exit| run_until(options, local, exit)));
+    let ended = runtime.block_on(hangup::run_until_hung_up(run));
     // Dropping the runtime would wait for a read of stdin that may never return.
     runtime.shutdown_background();
     ended
@@ -215,6 +260,20 @@ pub enum ClientError {
     /// The proxy's certificate is not one to trust.
     #[error("the proxy is not trusted")]
     ProxyCertificate(#[source] CertificateFault),
+    /// The peer has answered the TLS handshake with an HTTP response.
+    #[error("the proxy speaks plain HTTP at this port: use http://")]
+    PlainHttp,
+    /// The way through the HTTP proxy of the user's own network is not open.
+    #[error("{forward} in the environment does not lead to the proxy at {proxy} (--no-env-proxy goes without it)")]
+    Forward {
+        /// Its URL, and the variable that names it.
+        forward: String,
+        /// `host:port` of the proxy behind it.
+        proxy: String,
+        /// Its fault.
+        #[source]
+        source: Box<Self>,
+    },
     /// The TLS handshake failed otherwise, as with a peer that does not speak TLS.
     #[error("the TLS handshake with the proxy failed")]
     Tls(#[source] io::Error),
@@ -245,13 +304,27 @@ pub enum ClientError {
     #[error("the proxy's answer is not HTTP but TLS: is the URL https://?")]
     AnsweredInTls,
     /// The proxy's answer is not 2xx.
-    #[error("the proxy answered {status}{}{reason}", if reason.is_empty() { "" } else { ": " })]
+    #[error(
+        "the proxy answered {status}{}{reason}{}", if reason.is_empty() { "" } else { ": " },
+        self.advice().map(|advice| format!(" ({advice})")).unwrap_or_default()
+    )]
     Refused {
         /// The status code.
         status: u16,
         /// When another request makes sense, if the proxy says so.
         retry_after: Option<Duration>,
         /// The reason phrase or the first line of the body, without control characters. It may be empty.
+        reason: String,
+    },
+    /// The answer of a web server, or of another port of the proxy.
+    #[error(
+        "the proxy answered {status}{}{reason} (this is not a CONNECT proxy, or it knows no such name: are the host and the \
+         port of its URL right?)", if reason.is_empty() { "" } else { ": " }
+    )]
+    NotProxy {
+        /// The status code.
+        status: u16,
+        /// As of [`Self::Refused`].
         reason: String,
     },
     /// The proxy's answer is 407, and there are no credentials.
@@ -266,6 +339,9 @@ pub enum ClientError {
     /// There are no credentials for the proxy, or they may not be sent.
     #[error("cannot log in to the proxy")]
     Credentials(#[source] CredentialError),
+    /// The tunnel was reset: its bytes are those of the target, and so may be its end. Bytes may be missing.
+    #[error("the connection was reset: the target or the proxy has ended it, or the network has failed")]
+    Reset(#[source] io::Error),
     /// The connection to the proxy was reset, or timed out. Bytes may be missing.
     #[error("the connection to the proxy was lost")]
     Lost(#[source] io::Error),
@@ -290,6 +366,14 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// The error without parts of a secret that the proxy may have quoted.
+    fn without(mut self, secret: &Secret) -> Self {
+        if let Self::Refused { reason, .. } | Self::NotProxy { reason, .. } = &mut self {
+            *reason = secret.redacted(reason);
+        }
+        self
+    }
+
     /// The exit code of the process: 2 for an error of usage, else 1.
     pub fn exit_code(&self) -> u8 {
         if matches!(self, Self::Target(_) | Self::Credentials(CredentialError::Cleartext)) {
@@ -307,63 +391,8 @@ fn code(error: &h2::Error) -> String {
         .map_or_else(|| "no code".to_owned(), |reason| format!("{reason:?}"))
 }
 
-/// A step before the tunnel is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The lookup of the proxy's name.
-    Lookup,
-    /// The TLS handshake.
-    Tls,
-    /// The response head.
-    Answer,
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Lookup => "the lookup of the proxy's name",
-            Self::Tls => "the TLS handshake with the proxy",
-            Self::Answer => "the proxy's answer",
-        })
-    }
-}
-
-/// The time by which all steps must be completed.
-#[derive(Clone, Copy, Debug)]
-struct Deadline {
-    at: Instant,
-    timeout: Duration,
-}
-
-impl Deadline {
-    fn after(timeout: Duration) -> Self {
-        let now = Instant::now();
-        Self {
-            // A timeout beyond the range of the clock.
-            at: now.checked_add(timeout).unwrap_or(now + LONGEST_TIMEOUT),
-            timeout,
-        }
-    }
-
-    fn remaining(self) -> Duration {
-        self.at.saturating_duration_since(Instant::now())
-    }
-
-    async fn bound<T>(self, step: Step, work: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
-        match tokio::time::timeout_at(self.at, work).await {
-            Ok(done) => done,
-            Err(_) => Err(ClientError::Deadline {
-                step,
-                timeout: self.timeout,
-            }),
-        }
-    }
-}
-
 /// Characters of a message on stderr, and of a refusal's reason.
 const LONGEST_LINE: usize = 400;
-/// A year.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
 
 #[cfg(test)]
 #[expect(

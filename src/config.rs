@@ -1,24 +1,18 @@
 //! The settings of a process: one YAML file, overridden by flags and environment variables.
 //!
-//! `load` reads a file into a `tree` of texts with their positions, `schema` has a reader for each section, `warnings` says
-//! what is odd about the whole. Every `finding` of a file is reported at once, up to a YAML syntax error; `flags` and
-//! `warnings` look at a file without faults only.
+//! `load` reads a file into a tree of texts with their positions (`crate::yaml`), `schema` has a reader for each section,
+//! `warnings` says what is odd about the whole. Every finding of a file is reported at once, up to a YAML syntax error;
+//! `flags` and `warnings` look at a file without faults only.
 
-mod finding;
 mod flags;
-mod form;
 mod load;
 mod schema;
-mod section;
-mod shape;
-mod suggest;
-mod tree;
 mod warnings;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
-pub use finding::{Finding, Position, Report, Severity};
+pub use crate::yaml::finding::{Finding, Position, Report, Severity};
 pub use load::{Loaded, Purpose};
 
 use crate::access;
@@ -32,6 +26,7 @@ use crate::relay;
 use crate::ssh::identification;
 use crate::tls;
 use crate::tunnel::Port;
+use crate::yaml::{finding, form, section, shape};
 
 /// All settings, checked. `config/switchboard.yaml` documents each with its default.
 #[derive(Clone, Debug, PartialEq)]

@@ -12,6 +12,9 @@ use crate::outcome::{Denial, Refusal};
 pub mod head;
 mod http1;
 pub mod http2;
+mod program;
+
+pub use self::program::Program;
 
 /// The timeout of a request head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,31 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             head: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How refusals of a port are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refusals {
+    /// By status, reason phrase and body.
+    #[default]
+    Http,
+    /// In band to the [programs](Program::SshProxyCommand) that SSH clients run, by HTTP to all others: a 200, and behind it
+    /// an SSH disconnect with the sentence, which SSH clients print.
+    Auto,
+    /// In band to all but `switchboard connect`, which needs the status.
+    Ssh,
+}
+
+impl Refusals {
+    /// Whether that program is told in band.
+    pub fn are_in_band(self, program: Program) -> bool {
+        match (self, program) {
+            (Self::Http, _) | (_, Program::Unread | Program::SwitchboardConnect) | (Self::Auto, Program::Other) => {
+                false
+            }
+            (Self::Auto, Program::SshProxyCommand) | (Self::Ssh, Program::SshProxyCommand | Program::Other) => true,
         }
     }
 }
@@ -74,6 +102,14 @@ pub trait Exchange: Sized + Send {
     /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` when the client has left; after
     /// [`Refusal::TlsRecord`] the close sends the alert.
     fn refuse(self, denial: &Denial) -> impl Future<Output = Option<Self::Transport>> + Send;
+
+    /// The program that has sent the request, and the target that it has asked for, as it was sent.
+    fn sender(&self) -> (Program, &str) {
+        (Program::Unread, "")
+    }
+
+    /// Tells the refusal in band: a 200, and behind it these bytes of SSH. As of [`Self::refuse`] otherwise.
+    fn disconnect(self, message: &[u8]) -> impl Future<Output = Option<Self::Transport>> + Send;
 }
 
 /// The refusal of a client whose connection fails before its answer; `otherwise` unless a TLS record is broken.

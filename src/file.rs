@@ -1,12 +1,9 @@
 //! Reads regular files and nothing else: a FIFO is waited for until it has a writer, and a device may have no end.
 
-use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+pub(crate) use crate::platform::open_regular as open;
 
 /// Reads a regular file of at most `longest` bytes.
 ///
@@ -25,50 +22,7 @@ pub(crate) fn read(path: &Path, longest: u64) -> io::Result<Vec<u8>> {
 
 /// Whether an error says that the process or the system is short of descriptors or memory, and nothing about the file.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let errno = Errno::from_io_error(error);
-    [Errno::MFILE, Errno::NFILE, Errno::NOMEM]
-        .iter()
-        .any(|shortage| Some(*shortage) == errno)
-}
-
-/// Opens a regular file. It is found with O_PATH, which neither waits nor acts on a device (open(2)), and what was found
-/// is opened: the path may lead elsewhere by then.
-///
-/// # Errors
-/// `InvalidInput` for what is no regular file; else what open(2) says.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
-    let found = with_flags(path, OFlags::PATH)?;
-    demand_regular(&found.metadata()?)?;
-    match File::open(format!("/proc/self/fd/{}", found.as_raw_fd())) {
-        // Without a /proc that may be used; or a file that may not be read, which the next open says as well.
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
-            let file = with_flags(path, OFlags::NONBLOCK)?;
-            demand_regular(&file.metadata()?)?;
-            Ok(file)
-        }
-        opened => opened,
-    }
-}
-
-fn with_flags(path: &Path, flags: OFlags) -> io::Result<File> {
-    let flags = flags.bits().cast_signed();
-    OpenOptions::new().read(true).custom_flags(flags).open(path)
-}
-
-fn demand_regular(found: &Metadata) -> io::Result<()> {
-    let kind = found.file_type();
-    if kind.is_file() {
-        return Ok(());
-    }
-    let kind = match () {
-        () if kind.is_dir() => "a directory",
-        () if kind.is_fifo() => "a FIFO",
-        () if kind.is_socket() => "a socket",
-        () => "a device",
-    };
-    let reason = format!("it is {kind}, not a regular file");
-    Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
+    crate::platform::is_shortage(error)
 }
 
 #[cfg(test)]
@@ -115,18 +69,5 @@ mod tests {
             (error.kind(), error.to_string().as_str()),
             (io::ErrorKind::FileTooLarge, "larger than 1 MiB")
         );
-    }
-
-    #[test]
-    fn a_shortage_is_told_from_a_fault_of_the_file() {
-        for (errno, expected) in [
-            (libc::EMFILE, true),
-            (libc::ENFILE, true),
-            (libc::ENOMEM, true),
-            (libc::ENOENT, false),
-            (libc::EIO, false),
-        ] {
-            assert_eq!(is_shortage(&io::Error::from_raw_os_error(errno)), expected, "{errno}");
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! Keepalive of TCP: of the proxy's sockets and of its client's.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -10,12 +9,19 @@ use socket2::{SockRef, TcpKeepalive};
 ///
 /// # Errors
 /// What setsockopt(2) says.
-pub(crate) fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
+pub(crate) fn keep_alive<'a, S>(socket: &'a S) -> io::Result<()>
+where
+    SockRef<'a>: From<&'a S>,
+{
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_PROBES);
-    SockRef::from(socket).set_tcp_keepalive(&keepalive)
+        .with_interval(KEEPALIVE_INTERVAL);
+    let socket = SockRef::from(socket);
+    let all = keepalive.clone().with_retries(KEEPALIVE_PROBES);
+    // Windows before version 1703 of 10, and wine, have a number of probes of their own: TCP_KEEPCNT is WSAENOPROTOOPT.
+    socket
+        .set_tcp_keepalive(&all)
+        .or_else(|_| socket.set_tcp_keepalive(&keepalive))
 }
 
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);

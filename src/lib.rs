@@ -31,7 +31,6 @@ pub mod secret;
 mod text;
 pub mod units;
 mod user_name;
-#[cfg(feature = "server")]
 mod values;
 
 // Machinery: one mechanism each.
@@ -43,8 +42,11 @@ mod keepalive;
 pub mod limits;
 #[cfg(feature = "server")]
 pub mod net;
+pub mod platform;
+mod yaml;
 
 // Protocols: what moves and carries bytes.
+mod disconnect;
 mod http2;
 #[cfg(feature = "server")]
 pub mod relay;
@@ -79,5 +81,7 @@ pub mod app;
 pub mod client;
 #[cfg(feature = "server")]
 pub mod config;
+#[cfg(feature = "server")]
+pub mod import;
 #[cfg(feature = "server")]
 pub mod kubernetes;

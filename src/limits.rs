@@ -104,6 +104,8 @@ pub struct TargetLimits {
     pub idle: Option<Option<Duration>>,
     /// Whether both sides of its tunnels must begin with an SSH identification.
     pub ssh_only: bool,
+    /// See [`Limits::reports`].
+    pub reports: bool,
 }
 
 /// The defaults, for tunnels that carry SSH.
@@ -116,6 +118,7 @@ impl Default for TargetLimits {
             is_closed: false,
             idle: None,
             ssh_only: true,
+            reports: false,
         }
     }
 }
@@ -171,6 +174,8 @@ pub struct Limits {
     pub caps: Caps,
     /// [`TargetLimits::ssh_only`] of the targets that do not set it themselves.
     pub ssh_only: bool,
+    /// Whether `ssh_only` refuses nothing, and tunnels that it would refuse are reported (`allowlist.report`).
+    pub reports: bool,
 }
 
 /// The defaults, for tunnels that carry SSH.
@@ -185,6 +190,7 @@ impl Default for Limits {
             ceiling: Ceiling::default(),
             caps: Caps::default(),
             ssh_only: true,
+            reports: false,
         }
     }
 }
@@ -197,6 +203,7 @@ impl Limits {
             shared: self.target,
             caps: self.caps.target,
             ssh_only: tunnel.ssh_only.unwrap_or(self.ssh_only),
+            reports: self.reports,
             ..TargetLimits::default()
         }
     }

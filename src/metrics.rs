@@ -36,8 +36,12 @@ metrics! {
     pub tunnels_limit: IntGauge = gauge("switchboard_tunnels_limit");
     /// Requests answered, by status code and reason.
     connect_requests: IntCounterVec = counters("switchboard_connect_requests_total", &["code", "reason"]);
+    /// Clients that were told in band, by an SSH disconnect, why they have no session.
+    pub answers_in_band: IntCounter = counter("switchboard_answers_in_band_total");
     /// Tunnels that ended, by reason and by the side that ended them.
     tunnels_closed: IntCounterVec = counters("switchboard_tunnels_closed_total", &["reason", "by"]);
+    /// Tunnels that a rule would have refused, were it not for `allowlist.report`, by rule.
+    reported_refusals: IntCounterVec = counters("switchboard_reported_refusals_total", &["rule"]);
     /// SSH software that has identified itself, by side and family.
     identifications: IntCounterVec = counters("switchboard_identifications_total", &["side", "family"]);
     /// Seconds of a dial, all its tries together, whether it succeeded or not.
@@ -162,11 +166,19 @@ impl Metrics {
                 self.tunnels_closed.with_label_values(&[reason.label(), by.label()]);
             }
         }
+        for rule in ["ssh_only", "access"] {
+            self.reported_refusals.with_label_values(&[rule]);
+        }
         for side in [Side::Client, Side::Target] {
             for family in Family::ALL {
                 self.identifications.with_label_values(&[side.label(), family.label()]);
             }
         }
+    }
+
+    /// Counts a tunnel that a rule would have refused; `rule` is a word of ours.
+    pub fn would_be_refused(&self, rule: &'static str) {
+        self.reported_refusals.with_label_values(&[rule]).inc();
     }
 
     /// Counts a failed list or watch; `kind` says what went wrong, and is never what a peer sent.

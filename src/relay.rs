@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::beginning::Beginning;
+pub use self::beginning::Inspect;
 use self::copy::Halves;
 use self::meter::Meter;
 pub use self::pump::Failure;
@@ -112,12 +113,12 @@ async fn move_bytes<D: Transport>(
     let up = Halves {
         reader: from_client,
         writer: to_target,
-        beginning: terms.inspected.map(Beginning::of),
+        beginning: Beginning::of(Direction::Upload, terms.inspected, early.inspector.clone()),
     };
     let down = Halves {
         reader: from_target,
         writer: to_client,
-        beginning: None,
+        beginning: Beginning::of(Direction::Download, None, early.inspector.take()),
     };
     let strategy = |direction| Strategy::new(direction, D::BULK, terms.engine);
     let mut upload = Pump::new(up, strategy(Direction::Upload), terms).beginning_with(take(&mut early.upload));

@@ -7,13 +7,16 @@
 
 mod buffer;
 pub mod driver;
+pub mod first_key;
 pub mod frame;
 mod incoming;
 pub mod keys;
 pub mod lines;
+mod link;
 mod liveness;
 pub mod opening;
 mod options;
+mod outbox;
 mod outgoing;
 pub mod reason;
 pub mod registry;

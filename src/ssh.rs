@@ -1,5 +1,4 @@
-//! The parts of SSH that the proxy reads and writes: identification lines (RFC 4253 section 4.2) and a disconnect.
+//! The parts of SSH that the proxy reads: identification lines (RFC 4253 section 4.2).
 
-pub(crate) mod disconnect;
 pub mod identification;
 mod software;

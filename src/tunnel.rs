@@ -21,7 +21,7 @@ pub use self::shared::Shared;
 use crate::access::{Grant, Mode};
 use crate::allowlist::Target;
 use crate::cold::cold;
-use crate::connect::{self, Asked, CredentialPolicy, Exchange, http2};
+use crate::connect::{self, Asked, CredentialPolicy, Exchange, Refusals, http2};
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Client;
 use crate::limits::queue::QueueTimeouts;
@@ -34,6 +34,7 @@ use crate::outcome::{Denial, Refusal};
 use crate::tls::Session;
 
 mod authorize;
+mod disconnect;
 mod established;
 pub mod events;
 pub mod facts;
@@ -70,7 +71,7 @@ enum Opened<'a> {
 /// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200. `None` when it was
 /// refused.
 async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
-    let pending = Pending::accept(peer, shared);
+    let pending = Pending::accept(peer, port.refusals, shared);
     // Before all else that may be spoken on the port: the header is about the socket.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
     let pending = match pending.step(header).await {
@@ -211,12 +212,16 @@ struct Holdings {
     account: Account,
     /// The right of its user to reach the target; `None` where every client may.
     grant: Option<Grant>,
+    /// How its client reads that the target is no SSH server.
+    refusals: Refusals,
 }
 
 /// Authorizes the request, takes its slots, and dials its target.
 async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denial> {
     pending.origin.admission?;
     let Authorized { target, grant } = authorize(asked, pending).await?;
+    // Not before: what a name leads to is not told to a client that may not reach it.
+    pending.leads_to_ssh = target.ssh_only() && !target.reports();
     let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
     let account = match &grant {
         Some(grant) => Account::User(pending.shared.users.user(grant.user_name())),
@@ -226,6 +231,7 @@ async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denia
         _slots: [of_process, account.take_slot()?, target.enter()?],
         account,
         grant,
+        refusals: pending.refusals,
     });
     let connect = connect_to(&target, pending);
     let upstream = match &holdings.grant {

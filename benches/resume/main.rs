@@ -15,26 +15,32 @@
     reason = "a bench that cannot run has failed, and prints what it found"
 )]
 
+mod black_hole;
 mod link;
 mod programs;
 mod target;
 
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::black_hole::BlackHole;
 use self::link::Link;
-use self::programs::{Anchor, Client, Mode, Proxy, free_address};
+use self::programs::{Anchor, Client, LOOPBACK, Mode, Proxy, free_address};
 use self::target::Target;
 
 fn main() {
-    let parts: [(&str, fn(&Stage)); 6] = [
+    if black_hole::is_inside() {
+        return black_holes_inside();
+    }
+    let parts: [(&str, fn(&Stage)); 7] = [
         ("keystrokes", keystrokes),
         ("bulk", bulk),
         ("set-up", set_up),
         ("cuts", cuts),
+        ("black-holes", |_| black_hole::run_inside()),
         ("rollout", rollout),
         ("memory", memory),
     ];
@@ -58,9 +64,14 @@ struct Stage {
 
 impl Stage {
     fn start() -> Self {
+        Self::start_at(LOOPBACK)
+    }
+
+    /// With the proxy at that address.
+    fn start_at(proxy: IpAddr) -> Self {
         let target = Target::start();
         let anchor = Anchor::start(target.address);
-        let proxy = Proxy::start(free_address(), &names(&target, &anchor));
+        let proxy = Proxy::start(free_address(proxy), &names(&target, &anchor));
         Self { target, anchor, proxy }
     }
 
@@ -223,17 +234,57 @@ fn cuts(stage: &Stage) {
                 })
             })
             .collect();
-        let mut waits: Vec<_> = sessions
-            .into_iter()
-            .flat_map(|session| session.join().unwrap())
-            .collect();
-        println!(
-            "cut of {outage:?}, from the return of the link to an echo: p50 {:.2?}, p99 {:.2?}, max {:.2?} of {}",
-            quantile(&mut waits, 0.5),
-            quantile(&mut waits, 0.99),
-            quantile(&mut waits, 1.0),
-            waits.len()
-        );
+        let waits = sessions.into_iter().flat_map(|session| session.join().unwrap());
+        report_cut("cut", outage, waits.collect());
+    }
+}
+
+fn report_cut(what: &str, outage: Duration, mut waits: Vec<Duration>) {
+    println!(
+        "{what} of {outage:?}, from the return of the link to an echo: p50 {:.2?}, p99 {:.2?}, max {:.2?} of {}",
+        quantile(&mut waits, 0.5),
+        quantile(&mut waits, 0.99),
+        quantile(&mut waits, 1.0),
+        waits.len()
+    );
+}
+
+/// The same where packets vanish: no connection ends, and no new one is refused.
+fn black_holes_inside() {
+    let link = BlackHole::new();
+    let stage = Stage::start_at(link.near());
+    let mut clients = start_all(BLACK_HOLE_SESSIONS, || {
+        Client::of(link.beside_clients(), stage.address(), Mode::Session, "echo")
+    });
+    for (outage, rounds) in BLACK_HOLES {
+        let mut waits = Vec::new();
+        for _ in 0..rounds {
+            for client in &mut clients {
+                client.keystroke().unwrap();
+            }
+            link.cut();
+            for client in &mut clients {
+                client.send(b"k").unwrap();
+                // Apart from each other, as users type.
+                thread::sleep(Duration::from_millis(29));
+            }
+            thread::sleep(outage.saturating_sub(Duration::from_millis(29) * BLACK_HOLE_SESSIONS as u32));
+            link.restore();
+            let began = Instant::now();
+            thread::scope(|scope| {
+                let receiving: Vec<_> = clients
+                    .iter_mut()
+                    .map(|client| {
+                        scope.spawn(move || {
+                            client.receive().unwrap();
+                            began.elapsed()
+                        })
+                    })
+                    .collect();
+                waits.extend(receiving.into_iter().map(|client| client.join().unwrap()));
+            });
+        }
+        report_cut("black hole", outage, waits);
     }
 }
 
@@ -351,10 +402,19 @@ const CHUNK: usize = 64 * 1024;
 const SET_UPS: usize = 100;
 const CUT_SESSIONS: u64 = 10;
 /// How long the link is down, and how often for each session.
-const OUTAGES: [(Duration, usize); 3] = [
+const OUTAGES: [(Duration, usize); 4] = [
     (Duration::ZERO, 5),
+    (Duration::from_secs(1), 10),
+    (Duration::from_secs(5), 10),
+    (Duration::from_secs(20), 5),
+];
+const BLACK_HOLE_SESSIONS: usize = 20;
+/// How long packets vanish, and how often.
+const BLACK_HOLES: [(Duration, usize); 4] = [
     (Duration::from_secs(1), 5),
-    (Duration::from_secs(5), 1),
+    (Duration::from_secs(5), 5),
+    (Duration::from_secs(10), 5),
+    (Duration::from_secs(20), 5),
 ];
 const ROLLOUT_SESSIONS: usize = 100;
 const BETWEEN_ROLLOUT_KEYSTROKES: Duration = Duration::from_millis(50);

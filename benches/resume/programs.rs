@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -62,7 +62,7 @@ impl Proxy {
     /// A proxy with the targets of these names, at a port that it may share.
     pub fn start(address: SocketAddr, targets: &[(&str, SocketAddr)]) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let admin = free_address();
+        let admin = free_address(LOOPBACK);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("switchboard-bench-{}-{number}.yaml", std::process::id());
         let config = std::env::temp_dir().join(name);
@@ -107,7 +107,7 @@ pub struct Anchor {
 
 impl Anchor {
     pub fn start(target: SocketAddr) -> Self {
-        let (address, admin) = (free_address(), free_address());
+        let (address, admin) = (free_address(LOOPBACK), free_address(LOOPBACK));
         let mut command = Command::new(PROGRAM);
         command.args(["anchor", "--log", "error"]);
         for (flag, address) in [("--listen", address), ("--to", target), ("--admin", admin)] {
@@ -142,15 +142,20 @@ pub struct Client {
 impl Client {
     /// Starts it with a target that does what is `asked`, and waits for the target's identification.
     pub fn start(proxy: SocketAddr, mode: Mode, asked: &str) -> Self {
+        Self::of(Command::new(PROGRAM), proxy, mode, asked)
+    }
+
+    /// The same by a command that runs the program, in front of the program's arguments.
+    pub fn of(mut command: Command, proxy: SocketAddr, mode: Mode, asked: &str) -> Self {
         let (resume, target) = match mode {
             Mode::Plain => ("off", "target:22"),
             Mode::Session => ("auto", "anchor:22"),
         };
-        let mut command = Command::new(PROGRAM);
         command.args([
             "connect",
             "--proxy",
             &format!("http://{proxy}"),
+            "--no-env-proxy",
             "--resume",
             resume,
             target,
@@ -201,8 +206,8 @@ pub fn thread_time() -> Duration {
 }
 
 /// An address whose port was free a moment ago.
-pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+pub fn free_address(at: IpAddr) -> SocketAddr {
+    TcpListener::bind((at, 0)).unwrap().local_addr().unwrap()
 }
 
 fn await_ready(admin: SocketAddr) {
@@ -222,4 +227,5 @@ fn get(address: SocketAddr, path: &str) -> Option<String> {
     Some(answer)
 }
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_switchboard");
+pub const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_switchboard");

@@ -1,11 +1,14 @@
 """Checks the anchors of the SSH examples against the rest of each: `anchors.py EXAMPLES RENDERED…` exits 1 after a fault.
+With the program in the variable SWITCHBOARD, their flags are compared with those of its `anchor --help`, too.
 
 The Service leads to the anchor and the anchor to sshd, which is reached by no other path. The keepalives of sshd and ssh
 outlast the anchor's --grace, the container's memory has room for --memory, and probes and scrapes reach --admin.
 """
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,6 +33,19 @@ def with_unit(text, units):
 
 def flags_of(arguments):
     return dict(argument.removeprefix("--").split("=", 1) for argument in arguments if argument.startswith("--"))
+
+
+def known_flags(program):
+    """The flags of the program, or None without one."""
+    if not program:
+        return None
+    page = subprocess.run([program, "anchor", "--help"], check=True, capture_output=True, text=True).stdout
+    flags = set(re.findall(r"^\s+(?:-\w, )?--([a-z-]+)", page, re.MULTILINE))
+    expect("listen" in flags, f"{program} anchor --help shows no flags")
+    return flags
+
+
+KNOWN = known_flags(os.environ.get("SWITCHBOARD"))
 
 
 def port_of(address):
@@ -85,6 +101,8 @@ def check(name, folder, objects):
     else:
         script = (folder / "image/s6-run-anchor").read_text().replace("\\\n", " ")
         flags, ports = flags_of(shlex.split(script.split("\nexec ")[-1])), {}
+    unknown = sorted(set(flags) - KNOWN) if KNOWN is not None else []
+    expect(not unknown, f"{name}: the anchor has no {unknown}")
     to = flags["to"].rsplit(":", 1)
     expect([to[0]] == setting(config, "ListenAddress") == ["127.0.0.1"], f"{name}: sshd is not on loopback alone")
     expect([to[1]] == setting(config, "Port"), f"{name}: --to={flags['to']} is not the port of sshd")

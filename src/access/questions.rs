@@ -61,7 +61,7 @@ impl Questions {
         })
     }
 
-    /// Whose the credential is, on behalf of a client.
+    /// The user of the credential, on behalf of a client.
     pub(super) async fn verdict(
         self: &Arc<Self>,
         rules: &Arc<Rules>,
@@ -152,7 +152,7 @@ impl Questions {
         stale.ok_or(unavailable)
     }
 
-    /// Asks whose the credential is, on behalf of a client, and remembers the answer.
+    /// Asks for the user of the credential, on behalf of a client, and remembers the answer.
     pub(super) async fn prove(
         self: &Arc<Self>,
         rules: &Rules,

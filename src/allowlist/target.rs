@@ -198,6 +198,11 @@ impl Target {
         self.limits.load().ssh_only
     }
 
+    /// Whether what its rules would refuse is served and reported.
+    pub fn reports(&self) -> bool {
+        self.limits.load().reports
+    }
+
     /// Takes one of its slots for tunnels.
     ///
     /// # Errors

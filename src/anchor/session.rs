@@ -251,8 +251,10 @@ impl Carried {
 
     /// Tells the client on the connection that has carried the session so far that another one does now.
     fn displace(&mut self) {
-        let mut rest = self.driver.detach();
-        let Some(mut link) = self.link.take() else { return };
+        let rest = self.driver.detach();
+        let Some((mut link, mut rest)) = self.link.take().zip(rest) else {
+            return;
+        };
         Frame::Going(Going::Displaced).encode(&mut rest);
         let last_words = async move {
             let written = timeout(LONGEST_GOING, link.stream.write_all(&rest)).await;

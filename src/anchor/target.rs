@@ -1,6 +1,6 @@
 //! The connection of a session to the SSH server: its two streams, counted, and the ways to end it.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -183,6 +183,21 @@ impl Streams {
 }
 
 impl Sink {
+    /// Counts what was written. Returns how much of `all` is done with.
+    fn wrote(&mut self, written: io::Result<usize>, all: usize) -> usize {
+        match written {
+            Ok(count) => {
+                self.shared.received.fetch_add(count as u64, Ordering::Relaxed);
+                self.shared.bytes.uploaded(count);
+                count
+            }
+            Err(error) => {
+                self.failed(&error);
+                all
+            }
+        }
+    }
+
     /// Notes the error of a write. EPIPE is not that of a reset, but of a target that had ended its stream before, in order:
     /// what comes then is of no use to it, and the client learns of the end by that of the other stream.
     fn failed(&mut self, error: &io::Error) {
@@ -197,17 +212,26 @@ impl AsyncWrite for Sink {
         let Some(half) = &mut self.half else {
             return Poll::Ready(Ok(bytes.len()));
         };
-        match ready!(Pin::new(half).poll_write(context, bytes)) {
-            Ok(count) => {
-                self.shared.received.fetch_add(count as u64, Ordering::Relaxed);
-                self.shared.bytes.uploaded(count);
-                Poll::Ready(Ok(count))
-            }
-            Err(error) => {
-                self.failed(&error);
-                Poll::Ready(Ok(bytes.len()))
-            }
-        }
+        let written = ready!(Pin::new(half).poll_write(context, bytes));
+        Poll::Ready(Ok(self.wrote(written, bytes.len())))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let all = pieces.iter().map(|piece| piece.len()).sum();
+        let Some(half) = &mut self.half else {
+            return Poll::Ready(Ok(all));
+        };
+        let written = ready!(Pin::new(half).poll_write_vectored(context, pieces));
+        Poll::Ready(Ok(self.wrote(written, all)))
+    }
+
+    /// A socket takes what it is given at once, from where it is.
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     /// There is nothing to flush in a socket.

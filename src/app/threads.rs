@@ -38,13 +38,14 @@ pub fn try_start(workers: NonZeroUsize) -> io::Result<()> {
     tried
 }
 
-/// The workers of the runtime: as many as processors, unless the environment names their number, as Tokio has it.
-pub fn workers() -> NonZeroUsize {
+/// The workers of the runtime: as many as processors, but at most that many, unless the environment names their number, as
+/// Tokio has it.
+pub fn workers(most: NonZeroUsize) -> NonZeroUsize {
     let named = std::env::var("TOKIO_WORKER_THREADS")
         .ok()
         .and_then(|named| named.parse().ok());
     named
-        .or_else(|| available_parallelism().ok())
+        .or_else(|| available_parallelism().ok().map(|processors| processors.min(most)))
         .unwrap_or(NonZeroUsize::MIN)
 }
 

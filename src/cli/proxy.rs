@@ -32,7 +32,9 @@ pub(crate) fn conceal(mut command: clap::Command, error: clap::Error) -> clap::E
         Some(ContextValue::String(argument)) => !argument.starts_with('-'),
         Some(_) | None => false,
     };
-    let connects = env::args_os().nth(1).is_some_and(|task| task == "connect");
+    let connects = env::args_os()
+        .nth(1)
+        .is_some_and(|task| task == "connect" || task == "config");
     let is_shown = !error.use_stderr() || !connects || !(stray || error.render().to_string().contains('@'));
     if is_shown {
         return error;

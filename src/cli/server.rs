@@ -1,8 +1,6 @@
 //! The programs of the feature `server`, and how an error ends one.
 
 use std::error::Error;
-use std::fmt::Display;
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -12,6 +10,7 @@ use switchboard::app::logging::ParseError;
 mod anchor;
 mod check;
 mod drain;
+mod import;
 mod overrides;
 mod serve;
 mod start;
@@ -19,7 +18,9 @@ mod start;
 use self::anchor::{ANCHOR_EXITS, Anchor};
 use self::check::{CHECK_EXITS, Check};
 use self::drain::{DRAIN_EXITS, Drain};
+use self::import::{IMPORT_EXITS, Import};
 use self::serve::{SERVE_EXITS, Serve};
+use crate::cli::{USAGE, to_stderr};
 
 #[derive(Subcommand)]
 pub(crate) enum Task {
@@ -35,6 +36,9 @@ pub(crate) enum Task {
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drain),
+    /// Translate the files of another gateway: print kubectl lines or static targets, and what has no counterpart
+    #[command(after_help = IMPORT_EXITS, arg_required_else_help = true)]
+    Import(Import),
 }
 
 /// Runs a program of the server.
@@ -44,6 +48,7 @@ pub(crate) fn run(task: Task) -> ExitCode {
         Task::Check(options) => check::check(options),
         Task::Anchor(options) => anchor::anchor(options),
         Task::Drain(options) => drain::drain(&options),
+        Task::Import(options) => import::import(options),
     };
     result.unwrap_or_else(|error| {
         if let Some(StartError::Config(report)) = error.downcast_ref() {
@@ -59,11 +64,3 @@ pub(crate) fn run(task: Task) -> ExitCode {
         }
     })
 }
-
-/// Writes a line. A full disk or a reader that is gone changes no exit status: `eprintln!` would panic.
-pub(crate) fn to_stderr(line: impl Display) {
-    writeln!(std::io::stderr(), "{line}").unwrap_or_default();
-}
-
-/// The exit status of faulty arguments, and of a faulty configuration.
-pub(crate) const USAGE: u8 = 2;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use clap::Args;
 use switchboard::client::credentials::Files;
 use switchboard::client::ticket::{self, Named, Options};
+use switchboard::platform;
 use switchboard::ticket::TicketTarget;
 
-use crate::cli::connect::{cache_folder, listed_files};
+use crate::cli::client_flags::listed_files;
 
 /// The arguments of `ticket`.
 #[derive(Args)]
@@ -66,7 +67,7 @@ impl Ticket {
         Options {
             files: self.kubeconfig.map_or_else(listed_files, Files::One),
             context: self.context,
-            cache: cache_folder(),
+            cache: platform::cache_folder(),
             ttl: self.ttl,
             target: self.target,
             user: user.map(|name| Named {

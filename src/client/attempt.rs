@@ -2,32 +2,32 @@
 
 use std::net::IpAddr;
 
-use tokio::net::TcpStream;
-
 use super::credentials::{CredentialError, Credentials};
+use super::dialing::Dialing;
 use super::head::Request;
 use super::login::Login;
 use super::opened::{Opened, Stream};
+use super::route::{self, Route};
 use super::tls::KeyPair;
-use super::{ClientError, Deadline, Options, Scheme, Step, connection, http1, http2, tls};
+use super::{ClientError, Deadline, Options, Scheme, Step, http1, http2, tls};
 use crate::secret::Secret;
 
 /// The tunnel, by at most two requests.
 ///
 /// The second one is sent if the proxy answers 407 and the source has other credentials by then.
-pub(super) async fn open(options: &Options, login: &mut Login) -> Result<Opened, ClientError> {
+pub(super) async fn open(options: &Options, login: &mut Login, dialing: &mut Dialing) -> Result<Opened, ClientError> {
     let source = &options.credentials;
     // Before a plugin opens a browser.
     if source.has_source()
         && options.proxy.scheme() == Scheme::Http
         && !source.cleartext
-        && !is_local(options.proxy.host())
+        && (options.forward.is_some() || !is_local(options.proxy.host()))
     {
         return Err(ClientError::Credentials(CredentialError::Cleartext));
     }
     let credentials = Box::pin(login.credentials(source)).await;
     let credentials = credentials.map_err(ClientError::Credentials)?;
-    let (reason, retry_after) = match Box::pin(Attempt::new(options, &credentials)?.run()).await {
+    let (reason, retry_after) = match Box::pin(Attempt::new(options, &credentials)?.run(dialing)).await {
         Err(ClientError::Refused {
             status: 407,
             reason,
@@ -48,7 +48,7 @@ pub(super) async fn open(options: &Options, login: &mut Login) -> Result<Opened,
             retry_after,
         });
     }
-    Box::pin(Attempt::new(options, &fresh)?.run()).await
+    Box::pin(Attempt::new(options, &fresh)?.run(dialing)).await
 }
 
 /// One request to the proxy.
@@ -78,25 +78,27 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    async fn run(&self) -> Result<Opened, ClientError> {
-        Box::pin(self.open()).await.map_err(|error| self.concealed(error))
+    async fn run(&self, dialing: &mut Dialing) -> Result<Opened, ClientError> {
+        Box::pin(self.open(dialing))
+            .await
+            .map_err(|error| self.concealed(error))
     }
 
-    async fn open(&self) -> Result<Opened, ClientError> {
+    async fn open(&self, dialing: &mut Dialing) -> Result<Opened, ClientError> {
         let Options {
             proxy, trust, http2, ..
         } = self.options;
         let deadline = Deadline::after(self.options.timeout);
         match proxy.scheme() {
             Scheme::Http => {
-                let stream = connection::connect(proxy, deadline).await?;
-                self.permit_cleartext(&stream)?;
-                self.over_http1(Box::new(stream), deadline).await
+                let route = route::open(self.options, dialing, deadline).await?;
+                self.permit_cleartext(&route)?;
+                self.over_http1(route.stream, route.deadline).await
             }
             Scheme::Https => {
                 // Before the first packet: a wrong file is reported whatever the state of the network.
                 let tls = tls::Connector::new(proxy.host(), trust, self.certificate, *http2)?;
-                let stream = connection::connect(proxy, deadline).await?;
+                let Route { stream, deadline, .. } = route::open(self.options, dialing, deadline).await?;
                 let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
                 if tls::chose_http2(&stream) {
                     let stream: Stream = Box::new(stream);
@@ -118,28 +120,16 @@ impl<'a> Attempt<'a> {
     fn concealed(&self, error: ClientError) -> ClientError {
         let field = self.request.authorization.as_ref().map(Secret::expose);
         let secret = field.and_then(|field| field.split_once(' '));
-        match (error, secret) {
-            (
-                ClientError::Refused {
-                    status,
-                    reason,
-                    retry_after,
-                },
-                Some((_scheme, secret)),
-            ) => ClientError::Refused {
-                status,
-                reason: Secret::from(secret).redacted(&reason),
-                retry_after,
-            },
-            (error, _) => error,
+        match secret {
+            Some((_scheme, secret)) => error.without(&Secret::from(secret)),
+            None => error,
         }
     }
 
     /// A resolver may lead `localhost` elsewhere.
-    fn permit_cleartext(&self, stream: &TcpStream) -> Result<(), ClientError> {
+    fn permit_cleartext(&self, route: &Route) -> Result<(), ClientError> {
         let source = &self.options.credentials;
-        let is_local = || stream.peer_addr().is_ok_and(|peer| is_loopback(peer.ip()));
-        if !source.has_source() || source.cleartext || is_local() {
+        if !source.has_source() || source.cleartext || route.peer.is_some_and(is_loopback) {
             return Ok(());
         }
         Err(ClientError::Credentials(CredentialError::Cleartext))

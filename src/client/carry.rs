@@ -1,16 +1,19 @@
 //! What is done with an open tunnel: bytes are relayed as they are, or it carries a session with an anchor.
 
 use std::future::pending;
+use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::sleep;
 
+use super::dialing::Dialing;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
-use super::opened::Finished;
-use super::session::{Found, Session, find};
-use super::{ClientError, Local, Options, attempt, relay};
+use super::opened::{Finished, Opened};
+use super::session::{Found, Session, SessionError, find};
+use super::{ClientError, Local, Options, relay, wait};
+use crate::resume::first_key::FirstKey;
 
 /// Opens the tunnel, and carries stdin and stdout to their end.
 pub(super) async fn tunnel<R, W>(options: &Options, local: &mut Local<R, W>, mut exit: Exit) -> Result<(), ClientError>
@@ -18,26 +21,31 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut login = Login::default();
+    // A person at a terminal is not ssh.
+    let settings = options.session.as_ref().filter(|_| !local.interactive);
+    // Before the tunnel opens, which takes about as long.
+    let key = settings.map(|_| FirstKey::prepare()).transpose();
+    let key = key.map_err(SessionError::from)?;
+    let (mut login, mut dialing) = (Login::default(), Dialing::default());
     let opened = tokio::select! {
         biased;
-        opened = Box::pin(attempt::open(options, &mut login)) => opened?,
+        opened = Box::pin(wait::open(options, &mut login, &mut dialing)) => opened?,
         () = is_left(local) => return Ok(()),
         _ = exit.asked(Leaving::Now) => return Ok(()),
     };
-    // A person at a terminal is not ssh.
-    let settings = options.session.as_ref().filter(|_| !local.interactive);
-    let Some(settings) = settings else {
+    let of_tunnel = of_tunnel(&opened);
+    let Some((settings, key)) = settings.zip(key) else {
         let relayed = opened.carry(|stream, early| async {
             relay::relay(stream, early, local).await?;
             Ok(Finished::unbounded(()))
         });
-        return Box::pin(or_now(exit, relayed)).await;
+        return Box::pin(or_now(exit, relayed)).await.map_err(of_tunnel);
     };
     let mut session = Session::new(options, settings, local, exit.clone());
+    session.dials_by(dialing);
     let carried = opened.carry(|stream, early| async {
         let found = tokio::select! {
-            found = find(stream, early) => found?,
+            found = find(stream, early, key) => found?,
             _ = exit.asked(Leaving::Now) => return Ok(Finished::unbounded(None)),
         };
         match found {
@@ -63,8 +71,27 @@ where
     match Box::pin(carried).await {
         Ok(None) => Ok(()),
         Ok(Some(left)) => Box::pin(session.run(Ok(left), &mut login)).await,
-        Err(error) if !session.has_begun() => Err(error),
+        Err(error) if !session.has_begun() => Err(of_tunnel(error)),
         Err(error) => Box::pin(session.run(Err(error), &mut login)).await,
+    }
+}
+
+/// The error of an open tunnel. A reset over HTTP/1.1 may be the target's, which the proxy has passed on; over HTTP/2 that
+/// would be one of the stream.
+fn of_tunnel(opened: &Opened) -> fn(ClientError) -> ClientError {
+    match opened {
+        Opened::Http1(..) => |error| {
+            if let ClientError::Lost(lost) = error {
+                let is_reset = lost.kind() == io::ErrorKind::ConnectionReset;
+                return if is_reset {
+                    ClientError::Reset(lost)
+                } else {
+                    ClientError::Lost(lost)
+                };
+            }
+            error
+        },
+        Opened::Http2(_) => |error| error,
     }
 }
 

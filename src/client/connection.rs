@@ -1,50 +1,30 @@
-//! The TCP connection to the proxy.
+//! One TCP connection to the proxy: the lookup of its name, the addresses in their order, the socket's options.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 
-use super::{ClientError, Deadline, ProxyUrl, Step};
+use super::{ClientError, Deadline, ProxyUrl};
 use crate::keepalive::keep_alive;
 
-/// Looks the proxy's name up and connects to the first of its addresses that accepts.
-pub(super) async fn connect(proxy: &ProxyUrl, deadline: Deadline) -> Result<TcpStream, ClientError> {
-    let addresses = deadline.bound(Step::Lookup, lookup(proxy)).await?;
-    connect_in_order(&addresses, deadline)
-        .await
-        .map_err(|error| error.unwrap_or_else(|| lookup_error(proxy, io::Error::other("the name has no address"))))
-}
-
-/// Reads into the spare capacity of `buffer`, and returns the number of bytes: 0 is the end of stream.
-///
-/// rustls reports an end without close_notify as `UnexpectedEof`. Many proxies end like that, and SSH protects the
-/// integrity of its stream itself, so it counts as an end of stream.
-pub(super) async fn read_some(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> io::Result<usize> {
-    match stream.read_buf(buffer).await {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
-        read => read,
-    }
-}
-
-async fn lookup(proxy: &ProxyUrl) -> Result<Vec<SocketAddr>, ClientError> {
+/// The addresses of the proxy's name.
+pub(super) async fn lookup(proxy: &ProxyUrl) -> Result<Vec<SocketAddr>, ClientError> {
     match tokio::net::lookup_host((proxy.host(), proxy.port())).await {
         Ok(addresses) => Ok(addresses.collect()),
-        Err(source) => Err(lookup_error(proxy, source)),
+        Err(source) => Err(ClientError::Lookup {
+            proxy: proxy.host().to_owned(),
+            source,
+        }),
     }
 }
 
-fn lookup_error(proxy: &ProxyUrl, source: io::Error) -> ClientError {
-    ClientError::Lookup {
-        proxy: proxy.host().to_owned(),
-        source,
-    }
-}
-
-/// The error is that of the last address, or `None` without addresses.
-async fn connect_in_order(addresses: &[SocketAddr], deadline: Deadline) -> Result<TcpStream, Option<ClientError>> {
+/// Connects to the first address that accepts. The error is that of the last address, or `None` without addresses.
+pub(super) async fn connect_in_order(
+    addresses: &[SocketAddr],
+    deadline: Deadline,
+) -> Result<TcpStream, Option<ClientError>> {
     let mut error = None;
     for (tried, &address) in addresses.iter().enumerate() {
         // An equal share of the time left: a dead address must not use up the time of those behind it.
@@ -57,7 +37,8 @@ async fn connect_in_order(addresses: &[SocketAddr], deadline: Deadline) -> Resul
     Err(error)
 }
 
-async fn connect_one(address: SocketAddr, share: Duration) -> io::Result<TcpStream> {
+/// Connects to one address within that time.
+pub(super) async fn connect_one(address: SocketAddr, share: Duration) -> io::Result<TcpStream> {
     let stream = tokio::time::timeout(share, TcpStream::connect(address)).await??;
     // Without it a keystroke waits for the acknowledgement of the one before (tcp(7)).
     stream.set_nodelay(true)?;

@@ -12,6 +12,7 @@ use self::error::ProgramFault;
 use super::Deadline;
 use super::tls::KeyPair;
 use crate::file;
+use crate::platform;
 use crate::secret::Secret;
 use crate::text::printable;
 
@@ -178,9 +179,7 @@ impl Store {
                 .chain(user::identity_variables().iter().map(Vec::as_slice)),
         );
         let issue = async {
-            let mut shell = tokio::process::Command::new("sh");
-            shell.arg("-c").arg(line);
-            let printed = process::output(shell, self.deadline).await;
+            let printed = process::output(platform::shell(line), self.deadline).await;
             let fault = |fault| CredentialError::Command { fault };
             let printed = printed.map_err(|error| fault(ProgramFault::Process(error)))?;
             if let Some(read) = exec_credential::read_any(&printed) {

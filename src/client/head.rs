@@ -5,7 +5,7 @@ use std::time::Duration;
 use httparse::{ParserConfig, Status};
 use tokio::io::AsyncRead;
 
-use super::connection::read_some;
+use super::transport::read_some;
 use super::{ClientError, LONGEST_LINE};
 use crate::secret::Secret;
 use crate::text::printable;
@@ -83,6 +83,8 @@ pub(super) async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result
 pub(super) struct Answer {
     status: u16,
     phrase: String,
+    /// Whether it has a Proxy-Status (RFC 9209).
+    is_of_a_proxy: bool,
     /// The details of an HTTP/2 answer's Proxy-Status.
     details: String,
     /// When another request makes sense.
@@ -99,6 +101,7 @@ impl Answer {
         Self {
             status: head.status.as_u16(),
             phrase: String::new(),
+            is_of_a_proxy: head.headers.contains_key(PROXY_STATUS),
             details: details(&head.headers),
             retry_after: retry_after(head.headers.get("retry-after").map(http::HeaderValue::as_bytes)),
             text_length: text_length(|name| Some(head.headers.get(name)?.as_bytes())),
@@ -118,8 +121,14 @@ impl Answer {
 
     /// The error for an answer other than 2xx. The text of its body is read from `stream`.
     pub(super) async fn into_refusal(self, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
+        let status = self.status;
+        // Proxies answer so, too, to a name that they do not know, but for those that say that they are one.
+        if matches!(status, 404 | 405 | 501) && !self.is_of_a_proxy {
+            let reason = self.into_reason(stream).await;
+            return ClientError::NotProxy { status, reason };
+        }
         ClientError::Refused {
-            status: self.status,
+            status,
             retry_after: self.retry_after,
             reason: self.into_reason(stream).await,
         }
@@ -175,6 +184,7 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
             let answer = Answer {
                 status: response.code.ok_or(ClientError::NotHttp)?,
                 phrase: response.reason.unwrap_or_default().to_owned(),
+                is_of_a_proxy: field(PROXY_STATUS).is_some(),
                 details: String::new(),
                 retry_after: retry_after(field("retry-after")),
                 text_length: text_length(field),
@@ -191,7 +201,7 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
 /// The `details` of the last proxy that has given some (RFC 9209 section 2.1.6), a string (RFC 9651 section 3.3.3).
 fn details(fields: &http::HeaderMap) -> String {
     let fields = fields
-        .get_all("proxy-status")
+        .get_all(PROXY_STATUS)
         .iter()
         .filter_map(|field| field.to_str().ok());
     let Some((_, text)) = fields.filter_map(|field| field.rsplit_once("details=\"")).next_back() else {
@@ -227,6 +237,7 @@ fn retry_after(field: Option<&[u8]>) -> Option<Duration> {
 }
 
 pub(super) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
+const PROXY_STATUS: &str = "proxy-status";
 /// The bytes of a request beside its target and credentials.
 const FIXED: usize = 128;
 const MOST_HEAD: usize = 16 * 1024;

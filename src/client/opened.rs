@@ -2,18 +2,10 @@
 
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
+pub(super) use super::transport::Stream;
 use super::{ClientError, http2};
-
-/// A connection to the proxy, or the tunnel through it.
-pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Transport for S {}
-
-/// Of any kind.
-pub(super) type Stream = Box<dyn Transport>;
 
 /// A tunnel behind the proxy's 2xx.
 pub(super) enum Opened {

@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::connection::read_some;
+use super::transport::read_some;
 use super::{ClientError, Local};
 
 /// Writes `early` to stdout, then relays. The end of one direction is passed on and leaves the other open.

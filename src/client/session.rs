@@ -8,13 +8,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::backoff::Backoff;
 use self::clocks::Sleeps;
 use self::error::is_final;
-use self::outcome::{Interruption, Left};
+use self::outcome::Left;
 use self::report::Report;
+use super::dialing::Dialing;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::opened::{Finished, Stream};
-use super::{ClientError, Local, Options, attempt, relay};
+use super::{ClientError, Local, Options, relay};
 use crate::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
+use crate::resume::first_key::FirstKey;
 use crate::resume::opening::{Opening, Secrets};
 use crate::resume::reason::End;
 use crate::resume::session;
@@ -25,6 +27,7 @@ mod clocks;
 mod error;
 mod exchange;
 mod outcome;
+mod reconnect;
 mod report;
 mod settings;
 
@@ -49,6 +52,7 @@ pub(super) struct Session<'a, R, W> {
     /// The error to report once the anchor knows that the session is over.
     error: Option<ClientError>,
     sleeps: Sleeps,
+    dialing: Dialing,
     report: Report,
     backoff: Backoff,
     /// The offset up to which the anchor has received, as of the last resume.
@@ -88,6 +92,7 @@ where
             is_leaving: false,
             error: None,
             sleeps: Sleeps::new(settings.clocks),
+            dialing: Dialing::default(),
             report: Report::new(settings.remarks.clone(), options.proxy.host()),
             backoff: Backoff::default(),
             delivered: 0,
@@ -97,6 +102,11 @@ where
                 farewell: None,
             },
         }
+    }
+
+    /// Tells how the first connection was made.
+    pub(super) fn dials_by(&mut self, dialing: Dialing) {
+        self.dialing = dialing;
     }
 
     /// What a plain tunnel is relayed with.
@@ -112,6 +122,7 @@ where
     /// Begins at an anchor that was found.
     pub(super) async fn begin(&mut self, stream: Stream, opening: Box<Opening>) -> Result<Finished<Left>, ClientError> {
         self.has_begun = true;
+        self.dialing.watch();
         self.deadlines.confirmation = Some(Instant::now() + LONGEST_CONFIRMATION);
         let link = self.driver.attach_early(stream, opening);
         self.carry(link).await
@@ -152,21 +163,6 @@ where
         }
     }
 
-    /// One attempt to go on over another tunnel.
-    async fn reconnect(&mut self, login: &mut Login) -> Result<Left, ClientError> {
-        if let Err(interruption) = self.pause().await {
-            return interruption.into_result();
-        }
-        let options = self.options;
-        let opened = match self.beside(Box::pin(attempt::open(options, login))).await {
-            Ok(opened) => opened?,
-            Err(interruption) => return interruption.into_result(),
-        };
-        login.has_opened();
-        let carried = opened.carry(|stream, early| self.resume(stream, early));
-        Box::pin(carried).await
-    }
-
     /// Proves the session over a tunnel, and goes on there.
     async fn resume(&mut self, stream: Stream, early: Vec<u8>) -> Result<Finished<Left>, ClientError> {
         let Some(secrets) = self.secrets.clone() else {
@@ -199,7 +195,8 @@ where
     async fn begin_anew(&mut self, stream: Stream, early: Vec<u8>) -> Result<Finished<Left>, ClientError> {
         let restarted = self.driver.session_mut().restart();
         restarted.map_err(SessionError::Violated)?;
-        match self.beside(Box::pin(find(stream, early))).await {
+        let key = FirstKey::make().map_err(SessionError::from)?;
+        match self.beside(Box::pin(find(stream, early, key))).await {
             Ok(found) => match found? {
                 Found::Anchor { stream, opening } => self.begin(stream, opening).await,
                 Found::Plain { .. } => Err(SessionError::NoAnchor.into()),
@@ -228,41 +225,6 @@ where
         })
     }
 
-    /// Waits for the next attempt, unless it is due at once: the host has slept, or ssh leaves.
-    async fn pause(&mut self) -> Result<(), Interruption> {
-        let until = Instant::now() + self.backoff.pause();
-        let was_leaving = self.is_leaving;
-        while self.is_leaving == was_leaving {
-            let step = tokio::select! {
-                () = sleep_until(until) => break,
-                step = self.step(None) => step,
-            };
-            match step {
-                Ok(None) => {}
-                Ok(Some(left)) => return Err(Interruption::Left(left)),
-                Err(ClientError::Session(SessionError::Slept)) => break,
-                Err(error) => return Err(Interruption::Failed(error)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Does a piece of work, while the session goes on without a connection.
-    async fn beside<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Interruption> {
-        tokio::pin!(work);
-        loop {
-            let step = tokio::select! {
-                done = &mut work => return Ok(done),
-                step = self.step(None) => step,
-            };
-            match step {
-                Ok(None) => {}
-                Ok(Some(left)) => return Err(Interruption::Left(left)),
-                Err(error) => return Err(Interruption::Failed(error)),
-            }
-        }
-    }
-
     /// Moves bytes until there is something to decide, and decides it. An error: the session goes on over another
     /// connection, unless the error is final.
     async fn step(&mut self, link: Option<&mut Link<Stream>>) -> Result<Option<Left>, ClientError> {
@@ -284,6 +246,7 @@ where
                 self.asked(leaving);
                 return Ok(None);
             }
+            () = self.dialing.moved() => return Err(self.leave_path(SessionError::Moved)),
             () = sleep_until(wake) => return self.look(is_linked),
         };
         match event {
@@ -355,12 +318,16 @@ where
             return Err(SessionError::Grace { outage, reason }.into());
         }
         if self.sleeps.has_slept() {
-            // The network that a host wakes up in is worth an attempt at once.
-            self.backoff.reset();
-            self.driver.detach();
-            return Err(SessionError::Slept.into());
+            return Err(self.leave_path(SessionError::Slept));
         }
         Ok(None)
+    }
+
+    /// Another network is worth an attempt at once.
+    fn leave_path(&mut self, reason: SessionError) -> ClientError {
+        self.backoff.reset();
+        self.driver.detach();
+        reason.into()
     }
 
     fn asked(&mut self, leaving: Leaving) {

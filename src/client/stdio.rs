@@ -1,27 +1,24 @@
 //! The process's stdout as an output whose shutdown closes it.
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::AsyncWrite;
 
-/// Returns the output behind descriptor 1, and puts `/dev/null` in its place.
+use crate::platform;
+
+/// Returns the process's output, and puts one in its place that discards everything.
 ///
-/// ssh sees the end of its ProxyCommand's output only when the last copy of the pipe is closed. With `/dev/null` on
-/// descriptor 1 no other part of the process can print into the SSH stream.
+/// ssh sees the end of its ProxyCommand's output only when the last copy of the pipe is closed. No other part of the
+/// process can print into the SSH stream from then on.
 ///
 /// # Errors
 ///
-/// Those of dup(2), dup2(2) and of opening `/dev/null`.
+/// What the system says.
 pub(super) fn take_stdout() -> io::Result<ClosableOutput> {
-    let null = OpenOptions::new().write(true).open("/dev/null")?;
-    let output = io::stdout().as_fd().try_clone_to_owned()?;
-    rustix::stdio::dup2_stdout(&null)?;
-    Ok(ClosableOutput::from(output))
+    platform::take_stdout().map(ClosableOutput::from)
 }
 
 /// A pipe, file or terminal whose `shutdown` closes the descriptor.
@@ -32,23 +29,18 @@ pub(super) struct ClosableOutput {
     file: Option<tokio::fs::File>,
 }
 
-impl From<OwnedFd> for ClosableOutput {
-    fn from(descriptor: OwnedFd) -> Self {
+impl From<File> for ClosableOutput {
+    fn from(file: File) -> Self {
         Self {
-            file: Some(tokio::fs::File::from_std(descriptor.into())),
+            file: Some(tokio::fs::File::from_std(file)),
         }
     }
 }
 
 impl ClosableOutput {
-    /// Whether its reader has closed it (poll(2)): POLLERR of a pipe, POLLHUP of a socket or terminal.
+    /// Whether its reader has closed it, as far as the platform tells.
     pub(super) fn is_abandoned(&self) -> bool {
-        let Some(file) = &self.file else {
-            return true;
-        };
-        let mut polled = [PollFd::new(file, PollFlags::empty())];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+        self.file.as_ref().is_none_or(platform::has_no_reader)
     }
 
     fn open(&mut self) -> io::Result<Pin<&mut tokio::fs::File>> {
@@ -78,28 +70,29 @@ impl AsyncWrite for ClosableOutput {
 mod tests {
     use super::*;
     use std::io::Read;
+    use std::os::fd::OwnedFd;
     use tokio::io::AsyncWriteExt;
 
     #[tokio::test]
     async fn an_output_without_a_reader_is_abandoned() {
         let (reader, writer) = io::pipe().unwrap();
-        let output = ClosableOutput::from(OwnedFd::from(writer));
+        let output = ClosableOutput::from(File::from(OwnedFd::from(writer)));
         assert!(!output.is_abandoned());
         drop(reader);
         assert!(output.is_abandoned());
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let output = ClosableOutput::from(OwnedFd::from(ours));
+        let output = ClosableOutput::from(File::from(OwnedFd::from(ours)));
         assert!(!output.is_abandoned());
         drop(theirs);
         assert!(output.is_abandoned());
         let file = tempfile::tempfile().unwrap();
-        assert!(!ClosableOutput::from(OwnedFd::from(file)).is_abandoned());
+        assert!(!ClosableOutput::from(file).is_abandoned());
     }
 
     #[tokio::test]
     async fn a_shutdown_ends_the_output_behind_its_last_byte_while_the_process_runs() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let mut output = ClosableOutput::from(OwnedFd::from(writer));
+        let mut output = ClosableOutput::from(File::from(OwnedFd::from(writer)));
         let reading = tokio::task::spawn_blocking(move || {
             let mut all = Vec::new();
             reader.read_to_end(&mut all).map(|_| all)

@@ -9,12 +9,14 @@ use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 mod answers;
 mod client_auth;
 mod endings;
+mod forward;
 mod http2;
 mod logins;
 mod sessions;
@@ -78,12 +80,15 @@ impl Proxy {
         let port = self.listener.local_addr().unwrap().port();
         Options {
             proxy: format!("{scheme}://{userinfo}127.0.0.1:{port}").parse().unwrap(),
+            forward: None,
             trust: Trust::default(),
             http2: true,
             credentials: credentials::Options::default(),
             target: TARGET.to_owned(),
             timeout: Duration::from_secs(20),
             session: None,
+            wait: None,
+            verbose: false,
         }
     }
 

@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -16,6 +15,7 @@ use self::truncation::TruncationDetector;
 pub use self::verifier::CertificateFault;
 use self::verifier::Verifier;
 use super::ClientError;
+use super::transport::Stream;
 use crate::file;
 use crate::secret::Secret;
 use crate::x509::pem::{first, items};
@@ -122,11 +122,17 @@ impl Connector {
     }
 
     /// Runs the client's half of the handshake.
-    pub(super) async fn handshake(self, stream: TcpStream) -> Result<TlsStream<TruncationDetector>, ClientError> {
-        let connected = self.tls.connect(self.name, TruncationDetector::from(stream)).await;
-        connected.map_err(|error| match self.fault.lock().take() {
-            Some(fault) => ClientError::ProxyCertificate(fault),
-            None => explain(error, ClientError::Tls),
+    pub(super) async fn handshake(self, stream: Stream) -> Result<TlsStream<TruncationDetector>, ClientError> {
+        let connecting = self.tls.connect(self.name, TruncationDetector::from(stream));
+        connecting.into_fallible().await.map_err(|(error, stream)| {
+            if let Some(fault) = self.fault.lock().take() {
+                return ClientError::ProxyCertificate(fault);
+            }
+            match stream.first() {
+                first if first.starts_with(b"HTTP/") => ClientError::PlainHttp,
+                first if first.starts_with(b"SSH-") => ClientError::NotHttp,
+                _ => explain(error, ClientError::Tls),
+            }
         })
     }
 }

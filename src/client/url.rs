@@ -43,6 +43,16 @@ impl ProxyUrl {
         self.authority.port()
     }
 
+    /// Host and port.
+    pub(super) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Reads a URL whose port, if it is `http://` and has none, is that.
+    pub(super) fn with_port_of_http(text: &str, port: u16) -> Result<Self, ProxyUrlError> {
+        parse(text, port)
+    }
+
     /// Whether the URL has a user, and perhaps a password.
     pub fn has_credentials(&self) -> bool {
         self.authorization.is_some()
@@ -73,29 +83,43 @@ impl FromStr for ProxyUrl {
     type Err = ProxyUrlError;
 
     fn from_str(text: &str) -> Result<Self, ProxyUrlError> {
-        let (scheme, rest) = [Scheme::Http, Scheme::Https]
-            .into_iter()
-            .find_map(|scheme| Some((scheme, scheme.strip(text)?)))
-            .ok_or(ProxyUrlError::Scheme)?;
-        let authority = rest.strip_suffix('/').unwrap_or(rest);
-        if authority.contains(['/', '?', '#']) {
-            return Err(ProxyUrlError::Path);
-        }
-        let (userinfo, host) = match authority.rsplit_once('@') {
-            Some((userinfo, host)) => (Some(userinfo), host),
-            None => (None, authority),
-        };
-        Ok(Self {
-            scheme,
-            authority: parse_host(host, scheme.default_port())?,
-            authorization: userinfo.map(basic).transpose()?,
-        })
+        parse(text, 80)
     }
+}
+
+fn parse(text: &str, port_of_http: u16) -> Result<ProxyUrl, ProxyUrlError> {
+    if text.trim().is_empty() {
+        return Err(ProxyUrlError::Empty);
+    }
+    let (scheme, rest) = [Scheme::Http, Scheme::Https]
+        .into_iter()
+        .find_map(|scheme| Some((scheme, scheme.strip(text)?)))
+        .ok_or(ProxyUrlError::Scheme)?;
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    if authority.contains(['/', '?', '#']) {
+        return Err(ProxyUrlError::Path);
+    }
+    let (userinfo, host) = match authority.rsplit_once('@') {
+        Some((userinfo, host)) => (Some(userinfo), host),
+        None => (None, authority),
+    };
+    let port = match scheme {
+        Scheme::Http => port_of_http,
+        Scheme::Https => 443,
+    };
+    Ok(ProxyUrl {
+        scheme,
+        authority: parse_host(host, port)?,
+        authorization: userinfo.map(basic).transpose()?,
+    })
 }
 
 /// The reason for which a text is no proxy URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyUrlError {
+    /// Nothing: most often a variable that is set to nothing.
+    #[error("the proxy URL is empty: write http://HOST[:PORT] or https://HOST[:PORT], or unset the variable")]
+    Empty,
     /// Another scheme, or none.
     #[error("the proxy URL must begin with http:// or https://")]
     Scheme,
@@ -130,13 +154,6 @@ impl Scheme {
         match self {
             Self::Http => "http://",
             Self::Https => "https://",
-        }
-    }
-
-    fn default_port(self) -> u16 {
-        match self {
-            Self::Http => 80,
-            Self::Https => 443,
         }
     }
 
@@ -226,7 +243,8 @@ mod tests {
     fn every_malformed_url_is_refused_with_its_reason() {
         use ProxyUrlError::*;
         for (text, error) in [
-            ("", Scheme),
+            ("", Empty),
+            (" ", Empty),
             ("proxy:8080", Scheme),
             ("socks5://proxy", Scheme),
             ("http:/proxy", Scheme),

@@ -1,13 +1,14 @@
 //! Reads a configuration from a file or a text, and has the flags override it.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 
-use super::finding::{Findings, Position, Report, Severity};
+use super::finding::{Findings, Report, Severity};
 use super::section::Field;
 use super::shape::Shape;
-use super::{Config, Overrides, flags, schema, tree, warnings};
+use super::{Config, Overrides, flags, schema, warnings};
 use crate::file;
+use crate::yaml;
 
 /// What a configuration is read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Loaded {
                 .map_err(Report::without_positions);
         };
         let name = path.display().to_string();
-        match file::open(path).and_then(bounded) {
+        match file::open(path).and_then(yaml::bounded) {
             Ok(bytes) => read(&bytes, Some(&name), by, purpose),
             Err(error) => Err(Report::unreadable(&name, format!("cannot be read: {error}"))),
         }
@@ -53,7 +54,7 @@ impl Loaded {
     /// # Errors
     /// As for a file.
     pub fn from_reader(name: &str, reader: impl Read, by: &Overrides, purpose: Purpose) -> Result<Self, Report> {
-        match bounded(reader) {
+        match yaml::bounded(reader) {
             Ok(bytes) => read(&bytes, Some(name), by, purpose),
             Err(error) => Err(Report::unreadable(name, format!("cannot be read: {error}"))),
         }
@@ -85,18 +86,12 @@ impl Config {
     }
 }
 
-fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    reader.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> Result<Loaded, Report> {
     let findings = Findings::with_dispensable(match purpose {
         Purpose::Serve => Severity::Warning,
         Purpose::Check => Severity::Error,
     });
-    let tree = text(bytes, &findings).and_then(|text| tree::read(text, &findings));
+    let tree = yaml::tree(bytes, &findings);
     let config = tree.as_ref().and_then(|tree| {
         let top = Field::root(tree, &findings);
         let config = top.section(schema::config)?.overridden(by.clone());
@@ -110,29 +105,3 @@ fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> R
     let (config, report) = findings.finish(file, config.unwrap_or_default())?;
     Ok(Loaded { config, report })
 }
-
-fn text<'a>(bytes: &'a [u8], findings: &Findings) -> Option<&'a str> {
-    if bytes.len() as u64 > LARGEST {
-        findings.fault(Position::START, "", "larger than 1 MiB");
-        return None;
-    }
-    std::str::from_utf8(bytes)
-        .map_err(|error| {
-            let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
-            findings.fault(end_of(&String::from_utf8_lossy(valid)), "", "not UTF-8");
-        })
-        .ok()
-}
-
-/// The position behind a text.
-fn end_of(text: &str) -> Position {
-    let last = text.rsplit('\n').next().unwrap_or_default();
-    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX).saturating_add(1);
-    Position {
-        line: number(text.matches('\n').count()),
-        column: number(last.chars().count()),
-    }
-}
-
-/// 1 MiB: 20,000 short static targets, and the largest ConfigMap.
-const LARGEST: u64 = 1 << 20;

@@ -2,6 +2,7 @@
 //!
 //! A new section is a module here and a line in [`config`]; a new key is a line in the reader of its section.
 
+use self::allowlist::Allowlist;
 use super::Config;
 use super::form::{BOOLEAN, DURATION};
 use super::section::Section;
@@ -33,7 +34,18 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     let allowlist = top
         .field("allowlist")
         .and_then(|field| field.section(|keys| allowlist::read(keys, knows_clients)));
-    let (targets, kubernetes) = allowlist.unwrap_or_default();
+    let Allowlist {
+        targets,
+        kubernetes,
+        report,
+    } = allowlist.unwrap_or_default();
+    let access = access.unwrap_or_default();
+    if report && access.mode == crate::access::Mode::Enforce {
+        // Neither key may undo what the other one says.
+        top.itself()
+            .at("allowlist.report")
+            .fault("what `access.mode: enforce` refuses is not served: set `access.mode: report`, or this to false");
+    }
     let limits = top.field("limits").and_then(|field| field.section(limits::read));
     let limits = limits.unwrap_or_default();
     let ssh_only = top.value("ssh_only", &BOOLEAN).unwrap_or(limits.ssh_only);
@@ -43,10 +55,14 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     Config {
         listen,
         admin,
-        access: access.unwrap_or_default(),
+        access,
         targets,
         kubernetes,
-        limits: Limits { ssh_only, ..limits },
+        limits: Limits {
+            ssh_only,
+            reports: report,
+            ..limits
+        },
         tls: tls.settings,
         handshake: timeouts.handshake,
         connect: timeouts.connect,

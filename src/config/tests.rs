@@ -28,6 +28,7 @@ listen:
     proxy_protocol: required
     trusted_proxies: [10.0.0.0/8, "fd00::/8"]
     reuse_port: true
+    refusals: auto
 admin: "127.0.0.1:1090"
 access:
   mode: enforce
@@ -224,6 +225,7 @@ fn every_key_is_read() {
     let address = |text: &str| Port::from(text.parse::<SocketAddr>().unwrap());
     let mut behind_a_balancer = address("[::1]:0");
     behind_a_balancer.listener.reuse_port = true;
+    behind_a_balancer.refusals = connect::Refusals::Auto;
     behind_a_balancer.proxy_header = proxy_header::Policy::Required {
         trusted: ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap()).into(),
     };

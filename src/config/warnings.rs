@@ -11,6 +11,7 @@ use crate::tunnel::Port;
 /// Adds the findings. `top`: the file, for their positions.
 pub(super) fn add(config: &Config, top: &Field<'_>) {
     locked_out(config, top);
+    report(config, top);
     tls(config, top);
     access::add(config, top);
 }
@@ -27,6 +28,16 @@ fn locked_out(config: &Config, top: &Field<'_>) {
         top.at("listen").warning(
             "no client gets in: every port requires a PROXY header, and no network of its `trusted_proxies` has \
              addresses of the port's family (IPv4 or IPv6)",
+        );
+    }
+}
+
+/// Settings with which less is refused than the rest of the file says.
+fn report(config: &Config, top: &Field<'_>) {
+    if config.limits.reports {
+        top.at("allowlist.report").warning(
+            "REPORT MODE: `ssh_only` is not enforced, so any protocol reaches the targets of the allowlist; what it and \
+             `access` would refuse is logged. It is meant for the days of a migration",
         );
     }
 }

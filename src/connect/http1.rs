@@ -9,11 +9,12 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::head::{self, Head, MOST_BYTES, Version};
-use super::{Asked, CredentialPolicy, challenges, proxy_status, refusal_of};
+use super::program::{Sent, recognise};
+use super::{Asked, CredentialPolicy, Program, challenges, proxy_status, refusal_of};
+use crate::disconnect::{Code, disconnect};
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Malformed, Refusal};
 use crate::secret;
-use crate::ssh::disconnect::disconnect;
 
 /// An exchange that has no answer yet.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct Exchange<D> {
     buffer: Vec<u8>,
     /// The version that the client has asked in, once that is known.
     version: Version,
+    /// The sender of the request, once it is complete.
+    sent: Sent,
 }
 
 impl<D: Transport> Exchange<D> {
@@ -32,6 +35,7 @@ impl<D: Transport> Exchange<D> {
             stream,
             buffer: read,
             version: Version::default(),
+            sent: Sent::default(),
         }
     }
 
@@ -43,6 +47,7 @@ impl<D: Transport> Exchange<D> {
     /// Takes a complete head out of the buffer.
     fn take_head(&mut self, head: Head, credentials: CredentialPolicy) -> Asked {
         let bytes = self.buffer.get_mut(..head.length).unwrap_or_default();
+        self.sent = recognise(bytes);
         let credential = match credentials {
             CredentialPolicy::Ignored => None,
             CredentialPolicy::Read => head::credential_of(bytes),
@@ -85,12 +90,20 @@ impl<D: Transport> super::Exchange for Exchange<D> {
             // Only a line's end can complete the head, and only the first bytes can be no request at all: parsing
             // after every byte of a slow client would cost the square of its head.
             let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MOST_BYTES;
-            if decides
-                && !came.is_empty()
-                && let Some(head) = head::parse(&self.buffer)?
-            {
-                self.version = head.version;
-                return Ok(self.take_head(head, credentials));
+            if decides && !came.is_empty() {
+                match head::parse(&self.buffer) {
+                    Ok(Some(head)) => {
+                        self.version = head.version;
+                        return Ok(self.take_head(head, credentials));
+                    }
+                    Ok(None) => {}
+                    Err(refusal) => {
+                        self.sent = recognise(&self.buffer);
+                        // What is left of it would pass for the client's next bytes.
+                        self.buffer.clear();
+                        return Err(refusal);
+                    }
+                }
             }
             known = self.buffer.len();
             match self.read_some().await {
@@ -132,6 +145,22 @@ impl<D: Transport> super::Exchange for Exchange<D> {
             || denial.refusal.is_answered() && self.send(&answer(denial, self.version)).await.is_ok();
         is_told.then_some(self.stream)
     }
+
+    fn sender(&self) -> (Program, &str) {
+        (self.sent.program, &self.sent.target)
+    }
+
+    /// corkscrew drops what stands in one read with the 200. An SSH client sends its identification as soon as corkscrew has
+    /// read that, so the message follows the client's first bytes, or a pause.
+    async fn disconnect(mut self, message: &[u8]) -> Option<D> {
+        self.send(CONFIRMATION).await.ok()?;
+        if self.buffer.is_empty() {
+            // The end of the client's stream may be a half-close, and a failure is one of the next write, too.
+            timeout(PAUSE, self.read_some()).await.ok();
+        }
+        self.send(message).await.ok()?;
+        Some(self.stream)
+    }
 }
 
 /// A function and not part of the future: its buffer is on the stack, and not held while the client is silent.
@@ -150,7 +179,7 @@ fn poll_read_some(
 /// The refusal as an HTTP response or, for a client that spoke SSH, as an SSH disconnect.
 fn answer(denial: &Denial, version: Version) -> Vec<u8> {
     if denial.refusal == Refusal::Malformed(Malformed::Ssh) {
-        return disconnect(denial.phrase());
+        return disconnect(Code::ProtocolError, denial.phrase());
     }
     response(denial, version).into_bytes()
 }
@@ -199,6 +228,9 @@ const CONFIRMATION: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 const CHUNK: usize = 2048;
 /// The timeout of an answer, which fits any send buffer: a client that does not take it has vanished.
 const LONGEST_SEND: Duration = Duration::from_secs(5);
+/// From the 200 to the message behind it, for a client that waits for the server's identification. A client on a busy
+/// machine has read the 200 by then.
+const PAUSE: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {

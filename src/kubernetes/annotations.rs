@@ -178,6 +178,7 @@ pub(crate) fn grant(asked: &Annotations, limits: &Limits) -> TargetLimits {
             Some(ssh_only) => ssh_only || (limits.ssh_only && ceiling.ssh_only),
             None => limits.ssh_only,
         },
+        reports: limits.reports,
     }
 }
 

@@ -39,8 +39,8 @@ pub struct ApiReviewer {
 struct Health {
     /// The end of the wait that it has asked for.
     resumes: Option<Instant>,
-    /// The last failure of each kind of question that a server which starts shows as well. Apart, since anybody may send a
-    /// token that fails, and no such token may keep a lost right alive.
+    /// The last failure of each kind of question that a server which starts shows as well. Apart, since any client may send
+    /// a token that fails, and no such token may keep a lost right alive.
     troubled: [Option<Instant>; 2],
 }
 

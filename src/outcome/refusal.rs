@@ -184,6 +184,26 @@ impl Refusal {
         self.row().phrase
     }
 
+    /// Whether an SSH client may be told in band. A 407 stays one: clients ask for a password only then.
+    pub fn may_be_in_band(self) -> bool {
+        self.is_answered() && self.status() != 407
+    }
+
+    /// Whether a cap or a rate has been reached.
+    pub fn is_of_a_limit(self) -> bool {
+        matches!(
+            self,
+            Self::TargetFull
+                | Self::TargetClosed
+                | Self::TargetBusy
+                | Self::ClientFull
+                | Self::UserFull
+                | Self::ConnectRate
+                | Self::ProxyFull
+                | Self::Crowded
+        )
+    }
+
     /// Whether there is a client left to answer.
     pub fn is_answered(self) -> bool {
         self.status() != 499

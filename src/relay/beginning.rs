@@ -1,46 +1,85 @@
-//! Looks at the beginning of an upload for the line of a client whose session outlives the tunnel.
+//! Looks at the first bytes of a direction while they are relayed: for the line of a client whose session outlives the
+//! tunnel, and for what the caller wants to know.
 
+use std::fmt::Debug;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
+use crate::direction::Direction;
 use crate::drain::Open;
 use crate::resume::lines::{First, first};
 
-/// The first bytes of an upload, until they say whether the tunnel is resumable. They are relayed as all others.
+/// What looks at the beginnings of both directions. It holds nothing back.
+pub trait Inspect: Debug + Send + Sync {
+    /// Looks at all bytes of a direction so far. With `Break` it has seen enough: it must say so within 8 KiB.
+    fn inspect(&self, direction: Direction, beginning: &[u8]) -> ControlFlow<()>;
+}
+
+/// The first bytes of a direction, until enough of them have been seen. They are relayed as all others.
 #[derive(Debug)]
 pub(super) struct Beginning<'a> {
-    tunnel: &'a Open,
-    /// Empty when one read brings the whole line, as it most often does.
+    direction: Direction,
+    /// The tunnel, until it is known whether it is resumable.
+    tunnel: Option<&'a Open>,
+    inspector: Option<Arc<dyn Inspect>>,
+    /// Empty when one read brings enough, as it most often does.
     held: Vec<u8>,
 }
 
 impl<'a> Beginning<'a> {
-    pub(super) fn of(tunnel: &'a Open) -> Box<Self> {
-        Box::new(Self {
-            tunnel,
-            held: Vec::new(),
+    /// The beginning of a direction; `None` if nothing looks at it.
+    pub(super) fn of(
+        direction: Direction,
+        tunnel: Option<&'a Open>,
+        inspector: Option<Arc<dyn Inspect>>,
+    ) -> Option<Box<Self>> {
+        let tunnel = tunnel.filter(|_| direction == Direction::Upload);
+        (tunnel.is_some() || inspector.is_some()).then(|| {
+            Box::new(Self {
+                direction,
+                tunnel,
+                inspector,
+                held: Vec::new(),
+            })
         })
     }
 
-    /// Looks at what has been read next. With `Break` nothing more of it is to be looked at: after 255 bytes at the latest,
-    /// the length of a line.
+    /// Looks at what has been read next. With `Break` nothing more of it is to be looked at.
     pub(super) fn inspect(&mut self, bytes: &[u8]) -> ControlFlow<()> {
-        let beginning = if self.held.is_empty() {
-            first(bytes)
-        } else {
+        let is_first = self.held.is_empty();
+        if !is_first {
             self.held.extend_from_slice(bytes);
-            first(&self.held)
-        };
-        match beginning {
-            First::Undecided if self.held.is_empty() => self.held.extend_from_slice(bytes),
-            First::Undecided => {}
-            First::Hello(..) => {
-                self.tunnel.set_resumable();
-                return ControlFlow::Break(());
-            }
-            First::Plain | First::Faulty => return ControlFlow::Break(()),
+        }
+        let beginning = if is_first { bytes } else { &self.held };
+        if self
+            .tunnel
+            .is_some_and(|tunnel| find_hello(tunnel, beginning).is_break())
+        {
+            self.tunnel = None;
+        }
+        let direction = self.direction;
+        let is_done = |inspector: &Arc<dyn Inspect>| inspector.inspect(direction, beginning).is_break();
+        if self.inspector.as_ref().is_some_and(is_done) {
+            self.inspector = None;
+        }
+        if self.tunnel.is_none() && self.inspector.is_none() {
+            return ControlFlow::Break(());
+        }
+        if is_first {
+            self.held.extend_from_slice(bytes);
         }
         ControlFlow::Continue(())
     }
+}
+
+/// With `Break` it is known whether the tunnel is resumable: after 255 bytes at the latest, the length of a line.
+fn find_hello(tunnel: &Open, beginning: &[u8]) -> ControlFlow<()> {
+    match first(beginning) {
+        First::Undecided => return ControlFlow::Continue(()),
+        First::Hello(..) => tunnel.set_resumable(),
+        First::Plain | First::Faulty => {}
+    }
+    ControlFlow::Break(())
 }
 
 #[cfg(test)]
@@ -74,7 +113,7 @@ mod tests {
             for piece in [1, 2, 7, 100, 254, 255, 1000] {
                 let (_conductor, drain) = Conductor::new();
                 let open = drain.opened();
-                let mut beginning = Beginning::of(&open);
+                let mut beginning = Beginning::of(Direction::Upload, Some(&open), None).unwrap();
                 let pieces = says.as_bytes().chunks(piece);
                 let looked_at: usize = pieces
                     .scan(false, |is_over, bytes| {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
+use super::beginning::Inspect;
 use super::meter::Meter;
 use super::splice::PipePool;
 use super::yielder::Yielder;
@@ -49,6 +50,9 @@ pub struct Early {
     pub upload: Vec<u8>,
     /// From the target.
     pub download: Vec<u8>,
+    /// What looks at the beginnings of both directions, if anything does; as with [`Terms::inspected`]. Here, where it takes
+    /// no memory of an idle tunnel.
+    pub inspector: Option<Arc<dyn Inspect>>,
 }
 
 /// The limits of one direction.

@@ -5,22 +5,24 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use self::outbox::Outbox;
-use super::opening::{self, Failure, Opening};
+use self::writer::Writer;
+use super::opening::Opening;
+use super::outbox::Outbox;
 use super::reason::End;
 use super::session::{Attachment, LinkState, Session};
 
 mod event;
-mod outbox;
+mod receive;
+mod source;
 mod streams;
+mod writer;
 
 pub use self::event::{Event, Unlinked};
 pub use self::streams::{Exchanged, Link, Program};
@@ -52,7 +54,7 @@ pub struct Driver {
     side: Side,
     /// The rest of the exchange of a new session, behind the client's proof.
     opening: Option<Box<Opening>>,
-    outbox: Outbox,
+    writer: Writer,
     source: Source,
     sink: Sink,
     timer: Option<Pin<Box<Sleep>>>,
@@ -80,7 +82,7 @@ impl Driver {
             session,
             side,
             opening: None,
-            outbox: Outbox::default(),
+            writer: Writer::default(),
             source: Source::Open,
             sink: Sink::Open,
             timer: None,
@@ -104,7 +106,7 @@ impl Driver {
     pub fn attach<S>(&mut self, stream: S, exchanged: Exchanged<'_>) -> Link<S> {
         let now = Instant::now().into_std();
         self.opening = None;
-        self.outbox = Outbox::with(exchanged.answer);
+        self.writer = Writer::from(Outbox::with(exchanged.answer));
         let attachment = self.session.attach(exchanged.received, now);
         self.session.receive(attachment, exchanged.rest, now);
         Link { stream, attachment }
@@ -124,17 +126,19 @@ impl Driver {
     }
 
     /// Detaches the connection, and returns what was still to be written to it: frames, the first of them perhaps in part.
-    pub fn detach(&mut self) -> Vec<u8> {
+    /// `None`: nothing that follows would be understood.
+    pub fn detach(&mut self) -> Option<Vec<u8>> {
+        let rest = std::mem::take(&mut self.writer).rest(&self.session);
         if let Some(attachment) = self.session.attachment() {
             self.session.detach(attachment);
         }
         self.opening = None;
-        std::mem::take(&mut self.outbox).rest().to_vec()
+        rest
     }
 
     /// The capacity in bytes of the buffers: what is not acknowledged, received and not passed on, and to be written.
     pub fn memory(&self) -> usize {
-        self.session.memory() + self.outbox.bytes.capacity()
+        self.session.memory() + self.writer.memory()
     }
 
     /// Moves bytes until there is something to decide. Without a connection the session takes what the program sends, up
@@ -174,7 +178,7 @@ impl Driver {
                 .filter(|link| self.session.attachment() == Some(link.attachment));
             let mut has_moved = false;
             if let Some(link) = &mut link {
-                has_moved |= moved!(self.poll_receive(context, link));
+                has_moved |= moved!(self.poll_receive(context, link, &mut program.sink));
                 // At once: the other side closes the connection next, and a read or a write would only say that.
                 if let Some(event) = self.detach_if_peer_leaves(link.attachment) {
                     return Poll::Ready(event);
@@ -201,53 +205,6 @@ impl Driver {
                 return Poll::Pending;
             }
         }
-    }
-
-    /// From the connection into the session.
-    fn poll_receive<S>(&mut self, context: &mut Context<'_>, link: &mut Link<S>) -> Poll<Result<(), Event>>
-    where
-        S: AsyncRead + Unpin,
-    {
-        // Nothing follows an end: it need not be read.
-        if self.session.ended().is_some() || self.session.violation().is_some() {
-            return Poll::Pending;
-        }
-        let mut scratch = [MaybeUninit::uninit(); MOST_RECEIVED];
-        let mut read = ReadBuf::uninit(&mut scratch);
-        let result = ready!(Pin::new(&mut link.stream).poll_read(context, &mut read));
-        let unlinked = match result {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Unlinked::Closed,
-            Err(error) => Unlinked::Failed(error),
-            Ok(()) if read.filled().is_empty() => Unlinked::Closed,
-            Ok(()) => return Poll::Ready(self.received(link.attachment, read.filled())),
-        };
-        self.detach();
-        Poll::Ready(Err(Event::Unlinked(unlinked)))
-    }
-
-    /// Takes bytes of the connection, at first those of the exchange.
-    fn received(&mut self, attachment: Attachment, bytes: &[u8]) -> Result<(), Event> {
-        let now = Instant::now().into_std();
-        let Some(opening) = &mut self.opening else {
-            self.session.receive(attachment, bytes, now);
-            return Ok(());
-        };
-        match opening.receive(bytes) {
-            Ok(opening::Step::Undecided) => Ok(()),
-            Ok(opening::Step::Attached(attached)) => {
-                self.opening = None;
-                self.session.receive(attachment, &attached.rest, now);
-                Err(Event::Confirmed(attached.secrets))
-            }
-            // Behind the proof there is no plain target any more.
-            Ok(opening::Step::Plain(_)) => Err(self.refused(Failure::Fault)),
-            Err(failure) => Err(self.refused(failure)),
-        }
-    }
-
-    fn refused(&mut self, failure: Failure) -> Event {
-        self.detach();
-        Event::Unlinked(Unlinked::Refused(failure))
     }
 
     /// From the session to the program.
@@ -292,22 +249,20 @@ impl Driver {
     where
         R: AsyncRead + Unpin,
     {
-        let free = self.session.free().min(MOST_TAKEN);
-        if self.source == Source::Ended || free == 0 {
+        if self.source == Source::Ended || self.session.free() == 0 {
             return Poll::Pending;
         }
-        let mut scratch = [MaybeUninit::uninit(); MOST_TAKEN];
-        let mut read = ReadBuf::uninit(scratch.get_mut(..free).unwrap_or_default());
-        let result = ready!(Pin::new(source).poll_read(context, &mut read));
-        if let Err(error) = result {
-            self.source = Source::Ended;
-            return Poll::Ready(Err(Event::SourceFailed(error)));
-        }
-        if read.filled().is_empty() {
-            self.source = Source::Ended;
-            self.session.finish();
-        } else {
-            self.session.write(read.filled());
+        let taken = ready!(source::poll_take(context, source, &mut self.session));
+        match taken {
+            Err(error) => {
+                self.source = Source::Ended;
+                return Poll::Ready(Err(Event::SourceFailed(error)));
+            }
+            Ok(0) => {
+                self.source = Source::Ended;
+                self.session.finish();
+            }
+            Ok(_) => {}
         }
         Poll::Ready(Ok(()))
     }
@@ -317,13 +272,7 @@ impl Driver {
     where
         S: AsyncWrite + Unpin,
     {
-        if self.outbox.rest().is_empty() {
-            self.outbox.clear();
-            let now = Instant::now().into_std();
-            self.session
-                .transmit(link.attachment, &mut self.outbox.bytes, MOST_UNWRITTEN, now);
-        }
-        let result = ready!(self.outbox.poll_write(context, Pin::new(&mut link.stream)));
+        let result = ready!(self.writer.poll(context, link, &mut self.session));
         Poll::Ready(result.map_err(|error| {
             self.detach();
             Event::Unlinked(Unlinked::Failed(error))
@@ -335,7 +284,7 @@ impl Driver {
         if !self.session.is_over() {
             return None;
         }
-        let has_said = self.session.attachment().is_none() || self.outbox.is_written();
+        let has_said = self.session.attachment().is_none() || self.writer.is_written();
         let farewell = *self.farewell.get_or_insert_with(|| Instant::now() + LONGEST_FAREWELL);
         let is_passed_on =
             self.sink == Sink::Ended || (self.session.readable().is_empty() && !self.session.is_at_fin());
@@ -357,7 +306,7 @@ impl Driver {
     /// Detaches the connection if nothing comes from it or goes out for too long.
     fn detach_if_dead(&mut self, attachment: Attachment) -> Option<Event> {
         let now = Instant::now().into_std();
-        let is_stuck = !self.outbox.is_written() && self.session.stuck_at().is_some_and(|at| at <= now);
+        let is_stuck = !self.writer.is_written() && self.session.stuck_at().is_some_and(|at| at <= now);
         let unlinked = match self.session.link_state(attachment, now) {
             // The anchor may still be on its way to the target.
             _ if self.opening.is_some() => return None,
@@ -372,7 +321,7 @@ impl Driver {
     fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let of_session = match &self.opening {
             Some(_) => None,
-            None if self.outbox.is_written() => self.session.deadline(),
+            None if self.writer.is_written() => self.session.deadline(),
             None => self.session.stuck_at(),
         };
         let of_session = of_session.map(Instant::from_std);
@@ -387,14 +336,6 @@ impl Driver {
     }
 }
 
-/// Bytes of one read of the program: as many as a pipe holds.
-const MOST_TAKEN: usize = 64 * 1024;
-/// Bytes of one read of the connection: more than a frame with its head, or else each frame takes two reads, and two writes
-/// to the program.
-const MOST_RECEIVED: usize = 128 * 1024;
-/// Bytes of frames that are written at once, streams' up to there: two reads of the program with their heads, and answers in
-/// front of them. With no space for the heads a read takes two writes, and the second one is a few bytes.
-const MOST_UNWRITTEN: usize = 2 * MOST_TAKEN + 256;
 /// Longest wait to write the last frames: a side that has ended the session may not read any more.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
 

@@ -135,19 +135,49 @@ impl Frame {
     }
 }
 
+/// What frames are appended to.
+pub trait Output {
+    /// Whether it holds a copy of the bytes of a stream. Otherwise they are kept until they were written.
+    const COPIES: bool;
+
+    /// The bytes so far.
+    fn length(&self) -> usize;
+
+    /// Whether it takes no more DATA and FIN.
+    fn is_full(&self) -> bool;
+
+    /// Appends a frame without bytes of a stream.
+    fn frame(&mut self, frame: Frame);
+
+    /// Appends a DATA frame with the bytes of both slices.
+    fn data(&mut self, offset: u64, bytes: (&[u8], &[u8]));
+}
+
 /// Appends a DATA frame with the bytes of both slices.
 pub fn encode_data(out: &mut Vec<u8>, offset: u64, bytes: (&[u8], &[u8])) {
-    header(out, DATA, &[&offset.to_be_bytes(), bytes.0, bytes.1]);
+    data_head(out, offset, bytes.0.len() + bytes.1.len());
+    out.extend_from_slice(bytes.0);
+    out.extend_from_slice(bytes.1);
+}
+
+/// Appends what a DATA frame has in front of its bytes, so many of them.
+pub(super) fn data_head(out: &mut Vec<u8>, offset: u64, bytes: usize) {
+    let offset = offset.to_be_bytes();
+    head(out, DATA, offset.len() + bytes);
+    out.extend_from_slice(&offset);
 }
 
 fn header(out: &mut Vec<u8>, kind: u8, fields: &[&[u8]]) {
-    let length: usize = fields.iter().map(|field| field.len()).sum();
-    let [_, length @ ..] = u32::try_from(length).unwrap_or_default().to_be_bytes();
-    out.push(kind);
-    out.extend(length);
+    head(out, kind, fields.iter().map(|field| field.len()).sum());
     for field in fields {
         out.extend_from_slice(field);
     }
+}
+
+fn head(out: &mut Vec<u8>, kind: u8, length: usize) {
+    let [_, length @ ..] = u32::try_from(length).unwrap_or_default().to_be_bytes();
+    out.push(kind);
+    out.extend(length);
 }
 
 /// The rest of a payload.

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::INITIAL_WINDOW;
 use super::buffer::Buffer;
 use super::frame::Violation;
+use super::{INITIAL_WINDOW, SMALLEST_WINDOW};
 
 /// The bytes of one stream that were received and not passed on yet.
 ///
@@ -50,9 +50,16 @@ impl Incoming {
         self.expected
     }
 
+    /// Takes bytes, which `pass` is given first if none are held: it returns how many of them it has passed on.
+    ///
     /// # Errors
     /// The bytes do not follow on those before, come behind the end, or were not asked for.
-    pub(super) fn accept(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Violation> {
+    pub(super) fn accept(
+        &mut self,
+        (offset, bytes): (u64, &[u8]),
+        now: Instant,
+        pass: &mut dyn FnMut(&[u8]) -> usize,
+    ) -> Result<(), Violation> {
         if self.is_finished || offset != self.expected {
             return Err(Violation::Offset);
         }
@@ -61,9 +68,19 @@ impl Incoming {
             return Err(Violation::Window);
         }
         self.expected = end;
-        if !self.is_closed {
-            self.held.push(bytes, self.window);
+        if self.is_closed {
+            return Ok(());
         }
+        let passed = if self.held.is_empty() {
+            pass(bytes).min(bytes.len())
+        } else {
+            0
+        };
+        if passed > 0 {
+            self.passed += passed as u64;
+            self.note(now);
+        }
+        self.held.push(bytes.get(passed..).unwrap_or_default(), self.window);
         Ok(())
     }
 
@@ -142,11 +159,19 @@ impl Incoming {
     pub(super) fn due(&self) -> Option<Instant> {
         let since = self.untold_since?;
         let step = (self.window / 4).max(1) as u64;
-        let is_urgent = match self.told {
-            Some(told) => self.passed - told >= step || self.is_complete() || self.wanted() >= self.limit + step,
-            None => true,
+        let Some(told) = self.told else {
+            return Some(since);
         };
-        Some(if is_urgent { since } else { since + LONGEST_DELAY })
+        let passed = self.passed - told;
+        let is_urgent = passed >= step || self.is_complete() || self.wanted() >= self.limit + step;
+        let delay = if is_urgent {
+            Duration::ZERO
+        } else if passed >= SMALLEST_WINDOW.into() {
+            LONGEST_DELAY_OF_MUCH
+        } else {
+            LONGEST_DELAY
+        };
+        Some(since + delay)
     }
 
     /// The acknowledgement that is due: the offset, and the window behind it. Both are said with this.
@@ -181,3 +206,6 @@ impl Incoming {
 /// How long an acknowledgement waits for more to say, or for bytes that go the same way. A link that is so slow that a
 /// quarter of a window takes seconds still carries a sign of life in each of them.
 const LONGEST_DELAY: Duration = Duration::from_millis(100);
+/// The same for a smallest window of bytes or more: the other side may keep much less than is asked for here, as its memory
+/// is short, and waits.
+const LONGEST_DELAY_OF_MUCH: Duration = Duration::from_millis(10);

@@ -1,8 +1,9 @@
 //! The client's side of the exchange with which a connection begins.
 
 use super::MOST_LINE_BYTES;
+use super::first_key::{FirstKey, Made};
 use super::frame::{Decoder, Frame, Piece, Violation};
-use super::keys::{Claim, CryptoError, Keys, Mac, Nonce, Nonces, OwnKey, PublicKey, SessionId};
+use super::keys::{Claim, CryptoError, Keys, Mac, Nonce, Nonces, PublicKey, SessionId};
 use super::lines::{Announcement, Hello, Lines, is_identification, is_ssh};
 use super::reason::End;
 
@@ -72,7 +73,6 @@ impl From<Violation> for Failure {
 #[derive(Debug)]
 pub struct Opening {
     purpose: Purpose,
-    nonce: Nonce,
     lines: Lines,
     phase: Phase,
     output: Vec<u8>,
@@ -82,8 +82,12 @@ pub struct Opening {
 
 #[derive(Debug)]
 enum Purpose {
-    New(OwnKey),
-    Resume { secrets: Secrets, received: u64 },
+    New(FirstKey),
+    Resume {
+        secrets: Secrets,
+        received: u64,
+        nonce: Nonce,
+    },
 }
 
 #[derive(Debug)]
@@ -107,8 +111,12 @@ impl Opening {
     /// # Errors
     /// The system has no random bytes.
     pub fn new() -> Result<Self, CryptoError> {
-        let key = OwnKey::generate()?;
-        Ok(Self::with(Purpose::New(key), Nonce::random()?))
+        FirstKey::make().map(Self::with_key)
+    }
+
+    /// For a new session, with a key that may still be under way: it is not needed before the announcement.
+    pub fn with_key(key: FirstKey) -> Self {
+        Self::begin(Purpose::New(key))
     }
 
     /// For a session that exists, of which the client expects the byte at `received` next. Its hello is sent at once. An
@@ -119,15 +127,18 @@ impl Opening {
     pub fn resume(secrets: Secrets, received: u64) -> Result<Self, CryptoError> {
         let nonce = Nonce::random()?;
         let id = secrets.id;
-        let mut opening = Self::with(Purpose::Resume { secrets, received }, nonce);
+        let mut opening = Self::begin(Purpose::Resume {
+            secrets,
+            received,
+            nonce,
+        });
         opening.say(Hello::Resume { id, nonce });
         Ok(opening)
     }
 
-    fn with(purpose: Purpose, nonce: Nonce) -> Self {
+    fn begin(purpose: Purpose) -> Self {
         Self {
             purpose,
-            nonce,
             lines: Lines::default(),
             phase: Phase::Announcement,
             output: Vec::new(),
@@ -209,25 +220,40 @@ impl Opening {
     }
 
     fn announced(&mut self, announcement: Announcement) -> Result<(), Failure> {
-        let nonces = Nonces {
-            anchor: announcement.nonce,
-            client: self.nonce,
-        };
         let anchor = announcement.key;
-        let (keys, id, received) = match &self.purpose {
-            Purpose::New(key) => (key.agree_as_client(anchor, nonces)?, SessionId::NONE, 0),
-            Purpose::Resume { secrets, .. } if secrets.anchor != anchor => return Err(Failure::OtherAnchor),
-            Purpose::Resume { secrets, received } => (secrets.keys.clone(), secrets.id, *received),
+        let nonces = |client| Nonces {
+            anchor: announcement.nonce,
+            client,
         };
-        if let Purpose::New(key) = &self.purpose {
-            let hello = Hello::New {
-                key: key.public(),
-                nonce: self.nonce,
-            };
-            self.say(hello);
-        }
-        let claim = Claim { nonces, id, received };
+        let (keys, claim) = match &mut self.purpose {
+            Purpose::New(key) => {
+                let Made { key, nonce } = key.take()?;
+                let claim = Claim {
+                    nonces: nonces(nonce),
+                    id: SessionId::NONE,
+                    received: 0,
+                };
+                let keys = key.agree_as_client(anchor, claim.nonces)?;
+                let key = key.public();
+                self.say(Hello::New { key, nonce });
+                (keys, claim)
+            }
+            Purpose::Resume { secrets, .. } if secrets.anchor != anchor => return Err(Failure::OtherAnchor),
+            Purpose::Resume {
+                secrets,
+                received,
+                nonce,
+            } => {
+                let claim = Claim {
+                    nonces: nonces(*nonce),
+                    id: secrets.id,
+                    received: *received,
+                };
+                (secrets.keys.clone(), claim)
+            }
+        };
         let mac = keys.prove_client(&claim);
+        let Claim { nonces, received, .. } = claim;
         Frame::Proof { received, mac }.encode(&mut self.output);
         self.phase = Phase::Identification(Agreed { keys, anchor, nonces });
         Ok(())

@@ -2,14 +2,17 @@
 
 use super::INITIAL_WINDOW;
 use super::buffer::Buffer;
-use super::frame::Violation;
+use super::frame::{DATA_HEAD, Frame, LONGEST_DATA, Output, Violation};
 
 /// The bytes of one stream from the first that was not acknowledged.
 ///
-/// `acknowledged <= cursor <= sent <= end`, and `kept` holds the bytes from `acknowledged` to `length`.
+/// `acknowledged <= carried <= cursor <= sent <= end`, and `kept` holds the bytes from `acknowledged` to `length`, or of a
+/// stream that was abandoned those from `carried` to `cursor`.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     kept: Buffer,
+    /// The offset of the first byte that is kept.
+    kept_from: u64,
     /// The bytes that may be kept.
     window: usize,
     /// The bytes of the stream so far.
@@ -18,6 +21,8 @@ pub(super) struct Outgoing {
     is_finished: bool,
     /// The other side has passed all in front of it on.
     acknowledged: u64,
+    /// This connection was given all in front of it. What is between it and `cursor` is in frames that are being written.
+    carried: u64,
     /// The offset that this connection sends next.
     cursor: u64,
     /// The highest offset that any connection has sent, and one.
@@ -41,10 +46,12 @@ impl Outgoing {
     pub(super) fn new(window: usize) -> Self {
         Self {
             kept: Buffer::default(),
+            kept_from: 0,
             window,
             length: 0,
             is_finished: false,
             acknowledged: 0,
+            carried: 0,
             cursor: 0,
             sent: 0,
             limit: INITIAL_WINDOW.into(),
@@ -69,12 +76,51 @@ impl Outgoing {
         bytes.len()
     }
 
+    /// Memory for the next bytes, as many as is free but at most that many. `None`: they are to be [pushed](Self::push).
+    pub(super) fn spare(&mut self, most: usize) -> Option<&mut [u8]> {
+        match self.free().min(most) {
+            0 => None,
+            most => self.kept.spare(most),
+        }
+    }
+
+    /// So many bytes were put into [`spare`](Self::spare).
+    pub(super) fn fill(&mut self, bytes: usize) {
+        let before = self.kept.len();
+        self.kept.fill(bytes.min(self.free()));
+        self.length += (self.kept.len() - before) as u64;
+    }
+
     pub(super) fn finish(&mut self) {
         self.is_finished = true;
     }
 
     pub(super) fn set_window(&mut self, window: usize) {
         self.window = window;
+    }
+
+    /// Appends frames with what may be sent, up to `most` bytes of `out` in all. Returns whether there was something.
+    pub(super) fn send<O: Output>(&mut self, out: &mut O, most: usize) -> bool {
+        let before = self.cursor;
+        while out.length() + DATA_HEAD < most && !out.is_full() {
+            let piece = LONGEST_DATA.min(most - out.length() - DATA_HEAD);
+            let sent = match self.next(piece) {
+                Some(Next::Data(offset, bytes)) => {
+                    out.data(offset, bytes);
+                    bytes.0.len() + bytes.1.len()
+                }
+                Some(Next::Fin(offset)) => {
+                    out.frame(Frame::Fin { offset });
+                    1
+                }
+                None => break,
+            };
+            self.advance(sent);
+        }
+        if O::COPIES {
+            self.carry_all();
+        }
+        self.cursor > before
     }
 
     /// The next of what may be sent, at most that many bytes of it.
@@ -88,24 +134,44 @@ impl Outgoing {
         }
         let allowed = self.limit.min(self.length).saturating_sub(self.cursor);
         let count = usize::try_from(allowed).unwrap_or(usize::MAX).min(most);
-        let start = usize::try_from(self.cursor - self.acknowledged).ok()?;
-        let bytes = self.kept.range(start, count)?;
+        let bytes = self.kept(self.cursor, count)?;
         (count > 0).then_some(Next::Data(self.cursor, bytes))
     }
 
-    /// What [`next`](Self::next) has returned was sent, so many offsets of it.
-    pub(super) fn advance(&mut self, offsets: usize) {
+    /// So many bytes from an offset on, in two pieces. `None` if they are not kept.
+    pub(super) fn kept(&self, offset: u64, count: usize) -> Option<(&[u8], &[u8])> {
+        let start = usize::try_from(offset.checked_sub(self.kept_from)?).ok()?;
+        self.kept.range(start, count)
+    }
+
+    /// What [`next`](Self::next) has returned goes into frames, so many offsets of it. It is kept until it is
+    /// [carried](Self::carry), whatever comes.
+    fn advance(&mut self, offsets: usize) {
         self.cursor += offsets as u64;
         self.sent = self.sent.max(self.cursor);
     }
 
+    /// This connection was given all in front of `offset`.
+    pub(super) fn carry(&mut self, offset: u64) {
+        self.carried = self.carried.max(offset.min(self.cursor));
+        if self.is_abandoned {
+            self.keep_what_is_under_way();
+        }
+    }
+
+    /// Nothing is being written any more: the connection is gone, or what is sent was copied.
+    pub(super) fn carry_all(&mut self) {
+        self.carry(self.cursor);
+    }
+
     /// # Errors
-    /// This connection has not sent so much, or an earlier acknowledgement said more.
+    /// This connection was not given so much, or an earlier acknowledgement said more.
     pub(super) fn acknowledge(&mut self, offset: u64, window: u32) -> Result<(), Violation> {
-        if offset < self.acknowledged || offset > self.cursor {
+        if offset < self.acknowledged || offset > self.carried {
             return Err(Violation::Acknowledgement);
         }
-        self.release(offset);
+        self.release_up_to(offset);
+        self.acknowledged = offset;
         self.limit = self.limit.max(offset.saturating_add(window.into()));
         Ok(())
     }
@@ -118,7 +184,7 @@ impl Outgoing {
         if received < self.acknowledged || received > self.sent {
             return Err(Violation::Claim);
         }
-        self.cursor = received;
+        (self.carried, self.cursor) = (received, received);
         Ok(())
     }
 
@@ -130,15 +196,19 @@ impl Outgoing {
         if self.acknowledged > 0 {
             return Err(Violation::Claim);
         }
-        (self.cursor, self.sent) = (0, 0);
+        (self.carried, self.cursor, self.sent) = (0, 0, 0);
         self.limit = INITIAL_WINDOW.into();
         Ok(())
     }
 
-    /// Drops what is kept: the other side takes no more.
+    /// Drops what is kept: the other side takes no more. But for a frame that was begun, which has to be completed: or the
+    /// other side would take what follows for bytes of it.
     pub(super) fn abandon(&mut self) {
-        self.kept.clear();
-        self.is_abandoned = true;
+        if !self.is_abandoned {
+            self.is_abandoned = true;
+            self.keep_what_is_under_way();
+            self.kept.shrink();
+        }
     }
 
     /// Whether this connection has sent all there is.
@@ -170,9 +240,15 @@ impl Outgoing {
         self.length + u64::from(self.is_finished)
     }
 
-    fn release(&mut self, offset: u64) {
-        let bytes = offset.min(self.length).saturating_sub(self.acknowledged);
+    fn release_up_to(&mut self, offset: u64) {
+        let bytes = offset.min(self.length).saturating_sub(self.kept_from);
         self.kept.release(usize::try_from(bytes).unwrap_or(usize::MAX));
-        self.acknowledged = offset;
+        self.kept_from += bytes;
+    }
+
+    fn keep_what_is_under_way(&mut self) {
+        self.release_up_to(self.carried);
+        let bytes = self.cursor.min(self.length).saturating_sub(self.kept_from);
+        self.kept.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 }

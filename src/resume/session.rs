@@ -2,29 +2,14 @@
 
 use std::time::Instant;
 
-use super::frame::{DATA_HEAD, Decoder, Frame, LONGEST_DATA, Piece, Violation, encode_data};
+use super::frame::{Frame, Output, Piece, Violation};
 use super::incoming::Incoming;
-use super::liveness::{Liveness, Timing};
+use super::link::Link;
+pub use super::link::{Attachment, LinkState};
+use super::liveness::Timing;
 use super::options::{Options, bounded};
-use super::outgoing::{Next, Outgoing};
+use super::outgoing::Outgoing;
 use super::reason::{End, Going};
-
-/// The number of a connection of a session, in the order in which they began to carry it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Attachment(u64);
-
-/// The state of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkState {
-    /// There is none, or not the one that was asked about.
-    Detached,
-    /// It carries the session.
-    Alive,
-    /// Nothing has come for too long. It is to be dropped.
-    Dead,
-    /// The other side drops it. So should this one.
-    Going(Going),
-}
 
 /// One side of a session.
 ///
@@ -52,18 +37,6 @@ struct Ending {
     is_orderly: bool,
 }
 
-/// The state that ends with a connection.
-#[derive(Debug)]
-struct Link {
-    decoder: Decoder,
-    liveness: Liveness,
-    /// The number of the last PING that was not answered yet.
-    pong: Option<u64>,
-    leaving: Option<Going>,
-    left: Option<Going>,
-    has_sent_last: bool,
-}
-
 impl Session {
     /// A session whose streams are empty, without a connection.
     pub fn new(options: Options) -> Self {
@@ -89,6 +62,18 @@ impl Session {
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let bytes = bytes.get(..self.free()).unwrap_or(bytes);
         self.outgoing.push(bytes)
+    }
+
+    /// Memory for the source to write into, at most that much: it spares a copy. `None`: its bytes are to be
+    /// [written](Self::write), as they are while nothing is kept, so that an idle session has no memory.
+    pub fn spare(&mut self, most: usize) -> Option<&mut [u8]> {
+        let most = self.free().min(most);
+        self.outgoing.spare(most)
+    }
+
+    /// The source has put so many bytes into [`spare`](Self::spare).
+    pub fn fill(&mut self, bytes: usize) {
+        self.outgoing.fill(bytes);
     }
 
     /// The source has ended.
@@ -154,15 +139,9 @@ impl Session {
     /// is lost, and the connection says so.
     pub fn attach(&mut self, received: u64, now: Instant) -> Attachment {
         self.attachments += 1;
-        self.link = Some(Link {
-            decoder: Decoder::default(),
-            liveness: Liveness::new(self.timing, now),
-            pong: None,
-            leaving: None,
-            left: None,
-            has_sent_last: false,
-        });
+        self.link = Some(Link::new(self.timing, now));
         self.incoming.resume(now);
+        self.outgoing.carry_all();
         if self.ended.is_none()
             && !self.is_aborted()
             && let Err(violation) = self.outgoing.resume(received)
@@ -181,6 +160,7 @@ impl Session {
     pub fn detach(&mut self, attachment: Attachment) {
         if self.attachment() == Some(attachment) {
             self.link = None;
+            self.outgoing.carry_all();
         }
     }
 
@@ -190,6 +170,7 @@ impl Session {
     /// The other side has acknowledged or sent bytes.
     pub fn restart(&mut self) -> Result<(), Violation> {
         self.link = None;
+        self.outgoing.carry_all();
         self.incoming.restart()?;
         self.outgoing.restart()
     }
@@ -197,14 +178,29 @@ impl Session {
     /// Takes bytes of a connection. Those of one that was displaced are dropped, and so is all behind an end.
     ///
     /// A fault in them ends the session; see [`violation`](Self::violation).
-    pub fn receive(&mut self, attachment: Attachment, mut bytes: &[u8], now: Instant) {
+    pub fn receive(&mut self, attachment: Attachment, bytes: &[u8], now: Instant) {
+        self.receive_and_pass((attachment, bytes), now, &mut |_| 0);
+    }
+
+    /// Does the same, and gives the bytes of the stream to `pass` first, which returns how many of them it has passed on to
+    /// the program: it spares two copies. The others are [readable](Self::readable). It is asked only behind all that was.
+    pub fn receive_and_pass(
+        &mut self,
+        (attachment, mut bytes): (Attachment, &[u8]),
+        now: Instant,
+        pass: &mut dyn FnMut(&[u8]) -> usize,
+    ) {
         let result = loop {
             let Some(link) = self.carrying(attachment) else {
                 return;
             };
             match link.decoder.next(&mut bytes) {
                 Ok(Some(piece)) => {
-                    if let Err(violation) = self.apply(piece) {
+                    let applied = match piece {
+                        Piece::Data { offset, bytes } => self.incoming.accept((offset, bytes), now, pass),
+                        Piece::Frame(frame) => self.apply(frame),
+                    };
+                    if let Err(violation) = applied {
                         break Err(violation);
                     }
                 }
@@ -223,7 +219,10 @@ impl Session {
 
     /// Appends frames for a connection, those of a stream only up to `most` bytes in all. When it appends nothing,
     /// nothing is left to send until something happens.
-    pub fn transmit(&mut self, attachment: Attachment, out: &mut Vec<u8>, most: usize, now: Instant) {
+    ///
+    /// An output that does not [copy](Output::COPIES) reads the bytes of the stream where they are
+    /// [kept](Self::kept), and says what the connection [was given](Self::carry).
+    pub fn transmit<O: Output>(&mut self, attachment: Attachment, out: &mut O, most: usize, now: Instant) {
         let Some(link) = self.link.as_mut().filter(|_| attachment.0 == self.attachments) else {
             return;
         };
@@ -231,30 +230,43 @@ impl Session {
             return;
         }
         if let Some(ending) = self.ending.filter(|ending| !ending.is_orderly) {
-            Frame::End(ending.end).encode(out);
+            out.frame(Frame::End(ending.end));
             link.has_sent_last = true;
             return;
         }
         if let Some(number) = link.pong.take() {
-            Frame::Pong(number).encode(out);
+            out.frame(Frame::Pong(number));
         }
         let has_data = self.outgoing.next(1).is_some();
         if self.incoming.due().is_some_and(|due| due <= now) || (has_data && self.incoming.has_news()) {
             let (offset, window) = self.incoming.acknowledge();
-            Frame::Ack { offset, window }.encode(out);
+            out.frame(Frame::Ack { offset, window });
         }
-        send_stream(&mut self.outgoing, &mut link.liveness, (out, most), now);
+        if self.outgoing.send(out, most) {
+            link.liveness.sent(now);
+        }
         let is_sent = self.outgoing.is_sent();
         if let Some(number) = link.liveness.ping(now) {
-            Frame::Ping(number).encode(out);
+            out.frame(Frame::Ping(number));
         }
         if let Some(ending) = self.ending.filter(|_| is_sent) {
-            Frame::End(ending.end).encode(out);
+            out.frame(Frame::End(ending.end));
             link.has_sent_last = true;
         } else if let Some(going) = link.leaving {
-            Frame::Going(going).encode(out);
+            out.frame(Frame::Going(going));
             link.has_sent_last = true;
         }
+    }
+
+    /// The bytes of frames that are being written, so many from an offset on. `None`: they are not kept, and the connection
+    /// is of no use any more.
+    pub fn kept(&self, offset: u64, count: usize) -> Option<(&[u8], &[u8])> {
+        self.outgoing.kept(offset, count)
+    }
+
+    /// The connection was given the stream up to an offset. The other side may acknowledge it from now on.
+    pub fn carry(&mut self, offset: u64) {
+        self.outgoing.carry(offset);
     }
 
     /// Ends the session behind what was written so far. Nothing more is received.
@@ -331,18 +343,17 @@ impl Session {
         self.link.as_mut().filter(|link| may_receive && link.left.is_none())
     }
 
-    fn apply(&mut self, piece: Piece<'_>) -> Result<(), Violation> {
-        match piece {
-            Piece::Data { offset, bytes } => self.incoming.accept(offset, bytes)?,
-            Piece::Frame(Frame::Fin { offset }) => self.incoming.finish(offset)?,
+    fn apply(&mut self, frame: Frame) -> Result<(), Violation> {
+        match frame {
+            Frame::Fin { offset } => self.incoming.finish(offset)?,
             // What was abandoned is not acknowledged in earnest any more.
-            Piece::Frame(Frame::Ack { .. }) if self.is_aborted() => {}
-            Piece::Frame(Frame::Ack { offset, window }) => self.outgoing.acknowledge(offset, window)?,
-            Piece::Frame(Frame::End(end)) => self.end_received(end)?,
-            Piece::Frame(Frame::Ping(number)) => self.on_link(|link| link.pong = Some(number)),
-            Piece::Frame(Frame::Pong(number)) => self.on_link(|link| link.liveness.answered(number)),
-            Piece::Frame(Frame::Going(going)) => self.on_link(|link| link.left = Some(going)),
-            Piece::Frame(Frame::Proof { .. } | Frame::Attached { .. }) => return Err(Violation::Order),
+            Frame::Ack { .. } if self.is_aborted() => {}
+            Frame::Ack { offset, window } => self.outgoing.acknowledge(offset, window)?,
+            Frame::End(end) => self.end_received(end)?,
+            Frame::Ping(number) => self.on_link(|link| link.pong = Some(number)),
+            Frame::Pong(number) => self.on_link(|link| link.liveness.answered(number)),
+            Frame::Going(going) => self.on_link(|link| link.left = Some(going)),
+            Frame::Proof { .. } | Frame::Attached { .. } => return Err(Violation::Order),
         }
         Ok(())
     }
@@ -373,25 +384,5 @@ impl Session {
 
     fn is_aborted(&self) -> bool {
         self.ending.is_some_and(|ending| !ending.is_orderly)
-    }
-}
-
-/// Appends what may be sent of a stream.
-fn send_stream(outgoing: &mut Outgoing, liveness: &mut Liveness, (out, most): (&mut Vec<u8>, usize), now: Instant) {
-    while out.len() + DATA_HEAD < most {
-        let piece = LONGEST_DATA.min(most - out.len() - DATA_HEAD);
-        let sent = match outgoing.next(piece) {
-            Some(Next::Data(offset, bytes)) => {
-                encode_data(out, offset, bytes);
-                bytes.0.len() + bytes.1.len()
-            }
-            Some(Next::Fin(offset)) => {
-                Frame::Fin { offset }.encode(out);
-                1
-            }
-            None => return,
-        };
-        outgoing.advance(sent);
-        liveness.sent(now);
     }
 }

@@ -35,7 +35,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            identification: Duration::from_secs(30),
+            identification: Duration::from_secs(12),
         }
     }
 }
@@ -86,6 +86,7 @@ pub async fn exchange<D: Transport>(
     *transports.early = Early {
         upload: upload.held,
         download: download.held,
+        inspector: transports.early.inspector.take(),
     };
     result
 }
@@ -157,6 +158,12 @@ impl<R: Reader, W: Writer> Opening<R, W> {
                     identified(line);
                     break line.length;
                 }
+                Ok(None) if self.is_http() => {
+                    return Err(Close {
+                        by: source,
+                        reason: Reason::NotSsh,
+                    });
+                }
                 Ok(None) => {}
                 Err(NotSsh) => {
                     return Err(Close {
@@ -174,6 +181,12 @@ impl<R: Reader, W: Writer> Opening<R, W> {
             }
         };
         self.send(length, meter).await
+    }
+
+    /// Whether a target answers the client's identification with a status line: lines in front of an identification are
+    /// allowed, and it would be a web server's end that ends the tunnel otherwise, or nothing at all.
+    fn is_http(&self) -> bool {
+        self.direction == Direction::Download && self.held.starts_with(b"HTTP/")
     }
 
     /// The length of the announcement with which a target begins. One is enough: an anchor has one of each version.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::pending::Pending;
+use super::record::Rule;
 use super::shared::Shared;
 use crate::access::{Evidence, Grant, Mode};
 use crate::allowlist::Target;
@@ -51,19 +52,23 @@ async fn authorize_user(
     let subject = match identified {
         Ok(subject) => {
             pending.record.set_user(Arc::clone(&subject.user));
-            Some(subject)
+            Ok(subject)
         }
         Err(denial) => {
             pending.record.set_authorization(&denial);
             if counts {
                 return Err(denial);
             }
-            None
+            Err(denial)
         }
     };
     let target = look_up(authority, pending).map_err(|denial| hidden(denial, pending.shared))?;
-    let Some(subject) = subject else {
-        return Ok(Authorized { target, grant: None });
+    let subject = match subject {
+        Ok(subject) => subject,
+        Err(denial) => {
+            report(&denial, &target, pending);
+            return Ok(Authorized { target, grant: None });
+        }
     };
     let grant = match bounded(counts, access.authorize(&subject, &target)).await {
         // Looked at once more behind the registration of the right: a certificate that is revoked before is seen here, and
@@ -78,10 +83,18 @@ async fn authorize_user(
             if counts {
                 return Err(hidden(denial, pending.shared));
             }
+            report(&denial, &target, pending);
             None
         }
     };
     Ok(Authorized { target, grant })
+}
+
+/// Reports a denial that does not count, if the allowlist is to be reported about.
+fn report(denial: &Denial, target: &Target, pending: &Pending<'_>) {
+    if target.reports() {
+        pending.record.report(Rule::Access, denial.phrase());
+    }
 }
 
 /// The answer to a question. One that does not count delays no tunnel for long.

@@ -3,13 +3,17 @@
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use super::disconnect;
 use super::pending::Pending;
 use super::record::TunnelRecord;
+use super::registry::OpenTunnel;
 use super::{Holdings, Reached, Shared};
 use crate::allowlist::Target;
 use crate::cold::cold;
+use crate::connect::Refusals;
 use crate::direction::Direction;
 use crate::drain;
 use crate::net::transport::Transport;
@@ -27,6 +31,13 @@ pub(super) struct Tunnel<'a, D: Transport> {
     target: Arc<Target>,
     holdings: Box<Holdings>,
     record: TunnelRecord<'a>,
+}
+
+/// The end of a tunnel, and whether its client was told it in band.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    close: Close,
+    is_told: bool,
 }
 
 /// After a panic it is unknown what was passed on: an end of stream would make it look complete.
@@ -64,50 +75,96 @@ impl<'a, D: Transport> Tunnel<'a, D> {
 
     /// Relays to the end, and records it.
     pub(super) async fn run(&mut self, shared: &Shared) {
-        let close = self.carry(shared).await;
-        self.record.closed(close);
+        let Ended { close, is_told } = self.carry(shared).await;
+        if is_reported(&self.target) {
+            self.record.finish_watch(shared.identification.identification);
+        }
+        self.record.closed(close, is_told);
     }
 
-    async fn carry(&mut self, shared: &Shared) -> Close {
+    async fn carry(&mut self, shared: &Shared) -> Ended {
         let Self {
             ends,
             target,
             holdings,
             record,
         } = self;
-        let bounds = |direction| Bounds {
-            tunnel: target.limit(direction),
-            own: Some(record.tunnel().own_rate(direction)),
-            shared: [target.shared(), holdings.account.budgets(), &shared.total]
-                .map(|budgets| Some(budgets.of(direction))),
-        };
         let options = relay::Options {
             idle: target.idle(shared.relay.idle),
             ..shared.relay
         };
+        let holds_back = target.ssh_only() && !target.reports();
+        if is_reported(target) {
+            ends.early.inspector = Some(Arc::new(record.watch()));
+        }
         let terms = Terms {
-            upload: bounds(Direction::Upload),
-            download: bounds(Direction::Download),
+            upload: bounds(Direction::Upload, target, holdings, record.tunnel(), shared),
+            download: bounds(Direction::Download, target, holdings, record.tunnel(), shared),
             meter: &record.tunnel().meter,
             resources: &shared.resources,
             engine: Engine::Adaptive,
             options: &options,
             // A client that has to identify itself has done so before the relay.
-            inspected: if target.ssh_only() {
-                None
-            } else {
-                Some(&record.tunnel().open)
-            },
+            inspected: if holds_back { None } else { Some(&record.tunnel().open) },
         };
         let mut ending = pin!(ending(target, holdings, record, shared));
-        if target.ssh_only() {
-            let identified = cold(identify(ends, record, shared, ending.as_mut())).await;
-            if let Err(close) = identified {
-                return close;
+        if holds_back {
+            let ended = cold(hold_back(ends, holdings.refusals, record, shared, ending.as_mut())).await;
+            if let Some(ended) = ended {
+                return ended;
             }
         }
-        relay(ends, &terms, ending).await
+        Ended {
+            close: relay(ends, &terms, ending).await,
+            is_told: false,
+        }
     }
+}
+
+/// Lets nothing but SSH through: waits for the identifications of both sides. A tunnel without them is ended here, and a client
+/// that speaks SSH is told why where its port says so.
+async fn hold_back<D: Transport>(
+    ends: &mut Transports<D>,
+    refusals: Refusals,
+    record: &TunnelRecord<'_>,
+    shared: &Shared,
+    ending: Pin<&mut impl Future<Output = Close>>,
+) -> Option<Ended> {
+    let unidentified = identify(ends, record, shared, ending).await.err()?;
+    let close = unidentified.close;
+    let is_told = refusals != Refusals::Http && tell(ends, &unidentified, record, shared).await;
+    // A reset would discard the message.
+    let reason = if is_told { Reason::NotSsh } else { close.reason };
+    relay::let_go(ends, Close { reason, ..close }, Ends::default()).await;
+    Some(Ended { close, is_told })
+}
+
+/// The end of a tunnel of which a side has not identified itself.
+#[derive(Debug)]
+struct Unidentified {
+    close: Close,
+    /// The client has.
+    is_client_ssh: bool,
+}
+
+/// The limits of one direction. No closure of `carry`: an idle tunnel would keep it.
+fn bounds<'a>(
+    direction: Direction,
+    target: &'a Target,
+    holdings: &'a Holdings,
+    tunnel: &'a OpenTunnel,
+    shared: &'a Shared,
+) -> Bounds<'a> {
+    Bounds {
+        tunnel: target.limit(direction),
+        own: Some(tunnel.own_rate(direction)),
+        shared: [target.shared(), holdings.account.budgets(), &shared.total].map(|budgets| Some(budgets.of(direction))),
+    }
+}
+
+/// Whether `ssh_only` refuses nothing at that target, and is reported about.
+fn is_reported(target: &Target) -> bool {
+    target.ssh_only() && target.reports()
 }
 
 /// Waits for the SSH identifications of both sides.
@@ -116,11 +173,15 @@ async fn identify<D: Transport>(
     record: &TunnelRecord<'_>,
     shared: &Shared,
     ending: Pin<&mut impl Future<Output = Close>>,
-) -> Result<(), Close> {
+) -> Result<(), Unidentified> {
+    let is_client_ssh = AtomicBool::new(false);
     let identified = |side, line: Line<'_>| {
         record.identified(side, Software::of(line.software));
-        if side == Side::Client && matches!(first(line.text), First::Hello(..)) {
-            record.tunnel().open.set_resumable();
+        if side == Side::Client {
+            is_client_ssh.store(true, Ordering::Relaxed);
+            if matches!(first(line.text), First::Hello(..)) {
+                record.tunnel().open.set_resumable();
+            }
         }
     };
     let exchanged = tokio::select! {
@@ -128,10 +189,45 @@ async fn identify<D: Transport>(
         exchanged = identification::exchange(ends, &record.tunnel().meter, &shared.identification, identified) => exchanged,
         close = ending => Err(close),
     };
-    if let Err(close) = exchanged {
-        relay::let_go(ends, close, Ends::default()).await;
+    exchanged.map_err(|close| Unidentified {
+        close,
+        is_client_ssh: is_client_ssh.into_inner(),
+    })
+}
+
+/// Tells an SSH client in band that its target is no SSH server, or has ended before it was one. Only in front of the
+/// target's first byte, where the client still waits for an identification.
+async fn tell<D: Transport>(
+    ends: &mut Transports<D>,
+    unidentified: &Unidentified,
+    record: &TunnelRecord<'_>,
+    shared: &Shared,
+) -> bool {
+    let Unidentified { close, is_client_ssh } = unidentified;
+    // PuTTY waits for the server's identification, and sends nothing before.
+    let may_be_ssh = *is_client_ssh || ends.early.upload.is_empty();
+    if !may_be_ssh || close.by == Side::Client || record.tunnel().meter.bytes(Direction::Download) > 0 {
+        return false;
     }
-    exchanged
+    let target = record
+        .tunnel()
+        .facts
+        .authority
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let end = disconnect::End {
+        reason: close.reason,
+        said: &ends.early.download,
+        deadline: shared.identification.identification,
+        operator: record.tunnel().closing().unwrap_or_default(),
+    };
+    let message = disconnect::of_end(&end, &target, record.id());
+    let is_told = disconnect::send(&mut ends.downstream, &message).await;
+    if is_told {
+        disconnect::await_reader(&mut ends.downstream).await;
+    }
+    is_told
 }
 
 /// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, when the

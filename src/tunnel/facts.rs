@@ -1,6 +1,7 @@
 //! What is known of a connection or request, and later of its tunnel.
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
@@ -9,6 +10,7 @@ use super::ids::Id;
 use crate::access::User;
 use crate::allowlist::Target;
 use crate::authority::Authority;
+use crate::metrics::Metrics;
 use crate::outcome::Side;
 use crate::ssh::identification::Software;
 use crate::tls::Peer;
@@ -40,8 +42,17 @@ pub struct Facts {
     pub authorization: Option<Box<str>>,
     /// The HTTP version that the client speaks: `1` or `2`; empty before it is known.
     pub http: &'static str,
-    /// The client's and the target's. Boxed: it would make every pending request larger.
-    software: Box<[OnceLock<Software>; 2]>,
+    /// What the sides have said of themselves. Not in place: it would make every pending request larger.
+    pub(super) seen: Arc<Seen>,
+}
+
+/// What the sides of a tunnel have said of themselves.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The client's and the target's.
+    software: [OnceLock<Software>; 2],
+    /// Whether the tunnel has its report.
+    pub(super) is_reported: AtomicBool,
 }
 
 impl Facts {
@@ -60,7 +71,7 @@ impl Facts {
             user: None,
             authorization: None,
             http: "",
-            software: Box::default(),
+            seen: Arc::default(),
         }
     }
 
@@ -72,18 +83,28 @@ impl Facts {
 
     /// The SSH software of the client and of the target, from their identifications.
     pub fn software(&self) -> [Option<&Software>; 2] {
-        let [client, target] = &*self.software;
-        [client.get(), target.get()]
+        [Side::Client, Side::Target].map(|side| self.seen.software(side))
+    }
+}
+
+impl Seen {
+    /// The SSH software of one side.
+    pub(super) fn software(&self, side: Side) -> Option<&Software> {
+        self.of(side).get()
     }
 
-    /// Notes the SSH software of a side.
-    pub(super) fn set_software(&self, side: Side, software: Software) {
-        let [client, target] = &*self.software;
-        let said = match side {
+    /// Notes and counts the SSH software of one side, from its identification.
+    pub(super) fn identified(&self, side: Side, software: Software, metrics: &Metrics) {
+        metrics.identified(side, software.family());
+        // Each side says it once.
+        self.of(side).set(software).ok();
+    }
+
+    fn of(&self, side: Side) -> &OnceLock<Software> {
+        let [client, target] = &self.software;
+        match side {
             Side::Client => client,
             Side::Target | Side::Proxy => target,
-        };
-        // Each side says it once.
-        said.set(software).ok();
+        }
     }
 }

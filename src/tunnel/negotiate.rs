@@ -7,7 +7,8 @@ use std::task::{Context, Poll, ready};
 use tokio::net::TcpStream;
 
 use super::pending::Pending;
-use crate::connect;
+use crate::cold::cold;
+use crate::connect::{self, CredentialPolicy, Exchange as _, Refusals};
 use crate::net::transport::{Reader, Transport};
 use crate::outcome::{Malformed, Refusal};
 use crate::tls::{self, Session};
@@ -40,7 +41,11 @@ pub(super) async fn negotiate<'a>(
         Ok((Protocol::Ssh, _)) => Refusal::Malformed(Malformed::Ssh),
         // A port probe.
         Ok((Protocol::Http1, read)) if read.is_empty() => Refusal::NoRequest,
-        Ok((Protocol::Http1 | Protocol::Http2, _)) if mode == tls::Mode::Required => Refusal::TlsRequired,
+        Ok((Protocol::Http1, read)) if mode == tls::Mode::Required => {
+            cold(refuse_clear(stream, read, pending)).await;
+            return None;
+        }
+        Ok((Protocol::Http2, _)) if mode == tls::Mode::Required => Refusal::TlsRequired,
         Ok((Protocol::Http1, read)) => return Some((Negotiated::Http1(stream, read), pending)),
         Ok((Protocol::Http2, read)) => return Some((Negotiated::Http2(stream, read), pending)),
         Err(refusal) => refusal,
@@ -49,6 +54,16 @@ pub(super) async fn negotiate<'a>(
         .refuse(connect::http1(stream, Vec::new()), &refusal.into())
         .await;
     None
+}
+
+/// Refuses a client in clear where TLS is required. Its request is read only to find out whether it is told in band.
+async fn refuse_clear(stream: TcpStream, read: Vec<u8>, pending: Pending<'_>) {
+    let mut exchange = connect::http1(stream, read);
+    if pending.refusals != Refusals::Http {
+        // Whatever comes of it, the client needs TLS.
+        pending.step(exchange.read_head(CredentialPolicy::Ignored)).await.ok();
+    }
+    pending.refuse(exchange, &Refusal::TlsRequired.into()).await;
 }
 
 /// Does the TLS handshake of a client of which `read` was taken from the socket.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
+use super::disconnect;
 use super::ids::Id;
-use super::record::Record;
-use crate::connect::Exchange;
+use super::record::{Answered, Record};
+use crate::connect::{Exchange, Refusals};
 use crate::limits::clients::Client;
 use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
 use crate::net::proxy_header::Addresses;
@@ -24,6 +25,10 @@ pub(super) struct Pending<'a, O = Origin> {
     pub(super) record: Box<Record<'a>>,
     /// The client, as far as it is known.
     pub(super) origin: O,
+    /// How refusals are told on the port.
+    pub(super) refusals: Refusals,
+    /// Whether the target, as far as its name may be told, carries SSH only. An unknown one does.
+    pub(super) leads_to_ssh: bool,
     age: Age,
 }
 
@@ -52,13 +57,15 @@ struct Age {
 
 impl<'a> Pending<'a, Unknown> {
     /// A connection that has just been accepted. Its number, drawn here, is its age in every set that it joins.
-    pub(super) fn accept(peer: SocketAddr, shared: &'a Shared) -> Self {
+    pub(super) fn accept(peer: SocketAddr, refusals: Refusals, shared: &'a Shared) -> Self {
         let id = shared.ids.next();
         let age = Age::new(id);
         Self {
             shared,
             record: Record::open(shared.telemetry(), id, peer, age.since),
             origin: Unknown,
+            refusals,
+            leads_to_ssh: true,
             age,
         }
     }
@@ -75,6 +82,8 @@ impl<'a> Pending<'a, Unknown> {
                 admission: client.count_connect(),
                 client,
             },
+            refusals: self.refusals,
+            leads_to_ssh: self.leads_to_ssh,
             age: self.age,
         }
     }
@@ -99,6 +108,8 @@ impl Pending<'_> {
                 client: Arc::clone(client),
             },
             record,
+            refusals: self.refusals,
+            leads_to_ssh: true,
             age: Age::new(id),
         }
     }
@@ -140,9 +151,32 @@ impl<O: ClientState> Pending<'_, O> {
     }
 
     /// Sends a refusal, accounts for it, and gives the client time to read it.
-    pub(super) async fn refuse(self, exchange: impl Exchange, denial: &Denial) {
-        match exchange.refuse(denial).await {
-            Some(mut transport) => self.conclude(denial.refusal, transport.close_gently()).await,
+    pub(super) async fn refuse(mut self, exchange: impl Exchange, denial: &Denial) {
+        let (program, asked_for) = exchange.sender();
+        let is_in_band = self.leads_to_ssh && self.refusals.are_in_band(program) && denial.refusal.may_be_in_band();
+        let told = if is_in_band {
+            let message = disconnect::of_refusal(denial, asked_for, self.record.id());
+            self.record.set_answered(Answered::Ssh);
+            tokio::select! {
+                biased;
+                told = exchange.disconnect(&message) => told,
+                // It waits for its client, as a connection that has its refusal does.
+                _ = self.until_evicted() => None,
+            }
+        } else {
+            self.record.set_answered(Answered::of(denial.refusal));
+            exchange.refuse(denial).await
+        };
+        match told {
+            Some(mut transport) => {
+                let close = async {
+                    if is_in_band {
+                        disconnect::await_reader(&mut transport).await;
+                    }
+                    transport.close_gently().await;
+                };
+                self.conclude(denial.refusal, close).await;
+            }
             None => self.drop_silently(denial.refusal),
         }
     }
@@ -168,6 +202,7 @@ impl<O: ClientState> Pending<'_, O> {
 
     /// Accounts for a refusal that cannot be sent: the client has left, or no protocol is negotiated to send it in.
     pub(super) fn drop_silently(mut self, refusal: Refusal) {
+        self.record.set_answered(Answered::Not);
         self.record.refused(refusal);
     }
 

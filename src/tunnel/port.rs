@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::connect::Refusals;
 use crate::net::{listener, proxy_header};
 use crate::tls;
 
@@ -14,6 +15,8 @@ pub struct Port {
     pub proxy_header: proxy_header::Policy,
     /// Whether clients may or must speak TLS.
     pub tls: tls::Mode,
+    /// How refusals are told.
+    pub refusals: Refusals,
 }
 
 /// A port of this process alone, without TLS and PROXY header.
@@ -23,6 +26,7 @@ impl From<SocketAddr> for Port {
             listener: address.into(),
             proxy_header: proxy_header::Policy::Off,
             tls: tls::Mode::Off,
+            refusals: Refusals::default(),
         }
     }
 }

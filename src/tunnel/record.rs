@@ -7,10 +7,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use self::access_log::AccessLog;
+pub use self::answered::Answered;
 use self::established::Established;
 pub use self::established::TunnelRecord;
+use self::gauged::Connection;
 pub use self::line::ACCESS;
 use self::line::{Line, Moment};
+use self::reports::Report;
+pub use self::reports::{Rule, Watch};
 use super::events::{Event, Refused};
 use super::facts::Facts;
 use super::ids::Id;
@@ -26,28 +30,11 @@ use crate::text::excerpt;
 use crate::tls::{self, Identity, Peer, Tls};
 
 mod access_log;
+mod answered;
 mod established;
+mod gauged;
 mod line;
-
-/// An open connection in the gauges.
-#[derive(Debug)]
-struct Connection<'a> {
-    metrics: &'a Metrics,
-}
-
-impl<'a> Connection<'a> {
-    fn open(metrics: &'a Metrics) -> Self {
-        metrics.connections_accepted.inc();
-        metrics.connections_active.inc();
-        Self { metrics }
-    }
-}
-
-impl Drop for Connection<'_> {
-    fn drop(&mut self) {
-        self.metrics.connections_active.dec();
-    }
-}
+mod reports;
 
 /// The metrics and the access log, which account for connections.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +54,7 @@ pub struct Record<'a> {
     telemetry: Telemetry<'a>,
     facts: Facts,
     refusal: Option<Refusal>,
+    answered: Answered,
     accounted: bool,
     /// `None` for a request on an HTTP/2 connection, which has a record of its own.
     connection: Option<Connection<'a>>,
@@ -92,6 +80,7 @@ impl<'a> Record<'a> {
             telemetry,
             facts,
             refusal: None,
+            answered: Answered::Not,
             accounted: false,
             connection: None,
         })
@@ -167,11 +156,26 @@ impl<'a> Record<'a> {
         self.facts.target = Some(target);
     }
 
+    /// Reports that a rule would have refused what is served.
+    pub fn report(&self, rule: Rule, why: &str) {
+        Report::of(&self.facts, self.telemetry).write(rule, why);
+    }
+
     /// The end of the dial, which took that long.
     pub fn dialled(&mut self, took: Duration, result: Result<&Upstream, &Refusal>) {
         self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
         self.facts.dial_ms = millis(took);
         self.facts.upstream = result.ok().map(|upstream| upstream.address);
+    }
+
+    /// How the client was told.
+    pub fn set_answered(&mut self, answered: Answered) {
+        self.answered = answered;
+    }
+
+    /// The id of the access line.
+    pub fn id(&self) -> Id {
+        self.facts.id
     }
 
     /// The refusal, accounted for at once: the client, which has its answer, may take its time to leave.
@@ -183,18 +187,18 @@ impl<'a> Record<'a> {
     /// The record of the tunnel to that target that the answered request has become.
     pub fn established(mut self: Box<Self>, target: &Target, open: Open) -> TunnelRecord<'a> {
         self.accounted = true;
-        self.answered(None);
+        self.observe_answer(None);
         let series = Arc::clone(target.series(self.telemetry.metrics));
         let tunnel = Arc::new(OpenTunnel::new(self.facts.take(), &series, open));
-        TunnelRecord::begin(Established {
+        TunnelRecord::begin(Box::new(Established {
             telemetry: self.telemetry,
             registration: self.telemetry.registry.enter(tunnel),
             series,
             _connection: self.connection.take(),
-        })
+        }))
     }
 
-    fn answered(&self, refused: Option<Outcome>) {
+    fn observe_answer(&self, refused: Option<Outcome>) {
         let Metrics { handshake_duration, .. } = self.telemetry.metrics;
         self.telemetry.metrics.answered(refused);
         handshake_duration.observe(self.facts.accepted.elapsed().as_secs_f64());
@@ -205,12 +209,16 @@ impl<'a> Record<'a> {
             return;
         }
         let outcome = Outcome::Refused(self.refusal.unwrap_or(Refusal::Internal));
-        self.answered(Some(outcome));
+        self.observe_answer(Some(outcome));
+        if self.answered == Answered::Ssh {
+            self.telemetry.metrics.answers_in_band.inc();
+        }
         let refused = || Event::Refused(Arc::new(Refused::of(&self.facts, outcome)));
         self.telemetry.registry.events.tell(refused);
-        self.telemetry
-            .access_log
-            .write(&Line::of(&self.facts, Moment::Refuse, Some(outcome)));
+        self.telemetry.access_log.write(&Line {
+            answered: self.answered,
+            ..Line::of(&self.facts, Moment::Refuse, Some(outcome))
+        });
     }
 }
 

@@ -45,6 +45,7 @@ fn fields(client: Value) -> Value {
         "duration_ms": null,
         "dial_ms": null,
         "tunnel.resumable": false,
+        "answered": "http",
         "tunnel_id": null,
         "count": 1,
     });

@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use switchboard::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 41] = [
+const METRICS: [(&str, &str, &[&str]); 43] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -20,12 +20,14 @@ const METRICS: [(&str, &str, &[&str]); 41] = [
     ("switchboard_tunnels_limit", "gauge", &[]),
     ("switchboard_tunnels_resumable", "gauge", &[]),
     ("switchboard_connect_requests_total", "counter", &["code", "reason"]),
+    ("switchboard_answers_in_band_total", "counter", &[]),
     (
         "switchboard_tunnels_active",
         "gauge",
         &["target_namespace", "target_service"],
     ),
     ("switchboard_tunnels_closed_total", "counter", &["by", "reason"]),
+    ("switchboard_reported_refusals_total", "counter", &["rule"]),
     ("switchboard_identifications_total", "counter", &["family", "side"]),
     (
         "switchboard_tunnel_bytes_total",

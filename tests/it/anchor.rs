@@ -2,7 +2,9 @@
 
 pub(crate) mod client;
 mod plain;
+mod scarcity;
 mod sessions;
+mod slowness;
 mod strangers;
 
 use std::net::SocketAddr;
@@ -12,7 +14,7 @@ use serde_json::Value;
 
 use crate::harness::eventually;
 use crate::harness::ports::Ports as _;
-use crate::harness::process::{Server, switchboard};
+use crate::harness::process::{Server, switchboard, switchboard_with_descriptors};
 
 /// A running anchor.
 #[derive(Debug)]
@@ -21,17 +23,19 @@ pub(crate) struct Anchor(pub(crate) Server);
 impl Anchor {
     /// In front of that target, with these arguments as well.
     pub(crate) fn start(to: SocketAddr, arguments: &[&str]) -> Self {
-        let to = to.to_string();
-        let ports = [
-            "anchor",
-            "--listen",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-            "--to",
-            &to,
-        ];
-        Self(Server::start(switchboard(&[&ports, arguments].concat())))
+        Self(Server::start(switchboard(&Self::arguments(to, arguments).each())))
+    }
+
+    /// The same with so many descriptors.
+    fn start_with_descriptors(most: u32, to: SocketAddr, arguments: &[&str]) -> Self {
+        let arguments = Self::arguments(to, arguments);
+        Self(Server::start(switchboard_with_descriptors(most, &arguments.each())))
+    }
+
+    fn arguments(to: SocketAddr, more: &[&str]) -> Arguments {
+        let any = SocketAddr::new(to.ip(), 0).to_string();
+        let ports = ["anchor", "--listen", &any, "--admin", &any, "--to", &to.to_string()];
+        Arguments([&ports, more].concat().iter().map(|&text| text.to_owned()).collect())
     }
 
     /// Its address for clients.
@@ -59,5 +63,13 @@ impl Anchor {
     fn stop(&mut self) {
         self.0.process.signal(Signal::TERM);
         assert_eq!(self.0.process.exit_status(), 0);
+    }
+}
+
+struct Arguments(Vec<String>);
+
+impl Arguments {
+    fn each(&self) -> Vec<&str> {
+        self.0.iter().map(String::as_str).collect()
     }
 }

@@ -270,7 +270,15 @@ fn shows_refusals(client: &Client) {
         });
         let refused = login.attempt(login.command("ssh").arg(name).arg("true"), &[]);
         assert_eq!(refused.status.code(), Some(255), "{refused}");
-        assert!(refused.stderr.contains(&client.shows(status, phrase)), "{refused}");
+        let expected = client.shows(status, phrase, &format!("{name}:{}", login::PORT));
+        assert!(refused.stderr.contains(&expected), "{refused}");
+        if client.program == "switchboard" {
+            let told: Vec<_> = refused.stderr.lines().collect();
+            assert!(
+                told.len() == 2 && told[0].starts_with("Received disconnect from "),
+                "{refused}"
+            );
+        }
         let line = &login.proxy.access_lines(number + 1)[number];
         for field in [format!(r#""status":{status}"#), format!(r#""reason":"{reason}""#)] {
             assert!(line.contains(&field), "{field} is not in {line}");
@@ -428,19 +436,18 @@ fn sshd_sees_the_logins_and_no_other_connection() {
 #[test]
 fn the_readme_gives_these_commands() {
     let readme = include_str!("../../README.md");
-    for client in [
-        clients::SWITCHBOARD,
-        clients::PROXYTUNNEL,
-        clients::NC,
-        clients::SWITCHBOARD_TLS,
-        clients::PROXYTUNNEL_TLS,
-    ] {
+    for client in [clients::SWITCHBOARD, clients::PROXYTUNNEL, clients::NC] {
+        let line = format!("ProxyCommand {}", client.proxy_command);
+        let is_there = readme.lines().any(|there| there.trim() == line);
+        assert!(is_there, "not in README.md: {line}");
+    }
+    let page = include_str!("../../docs/clients.md");
+    for client in [clients::SWITCHBOARD_TLS, clients::PROXYTUNNEL_TLS] {
         // A public proxy has a certificate that its clients trust.
         let command = client.proxy_command.replace(" --ca ca.crt", "").replace(" -z", "");
-        let line = format!("ProxyCommand {command}");
         assert!(
-            readme.lines().any(|there| there.trim() == line),
-            "not in README.md: {line}"
+            page.contains(&format!("| `{command}` |")),
+            "not in docs/clients.md: {command}"
         );
     }
 }

@@ -70,7 +70,7 @@ fn a_list_is_sorted_filtered_and_in_parts() {
         .map(|number| {
             let (mut client, mut service) = server.tunnel("one:22", &one);
             client.send("x".repeat(10 * number));
-            service.expect(&"x".repeat(10 * number));
+            service.expect("x".repeat(10 * number));
             (client, service)
         })
         .collect();
@@ -161,7 +161,7 @@ fn an_operator_limits_a_tunnel_until_it_ends() {
     assert!(!limited.download.is_own);
     let reader = std::thread::spawn(move || {
         let mut service = service;
-        service.expect(&"x".repeat(SENT));
+        service.expect("x".repeat(SENT));
     });
     let writer = std::thread::spawn(move || {
         client.send("x".repeat(SENT));

@@ -174,7 +174,7 @@ fn a_faulty_file_changes_nothing_and_every_fault_is_logged() {
     server.process.signal(Signal::HUP);
     server.process.stderr.find("the settings stay as they were");
     for fault in [
-        "3:3: error: allowlist.dynamic: unknown key; known here: static",
+        "3:3: error: allowlist.dynamic: unknown key; known here: report, static",
         "4:18: error: timeouts.head: expected a duration",
         "5:26: error: limits.tunnel.burst: ",
     ] {

@@ -2,6 +2,9 @@
 
 mod anchor;
 mod middle;
+mod rollout;
+mod stops;
+mod uplinks;
 
 use std::fs;
 use std::io::Write as _;
@@ -51,7 +54,8 @@ impl Way {
     fn command(&self, name: &str) -> Command {
         let binary = env!("CARGO_BIN_EXE_switchboard");
         let (scheme, proxy) = (self.scheme, self.middle.address);
-        let proxy_command = format!("{binary} connect --proxy {scheme}://{proxy} --ca ca.crt %h:%p");
+        let ca = if scheme == "https" { "--ca ca.crt " } else { "" };
+        let proxy_command = format!("{binary} connect --proxy {scheme}://{proxy} {ca}%h:%p");
         let mut command = quiet(program(name, "openssh-client"));
         command
             .args(options(self.directory.path(), &self.sshd.user, &proxy_command))
@@ -96,24 +100,28 @@ impl Way {
         );
     }
 
+    /// The same by sftp.
+    fn transfers(&self, size: usize) {
+        let content = noise(size);
+        fs::write(self.path("here"), &content).unwrap();
+        let [here, there, back] = ["here", "over-there", "over-here"].map(|name| self.path(name));
+        let batch = self.path("batch");
+        let text = format!(
+            "put {0} {1}\nget {1} {2}\n",
+            here.display(),
+            there.display(),
+            back.display()
+        );
+        fs::write(&batch, text).unwrap();
+        self.run(self.command("sftp").arg("-b").arg(&batch).arg(HOST));
+        for copy in [there, back] {
+            assert!(fs::read(copy).unwrap() == content, "the copy is another one");
+        }
+    }
+
     /// A session with a shell, which has answered.
     fn shell(&self) -> Shell {
-        let mut command = self.command("ssh");
-        command
-            .args(["-T", HOST, "sh"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut process = Process::start(&mut command);
-        let stdout = Lines::of(process.child().stdout.take().unwrap());
-        let stderr = Lines::of(process.child().stderr.take().unwrap());
-        let mut shell = Shell {
-            process,
-            stdout,
-            stderr,
-        };
-        shell.echo("before");
-        shell
+        Shell::start(self.command("ssh"))
     }
 }
 
@@ -124,6 +132,24 @@ struct Shell {
 }
 
 impl Shell {
+    /// Has this `ssh` run a shell, and waits for an answer.
+    fn start(mut ssh: Command) -> Self {
+        ssh.args(["-T", HOST, "sh"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = Process::start(&mut ssh);
+        let stdout = Lines::of(process.child().stdout.take().unwrap());
+        let stderr = Lines::of(process.child().stderr.take().unwrap());
+        let mut shell = Self {
+            process,
+            stdout,
+            stderr,
+        };
+        shell.echo("before");
+        shell
+    }
+
     fn type_in(&mut self, text: &str) {
         let stdin = self.process.child().stdin.as_mut().unwrap();
         writeln!(stdin, "echo {text}").unwrap();
@@ -155,6 +181,49 @@ fn copies_are_exact_while_a_hundred_connections_are_cut() {
     let way = Way::cut("http", cuts);
     way.copies(mebibytes << 20);
     assert!(way.middle.cuts() >= cuts, "{} cuts", way.middle.cuts());
+    let way = Way::cut("http", cuts);
+    way.transfers(mebibytes << 20);
+    assert!(way.middle.cuts() >= cuts, "{} cuts of sftp", way.middle.cuts());
+}
+
+#[test]
+fn what_is_typed_in_a_terminal_over_cuts_arrives_as_it_was_typed() {
+    let way = Way::cut("http", 0);
+    let mut command = way.command("ssh");
+    // -tt: a terminal over there, although there is none here.
+    command
+        .args(["-tt", HOST, "cat", ">", "typed"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.args([";", "mv", "typed", way.path("typed").to_str().unwrap()]);
+    let mut process = Process::start(&mut command);
+    let echoed = Lines::of(process.child().stdout.take().unwrap());
+    let mut stdin = process.child().stdin.take().unwrap();
+    let lines: Vec<String> = noise(3_000).chunks(8).map(|chunk| format!("{chunk:02x?}")).collect();
+    // Nothing can be lost of a connection before the session has begun.
+    writeln!(stdin, "first").unwrap();
+    let is_echoed = |count: usize| move |lines: &[String]| (lines.len() >= count).then_some(());
+    echoed.wait(PATIENCE, is_echoed(1)).unwrap();
+    for (number, line) in lines.iter().enumerate() {
+        for key in line.bytes() {
+            stdin.write_all(&[key]).unwrap();
+        }
+        stdin.write_all(b"\n").unwrap();
+        if number % 20 == 0 {
+            // There is a connection again, and the line before is on it.
+            echoed.wait(PATIENCE, is_echoed(number)).unwrap();
+            way.middle.cut(number % 40 == 0);
+        }
+    }
+    // The end of the input, as a user types it.
+    stdin.write_all(&[4]).unwrap();
+    assert!(process.wait(PATIENCE).success(), "{}", way.log());
+    let expected = format!("first\n{}\n", lines.join("\n"));
+    assert_eq!(fs::read_to_string(way.path("typed")).unwrap(), expected);
+    let echoed: Vec<String> = echoed.all().iter().map(|line| line.trim_end().to_owned()).collect();
+    assert_eq!(echoed.join("\n") + "\n", expected);
+    assert!(way.middle.cuts() >= 10, "{}", way.middle.cuts());
 }
 
 #[test]
@@ -266,6 +335,27 @@ fn a_master_connection_and_its_forward_outlive_cuts() {
         );
         serving.join().unwrap();
     }
+    // Channels that are opened while there is no connection: a command, and a forward.
+    way.middle.lead_to(crate::openssh::sshd::free_address());
+    way.middle.cut(true);
+    let content = noise(100_000);
+    let (target, serving) = crate::openssh::socks::serve(content.clone(), 1);
+    let fetching = std::thread::spawn(move || crate::openssh::socks::fetch(socks, target));
+    let mut slave = quiet(program("ssh", "openssh-client"));
+    slave
+        .args(["-F", "/dev/null", "-o", &master_of, HOST, "echo", "in-the-gap"])
+        .stdout(Stdio::piped());
+    let mut slave = Process::start(&mut slave);
+    let answer = Lines::of(slave.child().stdout.take().unwrap());
+    said.wait(PATIENCE, |lines| {
+        lines.iter().any(|line| line.contains("reconnecting to")).then_some(())
+    })
+    .unwrap();
+    way.middle.lead_to(way.proxy.address);
+    let is_answered = |lines: &[String]| (lines == ["in-the-gap"]).then_some(());
+    answer.wait(PATIENCE, is_answered).unwrap();
+    assert!(fetching.join().unwrap() == content, "another content");
+    serving.join().unwrap();
     assert!(!master.has_ended(), "{}\n{}", said.all().join("\n"), way.log());
     master.signal(Signal::TERM);
     master.wait(PATIENCE);
@@ -279,10 +369,15 @@ fn a_session_whose_anchor_was_restarted_ends_with_its_reason() {
     let address = way.anchor.address;
     way.anchor.kill();
     way.anchor = Anchor::start_at(address, way.sshd.address);
-    let told = "switchboard: the session is lost: the anchor beside the SSH server was restarted";
+    let told = ": the session is lost: the anchor beside the SSH server was restarted";
     shell
         .stderr
-        .wait(PATIENCE, |lines| lines.iter().any(|line| line == told).then_some(()))
+        .wait(PATIENCE, |lines| {
+            lines
+                .iter()
+                .any(|line| line.starts_with("switchboard: ") && line.ends_with(told))
+                .then_some(())
+        })
         .unwrap();
     assert_eq!(shell.process.wait(PATIENCE).code(), Some(255));
 }

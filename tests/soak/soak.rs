@@ -71,6 +71,7 @@ fn main() -> ExitCode {
     let program = Program {
         arguments: &[&minutes.to_string()],
         longest: longest + Duration::from_secs(120),
+        namespaces: &lab::NAMESPACES,
     };
     lab::run_program(program, async |lab| Box::pin(soak(&lab, longest)).await);
     ExitCode::SUCCESS

@@ -11,7 +11,7 @@ use super::super::user::{AUTHENTICATED, Method, User};
 use super::jwt::{MALFORMED, Object};
 use crate::user_name::{is_name, is_reserved};
 
-/// Checks the claims that do not depend on who the user is, and gives the time from which the token is refused.
+/// Checks the claims that do not depend on the user, and gives the time from which the token is refused.
 ///
 /// # Errors
 /// The reason of the refusal, for the client.

@@ -201,7 +201,7 @@ const RSA: [Algorithm; 6] = [
     Algorithm::PS512,
 ];
 /// The points of edwards25519 whose order divides 8, by their y as RFC 8032 section 5.1.2 encodes it, and the two of them
-/// that have a second encoding above the prime: anybody can sign by such a key. They are those that libsodium's
+/// that have a second encoding above the prime: any attacker can sign by such a key. They are those that libsodium's
 /// `ge25519_has_small_order` refuses; the multiples of a point by the order of the group (RFC 8032 section 5.1) are the same.
 const SMALL_ORDER: [[u8; 32]; 7] = [
     number(0, 0, 0),

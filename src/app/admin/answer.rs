@@ -7,10 +7,39 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 
 use crate::api::Fault;
 
-/// A refusal in JSON.
-pub(super) fn fault(status: StatusCode, error: impl Into<String>) -> (StatusCode, Json<Fault>) {
-    (status, Json(Fault { error: error.into() }))
+/// A request that cannot be served, said in JSON.
+#[derive(Debug)]
+pub(super) struct Unserved {
+    status: StatusCode,
+    error: String,
 }
+
+impl Unserved {
+    /// The status says whose fault it is, the error what is wrong and with what.
+    pub(super) fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        let error = error.into();
+        Self { status, error }
+    }
+
+    /// A request that is wrong.
+    pub(super) fn bad(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error)
+    }
+
+    /// A name of nothing.
+    pub(super) fn unknown(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, error)
+    }
+}
+
+impl IntoResponse for Unserved {
+    fn into_response(self) -> Response {
+        (self.status, Json(Fault { error: self.error })).into_response()
+    }
+}
+
+/// The JSON of an answer.
+pub(super) type Answer<T> = Result<Json<T>, Unserved>;
 
 /// A page of text.
 pub(super) fn text(status: StatusCode, page: impl Into<String>) -> Response {

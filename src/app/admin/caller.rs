@@ -12,7 +12,7 @@ use axum::response::{IntoResponse as _, Response};
 use hyper::StatusCode;
 use hyper::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
 
-use super::answer::fault;
+use super::answer::Unserved;
 
 /// The connection that a request came by.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ pub(super) async fn only_from_here(request: Request, next: Next) -> Response {
     };
     match permitted {
         Ok(()) => next.run(request).await,
-        Err(reason) => fault(StatusCode::FORBIDDEN, reason).into_response(),
+        Err(reason) => Unserved::new(StatusCode::FORBIDDEN, reason).into_response(),
     }
 }
 

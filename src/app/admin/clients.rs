@@ -4,12 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
-use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use hyper::StatusCode;
 
-use super::answer::fault;
+use super::answer::{Answer, Unserved};
 use super::listing::Part;
 use super::view;
 use crate::api::{Client, Clients};
@@ -21,7 +19,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
     Router::new().route("/clients", get(list))
 }
 
-async fn list(State(shared): State<Arc<Shared>>, Query(part): Query<Part>) -> Response {
+async fn list(State(shared): State<Arc<Shared>>, Query(part): Query<Part>) -> Answer<Clients> {
     let mut clients: HashMap<(_, String), Client> = HashMap::new();
     for open in shared.registry.all() {
         let (address, user) = (open.facts.client.ip().to_canonical(), view::user(&open.facts));
@@ -39,13 +37,10 @@ async fn list(State(shared): State<Arc<Shared>>, Query(part): Query<Part>) -> Re
         client.idle_ms = client.idle_ms.min(view::millis(open.meter.last_moved().elapsed()));
     }
     let place = |client: &Client| (client.tunnels as u64, format!("{} {}", client.address, client.user));
-    match part.of(clients.into_values().collect(), place) {
-        Ok(listed) => Json(Clients {
-            clients: listed.items,
-            total: listed.total,
-            next: listed.next,
-        })
-        .into_response(),
-        Err(said) => fault(StatusCode::BAD_REQUEST, said).into_response(),
-    }
+    let listed = part.of(clients.into_values().collect(), place).map_err(Unserved::bad)?;
+    Ok(Json(Clients {
+        clients: listed.items,
+        total: listed.total,
+        next: listed.next,
+    }))
 }

@@ -12,7 +12,7 @@ use futures_util::stream;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::answer::fault;
+use super::answer::Unserved;
 use super::caller::Caller;
 use super::view;
 use crate::outcome::{Close, Outcome};
@@ -28,7 +28,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
 async fn events(State(shared): State<Arc<Shared>>, Extension(caller): Extension<Caller>) -> Response {
     let Some(watch) = shared.registry.events.watch() else {
         let said = "there are enough readers of events: end one of them";
-        return fault(StatusCode::SERVICE_UNAVAILABLE, said).into_response();
+        return Unserved::new(StatusCode::SERVICE_UNAVAILABLE, said).into_response();
     };
     caller.stay();
     let next = async |mut watch: crate::tunnel::events::Watch| {
@@ -59,8 +59,10 @@ fn of_tunnel(open: &OpenTunnel) -> Value {
 }
 
 fn with_end(mut tunnel: Value, close: Close) -> Value {
-    tunnel["reason"] = close.reason.label().into();
-    tunnel["closed_by"] = close.by.label().into();
+    if let Some(fields) = tunnel.as_object_mut() {
+        fields.insert("reason".to_owned(), close.reason.label().into());
+        fields.insert("closed_by".to_owned(), close.by.label().into());
+    }
     tunnel
 }
 

@@ -87,7 +87,7 @@ async fn readyz(State(handlers): State<Arc<Handlers>>, RawQuery(query): RawQuery
 }
 
 async fn progress(State(handlers): State<Arc<Handlers>>) -> Response {
-    page_of((handlers.progress)(), StatusCode::OK)
+    page_of(&(handlers.progress)(), StatusCode::OK)
 }
 
 async fn begin_drain(
@@ -98,15 +98,15 @@ async fn begin_drain(
     match caller.may_act(&fields) {
         Ok(()) => {
             handlers.drain_request.cancel();
-            page_of((handlers.progress)(), StatusCode::ACCEPTED)
+            page_of(&(handlers.progress)(), StatusCode::ACCEPTED)
         }
         Err(reason) => text(StatusCode::FORBIDDEN, format!("{reason}\n")),
     }
 }
 
-fn page_of(progress: Progress, status: StatusCode) -> Response {
+fn page_of(progress: &Progress, status: StatusCode) -> Response {
     // Serializing strings and numbers does not fail.
-    let mut page = serde_json::to_string(&progress).unwrap_or_default();
+    let mut page = serde_json::to_string(progress).unwrap_or_default();
     page.push('\n');
     let kind = HeaderValue::from_static("application/json");
     (status, [(CONTENT_TYPE, kind)], page).into_response()

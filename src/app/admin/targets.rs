@@ -4,16 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::{Path, Query, State};
-use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use hyper::StatusCode;
 
-use super::answer::fault;
+use super::answer::{Answer, Unserved};
 use super::listing::Part;
 use super::view;
 use crate::allowlist::Target;
-use crate::api::Targets;
+use crate::api::{self, Targets};
 use crate::tunnel::Shared;
 use crate::tunnel::events::{Change, Event};
 use crate::tunnel::registry::OpenTunnel;
@@ -26,42 +24,37 @@ pub(super) fn router() -> Router<Arc<Shared>> {
         .route("/targets/{namespace}/{service}/uncordon", post(uncordon))
 }
 
-async fn list(State(shared): State<Arc<Shared>>, Query(part): Query<Part>) -> Response {
+async fn list(State(shared): State<Arc<Shared>>, Query(part): Query<Part>) -> Answer<Targets> {
     let mut tunnels: HashMap<*const Target, usize> = HashMap::new();
     for open in shared.registry.all() {
         if let Some(target) = &open.facts.target {
             *tunnels.entry(Arc::as_ptr(target)).or_default() += 1;
         }
     }
-    match part.of(shared.allowlist.all(), |target| (0, target.id().to_string())) {
-        Ok(listed) => {
-            let count = |target: &Arc<Target>| tunnels.get(&Arc::as_ptr(target)).copied().unwrap_or_default();
-            let targets = listed.items.iter().map(|target| view::target(target, count(target)));
-            Json(Targets {
-                targets: targets.collect(),
-                total: listed.total,
-                next: listed.next,
-            })
-            .into_response()
-        }
-        Err(said) => fault(StatusCode::BAD_REQUEST, said).into_response(),
-    }
+    let name = |target: &Arc<Target>| (0, target.id().to_string());
+    let listed = part.of(shared.allowlist.all(), name).map_err(Unserved::bad)?;
+    let count = |target: &Arc<Target>| tunnels.get(&Arc::as_ptr(target)).copied().unwrap_or_default();
+    let targets = listed.items.iter().map(|target| view::target(target, count(target)));
+    Ok(Json(Targets {
+        targets: targets.collect(),
+        total: listed.total,
+        next: listed.next,
+    }))
 }
 
-async fn cordon(shared: State<Arc<Shared>>, name: Path<(String, String)>) -> Response {
+async fn cordon(shared: State<Arc<Shared>>, name: Path<(String, String)>) -> Answer<api::Target> {
     set(&shared, &name, true)
 }
 
-async fn uncordon(shared: State<Arc<Shared>>, name: Path<(String, String)>) -> Response {
+async fn uncordon(shared: State<Arc<Shared>>, name: Path<(String, String)>) -> Answer<api::Target> {
     set(&shared, &name, false)
 }
 
-fn set(shared: &Shared, (namespace, service): &(String, String), is_cordoned: bool) -> Response {
+fn set(shared: &Shared, (namespace, service): &(String, String), is_cordoned: bool) -> Answer<api::Target> {
     let is_it = |target: &Arc<Target>| *target.id().namespace == **namespace && *target.id().service == **service;
-    let Some(target) = shared.allowlist.all().into_iter().find(is_it) else {
-        let said = format!("no target {namespace}/{service} is on the allowlist");
-        return fault(StatusCode::NOT_FOUND, said).into_response();
-    };
+    let target = shared.allowlist.all().into_iter().find(is_it);
+    let target =
+        target.ok_or_else(|| Unserved::unknown(format!("no target {namespace}/{service} is on the allowlist")))?;
     target.cordon(is_cordoned);
     let change = if is_cordoned {
         Change::Cordoned
@@ -72,7 +65,7 @@ fn set(shared: &Shared, (namespace, service): &(String, String), is_cordoned: bo
     shared.registry.events.tell(name);
     let tunnels = shared.registry.all();
     let of_it = |open: &&Arc<_>| is_of(open, &target);
-    Json(view::target(&target, tunnels.iter().filter(of_it).count())).into_response()
+    Ok(Json(view::target(&target, tunnels.iter().filter(of_it).count())))
 }
 
 fn is_of(open: &OpenTunnel, target: &Arc<Target>) -> bool {

@@ -5,17 +5,15 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
-use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use hyper::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::answer::fault;
+use super::answer::{Answer, Unserved};
 use super::listing::{Part, Place};
 use super::view;
-use crate::api::{Closed, Closing, Rates, Tunnels};
+use crate::api::{Closed, Closing, Rates, Tunnel, Tunnels};
 use crate::direction::Direction;
 use crate::limits::Rate;
 use crate::tunnel::Shared;
@@ -103,39 +101,32 @@ async fn list(
     Query(filter): Query<Filter>,
     Query(Order { sort }): Query<Order>,
     Query(part): Query<Part>,
-) -> Response {
-    match part.of(filter.of(&shared), |open| sort.place(open)) {
-        Ok(listed) => Json(Tunnels {
-            tunnels: listed.items.iter().map(|open| view::tunnel(open)).collect(),
-            total: listed.total,
-            next: listed.next,
-        })
-        .into_response(),
-        Err(said) => fault(StatusCode::BAD_REQUEST, said).into_response(),
-    }
+) -> Answer<Tunnels> {
+    let listed = part
+        .of(filter.of(&shared), |open| sort.place(open))
+        .map_err(Unserved::bad)?;
+    Ok(Json(Tunnels {
+        tunnels: listed.items.iter().map(|open| view::tunnel(open)).collect(),
+        total: listed.total,
+        next: listed.next,
+    }))
 }
 
-async fn one(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
-    match find(&shared, &id) {
-        Ok(open) => Json(view::tunnel(&open)).into_response(),
-        Err(refused) => refused,
-    }
+async fn one(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Answer<Tunnel> {
+    Ok(Json(view::tunnel(&*find(&shared, &id)?)))
 }
 
-async fn close_one(State(shared): State<Arc<Shared>>, Path(id): Path<String>, body: Bytes) -> Response {
-    let closed = find(&shared, &id).and_then(|open| Ok(close(&[open], &parse_body(&body)?, &shared)));
-    closed.map_or_else(|refused| refused, |closed| Json(closed).into_response())
+async fn close_one(State(shared): State<Arc<Shared>>, Path(id): Path<String>, body: Bytes) -> Answer<Closed> {
+    let closing = parse_body(&body)?;
+    Ok(Json(close(&[find(&shared, &id)?], &closing, &shared)))
 }
 
-async fn close_those(State(shared): State<Arc<Shared>>, Query(filter): Query<Filter>, body: Bytes) -> Response {
+async fn close_those(State(shared): State<Arc<Shared>>, Query(filter): Query<Filter>, body: Bytes) -> Answer<Closed> {
     if filter.is_empty() {
-        let said = "which tunnels? give target, client or user";
-        return fault(StatusCode::BAD_REQUEST, said).into_response();
+        return Err(Unserved::bad("which tunnels? give target, client or user"));
     }
-    match parse_body(&body) {
-        Ok(closing) => Json(close(&filter.of(&shared), &closing, &shared)).into_response(),
-        Err(refused) => refused,
-    }
+    let closing = parse_body(&body)?;
+    Ok(Json(close(&filter.of(&shared), &closing, &shared)))
 }
 
 fn close(tunnels: &[Arc<OpenTunnel>], closing: &Closing, shared: &Shared) -> Closed {
@@ -151,44 +142,42 @@ fn tell(open: &OpenTunnel, change: Change, shared: &Shared) {
     shared.registry.events.tell(name);
 }
 
-async fn limit(State(shared): State<Arc<Shared>>, Path(id): Path<String>, body: Bytes) -> Response {
-    let limited = find(&shared, &id).and_then(|open| {
-        let rates: Rates = parse_body(&body)?;
-        let wanted = [(Direction::Download, rates.download), (Direction::Upload, rates.upload)]
-            .map(|(direction, rate)| rate.map(|rate| Ok((direction, parse_rate(direction, &rate)?))));
-        let wanted: Vec<_> = wanted.into_iter().flatten().collect::<Result<_, Response>>()?;
-        for (direction, rate) in wanted {
-            open.own_rate(direction).set(rate);
-        }
-        tell(&open, Change::Limited, &shared);
-        Ok(Json(view::tunnel(&open)).into_response())
-    });
-    limited.unwrap_or_else(|refused| refused)
+async fn limit(State(shared): State<Arc<Shared>>, Path(id): Path<String>, body: Bytes) -> Answer<Tunnel> {
+    let open = find(&shared, &id)?;
+    let rates: Rates = parse_body(&body)?;
+    let wanted = [(Direction::Download, rates.download), (Direction::Upload, rates.upload)]
+        .map(|(direction, rate)| rate.map(|rate| Ok((direction, parse_rate(direction, &rate)?))));
+    // All of them are read before one is set.
+    let wanted: Vec<_> = wanted.into_iter().flatten().collect::<Result<_, Unserved>>()?;
+    for (direction, rate) in wanted {
+        open.own_rate(direction).set(rate);
+    }
+    tell(&open, Change::Limited, &shared);
+    Ok(Json(view::tunnel(&open)))
 }
 
 /// A rate; `None` is the target's.
-fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, Response> {
+fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, Unserved> {
     if text == "default" {
         return Ok(None);
     }
-    let faulty = |error| fault(StatusCode::BAD_REQUEST, format!("{}: {error}", direction.label())).into_response();
+    let faulty = |error| Unserved::bad(format!("{}: {error}", direction.label()));
     text.parse().map(Some).map_err(faulty)
 }
 
 /// The JSON of a body; an empty one is an empty object.
-fn parse_body<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Response> {
+fn parse_body<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Unserved> {
     if body.is_empty() {
         return Ok(T::default());
     }
-    serde_json::from_slice(body)
-        .map_err(|error| fault(StatusCode::BAD_REQUEST, format!("body: {error}")).into_response())
+    serde_json::from_slice(body).map_err(|error| Unserved::bad(format!("body: {error}")))
 }
 
-fn find(shared: &Shared, id: &str) -> Result<Arc<OpenTunnel>, Response> {
+fn find(shared: &Shared, id: &str) -> Result<Arc<OpenTunnel>, Unserved> {
     let number = id
         .split_once('-')
         .and_then(|(_, number)| u64::from_str_radix(number, 16).ok());
     let open = number.and_then(|number| shared.registry.get(number));
     open.filter(|open| open.facts.id.to_string() == id)
-        .ok_or_else(|| fault(StatusCode::NOT_FOUND, "no open tunnel of this process has that id").into_response())
+        .ok_or_else(|| Unserved::unknown("no open tunnel of this process has that id"))
 }

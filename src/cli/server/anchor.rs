@@ -8,10 +8,11 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use switchboard::anchor;
+use switchboard::app::size::ProcessSize;
 use switchboard::limits::Size;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::connect::window;
+use crate::cli::client_flags::window;
 use crate::cli::server::start::{LogFlags, start, stopped};
 
 /// The arguments of `anchor`.
@@ -68,7 +69,7 @@ impl From<Anchor> for anchor::Options {
 
 /// Serves until a signal.
 pub(crate) fn anchor(options: Anchor) -> anyhow::Result<ExitCode> {
-    let (runtime, logging) = start(&options.log)?;
+    let (runtime, logging) = start(&options.log, ProcessSize::ANCHOR)?;
     let dropped = logging.dropped.clone();
     runtime.block_on(async {
         let stopped = stopped().context("cannot listen for signals")?;

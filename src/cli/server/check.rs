@@ -14,7 +14,7 @@ use switchboard::config::{Config, Loaded, Overrides, Purpose, Report};
 use crate::cli::CommandLine;
 use crate::cli::server::overrides::OverrideFlags;
 use crate::cli::server::start::Format;
-use crate::cli::server::{USAGE, to_stderr};
+use crate::cli::{USAGE, to_stderr};
 
 /// The arguments of `check`.
 #[derive(Args)]

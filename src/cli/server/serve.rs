@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use switchboard::app::size::ProcessSize;
 use switchboard::app::{App, Command, LoadConfig};
 use switchboard::config::{Loaded, Purpose};
 use switchboard::drain::Drained;
@@ -29,7 +30,7 @@ pub(crate) struct Serve {
 
 /// Serves until the end of a drain.
 pub(crate) fn serve(options: Serve) -> anyhow::Result<ExitCode> {
-    let (runtime, logging) = start(&options.log)?;
+    let (runtime, logging) = start(&options.log, ProcessSize::SERVE)?;
     let dropped = logging.dropped.clone();
     let drained = runtime.block_on(async {
         let commands = commands().context("cannot listen for signals")?;

@@ -5,6 +5,7 @@ use std::fs::File;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use switchboard::app::logging::{self, Logging};
+use switchboard::app::size::ProcessSize;
 use switchboard::app::threads;
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,11 +38,11 @@ impl From<Format> for logging::Format {
 }
 
 /// Starts the runtime and the logs of a program that serves.
-pub(crate) fn start(log: &LogFlags) -> anyhow::Result<(Runtime, Logging)> {
-    let workers = threads::workers();
+pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtime, Logging)> {
+    let workers = threads::workers(size.workers);
     threads::try_start(workers).context("cannot start the threads, see pids.max and RLIMIT_NPROC")?;
     try_descriptors().context("cannot open the files of a start, see RLIMIT_NOFILE")?;
-    let logging = start_logging(log)?;
+    let logging = start_logging(log, size.queued_lines)?;
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(workers.get())
         .enable_all()
@@ -56,8 +57,8 @@ fn try_descriptors() -> std::io::Result<()> {
     tried.map(drop)
 }
 
-fn start_logging(flags: &LogFlags) -> anyhow::Result<Logging> {
-    logging::start(&flags.log, flags.log_format.into()).map_err(|error| match error {
+fn start_logging(flags: &LogFlags, queued: usize) -> anyhow::Result<Logging> {
+    logging::start(&flags.log, flags.log_format.into(), queued).map_err(|error| match error {
         logging::StartError::Filter(fault) => anyhow::Error::new(fault).context("--log"),
         logging::StartError::Open(_) => error.into(),
     })

@@ -3,17 +3,13 @@
 //! Folder and files must belong to the user alone. What does not is ignored, with a line on stderr: without a cache all
 //! works, only slower.
 
-use std::fs::{DirBuilder, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest::{Context, SHA256};
-use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
-use rustix::io::Errno;
-use rustix::process::geteuid;
 use serde::{Deserialize, Serialize, Serializer};
 use tokio::time::{Instant, sleep};
 use zeroize::Zeroizing;
@@ -22,12 +18,13 @@ use super::authorization::{Authorization, Token};
 use super::{CredentialError, Credentials, Issued, now, remark};
 use crate::client::tls::KeyPair;
 use crate::json::Object;
+use crate::platform::{Folder, Purpose, Unusable, is_private, is_symbolic_link};
 use crate::secret::Secret;
 
 /// The folder of the cache, open.
 #[derive(Debug)]
 pub(super) struct Cache {
-    folder: File,
+    folder: Folder,
     path: PathBuf,
     /// Whether a faulty file has been named: it is looked at twice.
     has_remarked: AtomicBool,
@@ -92,36 +89,18 @@ struct Entry {
 impl Cache {
     /// Opens the folder, which is made if it is missing. `None` where there can be no cache.
     pub(super) fn open(path: &Path) -> Option<Self> {
-        // Those above it too, as the XDG Base Directory Specification says. What fails here is missing below.
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .unwrap_or_default();
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        let opened = File::options()
-            .read(true)
-            .custom_flags(flags.bits().cast_signed())
-            .open(path);
-        match opened.map(|folder| (is_private(&folder), folder)) {
-            Ok((Ok(()), folder)) => Some(Self {
+        match Folder::open(path) {
+            Ok(folder) => Some(Self {
                 folder,
                 path: path.to_owned(),
                 has_remarked: AtomicBool::new(false),
             }),
-            Ok((Err(reason), _)) => {
-                remark(&format!("{} is not used as a cache: {reason}", path.display()));
+            Err(Unusable(reason)) => {
+                if let Some(reason) = reason {
+                    remark(&format!("{} is not used as a cache: {reason}", path.display()));
+                }
                 None
             }
-            Err(error) if is_no_folder(&error) => {
-                remark(&format!(
-                    "{} is not used as a cache: it is a file or a symbolic link",
-                    path.display()
-                ));
-                None
-            }
-            // No home, or a disk that cannot be written.
-            Err(_) => None,
         }
     }
 
@@ -133,7 +112,7 @@ impl Cache {
                 remark(&format!("{} is ignored: {reason}", self.path.join(&name).display()));
             }
         };
-        let file = match self.open_file(&name, OFlags::RDONLY) {
+        let file = match self.folder.file(&name, Purpose::Read) {
             Ok(file) => file,
             Err(error) => {
                 if is_symbolic_link(&error) {
@@ -172,8 +151,7 @@ impl Cache {
     /// One that has failed meanwhile fails this one, too: a login that a person has cancelled is not begun anew by each
     /// of the sessions that wait for it.
     pub(super) async fn lock(&self, key: &Key, deadline: Instant) -> Result<Lock, CredentialError> {
-        let flags = OFlags::RDWR | OFlags::CREATE;
-        let Ok(file) = self.open_file(&format!("{}.lock", key.0), flags) else {
+        let Ok(file) = self.folder.file(&format!("{}.lock", key.0), Purpose::Lock) else {
             return Ok(Lock { file: None });
         };
         let began = milliseconds();
@@ -205,22 +183,16 @@ impl Cache {
             format!("{}.{}.new", key.0, std::process::id()),
         );
         // Of a process that was killed.
-        unlinkat(&self.folder, &new, AtFlags::empty()).unwrap_or_default();
-        let mut file = self.open_file(&new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
-        let written = file
-            .write_all(&bytes)
-            .and_then(|()| Ok(renameat(&self.folder, &new, &self.folder, &name)?));
+        self.folder.remove(&new);
+        let mut file = self.folder.file(&new, Purpose::New)?;
+        let written = file.write_all(&bytes);
+        // Closed: Windows renames no file that is open.
+        drop(file);
+        let written = written.and_then(|()| self.folder.rename(&new, &name));
         if written.is_err() {
-            unlinkat(&self.folder, &new, AtFlags::empty()).unwrap_or_default();
+            self.folder.remove(&new);
         }
         written
-    }
-
-    /// Opens a file of the folder. Neither a symbolic link is followed nor a FIFO waited for.
-    fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
-        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(file.into())
     }
 }
 
@@ -276,27 +248,6 @@ fn exposed<S: Serializer>(secret: &Option<Secret>, serializer: S) -> Result<S::O
 fn milliseconds() -> u128 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis())
-}
-
-/// Whether a file or folder is the user's own, and open to no other user.
-fn is_private(file: &File) -> Result<(), &'static str> {
-    let found = file.metadata().map_err(|_| "its owner is unknown")?;
-    match () {
-        () if !found.is_dir() && !found.is_file() => Err("it is no regular file"),
-        () if found.uid() != geteuid().as_raw() => Err("it belongs to another user"),
-        () if found.mode() & 0o077 != 0 => Err("it is open to other users (chmod go= takes that away)"),
-        () => Ok(()),
-    }
-}
-
-/// What O_NOFOLLOW refuses (open(2)).
-fn is_symbolic_link(error: &io::Error) -> bool {
-    Errno::from_io_error(error) == Some(Errno::LOOP)
-}
-
-/// O_DIRECTORY goes before O_NOFOLLOW.
-fn is_no_folder(error: &io::Error) -> bool {
-    Errno::from_io_error(error).is_some_and(|errno| errno == Errno::LOOP || errno == Errno::NOTDIR)
 }
 
 /// Between two tries for the lock: a login by a browser takes seconds.

@@ -1,17 +1,16 @@
 //! Runs a program for its output: with a bound and a deadline, without a terminal, and with nothing left of it after a
 //! failure.
 
-use std::fs;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 use zeroize::Zeroizing;
+
+use crate::platform::{Group, is_suspended, killed_by};
 
 /// Runs the program to its end and returns what it printed.
 ///
@@ -24,24 +23,24 @@ pub(super) async fn output(mut command: Command, deadline: Instant) -> Result<Ze
         .env_remove("SWITCHBOARD_TOKEN")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .process_group(0);
+        .stderr(Stdio::inherit());
+    Group::isolate(&mut command);
     let mut child = command.spawn().map_err(ProcessFault::Start)?;
     let stdout = child.stdout.take();
-    let mut group = Group::of(&child);
+    let group = Group::of(&child);
     // Never moved: what a reallocation leaves behind would not be overwritten.
     let mut printed = Zeroizing::new(Vec::with_capacity(MOST_OUTPUT + 1));
     let collected = collect(&mut child, stdout, &mut printed);
     let status = timeout_at(deadline, collected)
         .await
         .map_err(|_| ProcessFault::Deadline)??;
-    if let Some(signal) = status.signal() {
+    if let Some(signal) = killed_by(status) {
         return Err(ProcessFault::Killed(signal));
     }
     if !status.success() {
         return Err(ProcessFault::Status(status.code().unwrap_or_default()));
     }
-    group.leader = None;
+    group.release();
     Ok(printed)
 }
 
@@ -113,38 +112,6 @@ async fn read_some(stdout: &mut Option<ChildStdout>, printed: &mut Vec<u8>) -> i
             stdout.take(free as u64).read_buf(printed).await
         }
         None => std::future::pending().await,
-    }
-}
-
-/// Whether a process is suspended (proc_pid_stat(5)): by SIGTTIN or SIGTTOU, as it is in the background of its terminal.
-fn is_suspended(id: u32) -> bool {
-    let Ok(line) = fs::read_to_string(format!("/proc/{id}/stat")) else {
-        return false;
-    };
-    let behind_name = line.rsplit_once(") ").map(|(_, rest)| rest);
-    behind_name.is_some_and(|rest| rest.starts_with('T'))
-}
-
-/// The process group of a program. What is left of it is killed when it is dropped, unless the program ended well.
-struct Group {
-    leader: Option<Pid>,
-}
-
-impl Group {
-    fn of(child: &Child) -> Self {
-        let id = child.id().and_then(|id| i32::try_from(id).ok());
-        Self {
-            leader: id.and_then(Pid::from_raw),
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(leader) = self.leader {
-            // ESRCH: nothing is left.
-            kill_process_group(leader, Signal::KILL).unwrap_or_default();
-        }
     }
 }
 

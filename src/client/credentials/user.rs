@@ -2,7 +2,6 @@
 
 use std::env;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -158,7 +157,7 @@ impl<'a> Plugin<'a> {
 pub(super) fn paths(files: &Files) -> impl Iterator<Item = Vec<u8>> {
     files.paths().iter().map(|path| {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        path.as_os_str().as_bytes().to_vec()
+        path.as_os_str().as_encoded_bytes().to_vec()
     })
 }
 
@@ -166,7 +165,7 @@ pub(super) fn paths(files: &Files) -> impl Iterator<Item = Vec<u8>> {
 /// another identity's.
 pub(super) fn identity_variables() -> Vec<Vec<u8>> {
     let mut found: Vec<_> = env::vars_os()
-        .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
+        .map(|(name, value)| [name.as_encoded_bytes(), b"=", value.as_encoded_bytes()].concat())
         .filter(|variable| IDENTITY.iter().any(|prefix| variable.starts_with(prefix.as_bytes())))
         .collect();
     found.sort_unstable();

@@ -3,14 +3,23 @@
 use std::time::Duration;
 
 use aws_lc_rs::rand;
+use tokio::time::Instant;
 
+use super::error::is_answered;
 use crate::client::ClientError;
 
-/// Pauses that grow up to ten seconds, each a little shorter or longer by chance: the clients of a proxy that restarts do
-/// not come back in step.
+/// Pauses of less than a second while there is no path, and pauses that grow up to ten seconds when something answers, or
+/// when the outage lasts. Each is a little shorter or longer by chance: the clients of a proxy that restarts do not come
+/// back in step. docs/resume.md has the reasons of the numbers.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
+    /// When the first attempt was made.
+    began: Option<Instant>,
     attempts: usize,
+    /// How many pauses of [`GROWING`] there were.
+    grown: usize,
+    /// Whether the last attempt found a proxy, or what is in its place.
+    is_answered: bool,
     /// What the proxy has asked for.
     least: Duration,
 }
@@ -18,18 +27,27 @@ pub(super) struct Backoff {
 impl Backoff {
     /// The pause in front of the next attempt. There is none in front of the first one.
     pub(super) fn pause(&mut self) -> Duration {
-        let pause = PAUSES.get(self.attempts).copied().unwrap_or(LONGEST);
+        let is_steady = self.is_young() && !self.is_answered;
+        let pause = match FIRST.get(self.attempts) {
+            Some(&pause) => pause,
+            None if is_steady => STEADY,
+            None => {
+                self.grown += 1;
+                GROWING.get(self.grown - 1).copied().unwrap_or(LONGEST)
+            }
+        };
         self.attempts += 1;
-        let mut chance = [0];
-        // Without random bytes the pause is the shortest.
-        rand::fill(&mut chance).unwrap_or_default();
-        let [chance] = chance;
-        let pause = pause * (192 + u32::from(chance) / 2) / 256;
-        pause.max(std::mem::take(&mut self.least))
+        varied(pause).max(std::mem::take(&mut self.least))
     }
 
-    /// Heeds what a refusal says of the next request, within bounds.
+    /// The time between two connections that one attempt begins while none of them has an answer.
+    pub(super) fn pace(&mut self) -> Duration {
+        varied(if self.is_young() { STEADY } else { LONGEST })
+    }
+
+    /// Heeds the failure of an attempt, and within bounds what a refusal says of the next request.
     pub(super) fn heed(&mut self, error: &ClientError) {
+        self.is_answered = is_answered(error);
         if let ClientError::Refused {
             retry_after: Some(after),
             ..
@@ -43,12 +61,27 @@ impl Backoff {
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
+
+    fn is_young(&mut self) -> bool {
+        self.began.get_or_insert_with(Instant::now).elapsed() < LONGEST_STEADY
+    }
 }
 
-const PAUSES: [Duration; 7] = [
-    Duration::ZERO,
-    Duration::from_millis(200),
-    Duration::from_millis(500),
+/// A quarter shorter to a quarter longer.
+fn varied(pause: Duration) -> Duration {
+    let mut chance = [0];
+    // Without random bytes the pause is the shortest.
+    rand::fill(&mut chance).unwrap_or_default();
+    let [chance] = chance;
+    pause * (192 + u32::from(chance) / 2) / 256
+}
+
+const FIRST: [Duration; 3] = [Duration::ZERO, Duration::from_millis(200), Duration::from_millis(500)];
+/// At most 0.88 s: with it a session goes on within a second and a round trip.
+const STEADY: Duration = Duration::from_millis(700);
+/// Behind so much time without a path it may be away for longer.
+const LONGEST_STEADY: Duration = Duration::from_secs(5 * 60);
+const GROWING: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(4),
@@ -62,25 +95,66 @@ const LONGEST_ASKED: Duration = Duration::from_secs(60);
 mod tests {
     use super::*;
 
-    #[test]
-    fn pauses_grow_up_to_ten_seconds_and_vary_by_a_quarter() {
+    #[track_caller]
+    fn expect(pause: Duration, expected: u128) {
+        let pause = pause.as_millis();
+        assert!(
+            (expected * 3 / 4..=expected * 5 / 4).contains(&pause),
+            "{pause} for {expected}"
+        );
+    }
+
+    fn refused(retry_after: Option<u64>) -> ClientError {
+        ClientError::Refused {
+            status: 503,
+            retry_after: retry_after.map(Duration::from_secs),
+            reason: String::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_path_pauses_stay_below_a_second_for_five_minutes_and_then_grow() {
         let mut backoff = Backoff::default();
-        assert_eq!(backoff.pause(), Duration::ZERO);
-        for expected in [200, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
-            let pause = backoff.pause().as_millis();
-            assert!(
-                (expected * 3 / 4..=expected * 5 / 4).contains(&pause),
-                "{pause} for {expected}"
-            );
+        let began = Instant::now();
+        for expected in [0, 200, 500] {
+            let pause = backoff.pause();
+            expect(pause, expected);
+            tokio::time::advance(pause).await;
+            backoff.heed(&ClientError::NoAnswer);
+        }
+        while began.elapsed() < LONGEST_STEADY {
+            let pause = backoff.pause();
+            expect(pause, 700);
+            assert!(pause < Duration::from_secs(1));
+            expect(backoff.pace(), 700);
+            tokio::time::advance(pause).await;
+        }
+        for expected in [1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
+            expect(backoff.pause(), expected);
+            expect(backoff.pace(), 10_000);
         }
         backoff.reset();
         assert_eq!(backoff.pause(), Duration::ZERO);
+        expect(backoff.pace(), 700);
+    }
+
+    #[test]
+    fn a_proxy_that_answers_is_asked_less_and_less_often() {
+        let mut backoff = Backoff::default();
+        for expected in [0, 200, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
+            expect(backoff.pause(), expected);
+            backoff.heed(&refused(None));
+        }
+        // Its place is empty.
+        backoff.heed(&ClientError::NoAnswer);
+        expect(backoff.pause(), 700);
+    }
+
+    #[test]
+    fn a_proxy_that_asks_for_time_has_it_up_to_a_minute() {
+        let mut backoff = Backoff::default();
         for (asked, pause) in [(30, 30), (90, 60), (u64::MAX, 60)] {
-            backoff.heed(&ClientError::Refused {
-                status: 503,
-                retry_after: Some(Duration::from_secs(asked)),
-                reason: String::new(),
-            });
+            backoff.heed(&refused(Some(asked)));
             assert_eq!(backoff.pause(), Duration::from_secs(pause));
             backoff.reset();
             assert_eq!(backoff.pause(), Duration::ZERO);

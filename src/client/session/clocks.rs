@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use crate::platform;
 
 /// Two clocks of the system that begin together.
 #[derive(Clone, Copy, Debug)]
@@ -13,20 +13,14 @@ pub struct Clocks {
     pub whole: fn() -> Duration,
 }
 
-/// Those of clock_gettime(2).
+/// Those of the platform.
 impl Default for Clocks {
     fn default() -> Self {
         Self {
-            awake: || duration(clock_gettime(ClockId::Monotonic)),
-            whole: || duration(clock_gettime(ClockId::Boottime)),
+            awake: platform::awake,
+            whole: platform::with_sleep,
         }
     }
-}
-
-fn duration(time: Timespec) -> Duration {
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
-    Duration::new(seconds, nanoseconds)
 }
 
 /// How far one clock was ahead of the other when it was looked at last.

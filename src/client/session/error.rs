@@ -25,6 +25,9 @@ pub enum SessionError {
     /// The host was asleep.
     #[error("this host was asleep")]
     Slept,
+    /// Another path leads to the proxy than that of the connection.
+    #[error("the network of this host has changed")]
+    Moved,
     /// No answer in the time of an exchange.
     #[error("the anchor did not answer in time")]
     Unanswered,
@@ -70,6 +73,7 @@ impl SessionError {
             | Self::Silent
             | Self::Going
             | Self::Slept
+            | Self::Moved
             | Self::Unanswered
             | Self::Unproved
             | Self::Fault
@@ -118,6 +122,7 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         // 408, 425 and 429 ask for another request; a captive portal redirects.
         ClientError::Refused { status, .. } => (400..500).contains(status) && !matches!(status, 408 | 425 | 429),
         ClientError::CredentialsRequired { .. }
+        | ClientError::NotProxy { .. }
         | ClientError::CertificateRequired(_)
         | ClientError::CertificateRefused(_)
         | ClientError::Target(_)
@@ -136,6 +141,8 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         | ClientError::Connect { .. }
         | ClientError::ProxyCertificate(_)
         | ClientError::Tls(_)
+        | ClientError::PlainHttp
+        | ClientError::Forward { .. }
         | ClientError::Deadline { .. }
         | ClientError::NoAnswer
         | ClientError::TruncatedAnswer
@@ -144,9 +151,66 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         | ClientError::NotHttp
         | ClientError::AnsweredInTls
         | ClientError::Lost(_)
+        | ClientError::Reset(_)
         | ClientError::Aborted(_)
         | ClientError::NotHttp2(_)
         | ClientError::Flood => false,
+    }
+}
+
+/// Whether an attempt has found a proxy, or what is in its place, so that the next one costs it something. What only ends a
+/// connection may be a balancer without a proxy behind it.
+pub(super) fn is_answered(error: &ClientError) -> bool {
+    match error {
+        ClientError::Session(error) => match error {
+            SessionError::Slept | SessionError::Moved | SessionError::Silent | SessionError::Going => false,
+            SessionError::Closed
+            | SessionError::Unanswered
+            | SessionError::Unproved
+            | SessionError::Fault
+            | SessionError::Crypto(_)
+            | SessionError::OtherAnchor
+            | SessionError::NoAnchor
+            | SessionError::Displaced
+            | SessionError::Violated(_)
+            | SessionError::Ended(_)
+            | SessionError::Grace { .. } => true,
+        },
+        // As far away as the proxy behind it.
+        ClientError::Forward { source, .. } => is_answered(source),
+        ClientError::Lookup { .. }
+        | ClientError::Connect { .. }
+        | ClientError::Tls(_)
+        | ClientError::Deadline { .. }
+        | ClientError::NoAnswer
+        | ClientError::TruncatedAnswer
+        | ClientError::Lost(_)
+        | ClientError::Reset(_)
+        | ClientError::Aborted(_) => false,
+        ClientError::Refused { .. }
+        | ClientError::NotProxy { .. }
+        | ClientError::PlainHttp
+        | ClientError::CredentialsRequired { .. }
+        | ClientError::CertificateRequired(_)
+        | ClientError::CertificateRefused(_)
+        | ClientError::Target(_)
+        | ClientError::TlsName { .. }
+        | ClientError::TlsSetup(_)
+        | ClientError::Runtime(_)
+        | ClientError::Request(_)
+        | ClientError::Input(_)
+        | ClientError::Output(_)
+        | ClientError::Ca { .. }
+        | ClientError::Identity(_)
+        | ClientError::NoSystemRoots(_)
+        | ClientError::Credentials(_)
+        | ClientError::ProxyCertificate(_)
+        | ClientError::LongAnswer
+        | ClientError::EndlessAnswer
+        | ClientError::NotHttp
+        | ClientError::AnsweredInTls
+        | ClientError::NotHttp2(_)
+        | ClientError::Flood => true,
     }
 }
 

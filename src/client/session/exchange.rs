@@ -8,9 +8,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::SessionError;
 use crate::client::ClientError;
-use crate::client::connection::read_some;
 use crate::client::opened::Stream;
+use crate::client::transport::read_some;
 use crate::resume::LONGEST_EXCHANGE;
+use crate::resume::first_key::FirstKey;
 use crate::resume::opening::{Attached, Opening, Step};
 
 /// What is at the other end of a tunnel.
@@ -24,9 +25,9 @@ pub(in crate::client) enum Found {
 }
 
 /// Waits for the announcement of an anchor, and sends nothing: to an SSH server the first line would be the client's
-/// identification. An SSH server identifies itself at once, so that it costs no time.
-pub(in crate::client) async fn find(mut stream: Stream, early: Vec<u8>) -> Result<Found, ClientError> {
-    let mut opening = Opening::new().map_err(SessionError::from)?;
+/// identification. An SSH server identifies itself at once, so that it costs no time, and needs no key.
+pub(in crate::client) async fn find(mut stream: Stream, early: Vec<u8>, key: FirstKey) -> Result<Found, ClientError> {
+    let mut opening = Opening::with_key(key);
     let last = Instant::now() + LONGEST_EXCHANGE;
     let mut read = early;
     loop {

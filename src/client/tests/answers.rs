@@ -37,8 +37,52 @@ async fn a_refusal_without_a_phrase_waits_for_the_text_behind_it() {
 async fn a_refusal_without_text_is_reported_by_its_status() {
     let proxy = Proxy::bind().await;
     let session = Session::start(proxy.http());
-    drop(proxy.answer(b"HTTP/1.1 404\r\n\r\n").await);
-    assert_eq!(session.failure().await, "the proxy answered 404");
+    drop(proxy.answer(b"HTTP/1.1 403\r\n\r\n").await);
+    assert_eq!(session.failure().await, "the proxy answered 403");
+}
+
+#[tokio::test]
+async fn a_web_server_is_no_connect_proxy_and_a_proxy_that_says_it_is_one_is() {
+    for (head, is_proxy) in [
+        (&b"HTTP/1.1 404 Not Found\r\n\r\n"[..], false),
+        (b"HTTP/1.1 405 Not Allowed\r\n\r\n", false),
+        (b"HTTP/1.0 501 Unsupported method\r\n\r\n", false),
+        (b"HTTP/1.1 404 Not Found\r\nProxy-Status: other\r\n\r\n", true),
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n", true),
+    ] {
+        let proxy = Proxy::bind().await;
+        let session = Session::start(proxy.http());
+        drop(proxy.answer(head).await);
+        let line = session.failure().await;
+        assert_eq!(!line.contains("(this is not a CONNECT proxy"), is_proxy, "{line}");
+        assert!(line.starts_with("the proxy answered "), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_has_the_name_that_was_asked_for_once() {
+    let proxy = Proxy::bind().await;
+    for (head, expected) in [
+        (
+            &b"HTTP/1.1 503 no ready endpoint\r\n\r\n"[..],
+            "svc-a.ns:22: the proxy answered 503: no ready endpoint",
+        ),
+        (
+            b"HTTP/1.1 403 svc-a.ns:22 is not allowed\r\n\r\n",
+            "the proxy answered 403: svc-a.ns:22 is not allowed",
+        ),
+    ] {
+        let session = Session::start(proxy.http());
+        drop(proxy.answer(head).await);
+        let error = session.end().await.unwrap_err();
+        assert_eq!(proxy.http().sentence(&error), expected);
+    }
+    let options = Options {
+        target: "part of a password".to_owned(),
+        ..proxy.http()
+    };
+    let error = Session::start(options.clone()).end().await.unwrap_err();
+    assert!(!options.sentence(&error).contains("password"));
 }
 
 #[tokio::test]
@@ -162,6 +206,6 @@ async fn a_timeout_beyond_the_range_of_the_clock_does_not_panic() {
         timeout: Duration::MAX,
         ..proxy.http()
     });
-    drop(proxy.answer(b"HTTP/1.1 404\r\n\r\n").await);
-    assert_eq!(session.failure().await, "the proxy answered 404");
+    drop(proxy.answer(b"HTTP/1.1 403\r\n\r\n").await);
+    assert_eq!(session.failure().await, "the proxy answered 403");
 }

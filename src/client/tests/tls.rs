@@ -147,6 +147,21 @@ async fn tls_on_one_side_only_is_reported_by_name() {
     let mut stream = proxy.accept().await;
     stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
     let line = session.failure().await;
+    assert_eq!(line, "the proxy speaks plain HTTP at this port: use http://");
+
+    let session = Session::start(identity.options(&proxy));
+    let mut stream = proxy.accept().await;
+    stream.write_all(b"SSH-2.0-OpenSSH\r\n").await.unwrap();
+    let line = session.failure().await;
+    assert!(
+        line.contains("is not HTTP: are the address and the port right?"),
+        "{line}"
+    );
+
+    let session = Session::start(identity.options(&proxy));
+    let mut stream = proxy.accept().await;
+    stream.write_all(b"hello, I speak something else\r\n").await.unwrap();
+    let line = session.failure().await;
     assert!(line.starts_with("the TLS handshake with the proxy failed: "), "{line}");
 }
 

@@ -5,24 +5,33 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
+use crate::client::transport::Stream;
 use crate::tls_records::Records;
 
 /// The socket under a TLS session. Its end within a record is an error; bytes pass unchanged.
-#[derive(Debug)]
 pub(in crate::client) struct TruncationDetector {
-    stream: TcpStream,
+    stream: Stream,
     /// The position in the records that were read.
     records: Records,
+    /// The first bytes that were read.
+    first: Vec<u8>,
 }
 
-impl From<TcpStream> for TruncationDetector {
-    fn from(stream: TcpStream) -> Self {
+impl From<Stream> for TruncationDetector {
+    fn from(stream: Stream) -> Self {
         Self {
             stream,
             records: Records::default(),
+            first: Vec::new(),
         }
+    }
+}
+
+impl TruncationDetector {
+    /// What the peer speaks if it is not TLS, by its first bytes.
+    pub(in crate::client) fn first(&self) -> &[u8] {
+        &self.first
     }
 }
 
@@ -42,6 +51,8 @@ impl AsyncRead for TruncationDetector {
             )));
         }
         self.records.advance(received);
+        let wanted = MOST_FIRST.saturating_sub(self.first.len()).min(received.len());
+        self.first.extend_from_slice(received.get(..wanted).unwrap_or_default());
         Poll::Ready(Ok(()))
     }
 }
@@ -71,3 +82,6 @@ impl AsyncWrite for TruncationDetector {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
+
+/// The longest first bytes that are kept.
+const MOST_FIRST: usize = 8;

@@ -13,13 +13,27 @@ use crate::limits::TunnelOverrides;
 use crate::net::proxy_header::Version;
 use crate::values::unless;
 
+/// What the section holds.
+#[derive(Debug, Default)]
+pub(super) struct Allowlist {
+    pub(super) targets: Vec<StaticTarget>,
+    pub(super) kubernetes: Option<Options>,
+    /// Whether what `ssh_only` and `access` would refuse is reported only.
+    pub(super) report: bool,
+}
+
 /// Reads the section. `knows_clients`: whether a port asks clients for certificates.
-pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> (Vec<StaticTarget>, Option<Options>) {
+pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Allowlist {
+    let report = section.value("report", &BOOLEAN).unwrap_or_default();
     let targets = static_targets(section, knows_clients);
     let kubernetes = section
         .field("kubernetes")
         .and_then(|field| field.section(|keys| kubernetes::read(keys, knows_clients)));
-    (targets, kubernetes.flatten())
+    Allowlist {
+        targets,
+        kubernetes: kubernetes.flatten(),
+        report,
+    }
 }
 
 fn static_targets(section: &mut Section<'_>, knows_clients: bool) -> Vec<StaticTarget> {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use crate::config::Config;
 use crate::config::form::{self, BOOLEAN, Form, NETWORK, Schema};
 use crate::config::section::{Field, Section};
+use crate::connect::Refusals;
 use crate::net::listener::Options;
 use crate::net::overlap::collide;
 use crate::net::proxy_header::Policy;
@@ -85,6 +86,7 @@ fn port(section: &mut Section<'_>, known: &mut Vec<KnownPort>, has_certificates:
     }
     let proxy_header = proxy_header(section);
     let reuse_port = section.value("reuse_port", &BOOLEAN).unwrap_or_default();
+    let refusals = section.value("refusals", &REFUSALS).unwrap_or_default();
     let address = address(&address_field?, reuse_port, known)?;
     Some(Port {
         listener: Options {
@@ -93,6 +95,7 @@ fn port(section: &mut Section<'_>, known: &mut Vec<KnownPort>, has_certificates:
         },
         proxy_header,
         tls,
+        refusals,
     })
 }
 
@@ -156,6 +159,10 @@ const PROXY_PROTOCOL: Form<bool> = Form {
     parse: is_required,
     schema: Schema::Words(&["off", "required"]),
 };
+const REFUSALS: Form<Refusals> = Form {
+    parse: refusals,
+    schema: Schema::Words(&["http", "auto", "ssh"]),
+};
 const LOCAL_ADDRESS: Form<SocketAddr> = Form {
     parse: local_address,
     schema: Schema::Pattern(form::ADDRESS),
@@ -167,6 +174,15 @@ fn tls_mode(text: &str) -> Result<Mode, &'static str> {
         "optional" => Ok(Mode::Optional),
         "required" => Ok(Mode::Required),
         _ => Err("expected `off`, `optional` or `required`"),
+    }
+}
+
+fn refusals(text: &str) -> Result<Refusals, &'static str> {
+    match text {
+        "http" => Ok(Refusals::Http),
+        "auto" => Ok(Refusals::Auto),
+        "ssh" => Ok(Refusals::Ssh),
+        _ => Err("expected `http`, `auto` or `ssh`"),
     }
 }
 

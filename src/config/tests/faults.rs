@@ -66,7 +66,7 @@ fn unknown_and_duplicate_keys_are_faults() {
         ),
         (
             "allowlist: {<<: {}}",
-            "line 1: allowlist.<<: unknown key; known here: static, kubernetes",
+            "line 1: allowlist.<<: unknown key; known here: report, static, kubernetes",
         ),
         (
             "\n\"\\e[1m\": 1",

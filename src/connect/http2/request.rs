@@ -97,6 +97,11 @@ impl Exchange for Request {
         }
         None
     }
+
+    /// Not over HTTP/2, whose clients read a status.
+    async fn disconnect(self, _message: &[u8]) -> Option<Stream> {
+        None
+    }
 }
 
 /// The head of a refusal. HTTP/2 has no reason phrase: the phrase is in `Proxy-Status` (RFC 9209) and in the body.

@@ -2,57 +2,12 @@
 
 use proptest::prelude::*;
 
+use self::event::{Event, Role, event, role, windows};
 use super::*;
+use crate::resume::outbox::Outbox;
 use crate::resume::session::Attachment;
 
-/// One of the two sides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Client,
-    Anchor,
-}
-
-/// What happens next.
-#[derive(Clone, Debug)]
-enum Event {
-    /// The source of a side has bytes.
-    Write(Role, usize),
-    /// The source of a side ends.
-    Finish(Role),
-    /// The program beside a side takes bytes, or the end of the stream.
-    Pass(Role, usize),
-    /// A side hands bytes to its connection.
-    Transmit(Role, usize),
-    /// The connection hands bytes to a side.
-    Deliver(Role, usize),
-    /// The connection is gone with all that is on it. A side that is not told goes on as before.
-    Cut { tells_client: bool, tells_anchor: bool },
-    /// The client opens a connection. The exchange is cut after so many bytes, if there are.
-    Resume(usize),
-    /// Time goes by.
-    Wait(u64),
-    /// The memory of a side changes.
-    SetWindow(Role, u32),
-}
-
-fn role() -> impl Strategy<Value = Role> {
-    prop_oneof![Just(Role::Client), Just(Role::Anchor)]
-}
-
-fn event() -> impl Strategy<Value = Event> {
-    let bytes = || prop_oneof![1..50_usize, 1..60_000_usize];
-    prop_oneof![
-        4 => (role(), bytes()).prop_map(|(role, bytes)| Event::Write(role, bytes)),
-        1 => role().prop_map(Event::Finish),
-        6 => (role(), bytes()).prop_map(|(role, bytes)| Event::Pass(role, bytes)),
-        8 => (role(), bytes()).prop_map(|(role, bytes)| Event::Transmit(role, bytes)),
-        8 => (role(), bytes()).prop_map(|(role, bytes)| Event::Deliver(role, bytes)),
-        2 => any::<(bool, bool)>().prop_map(|(tells_client, tells_anchor)| Event::Cut { tells_client, tells_anchor }),
-        3 => prop_oneof![Just(usize::MAX), 0..600_usize].prop_map(Event::Resume),
-        2 => (0..6_000_u64).prop_map(Event::Wait),
-        1 => (role(), 0..100_000_u32).prop_map(|(role, window)| Event::SetWindow(role, window)),
-    ]
-}
+mod event;
 
 /// One side, its programs, and what is on the way to it.
 struct Side {
@@ -61,6 +16,8 @@ struct Side {
     /// Its connection: that of the other side may be another one.
     connection: u64,
     inbound: Vec<u8>,
+    /// The frames that are being written.
+    outbox: Outbox,
     /// The reference: the bytes that were written here, and those that were passed on here. A byte is known by its offset.
     written: u64,
     finished: bool,
@@ -81,6 +38,7 @@ impl Side {
             attachment: None,
             connection: 0,
             inbound: Vec::new(),
+            outbox: Outbox::default(),
             written: 0,
             finished: false,
             passed: 0,
@@ -148,6 +106,20 @@ impl World {
                 assert_eq!(taken, free.min(bytes));
                 side.written += taken as u64;
             }
+            Event::Fill(role, most) => {
+                let (side, _) = self.sides(role);
+                let free = side.session.free();
+                let Some(spare) = side.session.spare(most) else { return };
+                assert!(spare.len() <= most.min(free));
+                let count = spare.len().div_ceil(2);
+                spare.fill(0);
+                for (at, memory) in (side.written..).zip(&mut spare[..count]) {
+                    *memory = byte(role, at);
+                }
+                side.session.fill(count);
+                assert_eq!(side.session.free(), free - count);
+                side.written += count as u64;
+            }
             Event::Finish(role) => {
                 let (side, _) = self.sides(role);
                 side.session.finish();
@@ -155,12 +127,8 @@ impl World {
             }
             Event::Pass(role, bytes) => self.pass(role, bytes),
             Event::Transmit(role, bytes) => self.transmit(role, bytes),
-            Event::Deliver(role, bytes) => {
-                let (side, _) = self.sides(role);
-                let Some(attachment) = side.attachment else { return };
-                let bytes: Vec<u8> = side.inbound.drain(..bytes.min(side.inbound.len())).collect();
-                side.session.receive(attachment, &bytes, now);
-            }
+            Event::TransmitKept(role, bytes, most) => self.transmit_kept(role, bytes, most),
+            Event::Deliver(role, bytes, at_once) => self.deliver(role, bytes, at_once),
             Event::Cut {
                 tells_client,
                 tells_anchor,
@@ -169,6 +137,10 @@ impl World {
                 for (side, is_told) in [(&mut self.client, tells_client), (&mut self.anchor, tells_anchor)] {
                     side.inbound.clear();
                     side.connection = 0;
+                    // What a side still writes, if it is not told, is lost.
+                    if is_told {
+                        side.outbox.clear();
+                    }
                     if let Some(attachment) = side.attachment.take_if(|_| is_told) {
                         side.session.detach(attachment);
                     }
@@ -185,13 +157,27 @@ impl World {
         self.check();
     }
 
+    fn deliver(&mut self, role: Role, bytes: usize, mut at_once: usize) {
+        let now = self.now;
+        let (side, _) = self.sides(role);
+        let Some(attachment) = side.attachment else { return };
+        let bytes: Vec<u8> = side.inbound.drain(..bytes.min(side.inbound.len())).collect();
+        let passed = &mut side.passed;
+        let mut pass = |bytes: &[u8]| {
+            let bytes = &bytes[..bytes.len().min(at_once)];
+            for (offset, &found) in (*passed..).zip(bytes) {
+                assert_eq!(found, byte(role.other(), offset), "to {role:?} at {offset}");
+            }
+            at_once -= bytes.len();
+            *passed += bytes.len() as u64;
+            bytes.len()
+        };
+        side.session.receive_and_pass((attachment, &bytes), now, &mut pass);
+    }
+
     fn pass(&mut self, role: Role, mut most: usize) {
         let now = self.now;
-        let from = if role == Role::Client {
-            Role::Anchor
-        } else {
-            Role::Client
-        };
+        let from = role.other();
         let (side, other) = self.sides(role);
         while most > 0 && !side.session.readable().is_empty() {
             let bytes = side.session.readable();
@@ -216,6 +202,8 @@ impl World {
     }
 
     fn transmit(&mut self, role: Role, most: usize) {
+        // A frame that was begun comes first.
+        self.transmit_kept(role, usize::MAX, 0);
         let now = self.now;
         let (side, other) = self.sides(role);
         let Some(attachment) = side.attachment else { return };
@@ -228,6 +216,26 @@ impl World {
         }
     }
 
+    /// Writes so many bytes of the frames that were begun. When there are none any more, others are begun.
+    fn transmit_kept(&mut self, role: Role, bytes: usize, most: usize) {
+        let now = self.now;
+        let (side, other) = self.sides(role);
+        let Some(attachment) = side.attachment else { return };
+        let session = &mut side.session;
+        if side.outbox.is_empty() && most > 0 {
+            side.outbox.clear();
+            session.transmit(attachment, &mut side.outbox, most, now);
+        }
+        let rest = side.outbox.rest(|offset, count| session.kept(offset, count)).unwrap();
+        let written = &rest[..bytes.min(rest.len())];
+        if let Some(offset) = side.outbox.advance(written.len()) {
+            session.carry(offset);
+        }
+        if side.connection != 0 && side.connection == other.connection {
+            other.inbound.extend_from_slice(written);
+        }
+    }
+
     /// Opens a connection with the real exchange, which is cut behind `most` bytes of both directions together. An anchor
     /// that does not know of a cut has an older connection displaced.
     fn connect(&mut self, mut most: usize) {
@@ -236,6 +244,7 @@ impl World {
         }
         self.connections += 1;
         (self.client.connection, self.client.inbound) = (0, Vec::new());
+        self.client.outbox.clear();
         let mut opening = Opening::resume(self.secrets.clone(), self.client.session.received()).unwrap();
         let mut welcome = Welcome::new(&self.key).unwrap();
         let mut down = Vec::new();
@@ -275,6 +284,7 @@ impl World {
         side.session.receive(attachment, &resume.rest, self.now);
         (side.attachment, side.connection) = (Some(attachment), self.connections);
         side.inbound.clear();
+        side.outbox.clear();
         let (keys, ()) = self.registry.prove(&resume.claim, &resume.proof).unwrap();
         let claim = Claim {
             received,
@@ -300,10 +310,10 @@ impl World {
                 return;
             }
             for role in [Role::Client, Role::Anchor] {
-                self.apply(&Event::Transmit(role, 100_000));
+                self.apply(&Event::TransmitKept(role, usize::MAX, 100_000));
             }
             for role in [Role::Client, Role::Anchor] {
-                self.apply(&Event::Deliver(role, usize::MAX));
+                self.apply(&Event::Deliver(role, usize::MAX, 7));
                 self.apply(&Event::Pass(role, usize::MAX));
             }
             self.apply(&Event::Wait(100));
@@ -316,10 +326,6 @@ fn cut(mut bytes: Vec<u8>, most: &mut usize) -> Vec<u8> {
     bytes.truncate(*most);
     *most -= bytes.len();
     bytes
-}
-
-fn windows() -> impl Strategy<Value = (u32, u32)> {
-    (4096..80_000_u32, 4096..80_000_u32)
 }
 
 proptest! {

@@ -161,6 +161,22 @@ fn an_acknowledgement_is_of_what_was_passed_on_and_waits_a_little() {
 }
 
 #[test]
+fn a_sender_that_keeps_less_than_a_quarter_of_the_window_waits_no_longer_than_10_ms() {
+    let mut side = Side::new();
+    side.sends();
+    side.receive_data(0, &[7; 12_000]);
+    side.pass(4096);
+    side.later(9);
+    assert!(side.sends().is_empty());
+    side.later(1);
+    assert_eq!(side.sends(), ["Ack { offset: 4096, window: 32768 }"]);
+    // Less of it waits as before.
+    side.pass(4095);
+    side.later(10);
+    assert!(side.sends().is_empty());
+}
+
+#[test]
 fn an_end_of_stream_takes_an_offset_and_leaves_the_other_direction_open() {
     let mut side = Side::new();
     side.session.write(b"abc");

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::line::Line;
+use super::reports::Reports;
 use crate::limits::clients::network;
 use crate::outcome::{Outcome, Refusal};
 
@@ -22,6 +24,8 @@ pub struct AccessLog {
     seconds: Mutex<ThisSecond>,
     /// The log ends: every later refusal has its line at once.
     is_closed: AtomicBool,
+    /// What would have been refused. Its lines are messages, and no access lines.
+    pub(super) reports: Arc<Reports>,
 }
 
 /// What the refusals of this second have written, and left out.

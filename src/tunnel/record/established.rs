@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::line::{Line, Moment};
-use super::{Connection, Telemetry, millis};
+use super::reports::{Report, Watch};
+use super::{Answered, Connection, Telemetry, millis};
 use crate::direction::Direction;
 use crate::metrics::TargetSeries;
 use crate::outcome::{Close, Outcome, Reason, Side};
@@ -14,8 +15,11 @@ use crate::tunnel::registry::{OpenTunnel, Registration};
 /// The account of an established tunnel; its drop ends it.
 #[derive(Debug)]
 pub struct TunnelRecord<'a> {
-    held: Established<'a>,
+    /// Boxed: an idle tunnel would keep it in its future.
+    held: Box<Established<'a>>,
     close: Option<Close>,
+    /// Whether the client was told the end in band.
+    is_told: bool,
 }
 
 /// What an established tunnel is accounted for with.
@@ -29,9 +33,13 @@ pub(super) struct Established<'a> {
 }
 
 impl<'a> TunnelRecord<'a> {
-    pub(super) fn begin(held: Established<'a>) -> Self {
+    pub(super) fn begin(held: Box<Established<'a>>) -> Self {
         held.series.tunnels_active.inc();
-        let record = Self { held, close: None };
+        let record = Self {
+            held,
+            close: None,
+            is_told: false,
+        };
         let line = Line::of(&record.tunnel().facts, Moment::Open, None);
         record.held.telemetry.access_log.write(&line);
         record
@@ -42,15 +50,22 @@ impl<'a> TunnelRecord<'a> {
         self.held.registration.tunnel()
     }
 
-    /// The end of the tunnel.
-    pub fn closed(&mut self, close: Close) {
+    /// The end of the tunnel, which the client may have been told in band.
+    pub fn closed(&mut self, close: Close, is_told: bool) {
         self.close = Some(close);
+        self.is_told = is_told;
     }
 
     /// The SSH software of one side, from its identification.
     pub fn identified(&self, side: Side, software: Software) {
-        self.held.telemetry.metrics.identified(side, software.family());
-        self.tunnel().facts.set_software(side, software);
+        let Telemetry { metrics, .. } = self.held.telemetry;
+        self.tunnel().facts.seen.identified(side, software, metrics);
+    }
+
+    /// What sees in passing whether `ssh_only` would refuse the tunnel, and reports it.
+    pub fn watch(&self) -> Watch {
+        let facts = &self.tunnel().facts;
+        Watch::new(Report::of(facts, self.held.telemetry), Arc::clone(&facts.seen))
     }
 
     /// The tunnel's id.
@@ -78,7 +93,11 @@ impl Drop for TunnelRecord<'_> {
             .tunnel_duration
             .observe(tunnel.established.elapsed().as_secs_f64());
         self.held.series.tunnels_active.dec();
+        if self.is_told {
+            metrics.answers_in_band.inc();
+        }
         access_log.write(&Line {
+            answered: if self.is_told { Answered::Ssh } else { Answered::Http },
             sent: tunnel.meter.bytes(Direction::Download),
             received: tunnel.meter.bytes(Direction::Upload),
             duration_ms: millis(tunnel.facts.accepted.elapsed()),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use tracing::{Level, event};
 
-use super::millis;
+use super::{Answered, millis};
 use crate::access::User;
 use crate::allowlist::Target;
 use crate::authority::Authority;
@@ -57,6 +57,7 @@ pub(super) struct Line<'a> {
     pub(super) target: Option<&'a Target>,
     /// `None` at the beginning of a tunnel.
     pub(super) outcome: Option<Outcome>,
+    pub(super) answered: Answered,
     pub(super) sent: u64,
     pub(super) received: u64,
     pub(super) duration_ms: f64,
@@ -72,7 +73,7 @@ pub(super) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// The line of a connection, request or tunnel without bytes, up to now.
+    /// The line of a connection, request or tunnel without bytes, up to now, that was answered by HTTP.
     pub(super) fn of(facts: &'a Facts, event: Moment, outcome: Option<Outcome>) -> Self {
         Self {
             event,
@@ -87,6 +88,7 @@ impl<'a> Line<'a> {
             upstream: facts.upstream,
             target: facts.target.as_deref(),
             outcome,
+            answered: Answered::Http,
             sent: 0,
             received: 0,
             duration_ms: millis(facts.accepted.elapsed()),
@@ -113,6 +115,7 @@ impl<'a> Line<'a> {
             upstream: None,
             target: None,
             outcome: Some(Outcome::Refused(refusal)),
+            answered: Answered::Not,
             sent: 0,
             received: 0,
             duration_ms: 0.0,
@@ -163,6 +166,7 @@ impl<'a> Line<'a> {
                     duration_ms = self.duration_ms,
                     dial_ms = self.dial_ms,
                     tunnel.resumable = self.is_resumable,
+                    answered = self.answered.label(),
                     tunnel_id = %OrEmpty(self.id),
                     count = self.count,
                 )

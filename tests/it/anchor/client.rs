@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::harness::DEADLINE;
+use crate::harness::peer::Peer;
 
 /// A client with a session.
 pub(crate) struct Client {
@@ -56,6 +57,17 @@ impl Client {
     pub(crate) async fn run(&mut self) -> Event {
         let running = self.driver.run(self.link.as_mut(), &mut self.program);
         timeout(DEADLINE, running).await.expect("the session moves")
+    }
+
+    /// Expects that what the target sends comes out of the session's stdout.
+    pub(crate) async fn hears(&mut self, user: &mut DuplexStream, target: &mut Peer) {
+        target.send("hello");
+        let mut bytes = [0; 5];
+        tokio::select! {
+            event = self.run() => panic!("{event:?}"),
+            read = user.read_exact(&mut bytes) => assert_eq!(read.unwrap(), 5),
+        }
+        assert_eq!(&bytes, b"hello");
     }
 
     fn attach(&mut self, stream: TcpStream, attached: &Attached) {

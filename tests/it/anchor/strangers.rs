@@ -3,11 +3,15 @@
 use switchboard::resume::frame::Frame;
 use switchboard::resume::keys::{Mac, Nonce, PublicKey, SessionId};
 use switchboard::resume::lines::{Hello, IDENTIFICATION};
-use switchboard::resume::opening::{Failure, Opening};
+use switchboard::resume::opening::{Failure, Opening, Step};
 use switchboard::resume::reason::End;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::Anchor;
 use super::client::{Client, block_on, exchange};
+use crate::harness::DEADLINE;
 use crate::harness::peer::Peer;
 use crate::harness::target::{Echo, Target};
 
@@ -50,6 +54,41 @@ fn an_id_without_its_keys_is_like_no_id() {
         anchor.counts("exchanges_total{result=\"gone\"}", 9.0);
         anchor.counts("sessions{state=\"attached\"}", 1.0);
         client.resume(anchor.address()).await.unwrap();
+    });
+}
+
+#[test]
+fn an_exchange_that_was_recorded_resumes_nothing_when_it_is_replayed() {
+    let target = Target::listen();
+    let anchor = Anchor::start(target.address(), &[]);
+    block_on(async {
+        let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
+        let mut server = target.accept();
+        drop(client.cut());
+        // All that a listener hears of the client in a resume that succeeds.
+        let mut opening = Opening::resume(client.secrets.clone(), 0).unwrap();
+        let mut recorded = opening.take_output();
+        let mut stream = TcpStream::connect(anchor.address()).await.unwrap();
+        stream.write_all(&recorded).await.unwrap();
+        let mut bytes = vec![0; 4096];
+        loop {
+            let read = timeout(DEADLINE, stream.read(&mut bytes)).await.unwrap().unwrap();
+            let step = opening.receive(&bytes[..read]).unwrap();
+            let output = opening.take_output();
+            stream.write_all(&output).await.unwrap();
+            recorded.extend(output);
+            if matches!(step, Step::Attached(_)) {
+                break;
+            }
+        }
+        for _ in 0..3 {
+            assert_eq!(answer(&anchor, &recorded), end(End::Gone));
+        }
+        anchor.counts("exchanges_total{result=\"gone\"}", 3.0);
+        // The session is untouched, and its target was dialled once.
+        target.expect_no_connection();
+        client.resume(anchor.address()).await.unwrap();
+        client.hears(&mut user, &mut server).await;
     });
 }
 

@@ -1,6 +1,7 @@
 //! The real binary: its command line, its signals, its two streams of lines and its exit status.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, empty, pipe};
 use std::net::SocketAddr;
@@ -119,11 +120,17 @@ pub(crate) fn switchboard_with_hangup(arguments: &[&str]) -> Command {
 fn clean(mut command: Command, arguments: &[&str]) -> Command {
     command.args(arguments);
     for (name, _) in env::vars_os() {
-        if name.to_string_lossy().starts_with("SWITCHBOARD_") {
+        if is_of_the_user(&name) {
             command.env_remove(name);
         }
     }
     command
+}
+
+/// Whether a variable would lead a client elsewhere: a setting of its own, or the proxy of the user's network.
+pub(crate) fn is_of_the_user(name: &OsStr) -> bool {
+    let name = name.to_string_lossy().to_uppercase();
+    name.starts_with("SWITCHBOARD_") || name.ends_with("_PROXY") || name == "XDG_CONFIG_HOME"
 }
 
 /// A process that serves.
@@ -154,18 +161,28 @@ impl Server {
         Self::of(Process::spawn_refusing(call, error, command))
     }
 
-    fn of(mut process: Process) -> Self {
+    /// Starts with these settings, under which it does not become ready, and waits for its ports only.
+    pub(crate) fn without_readiness(settings: &Settings) -> Self {
+        let command = switchboard(&["serve", "--config", settings.path()]);
+        Self::with_ports(Process::spawn(command))
+    }
+
+    fn of(process: Process) -> Self {
+        let server = Self::with_ports(process);
+        server.becomes(READY);
+        server
+    }
+
+    fn with_ports(mut process: Process) -> Self {
         let mut port = |which| {
             let line = process.stderr.find(which);
             line.rsplit(' ').next().unwrap().parse().unwrap()
         };
-        let server = Self {
+        Self {
             admin: port("admin port "),
             public: port("public port "),
             process,
-        };
-        server.becomes(READY);
-        server
+        }
     }
 
     /// Starts with these settings, on ports that the kernel chooses.

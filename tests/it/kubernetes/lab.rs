@@ -17,7 +17,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -48,6 +47,22 @@ pub(crate) fn run_as(test: &str, scenario: impl AsyncFnOnce(Lab)) {
     let program = Program {
         arguments: &[test, "--exact", "--nocapture", "--test-threads=1"],
         longest: LONGEST,
+        namespaces: &NAMESPACES,
+    };
+    run_program(program, scenario);
+}
+
+/// The same for a scenario with an sshd, which works only as the user that it is outside.
+pub(crate) fn run_with_sshd<F: AsyncFnOnce(Lab)>(scenario: F) {
+    let program = Program {
+        arguments: &[
+            test_name(type_name::<F>()),
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ],
+        longest: LONGEST,
+        namespaces: &NAMESPACES_OF_THE_USER,
     };
     run_program(program, scenario);
 }
@@ -66,6 +81,8 @@ pub(crate) struct Program<'a> {
     pub(crate) arguments: &'a [&'a str],
     /// The deadline of its scenario.
     pub(crate) longest: Duration,
+    /// The commands that may run another in a new network namespace, of which the first that works is taken.
+    pub(crate) namespaces: &'a [&'a [&'a str]],
 }
 
 /// The test function that a closure was written in.
@@ -76,7 +93,7 @@ pub(crate) fn test_name(closure: &'static str) -> &'static str {
 
 fn outside(this: Program<'_>) {
     let directory = tempfile::tempdir().unwrap();
-    let [program, arguments @ ..] = namespace() else {
+    let [program, arguments @ ..] = namespace(this.namespaces) else {
         panic!("{NO_NAMESPACE}");
     };
     uplink::outside(directory.path());
@@ -116,22 +133,19 @@ fn ended(running: &mut Child, longest: Duration) -> ExitStatus {
     }
 }
 
-/// The command that runs another in a new network namespace.
-fn namespace() -> &'static [&'static str] {
-    static COMMAND: OnceLock<&'static [&'static str]> = OnceLock::new();
-    COMMAND.get_or_init(|| {
-        let works = |command: &&&[&str]| {
-            let [program, arguments @ ..] = **command else {
-                return false;
-            };
-            let done = Command::new(program)
-                .args(arguments)
-                .args(["ip", "link", "set", "lo", "up"])
-                .output();
-            done.is_ok_and(|done| done.status.success())
+/// The first of these commands that works here.
+fn namespace<'a>(commands: &[&'a [&'a str]]) -> &'a [&'a str] {
+    let works = |command: &&&[&str]| {
+        let [program, arguments @ ..] = **command else {
+            return false;
         };
-        NAMESPACES.iter().find(works).copied().unwrap_or_default()
-    })
+        let done = Command::new(program)
+            .args(arguments)
+            .args(["ip", "link", "set", "lo", "up"])
+            .output();
+        done.is_ok_and(|done| done.status.success())
+    };
+    commands.iter().find(works).copied().unwrap_or_default()
 }
 
 fn inside(directory: &Path, longest: Duration, scenario: impl AsyncFnOnce(Lab)) {
@@ -180,6 +194,21 @@ impl Lab {
         &self.directory
     }
 
+    /// Has `ip` do that where the test is.
+    pub(crate) fn ip(&self, lines: &str) {
+        ip(&mut Command::new("ip"), lines);
+    }
+
+    /// Has `ip` do that where the proxy is.
+    pub(crate) fn ip_beside_proxy(&self, lines: &str) {
+        ip(&mut self.beside_proxy("ip"), lines);
+    }
+
+    /// The process that has the proxy's network namespace.
+    pub(crate) fn holder(&self) -> u32 {
+        self.holder.id()
+    }
+
     /// A command where the proxy is.
     pub(crate) fn beside_proxy(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
@@ -208,9 +237,14 @@ pub(crate) const API: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 
 /// The proxy's host.
 pub(crate) const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 2));
 
-const NAMESPACES: [&[&str]; 2] = [
+pub(crate) const NAMESPACES: [&[&str]; 2] = [
     &["unshare", "--user", "--map-root-user", "--net", "--"],
     &["unshare", "--net", "--"],
+];
+/// As NAMESPACES, without other numbers for users: sshd changes to users that a namespace of one user does not have.
+const NAMESPACES_OF_THE_USER: [&[&str]; 2] = [
+    &["unshare", "--net", "--"],
+    &["unshare", "--user", "--map-current-user", "--keep-caps", "--net", "--"],
 ];
 const NO_NAMESPACE: &str = "cannot make a network namespace: this test needs `unshare` (util-linux) and `ip` (iproute2), and \
     either the right to make user namespaces (`unshare --user --map-root-user --net ip link` must work) or root with \

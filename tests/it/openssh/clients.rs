@@ -13,7 +13,8 @@ pub(crate) struct Client {
     pub(crate) package: &'static str,
     /// The ProxyCommand for a proxy at `proxy.example.com:8080`, as in the README.
     pub(crate) proxy_command: &'static str,
-    /// The client's message for a refusal: `@STATUS` is its number, `@PHRASE` its reason.
+    /// The client's message for a refusal: `@STATUS` is its number, `@PHRASE` its reason, and `@SENTENCE` the reason with the
+    /// name in the place of "the target".
     pub(crate) refusal: &'static str,
     /// The versions of TLS and HTTP in the proxy's access line.
     pub(crate) spoken: [&'static str; 2],
@@ -23,7 +24,8 @@ pub(crate) const SWITCHBOARD: Client = Client {
     program: "switchboard",
     package: "",
     proxy_command: "switchboard connect --proxy http://proxy.example.com:8080 %h:%p",
-    refusal: "the proxy answered @STATUS: @PHRASE",
+    // ssh's own line, and the only one: it has been told in band.
+    refusal: ": @SENTENCE",
     spoken: ["", "1"],
 };
 
@@ -133,10 +135,11 @@ const PYTHON: &str = "PyPI";
 
 impl Client {
     /// The client's message for that refusal.
-    pub(crate) fn shows(&self, status: u16, phrase: &str) -> String {
+    pub(crate) fn shows(&self, status: u16, phrase: &str, target: &str) -> String {
         self.refusal
             .replace("@STATUS", &status.to_string())
             .replace("@PHRASE", phrase)
+            .replace("@SENTENCE", &phrase.replace("the target", target))
     }
 
     /// The ProxyCommand for a proxy at this address, with the program's full path.

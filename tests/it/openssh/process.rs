@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::harness::process::is_of_the_user;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
 /// A child, and all that it started. Dropping it kills them and reaps the child.
@@ -162,7 +163,7 @@ pub(crate) fn quiet(program: impl AsRef<std::ffi::OsStr>) -> Command {
         .stderr(Stdio::null())
         .env("LC_ALL", "C");
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("SWITCHBOARD_") {
+        if is_of_the_user(&name) {
             command.env_remove(name);
         }
     }

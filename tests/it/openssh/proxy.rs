@@ -31,6 +31,11 @@ impl Proxy {
     /// Starts it with one port for all clients and a drain that does not wait for load balancers. What users need of
     /// its authority is in `directory`: `ca.crt`, and `alice.crt` with `alice.key`.
     pub(crate) fn start(directory: &Path, target: SocketAddr) -> Self {
+        Self::start_at("address: \"127.0.0.1:0\"", directory, target, "")
+    }
+
+    /// The same at that port, which has these keys of `listen`, and with more in the file behind the targets.
+    pub(crate) fn start_at(listen: &str, directory: &Path, target: SocketAddr, more: &str) -> Self {
         let authority = Authority::new();
         let alice = authority.client("alice", &["alice@example.com"], 7);
         for (file, name) in [
@@ -45,13 +50,13 @@ impl Proxy {
         let (ca, closed_port) = (authority.ca(), Closed::bind());
         let closed = closed_port.address();
         let text = format!(
-            "listen: {{address: \"127.0.0.1:0\", tls: optional}}\n\
+            "listen: {{{listen}, tls: optional}}\n\
              tls: {{certificates: [{by_address}, {by_name}], client_auth: optional, client_ca: \"{}\"}}\n\
              admin: \"127.0.0.1:0\"\n\
              allowlist:\n  static:\n    \
              - {{name: \"{HOST}:{PORT}\", addresses: [\"{target}\"]}}\n    \
              - {{name: \"{GUARDED}:{PORT}\", addresses: [\"{target}\"], allowed_clients: [alice@example.com]}}\n    \
-             - {{name: \"{CLOSED}:{PORT}\", addresses: [\"{closed}\"]}}\n\
+             - {{name: \"{CLOSED}:{PORT}\", addresses: [\"{closed}\"]}}\n{more}\
              drain: {{delay: 0s, timeout: 30s, spread: 0s}}\n",
             ca.display(),
         );

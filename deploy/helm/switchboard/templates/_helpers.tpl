@@ -137,6 +137,9 @@ true
 {{- $_ := set $listener "proxy_protocol" .port.proxyProtocol.mode -}}
 {{- $_ := set $listener "trusted_proxies" .port.proxyProtocol.trustedIPs -}}
 {{- end -}}
+{{- if ne .port.refusals "http" -}}
+{{- $_ := set $listener "refusals" .port.refusals -}}
+{{- end -}}
 {{- toYaml $listener -}}
 {{- end -}}
 

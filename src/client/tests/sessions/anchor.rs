@@ -11,7 +11,7 @@ use crate::resume::welcome::{self, Step, Welcome};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-pub(in crate::client::tests) type Wire = Box<dyn opened::Transport>;
+pub(in crate::client::tests) type Wire = Box<dyn transport::Transport>;
 
 /// What the task of a session is told.
 pub(in crate::client::tests) enum Order {

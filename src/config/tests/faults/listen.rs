@@ -40,7 +40,12 @@ fn addresses_to_listen_on_are_checked() {
         (
             "listen: {zzz: off}",
             "line 1: listen: `address` is missing\n\
-             line 1: listen.zzz: unknown key; known here: address, tls, proxy_protocol, trusted_proxies, reuse_port",
+             line 1: listen.zzz: unknown key; known here: address, tls, proxy_protocol, trusted_proxies, reuse_port, \
+             refusals",
+        ),
+        (
+            "listen: {address: \"1.1.1.1:1\", refusals: off}",
+            "line 1: listen.refusals: expected `http`, `auto` or `ssh` (found `off`)",
         ),
         (
             "listen: [localhost:8080]",

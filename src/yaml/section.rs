@@ -12,7 +12,7 @@ use crate::values::{self, shown};
 
 /// One value of the file, with its position and its path; or a value that stands for any, to record what is asked of it.
 #[derive(Clone, Debug)]
-pub(super) struct Field<'a> {
+pub(crate) struct Field<'a> {
     path: String,
     /// The position of a single value or of an item; otherwise that of the key.
     position: Position,
@@ -31,7 +31,7 @@ enum Source<'a> {
 
 impl<'a> Field<'a> {
     /// The whole file.
-    pub(super) fn root(node: &'a Node, findings: &'a Findings) -> Self {
+    pub(crate) fn root(node: &'a Node, findings: &'a Findings) -> Self {
         Self {
             path: String::new(),
             position: node.position,
@@ -41,7 +41,7 @@ impl<'a> Field<'a> {
     }
 
     /// Any file: `shape` records what is asked of it.
-    pub(super) fn any(shape: Shape, findings: &'a Findings) -> Self {
+    pub(crate) fn any(shape: Shape, findings: &'a Findings) -> Self {
         Self {
             path: String::new(),
             position: Position::START,
@@ -51,28 +51,28 @@ impl<'a> Field<'a> {
     }
 
     /// Its line in the file; for a list or map with a key, the line of the key.
-    pub(super) fn line(&self) -> u64 {
+    pub(crate) fn line(&self) -> u64 {
         self.position.line
     }
 
     /// Reports a fault of this value: the configuration is refused.
-    pub(super) fn fault(&self, reason: impl Into<String>) {
+    pub(crate) fn fault(&self, reason: impl Into<String>) {
         self.report(Severity::Error, reason);
     }
 
     /// Reports that the configuration probably does not do what its author wants. It is accepted.
-    pub(super) fn warning(&self, reason: impl Into<String>) {
+    pub(crate) fn warning(&self, reason: impl Into<String>) {
         self.report(Severity::Warning, reason);
     }
 
     /// Reports a fault that `check` refuses the configuration for, and that a process may live with, such as a file that is
     /// not there yet.
-    pub(super) fn dispensable_fault(&self, reason: impl Into<String>) {
+    pub(crate) fn dispensable_fault(&self, reason: impl Into<String>) {
         self.report(self.findings.dispensable(), reason);
     }
 
     /// Reports what the author of the configuration may want to know. It is accepted.
-    pub(super) fn note(&self, reason: impl Into<String>) {
+    pub(crate) fn note(&self, reason: impl Into<String>) {
         self.report(Severity::Note, reason);
     }
 
@@ -85,7 +85,7 @@ impl<'a> Field<'a> {
 
     /// The value of a key below it, such as `tls.client_ca`, for a finding: where the file has no such key, the value has
     /// the position of the last one that it has.
-    pub(super) fn at(&self, path: &str) -> Self {
+    pub(crate) fn at(&self, path: &str) -> Self {
         path.split('.').fold(self.clone(), |field, name| {
             let found = match &field.source {
                 Source::File(Value::Map(entries)) => entries.iter().find(|entry| entry.key == name),
@@ -119,7 +119,7 @@ impl<'a> Field<'a> {
     }
 
     /// Its text, read as `form`; `None` after a fault.
-    pub(super) fn parse<T, E: Display>(&self, form: &Form<T, E>) -> Option<T> {
+    pub(crate) fn parse<T, E: Display>(&self, form: &Form<T, E>) -> Option<T> {
         match &self.source {
             Source::File(Value::Text(scalar)) => self.read(scalar, form).map_err(|reason| self.fault(reason)).ok(),
             Source::File(Value::Null | Value::List(_) | Value::Map(_)) => {
@@ -151,7 +151,7 @@ impl<'a> Field<'a> {
     }
 
     /// Whether it is a map.
-    pub(super) fn is_map(&self) -> bool {
+    pub(crate) fn is_map(&self) -> bool {
         matches!(
             self.source,
             Source::File(Value::Map(_)) | Source::Any { is_map: true, .. }
@@ -159,12 +159,12 @@ impl<'a> Field<'a> {
     }
 
     /// Whether it is a list.
-    pub(super) fn is_list(&self) -> bool {
+    pub(crate) fn is_list(&self) -> bool {
         matches!(self.source, Source::File(Value::List(_)))
     }
 
     /// The items of a list; none after a fault.
-    pub(super) fn items(&self) -> Vec<Self> {
+    pub(crate) fn items(&self) -> Vec<Self> {
         match &self.source {
             Source::File(Value::List(items)) => {
                 let item = |(index, item): (usize, &'a Node)| Self {
@@ -184,7 +184,7 @@ impl<'a> Field<'a> {
     }
 
     /// The items of a list, or the value itself if it is none. A reader may ask each whether it is a map.
-    pub(super) fn items_or_itself(&self) -> Vec<Self> {
+    pub(crate) fn items_or_itself(&self) -> Vec<Self> {
         match &self.source {
             Source::File(Value::List(_)) => self.items(),
             Source::File(Value::Null | Value::Text(_) | Value::Map(_)) => vec![self.clone()],
@@ -204,7 +204,7 @@ impl<'a> Field<'a> {
     }
 
     /// The value itself. To a reader that records the format it is twice there: as a single value, and as a map.
-    pub(super) fn word_or_map(&self) -> Vec<Self> {
+    pub(crate) fn word_or_map(&self) -> Vec<Self> {
         let as_map = |is_map| match &self.source {
             Source::File(_) => None,
             Source::Any { shape, .. } => Some(Self {
@@ -222,7 +222,7 @@ impl<'a> Field<'a> {
     }
 
     /// The keys of a map, read by `read`; `None` after a fault. Keys that `read` does not ask for are faults.
-    pub(super) fn section<T>(&self, read: impl FnOnce(&mut Section<'a>) -> T) -> Option<T> {
+    pub(crate) fn section<T>(&self, read: impl FnOnce(&mut Section<'a>) -> T) -> Option<T> {
         let entries = match &self.source {
             Source::File(Value::Map(entries)) => Entries::File(entries),
             Source::File(Value::Null | Value::Text(_) | Value::List(_)) => {
@@ -250,7 +250,7 @@ impl<'a> Field<'a> {
 
 /// The keys of one map.
 #[derive(Debug)]
-pub(super) struct Section<'a> {
+pub(crate) struct Section<'a> {
     /// The map itself.
     field: Field<'a>,
     entries: Entries<'a>,
@@ -269,12 +269,12 @@ enum Entries<'a> {
 
 impl<'a> Section<'a> {
     /// The value of a key; `None` when it is absent or null.
-    pub(super) fn field(&mut self, name: &'static str) -> Option<Field<'a>> {
+    pub(crate) fn field(&mut self, name: &'static str) -> Option<Field<'a>> {
         self.value_of(name, false)
     }
 
     /// The value of a key that has no default; its absence is a fault.
-    pub(super) fn required(&mut self, name: &'static str) -> Option<Field<'a>> {
+    pub(crate) fn required(&mut self, name: &'static str) -> Option<Field<'a>> {
         let field = self.value_of(name, true);
         if field.is_none() {
             self.field.fault(format!("`{name}` is missing"));
@@ -283,24 +283,24 @@ impl<'a> Section<'a> {
     }
 
     /// The text of a key, read as `form`; `None` when it is absent, null or a fault.
-    pub(super) fn value<T, E: Display>(&mut self, name: &'static str, form: &Form<T, E>) -> Option<T> {
+    pub(crate) fn value<T, E: Display>(&mut self, name: &'static str, form: &Form<T, E>) -> Option<T> {
         self.field(name)?.parse(form)
     }
 
     /// The items of the list of a key, each read as `form`; none when it is absent or null, without those that are faults.
-    pub(super) fn list<T, E: Display>(&mut self, name: &'static str, form: &Form<T, E>) -> Vec<T> {
+    pub(crate) fn list<T, E: Display>(&mut self, name: &'static str, form: &Form<T, E>) -> Vec<T> {
         let items = self.field(name).map(|field| field.items()).unwrap_or_default();
         items.iter().filter_map(|item| item.parse(form)).collect()
     }
 
     /// The map itself, for findings.
-    pub(super) fn itself(&self) -> Field<'a> {
+    pub(crate) fn itself(&self) -> Field<'a> {
         self.field.clone()
     }
 
     /// The number of faults in the file so far; warnings and notes do not count. A reader compares it to check values
     /// against each other only if each is sound.
-    pub(super) fn faults(&self) -> usize {
+    pub(crate) fn faults(&self) -> usize {
         self.field.findings.faults()
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::limits::{Rate, Size, UnitError};
+use crate::units::{Rate, Size, UnitError};
 use crate::values;
 
 /// A parser together with the schema of the values that it accepts.
@@ -15,16 +15,16 @@ use crate::values;
 /// The schema accepts every text that the documentation names, and may accept a few that the parser refuses, such as a
 /// duration of more than a year.
 #[derive(Debug)]
-pub(super) struct Form<T, E = &'static str> {
+pub(crate) struct Form<T, E = &'static str> {
     /// Makes a setting of a text.
-    pub(super) parse: fn(&str) -> Result<T, E>,
+    pub(crate) parse: fn(&str) -> Result<T, E>,
     /// The texts, numbers and truth values that `parse` accepts.
-    pub(super) schema: Schema,
+    pub(crate) schema: Schema,
 }
 
 /// The values of one setting.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Schema {
+pub(crate) enum Schema {
     /// `true` or `false`.
     Boolean,
     /// A whole number from 1 to this one.
@@ -43,7 +43,7 @@ pub(super) enum Schema {
 
 impl Schema {
     /// JSON Schema, draft 7. `or_null`: whether null stands for the default.
-    pub(super) fn json(self, or_null: bool) -> Value {
+    pub(crate) fn json(self, or_null: bool) -> Value {
         match self {
             Self::Boolean => json!({"type": with_null("boolean", or_null)}),
             Self::Count(maximum) => {
@@ -66,7 +66,7 @@ impl Schema {
 }
 
 /// The value of `type`.
-pub(super) fn with_null(kind: &str, or_null: bool) -> Value {
+pub(crate) fn with_null(kind: &str, or_null: bool) -> Value {
     if or_null { json!([kind, "null"]) } else { json!(kind) }
 }
 
@@ -81,69 +81,69 @@ macro_rules! duration {
     };
 }
 
-pub(super) const BOOLEAN: Form<bool> = Form {
+pub(crate) const BOOLEAN: Form<bool> = Form {
     parse: values::boolean,
     schema: Schema::Boolean,
 };
-pub(super) const COUNT: Form<NonZeroU32> = Form {
+pub(crate) const COUNT: Form<NonZeroU32> = Form {
     parse: values::count,
     schema: Schema::Count(u32::MAX),
 };
-pub(super) const PORT: Form<u16> = Form {
+pub(crate) const PORT: Form<u16> = Form {
     parse: values::port,
     schema: Schema::Count(u16::MAX as u32),
 };
-pub(super) const DURATION: Form<Duration> = Form {
+pub(crate) const DURATION: Form<Duration> = Form {
     parse: values::duration,
     schema: duration!(),
 };
-pub(super) const TIMEOUT: Form<Duration> = Form {
+pub(crate) const TIMEOUT: Form<Duration> = Form {
     parse: values::timeout,
     schema: duration!(),
 };
-pub(super) const TIMEOUT_OR_OFF: Form<Option<Duration>, String> = Form {
+pub(crate) const TIMEOUT_OR_OFF: Form<Option<Duration>, String> = Form {
     parse: |text| values::unless("off", text, values::timeout),
     schema: duration!("off"),
 };
-pub(super) const TIMEOUT_OR_UNLIMITED: Form<Option<Duration>, String> = Form {
+pub(crate) const TIMEOUT_OR_UNLIMITED: Form<Option<Duration>, String> = Form {
     parse: |text| values::unless("unlimited", text, values::timeout),
     schema: duration!("unlimited"),
 };
-pub(super) const BRIEF: Form<Duration> = Form {
+pub(crate) const BRIEF: Form<Duration> = Form {
     parse: values::brief,
     schema: duration!(),
 };
-pub(super) const BRIEF_TIMEOUT: Form<Duration> = Form {
+pub(crate) const BRIEF_TIMEOUT: Form<Duration> = Form {
     parse: values::brief_timeout,
     schema: duration!(),
 };
-pub(super) const RATE: Form<Rate, UnitError> = Form {
+pub(crate) const RATE: Form<Rate, UnitError> = Form {
     parse: str::parse,
     schema: Schema::Amount("^(unlimited|[0-9]*[1-9][0-9]* *(([kKM]?|G|Ki|Mi|Gi)B|[kMG]?bit)/s)$"),
 };
-pub(super) const SIZE: Form<Size, UnitError> = Form {
+pub(crate) const SIZE: Form<Size, UnitError> = Form {
     parse: str::parse,
     schema: Schema::Amount("^[0-9]*[1-9][0-9]* *([kKM]?|G|Ki|Mi|Gi)B$"),
 };
 /// The pattern of IP:port.
-pub(super) const ADDRESS: &str = "^([0-9.]+|\\[[0-9a-fA-F:.%]+\\]):[0-9]{1,5}$";
-pub(super) const CLIENT_NAME: Form<Box<str>> = Form {
+pub(crate) const ADDRESS: &str = "^([0-9.]+|\\[[0-9a-fA-F:.%]+\\]):[0-9]{1,5}$";
+pub(crate) const CLIENT_NAME: Form<Box<str>> = Form {
     parse: values::client_name,
     schema: Schema::Text,
 };
-pub(super) const USER_NAME: Form<Box<str>> = Form {
+pub(crate) const USER_NAME: Form<Box<str>> = Form {
     parse: values::user_name,
     schema: Schema::Text,
 };
-pub(super) const DOMAIN: Form<Box<str>> = Form {
+pub(crate) const DOMAIN: Form<Box<str>> = Form {
     parse: values::domain,
     schema: Schema::Text,
 };
-pub(super) const NETWORK: Form<IpNet> = Form {
+pub(crate) const NETWORK: Form<IpNet> = Form {
     parse: values::network,
     schema: Schema::Pattern("^[0-9a-fA-F:.]+/[0-9]{1,3}$"),
 };
-pub(super) const PATH: Form<PathBuf> = Form {
+pub(crate) const PATH: Form<PathBuf> = Form {
     parse: values::path,
     schema: Schema::Text,
 };

@@ -12,7 +12,7 @@ use super::form::{Schema, with_null};
 
 /// What the readers have asked of one value. Clones are the same value.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shape(Rc<RefCell<Vec<Question>>>);
+pub(crate) struct Shape(Rc<RefCell<Vec<Question>>>);
 
 /// What a reader may ask of a value. A value of which several things are asked may be any of them.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ enum Question {
 
 /// The keys that a reader has asked for in one map. Clones are the same map.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Keys(Rc<RefCell<Vec<Key>>>);
+pub(crate) struct Keys(Rc<RefCell<Vec<Key>>>);
 
 #[derive(Debug)]
 struct Key {
@@ -38,26 +38,26 @@ struct Key {
 
 impl Shape {
     /// Notes a single value.
-    pub(super) fn single(&self, schema: Schema) {
+    pub(crate) fn single(&self, schema: Schema) {
         self.0.borrow_mut().push(Question::Single(schema));
     }
 
     /// Notes a list, and returns its item.
-    pub(super) fn items(&self) -> Self {
+    pub(crate) fn items(&self) -> Self {
         let item = Self::default();
         self.0.borrow_mut().push(Question::Items(item.clone()));
         item
     }
 
     /// Notes a map, and returns its keys.
-    pub(super) fn keys(&self) -> Keys {
+    pub(crate) fn keys(&self) -> Keys {
         let keys = Keys::default();
         self.0.borrow_mut().push(Question::Keys(keys.clone()));
         keys
     }
 
     /// JSON Schema, draft 7. `or_null`: whether null stands for the default.
-    pub(super) fn json(&self, or_null: bool) -> Value {
+    pub(crate) fn json(&self, or_null: bool) -> Value {
         let questions = self.0.borrow();
         let mut alternatives: Vec<Value> = questions.iter().map(|question| question.json(or_null)).collect();
         match alternatives.pop() {
@@ -101,7 +101,7 @@ impl Question {
 
 impl Keys {
     /// Notes a key, and returns its value.
-    pub(super) fn key(&self, name: &'static str, required: bool) -> Shape {
+    pub(crate) fn key(&self, name: &'static str, required: bool) -> Shape {
         let shape = Shape::default();
         self.0.borrow_mut().push(Key {
             name,

@@ -12,16 +12,16 @@ use crate::text::escaped;
 
 /// One value of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// The position where it begins.
-    pub(super) position: Position,
+    pub(crate) position: Position,
     /// The value itself.
-    pub(super) value: Value,
+    pub(crate) value: Value,
 }
 
 /// The value of a [`Node`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     /// Nothing, `~` or `null`.
     Null,
     /// A scalar, numbers included.
@@ -34,16 +34,16 @@ pub(super) enum Value {
 
 /// A single value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Scalar {
+pub(crate) struct Scalar {
     /// Its text, without quotes.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// Whether it is in quotes or a block of lines, and so a text whatever it looks like (YAML 1.2.2 section 10.3.2).
-    pub(super) is_quoted: bool,
+    pub(crate) is_quoted: bool,
 }
 
 impl Value {
     /// Its kind in the words of a fault.
-    pub(super) fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
             Self::Text(_) => "a single value",
@@ -55,22 +55,43 @@ impl Value {
 
 /// One `key: value` of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// The key.
-    pub(super) key: String,
+    pub(crate) key: String,
     /// The position of the key.
-    pub(super) position: Position,
+    pub(crate) position: Position,
     /// The value.
-    pub(super) value: Node,
+    pub(crate) value: Node,
 }
 
 /// Reads the tree of the only document in `text`. `None` after a fault that ends the reading, such as a syntax error.
 ///
 /// An empty document is a fault: most programs truncate a file before they write it, and a reload at that moment would
 /// remove every target.
-pub(super) fn read(text: &str, findings: &Findings) -> Option<Node> {
-    let mut builder = Builder::new(findings);
-    for event in Parser::new_from_str_with_options(text, parser_options()) {
+pub(crate) fn read(text: &str, findings: &Findings) -> Option<Node> {
+    let roots = read_all(text, &CONFIGURATION, findings)?;
+    let root = roots.into_iter().next().filter(|root| root.value != Value::Null);
+    if root.is_none() {
+        findings.fault(Position::START, "", EMPTY);
+    }
+    root
+}
+
+/// How much a text may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// The most documents.
+    pub(crate) documents: usize,
+    /// The most levels of nested lists and maps.
+    pub(crate) depth: usize,
+    /// About the most bytes of memory that all nodes take.
+    pub(crate) weight: usize,
+}
+
+/// Reads the trees of all documents in `text`. `None` after a fault that ends the reading, such as a syntax error.
+pub(crate) fn read_all(text: &str, bounds: &Bounds, findings: &Findings) -> Option<Vec<Node>> {
+    let mut builder = Builder::new(findings, *bounds);
+    for event in Parser::new_from_str_with_options(text, parser_options(bounds.depth)) {
         let (event, span) = match event {
             Ok(read) => read,
             Err(error) => {
@@ -85,11 +106,7 @@ pub(super) fn read(text: &str, findings: &Findings) -> Option<Node> {
             Step::Abort => return None,
         }
     }
-    let root = builder.root.filter(|root| root.value != Value::Null);
-    if root.is_none() {
-        findings.fault(Position::START, "", EMPTY);
-    }
-    root
+    Some(builder.roots)
 }
 
 /// The parser counts lines from 1 and columns from 0.
@@ -101,12 +118,12 @@ fn position(marker: &Marker) -> Position {
     }
 }
 
-fn parser_options() -> Options {
+fn parser_options(depth: usize) -> Options {
     let mut options = Options::default();
     // With the parser's feature for comments, which another crate may enable, comments are events.
     options.set_emit_comments(false);
-    options.flow_nesting_limit = DEEPEST;
-    options.block_nesting_limit = DEEPEST;
+    options.flow_nesting_limit = depth;
+    options.block_nesting_limit = depth;
     options
 }
 
@@ -122,7 +139,9 @@ enum Step {
 
 struct Builder<'a> {
     findings: &'a Findings,
-    root: Option<Node>,
+    bounds: Bounds,
+    /// The complete documents.
+    roots: Vec<Node>,
     open: Vec<Open>,
     /// The anchored nodes, by the number that the parser gives to `&name`.
     anchors: HashMap<usize, Node>,
@@ -152,10 +171,11 @@ enum Expected {
 }
 
 impl<'a> Builder<'a> {
-    fn new(findings: &'a Findings) -> Self {
+    fn new(findings: &'a Findings, bounds: Bounds) -> Self {
         Self {
             findings,
-            root: None,
+            bounds,
+            roots: Vec::new(),
             open: Vec::new(),
             anchors: HashMap::new(),
             documents: 0,
@@ -168,8 +188,16 @@ impl<'a> Builder<'a> {
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
-                if self.documents > 1 {
-                    self.fault(position, "a second document: there may be only one");
+                // An anchor is of its document alone (YAML 1.2.2 section 9.1).
+                self.anchors.clear();
+                if self.documents > self.bounds.documents {
+                    self.fault(
+                        position,
+                        match self.bounds.documents {
+                            1 => "a second document: there may be only one",
+                            _ => "too many documents",
+                        },
+                    );
                     return Step::End;
                 }
                 Step::Continue
@@ -241,7 +269,7 @@ impl<'a> Builder<'a> {
         };
         // Weighed before it is copied: aliases of aliases grow exponentially ("billion laughs").
         self.weight = self.weight.saturating_add(weight(&node.value));
-        if self.weight > HEAVIEST {
+        if self.weight > self.bounds.weight {
             return self.too_heavy(position);
         }
         let value = node.value.clone();
@@ -256,7 +284,7 @@ impl<'a> Builder<'a> {
         };
         let copied = if anchor == 0 { 0 } else { weight(&node.value) };
         self.weight = self.weight.saturating_add(weighs).saturating_add(copied);
-        if self.weight > HEAVIEST {
+        if self.weight > self.bounds.weight {
             return self.too_heavy(node.position);
         }
         if anchor != 0 {
@@ -267,7 +295,7 @@ impl<'a> Builder<'a> {
 
     fn place(&mut self, node: Node) -> Step {
         let Some(open) = self.open.last_mut() else {
-            self.root = Some(node);
+            self.roots.push(node);
             return Step::Continue;
         };
         match &mut open.value {
@@ -330,11 +358,12 @@ const EMPTY: &str = "empty, like a file that is still being written; write `{}` 
 /// The texts of null (YAML 1.2.2 section 10.3.2).
 const NULLS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
-/// The most levels of nested lists and maps; the format needs 5.
-const DEEPEST: usize = 32;
-
-/// The largest weight of a tree: 16 MiB, about 20,000 targets.
-const HEAVIEST: usize = 16 << 20;
+/// Five levels are needed; 16 MiB are about 20,000 targets.
+const CONFIGURATION: Bounds = Bounds {
+    documents: 1,
+    depth: 32,
+    weight: 16 << 20,
+};
 const NODE_WEIGHT: usize = 64;
 
 #[cfg(test)]

@@ -5,13 +5,13 @@ use strsim::damerau_levenshtein;
 use super::form::Schema;
 
 /// `; did you mean …?` for an unknown key, if one of the known ones is near; else nothing.
-pub(super) fn key(given: &str, known: &[&'static str]) -> String {
+pub(crate) fn key(given: &str, known: &[&'static str]) -> String {
     let given = given.to_lowercase();
     question(&nearest(&given, known.iter().map(|name| (*name, *name))))
 }
 
 /// `; did you mean …?` for a text that is not accepted, if an accepted one is near; else nothing.
-pub(super) fn value(given: &str, schema: Schema, accepts: impl Fn(&str) -> bool) -> String {
+pub(crate) fn value(given: &str, schema: Schema, accepts: impl Fn(&str) -> bool) -> String {
     if matches!(schema, Schema::Text | Schema::Pattern(_)) {
         return String::new();
     }
@@ -24,6 +24,15 @@ pub(super) fn value(given: &str, schema: Schema, accepts: impl Fn(&str) -> bool)
     }
     meant.retain(|text| accepts(text));
     question(&meant)
+}
+
+/// The known variable that one was probably meant to be. All have the prefix of the program.
+pub(crate) fn variable<'a>(given: &str, known: &'a [String]) -> Option<&'a str> {
+    let own = |name: &str| name.trim_start_matches("SWITCHBOARD_").to_lowercase();
+    let names: Vec<(String, &str)> = known.iter().map(|name| (own(name), name.as_str())).collect();
+    nearest(&own(given), names.iter().map(|(own, name)| (own.as_str(), *name)))
+        .first()
+        .copied()
 }
 
 fn question<T: AsRef<str>>(meant: &[T]) -> String {
@@ -156,7 +165,7 @@ const UNITS: [(&str, &str); 26] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{Rate, Size};
+    use crate::units::{Rate, Size};
     use crate::values;
 
     #[test]
@@ -175,6 +184,21 @@ mod tests {
             (&"download".repeat(100), ""),
         ] {
             assert_eq!(key(given, &known), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_variable_is_suggested() {
+        let known = ["SWITCHBOARD_PROXY", "SWITCHBOARD_CA", "SWITCHBOARD_TOKEN_FILE"].map(str::to_owned);
+        for (given, expected) in [
+            ("SWITCHBOARD_PRXY", Some("SWITCHBOARD_PROXY")),
+            ("SWITCHBOARD_PROXY_URL", None),
+            ("SWITCHBOARD_TOKENFILE", Some("SWITCHBOARD_TOKEN_FILE")),
+            ("SWITCHBOARD_ELSE", None),
+            ("SWITCHBOARD_CAS", Some("SWITCHBOARD_CA")),
+            ("SWITCHBOARD_", None),
+        ] {
+            assert_eq!(variable(given, &known), expected, "{given}");
         }
     }
 

@@ -42,7 +42,7 @@ pub struct Position {
 
 impl Position {
     /// The first character of a file, for what is wrong with the file as a whole.
-    pub(super) const START: Self = Self { line: 1, column: 1 };
+    pub(crate) const START: Self = Self { line: 1, column: 1 };
 }
 
 impl fmt::Display for Position {
@@ -103,7 +103,7 @@ impl Report {
     }
 
     /// The same without positions, where there was no file.
-    pub(super) fn without_positions(mut self) -> Self {
+    pub(crate) fn without_positions(mut self) -> Self {
         for finding in &mut self.findings {
             finding.position = None;
         }
@@ -171,7 +171,7 @@ impl std::error::Error for Report {}
 
 /// The findings so far while a file is read. Readers share it and go on after a fault, so that none hides another.
 #[derive(Debug)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     found: RefCell<Vec<Finding>>,
     /// The number of errors among them.
     faults: Cell<usize>,
@@ -187,7 +187,7 @@ impl Default for Findings {
 
 impl Findings {
     /// No findings yet. `dispensable`: the weight of what a process can do without.
-    pub(super) fn with_dispensable(dispensable: Severity) -> Self {
+    pub(crate) fn with_dispensable(dispensable: Severity) -> Self {
         Self {
             found: RefCell::default(),
             faults: Cell::default(),
@@ -196,22 +196,22 @@ impl Findings {
     }
 
     /// See [`with_dispensable`](Self::with_dispensable).
-    pub(super) fn dispensable(&self) -> Severity {
+    pub(crate) fn dispensable(&self) -> Severity {
         self.dispensable
     }
 
     /// Adds an error.
-    pub(super) fn fault(&self, position: Position, key: &str, message: impl Into<String>) {
+    pub(crate) fn fault(&self, position: Position, key: &str, message: impl Into<String>) {
         self.push(Severity::Error, Some(position), key, message.into());
     }
 
     /// Adds an error of a flag, or of its environment variable.
-    pub(super) fn fault_of_a_flag(&self, flag: &str, message: String) {
+    pub(crate) fn fault_of_a_flag(&self, flag: &str, message: String) {
         self.push(Severity::Error, None, flag, message);
     }
 
     /// Adds a finding.
-    pub(super) fn push(&self, severity: Severity, position: Option<Position>, key: &str, message: String) {
+    pub(crate) fn push(&self, severity: Severity, position: Option<Position>, key: &str, message: String) {
         if severity == Severity::Error {
             self.faults.set(self.faults.get() + 1);
         }
@@ -224,7 +224,7 @@ impl Findings {
     }
 
     /// The number of errors so far.
-    pub(super) fn faults(&self) -> usize {
+    pub(crate) fn faults(&self) -> usize {
         self.faults.get()
     }
 
@@ -232,7 +232,7 @@ impl Findings {
     ///
     /// # Errors
     /// The findings, if one of them is an error.
-    pub(super) fn finish<T>(self, file: Option<&str>, value: T) -> Result<(T, Report), Report> {
+    pub(crate) fn finish<T>(self, file: Option<&str>, value: T) -> Result<(T, Report), Report> {
         let has_faults = self.faults() > 0;
         let mut findings = self.found.into_inner();
         // Stable: the findings of one position keep the order in which they were found.

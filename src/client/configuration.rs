@@ -1,0 +1,421 @@
+//! The client's file: which proxy a name is reached through, and how to log in there.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::ssh_config::Platform;
+use super::{ProxyUrl, Scheme};
+use crate::file;
+use crate::platform;
+use crate::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
+use crate::yaml::finding::{Findings, Report};
+use crate::yaml::form::{BOOLEAN, DURATION, Form, PATH, SIZE, Schema};
+use crate::yaml::section::{Field, Section};
+use crate::yaml::{self, suggest};
+
+/// The entries of a file, in its order.
+#[derive(Clone, Debug, Default)]
+pub struct Configuration(Vec<Proxy>);
+
+/// The settings for some names. `None` is the default of `connect`.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    /// The file of `--ca`.
+    pub ca: Option<PathBuf>,
+    /// The file of `--cert`.
+    pub cert: Option<PathBuf>,
+    /// The file of `--key`.
+    pub key: Option<PathBuf>,
+    /// `--server-name`.
+    pub server_name: Option<String>,
+    /// `--http1.1`.
+    pub http1: bool,
+    /// `--no-env-proxy`.
+    pub no_env_proxy: bool,
+    /// `--token-file`.
+    pub token_file: Option<PathBuf>,
+    /// `--token-command`.
+    pub token_command: Option<String>,
+    /// `--kubeconfig`.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--context`.
+    pub context: Option<String>,
+    /// `--audience`.
+    pub audience: Option<String>,
+    /// `--allow-cleartext`.
+    pub allow_cleartext: bool,
+    /// `--resume`: false is off.
+    pub resume: Option<bool>,
+    /// `--grace`.
+    pub grace: Option<Duration>,
+    /// `--window`, in bytes.
+    pub window: Option<u32>,
+}
+
+/// A proxy with the names that are reached through it.
+#[derive(Clone, Debug)]
+struct Proxy {
+    names: Vec<String>,
+    url: ProxyUrl,
+    entry: Entry,
+}
+
+impl Configuration {
+    /// Reads a file with its warnings; `None` if there is none, unless it has to be there.
+    ///
+    /// # Errors
+    /// It cannot be read, or has faults: all of them at once.
+    pub fn read(path: &Path, is_demanded: bool) -> Result<(Option<Self>, Report), Report> {
+        let name = path.display().to_string();
+        let bytes = match file::open(path).and_then(yaml::bounded) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_demanded => {
+                return Findings::default().finish(None, None);
+            }
+            Err(error) => return Err(Report::unreadable(&name, format!("cannot be read: {error}"))),
+        };
+        let home = platform::home();
+        let base = Base {
+            folder: path.parent().unwrap_or(Path::new("")),
+            home: home.as_deref(),
+        };
+        let (configuration, report) = parse(&bytes, &name, &base)?;
+        Ok((Some(configuration), report))
+    }
+
+    /// The proxy and the settings of the first entry with a pattern for the host of that target.
+    pub fn entry(&self, target: &str) -> Option<(ProxyUrl, Entry)> {
+        let host = target.rsplit_once(':').map_or(target, |(host, _)| host);
+        let found = self.0.iter().find(|proxy| is_among(host, &proxy.names))?;
+        Some((found.url.clone(), found.entry.clone()))
+    }
+}
+
+/// The place of the file: the XDG Base Directory Specification's, and that of Windows.
+pub fn default_path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    path_on(Platform::OWN, variable)
+}
+
+fn path_on(platform: Platform, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let folder = |name: &str| Some(PathBuf::from(variable(name).filter(|value| !value.is_empty())?));
+    let settings = match platform {
+        Platform::Windows => folder("APPDATA")?,
+        // A relative path is to be ignored.
+        Platform::Unix => match folder("XDG_CONFIG_HOME").filter(|path| path.is_absolute()) {
+            Some(folder) => folder,
+            None => folder("HOME")?.join(".config"),
+        },
+    };
+    Some(settings.join("switchboard").join("config.yaml"))
+}
+
+/// The known variable that one was probably meant to be.
+pub fn meant_variable<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
+    suggest::variable(name, known)
+}
+
+/// What relative paths begin with.
+struct Base<'a> {
+    folder: &'a Path,
+    home: Option<&'a Path>,
+}
+
+impl Base<'_> {
+    fn whole(&self, path: PathBuf) -> PathBuf {
+        match (path.strip_prefix("~"), self.home) {
+            (Ok(rest), Some(home)) => home.join(rest),
+            (Ok(_), None) | (Err(_), _) => self.folder.join(path),
+        }
+    }
+}
+
+fn parse(bytes: &[u8], name: &str, base: &Base<'_>) -> Result<(Configuration, Report), Report> {
+    let findings = Findings::default();
+    let proxies = yaml::tree(bytes, &findings).and_then(|tree| {
+        let proxies = Field::root(&tree, &findings).section(|top| {
+            let items = top.required("proxies").map(|field| field.items()).unwrap_or_default();
+            items
+                .iter()
+                .filter_map(|item| item.section(|keys| proxy(keys, base))?)
+                .collect()
+        });
+        proxies.map(Configuration)
+    });
+    findings.finish(Some(name), proxies.unwrap_or_default())
+}
+
+fn proxy(keys: &mut Section<'_>, base: &Base<'_>) -> Option<Proxy> {
+    let faults = keys.faults();
+    let names = keys.required("names");
+    let names: Vec<String> = names
+        .map(|field| field.items())
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|item| item.parse(&PATTERN))
+        .collect();
+    let url = keys.required("proxy");
+    let text = url.as_ref().and_then(|field| Some((field.parse(&TEXT)?, field)));
+    // Its fault has no part of the URL, which may be its password.
+    let url: Option<ProxyUrl> = text.and_then(|(text, field)| {
+        text.parse()
+            .map_err(|fault: super::ProxyUrlError| field.fault(fault.to_string()))
+            .ok()
+    });
+    let mut path = |name| keys.value(name, &PATH).map(|path| base.whole(path));
+    let (ca, cert, key) = (path("ca"), path("cert"), path("key"));
+    let (token_file, kubeconfig) = (path("token_file"), path("kubeconfig"));
+    let entry = Entry {
+        ca,
+        cert,
+        key,
+        server_name: keys.value("server_name", &TEXT),
+        http1: keys.value("http1", &BOOLEAN).unwrap_or_default(),
+        no_env_proxy: keys.value("no_env_proxy", &BOOLEAN).unwrap_or_default(),
+        token_file,
+        token_command: keys.value("token_command", &TEXT),
+        kubeconfig,
+        context: keys.value("context", &TEXT),
+        audience: keys.value("audience", &TEXT),
+        allow_cleartext: keys.value("allow_cleartext", &BOOLEAN).unwrap_or_default(),
+        resume: keys.value("resume", &RESUME),
+        grace: keys.value("grace", &DURATION),
+        window: keys.value("window", &WINDOW),
+    };
+    if keys.faults() > faults {
+        return None;
+    }
+    let url = url?;
+    contradictions(&entry, &url)
+        .into_iter()
+        .for_each(|fault| keys.itself().fault(fault));
+    Some(Proxy { names, url, entry })
+}
+
+/// What cannot all be meant.
+fn contradictions(entry: &Entry, url: &ProxyUrl) -> Vec<&'static str> {
+    let Entry {
+        ca,
+        cert,
+        key,
+        server_name,
+        ..
+    } = entry;
+    let is_kubeconfig = entry.kubeconfig.is_some() || entry.context.is_some() || entry.audience.is_some();
+    let sources = [
+        entry.token_file.is_some(),
+        entry.token_command.is_some(),
+        is_kubeconfig,
+        url.has_credentials(),
+    ];
+    let is_trust = ca.is_some() || cert.is_some() || server_name.is_some();
+    [
+        (cert.is_some() != key.is_some(), "`cert` and `key` belong together"),
+        (sources.iter().filter(|&&is_given| is_given).count() > 1, ONE_SOURCE),
+        (url.scheme() == Scheme::Http && is_trust, NOT_ENCRYPTED),
+    ]
+    .into_iter()
+    .filter_map(|(is_wrong, fault)| is_wrong.then_some(fault))
+    .collect()
+}
+
+/// Whether a host is among patterns as those of ssh_config(5): one of them is for it, and none with `!`.
+fn is_among(host: &str, patterns: &[String]) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let matches = |pattern: &str| is_match(host.as_bytes(), pattern.to_ascii_lowercase().as_bytes());
+    let (excluded, included): (Vec<&str>, Vec<&str>) = patterns
+        .iter()
+        .map(String::as_str)
+        .partition(|pattern| pattern.starts_with('!'));
+    included.into_iter().any(matches)
+        && !excluded
+            .into_iter()
+            .any(|pattern| matches(pattern.trim_start_matches('!')))
+}
+
+/// Whether a text has the form of a pattern with `*` and `?`. The last `*` alone is tried again: the time is at most the
+/// product of both lengths.
+fn is_match(text: &[u8], pattern: &[u8]) -> bool {
+    let (mut at, mut next, mut star): (usize, usize, Option<(usize, usize)>) = (0, 0, None);
+    while let Some(&byte) = text.get(at) {
+        match pattern.get(next) {
+            Some(b'*') => {
+                star = Some((next, at));
+                next += 1;
+            }
+            Some(&expected) if expected == b'?' || expected == byte => {
+                at += 1;
+                next += 1;
+            }
+            Some(_) | None => match &mut star {
+                Some((behind, from)) => {
+                    *from += 1;
+                    (at, next) = (*from, *behind + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern.get(next..).unwrap_or_default().iter().all(|&rest| rest == b'*')
+}
+
+const TEXT: Form<String> = Form {
+    parse: |text| {
+        if text.is_empty() {
+            Err("must not be empty")
+        } else {
+            Ok(text.to_owned())
+        }
+    },
+    schema: Schema::Text,
+};
+const PATTERN: Form<String> = Form {
+    parse: |text| {
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_*?:[]!".contains(&byte);
+        match !text.is_empty() && text.bytes().all(is_of_name) {
+            true => Ok(text.to_owned()),
+            false => Err("expected a pattern of names such as `*.svc.cluster.local`"),
+        }
+    },
+    schema: Schema::Text,
+};
+const RESUME: Form<bool> = Form {
+    parse: |text| match text {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("expected `auto` or `off`"),
+    },
+    schema: Schema::Words(&["auto", "off"]),
+};
+const WINDOW: Form<u32, String> = Form {
+    parse: |text| {
+        let size = (SIZE.parse)(text).map_err(|error| error.to_string())?;
+        let window = u32::try_from(size.get()).ok();
+        let window = window.filter(|window| (SMALLEST_WINDOW..=LARGEST_WINDOW).contains(window));
+        window.ok_or_else(|| "a window has 4KiB to 64MiB".to_owned())
+    },
+    schema: Schema::Amount(""),
+};
+const ONE_SOURCE: &str = "only one source of credentials can be used: `token_file`, `token_command`, `kubeconfig` with \
+                          `context` and `audience`, or a user in the URL";
+const NOT_ENCRYPTED: &str =
+    "`ca`, `cert` and `server_name` are for an https:// proxy: nothing is encrypted or verified here";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Configuration, String> {
+        let base = Base {
+            folder: Path::new("/etc/x"),
+            home: Some(Path::new("/home/u")),
+        };
+        let read = parse(text.as_bytes(), "config.yaml", &base);
+        read.map(|(configuration, _)| configuration)
+            .map_err(|report| report.to_string())
+    }
+
+    #[test]
+    fn the_first_entry_with_a_pattern_for_the_host_is_taken() {
+        let configuration = read(
+            "proxies:\n- names: ['*.prod.example', '!db.prod.example']\n  proxy: https://one\n  ca: ~/ca.pem\n  cert: a.crt\n  \
+             key: /b.key\n  context: prod\n  grace: 10m\n  resume: off\n  window: 64KiB\n\
+             - {names: ['*'], proxy: 'http://u:p@two:8080'}\n",
+        )
+        .unwrap();
+        let proxy = |target| configuration.entry(target).unwrap().0.to_string();
+        assert_eq!(proxy("a.PROD.example.:22"), "https://one:443");
+        assert_eq!(proxy("db.prod.example:22"), "http://two:8080");
+        assert_eq!(proxy("prod.example:22"), "http://two:8080");
+        let (_, entry) = configuration.entry("a.prod.example:22").unwrap();
+        assert_eq!(entry.ca.unwrap(), Path::new("/home/u/ca.pem"));
+        assert_eq!(entry.cert.unwrap(), Path::new("/etc/x/a.crt"));
+        assert_eq!(entry.key.unwrap(), Path::new("/b.key"));
+        assert_eq!((entry.context.as_deref(), entry.resume), (Some("prod"), Some(false)));
+        assert_eq!(
+            (entry.grace, entry.window),
+            (Some(Duration::from_mins(10)), Some(65_536))
+        );
+    }
+
+    #[test]
+    fn every_fault_is_told_at_once_with_its_place_and_without_a_password() {
+        let faults = read(
+            "proxies:\n- names: [a b]\n  proxy: http://u:s3cret@p:x\n  contxt: prod\n- names: [a]\n  proxy: http://p\n  ca: a\n\
+             - names: [a]\n  proxy: https://u:s3cret@p\n  token_file: a\n  cert: b\n",
+        );
+        let faults = faults.unwrap_err();
+        let lines: Vec<_> = faults.lines().collect();
+        for (line, start) in lines.iter().zip([
+            "config.yaml:2:11: error: proxies[0].names[0]: expected a pattern of names such as",
+            "config.yaml:3:10: error: proxies[0].proxy: the port of the proxy URL must be",
+            "config.yaml:4:3: error: proxies[0].contxt: unknown key; did you mean `context`?",
+            "config.yaml:5:3: error: proxies[1]: `ca`, `cert` and `server_name` are for an https:// proxy",
+            "config.yaml:8:3: error: proxies[2]: `cert` and `key` belong together",
+            "config.yaml:8:3: error: proxies[2]: only one source of credentials",
+        ]) {
+            assert!(line.starts_with(start), "{start}: {faults}");
+        }
+        assert!(lines.len() == 6 && !faults.contains("s3cret"), "{faults}");
+    }
+
+    #[test]
+    fn the_file_is_where_the_system_has_settings() {
+        let variables = |pairs: &'static [(&str, &str)]| {
+            move |name: &str| {
+                pairs
+                    .iter()
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, value)| OsString::from(value))
+            }
+        };
+        for (platform, environment, expected) in [
+            (
+                Platform::Unix,
+                &[("HOME", "/home/u")][..],
+                Some("/home/u/.config/switchboard/config.yaml"),
+            ),
+            (
+                Platform::Unix,
+                &[("HOME", "/home/u"), ("XDG_CONFIG_HOME", "/x")],
+                Some("/x/switchboard/config.yaml"),
+            ),
+            (
+                Platform::Unix,
+                &[("HOME", "/home/u"), ("XDG_CONFIG_HOME", "x")],
+                Some("/home/u/.config/switchboard/config.yaml"),
+            ),
+            (Platform::Unix, &[], None),
+            (
+                Platform::Windows,
+                &[("APPDATA", "/a"), ("HOME", "/h")],
+                Some("/a/switchboard/config.yaml"),
+            ),
+        ] {
+            assert_eq!(path_on(platform, variables(environment)), expected.map(PathBuf::from));
+        }
+    }
+
+    #[test]
+    fn patterns_are_those_of_ssh() {
+        for (host, pattern, expected) in [
+            ("a.b", "*.b", true),
+            ("a.b", "?.b", true),
+            ("a.b", "*", true),
+            ("b", "*.b", false),
+            ("aab", "a*ab", true),
+            ("abc", "a*d", false),
+            ("abcbd", "a*b?", true),
+            ("", "*", true),
+            ("", "?", false),
+        ] {
+            assert_eq!(
+                is_match(host.as_bytes(), pattern.as_bytes()),
+                expected,
+                "{host} and {pattern}"
+            );
+        }
+        let long = "a".repeat(2_000);
+        assert!(!is_match(long.as_bytes(), b"*a*a*a*a*a*b"));
+    }
+}

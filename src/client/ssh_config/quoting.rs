@@ -1,0 +1,100 @@
+//! Words of a ProxyCommand: ssh expands `%` in them, and hands the line to a shell or, on Windows, to a new process.
+
+use crate::platform;
+
+/// Whose rules a command line is written by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Platform {
+    /// ssh runs `$SHELL -c "exec LINE"` (ssh_config(5), ProxyCommand).
+    Unix,
+    /// OpenSSH for Windows starts a process with the line, which takes it apart as the C runtime does.
+    Windows,
+}
+
+impl Platform {
+    /// The platform of this process.
+    pub const OWN: Self = if platform::IS_WINDOWS {
+        Self::Windows
+    } else {
+        Self::Unix
+    };
+}
+
+/// A text that no command line can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuotingFault {
+    /// ssh_config(5) has no way to write a line end, and no other control character belongs there.
+    #[error("{0:?} has a control character, which a line of ssh_config(5) cannot have")]
+    Control(String),
+    /// Quotation marks within arguments are read differently by different programs of Windows.
+    #[error("{0:?} has a quotation mark, which a command line of Windows cannot have")]
+    QuotationMark(String),
+}
+
+/// A word as it is written in a ProxyCommand, so that the program gets exactly this text.
+pub(super) fn word(text: &str, platform: Platform) -> Result<String, QuotingFault> {
+    if text.chars().any(char::is_control) {
+        return Err(QuotingFault::Control(text.to_owned()));
+    }
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@,+%".contains(&byte);
+    let is_plain = |byte| is_plain(byte) || (platform == Platform::Windows && byte == b'\\');
+    // ssh(1) turns `%%` into `%` before all else.
+    let expanded = text.replace('%', "%%");
+    if !text.is_empty() && text.bytes().all(is_plain) {
+        return Ok(expanded);
+    }
+    match platform {
+        // POSIX 2.2.2: nothing is special between single quotes but their end.
+        Platform::Unix => Ok(format!("'{}'", expanded.replace('\'', r"'\''"))),
+        Platform::Windows if text.contains('"') => Err(QuotingFault::QuotationMark(text.to_owned())),
+        Platform::Windows => {
+            // Backslashes before a quotation mark would quote it (CommandLineToArgvW).
+            let backslashes = expanded.chars().rev().take_while(|&last| last == '\\').count();
+            Ok(format!("\"{expanded}{}\"", "\\".repeat(backslashes)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_the_shell_and_for_ssh() {
+        for (text, expected) in [
+            ("/usr/bin/switchboard", "/usr/bin/switchboard"),
+            ("https://ssh.example.com:8443", "https://ssh.example.com:8443"),
+            ("/home/A User/bin/switchboard", "'/home/A User/bin/switchboard'"),
+            ("100%", "100%%"),
+            ("a%h b", "'a%%h b'"),
+            ("it's", r"'it'\''s'"),
+            ("$HOME`x`", "'$HOME`x`'"),
+            ("#", "'#'"),
+            ("", "''"),
+            ("a\\b", r"'a\b'"),
+            ("é", "'é'"),
+        ] {
+            assert_eq!(word(text, Platform::Unix).as_deref(), Ok(expected));
+        }
+        assert!(matches!(word("a\nb", Platform::Unix), Err(QuotingFault::Control(_))));
+    }
+
+    #[test]
+    fn words_are_quoted_for_windows() {
+        for (text, expected) in [
+            (r"C:\bin\switchboard.exe", r"C:\bin\switchboard.exe"),
+            (r"C:\Program Files\x.exe", r#""C:\Program Files\x.exe""#),
+            (r"C:\my folder\", r#""C:\my folder\\""#),
+            ("50% a", "\"50%% a\""),
+            ("", "\"\""),
+            ("a&b", "\"a&b\""),
+        ] {
+            assert_eq!(word(text, Platform::Windows).as_deref(), Ok(expected));
+        }
+        assert!(matches!(
+            word("a\"b", Platform::Windows),
+            Err(QuotingFault::QuotationMark(_))
+        ));
+        assert!(matches!(word("a\0b", Platform::Windows), Err(QuotingFault::Control(_))));
+    }
+}

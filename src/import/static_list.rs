@@ -1,0 +1,68 @@
+//! Prints static targets as the section `allowlist` of a configuration file.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use super::entry::{Entry, Target};
+use super::remarks::Remarks;
+
+/// The section. `resolve`: the addresses of an entry whose target is a Service, or why there are none.
+pub(super) fn section(
+    entries: Vec<Entry>,
+    resolve: impl Fn(&Entry) -> Result<Vec<SocketAddr>, String>,
+    remarks: &mut Remarks,
+) -> String {
+    let mut lines = String::new();
+    for entry in entries {
+        let addresses = match &entry.target {
+            Target::Addresses(addresses) => Ok(addresses.clone()),
+            Target::Service(..) => resolve(&entry),
+        };
+        match addresses {
+            Ok(addresses) => push(&mut lines, &entry, &addresses, remarks),
+            Err(reason) => remarks.error(entry.place, format!("{}: {reason}", entry.name)),
+        }
+    }
+    match lines.as_str() {
+        "" => "allowlist:\n  static: []\n".to_owned(),
+        lines => format!("allowlist:\n  static:\n{lines}"),
+    }
+}
+
+fn push(lines: &mut String, entry: &Entry, addresses: &[SocketAddr], remarks: &mut Remarks) {
+    let name = &entry.name;
+    if let Some(odd) = addresses.iter().find(|address| is_odd(address.ip())) {
+        let reason = "an address of the proxy's own host, or of no host: see that it is meant";
+        remarks.note(entry.place, format!("{name} leads to {odd}, {reason}"));
+    }
+    if entry.settings.idle.is_some() {
+        let reason = "the idle timeout is left out: `timeouts.idle` is one for all static targets";
+        remarks.warning(entry.place, format!("{name}: {reason}"));
+    }
+    let addresses: Vec<String> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
+    let addresses = addresses.join(", ");
+    let rate = entry
+        .settings
+        .rate
+        .map(|rate| format!(", limits: {{download: {rate}, upload: {rate}}}"));
+    let header = entry
+        .settings
+        .proxy_header
+        .map(|version| format!(", send_proxy_protocol: {version}"));
+    let [rate, header] = [rate, header].map(Option::unwrap_or_default);
+    // Writing to a String does not fail.
+    writeln!(
+        lines,
+        "    - {{name: \"{name}\", addresses: [{addresses}]{rate}{header}}}"
+    )
+    .ok();
+}
+
+/// Whether an address is one that a Service could not lead to.
+fn is_odd(address: IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast()
+}

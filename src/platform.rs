@@ -1,0 +1,52 @@
+//! What differs between the systems on which the client runs. The server's own calls of Linux are in the modules of its
+//! feature; the rest of the client is written once.
+//!
+//! `unix` and `windows` have the same names with the same meaning. No other file of the client is compiled by system.
+
+#[cfg(target_os = "linux")]
+mod changes;
+#[cfg(not(target_os = "linux"))]
+mod no_changes;
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
+
+#[cfg(target_os = "linux")]
+pub(crate) use self::changes::Changes;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use self::no_changes::Changes;
+#[cfg(unix)]
+use self::unix as system;
+#[cfg(windows)]
+use self::windows as system;
+
+pub(crate) use self::system::{
+    Folder, Group, IS_WINDOWS, Signals, awake, create_private, has_no_reader, is_private, is_shortage, is_suspended,
+    is_symbolic_link, keep_owner, killed_by, make_private_folder, open_regular, shell, take_stdout, with_sleep,
+};
+pub use self::system::{cache_folder, home};
+
+/// What a signal, or the end of a console, asks a client for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// To end in order: the terminal, or ssh, has gone.
+    Hangup,
+    /// To end now.
+    End,
+}
+
+/// What a file of a [`Folder`] is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To be read.
+    Read,
+    /// To be locked, read and written. It is made if it is missing.
+    Lock,
+    /// To be written, as a file that is not there yet.
+    New,
+}
+
+/// The reason for which a folder is not used, if there is one to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unusable(pub(crate) Option<&'static str>);

@@ -1,0 +1,382 @@
+//! Linux and macOS.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::future::pending;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal as ProcessSignal, geteuid, kill_process_group};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{Asked, Purpose, Unusable};
+
+/// The user's home.
+pub fn home() -> Option<PathBuf> {
+    variable("HOME").map(PathBuf::from)
+}
+
+/// The folder for what may be lost (XDG Base Directory Specification), which ignores a relative path.
+pub fn cache_folder() -> Option<PathBuf> {
+    let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
+    Some(caches.join("switchboard"))
+}
+
+/// A variable of the environment that is not empty.
+fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Whether it is Windows.
+pub(crate) const IS_WINDOWS: bool = false;
+
+/// Makes a file that no other user may read.
+///
+/// # Errors
+/// Those of open(2), also where the file exists.
+pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Makes a folder that no other user may read, and those that lead to it. One that is there stays as it is.
+///
+/// # Errors
+/// Those of mkdir(2).
+pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Gives a new file the owner and the permissions of the one that it is to replace.
+///
+/// # Errors
+/// It may not; or the other one has several hard links, which a replacement would part.
+pub(crate) fn keep_owner(file: &File, of: &Metadata) -> io::Result<()> {
+    if of.nlink() > 1 {
+        return Err(io::Error::other("it has several hard links, which would be parted"));
+    }
+    let own = file.metadata()?;
+    if (own.uid(), own.gid()) != (of.uid(), of.gid()) {
+        fchown(file, Some(of.uid()), Some(of.gid()))?;
+    }
+    file.set_permissions(of.permissions())
+}
+
+/// Returns the output behind descriptor 1, and puts `/dev/null` in its place.
+///
+/// # Errors
+///
+/// Those of dup(2), dup2(2) and of opening `/dev/null`.
+pub(crate) fn take_stdout() -> io::Result<File> {
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    let output = io::stdout().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(output.into())
+}
+
+/// Whether the reader of an output has closed it (poll(2)): POLLERR of a pipe, POLLHUP of a socket or terminal.
+pub(crate) fn has_no_reader(output: &impl AsFd) -> bool {
+    let mut polled = [PollFd::new(output, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// SIGHUP, which ssh sends its ProxyCommand when it exits, and the signals that end it at once.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    hangups: Option<Signal>,
+    terminations: Option<Signal>,
+    interrupts: Option<Signal>,
+}
+
+impl Signals {
+    /// Takes the signals over from the system's own handling, but for those that are ignored.
+    pub(crate) fn listen() -> Self {
+        Self {
+            hangups: listen(SignalKind::hangup()),
+            terminations: listen(SignalKind::terminate()),
+            interrupts: listen(SignalKind::interrupt()),
+        }
+    }
+
+    /// Completes with the next signal.
+    pub(crate) async fn next(&mut self) -> Asked {
+        tokio::select! {
+            biased;
+            () = next(&mut self.terminations) => Asked::End,
+            () = next(&mut self.interrupts) => Asked::End,
+            () = next(&mut self.hangups) => Asked::Hangup,
+        }
+    }
+}
+
+/// The signal, unless it is ignored: `nohup ssh` passes that on to its ProxyCommand.
+fn listen(kind: SignalKind) -> Option<Signal> {
+    if is_ignored(kind).unwrap_or(false) {
+        return None;
+    }
+    // Without it the process dies of the signal, as any other.
+    signal(kind).ok()
+}
+
+async fn next(signals: &mut Option<Signal>) {
+    match signals {
+        Some(signals) => _ = signals.recv().await,
+        None => pending().await,
+    }
+}
+
+/// Whether the process was started with that signal ignored (proc_pid_status(5)). macOS has no /proc and does not tell.
+fn is_ignored(kind: SignalKind) -> io::Result<bool> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The lowest bit is that of signal 1.
+    let bit = kind.as_raw_value() - 1;
+    Ok(mask.is_some_and(|mask| mask >> bit & 1 == 1))
+}
+
+/// The shell for a line of the user's.
+pub(crate) fn shell(line: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(line);
+    shell
+}
+
+/// The process group of a program. What is left of it is killed when it is dropped, unless the program ended well.
+#[derive(Debug)]
+pub(crate) struct Group {
+    leader: Option<Pid>,
+}
+
+impl Group {
+    /// Gives the program that is to be started a group of its own.
+    pub(crate) fn isolate(command: &mut Command) {
+        command.process_group(0);
+    }
+
+    /// The group of the program.
+    pub(crate) fn of(child: &Child) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self {
+            leader: id.and_then(Pid::from_raw),
+        }
+    }
+
+    /// Lets what is left of it live.
+    pub(crate) fn release(mut self) {
+        self.leader = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.leader {
+            // ESRCH: nothing is left.
+            kill_process_group(leader, ProcessSignal::KILL).unwrap_or_default();
+        }
+    }
+}
+
+/// The signal that ended a program.
+pub(crate) fn killed_by(status: ExitStatus) -> Option<i32> {
+    status.signal()
+}
+
+/// Whether a process is suspended (proc_pid_stat(5)): by SIGTTIN or SIGTTOU, as it is in the background of its terminal.
+/// macOS has no /proc and does not tell: the deadline ends the program.
+pub(crate) fn is_suspended(id: u32) -> bool {
+    let Ok(line) = fs::read_to_string(format!("/proc/{id}/stat")) else {
+        return false;
+    };
+    let behind_name = line.rsplit_once(") ").map(|(_, rest)| rest);
+    behind_name.is_some_and(|rest| rest.starts_with('T'))
+}
+
+/// The time during which the host was awake (clock_gettime(2)).
+#[cfg(target_os = "linux")]
+pub(crate) fn awake() -> Duration {
+    duration(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))
+}
+
+/// The time with that in which the host was asleep.
+#[cfg(target_os = "linux")]
+pub(crate) fn with_sleep() -> Duration {
+    duration(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
+}
+
+#[cfg(target_os = "linux")]
+fn duration(time: Timespec) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
+    Duration::new(seconds, nanoseconds)
+}
+
+/// The time during which the host was awake, since this was asked first: `Instant` is CLOCK_UPTIME_RAW there.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn awake() -> Duration {
+    static FIRST: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    FIRST.get_or_init(std::time::Instant::now).elapsed()
+}
+
+/// The time with that in which the host was asleep, by the calendar: a clock that is set forward looks like a sleep, and
+/// costs a probe of the connection.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn with_sleep() -> Duration {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap_or_default()
+}
+
+/// Opens a regular file. On Linux it is found with O_PATH, which neither waits nor acts on a device (open(2)), and what was
+/// found is opened: the path may lead elsewhere by then.
+///
+/// # Errors
+/// `InvalidInput` for what is no regular file; else what open(2) says.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let found = with_flags(path, OFlags::PATH)?;
+        demand_regular(&found.metadata()?)?;
+        match File::open(format!("/proc/self/fd/{}", found.as_raw_fd())) {
+            // Without a /proc that may be used; or a file that may not be read, which the open below says as well.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
+            opened => return opened,
+        }
+    }
+    let file = with_flags(path, OFlags::NONBLOCK)?;
+    demand_regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+fn with_flags(path: &Path, flags: OFlags) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(bits(flags)).open(path)
+}
+
+/// As open(2) takes them.
+fn bits(flags: OFlags) -> i32 {
+    flags.bits().cast_signed()
+}
+
+fn demand_regular(found: &Metadata) -> io::Result<()> {
+    let kind = found.file_type();
+    if kind.is_file() {
+        return Ok(());
+    }
+    let kind = match () {
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    let reason = format!("it is {kind}, not a regular file");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
+}
+
+/// Whether an error says that the process or the system is short of descriptors or memory, and nothing about the file.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    [Errno::MFILE, Errno::NFILE, Errno::NOMEM]
+        .iter()
+        .any(|shortage| Some(*shortage) == errno)
+}
+
+/// A folder of the user's alone, open: its files are found in it wherever its path leads later.
+#[derive(Debug)]
+pub(crate) struct Folder(File);
+
+impl Folder {
+    /// Opens the folder, which is made if it is missing.
+    ///
+    /// # Errors
+    /// It is not the user's alone, or there is none.
+    pub(crate) fn open(path: &Path) -> Result<Self, Unusable> {
+        // Those above it too, as the XDG Base Directory Specification says. What fails here is missing below.
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .unwrap_or_default();
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        match File::options().read(true).custom_flags(bits(flags)).open(path) {
+            Ok(folder) => match is_private(&folder) {
+                Ok(()) => Ok(Self(folder)),
+                Err(reason) => Err(Unusable(Some(reason))),
+            },
+            Err(error) if is_no_folder(&error) => Err(Unusable(Some("it is a file or a symbolic link"))),
+            // No home, or a disk that cannot be written.
+            Err(_) => Err(Unusable(None)),
+        }
+    }
+
+    /// Opens a file of the folder. Neither a symbolic link is followed nor a FIFO waited for.
+    pub(crate) fn file(&self, name: &str, purpose: Purpose) -> io::Result<File> {
+        let flags = match purpose {
+            Purpose::Read => OFlags::RDONLY,
+            Purpose::Lock => OFlags::RDWR | OFlags::CREATE,
+            Purpose::New => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
+        };
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(file.into())
+    }
+
+    /// Puts a file in the place of another one: a reader sees one or the other.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(renameat(&self.0, from, &self.0, to)?)
+    }
+
+    /// Removes a file, if it is there.
+    pub(crate) fn remove(&self, name: &str) {
+        unlinkat(&self.0, name, AtFlags::empty()).unwrap_or_default();
+    }
+}
+
+/// Whether a file or folder is the user's own, and open to no other user.
+pub(crate) fn is_private(file: &File) -> Result<(), &'static str> {
+    let found = file.metadata().map_err(|_| "its owner is unknown")?;
+    match () {
+        () if !found.is_dir() && !found.is_file() => Err("it is no regular file"),
+        () if found.uid() != geteuid().as_raw() => Err("it belongs to another user"),
+        () if found.mode() & 0o077 != 0 => Err("it is open to other users (chmod go= takes that away)"),
+        () => Ok(()),
+    }
+}
+
+/// What O_NOFOLLOW refuses (open(2)).
+pub(crate) fn is_symbolic_link(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::LOOP)
+}
+
+/// O_DIRECTORY goes before O_NOFOLLOW.
+fn is_no_folder(error: &io::Error) -> bool {
+    Errno::from_io_error(error).is_some_and(|errno| errno == Errno::LOOP || errno == Errno::NOTDIR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_is_told_from_a_fault_of_the_file() {
+        for (errno, expected) in [
+            (libc::EMFILE, true),
+            (libc::ENFILE, true),
+            (libc::ENOMEM, true),
+            (libc::ENOENT, false),
+            (libc::EIO, false),
+        ] {
+            assert_eq!(is_shortage(&io::Error::from_raw_os_error(errno)), expected, "{errno}");
+        }
+    }
+}

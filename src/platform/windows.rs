@@ -1,0 +1,248 @@
+//! Windows.
+
+use std::env;
+use std::fs::{self, File, OpenOptions};
+use std::future::pending;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use filedescriptor::{FileDescriptor, StdioDescriptor};
+use tokio::process::{Child, Command};
+use tokio::signal::windows::{CtrlBreak, CtrlC, CtrlClose, ctrl_break, ctrl_c, ctrl_close};
+
+use super::{Asked, Purpose, Unusable};
+
+/// The user's home.
+pub fn home() -> Option<PathBuf> {
+    folder("USERPROFILE")
+}
+
+/// The folder for what may be lost, on this machine alone.
+pub fn cache_folder() -> Option<PathBuf> {
+    Some(folder("LOCALAPPDATA")?.join("switchboard").join("cache"))
+}
+
+fn folder(name: &str) -> Option<PathBuf> {
+    env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// Whether it is Windows.
+pub(crate) const IS_WINDOWS: bool = true;
+
+/// Makes a file with the permissions of its folder.
+///
+/// # Errors
+/// Those of CreateFile, also where the file exists.
+pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// Makes a folder, and those that lead to it. One that is there stays as it is.
+///
+/// # Errors
+/// Those of CreateDirectory.
+pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)
+}
+
+/// A new file has the permissions of its folder, as the one that it is to replace had.
+///
+/// # Errors
+/// None.
+pub(crate) fn keep_owner(_: &File, _: &fs::Metadata) -> io::Result<()> {
+    Ok(())
+}
+
+/// Returns the output behind the standard handle, and puts the device `NUL` in its place.
+///
+/// # Errors
+///
+/// Those of DuplicateHandle, SetStdHandle and of opening `NUL`.
+pub(crate) fn take_stdout() -> io::Result<File> {
+    let null = FileDescriptor::dup(&OpenOptions::new().write(true).open("NUL")?).map_err(io::Error::other)?;
+    let output = FileDescriptor::redirect_stdio(&null, StdioDescriptor::Stdout).map_err(io::Error::other)?;
+    // A copy; the original is closed here.
+    output.as_file().map_err(io::Error::other)
+}
+
+/// A pipe does not tell its writer, before a write fails.
+pub(crate) fn has_no_reader<T>(_output: &T) -> bool {
+    false
+}
+
+/// The events of the console. A program that ends another one sends none: TerminateProcess is no signal.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    interrupts: Option<CtrlC>,
+    breaks: Option<CtrlBreak>,
+    closes: Option<CtrlClose>,
+}
+
+impl Signals {
+    /// Takes the events over from the system's own handling.
+    pub(crate) fn listen() -> Self {
+        Self {
+            interrupts: ctrl_c().ok(),
+            breaks: ctrl_break().ok(),
+            closes: ctrl_close().ok(),
+        }
+    }
+
+    /// Completes with the next event.
+    pub(crate) async fn next(&mut self) -> Asked {
+        let Self {
+            interrupts,
+            breaks,
+            closes,
+        } = self;
+        let interrupted = async {
+            match interrupts {
+                Some(events) => _ = events.recv().await,
+                None => pending().await,
+            }
+        };
+        let broken = async {
+            match breaks {
+                Some(events) => _ = events.recv().await,
+                None => pending().await,
+            }
+        };
+        let closed = async {
+            match closes {
+                Some(events) => _ = events.recv().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = interrupted => Asked::End,
+            () = broken => Asked::End,
+            () = closed => Asked::Hangup,
+        }
+    }
+}
+
+/// The shell for a line of the user's. /D leaves AutoRun out, and /S takes the quotation marks around the line off.
+pub(crate) fn shell(line: &str) -> Command {
+    let mut shell = Command::new("cmd");
+    shell.raw_arg(format!("/D /S /C \"{line}\""));
+    shell
+}
+
+/// A child process, killed when its `Child` is dropped. What it has started itself lives on: a group of processes has no
+/// safe call here.
+#[derive(Debug)]
+pub(crate) struct Group;
+
+impl Group {
+    /// Has the program killed when its `Child` is dropped.
+    pub(crate) fn isolate(command: &mut Command) {
+        command.kill_on_drop(true);
+    }
+
+    /// The program alone.
+    pub(crate) fn of(_child: &Child) -> Self {
+        Self
+    }
+
+    /// It has ended.
+    pub(crate) fn release(self) {}
+}
+
+/// There are no signals.
+pub(crate) fn killed_by(_status: ExitStatus) -> Option<i32> {
+    None
+}
+
+/// No terminal suspends a process.
+pub(crate) fn is_suspended(_id: u32) -> bool {
+    false
+}
+
+/// The clocks that have safe calls here go on during a sleep. It is not noticed as one: the watch of the path finds what it
+/// has done to the connection.
+pub(crate) fn awake() -> Duration {
+    Duration::ZERO
+}
+
+/// As [`awake`].
+pub(crate) fn with_sleep() -> Duration {
+    Duration::ZERO
+}
+
+/// Opens a regular file.
+///
+/// # Errors
+/// `InvalidInput` for what is no regular file; else what the system says.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    // In front of the open: a pipe or a device would act on it.
+    match fs::metadata(path)?.is_file() {
+        true => File::open(path),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
+
+/// Used by the server only, which does not run here.
+pub(crate) fn is_shortage(_error: &io::Error) -> bool {
+    false
+}
+
+/// A folder of the user's. The folder above it, AppData, is open to no other user by its access control list.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    /// Opens the folder, which is made if it is missing.
+    ///
+    /// # Errors
+    /// It is no folder, or cannot be made.
+    pub(crate) fn open(path: &Path) -> Result<Self, Unusable> {
+        // What fails here is missing below.
+        fs::create_dir_all(path).unwrap_or_default();
+        match fs::symlink_metadata(path) {
+            Ok(found) if found.is_dir() => Ok(Self(path.to_owned())),
+            Ok(_) => Err(Unusable(Some("it is a file or a symbolic link"))),
+            Err(_) => Err(Unusable(None)),
+        }
+    }
+
+    /// Opens a file of the folder.
+    pub(crate) fn file(&self, name: &str, purpose: Purpose) -> io::Result<File> {
+        let path = self.0.join(name);
+        match purpose {
+            Purpose::Read => File::open(path),
+            Purpose::Lock => File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path),
+            Purpose::New => File::options().write(true).create_new(true).open(path),
+        }
+    }
+
+    /// Puts a file in the place of another one.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.0.join(from), self.0.join(to))
+    }
+
+    /// Removes a file, if it is there.
+    pub(crate) fn remove(&self, name: &str) {
+        fs::remove_file(self.0.join(name)).unwrap_or_default();
+    }
+}
+
+/// Whether it is a regular file: the folder keeps other users out.
+pub(crate) fn is_private(file: &File) -> Result<(), &'static str> {
+    let found = file.metadata().map_err(|_| "its kind is unknown")?;
+    match found.is_file() {
+        true => Ok(()),
+        false => Err("it is no regular file"),
+    }
+}
+
+/// A link is followed: to make one takes a right that users do not have by default.
+pub(crate) fn is_symbolic_link(_error: &io::Error) -> bool {
+    false
+}

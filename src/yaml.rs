@@ -1,0 +1,55 @@
+//! Reads the YAML files of users and operators: the server's configuration, and the client's.
+//!
+//! `tree` makes texts with their positions of a file, and `section` gives a reader typed access to them by the `form` of
+//! each value. Every `finding` of a file is reported at once, up to a YAML syntax error, with what was probably meant
+//! (`suggest`). `shape` records what the readers ask for, which is the JSON Schema of the file.
+
+pub(crate) mod finding;
+pub(crate) mod form;
+pub(crate) mod section;
+pub(crate) mod shape;
+pub(crate) mod suggest;
+pub(crate) mod tree;
+
+use std::io::{self, Read};
+
+use self::finding::{Findings, Position};
+use self::tree::Node;
+
+/// Reads what a file may have at most, and a byte more, which [`tree`] refuses.
+pub(crate) fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The tree of a file; `None` after a fault that ends the reading.
+pub(crate) fn tree(bytes: &[u8], findings: &Findings) -> Option<Node> {
+    tree::read(text(bytes, findings)?, findings)
+}
+
+fn text<'a>(bytes: &'a [u8], findings: &Findings) -> Option<&'a str> {
+    if bytes.len() as u64 > LARGEST {
+        findings.fault(Position::START, "", "larger than 1 MiB");
+        return None;
+    }
+    std::str::from_utf8(bytes)
+        .map_err(|error| {
+            let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
+            findings.fault(end_of(&String::from_utf8_lossy(valid)), "", "not UTF-8");
+        })
+        .ok()
+}
+
+/// The position behind a text.
+fn end_of(text: &str) -> Position {
+    let last = text.rsplit('\n').next().unwrap_or_default();
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX).saturating_add(1);
+    Position {
+        line: number(text.matches('\n').count()),
+        column: number(last.chars().count()),
+    }
+}
+
+/// 1 MiB: 20,000 short static targets, and the largest ConfigMap.
+const LARGEST: u64 = 1 << 20;

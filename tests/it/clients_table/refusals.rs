@@ -1,0 +1,410 @@
+//! The refusals of the table, and the proxies that give them.
+
+use std::fmt::Display;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
+use tempfile::TempDir;
+
+use super::cluster::{Cluster, kubeconfig};
+use crate::harness::authority::Authority;
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Server, Settings};
+use crate::harness::target::{Blackhole, Closed, Echo};
+
+/// A refusal of the table.
+pub(super) struct Refusal {
+    pub(super) name: &'static str,
+    /// The proxy that gives it, of those in [`Worlds`].
+    world: World,
+    /// The target that is asked for.
+    host: &'static str,
+    port: u16,
+    /// The texts of which one has to be on the terminal.
+    pub(super) shown: &'static [&'static str],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum World {
+    Main,
+    Users,
+    Tls,
+    Cluster,
+    NoCluster,
+    ProcessFull,
+    ClientFull,
+    TargetFull,
+    Rate,
+}
+
+macro_rules! refusal {
+    ($name:literal, $world:ident, $host:literal, $port:literal, $($shown:literal),+) => {
+        Refusal { name: $name, world: World::$world, host: $host, port: $port, shown: &[$($shown),+] }
+    };
+}
+
+pub(super) const REFUSALS: [Refusal; 20] = [
+    refusal!("unknown name", Main, "unknown.team-a", 22, "not on the allowlist"),
+    refusal!("wrong port", Main, "refuses.team-a", 2222, "not on the allowlist"),
+    refusal!(
+        "malformed name",
+        Main,
+        "svc..team-a",
+        22,
+        "a label of the host name is empty or too long"
+    ),
+    refusal!(
+        "client certificate demanded",
+        Main,
+        "guarded.team-a",
+        22,
+        "requires a client certificate"
+    ),
+    refusal!(
+        "credentials required (407)",
+        Users,
+        "box.team-a",
+        22,
+        "credentials are required"
+    ),
+    refusal!("TLS required", Tls, "box.team-a", 22, "this port requires TLS"),
+    refusal!(
+        "allowlist not loaded",
+        NoCluster,
+        "box.team-a",
+        22,
+        "the allowlist is not loaded yet"
+    ),
+    refusal!("no ready endpoint", Cluster, "empty.team-a", 22, "no ready endpoint"),
+    refusal!(
+        "closed by its owner (max-tunnels 0)",
+        Cluster,
+        "closed.team-a",
+        22,
+        "is closed to new tunnels"
+    ),
+    refusal!(
+        "cap of the process",
+        ProcessFull,
+        "box.team-a",
+        22,
+        "the proxy has reached its tunnel limit"
+    ),
+    refusal!(
+        "cap of the client",
+        ClientFull,
+        "box.team-a",
+        22,
+        "this client address has reached its tunnel limit"
+    ),
+    refusal!(
+        "cap of the target",
+        TargetFull,
+        "box.team-a",
+        22,
+        "has reached its tunnel limit"
+    ),
+    refusal!(
+        "connect rate",
+        Rate,
+        "refuses.team-a",
+        22,
+        "this client address connects too often"
+    ),
+    refusal!("dial refused", Main, "refuses.team-a", 22, "refused the connection"),
+    refusal!("dial timed out", Main, "blackhole.team-a", 22, "did not answer in time"),
+    refusal!(
+        "target is a web server",
+        Main,
+        "web.team-a",
+        22,
+        "web server, not an SSH server"
+    ),
+    refusal!(
+        "target says nothing",
+        Main,
+        "silent.team-a",
+        22,
+        "has sent no SSH identification"
+    ),
+    refusal!(
+        "target closes at once",
+        Main,
+        "closes.team-a",
+        22,
+        "closed the connection before its SSH identification"
+    ),
+    refusal!(
+        "sshd is full (MaxStartups)",
+        Main,
+        "full.team-a",
+        22,
+        "Exceeded MaxStartups"
+    ),
+    refusal!(
+        "target resets",
+        Main,
+        "resets.team-a",
+        22,
+        "reset the connection before its SSH identification"
+    ),
+];
+
+/// What a client asks, and of which proxy.
+pub(super) struct Asked {
+    pub(super) proxy: SocketAddr,
+    pub(super) host: &'static str,
+    pub(super) port: u16,
+    /// The longest wait of ssh for an identification.
+    pub(super) timeout: &'static str,
+}
+
+/// What the configurations of the worlds are made of.
+struct Parts<'a, K> {
+    mode: &'static str,
+    with_certificates: &'a str,
+    listed: &'a str,
+    tls: &'a str,
+    users: &'a Path,
+    /// Of an API server that answers, and of one that does not.
+    kubeconfigs: [K; 2],
+}
+
+impl<K: Display> Parts<'_, K> {
+    /// The configuration of each world.
+    fn settings(&self) -> [(World, String); 9] {
+        let Self {
+            mode,
+            with_certificates,
+            listed,
+            tls,
+            users,
+            kubeconfigs: [reachable, unreachable],
+        } = self;
+        let listen =
+            |more: &str| format!("listen: {{address: \"127.0.0.1:0\", refusals: {mode}{more}}}\nssh_only: true\n");
+        let kubernetes = |kubeconfig: &dyn Display| {
+            format!("allowlist: {{kubernetes: {{enabled: true, wait_for_ready: 1s, kubeconfig: \"{kubeconfig}\"}}}}\n")
+        };
+        // Their tunnels are held by a peer that says nothing.
+        let limits = |limits: &str| {
+            format!(
+                "{}{listed}limits: {{{limits}}}\ntimeouts: {{head: 2m, identification: 1h}}\n",
+                listen("")
+            )
+        };
+        let unlimited = "max_tunnels: unlimited, connects_per_second: unlimited";
+        [
+            (
+                World::Main,
+                format!(
+                    "{}{tls}{with_certificates}timeouts: {{dial: 1s, dial_try: 1s, identification: 5s}}\n",
+                    listen(", tls: optional")
+                ),
+            ),
+            (
+                World::Users,
+                format!(
+                    "{}{listed}access: {{mode: enforce, users: {{file: \"{}\"}}}}\n",
+                    listen(""),
+                    users.display()
+                ),
+            ),
+            (World::Tls, format!("{}{tls}{listed}", listen(", tls: required"))),
+            (World::Cluster, listen("") + &kubernetes(reachable)),
+            (World::NoCluster, listen("") + &kubernetes(unreachable)),
+            (
+                World::ProcessFull,
+                limits(&format!("total: {{max_tunnels: 1}}, client: {{{unlimited}}}")),
+            ),
+            (
+                World::ClientFull,
+                limits("client: {max_tunnels: 1, connects_per_second: unlimited}"),
+            ),
+            (
+                World::TargetFull,
+                limits(&format!("target: {{max_tunnels: 1}}, client: {{{unlimited}}}")),
+            ),
+            (
+                World::Rate,
+                limits("client: {max_tunnels: unlimited, connects_per_second: 1}"),
+            ),
+        ]
+    }
+}
+
+/// The proxies of one mode, and their targets. Everything ends with them.
+pub(super) struct Worlds {
+    proxies: Vec<(World, SocketAddr)>,
+    timeout: &'static str,
+    is_over: Arc<AtomicBool>,
+    /// Behind a lock only because the worlds are shared by threads.
+    _servers: Mutex<Vec<(World, Server)>>,
+    _held: Vec<Peer>,
+    _settings: Vec<Settings>,
+    _targets: (Blackhole, Closed, Echo, Cluster, Authority, TempDir),
+}
+
+impl Worlds {
+    /// Starts them with that value of `refusals`.
+    pub(super) fn start(mode: &'static str) -> Self {
+        let (blackhole, closed, echo, cluster) = (Blackhole::open(), Closed::bind(), Echo::listen(), Cluster::start());
+        let (authority, directory) = (Authority::new(), TempDir::new().unwrap());
+        let users = directory.path().join("users");
+        std::fs::write(
+            &users,
+            "alice:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu:ops\n",
+        )
+        .unwrap();
+        let all = targets(&blackhole, &closed, &echo);
+        let list = |targets: &[String]| format!("allowlist: {{static: [{}]}}\n", targets.join(", "));
+        // The last one needs client certificates.
+        let (with_certificates, listed) = (list(&all), list(&all[..all.len() - 1]));
+        let certificate = authority.server("server", &[]).setting();
+        let parts = Parts {
+            mode,
+            with_certificates: &with_certificates,
+            listed: &listed,
+            tls: &format!(
+                "tls: {{certificates: [{certificate}], client_auth: optional, client_ca: \"{}\"}}\n",
+                authority.ca().display()
+            ),
+            users: &users,
+            kubeconfigs: [cluster.address(), closed.address()].map(|server| kubeconfig(directory.path(), server)),
+        };
+        let settings = parts.settings();
+        let (worlds, settings): (Vec<_>, Vec<_>) = settings
+            .into_iter()
+            .map(|(world, text)| (world, Settings::new(&text)))
+            .unzip();
+        let servers: Vec<_> = worlds
+            .into_iter()
+            .zip(&settings)
+            .map(|(world, settings)| (world, serve(world, settings)))
+            .collect();
+        let held = servers
+            .iter()
+            .filter(|(world, _)| matches!(world, World::ProcessFull | World::ClientFull | World::TargetFull))
+            .map(|(_, server)| server.open("box.team-a:22"));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let worlds = Self {
+            _held: held.collect(),
+            _settings: settings,
+            timeout: if mode == "http" { "15" } else { "60" },
+            is_over,
+            proxies: servers
+                .iter()
+                .map(|(world, server)| (*world, server.public()))
+                .collect(),
+            _servers: Mutex::new(servers),
+            _targets: (blackhole, closed, echo, cluster, authority, directory),
+        };
+        worlds.use_up_the_rate();
+        worlds
+    }
+
+    /// The request that earns the refusal of that number.
+    pub(super) fn asked_for(&self, number: usize) -> Asked {
+        let Refusal { world, host, port, .. } = REFUSALS[number];
+        Asked {
+            proxy: self.proxy(world),
+            host,
+            port,
+            timeout: self.timeout,
+        }
+    }
+
+    fn proxy(&self, world: World) -> SocketAddr {
+        self.proxies.iter().find(|(of, _)| *of == world).unwrap().1
+    }
+
+    /// Takes every connect that the rate of its proxy allows.
+    fn use_up_the_rate(&self) {
+        let (proxy, is_over) = (self.proxy(World::Rate), Arc::clone(&self.is_over));
+        thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                TcpStream::connect(proxy).ok();
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+    }
+}
+
+impl Drop for Worlds {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One that follows an absent API server does not become ready.
+fn serve(world: World, settings: &Settings) -> Server {
+    if world == World::NoCluster {
+        return Server::without_readiness(settings);
+    }
+    Server::with(settings)
+}
+
+fn targets(blackhole: &Blackhole, closed: &Closed, echo: &Echo) -> Vec<String> {
+    let scripted = |script: fn(TcpStream)| target(script);
+    let entry = |name: &str, address: SocketAddr| format!("{{name: \"{name}.team-a:22\", addresses: [\"{address}\"]}}");
+    let guarded = format!(
+        "{{name: \"guarded.team-a:22\", addresses: [\"{}\"], allowed_clients: [alice@example.com]}}",
+        echo.address()
+    );
+    vec![
+        entry("box", echo.address()),
+        entry("refuses", closed.address()),
+        entry("blackhole", blackhole.address()),
+        entry(
+            "web",
+            scripted(|stream| answer(stream, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")),
+        ),
+        entry(
+            "silent",
+            scripted(|mut stream| drop(stream.read_to_end(&mut Vec::new()))),
+        ),
+        entry("closes", scripted(|stream| answer(stream, ""))),
+        entry("full", scripted(|stream| answer(stream, "Exceeded MaxStartups\r\n"))),
+        entry(
+            "resets",
+            scripted(|stream| {
+                read_a_line(&stream);
+                set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+            }),
+        ),
+        guarded,
+    ]
+}
+
+/// A target whose connections are served by a script, for as long as the test runs.
+fn target(script: fn(TcpStream)) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            thread::spawn(move || script(stream));
+        }
+    });
+    address
+}
+
+fn answer(mut stream: TcpStream, text: &str) {
+    read_a_line(&stream);
+    stream.write_all(text.as_bytes()).ok();
+    stream.shutdown(std::net::Shutdown::Write).ok();
+    stream.read_to_end(&mut Vec::new()).ok();
+}
+
+/// Waits for the client's identification. PuTTY sends none before the server's.
+fn read_a_line(stream: &TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    BufReader::with_capacity(1, stream).read_line(&mut String::new()).ok();
+    stream.set_read_timeout(None).unwrap();
+}

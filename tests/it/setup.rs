@@ -1,0 +1,293 @@
+//! From a URL to a login: `switchboard config` with the real ssh, `--check`, the client's file and its variables.
+
+mod check;
+mod settings;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::process::switchboard;
+use crate::openssh::clients::SWITCHBOARD;
+use crate::openssh::login::{HOST, Login, PORT};
+use crate::openssh::process::{Finished, program, quiet, run};
+
+/// The proxy, sshd and the user's own settings, as in a `~/.ssh/config` of the user's.
+struct Setup {
+    login: Login,
+    own: String,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let login = Login::through(&SWITCHBOARD);
+        let path = |name| login.path(name).display().to_string();
+        let own = format!(
+            "# mine\nUser {}\nHost *\n    Port {PORT}\n    IdentityFile {}\n    UserKnownHostsFile {}\n    GlobalKnownHostsFile \
+             /dev/null\n    IdentitiesOnly yes\n    IdentityAgent none\n    StrictHostKeyChecking yes\n    BatchMode yes\n    \
+             ServerAliveInterval 7",
+            login.sshd.user,
+            path("client_key"),
+            path("known_hosts"),
+        );
+        login.write("config", own.as_bytes());
+        Self { login, own }
+    }
+
+    fn config(&self) -> String {
+        self.login.path("config").display().to_string()
+    }
+
+    fn url(&self, scheme: &str) -> String {
+        format!("{scheme}://{}", self.login.proxy.address)
+    }
+
+    /// The settings that ssh has for a name.
+    fn settings(&self, name: &str) -> String {
+        let mut ssh = self.ssh();
+        self.login.run(ssh.args(["-G", name]), &[]).stdout
+    }
+
+    fn ssh(&self) -> Command {
+        let mut ssh = quiet(program("ssh", "openssh-client"));
+        ssh.args(["-F", &self.config()]).current_dir("/");
+        ssh
+    }
+
+    #[track_caller]
+    fn logs_in(&self) {
+        let mut ssh = self.ssh();
+        let finished = self.login.run(ssh.args([HOST, "cat"]), b"through the proxy\n");
+        assert_eq!(finished.stdout, "through the proxy\n", "{finished}");
+    }
+
+    /// Runs our program by that path.
+    fn by(&self, path: &Path, arguments: &[&str]) -> Finished {
+        run(
+            quiet(path).arg("config").args(arguments),
+            &[],
+            &self.login.path("."),
+            crate::openssh::login::PATIENCE,
+        )
+        .succeeded()
+    }
+}
+
+const BINARY: &str = env!("CARGO_BIN_EXE_switchboard");
+
+#[test]
+fn one_command_leads_to_a_login_and_another_one_back() {
+    let setup = Setup::new();
+    let config = setup.config();
+    let ca = setup.login.path("ca.crt").display().to_string();
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o640)).unwrap();
+    // A path that both ssh and the shell have to leave as it is.
+    let folder = setup.login.path("my 100% $HOME 'tools'");
+    fs::create_dir(&folder).unwrap();
+    let spaced = folder.join("switchboard");
+    symlink(BINARY, &spaced).unwrap();
+    for (path, arguments) in [
+        (Path::new(BINARY), vec!["--proxy", &setup.url("http")]),
+        (&spaced, vec!["--proxy", &setup.url("https"), "--ca", &ca]),
+        (
+            &spaced,
+            vec![
+                "--proxy",
+                &setup.url("https"),
+                "--ca",
+                &ca,
+                "--resume",
+                "off",
+                "--http1.1",
+            ],
+        ),
+    ] {
+        let install = [&arguments[..], &["--write", &config]].concat();
+        let dry = setup.by(path, &[&install[..], &["--dry-run"]].concat());
+        assert!(
+            dry.stdout.contains("+++ ") && dry.stderr.contains("nothing was changed"),
+            "{dry}"
+        );
+        let installed = setup.by(path, &install);
+        assert_eq!(installed.stdout, dry.stdout);
+        let again = setup.by(path, &install);
+        assert!(
+            again.stdout.is_empty() && again.stderr.contains("nothing to change"),
+            "{again}"
+        );
+        setup.logs_in();
+        let found = setup.settings(HOST);
+        let interval = if arguments.contains(&"off") { "15" } else { "0" };
+        assert!(
+            found.contains(&format!("\nserveraliveinterval {interval}\n")),
+            "{found}"
+        );
+        // What stands behind the Include holds for all other names as before.
+        let other = setup.settings("elsewhere.example.com");
+        assert!(
+            other.contains("\nserveraliveinterval 7\n") && !other.contains("proxycommand"),
+            "{other}"
+        );
+        assert!(other.contains(&format!("user {}\n", setup.login.sshd.user)), "{other}");
+    }
+    assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o640);
+    setup.by(&spaced, &["--remove", "--write", &config]);
+    assert_eq!(fs::read_to_string(&config).unwrap(), setup.own);
+    assert!(!setup.login.path("switchboard.conf").exists());
+}
+
+#[test]
+fn the_block_of_every_other_client_logs_in() {
+    let setup = Setup::new();
+    for client in ["proxytunnel", "nc", "ncat", "socat", "corkscrew"] {
+        let printed = setup.by(Path::new(BINARY), &["--proxy", &setup.url("http"), "--client", client]);
+        fs::write(setup.config(), format!("{}{}\n", printed.stdout, setup.own)).unwrap();
+        assert!(setup.settings(HOST).contains(&format!("\nproxycommand {client} ")));
+        setup.logs_in();
+    }
+}
+
+#[test]
+fn ssh_reads_every_option_of_a_block_as_it_was_meant() {
+    let setup = Setup::new();
+    let arguments = [
+        "--proxy",
+        "https://ssh.example.com",
+        "--name",
+        "*.a.example",
+        "--name",
+        "!db.a.example",
+        "--user",
+        "alice",
+        "--control-master",
+        "--context",
+        "prod cluster",
+        "--token-command",
+        "echo \"it's $HOME\"",
+        "--server-name",
+        "x.example",
+        "--grace",
+        "90m",
+        "--window",
+        "64KiB",
+        "--no-env-proxy",
+    ];
+    let arguments: Vec<_> = arguments
+        .into_iter()
+        .filter(|word| !word.contains("prod") && *word != "--context")
+        .collect();
+    let printed = setup.by(Path::new(BINARY), &arguments);
+    fs::write(setup.config(), printed.stdout).unwrap();
+    let found = setup.settings("x.a.example");
+    for line in [
+        "user alice",
+        "controlmaster auto",
+        "controlpersist 600",
+        "serveraliveinterval 0",
+        &format!(
+            "proxycommand {BINARY} connect --proxy https://ssh.example.com:443 --server-name x.example --token-command 'echo \
+             \"it'\\''s $HOME\"' --grace 1h30m --window 65536B --no-env-proxy %h %p"
+        ),
+    ] {
+        assert!(found.lines().any(|found| found == line), "{line}: {found}");
+    }
+    assert!(!setup.settings("db.a.example").contains("proxycommand"));
+}
+
+#[test]
+fn contradictions_are_said_before_anything_is_written() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("config");
+    let file = file.to_str().unwrap();
+    for (arguments, expected) in [
+        (&["--proxy", "https://p", "--client", "nc"][..], "nc speaks no TLS"),
+        (
+            &["--proxy", "http://p", "--client", "nc", "--context", "x"],
+            "only --proxy can be given",
+        ),
+        (&["--proxy", "https://u:s3cret@p"], "the proxy's URL has a password"),
+        (&["--proxy", "http://p", "--ca", "/x"], "--ca is for an https:// proxy"),
+        (&["--proxy", "https://p", "--name", "a b"], "is no pattern of names"),
+        (&["--proxy", "https://p", "--user", "a b"], "is no name of an account"),
+        (
+            &["--proxy", "https://p", "--token-file", "a", "--context", "b"],
+            "cannot be used with each other",
+        ),
+        (&["--client", "nc"], "--client needs --proxy"),
+        (
+            &["--config", "/nonexistent/config.yaml"],
+            "/nonexistent/config.yaml: error: cannot be read",
+        ),
+    ] {
+        let mut command = switchboard(&[&["config", "--write", file], arguments].concat());
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(
+            stderr.contains(expected) && !stderr.contains("s3cret"),
+            "{arguments:?}: {stderr}"
+        );
+        assert!(!Path::new(file).exists());
+    }
+}
+
+#[test]
+fn completions_are_read_by_bash_and_know_the_tasks_and_flags() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let script = switchboard(&["completions", "bash"]).output().unwrap();
+    assert!(script.status.success());
+    let file = folder.path().join("completions");
+    fs::write(&file, script.stdout).unwrap();
+    let complete = |words: &str| {
+        let line = format!(
+            ". \"$1\"; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _switchboard switchboard \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; echo \"${{COMPREPLY[@]}}\""
+        );
+        let mut bash = quiet(program("bash", "bash"));
+        let output = bash
+            .args(["--norc", "-c", &line, "bash"])
+            .arg(&file)
+            .stdout(std::process::Stdio::piped())
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    assert_eq!(complete("switchboard conn").trim(), "connect");
+    assert_eq!(complete("switchboard config --contr").trim(), "--control-master");
+    for shell in ["zsh", "fish", "powershell", "elvish"] {
+        let script = switchboard(&["completions", shell]).output().unwrap();
+        assert!(
+            String::from_utf8(script.stdout).unwrap().contains("control-master"),
+            "{shell}"
+        );
+    }
+}
+
+#[test]
+fn manual_pages_are_formatted_without_a_warning() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().to_str().unwrap();
+    assert!(switchboard(&["manual", path]).status().unwrap().success());
+    for (page, expected) in [
+        ("switchboard.1", "switchboard-connect(1)"),
+        ("switchboard-config.1", "--control-master"),
+    ] {
+        let mut groff = quiet(program("groff", "groff"));
+        let groff = groff
+            .args(["-man", "-Tascii", "-P-cbou", "-ww"])
+            .arg(folder.path().join(page));
+        let output = groff
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .output()
+            .unwrap();
+        let (text, warnings) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert!(
+            text.contains("NAME") && text.contains(expected) && warnings.is_empty(),
+            "{page}: {warnings}\n{text}"
+        );
+    }
+}
