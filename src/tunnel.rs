@@ -40,6 +40,7 @@ pub mod events;
 pub mod facts;
 pub mod ids;
 mod negotiate;
+pub mod open_tunnel;
 mod pending;
 mod port;
 pub mod record;

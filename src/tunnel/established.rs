@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use super::disconnect;
+use super::open_tunnel::OpenTunnel;
 use super::pending::Pending;
 use super::record::TunnelRecord;
-use super::registry::OpenTunnel;
 use super::{Holdings, Reached, Shared};
 use crate::allowlist::Target;
 use crate::cold::cold;

@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::facts::Facts;
-use super::registry::OpenTunnel;
+use super::open_tunnel::OpenTunnel;
 use crate::outcome::{Close, Outcome};
 
 /// An event of a tunnel, a request or a target.

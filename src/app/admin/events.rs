@@ -18,7 +18,7 @@ use super::view;
 use crate::outcome::{Close, Outcome};
 use crate::tunnel::Shared;
 use crate::tunnel::events::{Change, Event, Refused};
-use crate::tunnel::registry::OpenTunnel;
+use crate::tunnel::open_tunnel::OpenTunnel;
 
 /// The route.
 pub(super) fn router() -> Router<Arc<Shared>> {

@@ -14,7 +14,7 @@ use crate::allowlist::Target;
 use crate::api::{self, Targets};
 use crate::tunnel::Shared;
 use crate::tunnel::events::{Change, Event};
-use crate::tunnel::registry::OpenTunnel;
+use crate::tunnel::open_tunnel::OpenTunnel;
 
 /// The routes.
 pub(super) fn router() -> Router<Arc<Shared>> {

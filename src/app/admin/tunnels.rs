@@ -18,7 +18,7 @@ use crate::direction::Direction;
 use crate::limits::Rate;
 use crate::tunnel::Shared;
 use crate::tunnel::events::{Change, Event};
-use crate::tunnel::registry::OpenTunnel;
+use crate::tunnel::open_tunnel::OpenTunnel;
 
 /// The routes.
 pub(super) fn router() -> Router<Arc<Shared>> {

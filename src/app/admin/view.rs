@@ -8,7 +8,7 @@ use crate::authority::Authority;
 use crate::direction::Direction;
 use crate::limits::Rate;
 use crate::tunnel::facts::Facts;
-use crate::tunnel::registry::OpenTunnel;
+use crate::tunnel::open_tunnel::OpenTunnel;
 
 /// A tunnel as it is now.
 pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {

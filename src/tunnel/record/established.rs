@@ -1,16 +1,18 @@
 //! The account of an established tunnel: a line at its beginning, and counts and another line at its end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::line::{Line, Moment};
-use super::reports::{Report, Watch};
+use super::reports::{Report, Watch, sender};
 use super::{Answered, Connection, Telemetry, millis};
 use crate::direction::Direction;
 use crate::metrics::TargetSeries;
 use crate::outcome::{Close, Outcome, Reason, Side};
 use crate::ssh::identification::Software;
 use crate::tunnel::ids::Id;
-use crate::tunnel::registry::{OpenTunnel, Registration};
+use crate::tunnel::open_tunnel::OpenTunnel;
+use crate::tunnel::registry::Registration;
 
 /// The account of an established tunnel; its drop ends it.
 #[derive(Debug)]
@@ -66,6 +68,19 @@ impl<'a> TunnelRecord<'a> {
     pub fn watch(&self) -> Watch {
         let facts = &self.tunnel().facts;
         Watch::new(Report::of(facts, self.held.telemetry), Arc::clone(&facts.seen))
+    }
+
+    /// Reports, at the end of a tunnel that was watched, a side that has sent something and has not identified itself, or
+    /// was silent for `longest`: `ssh_only` would not have waited longer.
+    pub fn finish_watch(&self, longest: Duration) {
+        let is_late = self.tunnel().established.elapsed() >= longest;
+        for direction in [Direction::Upload, Direction::Download] {
+            let side = sender(direction);
+            let has_identified = self.tunnel().facts.seen.software(side).is_some();
+            if !has_identified && (is_late || self.tunnel().meter.bytes(direction) > 0) {
+                self.watch().refuses(side);
+            }
+        }
     }
 
     /// The tunnel's id.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{LONGEST_REASON, Telemetry, TunnelRecord};
+use super::{LONGEST_REASON, Telemetry};
 use crate::authority::Authority;
 use crate::direction::Direction;
 use crate::metrics::Metrics;
@@ -97,7 +97,8 @@ impl Watch {
         Self { report, seen }
     }
 
-    fn refuses(&self, side: Side) {
+    /// Reports the side, unless the tunnel has its report.
+    pub(super) fn refuses(&self, side: Side) {
         if !self.seen.is_reported.swap(true, Ordering::Relaxed) {
             self.report.write(
                 Rule::SshOnly,
@@ -124,22 +125,8 @@ impl Inspect for Watch {
     }
 }
 
-impl TunnelRecord<'_> {
-    /// Reports, at the end of a tunnel that was watched, a side that has sent something and has not identified itself, or
-    /// was silent for `longest`: `ssh_only` would not have waited longer.
-    pub fn finish_watch(&self, longest: Duration) {
-        let is_late = self.tunnel().established.elapsed() >= longest;
-        for direction in [Direction::Upload, Direction::Download] {
-            let side = sender(direction);
-            let has_identified = self.tunnel().facts.seen.software(side).is_some();
-            if !has_identified && (is_late || self.tunnel().meter.bytes(direction) > 0) {
-                self.watch().refuses(side);
-            }
-        }
-    }
-}
-
-fn sender(direction: Direction) -> Side {
+/// The side whose bytes go in that direction.
+pub(super) fn sender(direction: Direction) -> Side {
     match direction {
         Direction::Upload => Side::Client,
         Direction::Download => Side::Target,
