@@ -81,7 +81,8 @@ pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, 
         | Reason::Drained
         | Reason::Revoked
         | Reason::Unauthorized
-        | Reason::Expired => {
+        | Reason::Expired
+        | Reason::ClosedByOperator => {
             cold(async { tokio::join!(part(upstream, ends.upload), part(downstream, ends.download)) }).await;
         }
         Reason::Eof | Reason::NotSsh | Reason::Moved => {
@@ -136,6 +137,7 @@ async fn move_bytes<D: Transport>(
             | Reason::Revoked
             | Reason::Unauthorized
             | Reason::Expired
+            | Reason::ClosedByOperator
     ) {
         cold(write_in_flight(&mut upload, &mut download)).await;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::record::Id;
+use super::ids::Id;
 use crate::disconnect::{Code, LONGEST, disconnect, sentence};
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Reason, Refusal, Side};
@@ -47,6 +47,8 @@ pub(super) struct End<'a> {
     pub(super) said: &'a [u8],
     /// The time for an identification.
     pub(super) deadline: Duration,
+    /// Why an operator has ended it.
+    pub(super) operator: &'a str,
 }
 
 /// That end as bytes of SSH.
@@ -78,6 +80,8 @@ fn phrase(end: &End<'_>) -> String {
         Reason::Unauthorized => "the user may no longer ssh to the target".to_owned(),
         Reason::Expired => "the credentials have expired".to_owned(),
         Reason::Drained | Reason::Moved => Refusal::Draining.phrase().to_owned(),
+        Reason::ClosedByOperator if end.operator.is_empty() => "an operator ended the connection".to_owned(),
+        Reason::ClosedByOperator => format!("an operator ended the connection: {}", end.operator),
         Reason::Idle | Reason::Lifetime | Reason::Panic => "the proxy ended the connection".to_owned(),
     }
 }
@@ -141,7 +145,7 @@ mod tests {
     #[test]
     fn the_endpoints_of_a_service_are_counted_behind_the_name_that_was_asked_for() {
         let denial = Denial::with_phrase(Refusal::NoEndpoint, "no ready endpoint for team-a/svc-a (0 of 2 ready)");
-        let id = crate::tunnel::record::Ids::default().next();
+        let id = crate::tunnel::ids::Ids::default().next();
         let message = of_refusal(&denial, "svc-a.team-a:22", id);
         let expected = format!("svc-a.team-a:22 has no ready endpoint (0 of 2 ready) (id {id})");
         assert!(String::from_utf8_lossy(&message).contains(&expected));
@@ -154,6 +158,11 @@ mod tests {
                 reason,
                 said: said.as_bytes(),
                 deadline: Duration::from_secs(12),
+                operator: if reason == Reason::ClosedByOperator {
+                    "the node is drained"
+                } else {
+                    ""
+                },
             })
         };
         for (reason, said, expected) in [
@@ -188,6 +197,11 @@ mod tests {
                 Reason::Reset,
                 "",
                 "the target reset the connection before its SSH identification",
+            ),
+            (
+                Reason::ClosedByOperator,
+                "",
+                "an operator ended the connection: the node is drained",
             ),
         ] {
             assert_eq!(told(reason, said), expected);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use super::disconnect;
+use super::open_tunnel::OpenTunnel;
 use super::pending::Pending;
 use super::record::TunnelRecord;
 use super::{Holdings, Reached, Shared};
@@ -97,14 +98,14 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             ends.early.inspector = Some(Arc::new(record.watch()));
         }
         let terms = Terms {
-            upload: bounds(Direction::Upload, target, holdings, shared),
-            download: bounds(Direction::Download, target, holdings, shared),
-            meter: &record.meter,
+            upload: bounds(Direction::Upload, target, holdings, record.tunnel(), shared),
+            download: bounds(Direction::Download, target, holdings, record.tunnel(), shared),
+            meter: &record.tunnel().meter,
             resources: &shared.resources,
             engine: Engine::Adaptive,
             options: &options,
             // A client that has to identify itself has done so before the relay.
-            inspected: if holds_back { None } else { Some(&record.open) },
+            inspected: if holds_back { None } else { Some(&record.tunnel().open) },
         };
         let mut ending = pin!(ending(target, holdings, record, shared));
         if holds_back {
@@ -147,9 +148,16 @@ struct Unidentified {
 }
 
 /// The limits of one direction. No closure of `carry`: an idle tunnel would keep it.
-fn bounds<'a>(direction: Direction, target: &'a Target, holdings: &'a Holdings, shared: &'a Shared) -> Bounds<'a> {
+fn bounds<'a>(
+    direction: Direction,
+    target: &'a Target,
+    holdings: &'a Holdings,
+    tunnel: &'a OpenTunnel,
+    shared: &'a Shared,
+) -> Bounds<'a> {
     Bounds {
         tunnel: target.limit(direction),
+        own: Some(tunnel.own_rate(direction)),
         shared: [target.shared(), holdings.account.budgets(), &shared.total].map(|budgets| Some(budgets.of(direction))),
     }
 }
@@ -172,13 +180,13 @@ async fn identify<D: Transport>(
         if side == Side::Client {
             is_client_ssh.store(true, Ordering::Relaxed);
             if matches!(first(line.text), First::Hello(..)) {
-                record.open.set_resumable();
+                record.tunnel().open.set_resumable();
             }
         }
     };
     let exchanged = tokio::select! {
         biased;
-        exchanged = identification::exchange(ends, &record.meter, &shared.identification, identified) => exchanged,
+        exchanged = identification::exchange(ends, &record.tunnel().meter, &shared.identification, identified) => exchanged,
         close = ending => Err(close),
     };
     exchanged.map_err(|close| Unidentified {
@@ -198,14 +206,21 @@ async fn tell<D: Transport>(
     let Unidentified { close, is_client_ssh } = unidentified;
     // PuTTY waits for the server's identification, and sends nothing before.
     let may_be_ssh = *is_client_ssh || ends.early.upload.is_empty();
-    if !may_be_ssh || close.by == Side::Client || record.meter.bytes(Direction::Download) > 0 {
+    if !may_be_ssh || close.by == Side::Client || record.tunnel().meter.bytes(Direction::Download) > 0 {
         return false;
     }
-    let target = record.authority().map(ToString::to_string).unwrap_or_default();
+    let target = record
+        .tunnel()
+        .facts
+        .authority
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let end = disconnect::End {
         reason: close.reason,
         said: &ends.early.download,
         deadline: shared.identification.identification,
+        operator: record.tunnel().closing().unwrap_or_default(),
     };
     let message = disconnect::of_end(&end, &target, record.id());
     let is_told = disconnect::send(&mut ends.downstream, &message).await;
@@ -216,7 +231,7 @@ async fn tell<D: Transport>(
 }
 
 /// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, when the
-/// right of its user ends, or in a drain.
+/// right of its user ends, by an operator, or in a drain.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
@@ -230,8 +245,8 @@ fn ending(
     async move {
         let state = || drain::State {
             number: record.id().number,
-            last_moved: record.meter.last_moved(),
-            is_resumable: record.open.is_resumable(),
+            last_moved: record.tunnel().meter.last_moved(),
+            is_resumable: record.tunnel().open.is_resumable(),
         };
         let taken_back = async {
             match &holdings.grant {
@@ -242,8 +257,9 @@ fn ending(
         let reason = tokio::select! {
             () = target.outlived() => Reason::Lifetime,
             () = target.revoked() => Reason::Revoked,
+            () = record.tunnel().closed_by_operator() => Reason::ClosedByOperator,
             reason = taken_back => reason,
-            () = shared.drain.closes(state) => match record.open.is_resumable() {
+            () = shared.drain.closes(state) => match record.tunnel().open.is_resumable() {
                 true => Reason::Moved,
                 false => Reason::Drained,
             },

@@ -34,6 +34,7 @@ mod limits;
 mod logs;
 mod model;
 mod openssh;
+mod operators;
 mod proxy_protocol;
 mod proxy_url;
 mod readme;
