@@ -12,7 +12,7 @@ use super::dialing::Dialing;
 use super::login::Login;
 use super::opened::Finished;
 use super::transport::{Stream, read_some};
-use super::{ClientError, LONGEST_LINE, Options, Scheme, Step, attempt};
+use super::{ClientError, LONGEST_LINE, Options, Scheme, Step, attempt, notice};
 use crate::authority::Authority;
 use crate::text::{chain, printable};
 
@@ -174,7 +174,15 @@ async fn identification(mut stream: Stream, early: Vec<u8>, deadline: Duration) 
                     ));
                 }
                 Ok(0) => return Err((Stage::Ssh, said(&read))),
-                Err(error) => return Err((Stage::Ssh, format!("the connection broke: {error}"))),
+                Err(error) => {
+                    return Err((
+                        Stage::Ssh,
+                        match notice::explain(ClientError::Lost(error)) {
+                            ClientError::Lost(error) => format!("the connection broke: {error}"),
+                            ended => ended.to_string(),
+                        },
+                    ));
+                }
             }
             end = read_some(&mut stream, &mut read).await;
         }
@@ -295,7 +303,11 @@ fn stage(error: &ClientError, scheme: Scheme) -> Stage {
         // What the proxy thinks of the request, or of the user, is not the target's fault.
         ClientError::Refused { status, .. } if !matches!(status, 403 | 500..) => Stage::Proxy,
         ClientError::Refused { .. } => Stage::Target,
-        ClientError::Session(_) | ClientError::Reset(_) | ClientError::Input(_) | ClientError::Output(_) => Stage::Ssh,
+        ClientError::Session(_)
+        | ClientError::Reset(_)
+        | ClientError::Ended(_)
+        | ClientError::Input(_)
+        | ClientError::Output(_) => Stage::Ssh,
     }
 }
 

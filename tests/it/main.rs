@@ -21,6 +21,7 @@ mod corpus;
 mod credentials;
 mod departures;
 mod drain;
+mod end_notice;
 mod endings;
 mod files;
 mod harness;
