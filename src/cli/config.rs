@@ -154,13 +154,14 @@ fn install(flags: &ConfigFlags, text: Option<&str>) -> anyhow::Result<ExitCode> 
             config: std::path::absolute(config)?,
             is_default: false,
         },
-        None => Place {
-            config: platform::home()
-                .context("there is no home folder")?
-                .join(".ssh")
-                .join("config"),
-            is_default: true,
-        },
+        None => {
+            let home = platform::home().context("there is no home folder")?;
+            warn_of_another_home(&home);
+            Place {
+                config: home.join(".ssh").join("config"),
+                is_default: true,
+            }
+        }
     };
     let edits = plan(&place, &flags.name, text)?;
     for edit in &edits {
@@ -177,6 +178,19 @@ fn install(flags: &ConfigFlags, text: Option<&str>) -> anyhow::Result<ExitCode> 
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says that ssh does not read the file below HOME, as with `sudo -E` and in containers.
+fn warn_of_another_home(home: &Path) {
+    let is_another = |other: &PathBuf| std::fs::canonicalize(other).ok() != std::fs::canonicalize(home).ok();
+    if let Some(other) = platform::home_of_ssh().filter(is_another) {
+        let file = other.join(".ssh").join("config");
+        to_stderr(format_args!(
+            "switchboard: ssh reads {file}, in the home of passwd(5), and not below HOME, which is {}: --write={file} writes there",
+            home.display(),
+            file = file.display()
+        ));
+    }
 }
 
 impl Client {

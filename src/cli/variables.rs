@@ -3,6 +3,7 @@
 use std::env;
 
 use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue};
 use switchboard::client::configuration;
 
 use crate::cli::{CommandLine, to_stderr};
@@ -30,5 +31,30 @@ pub(crate) fn warn_of_misspelt_variables() {
                 name.escape_debug()
             ));
         }
+    }
+}
+
+/// The error of an argument without a value, which names the variable that is set and empty: clap names the flag alone, which
+/// was not given.
+pub(crate) fn naming_the_variable(mut command: clap::Command, error: clap::Error) -> clap::Error {
+    let is_empty =
+        matches!(error.get(ContextKind::InvalidValue), Some(ContextValue::String(value)) if value.is_empty());
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg).filter(|_| is_empty) else {
+        return error;
+    };
+    let arguments = command.get_subcommands().flat_map(clap::Command::get_arguments);
+    let named = arguments
+        .filter(|argument| argument.to_string() == *flag)
+        .find_map(|argument| {
+            argument
+                .get_env()
+                .map(|name| (name.to_owned(), name.to_string_lossy().into_owned()))
+        });
+    match named {
+        Some((variable, name)) if env::var_os(variable).is_some_and(|value| value.is_empty()) => command.error(
+            error.kind(),
+            format!("{name} in the environment is empty: unset it, or give it a value"),
+        ),
+        Some(_) | None => error,
     }
 }

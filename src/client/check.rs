@@ -215,6 +215,12 @@ async fn after(
     mut stream: impl AsyncRead + Unpin,
     mut read: Vec<u8>,
 ) -> Result<String, (Stage, String)> {
+    if !line.starts_with("SSH-2.0-") && !line.starts_with("SSH-1.99-") {
+        return Err((
+            Stage::Ssh,
+            format!("the server says {line:?}: ssh speaks to servers of SSH 2.0 only"),
+        ));
+    }
     let whole = async {
         loop {
             let packet = read.get(end..).unwrap_or_default();
@@ -239,6 +245,11 @@ async fn after(
     };
     match timeout(FAREWELL, whole).await {
         Ok(Some(reason)) => Err((Stage::Target, reason)),
+        // The proxy itself: it says so to refuse.
+        Ok(None) | Err(_) if line == "SSH-2.0-switchboard" => Err((
+            Stage::Target,
+            "the proxy refuses the target, and its reason is not understood".to_owned(),
+        )),
         Ok(None) | Err(_) => Ok(line),
     }
 }
