@@ -97,6 +97,14 @@ impl Allowlist {
         table.statics.len() + table.services
     }
 
+    /// Every target, each once however many names it has, in no order.
+    pub fn all(&self) -> Vec<Arc<Target>> {
+        let table = self.table.load();
+        let services = table.shards.iter().flat_map(|shard| shard.values());
+        let services = services.map(|route| &route.target);
+        table.statics.values().chain(services).cloned().collect()
+    }
+
     /// The number of names that more than one target claims.
     pub fn conflicts(&self) -> usize {
         self.contested.load(Ordering::Relaxed) + self.shadowing.load(Ordering::Relaxed)

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use self::record::Lines;
 use self::sessions::Sessions;
 use crate::app::LogLinesDropped;
-use crate::app::admin::{self, Handlers, Progress};
+use crate::app::admin::{self, Handlers, Progress, Routes};
 use crate::app::readiness::{Condition, Readiness};
 use crate::limits::TotalCaps;
 use crate::limits::descriptors::Descriptors;
@@ -150,7 +150,9 @@ impl Anchor {
             drain_request: drain_request.clone(),
         };
         let admin = match options.admin {
-            Some(address) => Some(bind(address, |address| admin::start(address, handlers(&shared)))?),
+            Some(address) => Some(bind(address, |address| {
+                admin::start(address, Routes::of_probes(handlers(&shared)))
+            })?),
             None => None,
         };
         Ok(Self {

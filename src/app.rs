@@ -34,7 +34,9 @@ use crate::metrics::{self, Metrics};
 use crate::relay::Resources;
 use crate::tls::{self, Tls};
 use crate::tunnel::Shared;
-use crate::tunnel::record::{AccessLog, Ids};
+use crate::tunnel::ids::Ids;
+use crate::tunnel::record::AccessLog;
+use crate::tunnel::registry::Registry;
 
 pub mod admin;
 mod capacity;
@@ -201,9 +203,9 @@ impl Started {
         let allowlist_ready = readiness.require("allowlist");
         let public = Ports::bind(&config.listen)?;
         let drain_request = CancellationToken::new();
-        let handlers = pages::handlers(&shared, &readiness, &drain_request, log_lines_dropped);
+        let routes = pages::routes(&shared, &readiness, &drain_request, log_lines_dropped);
         let address = config.admin;
-        let admin = admin::start(address, handlers).map_err(|source| BindError { address, source })?;
+        let admin = admin::start(address, routes).map_err(|source| BindError { address, source })?;
         let services = follow(&config, &writer, &shared.metrics)?;
         let awaits_services = services.is_some();
         let drain_options = config.drain;
@@ -246,6 +248,7 @@ fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, 
         allowlist,
         metrics,
         access_log: AccessLog::default(),
+        registry: Registry::default(),
         drain,
         resources: Resources::new(capacity.pipes),
         clients: Clients::new(limits.client, limits.tunnel.burst, limits.caps.client),

@@ -13,6 +13,8 @@
 )]
 
 // Values: neither async nor I/O.
+#[cfg(feature = "server")]
+pub mod api;
 pub mod authority;
 #[cfg(feature = "server")]
 mod cold;

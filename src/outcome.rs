@@ -105,6 +105,8 @@ pub enum Reason {
     Unauthorized,
     /// The credential that opened the tunnel has expired.
     Expired,
+    /// An operator ended it.
+    ClosedByOperator,
     /// A side did not begin with an SSH identification, or not in time; its bytes were not passed on.
     NotSsh,
     /// Another socket error, such as a peer that vanished (ETIMEDOUT).
@@ -115,7 +117,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for metrics with the value 0.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Eof,
         Self::Idle,
         Self::Reset,
@@ -127,6 +129,7 @@ impl Reason {
         Self::Revoked,
         Self::Unauthorized,
         Self::Expired,
+        Self::ClosedByOperator,
         Self::NotSsh,
         Self::Io,
         Self::Panic,
@@ -146,6 +149,7 @@ impl Reason {
             Self::Revoked => "revoked",
             Self::Unauthorized => "unauthorized",
             Self::Expired => "expired",
+            Self::ClosedByOperator => "closed_by_operator",
             Self::NotSsh => "not_ssh",
             Self::Io => "io",
             Self::Panic => "panic",

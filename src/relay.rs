@@ -92,7 +92,8 @@ pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, 
         | Reason::Drained
         | Reason::Revoked
         | Reason::Unauthorized
-        | Reason::Expired => {
+        | Reason::Expired
+        | Reason::ClosedByOperator => {
             cold(async { tokio::join!(part(upstream, ends.upload), part(downstream, ends.download)) }).await;
         }
         Reason::Eof | Reason::NotSsh | Reason::Moved => {
@@ -147,6 +148,7 @@ pub async fn until_end<D: Transport>(
             | Reason::Revoked
             | Reason::Unauthorized
             | Reason::Expired
+            | Reason::ClosedByOperator
     );
     let is_written = is_ended_here && cold(write_in_flight(&mut upload, &mut download)).await;
     let ends = Ends {

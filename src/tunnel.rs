@@ -37,11 +37,16 @@ use crate::tls::Session;
 mod authorize;
 mod disconnect;
 mod established;
+pub mod events;
+pub mod facts;
+pub mod ids;
 mod negotiate;
 mod notice;
+pub mod open_tunnel;
 mod pending;
 mod port;
 pub mod record;
+pub mod registry;
 mod shared;
 
 /// Carries one connection of a public port to its end.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::{Future, pending};
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -114,6 +114,8 @@ pub struct Target {
     /// Made by the first tunnel, or by the revocation.
     revoked: OnceLock<CancellationToken>,
     series: OnceLock<Arc<TargetSeries>>,
+    /// An operator lets no new tunnel begin.
+    is_cordoned: AtomicBool,
 }
 
 impl Target {
@@ -134,6 +136,7 @@ impl Target {
             user_lists: ArcSwapOption::empty(),
             revoked: OnceLock::new(),
             series: OnceLock::new(),
+            is_cordoned: AtomicBool::new(false),
         }
     }
 
@@ -205,11 +208,21 @@ impl Target {
     /// # Errors
     /// [`Refusal::TargetClosed`] or [`Refusal::TargetFull`].
     pub fn enter(&self) -> Result<Slot, Refusal> {
-        if self.limits.load().is_closed {
+        if self.limits.load().is_closed || self.is_cordoned() {
             return Err(Refusal::TargetClosed);
         }
         let tunnels = self.made(&self.tunnels, |limits| Arc::new(Slots::new(limits.caps.tunnels)));
         tunnels.take().ok_or(Refusal::TargetFull)
+    }
+
+    /// Whether an operator lets no new tunnel begin, in this process.
+    pub fn is_cordoned(&self) -> bool {
+        self.is_cordoned.load(Ordering::Relaxed)
+    }
+
+    /// Lets no new tunnel begin, or lets them again. The tunnels that run are not touched.
+    pub fn cordon(&self, is_cordoned: bool) {
+        self.is_cordoned.store(is_cordoned, Ordering::Relaxed);
     }
 
     /// Takes one of its slots for dials, at once or after the requests that came before.

@@ -4,26 +4,27 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::admin::{Handlers, Progress};
+use super::admin::{Handlers, Progress, Routes};
 use super::readiness::Readiness;
 use crate::tunnel::Shared;
 
 /// The count of log lines dropped so far.
 pub type LogLinesDropped = Box<dyn Fn() -> usize + Send + Sync>;
 
-/// The handlers of a process. A POST to `/drain` cancels `drain_request`.
-pub(super) fn handlers(
+/// The routes of a process. A POST to `/drain` cancels `drain_request`.
+pub(super) fn routes(
     shared: &Arc<Shared>,
     readiness: &Readiness,
     drain_request: &CancellationToken,
     log_lines_dropped: LogLinesDropped,
-) -> Handlers {
-    Handlers {
+) -> Routes {
+    let handlers = Handlers {
         readiness: readiness.clone(),
         scrape: scrape(Arc::clone(shared), log_lines_dropped),
         progress: progress(Arc::clone(shared)),
         drain_request: drain_request.clone(),
-    }
+    };
+    Routes::of_proxy(handlers, shared)
 }
 
 /// The state of the drain, for the page `/drain`.

@@ -51,7 +51,7 @@ pub(crate) fn naming_the_variable(mut command: clap::Command, error: clap::Error
                 .map(|name| (name.to_owned(), name.to_string_lossy().into_owned()))
         });
     match named {
-        Some((variable, name)) if env::var_os(variable).is_some_and(|value| value.is_empty()) => command.error(
+        Some((variable, name)) if env::var_os(&variable).is_some_and(|value| value.is_empty()) => command.error(
             error.kind(),
             format!("{name} in the environment is empty: unset it, or give it a value"),
         ),

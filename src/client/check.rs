@@ -175,13 +175,9 @@ async fn identification(mut stream: Stream, early: Vec<u8>, deadline: Duration) 
                 }
                 Ok(0) => return Err((Stage::Ssh, said(&read))),
                 Err(error) => {
-                    return Err((
-                        Stage::Ssh,
-                        match notice::explain(ClientError::Lost(error)) {
-                            ClientError::Lost(error) => format!("the connection broke: {error}"),
-                            ended => ended.to_string(),
-                        },
-                    ));
+                    let told = notice::ended(&error).map(|ended| ended.to_string());
+                    let reason = told.unwrap_or_else(|| format!("the connection broke: {error}"));
+                    return Err((Stage::Ssh, reason));
                 }
             }
             end = read_some(&mut stream, &mut read).await;

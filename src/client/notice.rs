@@ -26,11 +26,17 @@ struct Ended(String);
 /// The error of a tunnel, of which a notice may be the cause.
 pub(super) fn explain(error: ClientError) -> ClientError {
     if let ClientError::Lost(lost) = &error
-        && let Some(Ended(sentence)) = lost.get_ref().and_then(|cause| cause.downcast_ref())
+        && let Some(ended) = ended(lost)
     {
-        return ClientError::Ended(sentence.clone());
+        return ended;
     }
     error
+}
+
+/// The end that a notice has told, if that is why a read has failed.
+pub(super) fn ended(error: &io::Error) -> Option<ClientError> {
+    let Ended(sentence) = error.get_ref()?.downcast_ref()?;
+    Some(ClientError::Ended(sentence.clone()))
 }
 
 /// A tunnel that may end in a notice.

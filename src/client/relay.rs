@@ -24,10 +24,7 @@ where
             Err(CopyError::Read(error)) => Err(ClientError::Input(error)),
             // The proxy's last bytes may be unread, and often give the reason. On a dead socket the download ends soon.
             Err(CopyError::Write(error) | CopyError::Close(error)) => match download.await {
-                Err(CopyError::Read(read)) => match notice::explain(ClientError::Lost(read)) {
-                    ClientError::Lost(_) => Err(ClientError::Lost(error)),
-                    ended => Err(ended),
-                },
+                Err(CopyError::Read(read)) => Err(notice::ended(&read).unwrap_or(ClientError::Lost(error))),
                 Ok(()) => Err(ClientError::Lost(error)),
                 Err(error) => download_error(error),
             },

@@ -40,6 +40,41 @@ impl Limit {
     }
 }
 
+/// A rate of one tunnel in place of its target's, while there is one.
+#[derive(Debug, Default)]
+pub struct OwnRate {
+    /// 0 is none.
+    rate: AtomicU64,
+}
+
+impl OwnRate {
+    /// Changes it; a running tunnel follows within [`LONGEST_WAIT`].
+    pub fn set(&self, rate: Option<Rate>) {
+        self.rate.store(rate.map_or(0, Rate::get), Ordering::Relaxed);
+    }
+
+    /// The rate, if there is one.
+    pub fn get(&self) -> Option<Rate> {
+        Rate::per_second(self.rate.load(Ordering::Relaxed))
+    }
+}
+
+/// A rate and a burst at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InForce {
+    pub(super) rate: Rate,
+    pub(super) burst: u64,
+}
+
+impl From<&Limit> for InForce {
+    fn from(limit: &Limit) -> Self {
+        Self {
+            rate: limit.rate(),
+            burst: limit.burst(),
+        }
+    }
+}
+
 /// The credit of one flow under a [`Limit`].
 ///
 /// Credit is kept in byte-nanoseconds, so nothing is rounded away: at 600 MB/s whole nanoseconds a byte would be 66 %
@@ -58,21 +93,21 @@ pub(super) struct Bucket {
 
 impl Bucket {
     /// A full bucket.
-    pub(super) fn full(limit: &Limit) -> Self {
+    pub(super) fn full(limit: impl Into<InForce>) -> Self {
         Self {
-            credit: byte_nanoseconds(limit.burst()),
+            credit: byte_nanoseconds(limit.into().burst),
             earned_until: Instant::now(),
             is_backlogged: false,
         }
     }
 
     /// Earns up to now, at most up to the burst. `is_waiting` is whether the flow waits for credit, or just has.
-    pub(super) fn earn(&mut self, limit: &Limit, is_waiting: bool) {
+    pub(super) fn earn(&mut self, limit: impl Into<InForce>, is_waiting: bool) {
+        let InForce { rate, burst } = limit.into();
         let elapsed = self.earned_until.elapsed();
         self.is_backlogged = is_waiting || (self.is_backlogged && elapsed <= PAUSE);
         let lateness = if self.is_backlogged { LATENESS } else { Duration::ZERO };
-        let rate = limit.rate();
-        let most = byte_nanoseconds(limit.burst()).saturating_add(earned(rate, lateness));
+        let most = byte_nanoseconds(burst).saturating_add(earned(rate, lateness));
         self.credit = self.credit.saturating_add(earned(rate, elapsed)).min(most);
         self.earned_until += elapsed;
     }

@@ -5,13 +5,14 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::Rate;
-use super::bucket::{Bucket, Limit};
+use super::bucket::{Bucket, InForce, Limit, OwnRate};
 use crate::cold::cold;
 
 /// The throttle of one direction of one tunnel. What is moved beyond the credit, such as early data, is forgiven.
 #[derive(Debug)]
 pub struct Throttle<'a> {
     limit: &'a Limit,
+    own: Option<&'a OwnRate>,
     bucket: Bucket,
     /// There was no limit at the last call: a limit that is set now starts with a full bucket.
     is_unlimited: bool,
@@ -22,8 +23,23 @@ impl<'a> Throttle<'a> {
     pub fn new(limit: &'a Limit) -> Self {
         Self {
             limit,
+            own: None,
             bucket: Bucket::full(limit),
             is_unlimited: false,
+        }
+    }
+
+    /// The same, with a rate of the tunnel's own that goes before the limit's while there is one.
+    pub fn with_own(self, own: Option<&'a OwnRate>) -> Self {
+        Self { own, ..self }
+    }
+
+    fn in_force(&self) -> InForce {
+        let limit = InForce::from(self.limit);
+        let own = self.own.and_then(OwnRate::get);
+        InForce {
+            rate: own.unwrap_or(limit.rate),
+            ..limit
         }
     }
 
@@ -41,17 +57,18 @@ impl<'a> Throttle<'a> {
 
     /// The error is the rate to wait for.
     fn admit_at_once(&mut self, most: usize) -> Result<usize, Rate> {
-        let rate = self.limit.rate();
+        let in_force = self.in_force();
+        let InForce { rate, burst } = in_force;
         if self.is_unlimited && !rate.is_unlimited() {
-            *self = Self::new(self.limit);
+            self.bucket = Bucket::full(in_force);
         }
         self.is_unlimited = rate.is_unlimited();
         if self.is_unlimited {
             return Ok(most);
         }
-        self.bucket.earn(self.limit, false);
+        self.bucket.earn(in_force, false);
         let available = self.bucket.available();
-        if available < worth_moving(rate).min(self.limit.burst()).min(most as u64) {
+        if available < worth_moving(rate).min(burst).min(most as u64) {
             return Err(rate);
         }
         Ok(usize::try_from(available).unwrap_or(usize::MAX).min(most))
@@ -62,7 +79,7 @@ impl<'a> Throttle<'a> {
         if self.is_unlimited {
             return;
         }
-        self.bucket.earn(self.limit, false);
+        self.bucket.earn(self.in_force(), false);
         self.bucket.spend(bytes as u64);
         self.bucket.forgive_debt();
     }
@@ -71,7 +88,7 @@ impl<'a> Throttle<'a> {
     async fn sleep_for_credit(&mut self, rate: Rate) -> Duration {
         let asleep = Instant::now();
         sleep_until(self.bucket.available_at(self.worth_waiting_for(rate), rate)).await;
-        self.bucket.earn(self.limit, true);
+        self.bucket.earn(self.in_force(), true);
         asleep.elapsed()
     }
 

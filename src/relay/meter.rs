@@ -48,6 +48,11 @@ impl Meter {
         self.own.bytes(direction)
     }
 
+    /// The sum of the waits of a direction for its limits.
+    pub fn waited(&self, direction: Direction) -> Duration {
+        self.own.throttled(direction)
+    }
+
     /// When a byte was last written in either direction, to the millisecond; the start if none was.
     pub fn last_moved(&self) -> Instant {
         self.born + Duration::from_millis(self.moved_at.load(Ordering::Relaxed))

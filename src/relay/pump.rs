@@ -56,7 +56,7 @@ enum InFlight<'a> {
 
 impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     pub(super) fn new(halves: Halves<'a, R, W>, strategy: Strategy, terms: &'a Terms<'a>) -> Self {
-        let Bounds { tunnel, shared } = match strategy.direction() {
+        let Bounds { tunnel, own, shared } = match strategy.direction() {
             Direction::Upload => terms.upload,
             Direction::Download => terms.download,
         };
@@ -64,7 +64,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             halves,
             strategy,
             terms,
-            throttle: Throttle::new(tunnel),
+            throttle: Throttle::new(tunnel).with_own(own),
             shares: shared.map(|budget| budget.map(Budget::share)),
             in_flight: InFlight::Nothing,
             since_yield: 0,

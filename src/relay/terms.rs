@@ -10,7 +10,7 @@ use super::meter::Meter;
 use super::splice::PipePool;
 use super::yielder::Yielder;
 use crate::drain::Open;
-use crate::limits::bucket::Limit;
+use crate::limits::bucket::{Limit, OwnRate};
 use crate::limits::budget::Budget;
 use crate::limits::slots::Slots;
 
@@ -60,6 +60,8 @@ pub struct Early {
 pub struct Bounds<'a> {
     /// Of this tunnel alone.
     pub tunnel: &'a Limit,
+    /// The rate that goes before that of the limit, while there is one.
+    pub own: Option<&'a OwnRate>,
     /// Of this tunnel together with those of its target, of its client and of the process.
     pub shared: [Option<&'a Budget>; 3],
 }
@@ -69,6 +71,7 @@ impl<'a> From<&'a Limit> for Bounds<'a> {
     fn from(tunnel: &'a Limit) -> Self {
         Self {
             tunnel,
+            own: None,
             shared: [None; 3],
         }
     }

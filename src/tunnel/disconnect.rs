@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::record::Id;
+use super::ids::Id;
 use crate::disconnect::{Code, LONGEST, disconnect, sentence};
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Reason, Refusal, Side};
@@ -47,6 +47,8 @@ pub(super) struct End<'a> {
     pub(super) said: &'a [u8],
     /// The time for an identification.
     pub(super) deadline: Duration,
+    /// Why an operator has ended it.
+    pub(super) operator: &'a str,
 }
 
 /// That end as bytes of SSH.
@@ -82,19 +84,22 @@ pub(super) fn phrase(end: &End<'_>) -> String {
         | Reason::Moved
         | Reason::Idle
         | Reason::Lifetime
-        | Reason::Panic => phrase_of_proxy(end.reason).to_owned(),
+        | Reason::ClosedByOperator
+        | Reason::Panic => phrase_of_proxy(end.reason, end.operator),
     }
 }
 
-/// Why the proxy has ended a tunnel.
-pub(super) fn phrase_of_proxy(reason: Reason) -> &'static str {
-    match reason {
+/// Why the proxy has ended a tunnel; `operator` are the operator's words, if it was one.
+pub(super) fn phrase_of_proxy(reason: Reason, operator: &str) -> String {
+    let phrase = match reason {
         Reason::Revoked => "the target has left the allowlist",
         Reason::Unauthorized => "the user may no longer ssh to the target",
         Reason::Expired => "the credentials have expired",
         Reason::Drained | Reason::Moved => Refusal::Draining.phrase(),
         Reason::Idle => "no byte has moved for the idle timeout",
         Reason::Lifetime => "the longest time for a connection is over",
+        Reason::ClosedByOperator if operator.is_empty() => "an operator ended the connection",
+        Reason::ClosedByOperator => return format!("an operator ended the connection: {operator}"),
         Reason::Panic
         | Reason::NotSsh
         | Reason::Eof
@@ -102,7 +107,8 @@ pub(super) fn phrase_of_proxy(reason: Reason) -> &'static str {
         | Reason::Io
         | Reason::Truncated
         | Reason::Corrupted => "the proxy ended the connection",
-    }
+    };
+    phrase.to_owned()
 }
 
 /// The last line of a target's text.
@@ -169,7 +175,7 @@ mod tests {
     #[test]
     fn the_endpoints_of_a_service_are_counted_behind_the_name_that_was_asked_for() {
         let denial = Denial::with_phrase(Refusal::NoEndpoint, "no ready endpoint for team-a/svc-a (0 of 2 ready)");
-        let id = crate::tunnel::record::Ids::default().next();
+        let id = crate::tunnel::ids::Ids::default().next();
         let message = of_refusal(&denial, "svc-a.team-a:22", id);
         let expected = format!("svc-a.team-a:22 has no ready endpoint (0 of 2 ready) (id {id})");
         assert!(String::from_utf8_lossy(&message).contains(&expected));
@@ -182,6 +188,11 @@ mod tests {
                 reason,
                 said: said.as_bytes(),
                 deadline: Duration::from_secs(12),
+                operator: if reason == Reason::ClosedByOperator {
+                    "the node is drained"
+                } else {
+                    ""
+                },
             })
         };
         for (reason, said, expected) in [
@@ -216,6 +227,11 @@ mod tests {
                 Reason::Reset,
                 "",
                 "the target reset the connection before its SSH identification",
+            ),
+            (
+                Reason::ClosedByOperator,
+                "",
+                "an operator ended the connection: the node is drained",
             ),
         ] {
             assert_eq!(told(reason, said), expected);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use super::open_tunnel::OpenTunnel;
 use super::pending::Pending;
 use super::record::TunnelRecord;
-use super::{Holdings, Reached, Shared};
-use super::{disconnect, notice};
+use super::{Holdings, Reached, Shared, disconnect, notice};
 use crate::allowlist::Target;
 use crate::cold::cold;
 use crate::connect::Refusals;
@@ -97,14 +97,14 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             ends.early.inspector = Some(Arc::new(record.watch()));
         }
         let terms = Terms {
-            upload: bounds(Direction::Upload, target, holdings, shared),
-            download: bounds(Direction::Download, target, holdings, shared),
-            meter: &record.meter,
+            upload: bounds(Direction::Upload, target, holdings, record.tunnel(), shared),
+            download: bounds(Direction::Download, target, holdings, record.tunnel(), shared),
+            meter: &record.tunnel().meter,
             resources: &shared.resources,
             engine: Engine::Adaptive,
             options: &options,
             // A client that has to identify itself has done so before the relay.
-            inspected: if holds_back { None } else { Some(&record.open) },
+            inspected: if holds_back { None } else { Some(&record.tunnel().open) },
         };
         let mut ending = pin!(ending(target, holdings, record, shared));
         if holds_back {
@@ -155,7 +155,7 @@ async fn hold_back<D: Transport>(
     let close = unidentified.close;
     let is_noticed = match holdings.end_marker {
         Some(marker) if close.by != Side::Client => {
-            let end = unidentified_end(close, ends, shared);
+            let end = unidentified_end(close, ends, record, shared);
             let notice = notice::of_end(marker, &end, record);
             notice::send(&mut ends.downstream, &notice).await
         }
@@ -181,18 +181,31 @@ struct Unidentified {
 }
 
 /// The end of a tunnel whose target has not identified itself.
-fn unidentified_end<'a, D>(close: Close, ends: &'a Transports<D>, shared: &Shared) -> disconnect::End<'a> {
+fn unidentified_end<'a, D>(
+    close: Close,
+    ends: &'a Transports<D>,
+    record: &'a TunnelRecord<'_>,
+    shared: &Shared,
+) -> disconnect::End<'a> {
     disconnect::End {
         reason: close.reason,
         said: &ends.early.download,
         deadline: shared.identification.identification,
+        operator: record.tunnel().closing().unwrap_or_default(),
     }
 }
 
 /// The limits of one direction. No closure of `carry`: an idle tunnel would keep it.
-fn bounds<'a>(direction: Direction, target: &'a Target, holdings: &'a Holdings, shared: &'a Shared) -> Bounds<'a> {
+fn bounds<'a>(
+    direction: Direction,
+    target: &'a Target,
+    holdings: &'a Holdings,
+    tunnel: &'a OpenTunnel,
+    shared: &'a Shared,
+) -> Bounds<'a> {
     Bounds {
         tunnel: target.limit(direction),
+        own: Some(tunnel.own_rate(direction)),
         shared: [target.shared(), holdings.account.budgets(), &shared.total].map(|budgets| Some(budgets.of(direction))),
     }
 }
@@ -215,13 +228,13 @@ async fn identify<D: Transport>(
         if side == Side::Client {
             is_client_ssh.store(true, Ordering::Relaxed);
             if matches!(first(line.text), First::Hello(..)) {
-                record.open.set_resumable();
+                record.tunnel().open.set_resumable();
             }
         }
     };
     let exchanged = tokio::select! {
         biased;
-        exchanged = identification::exchange(ends, &record.meter, &shared.identification, identified) => exchanged,
+        exchanged = identification::exchange(ends, &record.tunnel().meter, &shared.identification, identified) => exchanged,
         close = ending => Err(close),
     };
     exchanged.map_err(|close| Unidentified {
@@ -241,11 +254,12 @@ async fn tell<D: Transport>(
     let Unidentified { close, is_client_ssh } = unidentified;
     // PuTTY waits for the server's identification, and sends nothing before.
     let may_be_ssh = *is_client_ssh || ends.early.upload.is_empty();
-    if !may_be_ssh || close.by == Side::Client || record.meter.bytes(Direction::Download) > 0 {
+    if !may_be_ssh || close.by == Side::Client || record.tunnel().meter.bytes(Direction::Download) > 0 {
         return false;
     }
-    let target = record.authority().map(ToString::to_string).unwrap_or_default();
-    let message = disconnect::of_end(&unidentified_end(*close, ends, shared), &target, record.id());
+    let target = record.tunnel().facts.authority.as_ref();
+    let target = target.map(ToString::to_string).unwrap_or_default();
+    let message = disconnect::of_end(&unidentified_end(*close, ends, record, shared), &target, record.id());
     let is_told = disconnect::send(&mut ends.downstream, &message).await;
     if is_told {
         disconnect::await_reader(&mut ends.downstream).await;
@@ -254,7 +268,7 @@ async fn tell<D: Transport>(
 }
 
 /// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, when the
-/// right of its user ends, or in a drain.
+/// right of its user ends, by an operator, or in a drain.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
@@ -268,8 +282,8 @@ fn ending(
     async move {
         let state = || drain::State {
             number: record.id().number,
-            last_moved: record.meter.last_moved(),
-            is_resumable: record.open.is_resumable(),
+            last_moved: record.tunnel().meter.last_moved(),
+            is_resumable: record.tunnel().open.is_resumable(),
         };
         let taken_back = async {
             match &holdings.grant {
@@ -280,8 +294,9 @@ fn ending(
         let reason = tokio::select! {
             () = target.outlived() => Reason::Lifetime,
             () = target.revoked() => Reason::Revoked,
+            () = record.tunnel().closed_by_operator() => Reason::ClosedByOperator,
             reason = taken_back => reason,
-            () = shared.drain.closes(state) => match record.open.is_resumable() {
+            () = shared.drain.closes(state) => match record.tunnel().open.is_resumable() {
                 true => Reason::Moved,
                 false => Reason::Drained,
             },

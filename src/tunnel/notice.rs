@@ -11,7 +11,8 @@ use crate::outcome::Reason;
 
 /// The notice of a tunnel that the proxy has ended.
 pub(super) fn of_proxy(marker: Marker, reason: Reason, record: &TunnelRecord<'_>) -> Vec<u8> {
-    notice(marker, phrase_of_proxy(reason), record)
+    let operator = record.tunnel().closing().unwrap_or_default();
+    notice(marker, &phrase_of_proxy(reason, operator), record)
 }
 
 /// The notice of a tunnel that has ended in front of the target's identification.
@@ -21,7 +22,7 @@ pub(super) fn of_end(marker: Marker, end: &End<'_>, record: &TunnelRecord<'_>) -
 
 fn notice(marker: Marker, phrase: &str, record: &TunnelRecord<'_>) -> Vec<u8> {
     // The client knows the name that it has asked for, and puts it in front of a sentence without it.
-    let name = match (phrase.contains("the target"), record.authority()) {
+    let name = match (phrase.contains("the target"), &record.tunnel().facts.authority) {
         (true, Some(authority)) => authority.to_string(),
         (true, None) | (false, _) => String::new(),
     };

@@ -8,7 +8,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 use super::disconnect;
-use super::record::{Answered, Id, Record};
+use super::ids::Id;
+use super::record::{Answered, Record};
 use crate::connect::{Exchange, Refusals};
 use crate::limits::clients::Client;
 use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};

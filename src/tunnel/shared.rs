@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::record::{AccessLog, Ids, Telemetry};
+use super::ids::Ids;
+use super::record::{AccessLog, Telemetry};
+use super::registry::Registry;
 use crate::access::Access;
 use crate::allowlist::Allowlist;
 use crate::connect;
@@ -29,6 +31,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// The access log.
     pub access_log: AccessLog,
+    /// The open tunnels.
+    pub registry: Registry,
     /// The phase of the drain.
     pub drain: Drain,
     /// The pipes and buffers of the relays.
@@ -63,6 +67,7 @@ impl Shared {
         Telemetry {
             metrics: &self.metrics,
             access_log: &self.access_log,
+            registry: &self.registry,
         }
     }
 }

@@ -18,6 +18,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
     (
         "values",
         &[
+            "api",
             "authority",
             "cold",
             "credential",
@@ -69,14 +70,15 @@ const LAYERS: [(&str, &[&str]); 6] = [
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 33] = [
+const OWNERS: [(&str, &[&str]); 34] = [
     ("anyhow", &["cli"]),
     ("arc_swap", &["access", "allowlist"]),
     ("aws_lc_rs", &["access", "client", "resume", "ticket", "tls"]),
+    ("axum", &["app"]),
     ("clap", &["cli"]),
     ("clap_complete", &["cli"]),
     ("clap_mangen", &["cli"]),
-    ("futures_util", &["connect"]),
+    ("futures_util", &["app", "connect", "tunnel"]),
     ("granit_parser", &["yaml"]),
     ("h2", &["client", "connect", "http2"]),
     ("http_body_util", &["access", "app", "client", "kubernetes"]),

@@ -1,13 +1,15 @@
 //! The access log of the real binary: one JSON line a connection, with every field every time.
 
 use std::collections::HashSet;
+use std::fs;
 
 use crate::harness::ports::Ports;
-use crate::harness::process::{Server, Settings};
+use crate::harness::process::{Server, Settings, switchboard};
 use crate::harness::target::{Closed, Target};
-use crate::harness::{allow, request};
+use crate::harness::{allow, eventually, request};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
 /// Every field, as the interface that it is. `null` stands for a value that differs every time.
 fn fields(client: Value) -> Value {
@@ -33,9 +35,11 @@ fn fields(client: Value) -> Value {
         "upstream.software": "",
         "target.namespace": "",
         "target.service": "",
+        "event": "refuse",
         "status": null,
         "reason": null,
         "closed_by": "proxy",
+        "operator.reason": "",
         "bytes_sent": 0,
         "bytes_received": 0,
         "duration_ms": null,
@@ -98,6 +102,7 @@ fn a_tunnel_has_a_line_with_every_field() {
         "upstream.address": target.address().to_string(),
         "target.namespace": "static",
         "target.service": "devbox.local:22",
+        "event": "close",
         "status": 200,
         "reason": "eof",
         "closed_by": "target",
@@ -190,6 +195,37 @@ fn each_connection_has_one_line_and_a_port_probe_none() {
     assert_eq!((lines.len(), with(200), with(403)), (20, 10, 10));
     let numbers: HashSet<&str> = lines.iter().map(|line| line["tunnel_id"].as_str().unwrap()).collect();
     assert_eq!(numbers.len(), 20);
+}
+
+/// What a crash leaves behind of the tunnels that it has cut.
+#[test]
+fn a_tunnel_of_a_process_that_is_killed_has_the_line_of_its_beginning() {
+    let target = Target::listen();
+    let settings = Settings::new(&allow(&[("devbox:22", target.address())]));
+    let log = NamedTempFile::new().unwrap();
+    let server = Server::start_into(
+        switchboard(&["serve", "--config", settings.path()]),
+        log.reopen().unwrap(),
+    );
+    let _ends = server.tunnel("devbox:22", &target);
+    let written = || fs::read_to_string(log.path()).unwrap();
+    eventually("the line is written", || written().ends_with('\n').then_some(()));
+    server.process.signal(Signal::KILL);
+    drop(server);
+    let expected = fields(json!({
+        "server.address": "devbox",
+        "server.port": 22,
+        "upstream.address": target.address().to_string(),
+        "target.namespace": "static",
+        "target.service": "devbox:22",
+        "event": "open",
+        "status": 200,
+        "reason": "",
+        "closed_by": "",
+    }));
+    let lines = written();
+    assert_eq!(lines.lines().count(), 1, "{lines}");
+    assert_eq!(checked(&lines, &expected), expected);
 }
 
 #[test]

@@ -265,6 +265,8 @@ fn a_target_that_leaves_the_list_leaves_no_series_behind() {
     assert_eq!(page.value("allowlist_targets"), 0.0);
 }
 
+const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /tunnels, /targets, /clients and /events\n";
+
 #[test]
 fn each_path_and_method_has_its_answer() {
     let proxy = Proxy::start("");
@@ -276,13 +278,8 @@ fn each_path_and_method_has_its_answer() {
         ("HEAD", "/metrics", 200, ""),
         ("POST", "/metrics", 405, "only GET, HEAD\n"),
         ("DELETE", "/readyz", 405, "only GET, HEAD\n"),
-        ("GET", "/", 404, "here are /metrics, /livez, /readyz and /drain\n"),
-        (
-            "GET",
-            "/metrics/",
-            404,
-            "here are /metrics, /livez, /readyz and /drain\n",
-        ),
+        ("GET", "/", 404, PATHS),
+        ("GET", "/metrics/", 404, PATHS),
     ] {
         let response = proxy.ask_admin(method, path);
         assert_eq!(

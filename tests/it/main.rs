@@ -35,6 +35,7 @@ mod limits;
 mod logs;
 mod model;
 mod openssh;
+mod operators;
 mod proxy_protocol;
 mod proxy_url;
 mod readme;

@@ -30,7 +30,9 @@ use switchboard::limits::{Limits, TargetCaps, TargetLimits};
 use switchboard::metrics::Metrics;
 use switchboard::relay::Resources;
 use switchboard::tls::{self, Tls};
-use switchboard::tunnel::record::{AccessLog, Ids};
+use switchboard::tunnel::ids::Ids;
+use switchboard::tunnel::record::AccessLog;
+use switchboard::tunnel::registry::Registry;
 use switchboard::tunnel::{self, Port, Shared};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -134,6 +136,7 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
         allowlist,
         metrics,
         access_log: AccessLog::default(),
+        registry: Registry::default(),
         drain,
         resources: Resources::new(4),
         clients: Clients::new(limits.client, burst, limits.caps.client),

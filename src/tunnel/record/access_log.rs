@@ -53,8 +53,8 @@ impl AccessLog {
     /// Writes the line, or counts it for a later one.
     pub(super) fn write(&self, line: &Line<'_>) {
         let is_admitted = match (line.outcome, line.addresses) {
-            (Outcome::Refused(refusal), Some(addresses)) => self.admits(addresses, refusal),
-            (Outcome::Refused(_), None) | (Outcome::Closed(_), _) => true,
+            (Some(Outcome::Refused(refusal)), Some(addresses)) => self.admits(addresses, refusal),
+            (Some(Outcome::Refused(_)), None) | (Some(Outcome::Closed(_)) | None, _) => true,
         };
         if is_admitted {
             line.write();

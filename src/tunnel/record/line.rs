@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use tracing::{Level, event};
 
-use super::{Answered, Id};
+use super::{Answered, millis};
 use crate::access::User;
 use crate::allowlist::Target;
 use crate::authority::Authority;
@@ -13,10 +13,35 @@ use crate::outcome::{Outcome, Refusal};
 use crate::ssh::identification::Software;
 use crate::text::excerpt;
 use crate::tls::{Identity, Peer};
+use crate::tunnel::facts::Facts;
+use crate::tunnel::ids::Id;
+
+/// What a line says of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// The beginning of a tunnel.
+    Open,
+    /// The end of a tunnel.
+    Close,
+    /// A refusal.
+    Refuse,
+}
+
+impl Moment {
+    /// The value of the field `event`.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Close => "close",
+            Self::Refuse => "refuse",
+        }
+    }
+}
 
 /// The line of a connection or request, or of several that were refused.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
+    pub(super) event: Moment,
     /// Those of the client and of the peer; `None` in a line of many clients.
     pub(super) addresses: Option<[IpAddr; 2]>,
     /// 0 in a line of several.
@@ -30,12 +55,15 @@ pub(super) struct Line<'a> {
     pub(super) software: [Option<&'a Software>; 2],
     pub(super) upstream: Option<SocketAddr>,
     pub(super) target: Option<&'a Target>,
-    pub(super) outcome: Outcome,
+    /// `None` at the beginning of a tunnel.
+    pub(super) outcome: Option<Outcome>,
     pub(super) answered: Answered,
     pub(super) sent: u64,
     pub(super) received: u64,
     pub(super) duration_ms: f64,
     pub(super) dial_ms: f64,
+    /// Why an operator has ended the tunnel.
+    pub(super) operator: &'a str,
     /// Whether the session in the tunnel outlives it.
     pub(super) is_resumable: bool,
     /// `None` in a line of several.
@@ -44,10 +72,38 @@ pub(super) struct Line<'a> {
     pub(super) count: u64,
 }
 
-impl Line<'_> {
+impl<'a> Line<'a> {
+    /// The line of a connection, request or tunnel without bytes, up to now, that was answered by HTTP.
+    pub(super) fn of(facts: &'a Facts, event: Moment, outcome: Option<Outcome>) -> Self {
+        Self {
+            event,
+            addresses: Some([facts.client.ip(), facts.peer.ip()]),
+            client_port: facts.client.port(),
+            tls: facts.tls.as_deref(),
+            user: facts.user.as_deref(),
+            authorization: facts.authorization.as_deref().unwrap_or_default(),
+            http: facts.http,
+            authority: facts.authority.as_ref(),
+            software: facts.software(),
+            upstream: facts.upstream,
+            target: facts.target.as_deref(),
+            outcome,
+            answered: Answered::Http,
+            sent: 0,
+            received: 0,
+            duration_ms: millis(facts.accepted.elapsed()),
+            dial_ms: facts.dial_ms,
+            operator: "",
+            is_resumable: false,
+            id: Some(facts.id),
+            count: 1,
+        }
+    }
+
     /// The line of several refusals of one client; without addresses, of many.
     pub(super) fn of_several(addresses: Option<[IpAddr; 2]>, refusal: Refusal, count: u64) -> Self {
         Self {
+            event: Moment::Refuse,
             addresses,
             client_port: 0,
             tls: None,
@@ -58,12 +114,13 @@ impl Line<'_> {
             software: [None, None],
             upstream: None,
             target: None,
-            outcome: Outcome::Refused(refusal),
+            outcome: Some(Outcome::Refused(refusal)),
             answered: Answered::Not,
             sent: 0,
             received: 0,
             duration_ms: 0.0,
             dial_ms: 0.0,
+            operator: "",
             is_resumable: false,
             id: None,
             count,
@@ -99,22 +156,24 @@ impl Line<'_> {
                     upstream.software = %OrEmpty(target_software),
                     target.namespace = self.target.map_or("", |target| &target.id().namespace),
                     target.service = self.target.map_or("", |target| &target.id().service),
-                    status = self.outcome.status(),
-                    reason = self.outcome.reason(),
-                    closed_by = self.outcome.by().label(),
+                    event = self.event.label(),
+                    status = self.outcome.map_or(ESTABLISHED, Outcome::status),
+                    reason = self.outcome.map_or("", Outcome::reason),
+                    closed_by = self.outcome.map_or("", |outcome| outcome.by().label()),
                     bytes_sent = self.sent,
                     bytes_received = self.received,
                     duration_ms = self.duration_ms,
                     dial_ms = self.dial_ms,
                     tunnel.resumable = self.is_resumable,
                     answered = self.answered.label(),
+                    operator.reason = self.operator,
                     tunnel_id = %OrEmpty(self.id),
                     count = self.count,
                 )
             };
         }
         // DEBUG: a load balancer's port probes would drown the rest.
-        if self.outcome == Outcome::Refused(Refusal::NoRequest) {
+        if self.outcome == Some(Outcome::Refused(Refusal::NoRequest)) {
             line!(Level::DEBUG);
         } else {
             line!(Level::INFO);
@@ -139,6 +198,8 @@ fn groups(user: &User) -> String {
     listed
 }
 
+/// The status of a tunnel.
+const ESTABLISHED: u16 = 200;
 /// Characters of a user's name or id, and of one group.
 const LONGEST_NAME: usize = 256;
 /// Bytes of all groups together.

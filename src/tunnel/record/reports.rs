@@ -2,21 +2,24 @@
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Id, LONGEST_REASON, TunnelRecord};
+use super::{LONGEST_REASON, Telemetry};
+use crate::authority::Authority;
 use crate::direction::Direction;
 use crate::metrics::Metrics;
 use crate::outcome::Side;
 use crate::relay::Inspect;
 use crate::ssh::identification::{self, NotSsh, Software};
 use crate::text::excerpt;
+use crate::tunnel::facts::{Facts, Seen};
+use crate::tunnel::ids::Id;
 
 /// The rule that would have refused a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,43 +40,34 @@ impl Rule {
     }
 }
 
-/// What the sides of a tunnel have said of themselves.
-#[derive(Debug, Default)]
-pub(super) struct Seen {
-    /// The client's and the target's.
-    pub(super) software: [OnceLock<Software>; 2],
-    is_reported: AtomicBool,
-}
-
-impl Seen {
-    /// The SSH software of one side, from its identification.
-    pub(super) fn identified(&self, side: Side, software: Software, metrics: &Metrics) {
-        metrics.identified(side, software.family());
-        // Each side says it once.
-        self.of(side).set(software).ok();
-    }
-
-    fn of(&self, side: Side) -> &OnceLock<Software> {
-        let [client, target] = &self.software;
-        match side {
-            Side::Client => client,
-            Side::Target | Side::Proxy => target,
-        }
-    }
-}
-
 /// The tunnel or request of a report.
 #[derive(Debug)]
 pub(super) struct Report {
-    pub(super) client: IpAddr,
-    pub(super) asked: String,
-    pub(super) target: String,
-    pub(super) id: Id,
-    pub(super) metrics: Metrics,
-    pub(super) reports: Arc<Reports>,
+    client: IpAddr,
+    asked: String,
+    target: String,
+    id: Id,
+    metrics: Metrics,
+    reports: Arc<Reports>,
 }
 
 impl Report {
+    /// A report of what is known as that.
+    pub(super) fn of(facts: &Facts, telemetry: Telemetry<'_>) -> Self {
+        Self {
+            client: facts.client.ip(),
+            asked: facts.authority.as_ref().map(Authority::to_string).unwrap_or_default(),
+            target: facts
+                .target
+                .as_ref()
+                .map(|target| target.id().to_string())
+                .unwrap_or_default(),
+            id: facts.id,
+            metrics: telemetry.metrics.clone(),
+            reports: Arc::clone(&telemetry.access_log.reports),
+        }
+    }
+
     /// Counts it, and writes a line if there may be one now.
     pub(super) fn write(&self, rule: Rule, why: &str) {
         self.metrics.would_be_refused(rule.label());
@@ -103,7 +97,8 @@ impl Watch {
         Self { report, seen }
     }
 
-    fn refuses(&self, side: Side) {
+    /// Reports the side, unless the tunnel has its report.
+    pub(super) fn refuses(&self, side: Side) {
         if !self.seen.is_reported.swap(true, Ordering::Relaxed) {
             self.report.write(
                 Rule::SshOnly,
@@ -130,22 +125,8 @@ impl Inspect for Watch {
     }
 }
 
-impl TunnelRecord<'_> {
-    /// Reports, at the end of a tunnel that was watched, a side that has sent something and has not identified itself, or
-    /// was silent for `longest`: `ssh_only` would not have waited longer.
-    pub fn finish_watch(&self, longest: Duration) {
-        let is_late = self.lasted() >= longest;
-        for direction in [Direction::Upload, Direction::Download] {
-            let side = sender(direction);
-            let has_identified = self.connection.seen.of(side).get().is_some();
-            if !has_identified && (is_late || self.meter.bytes(direction) > 0) {
-                self.watch().refuses(side);
-            }
-        }
-    }
-}
-
-fn sender(direction: Direction) -> Side {
+/// The side whose bytes go in that direction.
+pub(super) fn sender(direction: Direction) -> Side {
     match direction {
         Direction::Upload => Side::Client,
         Direction::Download => Side::Target,

@@ -22,7 +22,9 @@ use switchboard::metrics::Metrics;
 use switchboard::relay::Resources;
 use switchboard::secret::Secret;
 use switchboard::tls::{self, Tls};
-use switchboard::tunnel::record::{AccessLog, Ids};
+use switchboard::tunnel::ids::Ids;
+use switchboard::tunnel::record::AccessLog;
+use switchboard::tunnel::registry::Registry;
 use switchboard::tunnel::{self, Port, Shared};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -160,6 +162,7 @@ impl World {
             allowlist,
             metrics,
             access_log: AccessLog::default(),
+            registry: Registry::default(),
             drain,
             resources: Resources::new(4),
             clients: Clients::new(limits.client, burst, limits.caps.client),

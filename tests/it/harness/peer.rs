@@ -111,6 +111,17 @@ impl Peer {
         assert!(read == expected, "{} instead of {}", shown(&read), shown(expected));
     }
 
+    /// Reads up to the end of that text, which comes behind other bytes.
+    #[track_caller]
+    pub(crate) fn read_past(&mut self, text: &str) {
+        let (mut read, mut byte) = (Vec::new(), [0]);
+        while !read.ends_with(text.as_bytes()) {
+            let came = self.stream.read_exact(&mut byte);
+            assert!(came.is_ok(), "{came:?} instead of {text:?} behind {}", shown(&read));
+            read.extend_from_slice(&byte);
+        }
+    }
+
     /// The bytes of one read.
     pub(crate) fn read_once(&mut self) -> Vec<u8> {
         self.try_read_once().unwrap()

@@ -51,6 +51,16 @@ pub(crate) trait Ports {
         Response::parse(&client.rest_as_text())
     }
 
+    /// The same with a body.
+    fn tell_admin(&self, method: &str, path: &str, body: &str) -> Response {
+        let mut client = Peer::connect(self.admin());
+        client.send(format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        Response::parse(&client.rest_as_text())
+    }
+
     /// The page `/metrics`.
     fn scrape(&self) -> Page {
         Page::parse(&self.ask_admin("GET", "/metrics").body)

@@ -21,7 +21,7 @@ use super::{DEADLINE, eventually, on_free_ports};
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
-    /// The lines of its access log.
+    /// The lines of its access log, but for those of the beginnings of tunnels.
     pub(crate) stdout: Lines,
     /// Its messages.
     pub(crate) stderr: Lines,
@@ -38,7 +38,7 @@ impl Process {
         let command = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         Self {
-            stdout: Lines::of(child.stdout.take().unwrap()),
+            stdout: Lines::of_log(child.stdout.take().unwrap()),
             stderr: Lines::of(child.stderr.take().unwrap()),
             child,
         }
@@ -50,7 +50,7 @@ impl Process {
         let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take();
         Self {
-            stdout: stdout.map_or_else(|| Lines::of(empty()), Lines::of),
+            stdout: stdout.map_or_else(|| Lines::of(empty()), Lines::of_log),
             stderr: Lines::of(child.stderr.take().unwrap()),
             child,
         }
@@ -62,7 +62,7 @@ impl Process {
         command.stdin(Stdio::null()).stdout(its_stdout).stderr(its_stderr);
         Self {
             child: seccomp::spawn_refusing(call, error, command).unwrap(),
-            stdout: Lines::of(stdout),
+            stdout: Lines::of_log(stdout),
             stderr: Lines::of(stderr),
         }
     }
@@ -263,10 +263,19 @@ pub(crate) struct Lines {
 
 impl Lines {
     fn of(stream: impl Read + Send + 'static) -> Self {
+        Self::of_those(stream, |_| true)
+    }
+
+    fn of_log(stream: impl Read + Send + 'static) -> Self {
+        Self::of_those(stream, |line| !line.contains(OPENED))
+    }
+
+    fn of_those(stream: impl Read + Send + 'static, is_one: fn(&str) -> bool) -> Self {
         let (sender, coming) = channel();
         thread::spawn(move || {
-            for line in BufReader::new(stream).lines() {
-                if line.map(|line| sender.send(line)).is_err() {
+            let lines = BufReader::new(stream).lines().map_while(Result::ok);
+            for line in lines.filter(|line| is_one(line)) {
+                if sender.send(line).is_err() {
                     break;
                 }
             }
@@ -313,4 +322,6 @@ impl Lines {
     }
 }
 
+/// In an access line of the beginning of a tunnel.
+const OPENED: &str = r#""event":"open""#;
 const BINARY: &str = env!("CARGO_BIN_EXE_switchboard");

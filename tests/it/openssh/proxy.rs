@@ -99,7 +99,11 @@ impl Proxy {
     /// Waits until `count` tunnels and refusals are in the access log, and gives their lines.
     pub(crate) fn access_lines(&self, count: usize) -> Vec<String> {
         self.stdout
-            .wait(SOON, |lines| (lines.len() >= count).then(|| lines.to_vec()))
+            .wait(SOON, |lines| {
+                let ended = |line: &&String| !line.contains(r#""event":"open""#);
+                let lines: Vec<String> = lines.iter().filter(ended).cloned().collect();
+                (lines.len() >= count).then_some(lines)
+            })
             .unwrap_or_else(|said| panic!("{count} access lines expected: {said}\n{}", self.log()))
     }
 

@@ -1,4 +1,4 @@
-//! The ids of tunnels in logs and messages.
+//! The numbers of connections and requests, which name them in logs and for operators.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;

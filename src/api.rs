@@ -1,0 +1,193 @@
+//! The JSON of the admin API: what `serve` answers and the programs of operators read. Names of fields are those of the access
+//! log.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+/// The answer of `GET /tunnels`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tunnels {
+    /// A part of the tunnels that were asked for.
+    pub tunnels: Vec<Tunnel>,
+    /// How many were asked for.
+    pub total: usize,
+    /// The value of `cursor` that gives the next part; `None` at the end.
+    pub next: Option<String>,
+}
+
+/// An open tunnel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tunnel {
+    /// Its id, which is the access log's.
+    pub tunnel_id: String,
+    /// When it was established (RFC 3339).
+    pub since: String,
+    /// Milliseconds since then.
+    pub age_ms: u64,
+    /// Milliseconds without a byte in either direction.
+    pub idle_ms: u64,
+    /// The client.
+    #[serde(rename = "client.address")]
+    pub client_address: IpAddr,
+    /// The client's port.
+    #[serde(rename = "client.port")]
+    pub client_port: u16,
+    /// The peer of the connection: the client, or a load balancer.
+    #[serde(rename = "network.peer.address")]
+    pub peer_address: IpAddr,
+    /// The client's SSH software.
+    #[serde(rename = "client.software")]
+    pub client_software: String,
+    /// The user that the request has proved; empty without one.
+    #[serde(rename = "user.name")]
+    pub user_name: String,
+    /// `1` or `2`.
+    #[serde(rename = "http.version")]
+    pub http_version: String,
+    /// `1.2`, `1.3`, or empty without TLS.
+    #[serde(rename = "tls.version")]
+    pub tls_version: String,
+    /// The host that was asked for.
+    #[serde(rename = "server.address")]
+    pub server_address: String,
+    /// The port that was asked for.
+    #[serde(rename = "server.port")]
+    pub server_port: u16,
+    /// The namespace of the target's Service, or `static`.
+    #[serde(rename = "target.namespace")]
+    pub target_namespace: String,
+    /// The target's Service, or the authority of a static target.
+    #[serde(rename = "target.service")]
+    pub target_service: String,
+    /// The address that was dialled.
+    #[serde(rename = "upstream.address")]
+    pub upstream_address: Option<SocketAddr>,
+    /// The target's SSH software.
+    #[serde(rename = "upstream.software")]
+    pub upstream_software: String,
+    /// Whether its session outlives it: a drain, or an operator's end, moves the session to another tunnel.
+    #[serde(rename = "tunnel.resumable")]
+    pub is_resumable: bool,
+    /// Bytes to the client.
+    pub bytes_sent: u64,
+    /// Bytes from the client.
+    pub bytes_received: u64,
+    /// Bytes a second to the client, between the last two looks that were at least a second apart.
+    pub sent_per_second: u64,
+    /// Bytes a second from the client, as above.
+    pub received_per_second: u64,
+    /// The download's limits.
+    pub download: Limit,
+    /// The upload's limits.
+    pub upload: Limit,
+}
+
+/// What limits one direction of a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// The rate in force, such as `5MiB/s`, or `unlimited`.
+    pub rate: String,
+    /// Whether an operator has set it for this tunnel.
+    pub is_own: bool,
+    /// Milliseconds that the direction has waited for this limit and for those that it shares.
+    pub waited_ms: u64,
+}
+
+/// The body of `PATCH /tunnels/{id}`: a rate such as `5MiB/s` or `unlimited`. `default` is the target's again, and a direction
+/// that is absent stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rates {
+    /// To the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download: Option<String>,
+    /// From the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload: Option<String>,
+}
+
+/// The body of `DELETE /tunnels` and `DELETE /tunnels/{id}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Closing {
+    /// Why, in the operator's words: for the access log.
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// The answer of `DELETE /tunnels` and `DELETE /tunnels/{id}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closed {
+    /// The ids of the tunnels that are told to end.
+    pub closed: Vec<String>,
+}
+
+/// The answer of `GET /targets`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Targets {
+    /// In the order of their names.
+    pub targets: Vec<Target>,
+    /// How many were asked for.
+    pub total: usize,
+    /// The value of `cursor` that gives the next part; `None` at the end.
+    pub next: Option<String>,
+}
+
+/// A target of the allowlist.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The namespace of its Service, or `static`.
+    #[serde(rename = "target.namespace")]
+    pub namespace: String,
+    /// Its Service, or the authority of a static target.
+    #[serde(rename = "target.service")]
+    pub service: String,
+    /// Its ready endpoints.
+    pub endpoints_ready: u32,
+    /// All of its endpoints.
+    pub endpoints: u32,
+    /// The addresses that are dialled.
+    pub addresses: Vec<SocketAddr>,
+    /// Whether an operator lets no new tunnel begin, in this process.
+    pub is_cordoned: bool,
+    /// Its open tunnels.
+    pub tunnels: usize,
+}
+
+/// The answer of `GET /clients`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clients {
+    /// Those with the most tunnels first.
+    pub clients: Vec<Client>,
+    /// How many there are.
+    pub total: usize,
+    /// The value of `cursor` that gives the next part; `None` at the end.
+    pub next: Option<String>,
+}
+
+/// The tunnels of one client address and user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Client {
+    /// The client.
+    #[serde(rename = "client.address")]
+    pub address: IpAddr,
+    /// The user; empty without one.
+    #[serde(rename = "user.name")]
+    pub user: String,
+    /// Its open tunnels.
+    pub tunnels: usize,
+    /// Bytes to it, of the open tunnels.
+    pub bytes_sent: u64,
+    /// Bytes from it.
+    pub bytes_received: u64,
+    /// Milliseconds without a byte of any of them.
+    pub idle_ms: u64,
+}
+
+/// The answer to a request that cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// What is wrong, and with what.
+    pub error: String,
+}

@@ -1,0 +1,62 @@
+//! The forms of the answers: text for the pages of the probes, JSON for the rest.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+
+use crate::api::Fault;
+
+/// A request that cannot be served, said in JSON.
+#[derive(Debug)]
+pub(super) struct Unserved {
+    status: StatusCode,
+    error: String,
+}
+
+impl Unserved {
+    /// The status says whose fault it is, the error what is wrong and with what.
+    pub(super) fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        let error = error.into();
+        Self { status, error }
+    }
+
+    /// A request that is wrong.
+    pub(super) fn bad(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error)
+    }
+
+    /// A name of nothing.
+    pub(super) fn unknown(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, error)
+    }
+}
+
+impl IntoResponse for Unserved {
+    fn into_response(self) -> Response {
+        (self.status, Json(Fault { error: self.error })).into_response()
+    }
+}
+
+/// The JSON of an answer.
+pub(super) type Answer<T> = Result<Json<T>, Unserved>;
+
+/// A page of text.
+pub(super) fn text(status: StatusCode, page: impl Into<String>) -> Response {
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    (status, [(CONTENT_TYPE, kind)], page.into()).into_response()
+}
+
+/// Says in the page what the field Allow of a 405 says.
+pub(super) fn name_the_methods(response: Response) -> Response {
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+        return response;
+    }
+    let allowed = response.headers().get(ALLOW).and_then(|allowed| allowed.to_str().ok());
+    let allowed = allowed.unwrap_or_default().replace(',', ", ");
+    let mut named = text(response.status(), format!("only {allowed}\n"));
+    if let Ok(allowed) = HeaderValue::try_from(allowed) {
+        named.headers_mut().insert(ALLOW, allowed);
+    }
+    named
+}

@@ -1,0 +1,84 @@
+//! The peer of a request, and whether it may see names and act: every peer may read the pages of the probes, but only this
+//! host may do more.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::extract::Request;
+use axum::http::uri::Authority as HostAndPort;
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use hyper::StatusCode;
+use hyper::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
+
+use super::answer::Unserved;
+
+/// The connection that a request came by.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    peer: SocketAddr,
+    stays: Arc<AtomicBool>,
+}
+
+impl Caller {
+    pub(super) fn new(peer: SocketAddr) -> Self {
+        Self {
+            peer,
+            stays: Arc::default(),
+        }
+    }
+
+    /// The connection may last: its answer is a stream of events.
+    pub(super) fn stay(&self) {
+        self.stays.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn stays(&self) -> bool {
+        self.stays.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request may see names and act.
+    ///
+    /// A web page in a browser of this host may not, since its author may be on any host; with `kubectl port-forward` every
+    /// browser is on this host. A browser adds the origin of the page to a POST (Fetch section 3.2, and Fetch Metadata), and
+    /// a foreign name that was pointed at this address (DNS rebinding) is still in Host.
+    pub(super) fn may_act(&self, fields: &HeaderMap) -> Result<(), &'static str> {
+        if !self.peer.ip().to_canonical().is_loopback() {
+            return Err("only from loopback");
+        }
+        let is_typed = |site: &HeaderValue| site.as_bytes() == b"none";
+        if fields.contains_key(ORIGIN) || !fields.get_all(SEC_FETCH_SITE).iter().all(is_typed) {
+            return Err("not from a page in a browser");
+        }
+        if fields.get_all(HOST).iter().all(is_loopback) {
+            Ok(())
+        } else {
+            Err("only as localhost or by a loopback address")
+        }
+    }
+}
+
+/// Refuses what may not see names and act.
+pub(super) async fn only_from_here(request: Request, next: Next) -> Response {
+    let permitted = match request.extensions().get::<Caller>() {
+        Some(caller) => caller.may_act(request.headers()),
+        None => Err("only from loopback"),
+    };
+    match permitted {
+        Ok(()) => next.run(request).await,
+        Err(reason) => Unserved::new(StatusCode::FORBIDDEN, reason).into_response(),
+    }
+}
+
+/// Whether a Host names this host: `localhost`, or a loopback address.
+fn is_loopback(host: &HeaderValue) -> bool {
+    let host = host.to_str().ok().and_then(|host| host.parse::<HostAndPort>().ok());
+    let host = host.as_ref().map_or("", HostAndPort::host);
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let address = address.unwrap_or(host).parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+/// Its value `none` is an address that the user typed; no web page can send it.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";

@@ -1,0 +1,95 @@
+//! `/events`: what happens to tunnels, as server-sent events (HTML, section 9.2).
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::sse::{Event as Sent, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+use futures_util::stream;
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::answer::Unserved;
+use super::caller::Caller;
+use super::view;
+use crate::outcome::{Close, Outcome};
+use crate::tunnel::Shared;
+use crate::tunnel::events::{Change, Event, Refused};
+use crate::tunnel::open_tunnel::OpenTunnel;
+
+/// The route.
+pub(super) fn router() -> Router<Arc<Shared>> {
+    Router::new().route("/events", get(events))
+}
+
+async fn events(State(shared): State<Arc<Shared>>, Extension(caller): Extension<Caller>) -> Response {
+    let Some(watch) = shared.registry.events.watch() else {
+        let said = "there are enough readers of events: end one of them";
+        return Unserved::new(StatusCode::SERVICE_UNAVAILABLE, said).into_response();
+    };
+    caller.stay();
+    let next = async |mut watch: crate::tunnel::events::Watch| {
+        let event = watch.next().await?;
+        let (name, data) = event.map_or_else(|missed| ("missed", json!({ "events": missed })), |event| view(&event));
+        Some((
+            Ok::<_, Infallible>(Sent::default().event(name).data(data.to_string())),
+            watch,
+        ))
+    };
+    Sse::new(stream::unfold(watch, next))
+        .keep_alive(KeepAlive::default())
+        .into_response()
+}
+
+/// The name of an event, and its data.
+fn view(event: &Event) -> (&'static str, Value) {
+    match event {
+        Event::Opened(open) => ("opened", of_tunnel(open)),
+        Event::Closed(open, close) => ("closed", with_end(of_tunnel(open), *close)),
+        Event::Refused(refused) => ("refused", of_refused(refused)),
+        Event::Changed(name, change) => ("changed", json!({"name": &**name, "change": label(*change)})),
+    }
+}
+
+fn of_tunnel(open: &OpenTunnel) -> Value {
+    serde_json::to_value(view::tunnel(open)).unwrap_or_default()
+}
+
+fn with_end(mut tunnel: Value, close: Close) -> Value {
+    if let Some(fields) = tunnel.as_object_mut() {
+        fields.insert("reason".to_owned(), close.reason.label().into());
+        fields.insert("closed_by".to_owned(), close.by.label().into());
+    }
+    tunnel
+}
+
+fn of_refused(refused: &Refused) -> Value {
+    let Refused {
+        id,
+        client,
+        user,
+        authority,
+        outcome,
+    } = refused;
+    json!({
+        "tunnel_id": id,
+        "client.address": client,
+        "user.name": user,
+        "authority": authority,
+        "status": outcome.status(),
+        "reason": Outcome::reason(*outcome),
+        "closed_by": outcome.by().label(),
+    })
+}
+
+fn label(change: Change) -> &'static str {
+    match change {
+        Change::Limited => "limited",
+        Change::Closing => "closing",
+        Change::Cordoned => "cordoned",
+        Change::Uncordoned => "uncordoned",
+    }
+}

@@ -1,0 +1,113 @@
+//! The pages that every peer may read: `/metrics`, `/livez`, `/readyz` and `/drain`.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::answer::text;
+use super::caller::Caller;
+use crate::app::readiness::Readiness;
+use crate::metrics;
+
+/// The handlers of the pages.
+pub struct Handlers {
+    /// The conditions of `/readyz`.
+    pub readiness: Readiness,
+    /// Writes the page `/metrics`.
+    pub scrape: Box<dyn Fn() -> String + Send + Sync>,
+    /// The answer of `/drain`.
+    pub progress: Box<dyn Fn() -> Progress + Send + Sync>,
+    /// Cancelled by a POST to `/drain`.
+    pub drain_request: CancellationToken,
+}
+
+impl std::fmt::Debug for Handlers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handlers")
+            .field("readiness", &self.readiness)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The state of the drain: the answer of `/drain`, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// `serving`, `leaving`, `parting`, `stopped`, `closing` or `ended`: see [`Phase`](crate::drain::Phase).
+    pub phase: String,
+    /// Tunnels, open or with their dial in progress.
+    pub tunnels: u32,
+    /// Those of them whose sessions go on by other tunnels: a drain ends them first, and cuts none of them.
+    #[serde(default)]
+    pub resumable: u32,
+    /// Connections of clients.
+    pub connections: u32,
+}
+
+/// The routes of the pages.
+pub(super) fn router(handlers: Handlers) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(async || text(StatusCode::OK, "ok\n")))
+        .route("/readyz", get(readyz))
+        .route("/drain", get(progress).post(begin_drain))
+        .with_state(Arc::new(handlers))
+}
+
+async fn metrics(State(handlers): State<Arc<Handlers>>) -> Response {
+    let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+    ([(CONTENT_TYPE, kind)], (handlers.scrape)()).into_response()
+}
+
+async fn readyz(State(handlers): State<Arc<Handlers>>, RawQuery(query): RawQuery) -> Response {
+    let (readiness, verbose) = (&handlers.readiness, query.as_deref() == Some("verbose"));
+    let ready = readiness.is_ready();
+    let mut page = String::new();
+    for (name, met) in readiness.conditions() {
+        if verbose || !met {
+            let (sign, state) = if met { ('+', "ok") } else { ('-', "not ready") };
+            // Writing to a String does not fail.
+            writeln!(page, "[{sign}]{name} {state}").ok();
+        }
+    }
+    page.push_str(if ready { "ok\n" } else { "not ready\n" });
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    text(status, page)
+}
+
+async fn progress(State(handlers): State<Arc<Handlers>>) -> Response {
+    page_of(&(handlers.progress)(), StatusCode::OK)
+}
+
+async fn begin_drain(
+    State(handlers): State<Arc<Handlers>>,
+    Extension(caller): Extension<Caller>,
+    fields: HeaderMap,
+) -> Response {
+    match caller.may_act(&fields) {
+        Ok(()) => {
+            handlers.drain_request.cancel();
+            page_of(&(handlers.progress)(), StatusCode::ACCEPTED)
+        }
+        Err(reason) => text(StatusCode::FORBIDDEN, format!("{reason}\n")),
+    }
+}
+
+fn page_of(progress: &Progress, status: StatusCode) -> Response {
+    // Serializing strings and numbers does not fail.
+    let mut page = serde_json::to_string(progress).unwrap_or_default();
+    page.push('\n');
+    let kind = HeaderValue::from_static("application/json");
+    (status, [(CONTENT_TYPE, kind)], page).into_response()
+}

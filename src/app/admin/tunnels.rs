@@ -1,0 +1,183 @@
+//! `/tunnels`: which are open, the end of some, and the rates of one.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::answer::{Answer, Unserved};
+use super::listing::{Part, Place};
+use super::view;
+use crate::api::{Closed, Closing, Rates, Tunnel, Tunnels};
+use crate::direction::Direction;
+use crate::limits::Rate;
+use crate::tunnel::Shared;
+use crate::tunnel::events::{Change, Event};
+use crate::tunnel::open_tunnel::OpenTunnel;
+
+/// The routes.
+pub(super) fn router() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/tunnels", get(list).delete(close_those))
+        .route("/tunnels/{id}", get(one).delete(close_one).patch(limit))
+}
+
+/// Which tunnels.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Filter {
+    /// `namespace/service`.
+    target: Option<String>,
+    /// An address.
+    client: Option<IpAddr>,
+    /// The name of a user.
+    user: Option<String>,
+}
+
+impl Filter {
+    fn is_empty(&self) -> bool {
+        self.target.is_none() && self.client.is_none() && self.user.is_none()
+    }
+
+    fn admits(&self, open: &OpenTunnel) -> bool {
+        let facts = &open.facts;
+        let is_target = |name: &String| {
+            let target = facts.target.as_ref();
+            target.is_some_and(|target| target.id().to_string() == *name)
+        };
+        self.target.as_ref().is_none_or(is_target)
+            && self
+                .client
+                .is_none_or(|client| facts.client.ip().to_canonical() == client.to_canonical())
+            && self.user.as_ref().is_none_or(|user| view::user(facts) == user)
+    }
+
+    fn of(&self, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
+        let mut open = shared.registry.all();
+        open.retain(|tunnel| self.admits(tunnel));
+        open
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Sort {
+    /// Most bytes of both directions first.
+    Bytes,
+    /// The fastest first.
+    Rate,
+    /// The oldest first.
+    #[default]
+    Age,
+    /// The longest silence first.
+    Idle,
+}
+
+impl Sort {
+    fn place(self, open: &OpenTunnel) -> Place {
+        let key = match self {
+            Self::Bytes => open.meter.bytes(Direction::Upload) + open.meter.bytes(Direction::Download),
+            Self::Rate => open.rates().sum(),
+            // Not an age, which would be another one at the next request.
+            Self::Age => u64::MAX - open.facts.id.number,
+            Self::Idle => view::millis(open.meter.last_moved().elapsed()),
+        };
+        (key, open.facts.id.to_string())
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Order {
+    #[serde(default)]
+    sort: Sort,
+}
+
+async fn list(
+    State(shared): State<Arc<Shared>>,
+    Query(filter): Query<Filter>,
+    Query(Order { sort }): Query<Order>,
+    Query(part): Query<Part>,
+) -> Answer<Tunnels> {
+    let listed = part
+        .of(filter.of(&shared), |open| sort.place(open))
+        .map_err(Unserved::bad)?;
+    Ok(Json(Tunnels {
+        tunnels: listed.items.iter().map(|open| view::tunnel(open)).collect(),
+        total: listed.total,
+        next: listed.next,
+    }))
+}
+
+async fn one(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Answer<Tunnel> {
+    Ok(Json(view::tunnel(&*find(&shared, &id)?)))
+}
+
+async fn close_one(State(shared): State<Arc<Shared>>, Path(id): Path<String>, body: Bytes) -> Answer<Closed> {
+    let closing = parse_body(&body)?;
+    Ok(Json(close(&[find(&shared, &id)?], &closing, &shared)))
+}
+
+async fn close_those(State(shared): State<Arc<Shared>>, Query(filter): Query<Filter>, body: Bytes) -> Answer<Closed> {
+    if filter.is_empty() {
+        return Err(Unserved::bad("which tunnels? give target, client or user"));
+    }
+    let closing = parse_body(&body)?;
+    Ok(Json(close(&filter.of(&shared), &closing, &shared)))
+}
+
+fn close(tunnels: &[Arc<OpenTunnel>], closing: &Closing, shared: &Shared) -> Closed {
+    let told = tunnels.iter().filter(|open| open.close(&closing.reason));
+    let told = told.inspect(|open| tell(open, Change::Closing, shared));
+    Closed {
+        closed: told.map(|open| open.facts.id.to_string()).collect(),
+    }
+}
+
+fn tell(open: &OpenTunnel, change: Change, shared: &Shared) {
+    let name = || Event::Changed(open.facts.id.to_string().into(), change);
+    shared.registry.events.tell(name);
+}
+
+async fn limit(State(shared): State<Arc<Shared>>, Path(id): Path<String>, body: Bytes) -> Answer<Tunnel> {
+    let open = find(&shared, &id)?;
+    let rates: Rates = parse_body(&body)?;
+    let wanted = [(Direction::Download, rates.download), (Direction::Upload, rates.upload)]
+        .map(|(direction, rate)| rate.map(|rate| Ok((direction, parse_rate(direction, &rate)?))));
+    // All of them are read before one is set.
+    let wanted: Vec<_> = wanted.into_iter().flatten().collect::<Result<_, Unserved>>()?;
+    for (direction, rate) in wanted {
+        open.own_rate(direction).set(rate);
+    }
+    tell(&open, Change::Limited, &shared);
+    Ok(Json(view::tunnel(&open)))
+}
+
+/// A rate; `None` is the target's.
+fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, Unserved> {
+    if text == "default" {
+        return Ok(None);
+    }
+    let faulty = |error| Unserved::bad(format!("{}: {error}", direction.label()));
+    text.parse().map(Some).map_err(faulty)
+}
+
+/// The JSON of a body; an empty one is an empty object.
+fn parse_body<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Unserved> {
+    if body.is_empty() {
+        return Ok(T::default());
+    }
+    serde_json::from_slice(body).map_err(|error| Unserved::bad(format!("body: {error}")))
+}
+
+fn find(shared: &Shared, id: &str) -> Result<Arc<OpenTunnel>, Unserved> {
+    let number = id
+        .split_once('-')
+        .and_then(|(_, number)| u64::from_str_radix(number, 16).ok());
+    let open = number.and_then(|number| shared.registry.get(number));
+    open.filter(|open| open.facts.id.to_string() == id)
+        .ok_or_else(|| Unserved::unknown("no open tunnel of this process has that id"))
+}

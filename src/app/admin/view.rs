@@ -1,0 +1,88 @@
+//! The tunnels and targets of the process in the JSON of the API.
+
+use std::time::Duration;
+
+use crate::allowlist::Target;
+use crate::api;
+use crate::authority::Authority;
+use crate::direction::Direction;
+use crate::limits::Rate;
+use crate::tunnel::facts::Facts;
+use crate::tunnel::open_tunnel::OpenTunnel;
+
+/// A tunnel as it is now.
+pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
+    let facts = &open.facts;
+    let [client_software, upstream_software] = facts
+        .software()
+        .map(|said| said.map(ToString::to_string).unwrap_or_default());
+    let (namespace, service) = target_name(facts);
+    let rates = open.rates();
+    api::Tunnel {
+        tunnel_id: facts.id.to_string(),
+        since: humantime::format_rfc3339_millis(open.since).to_string(),
+        age_ms: millis(open.established.elapsed()),
+        idle_ms: millis(open.meter.last_moved().elapsed()),
+        client_address: facts.client.ip(),
+        client_port: facts.client.port(),
+        peer_address: facts.peer.ip(),
+        client_software,
+        user_name: user(facts).to_owned(),
+        http_version: facts.http.to_owned(),
+        tls_version: facts.tls.as_ref().map_or("", |tls| tls.version).to_owned(),
+        server_address: facts.authority.as_ref().map_or("", Authority::host).to_owned(),
+        server_port: facts.authority.as_ref().map_or(0, Authority::port),
+        target_namespace: namespace.to_owned(),
+        target_service: service.to_owned(),
+        upstream_address: facts.upstream,
+        upstream_software,
+        is_resumable: open.open.is_resumable(),
+        bytes_sent: open.meter.bytes(Direction::Download),
+        bytes_received: open.meter.bytes(Direction::Upload),
+        sent_per_second: rates.download,
+        received_per_second: rates.upload,
+        download: limit(open, Direction::Download),
+        upload: limit(open, Direction::Upload),
+    }
+}
+
+/// A target as it is now, with that number of open tunnels.
+pub(super) fn target(target: &Target, tunnels: usize) -> api::Target {
+    let endpoints = target.endpoints();
+    api::Target {
+        namespace: target.id().namespace.to_string(),
+        service: target.id().service.to_string(),
+        endpoints_ready: endpoints.ready,
+        endpoints: endpoints.total,
+        addresses: endpoints.addresses.to_vec(),
+        is_cordoned: target.is_cordoned(),
+        tunnels,
+    }
+}
+
+/// The name of the user; empty without one.
+pub(super) fn user(facts: &Facts) -> &str {
+    facts.user.as_ref().map_or("", |user| &user.name)
+}
+
+/// Milliseconds, for JSON.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn target_name(facts: &Facts) -> (&str, &str) {
+    facts
+        .target
+        .as_ref()
+        .map_or(("", ""), |target| (&target.id().namespace, &target.id().service))
+}
+
+fn limit(open: &OpenTunnel, direction: Direction) -> api::Limit {
+    let own = open.own_rate(direction).get();
+    let of_target = || Some(open.facts.target.as_ref()?.limit(direction).rate());
+    api::Limit {
+        rate: own.or_else(of_target).unwrap_or(Rate::UNLIMITED).to_string(),
+        is_own: own.is_some(),
+        waited_ms: millis(open.meter.waited(direction)),
+    }
+}

@@ -1,0 +1,146 @@
+//! An open tunnel as operators see it and act on it. Its relay never waits for them.
+
+use std::future::poll_fn;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::facts::Facts;
+use crate::direction::Direction;
+use crate::drain::Open;
+use crate::limits::bucket::OwnRate;
+use crate::metrics::TargetSeries;
+use crate::relay::meter::Meter;
+use crate::text::excerpt;
+
+/// A tunnel from its 200 to its end.
+#[derive(Debug)]
+pub struct OpenTunnel {
+    /// What was learnt of it before its 200, and the SSH software of both sides behind that.
+    pub facts: Facts,
+    /// When it was established, by the host's clock.
+    pub since: SystemTime,
+    /// The same by a clock that is never set.
+    pub established: Instant,
+    /// Its byte counts.
+    pub meter: Meter,
+    /// The tunnel in a drain.
+    pub open: Open,
+    /// Rates in place of those of its target, of the upload and the download.
+    own_rates: [OwnRate; 2],
+    /// Why an operator ends it, in the operator's words.
+    closing: OnceLock<Box<str>>,
+    /// That of the tunnel's task, which waits for `closing`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
+    closer: AtomicWaker,
+    /// The last look at its counts.
+    look: Mutex<Look>,
+}
+
+/// Bytes a second of both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByteRates {
+    /// From the client.
+    pub upload: u64,
+    /// To the client.
+    pub download: u64,
+}
+
+impl ByteRates {
+    /// Both together.
+    pub fn sum(self) -> u64 {
+        self.upload.saturating_add(self.download)
+    }
+}
+
+/// A look at the counts of a tunnel, and what came of it.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Instant,
+    upload: u64,
+    download: u64,
+    rates: ByteRates,
+}
+
+impl OpenTunnel {
+    /// A tunnel that was established just now; its bytes are also its target's.
+    pub(super) fn new(facts: Facts, series: &TargetSeries, open: Open) -> Self {
+        Self {
+            facts,
+            since: SystemTime::now(),
+            established: Instant::now(),
+            meter: Meter::new(Arc::clone(&series.totals)),
+            open,
+            own_rates: Default::default(),
+            closing: OnceLock::new(),
+            closer: AtomicWaker::new(),
+            look: Mutex::new(Look {
+                at: Instant::now(),
+                upload: 0,
+                download: 0,
+                rates: ByteRates::default(),
+            }),
+        }
+    }
+
+    /// Bytes a second between the last two looks that were at least a second apart; the first look was when it began.
+    pub fn rates(&self) -> ByteRates {
+        let mut look = self.look.lock();
+        let millis = look.at.elapsed().as_millis();
+        if millis < SHORTEST_LOOK.as_millis() {
+            return look.rates;
+        }
+        let [upload, download] = [Direction::Upload, Direction::Download].map(|direction| self.meter.bytes(direction));
+        let rate = |moved: u64| u64::try_from(u128::from(moved) * 1000 / millis).unwrap_or(u64::MAX);
+        *look = Look {
+            at: Instant::now(),
+            upload,
+            download,
+            rates: ByteRates {
+                upload: rate(upload - look.upload),
+                download: rate(download - look.download),
+            },
+        };
+        look.rates
+    }
+
+    /// The rate of a direction in place of its target's.
+    pub fn own_rate(&self, direction: Direction) -> &OwnRate {
+        let [upload, download] = &self.own_rates;
+        match direction {
+            Direction::Upload => upload,
+            Direction::Download => download,
+        }
+    }
+
+    /// Ends the tunnel, with a reason for the access log. Whether it is the first to do so.
+    pub fn close(&self, reason: &str) -> bool {
+        let is_first = self.closing.set(excerpt(reason, LONGEST_REASON).into()).is_ok();
+        self.closer.wake();
+        is_first
+    }
+
+    /// The reason of the operator that has ended the tunnel.
+    pub fn closing(&self) -> Option<&str> {
+        self.closing.get().map(|reason| &**reason)
+    }
+
+    /// Completes when an operator ends the tunnel. Only its own task waits for it.
+    pub(super) async fn closed_by_operator(&self) {
+        poll_fn(|context| {
+            self.closer.register(context.waker());
+            match self.closing() {
+                Some(_) => Poll::Ready(()),
+                None => Poll::Pending,
+            }
+        })
+        .await;
+    }
+}
+
+/// Characters of an operator's reason.
+const LONGEST_REASON: usize = 200;
+const SHORTEST_LOOK: Duration = Duration::from_secs(1);
