@@ -42,6 +42,8 @@ pub(crate) fn naming_the_variable(mut command: clap::Command, error: clap::Error
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg).filter(|_| is_empty) else {
         return error;
     };
+    // Only then does an argument know how it is shown.
+    command.build();
     let arguments = command.get_subcommands().flat_map(clap::Command::get_arguments);
     let named = arguments
         .filter(|argument| argument.to_string() == *flag)
