@@ -109,9 +109,14 @@ fn block(flags: &ConfigFlags) -> anyhow::Result<Result<Block, Unusable>> {
                 return refuse(PASSWORD.to_owned());
             }
             // A contradiction of the arguments is said now, and not at the first login.
-            let example = flags.name.first().map_or("", String::as_str).replace(['*', '?'], "x");
-            if let Err(unusable) = client.clone().into_options(format!("{example}:22")) {
-                return Ok(Err(unusable));
+            let mut is_resumable = true;
+            for name in flags.name.iter().filter(|name| !name.starts_with('!')) {
+                let example = name.replace(['*', '?'], "x");
+                match client.clone().into_options(format!("{example}:22")) {
+                    // By a flag, a variable, or the entry of the file.
+                    Ok(options) => is_resumable &= options.session.is_some(),
+                    Err(unusable) => return Ok(Err(unusable)),
+                }
             }
             let program = program().context("cannot tell the path of this program")?;
             let program = program
@@ -121,10 +126,7 @@ fn block(flags: &ConfigFlags) -> anyhow::Result<Result<Block, Unusable>> {
                 .context("the path of this program is not UTF-8")?;
             let mut words = vec![program, "connect".to_owned()];
             words.extend(client.to_words()?);
-            ProxyCommand::Switchboard {
-                words,
-                is_resumable: client.is_resumable(),
-            }
+            ProxyCommand::Switchboard { words, is_resumable }
         }
         Some(foreign) if !client.is_only_a_proxy() => {
             return refuse(format!(

@@ -104,6 +104,16 @@ pub(crate) fn has_no_reader(output: &impl AsFd) -> bool {
     poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
+/// Has the kernel give a connection up when bytes of it are not acknowledged for so long (TCP_USER_TIMEOUT of tcp(7)). macOS
+/// has no such option that is safe to call: there only a connection without a byte is given up, by keepalive.
+pub(crate) fn give_up_after(socket: &impl AsFd, longest: Duration) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::net::sockopt::set_tcp_user_timeout(socket, u32::try_from(longest.as_millis()).unwrap_or(u32::MAX))?;
+    #[cfg(not(target_os = "linux"))]
+    let (_, _) = (socket, longest);
+    Ok(())
+}
+
 /// SIGHUP, which ssh sends its ProxyCommand when it exits, and the signals that end it at once.
 #[derive(Debug)]
 pub(crate) struct Signals {

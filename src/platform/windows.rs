@@ -252,6 +252,11 @@ pub(crate) fn is_the_users(_file: &File) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// Windows gives up bytes that are not acknowledged after some 20 seconds by itself (TcpMaxDataRetransmissions).
+pub(crate) fn give_up_after<S>(_socket: &S, _longest: Duration) -> io::Result<()> {
+    Ok(())
+}
+
 /// A link is followed: to make one takes a right that users do not have by default.
 pub(crate) fn is_symbolic_link(_error: &io::Error) -> bool {
     false

@@ -82,6 +82,27 @@ fn the_faults_of_the_file_are_told_at_once_with_their_places() {
     );
 }
 
+/// Where a session ends with its connection, ssh has to find a dead one.
+#[test]
+fn a_block_has_keepalives_of_ssh_where_the_entry_of_a_name_switches_sessions_off() {
+    let folder = with_file(
+        "proxies:\n- {names: ['*.off'], proxy: 'https://p', resume: off}\n- {names: ['*.on'], proxy: 'https://p'}\n",
+    );
+    for (names, interval) in [
+        (&["*.on"][..], "0"),
+        (&["*.off"], "15"),
+        (&["*.on", "!a.on"], "0"),
+        (&["*.on", "*.off"], "15"),
+    ] {
+        let names = names.iter().flat_map(|name| ["--name", *name]);
+        let mut command = switchboard(&[&["config"][..], &names.collect::<Vec<_>>()].concat());
+        command.env("XDG_CONFIG_HOME", folder.path());
+        let (status, stdout, stderr) = ended(command);
+        let expected = format!("    ServerAliveInterval {interval}\n");
+        assert!(status == 0 && (stdout + "\n").contains(&expected), "{stderr}");
+    }
+}
+
 #[test]
 fn a_file_that_others_may_write_is_not_read() {
     let folder = with_file("proxies:\n- names: ['*']\n  proxy: http://localhost:1\n  token_command: touch ran\n");
