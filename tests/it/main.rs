@@ -54,3 +54,4 @@ mod threats;
 mod tls;
 mod truncation;
 mod unfinished;
+mod wait;
