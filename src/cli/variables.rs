@@ -45,18 +45,15 @@ pub(crate) fn naming_the_variable(mut command: clap::Command, error: clap::Error
     // Only then does an argument know how it is shown.
     command.build();
     let arguments = command.get_subcommands().flat_map(clap::Command::get_arguments);
-    let named = arguments
+    let mut variables = arguments
         .filter(|argument| argument.to_string() == *flag)
-        .find_map(|argument| {
-            argument
-                .get_env()
-                .map(|name| (name.to_owned(), name.to_string_lossy().into_owned()))
-        });
-    match named {
-        Some((variable, name)) if env::var_os(&variable).is_some_and(|value| value.is_empty()) => command.error(
+        .filter_map(clap::Arg::get_env);
+    let empty = variables.find(|name| env::var_os(name).is_some_and(|value| value.is_empty()));
+    match empty.map(|name| name.to_string_lossy().into_owned()) {
+        Some(name) => command.error(
             error.kind(),
             format!("{name} in the environment is empty: unset it, or give it a value"),
         ),
-        Some(_) | None => error,
+        None => error,
     }
 }
