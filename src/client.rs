@@ -119,7 +119,7 @@ pub struct Local<R, W> {
 pub fn command(options: &Options) -> ExitCode {
     let local = match stdio::take_stdout() {
         Ok(stdout) => Local {
-            stdin: tokio::io::stdin(),
+            stdin: stdio::Input::default(),
             stdout,
             interactive: io::stdin().is_terminal(),
             is_abandoned: None,
@@ -357,6 +357,9 @@ pub enum ClientError {
     /// The session has no connection, or is over.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The target, or what is between, has closed the tunnel without a byte.
+    #[error("the tunnel was closed before the target's first byte")]
+    Unidentified,
     /// stdin cannot be read.
     #[error("cannot read stdin")]
     Input(#[source] io::Error),

@@ -295,7 +295,11 @@ fn stage(error: &ClientError, scheme: Scheme) -> Stage {
         // What the proxy thinks of the request, or of the user, is not the target's fault.
         ClientError::Refused { status, .. } if !matches!(status, 403 | 500..) => Stage::Proxy,
         ClientError::Refused { .. } => Stage::Target,
-        ClientError::Session(_) | ClientError::Reset(_) | ClientError::Input(_) | ClientError::Output(_) => Stage::Ssh,
+        ClientError::Session(_)
+        | ClientError::Unidentified
+        | ClientError::Reset(_)
+        | ClientError::Input(_)
+        | ClientError::Output(_) => Stage::Ssh,
     }
 }
 

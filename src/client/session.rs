@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::backoff::Backoff;
 use self::clocks::Sleeps;
 use self::error::is_final;
-use self::outcome::Left;
 use self::report::Report;
 use super::dialing::Dialing;
 use super::hangup::{Exit, Leaving};
@@ -34,6 +33,7 @@ mod settings;
 pub use self::clocks::Clocks;
 pub use self::error::SessionError;
 pub(super) use self::exchange::{Found, find};
+pub(super) use self::outcome::Left;
 pub use self::report::Remarks;
 pub use self::settings::Settings;
 

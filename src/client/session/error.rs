@@ -152,6 +152,7 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         | ClientError::AnsweredInTls
         | ClientError::Lost(_)
         | ClientError::Reset(_)
+        | ClientError::Unidentified
         | ClientError::Aborted(_)
         | ClientError::NotHttp2(_)
         | ClientError::Flood => false,
@@ -186,6 +187,7 @@ pub(super) fn is_answered(error: &ClientError) -> bool {
         | ClientError::TruncatedAnswer
         | ClientError::Lost(_)
         | ClientError::Reset(_)
+        | ClientError::Unidentified
         | ClientError::Aborted(_) => false,
         ClientError::Refused { .. }
         | ClientError::NotProxy { .. }
