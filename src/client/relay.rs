@@ -5,7 +5,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::transport::read_some;
-use super::{ClientError, Local};
+use super::{ClientError, Local, notice};
 
 /// Writes `early` to stdout, then relays. The end of one direction is passed on and leaves the other open.
 ///
@@ -26,7 +26,8 @@ where
             Err(CopyError::Read(error)) => Err(ClientError::Input(error)),
             // The proxy's last bytes may be unread, and often give the reason. On a dead socket the download ends soon.
             Err(CopyError::Write(error) | CopyError::Close(error)) => match download.await {
-                Ok(_) | Err(CopyError::Read(_)) => Err(ClientError::Lost(error)),
+                Err(CopyError::Read(read)) => Err(notice::ended(&read).unwrap_or(ClientError::Lost(error))),
+                Ok(_) => Err(ClientError::Lost(error)),
                 Err(error) => download_error(error),
             },
         },

@@ -154,6 +154,7 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         | ClientError::Reset(_)
         | ClientError::Unidentified
         | ClientError::Aborted(_)
+        | ClientError::Ended(_)
         | ClientError::NotHttp2(_)
         | ClientError::Flood => false,
     }
@@ -188,7 +189,8 @@ pub(super) fn is_answered(error: &ClientError) -> bool {
         | ClientError::Lost(_)
         | ClientError::Reset(_)
         | ClientError::Unidentified
-        | ClientError::Aborted(_) => false,
+        | ClientError::Aborted(_)
+        | ClientError::Ended(_) => false,
         ClientError::Refused { .. }
         | ClientError::NotProxy { .. }
         | ClientError::PlainHttp
