@@ -88,7 +88,7 @@ impl ClosableOutput {
                 Ok(pipe) => Self::Pipe(pipe),
                 Err(_) => Self::Threads(tokio::fs::File::from_std(file)),
             },
-            opened => opened,
+            opened @ (Self::Pipe(_) | Self::Threads(_) | Self::Closed) => opened,
         };
         match self {
             Self::Pipe(pipe) => {
