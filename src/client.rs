@@ -27,6 +27,7 @@ mod http1;
 mod http2;
 mod in_band;
 mod login;
+mod notice;
 mod opened;
 mod relay;
 mod route;
@@ -348,6 +349,9 @@ pub enum ClientError {
     /// The proxy reset the tunnel's stream, or the HTTP/2 connection under it. Bytes may be missing.
     #[error("the proxy aborted the tunnel ({})", code(.0))]
     Aborted(#[source] h2::Error),
+    /// The proxy has ended the tunnel, and has said why. Bytes may be missing.
+    #[error("{0}")]
+    Ended(String),
     /// The proxy has broken the rules of HTTP/2.
     #[error("the proxy's HTTP/2 is faulty ({}; --http1.1 avoids it)", code(.0))]
     NotHttp2(#[source] h2::Error),

@@ -153,6 +153,7 @@ pub(super) fn is_final(error: &ClientError) -> bool {
         | ClientError::Lost(_)
         | ClientError::Reset(_)
         | ClientError::Aborted(_)
+        | ClientError::Ended(_)
         | ClientError::NotHttp2(_)
         | ClientError::Flood => false,
     }
@@ -186,7 +187,8 @@ pub(super) fn is_answered(error: &ClientError) -> bool {
         | ClientError::TruncatedAnswer
         | ClientError::Lost(_)
         | ClientError::Reset(_)
-        | ClientError::Aborted(_) => false,
+        | ClientError::Aborted(_)
+        | ClientError::Ended(_) => false,
         ClientError::Refused { .. }
         | ClientError::NotProxy { .. }
         | ClientError::PlainHttp
