@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::backoff::Backoff;
 use self::clocks::Sleeps;
 use self::error::Retry;
-use self::outcome::Left;
 use self::report::Report;
 use super::dialing::Dialing;
 use super::hangup::{Exit, Leaving};
