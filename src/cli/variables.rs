@@ -45,11 +45,14 @@ pub(crate) fn naming_the_variable(mut command: clap::Command, error: clap::Error
     // Only then does an argument know how it is shown.
     command.build();
     let arguments = command.get_subcommands().flat_map(clap::Command::get_arguments);
-    let mut variables = arguments
+    let variables = arguments
         .filter(|argument| argument.to_string() == *flag)
         .filter_map(clap::Arg::get_env);
-    let empty = variables.find(|name| env::var_os(name).is_some_and(|value| value.is_empty()));
-    match empty.map(|name| name.to_string_lossy().into_owned()) {
+    let empty = variables
+        .filter(|name| env::var_os(name).is_some_and(|value| value.is_empty()))
+        .map(|name| name.to_string_lossy().into_owned())
+        .next();
+    match empty {
         Some(name) => command.error(
             error.kind(),
             format!("{name} in the environment is empty: unset it, or give it a value"),

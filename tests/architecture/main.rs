@@ -83,7 +83,7 @@ const OWNERS: [(&str, &[&str]); 34] = [
     ("h2", &["client", "connect", "http2"]),
     ("http_body_util", &["access", "app", "client", "kubernetes"]),
     ("httparse", &["client", "connect"]),
-    ("humantime", &["access", "cli", "kubernetes", "ticket", "values"]),
+    ("humantime", &["access", "app", "cli", "kubernetes", "ticket", "values"]),
     ("hyper", &["access", "app", "client", "kubernetes"]),
     ("hyper_util", &["access", "app", "client"]),
     ("jiff", &["client"]),
