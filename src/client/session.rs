@@ -7,7 +7,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::backoff::Backoff;
 use self::clocks::Sleeps;
-use self::outcome::Left;
 use self::report::Report;
 use super::dialing::Dialing;
 use super::error::Retry;
