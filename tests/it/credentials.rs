@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use self::demanding_proxy::DemandingProxy;
 use crate::harness::process::{Process, switchboard, switchboard_with_hangup};
 use crate::harness::{DEADLINE, eventually};
-use crate::openssh::clients::SWITCHBOARD;
+use crate::openssh::clients::{SWITCHBOARD, ours};
 use crate::openssh::login::{HOST, Login};
 use crate::openssh::process::Process as Guarded;
 
@@ -297,7 +297,7 @@ fn ssh_logs_in_through_a_proxy_that_demands_a_token() {
         prints("stale")
     ));
     let proxy = DemandingProxy::start("good", Some(login.sshd.address));
-    let binary = env!("CARGO_BIN_EXE_switchboard");
+    let binary = ours();
     let line = format!("{binary} connect --proxy http://{} --context team %h:%p", proxy.address);
     for _ in 0..2 {
         let mut ssh = login.command_by(&line, "ssh");

@@ -352,7 +352,7 @@ fn switchboard_connect_prints_the_reason_before_it_hangs_up() {
     let login = Login::through(&clients::SWITCHBOARD);
     // Many times: it is a race that was lost once in six.
     for _ in 0..50 {
-        let mut command = quiet(env!("CARGO_BIN_EXE_switchboard"));
+        let mut command = quiet(clients::ours());
         command
             .args([
                 "connect",

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::openssh::clients::ours;
 use crate::openssh::lines::Lines;
 use crate::openssh::login::{HOST, PATIENCE, noise, options};
 use crate::openssh::process::{Finished, Process, program, quiet, run};
@@ -52,7 +53,7 @@ impl Way {
 
     /// `ssh`, `scp` or `sftp`, ready for its own arguments.
     fn command(&self, name: &str) -> Command {
-        let binary = env!("CARGO_BIN_EXE_switchboard");
+        let binary = ours();
         let (scheme, proxy) = (self.scheme, self.middle.address);
         let ca = if scheme == "https" { "--ca ca.crt " } else { "" };
         let proxy_command = format!("{binary} connect --proxy {scheme}://{proxy} {ca}%h:%p");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::harness::process::switchboard;
-use crate::openssh::clients::SWITCHBOARD;
+use crate::openssh::clients::{SWITCHBOARD, ours};
 use crate::openssh::login::{HOST, Login, PORT};
 use crate::openssh::process::{Finished, program, quiet, run};
 
@@ -74,8 +74,6 @@ impl Setup {
     }
 }
 
-const BINARY: &str = env!("CARGO_BIN_EXE_switchboard");
-
 #[test]
 fn one_command_leads_to_a_login_and_another_one_back() {
     let setup = Setup::new();
@@ -86,9 +84,9 @@ fn one_command_leads_to_a_login_and_another_one_back() {
     let folder = setup.login.path("my 100% $HOME 'tools'");
     fs::create_dir(&folder).unwrap();
     let spaced = folder.join("switchboard");
-    symlink(BINARY, &spaced).unwrap();
+    symlink(ours(), &spaced).unwrap();
     for (path, arguments) in [
-        (Path::new(BINARY), vec!["--proxy", &setup.url("http")]),
+        (Path::new(&ours()), vec!["--proxy", &setup.url("http")]),
         (&spaced, vec!["--proxy", &setup.url("https"), "--ca", &ca]),
         (
             &spaced,
@@ -141,7 +139,7 @@ fn one_command_leads_to_a_login_and_another_one_back() {
 fn the_block_of_every_other_client_logs_in() {
     let setup = Setup::new();
     for client in ["proxytunnel", "nc", "ncat", "socat", "corkscrew"] {
-        let printed = setup.by(Path::new(BINARY), &["--proxy", &setup.url("http"), "--client", client]);
+        let printed = setup.by(Path::new(&ours()), &["--proxy", &setup.url("http"), "--client", client]);
         fs::write(setup.config(), format!("{}{}\n", printed.stdout, setup.own)).unwrap();
         assert!(setup.settings(HOST).contains(&format!("\nproxycommand {client} ")));
         setup.logs_in();
@@ -177,7 +175,7 @@ fn ssh_reads_every_option_of_a_block_as_it_was_meant() {
         .into_iter()
         .filter(|word| !word.contains("prod") && *word != "--context")
         .collect();
-    let printed = setup.by(Path::new(BINARY), &arguments);
+    let printed = setup.by(Path::new(&ours()), &arguments);
     fs::write(setup.config(), printed.stdout).unwrap();
     let found = setup.settings("x.a.example");
     for line in [
@@ -186,8 +184,9 @@ fn ssh_reads_every_option_of_a_block_as_it_was_meant() {
         "controlpersist 600",
         "serveraliveinterval 0",
         &format!(
-            "proxycommand {BINARY} connect --proxy https://ssh.example.com:443 --server-name x.example --token-command 'echo \
-             \"it'\\''s $HOME\"' --grace 1h30m --window 65536B --no-env-proxy %h %p"
+            "proxycommand {} connect --proxy https://ssh.example.com:443 --server-name x.example --token-command 'echo \
+             \"it'\\''s $HOME\"' --grace 1h30m --window 65536B --no-env-proxy %h %p",
+            ours()
         ),
     ] {
         assert!(found.lines().any(|found| found == line), "{line}: {found}");

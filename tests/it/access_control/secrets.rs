@@ -119,7 +119,7 @@ fn no_credential_is_in_the_logs_the_metrics_or_the_answers_at_any_level() {
         server.process.exit_status();
         let (lines, messages) = (server.process.stdout.rest(), server.process.stderr.rest());
         // Refusals of one address and reason share a line.
-        let tunnels = lines.iter().filter(|line| line.contains("\"status\":200"));
+        let tunnels = lines.iter().filter(|line| line.contains("\"event\":\"close\""));
         assert_eq!(tunnels.count(), 6, "{lines:#?}");
         assert!(lines.iter().any(|line| line.contains("\"status\":407")), "{lines:#?}");
         let is_verbose = messages.iter().any(|line| line.contains("TRACE"));

@@ -146,7 +146,7 @@ impl Client {
     pub(crate) fn command(&self, proxy: SocketAddr) -> String {
         let (name, arguments) = self.proxy_command.split_once(' ').unwrap();
         let program = match self.package {
-            "" => env!("CARGO_BIN_EXE_switchboard").to_owned(),
+            "" => ours(),
             PYTHON => script(name),
             package => program(name, package).display().to_string(),
         };
@@ -155,6 +155,20 @@ impl Client {
             .replace("8080", &proxy.port().to_string());
         format!("{program} {arguments}")
     }
+}
+
+/// Our client: the program of this build, or the one that `SWITCHBOARD_TEST_CLIENT` names, which may be of another build
+/// or of another system. The proxy and the anchor are always of this build.
+pub(crate) fn ours() -> String {
+    let Ok(other) = std::env::var("SWITCHBOARD_TEST_CLIENT") else {
+        return env!("CARGO_BIN_EXE_switchboard").to_owned();
+    };
+    let path = Path::new(&other);
+    assert!(
+        path.is_absolute() && path.exists(),
+        "no absolute path of a program: {other}"
+    );
+    other
 }
 
 /// A script of tests/it/http2, and what runs it.

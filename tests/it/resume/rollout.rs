@@ -11,6 +11,7 @@ use std::thread;
 use super::Shell;
 use super::anchor::Anchor;
 use crate::harness::target::Echo;
+use crate::openssh::clients::ours;
 use crate::openssh::login::{HOST, PATIENCE, noise, options};
 use crate::openssh::process::{Process, program, quiet, until};
 use crate::openssh::proxy::Proxy;
@@ -94,7 +95,7 @@ impl Stage {
     }
 
     fn command(&self, name: &str) -> Command {
-        let binary = env!("CARGO_BIN_EXE_switchboard");
+        let binary = ours();
         let proxy_command = format!("{binary} connect --proxy http://{} %h:%p", self.address);
         let directory = self.directory.path();
         let mut command = quiet(program(name, "openssh-client"));

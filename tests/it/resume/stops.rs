@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::anchor::Anchor;
 use super::{Shell, Way, connect_of};
+use crate::openssh::clients::ours;
 use crate::openssh::lines::Lines;
 use crate::openssh::login::{HOST, PATIENCE, PORT, options};
 use crate::openssh::process::{Process, program, quiet};
@@ -47,7 +48,7 @@ fn over_ipv6_a_session_outlives_the_death_of_its_proxy() {
     let address = TcpListener::bind("[::1]:0").unwrap().local_addr().unwrap();
     let listen = format!("address: \"{address}\", reuse_port: true");
     let mut first = Proxy::start_at(&listen, path, anchor.address, "");
-    let binary = env!("CARGO_BIN_EXE_switchboard");
+    let binary = ours();
     let proxy_command = format!("{binary} connect --proxy http://{address} %h:%p");
     let mut command = quiet(program("ssh", "openssh-client"));
     command.args(options(path, &sshd.user, &proxy_command));
@@ -62,7 +63,7 @@ fn over_ipv6_a_session_outlives_the_death_of_its_proxy() {
 fn the_death_of_the_anchor_is_one_sentence_and_exit_status_1() {
     let mut way = Way::cut("http", 0);
     let proxy = format!("http://{}", way.middle.address);
-    let mut command = quiet(env!("CARGO_BIN_EXE_switchboard"));
+    let mut command = quiet(ours());
     command
         .args(["connect", "--proxy", &proxy, &format!("{HOST}:{PORT}")])
         .stdin(Stdio::piped())

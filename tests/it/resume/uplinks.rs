@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::kubernetes::lab::{self, Lab};
+use crate::openssh::clients::ours;
 use crate::openssh::lines::Lines;
 use crate::openssh::login::{HOST, PATIENCE, noise, options};
 use crate::openssh::process::{Process, program, until};
@@ -63,7 +64,7 @@ impl Uplinks {
     }
 
     fn command(&self, name: &str) -> Command {
-        let binary = env!("CARGO_BIN_EXE_switchboard");
+        let binary = ours();
         let proxy_command = format!("{binary} connect --proxy http://{} %h:%p", self.proxy.address);
         let path = program(name, "openssh-client");
         let mut command = self.lab.beside_proxy(path.to_str().unwrap());
