@@ -85,3 +85,5 @@ pub mod config;
 pub mod import;
 #[cfg(feature = "server")]
 pub mod kubernetes;
+#[cfg(feature = "server")]
+pub mod operator;
