@@ -62,7 +62,15 @@ mod tests {
         let texts = FILES.iter().map(|(name, _, text)| (*name, *text));
         for (name, text) in texts.chain([("index.html", include_str!("assets/index.html"))]) {
             let foreign = text.replace("http://www.w3.org/2000/svg", "");
-            for word in ["http://", "https://", "innerHTML", "insertAdjacentHTML", "eval(", " style=", "onclick"] {
+            for word in [
+                "http://",
+                "https://",
+                "innerHTML",
+                "insertAdjacentHTML",
+                "eval(",
+                " style=",
+                "onclick",
+            ] {
                 assert!(!foreign.contains(word), "{name}: {word}");
             }
         }

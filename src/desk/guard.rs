@@ -138,7 +138,13 @@ mod tests {
         let guard = Guard::new("127.0.0.1:4000".parse().unwrap(), secret.clone());
         let right = format!("Bearer {}", secret.expose());
         assert!(guard.has_secret(&fields(&[(AUTHORIZATION, &right)])));
-        for wrong in [secret.expose(), "Bearer ", "Bearer x", &format!("{right}x"), &right[..right.len() - 1]] {
+        for wrong in [
+            secret.expose(),
+            "Bearer ",
+            "Bearer x",
+            &format!("{right}x"),
+            &right[..right.len() - 1],
+        ] {
             assert!(!guard.has_secret(&fields(&[(AUTHORIZATION, wrong)])), "{wrong}");
         }
         assert!(!guard.has_secret(&fields(&[(AUTHORIZATION, &right), (AUTHORIZATION, &right)])));

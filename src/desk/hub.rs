@@ -56,7 +56,7 @@ pub(super) struct State {
 
 #[derive(Debug, Serialize)]
 struct ReplicaTold {
-    name: Arc<str>,
+    name: String,
     error: Option<String>,
     /// The time of its last answer.
     answered: Option<u64>,
@@ -150,7 +150,7 @@ fn replicas(snapshot: &Snapshot, found: &Found, now: u64) -> Vec<ReplicaTold> {
         let drain = found.drains.get(&seen.replica);
         let ago = |at: Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
         ReplicaTold {
-            name: Arc::clone(&seen.replica),
+            name: seen.replica.to_string(),
             error: seen.error.as_ref().map(ToString::to_string),
             answered: seen.answered.map(|at| now.saturating_sub(ago(at))),
             tunnels: seen.tunnels.len(),

@@ -60,7 +60,7 @@ pub(super) struct Changes {
 #[derive(Debug, Serialize)]
 struct Facts {
     key: String,
-    replica: Arc<str>,
+    replica: String,
     #[serde(flatten)]
     tunnel: Tunnel,
 }
@@ -162,7 +162,7 @@ impl Row {
     fn facts(&self, key: &str) -> Facts {
         Facts {
             key: key.to_owned(),
-            replica: Arc::clone(&self.replica),
+            replica: self.replica.to_string(),
             tunnel: self.facts.clone(),
         }
     }
@@ -263,11 +263,17 @@ mod tests {
         assert_eq!(told(&known, 2), (false, none.clone(), none.clone(), none.clone()));
         let mut limited = tunnel("b", 1);
         limited.download.rate = "1MiB/s".to_owned();
-        known.see(&snapshot(&[("r", &[tunnel("a", 2), limited.clone()]), ("s", &[tunnel("a", 1)])]), 20);
+        known.see(
+            &snapshot(&[("r", &[tunnel("a", 2), limited.clone()]), ("s", &[tunnel("a", 1)])]),
+            20,
+        );
         let both = keys(&["r/a", "s/a"]);
         assert_eq!(told(&known, 2), (false, keys(&["r/b", "s/a"]), both, none.clone()));
         known.see(&snapshot(&[("r", &[limited])]), 30);
-        assert_eq!(told(&known, 3), (false, none.clone(), none.clone(), keys(&["r/a", "s/a"])));
+        assert_eq!(
+            told(&known, 3),
+            (false, none.clone(), none.clone(), keys(&["r/a", "s/a"]))
+        );
         assert_eq!(told(&known, 0), (true, keys(&["r/b"]), keys(&["r/b"]), none.clone()));
         // Of another desk.
         assert_eq!(told(&known, 99), (true, keys(&["r/b"]), keys(&["r/b"]), none));
@@ -276,7 +282,9 @@ mod tests {
     #[test]
     fn a_page_that_has_missed_too_many_ends_begins_anew() {
         let mut known = Known::default();
-        let many: Vec<_> = (0..MOST_GONE + 1).map(|number| tunnel(&number.to_string(), 0)).collect();
+        let many: Vec<_> = (0..MOST_GONE + 1)
+            .map(|number| tunnel(&number.to_string(), 0))
+            .collect();
         known.see(&snapshot(&[("r", &many)]), 10);
         known.see(&snapshot(&[("r", &[])]), 20);
         known.see(&snapshot(&[("r", &[tunnel("a", 0)])]), 30);

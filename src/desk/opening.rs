@@ -1,11 +1,13 @@
 //! Opens the page in the operator's browser.
 
+use std::env;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::{env, process};
+
+use aws_lc_rs::rand;
 
 /// The way of an address to a browser, until it is dropped.
 ///
@@ -23,8 +25,16 @@ impl Opening {
     /// # Errors
     /// The file cannot be written, or there is no xdg-open.
     pub fn of(url: &str) -> io::Result<Self> {
-        let file = env::temp_dir().join(format!("switchboard-desk-{}.html", process::id()));
-        let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
+        // A name that is there already, of a desk that was killed, would be an error.
+        let mut number = [0; 8];
+        rand::fill(&mut number).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+        let name = format!("switchboard-desk-{:016x}.html", u64::from_ne_bytes(number));
+        let file = env::temp_dir().join(name);
+        let mut written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&file)?;
         let mut opening = Self { file, program: None };
         write!(
             written,

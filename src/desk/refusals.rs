@@ -48,7 +48,11 @@ impl Refusals {
     /// Counts one, by the data of its event.
     pub(super) fn count(&mut self, replica: &str, data: Value, now: u64) {
         let Value::Object(mut data) = data else { return };
-        let reason = data.get("reason").and_then(Value::as_str).unwrap_or("unknown").to_owned();
+        let reason = data
+            .get("reason")
+            .and_then(Value::as_str)
+            .unwrap_or("unknown")
+            .to_owned();
         if self.reasons.len() < MOST_REASONS || self.reasons.contains_key(&reason) {
             self.reasons.entry(reason).or_insert_with(Reason::new).count(now);
         }
@@ -104,7 +108,11 @@ impl Reason {
     }
 
     fn of(&mut self, minute: u64) -> &mut u32 {
-        #[expect(clippy::indexing_slicing, clippy::cast_possible_truncation, reason = "it is less than the length")]
+        #[expect(
+            clippy::indexing_slicing,
+            clippy::cast_possible_truncation,
+            reason = "it is less than the length"
+        )]
         &mut self.minutes[(minute % MINUTES as u64) as usize]
     }
 
@@ -186,7 +194,10 @@ mod tests {
         }
         refusals.miss(&json!({"events": 7}));
         let told = refusals.told(HOUR_MS);
-        assert_eq!((told.reasons.len(), told.latest.len(), told.missed), (MOST_REASONS, MOST_LATEST, 7));
+        assert_eq!(
+            (told.reasons.len(), told.latest.len(), told.missed),
+            (MOST_REASONS, MOST_LATEST, 7)
+        );
         assert_eq!(told.latest[0]["authority"].as_str().unwrap().len(), LONGEST_TEXT);
         assert!(told.latest[0].get("more").is_none());
     }

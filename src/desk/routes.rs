@@ -12,10 +12,10 @@ use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::assets;
 use super::guard::{self, Guard};
 use super::hub::{self, Hub};
 use super::secret::DeskSecret;
-use super::assets;
 use crate::api::{Closed, Closing, Fault, Rates};
 use crate::operator::{Answer, Ask, Filter, Replica, ReplicaError, Selection, TargetName};
 
@@ -89,7 +89,7 @@ struct Changed {
 
 #[derive(Debug, Serialize)]
 struct ReplicaFault {
-    replica: Arc<str>,
+    replica: String,
     error: String,
 }
 
@@ -122,7 +122,10 @@ async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget
         target: Some(target.to_string()),
         ..Filter::default()
     };
-    let answers = hub.replicas.close(&Selection::Filter(filter), &Closing { reason }).await;
+    let answers = hub
+        .replicas
+        .close(&Selection::Filter(filter), &Closing { reason })
+        .await;
     hub.refresh().await;
     let (closed, faults) = apart(answers.map_err(Unserved::gateway)?);
     let closed = closed.into_iter().flat_map(|closed| closed.closed).collect();
@@ -171,7 +174,7 @@ fn apart<T>(answers: Vec<Answer<Option<T>>>) -> (Vec<T>, Vec<ReplicaFault>) {
         match result {
             Ok(answer) => done.extend(answer),
             Err(error) => faults.push(ReplicaFault {
-                replica,
+                replica: replica.to_string(),
                 error: error.to_string(),
             }),
         }

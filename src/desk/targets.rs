@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -22,7 +21,7 @@ pub(super) struct Merged {
     /// Whether every replica that has the target lets no new tunnel begin.
     is_cordoned: bool,
     /// The replicas that let none begin.
-    cordoned_by: Vec<Arc<str>>,
+    cordoned_by: Vec<String>,
     /// Open tunnels of all replicas.
     tunnels: usize,
 }

@@ -5,6 +5,8 @@ import { bytes, count, duration, rate } from "./format.js";
 
 const idle = (row, now) => (row.isSilent ? Infinity : now - row.moved);
 
+const quiet = (milliseconds) => (milliseconds < 3000 ? "now" : duration(milliseconds));
+
 /** The columns of the tunnels. */
 export function ofTunnels(model) {
   return [
@@ -18,11 +20,11 @@ export function ofTunnels(model) {
     { id: "bytes", title: "Bytes", isDown: true, value: (row) => row.sent + row.received,
       text: (row) => bytes(row.sent + row.received) },
     { id: "idle", title: "Idle", isDown: true, value: (row) => idle(row, model.now()),
-      text: (row) => (row.isSilent ? "?" : duration(model.now() - row.moved)) },
+      text: (row) => (row.isSilent ? "?" : quiet(model.now() - row.moved)) },
     { id: "age", title: "Age", isDown: true, value: (row) => -row.since, text: (row) => duration(model.now() - row.since) },
     { id: "node", title: "Node", hint: true, value: (row) => row.node, text: (row) => row.node },
     { id: "replica", title: "Replica", hint: true, value: (row) => row.replica,
-      text: (row) => (row.isSilent ? `${row.replica}: no answer` : row.replica) },
+      text: (row) => (row.isSilent ? `${model.short(row.replica)}: no answer` : model.short(row.replica)) },
   ];
 }
 

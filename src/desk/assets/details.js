@@ -1,22 +1,33 @@
 // One tunnel or target with all that is known of it.
 
+import { Refused, call } from "./api.js";
 import { chart } from "./chart.js";
 import { describe } from "./dialogs.js";
-import { authority, bytes, duration, moment, rate } from "./format.js";
+import { authority, bytes, duration, moment, plural, rate } from "./format.js";
 
 const at = (id) => document.getElementById(id);
 
 /** The fields of a tunnel that have a line of their own; all others follow as they are. */
 const TOLD = new Set(["key", "replica", "tunnel_id", "since", "age_ms", "idle_ms", "client.address", "client.port",
   "network.peer.address", "client.software", "user.name", "http.version", "tls.version", "server.address", "server.port",
-  "target.namespace", "target.service", "upstream.address", "upstream.software", "upstream.node", "node", "tunnel.resumable", "bytes_sent",
-  "bytes_received", "sent_per_second", "received_per_second", "download", "upload", "verdict", "slow"]);
+  "target.namespace", "target.service", "upstream.address", "upstream.software", "upstream.node", "tunnel.resumable", "bytes_sent",
+  "bytes_received", "sent_per_second", "received_per_second", "download", "upload", "legs"]);
 
 function limit(one, waited) {
   if (!one) return "";
   const own = one.is_own ? ", set by an operator" : "";
   return `${one.rate}${own}; has waited ${waited ? waiting(waited) : "not at all"} for it`;
 }
+
+const which = (row) => new URLSearchParams({ replica: row.replica, tunnel_id: row.id });
+
+const VERDICTS = {
+  client: "The client's side makes it slow.",
+  target: "The target's side makes it slow.",
+  limit: "A limit of the configuration makes it slow.",
+  proxy: "The proxy makes it slow.",
+  nothing: "Nothing that is seen here makes it slow.",
+};
 
 const waiting = (milliseconds) => (milliseconds < 1000 ? `${milliseconds} ms` : `${(milliseconds / 1000).toFixed(1)} s`);
 
@@ -30,7 +41,16 @@ function* others(facts, before = "") {
   }
 }
 
-function linesOfTunnel(row, model) {
+/** A TCP connection in one line. */
+function leg(one) {
+  if (!one) return "";
+  const parts = [`round trip ${one.rtt_ms.toFixed(1)} ms`, plural(one.retransmits, "segment") + " sent again"];
+  if (one.send_queue) parts.push(`${bytes(one.send_queue)} in its send queue`);
+  if (one.delivery_rate) parts.push(`delivers ${rate(one.delivery_rate)}`);
+  return parts.join(", ");
+}
+
+function linesOfTunnel(row, model, extra) {
   const { facts } = row;
   const peer = facts["network.peer.address"];
   return [
@@ -52,7 +72,9 @@ function linesOfTunnel(row, model) {
     ["resumable", facts["tunnel.resumable"] ? "yes: its session outlives it" : "no: its end ends the session"],
     ["replica", row.replica],
     ["tunnel id", row.id],
-    ...others(facts),
+    ["client's network", leg(extra.legs?.client)],
+    ["target's network", leg(extra.legs?.upstream)],
+    ...others({ ...facts, ...extra }),
   ];
 }
 
@@ -77,7 +99,10 @@ export class Details {
 
   /** Opens the details of a row: `kind` is `tunnel` or `target`. */
   open(kind, row) {
-    this.shown = { kind, key: row.key, row };
+    if (this.shown?.key !== row.key) {
+      this.shown = { kind, key: row.key, row, extra: {} };
+      at("details-diagnosis").hidden = true;
+    }
     at("details").hidden = false;
     const title = kind === "tunnel" ? `${row.user || row.client} → ${row.target}` : row.name;
     at("details-title").textContent = title;
@@ -95,12 +120,40 @@ export class Details {
     this.#buttons(kind, row, Boolean(current));
     at("details-verdict").hidden = Boolean(current);
     if (!current) at("details-verdict").textContent = kind === "tunnel" ? "This tunnel has ended." : "This target has left the allowlist.";
-    const lines = kind === "tunnel" ? linesOfTunnel(row, this.model) : linesOfTarget(row);
+    const lines = kind === "tunnel" ? linesOfTunnel(row, this.model, this.shown.extra) : linesOfTarget(row);
     this.#list(lines.filter(([, value]) => value));
     if (kind === "tunnel") {
       const empty = { down: [], up: [] };
       chart(at("details-chart"), row.history ?? empty, this.model.tick, (most) => (most ? rate(most) : "no traffic"));
     }
+  }
+
+  /** Asks for what only the tunnel's own page of its replica tells: its TCP connections. */
+  async ask() {
+    const { shown } = this;
+    if (shown?.kind !== "tunnel" || shown.row.isSilent || !this.model.tunnels.has(shown.key)) return;
+    try {
+      shown.extra = await call("GET", `/api/tunnel?${which(shown.row)}`);
+    } catch (error) {
+      // It has ended, or its replica does not answer: both are shown by the list.
+      if (!(error instanceof Refused)) throw error;
+    }
+    if (this.shown === shown) this.update();
+  }
+
+  /** Has the replica observe the tunnel for a second, and shows what makes it slow. */
+  async diagnose(row) {
+    const { shown } = this;
+    const place = at("details-diagnosis");
+    place.hidden = false;
+    place.textContent = "The tunnel is observed for a second…";
+    try {
+      const { verdict, evidence } = await call("GET", `/api/diagnosis?${which(row)}`);
+      place.textContent = [VERDICTS[verdict] ?? verdict, ...evidence].join("\n");
+    } catch (error) {
+      place.textContent = error instanceof Refused && error.status === 404 ? "The tunnel has ended, or its replica cannot tell." : error.message;
+    }
+    if (this.shown !== shown) place.hidden = true;
   }
 
   close() {

@@ -39,6 +39,16 @@ export class Model {
     return Date.now() + this.offset;
   }
 
+  /** A replica's name without what all their names begin with. */
+  short(name) {
+    if (this.replicas.length < 2) return name;
+    const first = this.replicas[0].name;
+    let length = 0;
+    while (length < first.length && this.replicas.every((replica) => replica.name[length] === first[length])) length += 1;
+    const common = Math.max(first.lastIndexOf("-", length - 1), first.lastIndexOf(":", length - 1)) + 1;
+    return name.slice(common);
+  }
+
   learn(facts) {
     const row = this.tunnels.get(facts.key) ?? { key: facts.key, sent: 0, received: 0, down: 0, up: 0, history: null };
     Object.assign(row, names(facts), { facts });

@@ -30,12 +30,14 @@ function tableRow(cells, numbers = [], drawn = -1) {
 }
 
 /** Shows the refusals of the last hour. */
-export function refusals({ refusals: told, started }, now, words) {
+export function refusals({ refusals: told, started, replicas: list }, now, words) {
   const has = (text) => words.every((word) => text.toLowerCase().includes(word));
   const isYoung = now - started < HOUR;
   put(at("refusals-since"), isYoung ? `since ${clock(started)}, when this desk began` : "in the last hour");
-  at("refusals-note").hidden = !told.missed;
-  if (told.missed) put(at("refusals-note"), `${plural(told.missed, "event")} came too fast to be read: the counts are too low by some of them.`);
+  const notes = list.filter(({ deaf }) => deaf).map(({ name, deaf }) => `The refusals of ${name} are not counted now: ${deaf}.`);
+  if (told.missed) notes.push(`${plural(told.missed, "event")} came too fast to be read: the counts are too low by some of them.`);
+  at("refusals-note").hidden = !notes.length;
+  put(at("refusals-note"), notes.join("\n"));
   const reasons = told.reasons.filter(({ reason }) => has(reason));
   fill(at("refusal-reasons").tBodies[0], reasons, tableRow(4, [1], 2), (row, one) => {
     const [reason, number, chart, last] = row.cells;
@@ -83,11 +85,11 @@ export function replicas(list, now) {
     const [name, state, left, progress] = item.children;
     item.className = kindOf(one);
     put(name, one.name);
-    put(state, one.error ? `does not answer: ${one.error}` : PHASES[one.phase] ?? one.phase);
+    put(state, one.error ? `does not answer: ${one.error}` : PHASES[one.phase] ?? (one.phase || "…"));
     const seen = one.answered ? `; last answer at ${clock(one.answered)}` : "";
     const resumable = one.resumable ? `, ${count(one.resumable)} of them resumable` : "";
     put(left, one.error ? `${plural(one.tunnels ?? 0, "tunnel")} then${seen}` : `${plural(one.tunnels, "tunnel")}${resumable}, ${plural(one.connections, "connection")}`);
-    const isDraining = !one.error && one.phase !== "serving";
+    const isDraining = kindOf(one) === "draining";
     if (!isDraining) before.delete(one.name);
     else before.set(one.name, Math.max(before.get(one.name) ?? 1, one.tunnels));
     progress.hidden = !isDraining;
@@ -102,5 +104,5 @@ export function replicas(list, now) {
 /** `ok`, `draining` or `silent`. */
 export function kindOf(replica) {
   if (replica.error) return "silent";
-  return replica.phase === "serving" ? "ok" : "draining";
+  return ["serving", ""].includes(replica.phase) ? "ok" : "draining";
 }
