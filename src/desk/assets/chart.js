@@ -82,9 +82,9 @@ export function sparkline(canvas, history, tick) {
   const { pen, width, height } = drawn;
   const most = largest(history.down, history.up);
   const area = { left: 0, width, bottom: height - 1.5, height: height - 4 };
+  if (!most) return;
   pen.fillStyle = theme().line;
   pen.fillRect(0, height - 1, width, 1);
-  if (!most) return;
   line(pen, history.up, tick, most, area, theme().up, false);
   line(pen, history.down, tick, most, area, theme().down, true);
 }

@@ -16,7 +16,7 @@ const TOLD = new Set(["key", "replica", "tunnel_id", "since", "age_ms", "idle_ms
 function limit(one, waited) {
   if (!one) return "";
   const own = one.is_own ? ", set by an operator" : "";
-  return `${one.rate}${own}; has waited ${waited ? waiting(waited) : "not at all"} for it`;
+  return `${one.rate}${own}; ${waited ? `has waited ${waiting(waited)} for limits` : "no wait so far"}`;
 }
 
 const which = (row) => new URLSearchParams({ replica: row.replica, tunnel_id: row.id });
