@@ -22,12 +22,18 @@ mod follow;
 mod listing;
 mod query;
 mod replica;
+mod reports;
+mod request;
+pub mod shown;
+pub mod table;
 
 pub use self::events::{Happening, Told, watch};
 pub use self::follow::{Follower, Seen, Snapshot};
 pub use self::listing::{Item, Listed, Of, State};
 pub use self::query::{Filter, Query, Sort};
-pub use self::replica::{Ask, Replica, ReplicaError};
+pub use self::replica::Replica;
+pub use self::reports::{Changed, Ended, Id, by_client, by_target, closed, json, limited};
+pub use self::request::{Ask, ReplicaError};
 
 /// Where the replicas are.
 #[derive(Clone, Debug, PartialEq, Eq)]

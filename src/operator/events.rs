@@ -11,7 +11,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::exchange;
-use super::replica::{Ask, Connection, Replica, ReplicaError, shown, strange};
+use super::replica::{Connection, Replica};
+use super::request::{Ask, ReplicaError, shown, strange};
 
 /// Something that one replica tells.
 #[derive(Clone, Debug, PartialEq)]

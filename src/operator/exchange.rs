@@ -9,7 +9,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::replica::{Ask, Bidirectional, ReplicaError, strange};
+use super::request::{Ask, Bidirectional, ReplicaError, strange};
 
 /// The status and the body.
 pub(super) async fn ask(stream: Bidirectional, host: &str, ask: &Ask) -> Result<(u16, Bytes), ReplicaError> {

@@ -11,7 +11,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::listing::{self, Listed, Of, State};
 use super::query::Query;
-use super::replica::{Replica, ReplicaError};
+use super::replica::Replica;
+use super::request::ReplicaError;
 use super::{Answer, Replicas};
 use crate::api::Tunnel;
 

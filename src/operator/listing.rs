@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Answer;
 use super::query::{LARGEST_PART, Query, Sort};
-use super::replica::{Ask, Replica, ReplicaError};
+use super::replica::Replica;
+use super::request::{Ask, ReplicaError};
 use crate::api::{Client, Clients, Target, Targets, Tunnel, Tunnels};
 use crate::kubernetes::encoded;
 

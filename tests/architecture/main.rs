@@ -71,7 +71,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 34] = [
+const OWNERS: [(&str, &[&str]); 35] = [
     ("anyhow", &["cli"]),
     ("arc_swap", &["access", "allowlist"]),
     ("aws_lc_rs", &["access", "client", "desk", "resume", "ticket", "tls"]),
@@ -99,6 +99,7 @@ const OWNERS: [(&str, &[&str]); 34] = [
         "rustix",
         &["kubernetes", "limits", "metrics", "net", "platform", "relay"],
     ),
+    ("ratatui", &["operator"]),
     ("rcgen", &["client", "kubernetes"]),
     ("rustls", &["access", "client", "tls", "x509"]),
     ("rustls_native_certs", &["access", "client"]),
