@@ -58,16 +58,16 @@ struct Which {
     tunnel_id: String,
 }
 
-/// All that its replica says of a tunnel.
+/// All that its replica says of a tunnel; `null` once it has ended.
 async fn tunnel(State(hub): State<Arc<Hub>>, Query(which): Query<Which>) -> Result<Json<Value>, Unserved> {
-    let ask = Ask::get(path_of(&which.tunnel_id)?);
-    Ok(Json(hub.replica(&which.replica).await?.ask(&ask).await?))
+    let path = path_of(&which.tunnel_id)?;
+    hub.look(&which.replica, path).await
 }
 
-/// Why a tunnel is slow: its replica observes it for a second.
+/// Why a tunnel is slow: its replica observes it for a second. `null` if it has ended.
 async fn diagnosis(State(hub): State<Arc<Hub>>, Query(which): Query<Which>) -> Result<Json<Value>, Unserved> {
-    let ask = Ask::get(format!("{}/diagnosis", path_of(&which.tunnel_id)?));
-    Ok(Json(hub.replica(&which.replica).await?.ask(&ask).await?))
+    let path = format!("{}/diagnosis", path_of(&which.tunnel_id)?);
+    hub.look(&which.replica, path).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -200,6 +200,15 @@ fn path_of(id: &str) -> Result<String, Unserved> {
 }
 
 impl Hub {
+    async fn look(&self, replica: &str, path: String) -> Result<Json<Value>, Unserved> {
+        match self.replica(replica).await?.ask(&Ask::get(path)).await {
+            Ok(answer) => Ok(Json(answer)),
+            // No fault, and browsers would note it as one.
+            Err(ReplicaError::Refused { status: 404, .. }) => Ok(Json(Value::Null)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     async fn replica(&self, name: &str) -> Result<Replica, Unserved> {
         let replicas = self.replicas.find().await.map_err(Unserved::gateway)?;
         let found = replicas.into_iter().find(|replica| &**replica.name() == name);

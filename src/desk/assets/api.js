@@ -36,6 +36,6 @@ export async function call(method, path, body) {
     signal: AbortSignal.timeout(60_000),
   });
   const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Refused(answer.status, said.error ?? `status ${answer.status}`);
+  if (!answer.ok) throw new Refused(answer.status, said?.error ?? `status ${answer.status}`);
   return said;
 }

@@ -133,7 +133,7 @@ export class Details {
     const { shown } = this;
     if (shown?.kind !== "tunnel" || shown.row.isSilent || !this.model.tunnels.has(shown.key)) return;
     try {
-      shown.extra = await call("GET", `/api/tunnel?${which(shown.row)}`);
+      shown.extra = (await call("GET", `/api/tunnel?${which(shown.row)}`)) ?? {};
     } catch (error) {
       // It has ended, or its replica does not answer: both are shown by the list.
       if (!(error instanceof Refused)) throw error;
@@ -148,10 +148,12 @@ export class Details {
     place.hidden = false;
     place.textContent = "The tunnel is observed for a second…";
     try {
-      const { verdict, evidence } = await call("GET", `/api/diagnosis?${which(row)}`);
-      place.textContent = [VERDICTS[verdict] ?? verdict, ...evidence].join("\n");
+      const found = await call("GET", `/api/diagnosis?${which(row)}`);
+      place.textContent = found
+        ? [VERDICTS[found.verdict] ?? found.verdict, ...found.evidence].join("\n")
+        : "The tunnel has ended, or its replica cannot tell.";
     } catch (error) {
-      place.textContent = error instanceof Refused && error.status === 404 ? "The tunnel has ended, or its replica cannot tell." : error.message;
+      place.textContent = error.message;
     }
     if (this.shown !== shown) place.hidden = true;
   }
