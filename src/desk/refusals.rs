@@ -99,21 +99,19 @@ impl Reason {
         // The minutes in between had none, and still hold those of an hour before.
         let skipped = minute.saturating_sub(self.minute).min(MINUTES as u64);
         for ago in 0..skipped {
-            *self.of(minute - ago) = 0;
+            if let Some(counted) = self.of(minute - ago) {
+                *counted = 0;
+            }
         }
         self.minute = self.minute.max(minute);
-        let counted = self.of(minute);
-        *counted = counted.saturating_add(1);
+        if let Some(counted) = self.of(minute) {
+            *counted = counted.saturating_add(1);
+        }
         self.last = now;
     }
 
-    fn of(&mut self, minute: u64) -> &mut u32 {
-        #[expect(
-            clippy::indexing_slicing,
-            clippy::cast_possible_truncation,
-            reason = "it is less than the length"
-        )]
-        &mut self.minutes[(minute % MINUTES as u64) as usize]
+    fn of(&mut self, minute: u64) -> Option<&mut u32> {
+        self.minutes.get_mut(place(minute))
     }
 
     fn told(&self, reason: &str, now: u64) -> ReasonTold {
@@ -121,8 +119,11 @@ impl Reason {
         let of = |ago: u64| {
             let wanted = minute.saturating_sub(ago);
             let is_kept = wanted <= self.minute && wanted + MINUTES as u64 > self.minute;
-            let index = usize::try_from(wanted % MINUTES as u64).unwrap_or_default();
-            self.minutes.get(index).copied().filter(|_| is_kept).unwrap_or_default()
+            self.minutes
+                .get(place(wanted))
+                .copied()
+                .filter(|_| is_kept)
+                .unwrap_or_default()
         };
         let minutes: Vec<u32> = (0..MINUTES as u64).rev().map(of).collect();
         ReasonTold {
@@ -132,6 +133,11 @@ impl Reason {
             minutes,
         }
     }
+}
+
+/// The place of a minute in the ring of an hour.
+fn place(minute: u64) -> usize {
+    usize::try_from(minute % MINUTES as u64).unwrap_or_default()
 }
 
 /// A replica's texts, of which some are its peers', take no more than this.

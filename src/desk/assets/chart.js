@@ -13,10 +13,21 @@ function theme() {
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours = null; });
 
+/** To read a size has the browser lay the page out, which is too much for each row of each update. */
+let sizes = new WeakMap();
+
+/** Has the sizes read again, as after a change of the window. */
+export function forgetSizes() {
+  sizes = new WeakMap();
+}
+addEventListener("resize", forgetSizes);
+
 /** Prepares a canvas for its size on the screen. `null`: it is not shown. */
 function prepare(canvas) {
-  const { clientWidth: width, clientHeight: height } = canvas;
+  const size = sizes.get(canvas) ?? { width: canvas.clientWidth, height: canvas.clientHeight };
+  const { width, height } = size;
   if (!width || !height) return null;
+  sizes.set(canvas, size);
   const scale = Math.min(devicePixelRatio || 1, 3);
   const [wide, high] = [Math.round(width * scale), Math.round(height * scale)];
   if (canvas.width !== wide || canvas.height !== high) {
@@ -75,14 +86,19 @@ function largest(...rings) {
   return most;
 }
 
-/** Both directions of one tunnel in a cell of a row, each row by its own scale. */
+/** Canvases of rows with something on them. */
+const marked = new WeakSet();
+
+/** Both directions of one tunnel in a cell of a row, each row by its own scale; `null` is a tunnel without traffic. */
 export function sparkline(canvas, history, tick) {
+  if (!history && !marked.delete(canvas)) return;
   const drawn = prepare(canvas);
   if (!drawn) return;
   const { pen, width, height } = drawn;
-  const most = largest(history.down, history.up);
+  const most = history ? largest(history.down, history.up) : 0;
   const area = { left: 0, width, bottom: height - 1.5, height: height - 4 };
   if (!most) return;
+  marked.add(canvas);
   pen.fillStyle = theme().line;
   pen.fillRect(0, height - 1, width, 1);
   line(pen, history.up, tick, most, area, theme().up, false);

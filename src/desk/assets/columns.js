@@ -16,7 +16,7 @@ export function ofTunnels(model) {
     { id: "down", title: "To client", isDown: true, value: (row) => row.down, text: (row) => rate(row.down) },
     { id: "up", title: "From client", isDown: true, value: (row) => row.up, text: (row) => rate(row.up) },
     { id: "spark", title: "Rates",
-      draw: (canvas, row) => sparkline(canvas, row.history ?? { down: [], up: [] }, model.tick) },
+      draw: (canvas, row) => sparkline(canvas, row.history, model.tick) },
     { id: "bytes", title: "Bytes", isDown: true, value: (row) => row.sent + row.received,
       text: (row) => bytes(row.sent + row.received) },
     { id: "idle", title: "Idle", isDown: true, value: (row) => idle(row, model.now()),

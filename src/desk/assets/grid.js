@@ -1,6 +1,8 @@
 // A list of any length of which only the rows in view are in the document. Rows are reused; the focus stays on the list
 // itself, and `aria-activedescendant` names the row, so that no update takes the focus away.
 
+import { forgetSizes } from "./chart.js";
+
 /** Rows above and below what is in view. */
 const OVERSCAN = 6;
 
@@ -26,7 +28,10 @@ export class Grid {
     this.root.append(this.body);
     this.root.addEventListener("scroll", () => this.draw(), { passive: true });
     this.root.addEventListener("keydown", (event) => this.#key(event));
-    new ResizeObserver(() => this.draw()).observe(this.root);
+    new ResizeObserver(() => {
+      forgetSizes();
+      this.draw();
+    }).observe(this.root);
   }
 
   /** Shows these rows, in this order. */
