@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 
@@ -26,14 +27,17 @@ mod reports;
 mod request;
 pub mod shown;
 pub mod table;
+mod tables;
+pub mod top;
 
 pub use self::events::{Happening, Told, watch};
 pub use self::follow::{Follower, Seen, Snapshot};
 pub use self::listing::{Item, Listed, Of, State};
 pub use self::query::{Filter, Query, Sort};
 pub use self::replica::Replica;
-pub use self::reports::{Changed, Ended, Id, by_client, by_target, closed, json, limited};
+pub use self::reports::{Changed, Ended, Id, TargetRow, by_client, by_target, changed_or_shown, closed, json};
 pub use self::request::{Ask, ReplicaError};
+pub use self::tables::{client_table, fields, target_table, tunnel_table};
 
 /// Where the replicas are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,12 +127,13 @@ impl Replicas {
         Ok(listing::merge(answers, &query))
     }
 
-    /// The tunnel with that id, and its replica; nothing where it is not open.
+    /// What each replica shows of the tunnel with that id, at this path below it, such as `/diagnosis`; nothing where the
+    /// tunnel is not open.
     ///
     /// # Errors
     /// As above.
-    pub async fn tunnel(&self, id: &str) -> Result<Vec<Answer<Option<Tunnel>>>, FindError> {
-        self.ask_each(Ask::get(format!("/tunnels/{}", encoded(id)))).await
+    pub async fn show(&self, id: &str, path: &str) -> Result<Vec<Answer<Option<Value>>>, FindError> {
+        self.ask_each(Ask::get(format!("/tunnels/{}{path}", encoded(id)))).await
     }
 
     /// Ends tunnels. A replica without the one that is named answers with nothing.

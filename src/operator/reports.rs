@@ -17,6 +17,28 @@ pub struct Changed<T> {
     pub replicas: Vec<State>,
 }
 
+impl<T> Default for Changed<T> {
+    fn default() -> Self {
+        Self {
+            changed: Vec::new(),
+            replicas: Vec::new(),
+        }
+    }
+}
+
+impl<T> Changed<T> {
+    /// Adds what came of a further change. A replica that has failed once has failed.
+    pub fn add(&mut self, further: Self) {
+        self.changed.extend(further.changed);
+        for state in further.replicas {
+            match self.replicas.iter_mut().find(|known| known.replica == state.replica) {
+                Some(known) => known.error = known.error.take().or(state.error),
+                None => self.replicas.push(state),
+            }
+        }
+    }
+}
+
 /// The tunnels that are told to end.
 pub type Ended = Changed<Id>;
 
@@ -35,16 +57,13 @@ pub fn closed(answers: Vec<Answer<Option<Closed>>>) -> Ended {
     })
 }
 
-/// What has been changed where it was found.
-pub fn limited<T>(answers: Vec<Answer<Option<T>>>) -> Changed<T> {
+/// What has been changed, or is to be shown, where it was found.
+pub fn changed_or_shown<T>(answers: Vec<Answer<Option<T>>>) -> Changed<T> {
     changed(answers, |item| vec![item])
 }
 
 fn changed<A, T>(answers: Vec<Answer<Option<A>>>, items: impl Fn(A) -> Vec<T>) -> Changed<T> {
-    let mut report = Changed {
-        changed: Vec::new(),
-        replicas: Vec::new(),
-    };
+    let mut report = Changed::default();
     for Answer { replica, result } in answers {
         let replica = replica.to_string();
         let error = result.as_ref().err().map(ToString::to_string);

@@ -1,5 +1,7 @@
 //! Tables of text: columns that are aligned, and fit the terminal.
 
+use std::io::IsTerminal as _;
+
 use ratatui::text::Span;
 
 /// A column.
@@ -103,6 +105,17 @@ impl Table {
         line.push('\n');
         line
     }
+}
+
+/// The width of the terminal that the output goes to; `None` if that is none.
+pub fn terminal_width() -> Option<usize> {
+    let size = std::io::stdout()
+        .is_terminal()
+        .then(|| ratatui::crossterm::terminal::size().ok());
+    // A terminal that does not know its size says 0.
+    size.flatten()
+        .map(|(columns, _)| columns.into())
+        .filter(|columns| *columns > 0)
 }
 
 fn total(widths: &[usize]) -> usize {
