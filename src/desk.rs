@@ -7,7 +7,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
@@ -16,7 +15,7 @@ use self::hub::Hub;
 pub use self::opening::Opening;
 use self::secret::DeskSecret;
 use crate::net::listener;
-use crate::operator::{Replicas, Source};
+use crate::operator::Replicas;
 
 mod assets;
 mod guard;
@@ -58,14 +57,14 @@ impl Desk {
     ///
     /// # Errors
     /// See [`DeskError`].
-    pub fn start(address: SocketAddr, source: Source) -> Result<Self, DeskError> {
+    pub fn start(address: SocketAddr, replicas: Replicas) -> Result<Self, DeskError> {
         if !address.ip().to_canonical().is_loopback() {
             return Err(DeskError::NotLoopback(address));
         }
         let secret = DeskSecret::new().ok_or(DeskError::NoSecret)?;
         let (listener, bound) = listen(address).map_err(|error| DeskError::Listen(address, error))?;
         let url = format!("http://{bound}/#{}", secret.expose());
-        let hub = Arc::new(Hub::new(Replicas::new(source, LONGEST_ANSWER)));
+        let hub = Arc::new(Hub::new(replicas));
         let surveying = tokio::spawn(survey::run(Arc::clone(&hub)));
         let serving = tokio::spawn(server::run(listener, routes::router(hub, secret, bound)));
         Ok(Self {
@@ -81,6 +80,3 @@ fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let bound = listener.local_addr()?;
     Ok((listener, bound))
 }
-
-/// Of one replica to one request.
-const LONGEST_ANSWER: Duration = Duration::from_secs(5);
