@@ -189,10 +189,16 @@ function escape() {
   } else at("search").blur();
 }
 
+/** The focus goes into the list, where Enter opens the row. */
+function step(steps) {
+  grids[view]?.root.focus({ preventScroll: true });
+  grids[view]?.move(steps);
+}
+
 const KEYS = {
   "/": () => { at("search").focus(); at("search").select(); },
-  j: () => grids[view]?.move(1),
-  k: () => grids[view]?.move(-1),
+  j: () => step(1),
+  k: () => step(-1),
   "?": help,
   x: () => act("x"),
   l: () => act("l"),

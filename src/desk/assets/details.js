@@ -106,6 +106,8 @@ export class Details {
     at("details").hidden = false;
     const title = kind === "tunnel" ? `${row.user || row.client} → ${row.target}` : row.name;
     at("details-title").textContent = title;
+    // There the list is behind them.
+    if (matchMedia("(max-width: 760px)").matches) at("details-title").focus();
     at("details-chart").hidden = kind !== "tunnel";
     this.update();
   }

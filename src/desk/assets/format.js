@@ -44,6 +44,19 @@ export function moment(epoch) {
   return `${day.map((part) => String(part).padStart(2, "0")).join("-")} ${clock(epoch)}`;
 }
 
+/** A text of a peer with what is not seen, or turns the direction of its neighbours, made visible. */
+export function visible(text) {
+  return text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, "\ufffd");
+}
+
+/** The same for all texts of an answer. */
+export function shown(value) {
+  if (typeof value === "string") return visible(value);
+  if (Array.isArray(value)) return value.map(shown);
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([name, own]) => [visible(name), shown(own)]));
+}
+
 /** A count with separators. */
 export function count(number) {
   return Number(number).toLocaleString("en");

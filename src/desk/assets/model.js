@@ -1,5 +1,7 @@
 // The state of all replicas as this page knows it. The desk answers with what has changed since the last answer.
 
+import { shown, visible } from "./format.js";
+
 /** Samples of a tunnel's rates, one an answer. */
 const SAMPLES = 60;
 /** Samples of the sum of all rates. */
@@ -27,8 +29,8 @@ export class Model {
     this.offset = state.now - Date.now();
     this.replicas = state.replicas;
     if (state.targets) this.targets = state.targets.map(targetRow);
-    this.refusals = state.refusals;
-    for (const facts of state.facts) this.learn(facts);
+    this.refusals = shown(state.refusals);
+    for (const facts of state.facts) this.learn(facts.key, shown(facts));
     for (const key of state.gone) this.tunnels.delete(key);
     for (const live of state.live) this.measure(live);
     this.sample();
@@ -49,10 +51,10 @@ export class Model {
     return name.slice(common);
   }
 
-  learn(facts) {
-    const row = this.tunnels.get(facts.key) ?? { key: facts.key, sent: 0, received: 0, down: 0, up: 0, history: null };
+  learn(key, facts) {
+    const row = this.tunnels.get(key) ?? { key, sent: 0, received: 0, down: 0, up: 0, history: null };
     Object.assign(row, names(facts), { facts });
-    this.tunnels.set(facts.key, row);
+    this.tunnels.set(key, row);
   }
 
   measure([key, moved, sent, received, down, up, waitedDown, waitedUp]) {
@@ -99,7 +101,7 @@ function names(facts) {
 function targetRow(facts) {
   const name = `${facts["target.namespace"]}/${facts["target.service"]}`;
   const addresses = facts.addresses ?? [];
-  return { key: name, name, facts, addresses, search: [name, ...addresses].join(" ").toLowerCase() };
+  return { key: name, name: visible(name), facts, addresses, search: [name, ...addresses].join(" ").toLowerCase() };
 }
 
 /** Those rows that hold every word of a search, in an order. */

@@ -62,7 +62,7 @@ function endAll(row) {
     fields: [REASON],
     confirm: `End ${plural(row.facts.tunnels, "tunnel")}`,
     isDangerous: true,
-    send: ({ reason }) => ["POST", "/api/close-target", { target: row.name, reason }],
+    send: ({ reason }) => ["POST", "/api/close-target", { target: row.key, reason }],
     done: (answer) => finished(`${plural(answer.closed.length, "tunnel")} told to end.`, answer),
   });
 }
@@ -97,7 +97,7 @@ function cordon(row, isCordoned) {
     facts: [["target", row.name], ["tunnels", count(row.facts.tunnels)]],
     fields: [],
     confirm: isCordoned ? "Cordon" : "Uncordon",
-    send: () => ["POST", "/api/cordon", { target: row.name, is_cordoned: isCordoned }],
+    send: () => ["POST", "/api/cordon", { target: row.key, is_cordoned: isCordoned }],
     done: (answer) => finished(`${row.name} is ${isCordoned ? "cordoned" : "uncordoned"}.`, answer),
   });
 }

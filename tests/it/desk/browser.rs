@@ -2,7 +2,8 @@
 //! DevTools protocol. It ends with its test and leaves nothing behind.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
@@ -11,7 +12,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::peer::Peer;
 use crate::harness::process::Process;
 use crate::harness::{DEADLINE, eventually};
 
@@ -210,18 +210,23 @@ impl Browser {
         } else {
             body.to_string()
         };
-        let mut peer = Peer::connect(self.address);
-        peer.send(format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            self.address,
-            body.len()
-        ));
-        let answer = peer.rest_as_text();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let mut body: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error} in {head}\n{body}"));
+        let (address, length) = (self.address, body.len());
+        let mut stream = TcpStream::connect(address).unwrap();
+        // A script may take a deadline of its own.
+        stream.set_read_timeout(Some(2 * DEADLINE)).unwrap();
+        stream
+            .write_all(
+                format!(
+                    "{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+                )
+                .as_bytes(),
+            )
+            .unwrap();
+        let (status, body) = answer(&mut BufReader::new(stream));
+        let mut body: Value = serde_json::from_slice(&body).unwrap();
         let value = body["value"].take();
-        match head.split(' ').nth(1) {
-            Some("200") => Ok(value),
+        match status {
+            200 => Ok(value),
             _ => Err(format!("{}: {}", value["error"], value["message"])),
         }
     }
@@ -238,16 +243,38 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         let path = format!("/session/{}", self.session);
-        if !self.session.is_empty() && self.driver.is_running() {
+        if self.driver.is_running() {
             // A test that has failed may have broken it: chromedriver's end is the browser's.
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.ask("DELETE", &path, &Value::Null))).ok();
+            let end = || self.ask("DELETE", &path, &Value::Null);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(end)).ok();
+            self.driver.signal(rustix::process::Signal::TERM);
         }
-        self.driver.signal(rustix::process::Signal::TERM);
         let deadline = Instant::now() + DEADLINE;
         while self.is_running() && Instant::now() < deadline {
             sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// The status and the content of an answer, after which chromedriver leaves the connection open.
+fn answer(stream: &mut BufReader<TcpStream>) -> (u16, Vec<u8>) {
+    let (mut status, mut length) = (0, 0);
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        let line = line.trim_end().to_ascii_lowercase();
+        if line.is_empty() {
+            break;
+        }
+        if line.starts_with("http/") {
+            status = line.split(' ').nth(1).unwrap().parse().unwrap();
+        } else if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    (status, body)
 }
 
 fn by(selector: &str) -> Value {
@@ -265,6 +292,5 @@ pub(super) const FOREIGN: &str = "rebound.example.com";
 /// Keys of WebDriver.
 pub(super) const ENTER: &str = "\u{e007}";
 pub(super) const ESCAPE: &str = "\u{e00c}";
-pub(super) const TAB: &str = "\u{e004}";
 pub(super) const END: &str = "\u{e010}";
 pub(super) const ARROW_DOWN: &str = "\u{e015}";

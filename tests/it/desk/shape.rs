@@ -27,7 +27,7 @@ fn serious(page: &Browser) -> Vec<String> {
     let (violations, passes) = (found[0].as_array().unwrap_or_else(|| panic!("{found}")), &found[1]);
     // A run that has looked at nothing finds nothing.
     assert!(passes.as_u64().unwrap() > 10, "{found}");
-    let is_serious = |one: &&Value| ["serious", "critical"].contains(&one[0].as_str().unwrap());
+    let is_serious = |one: &&Value| ["serious", "critical"].contains(&one[0].as_str().unwrap_or_default());
     violations.iter().filter(is_serious).map(ToString::to_string).collect()
 }
 
