@@ -4,7 +4,7 @@
 .PHONY: help build man demo screenshots test test-kubernetes fuzz soak lint bench bench-compare dist cross clean
 
 CARGO ?= cargo
-SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/demo/run tests/fuzz/run tests/install-clients
+SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -56,8 +56,8 @@ bench-compare: ## Measure beside Envoy and HAProxy, which it installs
 dist: ## Make the Debian package, the client's binary, an SBOM, licences and checksums, in target/dist
 	packaging/dist
 
-cross: ## Compile the client for other systems: TARGETS="windows musl macos"
-	packaging/cross $(TARGETS)
+cross: ## Compile the client for other systems, and log in with it: TARGETS="musl windows macos", PROFILE=dev is quicker
+	PROFILE="$(or $(PROFILE),client)" tests/cross/run $(TARGETS)
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -21,10 +21,14 @@ use self::config::{CONFIG_EXAMPLE, ConfigFlags};
 use self::connect::{CONNECT_EXAMPLE, Connect};
 use self::proxy::conceal;
 use self::ticket::{TICKET_EXAMPLE, Ticket};
+use self::variables::naming_the_variable;
 
 /// Runs the program that the arguments name.
 pub(crate) fn run() -> ExitCode {
-    let arguments = CommandLine::try_parse().unwrap_or_else(|error| conceal(CommandLine::command(), error).exit());
+    let arguments = CommandLine::try_parse().unwrap_or_else(|error| {
+        let error = naming_the_variable(CommandLine::command(), error);
+        conceal(CommandLine::command(), error).exit()
+    });
     match arguments.task {
         #[cfg(feature = "server")]
         Task::Server(task) => server::run(task),

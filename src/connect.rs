@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::authority::Authority;
 use crate::credential::{Credential, CredentialFault};
+use crate::end_notice::Marker;
 use crate::net::transport::Transport;
 use crate::outcome::{Denial, Refusal};
 
@@ -63,6 +64,8 @@ pub struct Asked {
     pub authority: Authority,
     /// The credential, if the request has one and credentials [are read](CredentialPolicy::Read).
     pub credential: Option<Result<Credential, CredentialFault>>,
+    /// The marker of the notice that the client asks for.
+    pub(crate) end_marker: Option<Marker>,
 }
 
 /// What becomes of the field `Proxy-Authorization`.
@@ -91,7 +94,7 @@ pub trait Exchange: Sized + Send {
     /// Completes when the client leaves before its answer, with the refusal that is accounted for.
     fn client_left(&mut self) -> impl Future<Output = Refusal> + Send;
 
-    /// Sends the 200. The transport comes with the bytes that were read behind the head, at most 16 KiB together with
+    /// Sends the 200, which repeats the marker of an end notice. The transport comes with the bytes that were read behind the head, at most 16 KiB together with
     /// it.
     ///
     /// # Errors

@@ -5,25 +5,50 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-/// Turns keepalive on: a dead peer is noticed after two minutes, and no NAT forgets an idle session.
-///
-/// # Errors
-/// What setsockopt(2) says.
-pub(crate) fn keep_alive<'a, S>(socket: &'a S) -> io::Result<()>
-where
-    SockRef<'a>: From<&'a S>,
-{
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL);
-    let socket = SockRef::from(socket);
-    let all = keepalive.clone().with_retries(KEEPALIVE_PROBES);
-    // Windows before version 1703 of 10, and wine, have a number of probes of their own: TCP_KEEPCNT is WSAENOPROTOOPT.
-    socket
-        .set_tcp_keepalive(&all)
-        .or_else(|_| socket.set_tcp_keepalive(&keepalive))
+/// When a connection without a byte is probed, and given up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keepalive {
+    /// The silence in front of the first probe.
+    idle: Duration,
+    /// The time between two probes.
+    interval: Duration,
+    /// The unanswered probes after which the connection is given up.
+    probes: u32,
 }
 
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-const KEEPALIVE_PROBES: u32 = 4;
+impl Keepalive {
+    /// The proxy's: a dead peer is noticed after two minutes, and no NAT forgets an idle session.
+    pub(crate) const PROXY: Self = Self {
+        idle: Duration::from_secs(60),
+        interval: Duration::from_secs(15),
+        probes: 4,
+    };
+    /// The client's: it is a person who waits.
+    pub(crate) const CLIENT: Self = Self {
+        idle: Duration::from_secs(30),
+        interval: Duration::from_secs(10),
+        probes: 3,
+    };
+
+    /// The time after which a dead peer is noticed.
+    pub(crate) fn longest(self) -> Duration {
+        self.idle + self.interval * self.probes
+    }
+
+    /// Turns it on.
+    ///
+    /// # Errors
+    /// What setsockopt(2) says.
+    pub(crate) fn turn_on<'a, S>(self, socket: &'a S) -> io::Result<()>
+    where
+        SockRef<'a>: From<&'a S>,
+    {
+        let keepalive = TcpKeepalive::new().with_time(self.idle).with_interval(self.interval);
+        let socket = SockRef::from(socket);
+        let all = keepalive.clone().with_retries(self.probes);
+        // Windows before version 1703 of 10, and wine, have a number of probes of their own: TCP_KEEPCNT is WSAENOPROTOOPT.
+        socket
+            .set_tcp_keepalive(&all)
+            .or_else(|_| socket.set_tcp_keepalive(&keepalive))
+    }
+}

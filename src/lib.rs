@@ -47,6 +47,7 @@ mod yaml;
 
 // Protocols: what moves and carries bytes.
 mod disconnect;
+mod end_notice;
 mod http2;
 #[cfg(feature = "server")]
 pub mod relay;

@@ -43,9 +43,20 @@ pub async fn relay<D: Transport>(
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Close {
-    let (close, ends) = move_bytes(transports, terms, ending).await;
+    let Ended { close, ends, .. } = until_end(transports, terms, ending).await;
     let_go(transports, close, ends).await;
     close
+}
+
+/// How a tunnel has ended, before its transports are [let go](let_go).
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// The side and the reason.
+    pub close: Close,
+    /// The ends of stream before that.
+    pub ends: Ends,
+    /// Whether the client's transport takes bytes, and has taken all that was read for it.
+    pub takes_more: bool,
 }
 
 /// The directions whose end of stream has been passed on.
@@ -101,12 +112,12 @@ async fn part(side: &mut impl Transport, has_its_end: bool) {
     }
 }
 
-/// Relays until something ends it. Returns what, and the ends of stream before that.
-async fn move_bytes<D: Transport>(
+/// As [`relay`], without the parting from both sides.
+pub async fn until_end<D: Transport>(
     transports: &mut Transports<D>,
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
-) -> (Close, Ends) {
+) -> Ended {
     let early = &mut transports.early;
     let (from_client, to_client) = transports.downstream.split();
     let (from_target, to_target) = Transport::split(&mut transports.upstream);
@@ -128,7 +139,7 @@ async fn move_bytes<D: Transport>(
         close = until_both_end(&mut upload, &mut download, terms) => close,
         close = ending => close,
     };
-    if matches!(
+    let is_ended_here = matches!(
         close.reason,
         Reason::Idle
             | Reason::Lifetime
@@ -138,14 +149,17 @@ async fn move_bytes<D: Transport>(
             | Reason::Unauthorized
             | Reason::Expired
             | Reason::ClosedByOperator
-    ) {
-        cold(write_in_flight(&mut upload, &mut download)).await;
-    }
+    );
+    let is_written = is_ended_here && cold(write_in_flight(&mut upload, &mut download)).await;
     let ends = Ends {
         upload: upload.has_finished(),
         download: download.has_finished(),
     };
-    (close, ends)
+    Ended {
+        close,
+        ends,
+        takes_more: is_written && !ends.download,
+    }
 }
 
 /// Passes the failure of one transport on to the other.
@@ -171,14 +185,17 @@ async fn refuse_record(broken: &mut impl Transport, other: &mut impl Transport) 
     cold(broken.close_gently()).await;
 }
 
-/// Writes what was read, within a deadline.
+/// Writes what was read, within a deadline. Whether the download has all of it.
 async fn write_in_flight(
     upload: &mut Pump<'_, impl Reader, impl Writer>,
     download: &mut Pump<'_, impl Reader, impl Writer>,
-) {
-    let written = async { tokio::join!(upload.flush(), download.flush()) };
+) -> bool {
     // Both sides are closed next, whether it succeeds or not.
-    timeout(LONGEST_FLUSH, written).await.ok();
+    let (_, written) = tokio::join!(
+        timeout(LONGEST_FLUSH, upload.flush()),
+        timeout(LONGEST_FLUSH, download.flush())
+    );
+    matches!(written, Ok(Ok(())))
 }
 
 /// Relays until both sides have finished, one has failed, or nothing moves any more.

@@ -22,6 +22,7 @@ use crate::access::{Grant, Mode};
 use crate::allowlist::Target;
 use crate::cold::cold;
 use crate::connect::{self, Asked, CredentialPolicy, Exchange, Refusals, http2};
+use crate::end_notice::Marker;
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Client;
 use crate::limits::queue::QueueTimeouts;
@@ -40,6 +41,7 @@ pub mod events;
 pub mod facts;
 pub mod ids;
 mod negotiate;
+mod notice;
 pub mod open_tunnel;
 mod pending;
 mod port;
@@ -215,11 +217,14 @@ struct Holdings {
     grant: Option<Grant>,
     /// How its client reads that the target is no SSH server.
     refusals: Refusals,
+    /// What the notice of its end begins with, if its client asks for one.
+    end_marker: Option<Marker>,
 }
 
 /// Authorizes the request, takes its slots, and dials its target.
 async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denial> {
     pending.origin.admission?;
+    let end_marker = asked.end_marker;
     let Authorized { target, grant } = authorize(asked, pending).await?;
     // Not before: what a name leads to is not told to a client that may not reach it.
     pending.leads_to_ssh = target.ssh_only() && !target.reports();
@@ -233,6 +238,7 @@ async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denia
         account,
         grant,
         refusals: pending.refusals,
+        end_marker,
     });
     let connect = connect_to(&target, pending);
     let upstream = match &holdings.grant {

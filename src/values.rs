@@ -43,7 +43,8 @@ pub(crate) fn count(text: &str) -> Result<NonZeroU32, &'static str> {
 /// A TCP port: 1 to 65,535.
 pub(crate) fn port(text: &str) -> Result<u16, &'static str> {
     match text.parse() {
-        Ok(port) if port > 0 => Ok(port),
+        // `parse` takes a sign, too.
+        Ok(port) if port > 0 && !text.starts_with('+') => Ok(port),
         _ => Err("expected a port: 1 to 65535"),
     }
 }

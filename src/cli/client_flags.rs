@@ -192,11 +192,6 @@ impl ClientFlags {
         })
     }
 
-    /// Whether its sessions outlive their connections.
-    pub(crate) fn is_resumable(&self) -> bool {
-        self.session.resume != Some(Resume::Off)
-    }
-
     /// The proxy, and the file's settings for it. With a proxy of a flag or a variable the file is not read: its
     /// credentials are for another one.
     fn proxy_and_entry(&self, target: &str) -> Result<(ProxyUrl, Entry), Unusable> {

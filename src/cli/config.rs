@@ -109,9 +109,14 @@ fn block(flags: &ConfigFlags) -> anyhow::Result<Result<Block, Unusable>> {
                 return refuse(PASSWORD.to_owned());
             }
             // A contradiction of the arguments is said now, and not at the first login.
-            let example = flags.name.first().map_or("", String::as_str).replace(['*', '?'], "x");
-            if let Err(unusable) = client.clone().into_options(format!("{example}:22")) {
-                return Ok(Err(unusable));
+            let mut is_resumable = true;
+            for name in flags.name.iter().filter(|name| !name.starts_with('!')) {
+                let example = name.replace(['*', '?'], "x");
+                match client.clone().into_options(format!("{example}:22")) {
+                    // By a flag, a variable, or the entry of the file.
+                    Ok(options) => is_resumable &= options.session.is_some(),
+                    Err(unusable) => return Ok(Err(unusable)),
+                }
             }
             let program = program().context("cannot tell the path of this program")?;
             let program = program
@@ -121,10 +126,7 @@ fn block(flags: &ConfigFlags) -> anyhow::Result<Result<Block, Unusable>> {
                 .context("the path of this program is not UTF-8")?;
             let mut words = vec![program, "connect".to_owned()];
             words.extend(client.to_words()?);
-            ProxyCommand::Switchboard {
-                words,
-                is_resumable: client.is_resumable(),
-            }
+            ProxyCommand::Switchboard { words, is_resumable }
         }
         Some(foreign) if !client.is_only_a_proxy() => {
             return refuse(format!(
@@ -154,13 +156,14 @@ fn install(flags: &ConfigFlags, text: Option<&str>) -> anyhow::Result<ExitCode> 
             config: std::path::absolute(config)?,
             is_default: false,
         },
-        None => Place {
-            config: platform::home()
-                .context("there is no home folder")?
-                .join(".ssh")
-                .join("config"),
-            is_default: true,
-        },
+        None => {
+            let home = platform::home().context("there is no home folder")?;
+            warn_of_another_home(&home);
+            Place {
+                config: home.join(".ssh").join("config"),
+                is_default: true,
+            }
+        }
     };
     let edits = plan(&place, &flags.name, text)?;
     for edit in &edits {
@@ -177,6 +180,19 @@ fn install(flags: &ConfigFlags, text: Option<&str>) -> anyhow::Result<ExitCode> 
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says that ssh does not read the file below HOME, as with `sudo -E` and in containers.
+fn warn_of_another_home(home: &Path) {
+    let is_another = |other: &PathBuf| std::fs::canonicalize(other).ok() != std::fs::canonicalize(home).ok();
+    if let Some(other) = platform::home_of_ssh().filter(is_another) {
+        let file = other.join(".ssh").join("config");
+        to_stderr(format_args!(
+            "switchboard: ssh reads {file}, in the home of passwd(5), and not below HOME, which is {}: --write={file} writes there",
+            home.display(),
+            file = file.display()
+        ));
+    }
 }
 
 impl Client {

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
+use clap::error::ErrorKind;
 use switchboard::client;
 
-use crate::cli::client_flags::ClientFlags;
+use crate::cli::client_flags::{ClientFlags, Unusable};
 use crate::cli::variables::warn_of_misspelt_variables;
 
 /// The arguments of `connect`.
@@ -40,6 +41,9 @@ pub(crate) struct Connect {
 /// Carries stdin and stdout, or says which arguments contradict each other.
 pub(crate) fn connect(options: Connect) -> ExitCode {
     warn_of_misspelt_variables();
+    if let Some(unusable) = stray_duration(&options) {
+        return unusable.report();
+    }
     match options.client.into_options(joined(options.target, options.port)) {
         Ok(reached) => client::command(&client::Options {
             wait: options.wait,
@@ -48,6 +52,18 @@ pub(crate) fn connect(options: Connect) -> ExitCode {
         }),
         Err(unusable) => unusable.report(),
     }
+}
+
+/// A duration that stands behind `--wait` without its `=` is taken for the host, and the target for the port.
+fn stray_duration(options: &Connect) -> Option<Unusable> {
+    let port = options.port.as_ref()?;
+    let is_stray = options.wait.is_some()
+        && humantime::parse_duration(&options.target).is_ok()
+        && !port.bytes().all(|byte| byte.is_ascii_digit());
+    is_stray.then(|| {
+        let meant = format!("--wait takes its duration behind `=`: --wait={}", options.target);
+        Unusable::arguments(ErrorKind::ValueValidation, meant)
+    })
 }
 
 /// `%h:%p`, or `%h %p`, in which an IPv6 address has no brackets.

@@ -3,6 +3,7 @@
 use std::env;
 
 use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue};
 use switchboard::client::configuration;
 
 use crate::cli::{CommandLine, to_stderr};
@@ -30,5 +31,32 @@ pub(crate) fn warn_of_misspelt_variables() {
                 name.escape_debug()
             ));
         }
+    }
+}
+
+/// The error of an argument without a value, which names the variable that is set and empty: clap names the flag alone, which
+/// was not given.
+pub(crate) fn naming_the_variable(mut command: clap::Command, error: clap::Error) -> clap::Error {
+    let is_empty =
+        matches!(error.get(ContextKind::InvalidValue), Some(ContextValue::String(value)) if value.is_empty());
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg).filter(|_| is_empty) else {
+        return error;
+    };
+    // Only then does an argument know how it is shown.
+    command.build();
+    let arguments = command.get_subcommands().flat_map(clap::Command::get_arguments);
+    let variables = arguments
+        .filter(|argument| argument.to_string() == *flag)
+        .filter_map(clap::Arg::get_env);
+    let empty = variables
+        .filter(|name| env::var_os(name).is_some_and(|value| value.is_empty()))
+        .map(|name| name.to_string_lossy().into_owned())
+        .next();
+    match empty {
+        Some(name) => command.error(
+            error.kind(),
+            format!("{name} in the environment is empty: unset it, or give it a value"),
+        ),
+        None => error,
     }
 }

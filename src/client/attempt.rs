@@ -9,7 +9,7 @@ use super::login::Login;
 use super::opened::{Opened, Stream};
 use super::route::{self, Route};
 use super::tls::KeyPair;
-use super::{ClientError, Deadline, Options, Scheme, Step, http1, http2, tls};
+use super::{ClientError, Deadline, Options, Scheme, Step, http1, http2, notice, tls};
 use crate::secret::Secret;
 
 /// The tunnel, by at most two requests.
@@ -73,6 +73,7 @@ impl<'a> Attempt<'a> {
             request: Request {
                 target: &options.target,
                 authorization,
+                end_marker: notice::marker(),
             },
             certificate,
         })
@@ -103,7 +104,8 @@ impl<'a> Attempt<'a> {
                 if tls::chose_http2(&stream) {
                     let stream: Stream = Box::new(stream);
                     let opened = Box::pin(http2::open(stream, &self.request, deadline)).await?;
-                    Ok(Opened::Http2(Box::new(opened)))
+                    let (driver, stream, marker) = opened;
+                    Ok(Opened::http2(driver, stream, marker))
                 } else {
                     self.over_http1(Box::new(stream), deadline).await
                 }
@@ -112,8 +114,8 @@ impl<'a> Attempt<'a> {
     }
 
     async fn over_http1(&self, mut stream: Stream, deadline: Deadline) -> Result<Opened, ClientError> {
-        let early = Box::pin(http1::open(&mut stream, &self.request, deadline)).await?;
-        Ok(Opened::Http1(stream, early))
+        let (early, marker) = Box::pin(http1::open(&mut stream, &self.request, deadline)).await?;
+        Ok(Opened::http1(stream, early, marker))
     }
 
     /// The end of the attempt, without parts of the credential that the proxy may have quoted.

@@ -91,7 +91,7 @@ fn of_tunnel(opened: &Opened) -> fn(ClientError) -> ClientError {
             }
             error
         },
-        Opened::Http2(_) => |error| error,
+        Opened::Http2(..) => |error| error,
     }
 }
 

@@ -12,7 +12,7 @@ use super::dialing::Dialing;
 use super::login::Login;
 use super::opened::Finished;
 use super::transport::{Stream, read_some};
-use super::{ClientError, LONGEST_LINE, Options, Scheme, Step, attempt};
+use super::{ClientError, LONGEST_LINE, Options, Scheme, Step, attempt, notice};
 use crate::authority::Authority;
 use crate::text::{chain, printable};
 
@@ -174,7 +174,11 @@ async fn identification(mut stream: Stream, early: Vec<u8>, deadline: Duration) 
                     ));
                 }
                 Ok(0) => return Err((Stage::Ssh, said(&read))),
-                Err(error) => return Err((Stage::Ssh, format!("the connection broke: {error}"))),
+                Err(error) => {
+                    let told = notice::ended(&error).map(|ended| ended.to_string());
+                    let reason = told.unwrap_or_else(|| format!("the connection broke: {error}"));
+                    return Err((Stage::Ssh, reason));
+                }
             }
             end = read_some(&mut stream, &mut read).await;
         }
@@ -207,6 +211,12 @@ async fn after(
     mut stream: impl AsyncRead + Unpin,
     mut read: Vec<u8>,
 ) -> Result<String, (Stage, String)> {
+    if !line.starts_with("SSH-2.0-") && !line.starts_with("SSH-1.99-") {
+        return Err((
+            Stage::Ssh,
+            format!("the server says {line:?}: ssh speaks to servers of SSH 2.0 only"),
+        ));
+    }
     let whole = async {
         loop {
             let packet = read.get(end..).unwrap_or_default();
@@ -231,6 +241,11 @@ async fn after(
     };
     match timeout(FAREWELL, whole).await {
         Ok(Some(reason)) => Err((Stage::Target, reason)),
+        // The proxy itself: it says so to refuse.
+        Ok(None) | Err(_) if line == "SSH-2.0-switchboard" => Err((
+            Stage::Target,
+            "the proxy refuses the target, and its reason is not understood".to_owned(),
+        )),
         Ok(None) | Err(_) => Ok(line),
     }
 }
@@ -295,7 +310,11 @@ fn stage(error: &ClientError, scheme: Scheme) -> Stage {
         // What the proxy thinks of the request, or of the user, is not the target's fault.
         ClientError::Refused { status, .. } if !matches!(status, 403 | 500..) => Stage::Proxy,
         ClientError::Refused { .. } => Stage::Target,
-        ClientError::Session(_) | ClientError::Reset(_) | ClientError::Input(_) | ClientError::Output(_) => Stage::Ssh,
+        ClientError::Session(_)
+        | ClientError::Reset(_)
+        | ClientError::Ended(_)
+        | ClientError::Input(_)
+        | ClientError::Output(_) => Stage::Ssh,
     }
 }
 

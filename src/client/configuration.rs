@@ -68,13 +68,18 @@ impl Configuration {
     /// It cannot be read, or has faults: all of them at once.
     pub fn read(path: &Path, is_demanded: bool) -> Result<(Option<Self>, Report), Report> {
         let name = path.display().to_string();
-        let bytes = match file::open(path).and_then(yaml::bounded) {
-            Ok(bytes) => bytes,
+        let opened = match file::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_demanded => {
                 return Findings::default().finish(None, None);
             }
-            Err(error) => return Err(Report::unreadable(&name, format!("cannot be read: {error}"))),
+            opened => opened,
         };
+        let unreadable = |error: std::io::Error| Report::unreadable(&name, format!("cannot be read: {error}"));
+        let file = opened.map_err(unreadable)?;
+        // It may name programs to run. ssh reads no such file of its own either.
+        platform::is_the_users(&file)
+            .map_err(|reason| Report::unreadable(&name, format!("is not read, as {reason}")))?;
+        let bytes = yaml::bounded(file).map_err(unreadable)?;
         let home = platform::home();
         let base = Base {
             folder: path.parent().unwrap_or(Path::new("")),
@@ -132,9 +137,13 @@ impl Base<'_> {
 
 fn parse(bytes: &[u8], name: &str, base: &Base<'_>) -> Result<(Configuration, Report), Report> {
     let findings = Findings::default();
+    // A file in which all is commented out has no entries.
+    if is_blank(bytes) {
+        return findings.finish(Some(name), Configuration::default());
+    }
     let proxies = yaml::tree(bytes, &findings).and_then(|tree| {
         let proxies = Field::root(&tree, &findings).section(|top| {
-            let items = top.required("proxies").map(|field| field.items()).unwrap_or_default();
+            let items = top.field("proxies").map(|field| field.items()).unwrap_or_default();
             items
                 .iter()
                 .filter_map(|item| item.section(|keys| proxy(keys, base))?)
@@ -143,6 +152,12 @@ fn parse(bytes: &[u8], name: &str, base: &Base<'_>) -> Result<(Configuration, Re
         proxies.map(Configuration)
     });
     findings.finish(Some(name), proxies.unwrap_or_default())
+}
+
+/// Whether a text has nothing but comments.
+fn is_blank(text: &[u8]) -> bool {
+    let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    lines.all(|line| line.is_empty() || line.starts_with(b"#"))
 }
 
 fn proxy(keys: &mut Section<'_>, base: &Base<'_>) -> Option<Proxy> {
@@ -336,6 +351,13 @@ mod tests {
             (entry.grace, entry.window),
             (Some(Duration::from_mins(10)), Some(65_536))
         );
+    }
+
+    #[test]
+    fn a_file_without_entries_names_no_proxy_and_has_no_fault() {
+        for text in ["", "\n", "# proxies:\n#  - names: [a]\n", "{}\n", "proxies: []\n"] {
+            assert!(read(text).unwrap().entry("a:22").is_none(), "{text:?}");
+        }
     }
 
     #[test]

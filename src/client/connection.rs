@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 use super::{ClientError, Deadline, ProxyUrl};
-use crate::keepalive::keep_alive;
+use crate::keepalive::Keepalive;
+use crate::platform;
 
 /// The addresses of the proxy's name.
 pub(super) async fn lookup(proxy: &ProxyUrl) -> Result<Vec<SocketAddr>, ClientError> {
@@ -42,7 +43,10 @@ pub(super) async fn connect_one(address: SocketAddr, share: Duration) -> io::Res
     let stream = tokio::time::timeout(share, TcpStream::connect(address)).await??;
     // Without it a keystroke waits for the acknowledgement of the one before (tcp(7)).
     stream.set_nodelay(true)?;
-    keep_alive(&stream)?;
+    // Behind its first bytes a session without an anchor has no other clock: ssh's keepalives are off. Bytes that no peer
+    // acknowledges would keep a dead path for about 15 minutes (tcp(7), tcp_retries2).
+    Keepalive::CLIENT.turn_on(&stream)?;
+    platform::give_up_after(&stream, Keepalive::CLIENT.longest())?;
     Ok(stream)
 }
 
@@ -67,10 +71,9 @@ mod tests {
         let stream = connect_in_order(&[closed, open], deadline).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open);
         assert!(stream.nodelay().unwrap());
-        assert_eq!(
-            SockRef::from(&stream).tcp_keepalive_time().unwrap(),
-            Duration::from_secs(60)
-        );
+        let socket = SockRef::from(&stream);
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(30));
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(60)));
 
         let error = connect_in_order(&[closed, closed], deadline).await.unwrap_err();
         assert!(matches!(error, Some(ClientError::Connect { address, .. }) if address == closed));

@@ -79,9 +79,10 @@ impl ForwardProxy {
         let request = Request {
             target: &target,
             authorization: authorization.clone(),
+            end_marker: None,
         };
         match Box::pin(http1::open(stream, &request, deadline)).await {
-            Ok(early) if early.is_empty() => Ok(()),
+            Ok((early, _)) if early.is_empty() => Ok(()),
             // Neither HTTP nor TLS has a server that speaks first.
             Ok(_) => Err(ClientError::NotHttp),
             Err(error) => Err(match authorization {

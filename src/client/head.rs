@@ -1,5 +1,6 @@
 //! The CONNECT request of HTTP/1.1, the head of its answer, and what an answer of either HTTP version means.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use httparse::{ParserConfig, Status};
@@ -7,6 +8,7 @@ use tokio::io::AsyncRead;
 
 use super::transport::read_some;
 use super::{ClientError, LONGEST_LINE};
+use crate::end_notice::{self, Marker};
 use crate::secret::Secret;
 use crate::text::printable;
 
@@ -16,6 +18,8 @@ pub(super) struct Request<'a> {
     pub(super) target: &'a str,
     /// The value of `Proxy-Authorization`.
     pub(super) authorization: Option<Secret>,
+    /// The marker of the end notice that is asked for.
+    pub(super) end_marker: Option<Marker>,
 }
 
 impl Request<'_> {
@@ -40,6 +44,10 @@ impl Request<'_> {
             for part in ["Proxy-Authorization: ", authorization, "\r\n"] {
                 head.push_str(part);
             }
+        }
+        if let Some(marker) = &self.end_marker {
+            // Writing to a String does not fail.
+            write!(head, "Switchboard-End: {marker}\r\n").ok();
         }
         head.push_str("\r\n");
         head.into()
@@ -89,6 +97,8 @@ pub(super) struct Answer {
     details: String,
     /// When another request makes sense.
     retry_after: Option<Duration>,
+    /// The marker that it repeats.
+    end_marker: Option<Marker>,
     /// The length of the text behind the head, at most [`MOST_BODY`] bytes: 0 if the body is no plain text.
     text_length: usize,
     /// The bytes that were read behind the head.
@@ -98,12 +108,14 @@ pub(super) struct Answer {
 impl Answer {
     /// An answer of HTTP/2, which has no reason phrase and whose body comes by its stream.
     pub(super) fn from_http2(head: &http::response::Parts) -> Self {
+        let marked = head.headers.get_all(end_notice::FIELD);
         Self {
             status: head.status.as_u16(),
             phrase: String::new(),
             is_of_a_proxy: head.headers.contains_key(PROXY_STATUS),
             details: details(&head.headers),
             retry_after: retry_after(head.headers.get("retry-after").map(http::HeaderValue::as_bytes)),
+            end_marker: end_notice::marker(marked.iter().map(http::HeaderValue::as_bytes)),
             text_length: text_length(|name| Some(head.headers.get(name)?.as_bytes())),
             rest: Vec::new(),
         }
@@ -112,6 +124,11 @@ impl Answer {
     /// Whether it is a 2xx, with whatever length fields (RFC 9110 section 9.3.6).
     pub(super) fn opens_tunnel(&self) -> bool {
         (200..300).contains(&self.status)
+    }
+
+    /// The marker of the request, if the proxy promises a notice.
+    pub(super) fn promises_notice(&self, request: &Request<'_>) -> Option<Marker> {
+        request.end_marker.filter(|marker| self.end_marker == Some(*marker))
     }
 
     /// The target's first bytes, which were received together with the head.
@@ -187,6 +204,7 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
                 is_of_a_proxy: field(PROXY_STATUS).is_some(),
                 details: String::new(),
                 retry_after: retry_after(field("retry-after")),
+                end_marker: end_notice::marker(field(end_notice::FIELD).into_iter()),
                 text_length: text_length(field),
                 rest: Vec::new(),
             };
@@ -239,7 +257,7 @@ fn retry_after(field: Option<&[u8]>) -> Option<Duration> {
 pub(super) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
 const PROXY_STATUS: &str = "proxy-status";
 /// The bytes of a request beside its target and credentials.
-const FIXED: usize = 128;
+const FIXED: usize = 192;
 const MOST_HEAD: usize = 16 * 1024;
 const MOST_FIELDS: usize = 128;
 /// Interim responses in front of the answer: no proxy is known to send more than two.
@@ -269,6 +287,7 @@ mod tests {
         let request = |authorization: Option<&str>| Request {
             target: "H.:22",
             authorization: authorization.map(|value| value.to_owned().into()),
+            end_marker: None,
         };
         assert_eq!(request(None).to_http1().expose(), plain);
         let with = plain.replace("\r\n\r\n", "\r\nProxy-Authorization: Basic eA==\r\n\r\n");

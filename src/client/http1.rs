@@ -4,19 +4,20 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::head::{self, Request};
 use super::{ClientError, Deadline, Step, tls};
+use crate::end_notice::Marker;
 
 /// Asks for the target over an open connection. If the proxy agrees, the connection is the tunnel behind the bytes that
-/// are returned.
+/// are returned; with the marker of its end notice, if there may be one.
 pub(super) async fn open(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     request: &Request<'_>,
     deadline: Deadline,
-) -> Result<Vec<u8>, ClientError> {
-    let request = request.to_http1();
+) -> Result<(Vec<u8>, Option<Marker>), ClientError> {
+    let head = request.to_http1();
     let answer = deadline.bound(Step::Answer, async {
         // One write: some proxies take the first segment for the whole request.
         let sent = async {
-            stream.write_all(request.expose().as_bytes()).await?;
+            stream.write_all(head.expose().as_bytes()).await?;
             stream.flush().await
         };
         let sent = sent.await;
@@ -31,5 +32,6 @@ pub(super) async fn open(
     if !answer.opens_tunnel() {
         return Err(answer.into_refusal(stream).await);
     }
-    Ok(answer.into_early_data())
+    let marker = answer.promises_notice(request);
+    Ok((answer.into_early_data(), marker))
 }

@@ -15,25 +15,27 @@ pub(super) use self::stream::Stream;
 use self::stream::{SharedInbox, stream_error};
 use super::head::{self, Answer, USER_AGENT};
 use super::{ClientError, Deadline, Step, tls};
+use crate::end_notice::{self, Marker};
 use crate::http2::frames::Credit;
 
 mod first_error;
 mod stream;
 
-/// Asks for the target over an open connection. If the proxy agrees, the stream is the tunnel.
+/// Asks for the target over an open connection. If the proxy agrees, the stream is the tunnel; the marker is that of its end
+/// notice, if there may be one.
 pub(super) async fn open<S>(
     stream: S,
     request: &head::Request<'_>,
     deadline: Deadline,
-) -> Result<(Driver<S>, Stream), ClientError>
+) -> Result<(Driver<S>, Stream, Option<Marker>), ClientError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let request = to_http2(request)?;
+    let asked = to_http2(request)?;
     let opened = deadline.bound(Step::Answer, async {
         let earned = Credit::default();
         let (requests, mut driver) = Driver::begin(stream, earned.clone()).await?;
-        match driver.run_during(ask(requests, request, earned)).await {
+        match driver.run_during(ask(requests, asked, earned)).await {
             Ok((answer, stream)) => {
                 driver.inbox = Some(stream.inbox());
                 Ok((driver, answer, stream))
@@ -46,7 +48,8 @@ where
     if !answer.opens_tunnel() {
         return Err(driver.run_during(answer.into_refusal(&mut stream)).await);
     }
-    Ok((driver, stream))
+    let marker = answer.promises_notice(request);
+    Ok((driver, stream, marker))
 }
 
 /// Sends the request and awaits its response head. From then on only the stream holds the connection.
@@ -73,6 +76,9 @@ fn to_http2(asked: &head::Request<'_>) -> Result<Request<()>, ClientError> {
             Ok(credentials) => request.header(header::PROXY_AUTHORIZATION, credentials),
             Err(invalid) => return Err(ClientError::Request(invalid.into())),
         };
+    }
+    if let Some(marker) = asked.end_marker {
+        request = request.header(end_notice::FIELD, marker.to_string());
     }
     request.body(()).map_err(ClientError::Request)
 }

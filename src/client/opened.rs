@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::notice::Watched;
 pub(super) use super::transport::Stream;
-use super::{ClientError, http2};
+use super::{ClientError, http2, notice};
+use crate::end_notice::Marker;
 
 /// A tunnel behind the proxy's 2xx.
 pub(super) enum Opened {
     /// The whole connection, behind these bytes.
     Http1(Stream, Vec<u8>),
     /// The only stream of its connection.
-    Http2(Box<(http2::Driver<Stream>, http2::Stream)>),
+    Http2(Box<http2::Driver<Stream>>, Stream),
 }
 
 /// Work in a tunnel that is done.
@@ -32,6 +34,23 @@ impl<T> Finished<T> {
 }
 
 impl Opened {
+    /// A tunnel that may end in a notice with that marker.
+    pub(super) fn http1(stream: Stream, early: Vec<u8>, marker: Option<Marker>) -> Self {
+        match marker {
+            Some(marker) => Self::Http1(Box::new(Watched::new(stream, marker, early)), Vec::new()),
+            None => Self::Http1(stream, early),
+        }
+    }
+
+    /// The same, over HTTP/2.
+    pub(super) fn http2(driver: http2::Driver<Stream>, stream: http2::Stream, marker: Option<Marker>) -> Self {
+        let stream: Stream = match marker {
+            Some(marker) => Box::new(Watched::new(stream, marker, Vec::new())),
+            None => Box::new(stream),
+        };
+        Self::Http2(Box::new(driver), stream)
+    }
+
     /// Runs `work` with the tunnel and its first bytes, and what is beneath the tunnel meanwhile. An error comes with its
     /// first cause. After work that is done the connection sends what is left, for [`Finished::farewell`] at most.
     pub(super) async fn carry<T, F>(self, work: impl FnOnce(Stream, Vec<u8>) -> F) -> Result<T, ClientError>
@@ -39,10 +58,10 @@ impl Opened {
         F: Future<Output = Result<Finished<T>, ClientError>>,
     {
         let (mut driver, stream) = match self {
-            Self::Http1(stream, early) => return Ok(work(stream, early).await?.done),
-            Self::Http2(http2) => *http2,
+            Self::Http1(stream, early) => return Ok(work(stream, early).await.map_err(notice::explain)?.done),
+            Self::Http2(driver, stream) => (driver, stream),
         };
-        match driver.run_during(work(Box::new(stream), Vec::new())).await {
+        match driver.run_during(work(stream, Vec::new())).await {
             Ok(Finished { done, farewell }) => {
                 let finished = Box::pin(driver.finish());
                 match farewell {
@@ -51,7 +70,7 @@ impl Opened {
                 }
                 Ok(done)
             }
-            Err(error) => Err(driver.explain(error)),
+            Err(error) => Err(driver.explain(notice::explain(error))),
         }
     }
 }

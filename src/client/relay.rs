@@ -5,7 +5,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::transport::read_some;
-use super::{ClientError, Local};
+use super::{ClientError, Local, notice};
 
 /// Writes `early` to stdout, then relays. The end of one direction is passed on and leaves the other open.
 pub(super) async fn relay<S, R, W>(stream: S, early: Vec<u8>, local: &mut Local<R, W>) -> Result<(), ClientError>
@@ -24,7 +24,8 @@ where
             Err(CopyError::Read(error)) => Err(ClientError::Input(error)),
             // The proxy's last bytes may be unread, and often give the reason. On a dead socket the download ends soon.
             Err(CopyError::Write(error) | CopyError::Close(error)) => match download.await {
-                Ok(()) | Err(CopyError::Read(_)) => Err(ClientError::Lost(error)),
+                Err(CopyError::Read(read)) => Err(notice::ended(&read).unwrap_or(ClientError::Lost(error))),
+                Ok(()) => Err(ClientError::Lost(error)),
                 Err(error) => download_error(error),
             },
         },

@@ -1,6 +1,7 @@
 //! The client against scripted proxies, in bytes.
 
 use super::*;
+use crate::end_notice::Marker;
 use std::sync::Arc;
 
 use rustls::pki_types::PrivateKeyDer;
@@ -230,6 +231,13 @@ fn reset(stream: TcpStream) {
     drop(stream);
 }
 
+/// The marker of the end notice in a request.
+fn end_marker(request: &[u8]) -> Option<Marker> {
+    let text = String::from_utf8_lossy(request);
+    let (_, value) = text.split_once("\r\nSwitchboard-End: ")?;
+    value.split_once("\r\n")?.0.parse().ok()
+}
+
 #[tokio::test]
 async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
     let proxy = Proxy::bind().await;
@@ -240,6 +248,7 @@ async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
     let request = head::Request {
         target: TARGET,
         authorization: Some("Basic dXNlcjpwQHNz".to_owned().into()),
+        end_marker: end_marker(&segment),
     };
     assert_eq!(segment[..length], *request.to_http1().expose().as_bytes());
 }

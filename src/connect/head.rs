@@ -5,6 +5,7 @@ use httparse::{Error, Header, Request, Status};
 use super::credential;
 use crate::authority::Authority;
 use crate::credential::{Credential, CredentialFault};
+use crate::end_notice::{self, Marker};
 use crate::outcome::{Malformed, Refusal};
 
 /// The most bytes that a request head may have.
@@ -19,6 +20,8 @@ pub struct Head {
     pub length: usize,
     /// The version of HTTP.
     pub version: Version,
+    /// The marker of the end notice that the client asks for.
+    pub(crate) end_marker: Option<Marker>,
 }
 
 /// The version of an HTTP/1 request.
@@ -70,6 +73,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
         target,
         length,
         version,
+        end_marker: end_notice::marker(values(request.headers, end_notice::FIELD)),
     }))
 }
 
@@ -78,9 +82,13 @@ pub(super) fn credential_of(head: &[u8]) -> Option<Result<Credential, Credential
     let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut request = Request::new(&mut fields);
     request.parse(head).ok()?;
-    let fields = request.headers.iter();
-    let fields = fields.filter(|field| field.name.eq_ignore_ascii_case("proxy-authorization"));
-    credential(fields.map(|field| field.value))
+    credential(values(request.headers, "proxy-authorization"))
+}
+
+/// The values of all fields of that name.
+fn values<'a>(fields: &'a [Header<'_>], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    let fields = fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
+    fields.map(|field| field.value)
 }
 
 fn malformed(fault: Malformed) -> Refusal {

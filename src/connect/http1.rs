@@ -12,6 +12,7 @@ use super::head::{self, Head, MOST_BYTES, Version};
 use super::program::{Sent, recognise};
 use super::{Asked, CredentialPolicy, Program, challenges, proxy_status, refusal_of};
 use crate::disconnect::{Code, disconnect};
+use crate::end_notice::Marker;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Malformed, Refusal};
 use crate::secret;
@@ -26,6 +27,7 @@ pub(super) struct Exchange<D> {
     version: Version,
     /// The sender of the request, once it is complete.
     sent: Sent,
+    end_marker: Option<Marker>,
 }
 
 impl<D: Transport> Exchange<D> {
@@ -36,6 +38,7 @@ impl<D: Transport> Exchange<D> {
             buffer: read,
             version: Version::default(),
             sent: Sent::default(),
+            end_marker: None,
         }
     }
 
@@ -57,9 +60,11 @@ impl<D: Transport> Exchange<D> {
             secret::wipe(bytes);
         }
         self.buffer.drain(..head.length);
+        self.end_marker = head.end_marker;
         Asked {
             authority: head.target,
             credential,
+            end_marker: head.end_marker,
         }
     }
 
@@ -136,7 +141,11 @@ impl<D: Transport> super::Exchange for Exchange<D> {
 
     /// In one write: corkscrew reads the answer once.
     async fn confirm(mut self) -> Result<(D, Vec<u8>), Refusal> {
-        self.send(CONFIRMATION).await.map_err(|_| Refusal::ClientLeft)?;
+        let sent = match self.end_marker {
+            None => self.send(CONFIRMATION).await,
+            Some(marker) => self.send(confirmation(marker).as_bytes()).await,
+        };
+        sent.map_err(|_| Refusal::ClientLeft)?;
         Ok((self.stream, self.buffer))
     }
 
@@ -219,6 +228,11 @@ fn response(denial: &Denial, version: Version) -> String {
     answer.push_str(phrase);
     answer.push('\n');
     answer
+}
+
+/// The 200 for a client that asks for an end notice.
+fn confirmation(marker: Marker) -> String {
+    format!("HTTP/1.1 200 Connection established\r\nSwitchboard-End: {marker}\r\n\r\n")
 }
 
 /// No field at all, which every client understands and every client's buffer holds (RFC 9110 section 9.3.6 forbids

@@ -17,7 +17,12 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Remarks {
     files: Vec<String>,
+    /// The first of them in the order of the files, bounded.
     found: Vec<(usize, Finding)>,
+    /// How many more there were.
+    dropped: usize,
+    /// Whether something is not translated.
+    leaves_out: bool,
     /// Whether a file is not of its format.
     is_unreadable: bool,
 }
@@ -28,6 +33,8 @@ impl Remarks {
         Self {
             files: files.map(escaped).collect(),
             found: Vec::new(),
+            dropped: 0,
+            leaves_out: false,
             is_unreadable: false,
         }
     }
@@ -51,7 +58,7 @@ impl Remarks {
     pub(super) fn unreadable(&mut self, file: usize, findings: Findings) {
         if let Err(report) = findings.finish(None, ()) {
             self.is_unreadable = true;
-            self.found.extend(report.iter().map(|finding| (file, finding.clone())));
+            report.iter().for_each(|finding| self.keep(file, finding.clone()));
         }
     }
 
@@ -62,7 +69,22 @@ impl Remarks {
             key: String::new(),
             message,
         };
-        self.found.push((place.file, finding));
+        self.keep(place.file, finding);
+    }
+
+    /// A file of 16 MiB may have a million faults: no more are kept than twice those that are shown.
+    fn keep(&mut self, file: usize, finding: Finding) {
+        self.leaves_out |= finding.severity != Severity::Note;
+        self.found.push((file, finding));
+        if self.found.len() >= 2 * MOST_LINES {
+            self.sort();
+            self.dropped += self.found.len() - MOST_LINES;
+            self.found.truncate(MOST_LINES);
+        }
+    }
+
+    fn sort(&mut self) {
+        self.found.sort_by_key(|(file, finding)| (*file, finding.position));
     }
 
     /// A place as a remark on another one names it: `FILE:LINE:COLUMN`.
@@ -75,24 +97,20 @@ impl Remarks {
         if self.is_unreadable {
             return Extent::Unreadable;
         }
-        let leaves_out = |(_, finding): &(usize, Finding)| finding.severity != Severity::Note;
-        if self.found.iter().any(leaves_out) {
-            Extent::Part
-        } else {
-            Extent::Whole
-        }
+        if self.leaves_out { Extent::Part } else { Extent::Whole }
     }
 
     /// The remarks as lines, in the order of the files; no more than a person would read.
     pub(super) fn into_lines(mut self) -> Vec<String> {
-        self.found.sort_by_key(|(file, finding)| (*file, finding.position));
+        self.sort();
         let mut lines: Vec<_> = self
             .found
             .iter()
             .take(MOST_LINES)
             .map(|remark| self.line(remark))
             .collect();
-        if let Some(more) = self.found.len().checked_sub(MOST_LINES).filter(|more| *more > 0) {
+        let more = self.dropped + self.found.len().saturating_sub(MOST_LINES);
+        if more > 0 {
             lines.push(format!("and {more} more"));
         }
         lines
@@ -107,5 +125,36 @@ impl Remarks {
     }
 }
 
-/// A file of 16 MiB may have a million faults.
+/// As many as a person would read.
 const MOST_LINES: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_remarks_of_a_million_are_kept_and_the_others_counted() {
+        let mut remarks = Remarks::new(["a", "b"].into_iter());
+        remarks.error(place(1, 1), "b");
+        for line in (1..=50_000).rev() {
+            remarks.note(place(0, line), "a");
+            assert!(remarks.found.len() <= 2 * MOST_LINES);
+        }
+        assert!(matches!(remarks.extent(), Extent::Part));
+        let lines = remarks.into_lines();
+        assert_eq!(lines.len(), MOST_LINES + 1);
+        assert!(
+            lines[0].starts_with("a:1:1: ") && lines[9_999].starts_with("a:10000:1: "),
+            "{}",
+            lines[9_999]
+        );
+        assert_eq!(lines[10_000], "and 40001 more");
+    }
+
+    fn place(file: usize, line: u64) -> Place {
+        Place {
+            file,
+            position: Position { line, column: 1 },
+        }
+    }
+}

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::cold::cold;
-use crate::keepalive::keep_alive;
+use crate::keepalive::Keepalive;
 
 /// Sets the options of both sockets of a tunnel: no delay for keystrokes, and an end for peers that have vanished.
 ///
@@ -23,7 +23,7 @@ use crate::keepalive::keep_alive;
 /// # Errors
 /// What setsockopt(2) says, which a socket that has been reset meanwhile may.
 pub(crate) fn prepare(socket: &impl AsFd) -> io::Result<()> {
-    keep_alive(socket)?;
+    Keepalive::PROXY.turn_on(socket)?;
     let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal as ProcessSignal, geteuid, kill_process_group};
+use rustix::process::{Pid, Signal as ProcessSignal, getegid, geteuid, getuid, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -24,6 +24,19 @@ use super::{Asked, Purpose, Unusable};
 /// The user's home.
 pub fn home() -> Option<PathBuf> {
     variable("HOME").map(PathBuf::from)
+}
+
+/// The home that ssh reads its file in: that of passwd(5), whatever HOME is. `None` where the user is not in the file, as on
+/// macOS and with a directory service.
+pub fn home_of_ssh() -> Option<PathBuf> {
+    let users = fs::read_to_string("/etc/passwd").ok()?;
+    home_in(&users, getuid().as_raw())
+}
+
+fn home_in(users: &str, user: u32) -> Option<PathBuf> {
+    let mut lines = users.lines().map(|line| line.split(':'));
+    let mut fields = lines.find(|fields| fields.clone().nth(2).and_then(|number| number.parse().ok()) == Some(user))?;
+    fields.nth(5).filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
 /// The folder for what may be lost (XDG Base Directory Specification), which ignores a relative path.
@@ -89,6 +102,16 @@ pub(crate) fn has_no_reader(output: &impl AsFd) -> bool {
     let mut polled = [PollFd::new(output, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// Has the kernel give a connection up when bytes of it are not acknowledged for so long (TCP_USER_TIMEOUT of tcp(7)). macOS
+/// has no such option that is safe to call: there only a connection without a byte is given up, by keepalive.
+pub(crate) fn give_up_after(socket: &impl AsFd, longest: Duration) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::net::sockopt::set_tcp_user_timeout(socket, u32::try_from(longest.as_millis()).unwrap_or(u32::MAX))?;
+    #[cfg(not(target_os = "linux"))]
+    let (_, _) = (socket, longest);
+    Ok(())
 }
 
 /// SIGHUP, which ssh sends its ProxyCommand when it exits, and the signals that end it at once.
@@ -353,6 +376,19 @@ pub(crate) fn is_private(file: &File) -> Result<(), &'static str> {
     }
 }
 
+/// Whether none but the user, and root, may write a file. A group of the user's own, which has the user's number, is the user.
+pub(crate) fn is_the_users(file: &File) -> Result<(), &'static str> {
+    let found = file.metadata().map_err(|_| "its owner is unknown")?;
+    let user = geteuid().as_raw();
+    let is_own_group = found.gid() == getegid().as_raw() && found.gid() == user;
+    match () {
+        () if found.uid() != user && found.uid() != 0 => Err("it belongs to another user"),
+        () if found.mode() & 0o002 != 0 => Err("other users may write it (chmod go-w takes that away)"),
+        () if found.mode() & 0o020 != 0 && !is_own_group => Err("its group may write it (chmod go-w takes that away)"),
+        () => Ok(()),
+    }
+}
+
 /// What O_NOFOLLOW refuses (open(2)).
 pub(crate) fn is_symbolic_link(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::LOOP)
@@ -366,6 +402,15 @@ fn is_no_folder(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_home_of_a_user_is_the_sixth_field() {
+        let users =
+            "root:x:0:0:root:/root:/bin/sh\n# broken\nalice:x:1000:1000:,,,:/home/alice:/bin/sh\nbob:x:10:10:::\n";
+        assert_eq!(home_in(users, 0), Some(PathBuf::from("/root")));
+        assert_eq!(home_in(users, 1000), Some(PathBuf::from("/home/alice")));
+        assert_eq!((home_in(users, 10), home_in(users, 1)), (None, None));
+    }
 
     #[test]
     fn a_shortage_is_told_from_a_fault_of_the_file() {

@@ -19,6 +19,11 @@ pub fn home() -> Option<PathBuf> {
     folder("USERPROFILE")
 }
 
+/// ssh reads its file in the folder of the user's profile.
+pub fn home_of_ssh() -> Option<PathBuf> {
+    None
+}
+
 /// The folder for what may be lost, on this machine alone.
 pub fn cache_folder() -> Option<PathBuf> {
     Some(folder("LOCALAPPDATA")?.join("switchboard").join("cache"))
@@ -240,6 +245,16 @@ pub(crate) fn is_private(file: &File) -> Result<(), &'static str> {
         true => Ok(()),
         false => Err("it is no regular file"),
     }
+}
+
+/// The folder keeps other users out.
+pub(crate) fn is_the_users(_file: &File) -> Result<(), &'static str> {
+    Ok(())
+}
+
+/// Windows gives up bytes that are not acknowledged after some 20 seconds by itself (TcpMaxDataRetransmissions).
+pub(crate) fn give_up_after<S>(_socket: &S, _longest: Duration) -> io::Result<()> {
+    Ok(())
 }
 
 /// A link is followed: to make one takes a right that users do not have by default.

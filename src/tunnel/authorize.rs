@@ -28,7 +28,9 @@ pub(super) struct Authorized {
 /// Looks the authority up in the allowlist, and asks whether this client may have a tunnel to it now; where users are
 /// known, the user before the allowlist, so that names are no oracle.
 pub(super) async fn authorize(asked: Asked, pending: &mut Pending<'_>) -> Result<Authorized, Denial> {
-    let Asked { authority, credential } = asked;
+    let Asked {
+        authority, credential, ..
+    } = asked;
     let mode = pending.shared.access.mode();
     let target = match mode {
         Mode::Open => look_up(authority, pending)?,

@@ -59,7 +59,8 @@ pub(super) fn of_end(end: &End<'_>, target: &str, id: Id) -> Vec<u8> {
     )
 }
 
-fn phrase(end: &End<'_>) -> String {
+/// The reason of the end, without the target's name.
+pub(super) fn phrase(end: &End<'_>) -> String {
     let said = excerpt(end.said);
     match end.reason {
         Reason::NotSsh if end.said.starts_with(b"HTTP/") => "the target is a web server, not an SSH server".to_owned(),
@@ -76,14 +77,38 @@ fn phrase(end: &End<'_>) -> String {
         Reason::Reset | Reason::Io | Reason::Truncated | Reason::Corrupted => {
             "the target reset the connection before its SSH identification".to_owned()
         }
-        Reason::Revoked => "the target has left the allowlist".to_owned(),
-        Reason::Unauthorized => "the user may no longer ssh to the target".to_owned(),
-        Reason::Expired => "the credentials have expired".to_owned(),
-        Reason::Drained | Reason::Moved => Refusal::Draining.phrase().to_owned(),
-        Reason::ClosedByOperator if end.operator.is_empty() => "an operator ended the connection".to_owned(),
-        Reason::ClosedByOperator => format!("an operator ended the connection: {}", end.operator),
-        Reason::Idle | Reason::Lifetime | Reason::Panic => "the proxy ended the connection".to_owned(),
+        Reason::Revoked
+        | Reason::Unauthorized
+        | Reason::Expired
+        | Reason::Drained
+        | Reason::Moved
+        | Reason::Idle
+        | Reason::Lifetime
+        | Reason::ClosedByOperator
+        | Reason::Panic => phrase_of_proxy(end.reason, end.operator),
     }
+}
+
+/// Why the proxy has ended a tunnel; `operator` are the operator's words, if it was one.
+pub(super) fn phrase_of_proxy(reason: Reason, operator: &str) -> String {
+    let phrase = match reason {
+        Reason::Revoked => "the target has left the allowlist",
+        Reason::Unauthorized => "the user may no longer ssh to the target",
+        Reason::Expired => "the credentials have expired",
+        Reason::Drained | Reason::Moved => Refusal::Draining.phrase(),
+        Reason::Idle => "no byte has moved for the idle timeout",
+        Reason::Lifetime => "the longest time for a connection is over",
+        Reason::ClosedByOperator if operator.is_empty() => "an operator ended the connection",
+        Reason::ClosedByOperator => return format!("an operator ended the connection: {operator}"),
+        Reason::Panic
+        | Reason::NotSsh
+        | Reason::Eof
+        | Reason::Reset
+        | Reason::Io
+        | Reason::Truncated
+        | Reason::Corrupted => "the proxy ended the connection",
+    };
+    phrase.to_owned()
 }
 
 /// The last line of a target's text.
@@ -95,6 +120,11 @@ fn excerpt(said: &[u8]) -> Box<str> {
 
 /// Sends the bytes to a client. False: it has left, or does not read.
 pub(super) async fn send(client: &mut impl Transport, bytes: &[u8]) -> bool {
+    send_within(LONGEST_SEND, client, bytes).await
+}
+
+/// The same, in that time.
+pub(super) async fn send_within(longest: Duration, client: &mut impl Transport, bytes: &[u8]) -> bool {
     let (_, mut writer) = client.split();
     let mut rest = bytes;
     let sent = poll_fn(|context| -> Poll<io::Result<()>> {
@@ -104,7 +134,7 @@ pub(super) async fn send(client: &mut impl Transport, bytes: &[u8]) -> bool {
         }
         writer.poll_flush(context)
     });
-    matches!(timeout(LONGEST_SEND, sent).await, Ok(Ok(())))
+    matches!(timeout(longest, sent).await, Ok(Ok(())))
 }
 
 /// Waits until a client that was sent a disconnect leaves.

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use super::disconnect;
 use super::open_tunnel::OpenTunnel;
 use super::pending::Pending;
 use super::record::TunnelRecord;
-use super::{Holdings, Reached, Shared};
+use super::{Holdings, Reached, Shared, disconnect, notice};
 use crate::allowlist::Target;
 use crate::cold::cold;
 use crate::connect::Refusals;
@@ -18,7 +17,7 @@ use crate::direction::Direction;
 use crate::drain;
 use crate::net::transport::Transport;
 use crate::outcome::{Close, Reason, Side};
-use crate::relay::{self, Bounds, Early, Ends, Engine, Terms, Transports, relay};
+use crate::relay::{self, Bounds, Early, Ends, Engine, Terms, Transports, until_end};
 use crate::resume::lines::{First, first};
 use crate::ssh::identification::{self, Line, Software};
 
@@ -109,32 +108,66 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         };
         let mut ending = pin!(ending(target, holdings, record, shared));
         if holds_back {
-            let ended = cold(hold_back(ends, holdings.refusals, record, shared, ending.as_mut())).await;
+            let ended = cold(hold_back(ends, holdings, record, shared, ending.as_mut())).await;
             if let Some(ended) = ended {
                 return ended;
             }
         }
+        let ended = until_end(ends, &terms, ending).await;
+        cold(part(ends, holdings, record, ended)).await;
         Ended {
-            close: relay(ends, &terms, ending).await,
+            close: ended.close,
             is_told: false,
         }
     }
 }
 
+/// Parts with both sides of a tunnel. A client that has asked for it is told why the proxy has ended it.
+async fn part<D: Transport>(
+    transports: &mut Transports<D>,
+    holdings: &Holdings,
+    record: &TunnelRecord<'_>,
+    ended: relay::Ended,
+) {
+    let relay::Ended {
+        close,
+        mut ends,
+        takes_more,
+    } = ended;
+    if takes_more && let Some(marker) = holdings.end_marker {
+        let notice = notice::of_proxy(marker, close.reason, record);
+        // Behind a notice an end of stream does not look like the target's.
+        ends.download = notice::send(&mut transports.downstream, &notice).await;
+    }
+    relay::let_go(transports, close, ends).await;
+}
+
 /// Lets nothing but SSH through: waits for the identifications of both sides. A tunnel without them is ended here, and a client
-/// that speaks SSH is told why where its port says so.
+/// that speaks SSH is told why where its port says so, or by a notice.
 async fn hold_back<D: Transport>(
     ends: &mut Transports<D>,
-    refusals: Refusals,
+    holdings: &Holdings,
     record: &TunnelRecord<'_>,
     shared: &Shared,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Option<Ended> {
     let unidentified = identify(ends, record, shared, ending).await.err()?;
     let close = unidentified.close;
-    let is_told = refusals != Refusals::Http && tell(ends, &unidentified, record, shared).await;
+    let is_noticed = match holdings.end_marker {
+        Some(marker) if close.by != Side::Client => {
+            let end = unidentified_end(close, ends, record, shared);
+            let notice = notice::of_end(marker, &end, record);
+            notice::send(&mut ends.downstream, &notice).await
+        }
+        Some(_) | None => false,
+    };
+    let is_told = !is_noticed && holdings.refusals != Refusals::Http && tell(ends, &unidentified, record, shared).await;
     // A reset would discard the message.
-    let reason = if is_told { Reason::NotSsh } else { close.reason };
+    let reason = if is_told || is_noticed {
+        Reason::NotSsh
+    } else {
+        close.reason
+    };
     relay::let_go(ends, Close { reason, ..close }, Ends::default()).await;
     Some(Ended { close, is_told })
 }
@@ -145,6 +178,21 @@ struct Unidentified {
     close: Close,
     /// The client has.
     is_client_ssh: bool,
+}
+
+/// The end of a tunnel whose target has not identified itself.
+fn unidentified_end<'a, D>(
+    close: Close,
+    ends: &'a Transports<D>,
+    record: &'a TunnelRecord<'_>,
+    shared: &Shared,
+) -> disconnect::End<'a> {
+    disconnect::End {
+        reason: close.reason,
+        said: &ends.early.download,
+        deadline: shared.identification.identification,
+        operator: record.tunnel().closing().unwrap_or_default(),
+    }
 }
 
 /// The limits of one direction. No closure of `carry`: an idle tunnel would keep it.
@@ -209,20 +257,9 @@ async fn tell<D: Transport>(
     if !may_be_ssh || close.by == Side::Client || record.tunnel().meter.bytes(Direction::Download) > 0 {
         return false;
     }
-    let target = record
-        .tunnel()
-        .facts
-        .authority
-        .as_ref()
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    let end = disconnect::End {
-        reason: close.reason,
-        said: &ends.early.download,
-        deadline: shared.identification.identification,
-        operator: record.tunnel().closing().unwrap_or_default(),
-    };
-    let message = disconnect::of_end(&end, &target, record.id());
+    let target = record.tunnel().facts.authority.as_ref();
+    let target = target.map(ToString::to_string).unwrap_or_default();
+    let message = disconnect::of_end(&unidentified_end(*close, ends, record, shared), &target, record.id());
     let is_told = disconnect::send(&mut ends.downstream, &message).await;
     if is_told {
         disconnect::await_reader(&mut ends.downstream).await;

@@ -41,6 +41,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
         "protocols",
         &[
             "disconnect",
+            "end_notice",
             "http2",
             "relay",
             "resume",

@@ -1,6 +1,7 @@
 //! OpenSSH through `connect`, a middle that cuts connections, the proxy, and an anchor beside sshd.
 
 mod anchor;
+mod dead_path;
 mod middle;
 mod rollout;
 mod stops;

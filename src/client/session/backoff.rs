@@ -5,8 +5,7 @@ use std::time::Duration;
 use aws_lc_rs::rand;
 use tokio::time::Instant;
 
-use super::error::is_answered;
-use crate::client::ClientError;
+use crate::client::error::{ClientError, Retry};
 
 /// Pauses of less than a second while there is no path, and pauses that grow up to ten seconds when something answers, or
 /// when the outage lasts. Each is a little shorter or longer by chance: the clients of a proxy that restarts do not come
@@ -47,7 +46,7 @@ impl Backoff {
 
     /// Heeds the failure of an attempt, and within bounds what a refusal says of the next request.
     pub(super) fn heed(&mut self, error: &ClientError) {
-        self.is_answered = is_answered(error);
+        self.is_answered = error.retry() != Retry::Soon;
         if let ClientError::Refused {
             retry_after: Some(after),
             ..

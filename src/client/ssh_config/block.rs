@@ -55,6 +55,9 @@ pub enum BlockFault {
     /// A pattern that is none.
     #[error("{0:?} is no pattern of names: write one such as *.svc.cluster.local, without spaces")]
     Name(String),
+    /// ssh takes a Host line for none of its names.
+    #[error("{0} excludes names, and includes none: give the names that are reached, too (--name)")]
+    OnlyExcluded(String),
     /// No account has such a name.
     #[error("{0:?} is no name of an account")]
     User(String),
@@ -81,7 +84,11 @@ impl Block {
     /// # Errors
     /// A part that ssh would not read as it is meant.
     pub fn text(&self) -> Result<String, BlockFault> {
-        let mut text = format!("Host {}\n", self.title()?);
+        let title = self.title()?;
+        if self.names.iter().all(|name| name.starts_with('!')) {
+            return Err(BlockFault::OnlyExcluded(title));
+        }
+        let mut text = format!("Host {title}\n");
         let mut line = |keyword: &str, value: &str| writeln!(text, "    {keyword} {value}").unwrap_or_default();
         line("ProxyCommand", &self.command.line(self.platform)?);
         match &self.command {
@@ -311,6 +318,11 @@ mod tests {
             };
             assert_eq!(block.text(), Err(BlockFault::Name(name.to_owned())));
         }
+        let block = Block {
+            names: vec!["!a".to_owned(), "!*.b".to_owned()],
+            ..own()
+        };
+        assert_eq!(block.text(), Err(BlockFault::OnlyExcluded("!a !*.b".to_owned())));
         for user in ["", "a b", "a\nProxyCommand x", "%h", "-a", "a\"b"] {
             let block = Block {
                 user: Some(user.to_owned()),

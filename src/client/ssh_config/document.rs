@@ -11,7 +11,8 @@ pub struct DocumentFault {
 }
 
 /// The user's file with that Include in front of everything: ssh takes the first value of a keyword, and an Include behind
-/// a Host line would only hold for that host. A file that has it stays as it is.
+/// a Host line would only hold for that host. A comment in front of it says whose it is. A file that has an Include of its own
+/// stays as it is.
 ///
 /// # Errors
 /// It is not the text of ssh_config(5).
@@ -28,10 +29,15 @@ pub(super) fn with_include(text: &[u8], path: &str) -> Result<Vec<u8>, DocumentF
         .next()
         .is_some_and(|line| line.ends_with(b"\r\n"));
     let end = if is_of_windows { "\r\n" } else { "\n" };
-    Ok([include(path).as_bytes(), end.as_bytes(), text].concat())
+    Ok([OURS, end, &include(path), end]
+        .map(str::as_bytes)
+        .concat()
+        .into_iter()
+        .chain(text.iter().copied())
+        .collect())
 }
 
-/// The user's file without the lines that [`with_include`] adds.
+/// The user's file without the lines that [`with_include`] adds: an Include without our comment is the user's own.
 ///
 /// # Errors
 /// It is not the text of ssh_config(5).
@@ -39,11 +45,14 @@ pub(super) fn without_include(text: &[u8], path: &str) -> Result<Vec<u8>, Docume
     check(text)?;
     let mut is_top = true;
     let mut kept = Vec::with_capacity(text.len());
-    for line in text.split_inclusive(|&byte| byte == b'\n') {
+    let mut lines = text.split_inclusive(|&byte| byte == b'\n').peekable();
+    while let Some(line) = lines.next() {
         is_top &= !begins_a_block(line);
-        if !(is_top && is_include(line, path)) {
-            kept.extend_from_slice(line);
+        let is_ours = is_top && line.trim_ascii() == OURS.as_bytes();
+        if is_ours && lines.next_if(|next| is_include(next, path)).is_some() {
+            continue;
         }
+        kept.extend_from_slice(line);
     }
     Ok(kept)
 }
@@ -53,12 +62,15 @@ pub(super) fn without_include(text: &[u8], path: &str) -> Result<Vec<u8>, Docume
 /// # Errors
 /// The marks of sections do not go together.
 pub(super) fn with_section(text: &[u8], title: &str, block: &str) -> Result<Vec<u8>, DocumentFault> {
-    let section = format!("{BEGIN}{title}\n{block}{END}{title}\n");
+    let has_end = text.is_empty() || text.ends_with(b"\n");
+    let section = |mark: &str| format!("{BEGIN}{title}\n{mark}{block}{END}{title}\n");
     if let Some((start, end)) = find(text, title)? {
         let (before, after) = (
             text.get(..start).unwrap_or_default(),
             text.get(end..).unwrap_or_default(),
         );
+        let old = text.get(start..end).unwrap_or_default();
+        let section = section(if is_marked(old) { UNENDED } else { "" });
         return Ok([before, section.as_bytes(), after].concat());
     }
     let mut all = if text.is_empty() {
@@ -66,27 +78,36 @@ pub(super) fn with_section(text: &[u8], title: &str, block: &str) -> Result<Vec<
     } else {
         text.to_vec()
     };
-    if !all.ends_with(b"\n") {
+    if !has_end {
         all.push(b'\n');
     }
-    all.extend_from_slice(section.as_bytes());
+    all.extend_from_slice(section(if has_end { "" } else { UNENDED }).as_bytes());
     Ok(all)
 }
 
-/// Our file without the section of that title; empty if nothing but our own header would be left.
+/// Our file without the section of that title; empty if nothing but our own header would be left. `None` if there is no such
+/// section.
 ///
 /// # Errors
 /// The marks of sections do not go together.
-pub(super) fn without_section(text: &[u8], title: &str) -> Result<Vec<u8>, DocumentFault> {
+pub(super) fn without_section(text: &[u8], title: &str) -> Result<Option<Vec<u8>>, DocumentFault> {
     let Some((start, end)) = find(text, title)? else {
-        return Ok(text.to_vec());
+        return Ok(None);
     };
-    let rest = [
-        text.get(..start).unwrap_or_default(),
-        text.get(end..).unwrap_or_default(),
-    ]
-    .concat();
-    Ok(if rest == HEADER.as_bytes() { Vec::new() } else { rest })
+    let mut before = text.get(..start).unwrap_or_default();
+    let after = text.get(end..).unwrap_or_default();
+    // What stands behind the section needs the line end.
+    if after.is_empty() && is_marked(text.get(start..end).unwrap_or_default()) {
+        before = before.strip_suffix(b"\n").unwrap_or(before);
+    }
+    let rest = [before, after].concat();
+    Ok(Some(if rest == HEADER.as_bytes() { Vec::new() } else { rest }))
+}
+
+/// Whether a section says that the line in front of it had no end.
+fn is_marked(section: &[u8]) -> bool {
+    let mut lines = section.split_inclusive(|&byte| byte == b'\n');
+    lines.nth(1) == Some(UNENDED.as_bytes())
 }
 
 /// The first and the last byte of a section, and whether all marks are in pairs.
@@ -180,6 +201,10 @@ fn include(path: &str) -> String {
 
 const BEGIN: &str = "# BEGIN switchboard ";
 const END: &str = "# END switchboard ";
+/// What stands in front of our Include in the user's file.
+const OURS: &str = "# Written by `switchboard config --write`, which removes it with the line below:";
+/// The first line of a section behind a text without a final line end.
+const UNENDED: &str = "# The line above this section had no line end.\n";
 const HEADER: &str = "# Written by `switchboard config --write`, which changes what is between BEGIN and END.\n";
 
 #[cfg(test)]
@@ -191,26 +216,18 @@ mod tests {
 
     #[test]
     fn the_include_stands_first_once_and_goes_without_a_trace() {
-        for (text, expected) in [
-            (&b""[..], &b"Include switchboard.conf\n"[..]),
-            (b"Host a\n  Port 1", b"Include switchboard.conf\nHost a\n  Port 1"),
-            (
-                b"Host a\r\n  Port 1\r\n",
-                b"Include switchboard.conf\r\nHost a\r\n  Port 1\r\n",
-            ),
+        for (text, end) in [
+            (&b""[..], "\n"),
+            (b"Host a\n  Port 1", "\n"),
+            (b"Host a\r\n  Port 1\r\n", "\r\n"),
             // Within a block it would hold for that host only.
-            (
-                b"Host a\nInclude switchboard.conf\n",
-                b"Include switchboard.conf\nHost a\nInclude switchboard.conf\n",
-            ),
-            (
-                b"Match all\ninclude switchboard.conf\n",
-                b"Include switchboard.conf\nMatch all\ninclude switchboard.conf\n",
-            ),
-            (b"# caf\xe9\nUser=x\n", b"Include switchboard.conf\n# caf\xe9\nUser=x\n"),
+            (b"Host a\nInclude switchboard.conf\n", "\n"),
+            (b"Match all\ninclude switchboard.conf\n", "\n"),
+            (b"# caf\xe9\nUser=x\n", "\n"),
         ] {
             let with = with_include(text, PATH).unwrap();
-            assert_eq!(with, expected);
+            let lines = format!("{OURS}{end}Include switchboard.conf{end}");
+            assert_eq!(with, [lines.as_bytes(), text].concat());
             assert_eq!(with_include(&with, PATH).unwrap(), with);
             assert_eq!(without_include(&with, PATH).unwrap(), text);
         }
@@ -220,9 +237,11 @@ mod tests {
             "  Include \"switchboard.conf\"  \n",
         ] {
             assert_eq!(with_include(text.as_bytes(), PATH).unwrap(), text.as_bytes());
+            // It is the user's own.
+            assert_eq!(without_include(text.as_bytes(), PATH).unwrap(), text.as_bytes());
         }
         let spaced = with_include(b"", "/home/A User/.ssh/switchboard.conf").unwrap();
-        assert_eq!(spaced, b"Include \"/home/A User/.ssh/switchboard.conf\"\n");
+        assert!(spaced.ends_with(b"\nInclude \"/home/A User/.ssh/switchboard.conf\"\n"));
     }
 
     #[test]
@@ -255,11 +274,16 @@ mod tests {
         assert!(
             changed.ends_with(b"    Port 1\n# END switchboard a\n# BEGIN switchboard b\nHost b\n# END switchboard b\n")
         );
-        assert_eq!(without_section(&two, "b").unwrap(), one);
-        assert_eq!(without_section(&one, "a").unwrap(), b"");
-        assert_eq!(without_section(&one, "c").unwrap(), one);
+        assert_eq!(without_section(&two, "b").unwrap().unwrap(), one);
+        assert_eq!(without_section(&one, "a").unwrap().unwrap(), b"");
+        assert_eq!(without_section(&one, "c").unwrap(), None);
         let own = with_section(b"# mine", "a", "Host a\n").unwrap();
         assert!(own.starts_with(b"# mine\n# BEGIN"));
+        let own = with_section(&own, "a", "Host a\n    Port 1\n").unwrap();
+        assert_eq!(without_section(&own, "a").unwrap().unwrap(), b"# mine");
+        let both = with_section(&own, "b", "Host b\n").unwrap();
+        let rest = without_section(&both, "a").unwrap().unwrap();
+        assert!(rest.starts_with(b"# mine\n# BEGIN switchboard b\n"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::block::{BlockFault, title};
 use super::difference::difference;
@@ -84,7 +85,11 @@ pub fn plan(place: &Place, names: &[String], block: Option<&str>) -> Result<Vec<
     };
     let Some(block) = block else {
         let rest = document::without_section(text_of_blocks, &title).map_err(faulty_blocks)?;
-        let mut removal = edit(&blocks, &old_blocks, rest);
+        // An Include of ours may be left of a file that the user has removed.
+        if rest.is_none() && old_blocks.is_some() {
+            return Ok(Vec::new());
+        }
+        let mut removal = edit(&blocks, &old_blocks, rest.unwrap_or_default());
         if removal.new.as_ref().is_some_and(Vec::is_empty) {
             removal.new = None;
             let without = document::without_include(text, include).map_err(faulty)?;
@@ -145,7 +150,9 @@ impl Edit {
             platform::make_private_folder(folder)?;
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let beside = folder.join(format!(".{name}.switchboard-{}", std::process::id()));
+        let start = format!(".{name}.switchboard-");
+        remove_litter(folder, &start);
+        let beside = folder.join(format!("{start}{}", std::process::id()));
         let written = self.write(&beside, &path, new);
         if written.is_err() {
             fs::remove_file(&beside).unwrap_or_default();
@@ -174,6 +181,20 @@ impl From<io::Error> for Reason {
     }
 }
 
+/// Removes what a process left beside the file when it was killed. One that works at the same time has begun not long ago.
+fn remove_litter(folder: &Path, start: &str) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(start));
+        let is_ours =
+            number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()));
+        let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+        if is_ours && age().is_some_and(|age| age > LONGEST_WORK) {
+            fs::remove_file(entry.path()).unwrap_or_default();
+        }
+    }
+}
+
 /// The text of a file; `None` if there is none. A link that leads nowhere is an error.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Reason> {
     match file::read(path, LARGEST) {
@@ -185,6 +206,8 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Reason> {
 
 /// Our file, beside the user's.
 const BLOCKS: &str = "switchboard.conf";
+/// More than a process takes for its edits.
+const LONGEST_WORK: Duration = Duration::from_secs(60 * 60);
 /// The largest file that is read: 1 MiB.
 const LARGEST: u64 = 1 << 20;
 
@@ -240,13 +263,57 @@ mod tests {
         let before = "User x\n\nHost b\n  Port 1";
         let home = Home::with(before);
         assert_eq!(home.change(Some("Host a\n")), Ok(2));
-        assert_eq!(home.text(), format!("Include switchboard.conf\n{before}"));
+        assert!(home.text().ends_with(&format!(":\nInclude switchboard.conf\n{before}")));
         assert_eq!(home.change(Some("Host a\n")), Ok(0));
         assert_eq!(home.change(Some("Host a\n    Port 2\n")), Ok(1));
         assert_eq!(home.change(None), Ok(2));
         assert_eq!(home.text(), before);
         assert!(!home.place.config.with_file_name("switchboard.conf").exists());
         assert_eq!(home.change(None), Ok(0));
+    }
+
+    #[test]
+    fn what_is_the_users_own_stays_when_nothing_of_ours_is_there_or_left() {
+        for before in ["Include switchboard.conf\nHost b\n", "Include  \"switchboard.conf\"\n"] {
+            for blocks in ["", "Host c\n", "# mine"] {
+                let home = Home::with(before);
+                let file = home.place.config.with_file_name("switchboard.conf");
+                fs::write(&file, blocks).unwrap();
+                assert_eq!(home.change(None), Ok(0));
+                home.change(Some("Host a\n")).unwrap();
+                home.change(None).unwrap();
+                assert_eq!(home.text(), before);
+                assert_eq!(fs::read_to_string(&file).unwrap_or_default(), blocks);
+            }
+        }
+        // Its file is gone: ours is an Include of nothing.
+        let home = Home::with("Host b\n");
+        home.change(Some("Host a\n")).unwrap();
+        fs::remove_file(home.place.config.with_file_name("switchboard.conf")).unwrap();
+        assert_eq!(home.change(None), Ok(1));
+        assert_eq!(home.text(), "Host b\n");
+    }
+
+    #[test]
+    fn what_a_killed_process_has_left_is_removed_an_hour_later() {
+        let home = Home::with("");
+        let path = |name: &str| home.place.config.with_file_name(name);
+        let names = [
+            ".config.switchboard-12",
+            ".switchboard.conf.switchboard-13",
+            ".config.switchboard-x",
+            ".config.switchboard-14",
+        ];
+        for name in names {
+            let file = fs::File::create(path(name)).unwrap();
+            let hours = if name.ends_with("14") { 0 } else { 2 };
+            let then = std::time::SystemTime::now() - Duration::from_secs(hours * 3600);
+            file.set_modified(then).unwrap();
+        }
+        for edit in plan(&home.place, &["a".to_owned()], Some("Host a\n")).unwrap() {
+            edit.apply().unwrap();
+        }
+        assert_eq!(names.map(|name| path(name).exists()), [false, false, true, true]);
     }
 
     #[test]
@@ -270,7 +337,11 @@ mod tests {
         assert_eq!(home.change(Some("Host a\n")), Ok(2));
         assert!(fs::symlink_metadata(&home.place.config).unwrap().is_symlink());
         assert_eq!(fs::metadata(&real).unwrap().mode() & 0o777, 0o640);
-        assert_eq!(fs::read_to_string(&real).unwrap(), "Include switchboard.conf\nHost b\n");
+        assert!(
+            fs::read_to_string(&real)
+                .unwrap()
+                .ends_with(":\nInclude switchboard.conf\nHost b\n")
+        );
     }
 
     #[test]

@@ -163,13 +163,16 @@ async fn the_request_is_a_connect_with_the_target_as_typed_and_no_other_pseudo_f
         .iter()
         .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
         .collect();
+    let (marker, others) = fields.split_last().unwrap();
     assert_eq!(
-        fields,
+        others,
         [
             ("user-agent", head::USER_AGENT),
             ("proxy-authorization", "Basic dXNlcjpwQHNz")
         ]
     );
+    assert_eq!(marker.0, "switchboard-end");
+    assert!(marker.1.parse::<Marker>().is_ok(), "{}", marker.1);
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use super::payload::Payload;
 use super::stream::{Stream, stream_error};
 use crate::authority::Authority;
 use crate::connect::{Asked, CredentialPolicy, Exchange, challenges, credential, proxy_status, refusal_of};
+use crate::end_notice::{self, Marker};
 use crate::outcome::{Denial, Malformed, Refusal};
 
 /// A request that has not been answered.
@@ -31,6 +32,12 @@ impl Request {
             respond,
             outgoing,
         }
+    }
+
+    /// The marker of the notice that the client asks for.
+    fn end_marker(&self) -> Option<Marker> {
+        let values = self.head.headers.get_all(end_notice::FIELD);
+        end_notice::marker(values.iter().map(HeaderValue::as_bytes))
     }
 }
 
@@ -65,6 +72,7 @@ impl Exchange for Request {
         Ok(Asked {
             authority: target,
             credential,
+            end_marker: self.end_marker(),
         })
     }
 
@@ -78,8 +86,14 @@ impl Exchange for Request {
     }
 
     async fn confirm(mut self) -> Result<(Stream, Vec<u8>), Refusal> {
-        // Without fields (RFC 9110 section 9.3.6). Early data is in the stream.
-        let send = self.respond.send_response(Response::new(()), false);
+        // Without fields of a length (RFC 9110 section 9.3.6). Early data is in the stream.
+        let mut answer = Response::new(());
+        if let Some(marker) = self.end_marker()
+            && let Ok(marker) = marker.to_string().try_into()
+        {
+            answer.headers_mut().insert(end_notice::FIELD, marker);
+        }
+        let send = self.respond.send_response(answer, false);
         let send = send.map_err(|_| Refusal::ClientLeft)?;
         Ok((Stream::new(self.receive, send, self.outgoing), Vec::new()))
     }

@@ -63,6 +63,11 @@ impl Peer {
         self.stream.local_addr().unwrap()
     }
 
+    /// The address of the other end.
+    pub(crate) fn other(&self) -> SocketAddr {
+        self.stream.peer_addr().unwrap()
+    }
+
     /// The same connection, for another thread.
     pub(crate) fn again(&self) -> Self {
         Self {

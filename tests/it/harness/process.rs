@@ -110,10 +110,12 @@ pub(crate) fn switchboard_with_descriptors(most: u32, arguments: &[&str]) -> Com
     clean(command, arguments)
 }
 
-/// The same, with the default action for SIGHUP: tests that are run by `nohup` would pass on that they ignore it.
+/// The same, with the default action for SIGHUP and SIGINT. Tests that are run by `nohup`, or in the background by a shell
+/// without job control, would pass on that they ignore one or both (POSIX, Shell Command Language 2.11), and `connect` leaves a
+/// signal ignored that it finds so.
 pub(crate) fn switchboard_with_hangup(arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
-    command.args(["--default-signal=HUP", BINARY]);
+    command.args(["--default-signal=HUP,INT", BINARY]);
     clean(command, arguments)
 }
 

@@ -56,7 +56,14 @@ fn the_guilty_step_of_every_broken_set_up_is_named() {
     let sshd = Sshd::start(folder.path());
     let (closed, authority, strange) = (Closed::bind(), Authority::new(), Authority::new());
     let (web, mute) = (says(b"HTTP/1.1 400 Bad Request\r\n\r\n"), says(b""));
-    let allowed = allow(sshd.address, closed.address(), web, mute);
+    let (old, garbled) = (
+        says(b"SSH-1.5-x\r\n"),
+        says(b"SSH-2.0-switchboard\r\n\0\0\0\x0c\x04\x01\0"),
+    );
+    let allowed = allow(sshd.address, closed.address(), web, mute)
+        + &format!(
+            "    - {{name: \"old.a:22\", addresses: [\"{old}\"]}}\n    - {{name: \"garbled.a:22\", addresses: [\"{garbled}\"]}}\n"
+        );
     let plain = Proxy::start(&format!("ssh_only: false\n{allowed}"));
     let certificate = authority.server("server", &["localhost"]).setting();
     let tls = |more: &str| {
@@ -183,6 +190,23 @@ fn the_guilty_step_of_every_broken_set_up_is_named() {
             "mute.a",
             none,
             ["SSH", "without a word: is it an SSH server?"],
+        ),
+        (
+            &http,
+            &[],
+            "old.a",
+            none,
+            ["SSH", "says \"SSH-1.5-x\": ssh speaks to servers of SSH 2.0 only"],
+        ),
+        (
+            &http,
+            &[],
+            "garbled.a",
+            none,
+            [
+                "target",
+                "the proxy refuses the target, and its reason is not understood",
+            ],
         ),
     ]
     .into_iter()

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::thread;
 
@@ -77,6 +78,110 @@ fn the_faults_of_the_file_are_told_at_once_with_their_places() {
     let (status, _, stderr) = ended(switchboard(&["connect", "--config", "/nonexistent", "a:22"]));
     assert!(
         status == 2 && stderr.contains("/nonexistent: error: cannot be read"),
+        "{stderr}"
+    );
+}
+
+/// Where a session ends with its connection, ssh has to find a dead one.
+#[test]
+fn a_block_has_keepalives_of_ssh_where_the_entry_of_a_name_switches_sessions_off() {
+    let folder = with_file(
+        "proxies:\n- {names: ['*.off'], proxy: 'https://p', resume: off}\n- {names: ['*.on'], proxy: 'https://p'}\n",
+    );
+    for (names, interval) in [
+        (&["*.on"][..], "0"),
+        (&["*.off"], "15"),
+        (&["*.on", "!a.on"], "0"),
+        (&["*.on", "*.off"], "15"),
+    ] {
+        let names = names.iter().flat_map(|name| ["--name", *name]);
+        let mut command = switchboard(&[&["config"][..], &names.collect::<Vec<_>>()].concat());
+        command.env("XDG_CONFIG_HOME", folder.path());
+        let (status, stdout, stderr) = ended(command);
+        let expected = format!("    ServerAliveInterval {interval}\n");
+        assert!(status == 0 && (stdout + "\n").contains(&expected), "{stderr}");
+    }
+}
+
+#[test]
+fn a_file_that_others_may_write_is_not_read() {
+    let folder = with_file("proxies:\n- names: ['*']\n  proxy: http://localhost:1\n  token_command: touch ran\n");
+    let file = folder.path().join("switchboard/config.yaml");
+    for (mode, reason) in [(0o666, "other users may write it"), (0o664, "its group may write it")] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        // Root's group has the number of root: it is root.
+        let is_own_group = rustix::process::getegid().as_raw() == rustix::process::geteuid().as_raw();
+        let mut command = switchboard(&["connect", "a:22"]);
+        command.env("XDG_CONFIG_HOME", folder.path()).current_dir(folder.path());
+        let (status, _, stderr) = ended(command);
+        if mode == 0o666 || !is_own_group {
+            let expected = format!("config.yaml: error: is not read, as {reason}");
+            assert!(status == 2 && stderr.contains(&expected), "{stderr}");
+            assert!(!folder.path().join("ran").exists());
+        } else {
+            assert_eq!(status, 1, "{stderr}");
+        }
+    }
+}
+
+#[test]
+fn a_file_without_an_entry_says_where_one_belongs() {
+    for text in ["", "# proxies:\n", "{}\n"] {
+        let folder = with_file(text);
+        let mut command = switchboard(&["connect", "a:22"]);
+        command.env("XDG_CONFIG_HOME", folder.path());
+        let (status, _, stderr) = ended(command);
+        assert!(
+            status == 2 && stderr.contains("there is no proxy for the target: give --proxy URL"),
+            "{text:?}: {stderr}"
+        );
+    }
+}
+
+#[test]
+fn what_clap_would_misread_is_said_as_it_was_meant() {
+    for (arguments, variables, expected) in [
+        (
+            &["connect", "--wait", "8s", "box:22"][..],
+            &[][..],
+            "--wait takes its duration behind `=`: --wait=8s",
+        ),
+        (
+            &["connect", "box:22"],
+            &[("SWITCHBOARD_CLIENT_CONFIG", "")],
+            "SWITCHBOARD_CLIENT_CONFIG in the environment is empty: unset it, or give it a value",
+        ),
+        (
+            &["config", "--check", "box"],
+            &[("SWITCHBOARD_CA", "")],
+            "SWITCHBOARD_CA in the environment is empty",
+        ),
+    ] {
+        let mut command = switchboard(arguments);
+        command
+            .env("SWITCHBOARD_PROXY", "http://localhost:1")
+            .envs(variables.iter().copied());
+        let (status, _, stderr) = ended(command);
+        assert!(status == 2 && stderr.contains(expected), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn an_installation_where_ssh_does_not_look_is_said() {
+    let folder = TempDir::new().unwrap();
+    let mut command = switchboard(&["config", "--proxy", "https://p", "--write"]);
+    command.env("HOME", folder.path());
+    let (status, _, stderr) = ended(command);
+    assert_eq!(status, 0, "{stderr}");
+    // A user that passwd(5) does not have has no home there.
+    let users = fs::read_to_string("/etc/passwd").unwrap();
+    let number = rustix::process::getuid().as_raw();
+    let is_known = users
+        .lines()
+        .any(|line| line.split(':').nth(2) == Some(&number.to_string()));
+    assert_eq!(
+        stderr.contains("in the home of passwd(5), and not below HOME"),
+        is_known,
         "{stderr}"
     );
 }
