@@ -54,7 +54,7 @@ struct Top {
 
 impl Top {
     async fn run(mut self, screen: &mut Screen) -> io::Result<()> {
-        let mut drawn = Instant::now();
+        let mut due = Instant::now();
         let mut is_new = false;
         screen.draw(&mut self.model)?;
         loop {
@@ -63,8 +63,9 @@ impl Top {
                     is_new = true;
                     continue;
                 }
-                () = sleep_until(drawn + BETWEEN_DRAWS), if is_new => {
+                () = sleep_until(due), if is_new => {
                     is_new = false;
+                    due = Instant::now() + BETWEEN_DRAWS;
                     let snapshot = self.follower.snapshot();
                     self.model.update(&snapshot);
                 }
@@ -82,7 +83,6 @@ impl Top {
                     self.follower.ask_now();
                 }
             }
-            drawn = Instant::now();
             screen.draw(&mut self.model)?;
         }
     }

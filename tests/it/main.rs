@@ -37,6 +37,7 @@ mod logs;
 mod model;
 mod openssh;
 mod operators;
+mod programs;
 mod proxy_protocol;
 mod proxy_url;
 mod readme;

@@ -192,9 +192,6 @@ fn summary(listed: &Listed<Tunnel>) -> String {
 fn show(options: Show, path: &str) -> anyhow::Result<ExitCode> {
     let replicas = options.reach.replicas()?;
     let report = operator::changed_or_shown(run(async { Ok(replicas.show(&options.id, path).await?) })?);
-    if report.changed.is_empty() && report.replicas.iter().all(operator::State::answers) {
-        return not_found();
-    }
     if options.json {
         print(&(json(&report.changed) + "\n"))?;
     } else {
@@ -202,26 +199,27 @@ fn show(options: Show, path: &str) -> anyhow::Result<ExitCode> {
             print(&operator::fields(&row.replica, &row.item))?;
         }
     }
-    // The tunnel is of one replica: another one that does not answer takes nothing from what is shown.
-    Ok(match report.changed.is_empty() {
-        true => status(&report.replicas),
-        false => ExitCode::SUCCESS,
-    })
+    Ok(found(&report))
 }
 
 fn close(options: Close) -> anyhow::Result<ExitCode> {
+    // One runtime for all of it: the client of the API server lives in the one that it began in.
+    run(close_asked(options))
+}
+
+async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
     let replicas = options.reach.replicas()?;
     let filter = options.filter.into_filter();
     let query = Query {
         filter: filter.clone(),
         ..Query::default()
     };
-    let mut listed = run(async { Ok(replicas.list::<Tunnel>(&query).await?) })?;
+    let mut listed = replicas.list::<Tunnel>(&query).await?;
     if !options.ids.is_empty() {
         listed.items.retain(|row| options.ids.contains(&row.item.tunnel_id));
     }
     if listed.items.is_empty() && listed.is_whole() {
-        return not_found();
+        return Ok(not_found());
     }
     if !options.yes {
         print_table(tunnel_table(&listed, false))?;
@@ -234,13 +232,10 @@ fn close(options: Close) -> anyhow::Result<ExitCode> {
         false => options.ids.into_iter().map(Selection::Id).collect(),
     };
     let closing = Closing { reason: options.reason };
-    let ended = run(async {
-        let mut ended = operator::Ended::default();
-        for selection in &selections {
-            ended.add(operator::closed(replicas.close(selection, &closing).await?));
-        }
-        Ok(ended)
-    })?;
+    let mut ended = operator::Ended::default();
+    for selection in &selections {
+        ended.add(operator::closed(replicas.close(selection, &closing).await?));
+    }
     if options.json {
         print(&(json(&ended) + "\n"))?;
     } else {
@@ -248,7 +243,7 @@ fn close(options: Close) -> anyhow::Result<ExitCode> {
     }
     let status = status(&ended.replicas);
     if ended.changed.is_empty() && ended.replicas.iter().all(operator::State::answers) {
-        return not_found();
+        return Ok(not_found());
     }
     Ok(status)
 }
@@ -277,9 +272,6 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
         upload: options.upload,
     };
     let report = operator::changed_or_shown(run(async { Ok(replicas.limit(&options.id, &rates).await?) })?);
-    if report.changed.is_empty() && report.replicas.iter().all(operator::State::answers) {
-        return not_found();
-    }
     if options.json {
         print(&(json(&report) + "\n"))?;
     } else {
@@ -292,15 +284,24 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
             ))?;
         }
     }
-    Ok(match report.changed.is_empty() {
-        true => status(&report.replicas),
-        false => ExitCode::SUCCESS,
-    })
+    Ok(found(&report))
 }
 
-fn not_found() -> anyhow::Result<ExitCode> {
+/// The exit status for one tunnel. It is of one replica: another one that does not answer takes nothing from what was found.
+fn found<T>(report: &operator::Changed<T>) -> ExitCode {
+    if !report.changed.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    if report.replicas.iter().all(operator::State::answers) {
+        return not_found();
+    }
+    status(&report.replicas);
+    ExitCode::FAILURE
+}
+
+fn not_found() -> ExitCode {
     to_stderr("switchboard: no open tunnel is that");
-    Ok(ExitCode::FAILURE)
+    ExitCode::FAILURE
 }
 
 /// The proxy's own look at a tunnel takes that long, within the deadline of its answer.
