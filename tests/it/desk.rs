@@ -6,13 +6,13 @@ mod pictures;
 mod shape;
 mod stage;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use self::browser::{ARROW_DOWN, Browser, END, ENTER, ESCAPE};
 use self::stage::{Desk, Pretender, target, tunnel};
 use crate::harness::ports::Ports as _;
 use crate::harness::process::{Server, Settings};
-use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
 use crate::harness::{allow, eventually};
 
@@ -235,13 +235,13 @@ fn refusals_are_counted_by_reason() {
 fn the_drain_of_a_replica_is_shown() {
     let target = Target::listen();
     let settings = allow(&[("one:22", target.address())]) + "drain: {delay: 0s}\n";
-    let draining = Proxy::start(&settings);
+    let draining = Server::with(&Settings::new(&settings));
     let (client, _service) = draining.tunnel("one:22", &target);
     let desk = Desk::of(&[draining.admin()]);
     let page = desk.page();
     page.types("4");
     page.waits("document.querySelector('#replica-list').innerText.includes('serves')");
-    draining.stop();
+    draining.process.signal(Signal::TERM);
     page.waits("document.querySelector('#replica-list').innerText.includes('takes no new tunnels')");
     page.waits("!document.querySelector('#replica-list progress').hidden");
     assert!(
@@ -250,7 +250,7 @@ fn the_drain_of_a_replica_is_shown() {
         page.text("#replica-list")
     );
     drop(client);
-    page.waits("document.querySelector('#replica-list').innerText.includes('drained')");
+    page.waits("document.querySelector('#replica-list').innerText.includes('does not answer')");
     is_quiet(&page);
 }
 

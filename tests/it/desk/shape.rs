@@ -159,7 +159,7 @@ fn what_peers_have_sent_is_text_and_nothing_else() {
     page.waits("document.querySelector('#dialog-facts').innerText.includes('<script>')");
     page.types(ESCAPE);
     page.types("2");
-    page.waits("document.querySelector('#grid-targets .rows .name').textContent.includes('<script>')");
+    page.waits("document.querySelector('#grid-targets .rows .name')?.textContent.includes('<script>')");
     assert_eq!(
         page.run("return document.querySelectorAll('img, main script').length;"),
         0
