@@ -1,7 +1,7 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build man demo screenshots test test-kubernetes fuzz soak lint bench bench-compare dist cross clean
+.PHONY: help build man demo screenshots test test-kubernetes test-diagnosis fuzz soak lint bench bench-compare dist cross clean
 
 CARGO ?= cargo
 SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients
@@ -31,6 +31,10 @@ test-kubernetes: ## Run the tests that need no faults against a real API server:
 	@test -n "$(KUBECONFIG)" || { echo 'say which cluster: make test-kubernetes KUBECONFIG=FILE' >&2; exit 2; }
 	tests/install-clients iproute2 util-linux
 	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test it -- kubernetes::shapes:: kubernetes::changes:: kubernetes::rights::
+
+test-diagnosis: ## Make tunnels slow in 17 known ways, and count the right verdicts; it takes two minutes
+	$(CARGO) build --locked
+	SWITCHBOARD="$${CARGO_TARGET_DIR:-target}/debug/switchboard" tests/diagnosis/run
 
 fuzz: ## Look for inputs that break a property, for SECONDS=60 a target; it installs cargo-fuzz
 	tests/fuzz/run $(or $(SECONDS),60)

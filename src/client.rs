@@ -119,7 +119,7 @@ pub struct Local<R, W> {
 pub fn command(options: &Options) -> ExitCode {
     let local = match stdio::take_stdout() {
         Ok(stdout) => Local {
-            stdin: tokio::io::stdin(),
+            stdin: stdio::Input::default(),
             stdout,
             interactive: io::stdin().is_terminal(),
             is_abandoned: None,

@@ -58,6 +58,8 @@ impl fmt::Display for TargetId {
 pub struct Endpoints {
     /// The addresses to dial; empty while no endpoint is ready.
     pub addresses: Box<[SocketAddr]>,
+    /// The node of each address, in their order; empty where none is named.
+    pub nodes: Box<[Box<str>]>,
     /// The number of ready endpoints.
     pub ready: u32,
     /// The number of all endpoints.
@@ -66,12 +68,21 @@ pub struct Endpoints {
     pub proxy_header: Option<proxy_header::Version>,
 }
 
+impl Endpoints {
+    /// The node of an address; empty where it is not named.
+    pub fn node(&self, address: SocketAddr) -> &str {
+        let mut named = self.addresses.iter().zip(&self.nodes);
+        named.find(|(known, _)| **known == address).map_or("", |(_, node)| node)
+    }
+}
+
 /// Addresses of a static target, which count as ready.
 impl From<Vec<SocketAddr>> for Endpoints {
     fn from(addresses: Vec<SocketAddr>) -> Self {
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         Self {
             addresses: addresses.into(),
+            nodes: Box::default(),
             ready: count,
             total: count,
             proxy_header: None,

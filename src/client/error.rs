@@ -180,6 +180,9 @@ pub enum ClientError {
     /// The session has no connection, or is over.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The target, or what is between, has closed the tunnel without a byte.
+    #[error("the tunnel was closed before the target's first byte")]
+    Unidentified,
     /// stdin cannot be read.
     #[error("cannot read stdin")]
     Input(#[source] io::Error),
@@ -265,6 +268,7 @@ impl ClientError {
             | Self::NoAnswer
             | Self::TruncatedAnswer
             | Self::Lost(_)
+            | Self::Unidentified
             | Self::Reset(_)
             | Self::Aborted(_)
             | Self::Ended(_) => Retry::Soon,

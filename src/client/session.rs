@@ -34,6 +34,7 @@ mod settings;
 pub use self::clocks::Clocks;
 pub use self::error::SessionError;
 pub(super) use self::exchange::{Found, find};
+pub(super) use self::outcome::Left;
 pub use self::report::Remarks;
 pub use self::settings::Settings;
 

@@ -10,10 +10,12 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::facts::Facts;
+use super::legs::{LastSeen, Trip};
 use crate::direction::Direction;
 use crate::drain::Open;
 use crate::limits::bucket::OwnRate;
 use crate::metrics::TargetSeries;
+use crate::net::sock_diag::{SockDiag, TcpInfo, Unknown};
 use crate::relay::meter::Meter;
 use crate::text::excerpt;
 
@@ -38,6 +40,8 @@ pub struct OpenTunnel {
     closer: AtomicWaker,
     /// The last look at its counts.
     look: Mutex<Look>,
+    /// The last looks at its connections.
+    legs: LastSeen,
 }
 
 /// Bytes a second of both directions.
@@ -83,6 +87,7 @@ impl OpenTunnel {
                 download: 0,
                 rates: ByteRates::default(),
             }),
+            legs: LastSeen::default(),
         }
     }
 
@@ -105,6 +110,21 @@ impl OpenTunnel {
             },
         };
         look.rates
+    }
+
+    /// What the kernel knows of the connections of the client and of the target. It takes some microseconds.
+    pub fn legs(&self, diag: &SockDiag) -> [Result<TcpInfo, Unknown>; 2] {
+        self.legs.look(self.facts.ends(), diag)
+    }
+
+    /// Looks at the connections for the last time.
+    pub(super) fn look_at_end(&self, diag: &SockDiag) {
+        self.legs.look_at_end(self.facts.ends(), diag);
+    }
+
+    /// Their round trips at the last look.
+    pub(super) fn trips(&self) -> [Option<Trip>; 2] {
+        self.legs.trips()
     }
 
     /// The rate of a direction in place of its target's.

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::events::{Event, Events};
 use super::open_tunnel::OpenTunnel;
+use crate::net::sock_diag::SockDiag;
 use crate::outcome::Close;
 
 /// The open tunnels, by number.
@@ -16,6 +17,8 @@ pub struct Registry {
     shards: [Mutex<HashMap<u64, Arc<OpenTunnel>>>; SHARDS],
     /// What happens to tunnels.
     pub events: Arc<Events>,
+    /// What the kernel knows of their connections.
+    pub sock_diag: SockDiag,
 }
 
 impl Default for Registry {
@@ -23,6 +26,7 @@ impl Default for Registry {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             events: Arc::default(),
+            sock_diag: SockDiag::default(),
         }
     }
 }

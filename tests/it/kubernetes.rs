@@ -13,6 +13,7 @@ mod history;
 mod import;
 pub(crate) mod lab;
 mod live;
+mod nodes;
 mod objects;
 mod outages;
 mod pods;

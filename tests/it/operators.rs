@@ -10,6 +10,10 @@ use crate::harness::process::{Server, Settings};
 use crate::harness::target::Target;
 use crate::harness::{allow, eventually, request};
 
+mod description;
+mod faults;
+mod legs;
+
 /// A proxy with two targets.
 fn two_targets(one: &Target, other: &Target, more: &str) -> Server {
     let list = allow(&[("one:22", one.address()), ("other:22", other.address())]);

@@ -7,6 +7,7 @@ use crate::api;
 use crate::authority::Authority;
 use crate::direction::Direction;
 use crate::limits::Rate;
+use crate::net::sock_diag::{TcpInfo, Unknown};
 use crate::tunnel::facts::Facts;
 use crate::tunnel::open_tunnel::OpenTunnel;
 
@@ -35,6 +36,7 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
         target_namespace: namespace.to_owned(),
         target_service: service.to_owned(),
         upstream_address: facts.upstream,
+        upstream_node: facts.node.to_string(),
         upstream_software,
         is_resumable: open.open.is_resumable(),
         bytes_sent: open.meter.bytes(Direction::Download),
@@ -43,6 +45,43 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
         received_per_second: rates.upload,
         download: limit(open, Direction::Download),
         upload: limit(open, Direction::Upload),
+    }
+}
+
+/// The connections of a tunnel.
+pub(super) fn legs(seen: &[Result<TcpInfo, Unknown>; 2]) -> api::Legs {
+    let [client, upstream] = seen;
+    let why = |(side, seen): (&str, &Result<TcpInfo, Unknown>)| {
+        let unknown = seen.as_ref().err()?;
+        Some(format!("{side}: {unknown}"))
+    };
+    let unknown: Vec<_> = [("client", client), ("upstream", upstream)]
+        .into_iter()
+        .filter_map(why)
+        .collect();
+    api::Legs {
+        client: client.as_ref().ok().map(leg),
+        upstream: upstream.as_ref().ok().map(leg),
+        unknown: unknown.join("; "),
+    }
+}
+
+fn leg(info: &TcpInfo) -> api::Leg {
+    let fraction = |duration: Duration| f64::from(u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)) / 1e3;
+    api::Leg {
+        rtt_ms: fraction(info.rtt),
+        rtt_variation_ms: fraction(info.rtt_variation),
+        lowest_rtt_ms: fraction(info.lowest_rtt),
+        retransmits: info.retransmits,
+        out_of_order: info.out_of_order,
+        delivery_rate: info.delivery_rate,
+        in_flight: info.in_flight(),
+        not_sent: info.not_sent,
+        send_queue: info.send_queue,
+        receive_queue: info.receive_queue,
+        peer_window: info.peer_window,
+        busy_ms: millis(info.busy),
+        peer_window_limited_ms: millis(info.peer_window_limited),
     }
 }
 

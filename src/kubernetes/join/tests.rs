@@ -45,6 +45,7 @@ fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> Slice {
     let endpoint = |(address, state): &(&str, State)| Endpoint {
         address: address.parse().unwrap(),
         state: *state,
+        node: format!("node-of-{address}").into(),
     };
     Slice {
         service: service.into(),
