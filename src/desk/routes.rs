@@ -99,7 +99,7 @@ async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Result<
     let answer = hub.replica(&close.replica).await?.ask::<Closed>(&ask).await;
     hub.refresh().await;
     let closed = match answer {
-        Ok(Closed { closed }) => closed,
+        Ok(Closed { closed, .. }) => closed,
         // It has ended by itself meanwhile.
         Err(ReplicaError::Refused { status: 404, .. }) => Vec::new(),
         Err(error) => return Err(error.into()),
