@@ -1,7 +1,7 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build man demo test test-kubernetes test-diagnosis fuzz soak lint bench bench-compare dist cross clean
+.PHONY: help build man demo screenshots test test-kubernetes test-diagnosis fuzz soak lint bench bench-compare dist cross clean
 
 CARGO ?= cargo
 SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients
@@ -17,6 +17,10 @@ man: ## Write the manual pages into target/man
 
 demo: ## Log in with a real ssh through the proxy to a throwaway sshd, and show what happened
 	@tests/demo/run
+
+screenshots: ## Take the pictures of the page of `switchboard desk`, into docs/desk
+	tests/install-clients chromium chromium-driver
+	$(CARGO) test --locked --test it desk::pictures -- --ignored
 
 test: ## Install what the tests need (Debian, Ubuntu), then run them all
 	tests/install-clients

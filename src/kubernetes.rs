@@ -9,7 +9,7 @@
 //!
 //! Apart from all this, [`reviews`] asks which user a token proves and what a user may do, and [`rbac`] tells when the
 //! answers may have changed; [`tickets`] follows the tickets that are made in the
-//! cluster.
+//! cluster. [`pods`] is for the programs of operators: it finds the pods of a proxy, and forwards a port of each.
 
 mod annotations;
 mod api;
@@ -25,6 +25,7 @@ pub(crate) mod label_selector;
 mod model;
 mod options;
 mod outage;
+mod pods;
 mod rbac;
 mod reconciler;
 mod reflector;
@@ -37,8 +38,11 @@ mod thread;
 mod tickets;
 mod wire;
 
+pub(crate) use self::api::encoded;
 pub use self::controller::Controller;
 pub use self::options::Options;
+pub use self::pods::PodSearch;
+pub(crate) use self::pods::{Forward, Pod, Pods};
 pub use self::rbac::RbacWatch;
 pub use self::reviews::ApiReviewer;
 pub use self::tickets::TicketWatch;

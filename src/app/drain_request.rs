@@ -2,11 +2,12 @@
 //! neither shell nor signal.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::admin::Progress;
+use crate::net::listener::reachable;
 use crate::text::escaped;
 
 /// The process to ask, and how long to wait for it.
@@ -101,20 +102,6 @@ pub fn drain(options: &Options) -> Result<Answer, RequestError> {
     }
 }
 
-/// The address to connect to: an unspecified address to listen on (0.0.0.0) becomes loopback.
-fn reachable(admin: SocketAddr) -> SocketAddr {
-    let loopback = match admin {
-        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-    };
-    let ip = if admin.ip().is_unspecified() {
-        loopback
-    } else {
-        admin.ip()
-    };
-    SocketAddr::new(ip, admin.port())
-}
-
 fn ask(address: SocketAddr, method: &str) -> Result<Progress, RequestError> {
     let answer = exchange(address, method).map_err(|source| RequestError::Unreachable { address, source })?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
@@ -148,19 +135,3 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Polls in a row. After 20, at most 100 seconds, the process hangs.
 const MOST_FAILURES: u32 = 20;
 const LONGEST_ANSWER: u64 = 64 * 1024;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unspecified_address_is_asked_on_loopback() {
-        for (admin, asked) in [
-            ("0.0.0.0:9090", "127.0.0.1:9090"),
-            ("[::]:9090", "[::1]:9090"),
-            ("192.0.2.1:9090", "192.0.2.1:9090"),
-        ] {
-            assert_eq!(reachable(admin.parse().unwrap()), asked.parse().unwrap());
-        }
-    }
-}

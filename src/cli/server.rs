@@ -9,17 +9,25 @@ use switchboard::app::logging::ParseError;
 
 mod anchor;
 mod check;
+mod desk;
 mod drain;
 mod import;
 mod overrides;
+mod reach;
 mod serve;
 mod start;
+mod targets;
+mod top;
+mod tunnels;
 
 use self::anchor::{ANCHOR_EXITS, Anchor};
 use self::check::{CHECK_EXITS, Check};
+use self::desk::{DESK_EXITS, Desk};
 use self::drain::{DRAIN_EXITS, Drain};
 use self::import::{IMPORT_EXITS, Import};
+use self::reach::OPERATOR_EXITS;
 use self::serve::{SERVE_EXITS, Serve};
+use self::top::Top;
 use crate::cli::{USAGE, to_stderr};
 
 #[derive(Subcommand)]
@@ -36,9 +44,24 @@ pub(crate) enum Task {
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drain),
+    /// Serve a page for operators on this computer: the tunnels, targets and refusals of all replicas
+    #[command(after_help = DESK_EXITS)]
+    Desk(Desk),
     /// Translate the files of another gateway: print kubectl lines or static targets, and what has no counterpart
     #[command(after_help = IMPORT_EXITS, arg_required_else_help = true)]
     Import(Import),
+    /// List, end and limit the open tunnels of all replicas
+    #[command(after_help = OPERATOR_EXITS)]
+    Tunnels(tunnels::Tunnels),
+    /// List the targets of all replicas, and let no new tunnel to one begin
+    #[command(after_help = OPERATOR_EXITS)]
+    Targets(targets::Targets),
+    /// List the clients of all replicas, those with the most tunnels first
+    #[command(after_help = OPERATOR_EXITS)]
+    Clients(targets::List),
+    /// Show the tunnels of all replicas as they are, on the whole terminal
+    #[command(after_help = top::TOP_KEYS)]
+    Top(Top),
 }
 
 /// Runs a program of the server.
@@ -48,7 +71,12 @@ pub(crate) fn run(task: Task) -> ExitCode {
         Task::Check(options) => check::check(options),
         Task::Anchor(options) => anchor::anchor(options),
         Task::Drain(options) => drain::drain(&options),
+        Task::Desk(options) => desk::desk(options),
         Task::Import(options) => import::import(options),
+        Task::Tunnels(options) => tunnels::tunnels(options),
+        Task::Targets(options) => targets::targets(options),
+        Task::Clients(options) => targets::clients(options),
+        Task::Top(options) => top::top(options),
     };
     result.unwrap_or_else(|error| {
         if let Some(StartError::Config(report)) = error.downcast_ref() {

@@ -1,7 +1,7 @@
 //! Requests to the API server, with a deadline for every wait, and answers that are read while they arrive.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -23,6 +23,18 @@ use super::failure::{ApiError, Failure};
 /// # Errors
 /// [`Failure::Credentials`].
 pub(crate) async fn connect(kubeconfig: Option<PathBuf>, agent: &'static str) -> Result<Client, ApiError> {
+    let login = Login {
+        kubeconfig,
+        ..Login::default()
+    };
+    connect_as(login, agent).await
+}
+
+/// The same, as a login of an operator may say.
+///
+/// # Errors
+/// [`Failure::Credentials`].
+pub(crate) async fn connect_as(login: Login, agent: &'static str) -> Result<Client, ApiError> {
     let runtime = Handle::current();
     let late = |_| {
         ApiError::new(
@@ -34,7 +46,7 @@ pub(crate) async fn connect(kubeconfig: Option<PathBuf>, agent: &'static str) ->
     // Blocking: it reads files, and may run a program of the kubeconfig that gets a token.
     let client = spawn_blocking(move || {
         let _permit = permit;
-        let mut config = runtime.block_on(configuration(kubeconfig.as_deref()))?;
+        let mut config = runtime.block_on(configuration(&login))?;
         config.connect_timeout = Some(LONGEST_CONNECT);
         // The other deadlines are below, and kube's own retries would hide the answer of the server.
         config.read_timeout = None;
@@ -53,16 +65,26 @@ pub(crate) async fn connect(kubeconfig: Option<PathBuf>, agent: &'static str) ->
 /// a bound those would take all threads that there are for blocking work.
 static ATTEMPTS: Semaphore = Semaphore::const_new(8);
 
-/// The configuration of that kubeconfig; without one of the pod's service account, or outside a pod of KUBECONFIG or the home
-/// directory.
-async fn configuration(kubeconfig: Option<&Path>) -> Result<Config, ApiError> {
-    let options = KubeConfigOptions::default();
-    if let Some(path) = kubeconfig {
+/// Where the API server is, and whose requests it gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    /// The file; `None` is the pod's service account, or outside a pod KUBECONFIG or the file in the home directory.
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The context of a kubeconfig; `None` is its current one.
+    pub(crate) context: Option<String>,
+}
+
+async fn configuration(login: &Login) -> Result<Config, ApiError> {
+    let options = KubeConfigOptions {
+        context: login.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    if let Some(path) = &login.kubeconfig {
         let file = Kubeconfig::read_from(path).map_err(|error| ApiError::caused(Failure::Credentials, &error))?;
         let config = Config::from_custom_kubeconfig(file, &options).await;
         return config.map_err(|error| ApiError::caused(Failure::Credentials, &error));
     }
-    if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+    if login.context.is_none() && env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
         return Config::incluster().map_err(|error| ApiError::caused(Failure::Credentials, &error));
     }
     let config = Config::from_kubeconfig(&options).await;
@@ -125,7 +147,8 @@ async fn refusal(failure: Failure, response: Response<Body>) -> ApiError {
     ApiError::answered(failure, status, &data).with_retry_after(retry_after.as_ref())
 }
 
-fn failure_of(error: &kube::Error) -> Failure {
+/// The failure of a request that has no answer.
+pub(crate) fn failure_of(error: &kube::Error) -> Failure {
     if matches!(error, kube::Error::Auth(_)) {
         Failure::Credentials
     } else {
@@ -229,7 +252,7 @@ const JSON: &str = "application/json";
 /// For TCP and TLS. A server that comes back in the meantime is found after this and one backoff.
 const LONGEST_CONNECT: Duration = Duration::from_millis(1500);
 /// From the request to the head of the answer; lists of large clusters take seconds.
-const LONGEST_ANSWER: Duration = Duration::from_secs(15);
+pub(crate) const LONGEST_ANSWER: Duration = Duration::from_secs(15);
 /// Between two parts of one list.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The objects of one list, by the length of its pages: a server could say without end that there are more. Requests for

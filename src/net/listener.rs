@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -221,6 +221,20 @@ fn concerns_one_client(error: &io::Error) -> bool {
     )
 }
 
+/// The address to connect to for one that a process of this host listens on: an unspecified one (0.0.0.0) becomes loopback.
+pub(crate) fn reachable(listening: SocketAddr) -> SocketAddr {
+    let loopback = match listening {
+        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    let ip = if listening.ip().is_unspecified() {
+        loopback
+    } else {
+        listening.ip()
+    };
+    SocketAddr::new(ip, listening.port())
+}
+
 /// tokio's default is 1,024: of 2,000 clients at once half wait a second for their second SYN.
 const BACKLOG: i32 = 4096;
 /// Connections accepted before other tasks run. Each may evict another: far fewer than the descriptors kept free.
@@ -235,7 +249,6 @@ const TAPER: Duration = Duration::from_millis(1500);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::time::timeout;
@@ -440,5 +453,16 @@ mod tests {
         };
         assert_eq!(served.get(), came);
         assert!(came > 1, "{came}");
+    }
+
+    #[test]
+    fn an_unspecified_address_is_asked_on_loopback() {
+        for (admin, asked) in [
+            ("0.0.0.0:9090", "127.0.0.1:9090"),
+            ("[::]:9090", "[::1]:9090"),
+            ("192.0.2.1:9090", "192.0.2.1:9090"),
+        ] {
+            assert_eq!(reachable(admin.parse().unwrap()), asked.parse().unwrap());
+        }
     }
 }

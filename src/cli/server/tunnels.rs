@@ -1,0 +1,310 @@
+//! The arguments of `tunnels`: which are open, the end of some, and the rates of one.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use switchboard::api::{Closing, Rates, Tunnel};
+use switchboard::operator::{
+    self, Filter, Listed, Query, Replicas, Selection, Sort, TargetName, json, shown, tunnel_table,
+};
+use tokio::time::sleep;
+
+use super::reach::{OPERATOR_EXITS, Reach, confirm, print, print_table, run, status};
+use crate::cli::to_stderr;
+
+/// The arguments of `tunnels`.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Tunnels {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    list: List,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// List the open tunnels of all replicas
+    #[command(after_help = OPERATOR_EXITS)]
+    List(List),
+    /// Show all that is known of one tunnel
+    #[command(after_help = OPERATOR_EXITS)]
+    Show(Show),
+    /// Look at one tunnel for a while, and tell what makes it slow
+    #[command(after_help = OPERATOR_EXITS)]
+    Why(Show),
+    /// End tunnels: those with these ids, or those of a target, a client or a user
+    #[command(after_help = OPERATOR_EXITS)]
+    Close(Close),
+    /// Set the rates of a tunnel, until it ends
+    #[command(after_help = OPERATOR_EXITS)]
+    Limit(Limit),
+}
+
+#[derive(Args)]
+struct List {
+    #[command(flatten)]
+    filter: FilterFlags,
+    /// The largest first: bytes, rate, age or idle; rates are looked at for a second
+    #[arg(long, value_name = "KEY", default_value = "age")]
+    sort: Sort,
+    /// Show no more than N
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Args)]
+struct FilterFlags {
+    /// Those to this target: namespace/service, or static/NAME:PORT
+    #[arg(long, value_name = "TARGET")]
+    target: Option<TargetName>,
+    /// Those of this client
+    #[arg(long, value_name = "IP")]
+    client: Option<IpAddr>,
+    /// Those of this user
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+}
+
+impl FilterFlags {
+    fn into_filter(self) -> Filter {
+        Filter {
+            target: self.target.map(|target| target.to_string()),
+            client: self.client,
+            user: self.user,
+        }
+    }
+}
+
+#[derive(Args)]
+struct Show {
+    /// The id, as `tunnels` and the access log show it
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Args)]
+struct Close {
+    /// The ids, as `tunnels` and the access log show them
+    #[arg(value_name = "ID", required_unless_present_any = ["target", "client", "user"], conflicts_with_all = ["target", "client", "user"])]
+    ids: Vec<String>,
+    #[command(flatten)]
+    filter: FilterFlags,
+    /// Why: for the access log
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+    /// Do not ask
+    #[arg(long, short = 'y')]
+    yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Args)]
+struct Limit {
+    /// The id, as `tunnels` and the access log show it
+    #[arg(value_name = "ID")]
+    id: String,
+    /// To the client: such as 5MiB/s, `unlimited`, or `default` for the target's own
+    #[arg(long, value_name = "RATE", required_unless_present = "upload")]
+    download: Option<String>,
+    /// From the client
+    #[arg(long, value_name = "RATE")]
+    upload: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Does what the arguments say.
+pub(crate) fn tunnels(options: Tunnels) -> anyhow::Result<ExitCode> {
+    match options.action {
+        None => list(options.list),
+        Some(Action::List(options)) => list(options),
+        Some(Action::Show(options)) => show(options, ""),
+        Some(Action::Why(options)) => show(options, LOOK),
+        Some(Action::Close(options)) => close(options),
+        Some(Action::Limit(options)) => limit(options),
+    }
+}
+
+fn list(options: List) -> anyhow::Result<ExitCode> {
+    let query = Query {
+        filter: options.filter.into_filter(),
+        sort: options.sort,
+        limit: options.limit,
+    };
+    let replicas = options.reach.replicas()?;
+    let listed = run(look(&replicas, &query))?;
+    if options.json {
+        print(&(json(&listed) + "\n"))?;
+    } else {
+        print_table(tunnel_table(&listed, query.sort == Sort::Rate))?;
+        print(&summary(&listed))?;
+    }
+    Ok(status(&listed.replicas))
+}
+
+/// The tunnels. A rate is of the time between two looks.
+async fn look(replicas: &Replicas, query: &Query) -> anyhow::Result<Listed<Tunnel>> {
+    let first = replicas.list::<Tunnel>(query).await?;
+    if query.sort != Sort::Rate {
+        return Ok(first);
+    }
+    sleep(BETWEEN_LOOKS).await;
+    Ok(replicas.list(query).await?)
+}
+
+/// What is open, and what a restart of the proxies would cut.
+fn summary(listed: &Listed<Tunnel>) -> String {
+    let answering = listed.replicas.iter().filter(|state| state.answers()).count();
+    let (shown, total) = (listed.items.len(), listed.total);
+    let resumable = listed.items.iter().filter(|row| row.item.is_resumable).count();
+    let part = if shown < total {
+        format!(", {shown} of them shown")
+    } else {
+        String::new()
+    };
+    format!(
+        "{total} tunnels on {answering} of {} replicas{part}: a restart moves {resumable} and cuts {}\n",
+        listed.replicas.len(),
+        shown - resumable
+    )
+}
+
+fn show(options: Show, path: &str) -> anyhow::Result<ExitCode> {
+    let replicas = options.reach.replicas()?;
+    let report = operator::changed_or_shown(run(async { Ok(replicas.show(&options.id, path).await?) })?);
+    if options.json {
+        print(&(json(&report.changed) + "\n"))?;
+    } else {
+        for row in &report.changed {
+            print(&operator::fields(&row.replica, &row.item))?;
+        }
+    }
+    Ok(found(&report))
+}
+
+fn close(options: Close) -> anyhow::Result<ExitCode> {
+    // One runtime for all of it: the client of the API server lives in the one that it began in.
+    run(close_asked(options))
+}
+
+async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
+    let replicas = options.reach.replicas()?;
+    let filter = options.filter.into_filter();
+    let query = Query {
+        filter: filter.clone(),
+        ..Query::default()
+    };
+    let mut listed = replicas.list::<Tunnel>(&query).await?;
+    if !options.ids.is_empty() {
+        listed.items.retain(|row| options.ids.contains(&row.item.tunnel_id));
+    }
+    if listed.items.is_empty() && listed.is_whole() {
+        return Ok(not_found());
+    }
+    if !options.yes {
+        print_table(tunnel_table(&listed, false))?;
+        if !confirm(&format!("End {} tunnels?", listed.items.len()))? {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    let selections = match options.ids.is_empty() {
+        true => vec![Selection::Filter(filter)],
+        false => options.ids.into_iter().map(Selection::Id).collect(),
+    };
+    let closing = Closing { reason: options.reason };
+    let mut ended = operator::Ended::default();
+    for selection in &selections {
+        ended.add(operator::closed(replicas.close(selection, &closing).await?));
+    }
+    if options.json {
+        print(&(json(&ended) + "\n"))?;
+    } else {
+        print(&said(&ended, &listed))?;
+    }
+    let status = status(&ended.replicas);
+    if ended.changed.is_empty() && ended.replicas.iter().all(operator::State::answers) {
+        return Ok(not_found());
+    }
+    Ok(status)
+}
+
+/// What has ended, in words.
+fn said(ended: &operator::Ended, listed: &Listed<Tunnel>) -> String {
+    let lines = ended.changed.iter().map(|row| {
+        let known = listed
+            .items
+            .iter()
+            .find(|known| known.item.tunnel_id == row.item.tunnel_id);
+        let of = known.map(|known| {
+            let (client, target) = (known.item.client_address, shown::foreign(&known.target()));
+            format!(" of {client} to {target}")
+        });
+        let id = shown::foreign(&row.item.tunnel_id);
+        format!("closed {id}{} on {}\n", of.unwrap_or_default(), row.replica)
+    });
+    lines.collect()
+}
+
+fn limit(options: Limit) -> anyhow::Result<ExitCode> {
+    let replicas = options.reach.replicas()?;
+    let rates = Rates {
+        download: options.download,
+        upload: options.upload,
+    };
+    let report = operator::changed_or_shown(run(async { Ok(replicas.limit(&options.id, &rates).await?) })?);
+    if options.json {
+        print(&(json(&report) + "\n"))?;
+    } else {
+        for row in &report.changed {
+            let [download, upload] = [&row.item.download, &row.item.upload].map(|limit| shown::foreign(&limit.rate));
+            let id = shown::foreign(&row.item.tunnel_id);
+            print(&format!(
+                "{id} on {}: download {download}, upload {upload}\n",
+                row.replica
+            ))?;
+        }
+    }
+    Ok(found(&report))
+}
+
+/// The exit status for one tunnel. It is of one replica: another one that does not answer takes nothing from what was found.
+fn found<T>(report: &operator::Changed<T>) -> ExitCode {
+    if !report.changed.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    if report.replicas.iter().all(operator::State::answers) {
+        return not_found();
+    }
+    status(&report.replicas);
+    ExitCode::FAILURE
+}
+
+fn not_found() -> ExitCode {
+    to_stderr("switchboard: no open tunnel is that");
+    ExitCode::FAILURE
+}
+
+/// The proxy's own look at a tunnel takes that long, within the deadline of its answer.
+const LOOK: &str = "/diagnosis?over=2s";
+/// The proxy keeps a rate for a second.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1100);

@@ -1,0 +1,293 @@
+//! The pods of a proxy, for the programs of operators: listed by their labels, and a port of each forwarded by the API server,
+//! with the rights of the operator.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1 as core;
+use kube::api::Portforwarder;
+use kube::{Api, Client};
+use serde::Deserialize;
+use tokio::io::DuplexStream;
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
+
+use super::api::{self, LONGEST_ANSWER, Login, encoded, failure_of};
+use super::failure::{ApiError, Failure};
+
+/// Which pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodSearch {
+    /// The kubeconfig; `None` is KUBECONFIG or the file in the home directory, and in a pod its service account.
+    pub kubeconfig: Option<PathBuf>,
+    /// Its context; `None` is the current one.
+    pub context: Option<String>,
+    /// The namespace; `None` is the context's.
+    pub namespace: Option<String>,
+    /// The labels, as in `kubectl get pods --selector`.
+    pub selector: String,
+    /// The admin port; `None` is the container port with the name `metrics` or `admin`, or else 9090.
+    pub port: Option<u16>,
+}
+
+/// The pods that a search is for, and the way to them.
+#[derive(Clone)]
+pub(crate) struct Pods {
+    client: Client,
+    namespace: String,
+    selector: String,
+    port: Option<u16>,
+}
+
+/// A pod of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pod {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its admin port.
+    pub(crate) port: u16,
+    /// Its phase, unless that is `Running`: such a pod has no port yet.
+    pub(crate) waits: Option<String>,
+}
+
+impl Pods {
+    /// Reads the kubeconfig. The API server is not asked yet.
+    ///
+    /// # Errors
+    /// [`Failure::Credentials`].
+    pub(crate) async fn connect(search: &PodSearch) -> Result<Self, ApiError> {
+        let login = Login {
+            kubeconfig: search.kubeconfig.clone(),
+            context: search.context.clone(),
+        };
+        let client = api::connect_as(login, OPERATOR).await?;
+        let namespace = search.namespace.clone();
+        Ok(Self {
+            namespace: namespace.unwrap_or_else(|| client.default_namespace().to_owned()),
+            selector: search.selector.clone(),
+            port: search.port,
+            client,
+        })
+    }
+
+    /// The pods that have not ended, by name. Those that are being deleted are among them: they drain.
+    ///
+    /// # Errors
+    /// The API server does not answer, refuses, or lists more than [`MOST_PODS`] pods.
+    pub(crate) async fn list(&self) -> Result<Vec<Pod>, ApiError> {
+        let (namespace, selector) = (encoded(&self.namespace), encoded(&self.selector));
+        let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector={selector}");
+        let body = api::get(&self.client, &path).await?.read_all().await?;
+        let listed: Listed =
+            serde_json::from_slice(&body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+        let mut pods: Vec<_> = listed.items.into_iter().filter_map(|pod| pod.read(self.port)).collect();
+        if pods.len() > MOST_PODS {
+            let reason = format!(
+                "{} pods match the selector, which are more than {MOST_PODS}",
+                pods.len()
+            );
+            return Err(ApiError::new(Failure::Refused, reason));
+        }
+        pods.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(pods)
+    }
+
+    /// Connects to a port of a pod. Each connection is a WebSocket of its own: the protocol carries one connection for each
+    /// port that the request names (pkg/kubelet/cri/streaming/portforward/websocket.go of Kubernetes).
+    ///
+    /// # Errors
+    /// The API server does not answer, or refuses. That the pod cannot be reached is told by [`Forward::broken`].
+    pub(crate) async fn forward(&self, pod: &str, port: u16) -> Result<Forward, ApiError> {
+        let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let forwarder = match timeout(LONGEST_ANSWER, pods.portforward(pod, &[port])).await {
+            Ok(Ok(forwarder)) => forwarder,
+            Ok(Err(error)) => return Err(refused(&error)),
+            Err(_) => return Err(ApiError::new(Failure::Timeout, "no answer in time")),
+        };
+        let mut forward = Forward {
+            port,
+            forwarder: Some(forwarder),
+            stream: None,
+        };
+        forward.stream = forward
+            .forwarder
+            .as_mut()
+            .and_then(|forwarder| forwarder.take_stream(port));
+        Ok(forward)
+    }
+}
+
+impl fmt::Debug for Pods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut pods = f.debug_struct("Pods");
+        pods.field("namespace", &self.namespace)
+            .field("selector", &self.selector)
+            .finish_non_exhaustive()
+    }
+}
+
+fn refused(error: &kube::Error) -> ApiError {
+    if let kube::Error::Api(status) = error {
+        let failure = Failure::of_status(status.code).unwrap_or(Failure::Malformed);
+        return ApiError::new(failure, format!("{}: {}", status.code, status.message));
+    }
+    ApiError::caused(failure_of(error), error)
+}
+
+/// A connection to a port of a pod.
+pub(crate) struct Forward {
+    port: u16,
+    forwarder: Option<Portforwarder>,
+    stream: Option<DuplexStream>,
+}
+
+impl Forward {
+    /// Its bytes; once.
+    pub(crate) fn stream(&mut self) -> Option<DuplexStream> {
+        self.stream.take()
+    }
+
+    /// Completes when the node says that the port cannot be forwarded, with its words.
+    pub(crate) async fn broken(&mut self) -> String {
+        let told = self
+            .forwarder
+            .as_mut()
+            .and_then(|forwarder| forwarder.take_error(self.port));
+        let told = match told {
+            Some(told) => told.await,
+            None => None,
+        };
+        match told {
+            Some(told) => told,
+            // The connection has ended without a word: its reader sees that.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        let (Some(forwarder), Ok(runtime)) = (self.forwarder.take(), Handle::try_current()) else {
+            return;
+        };
+        self.stream = None;
+        // The WebSocket ends with a Close of each side. If the other side says none, its task is ended all the same.
+        runtime.spawn(async move {
+            sleep(LONGEST_END).await;
+            forwarder.abort();
+        });
+    }
+}
+
+impl fmt::Debug for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forward")
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+struct Spec {
+    #[serde(default)]
+    containers: Vec<Container>,
+}
+
+#[derive(Deserialize)]
+struct Container {
+    #[serde(default)]
+    ports: Vec<ContainerPort>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerPort {
+    #[serde(default)]
+    name: String,
+    container_port: u16,
+}
+
+#[derive(Default, Deserialize)]
+struct Status {
+    #[serde(default)]
+    phase: String,
+}
+
+impl Item {
+    /// The pod; `None` if it has ended.
+    fn read(self, port: Option<u16>) -> Option<Pod> {
+        let phase = self.status.phase;
+        if matches!(&*phase, "Succeeded" | "Failed") {
+            return None;
+        }
+        let ports = self.spec.containers.iter().flat_map(|container| &container.ports);
+        let named = ports.filter(|port| matches!(&*port.name, "metrics" | "admin"));
+        let named = named.map(|port| port.container_port).next();
+        Some(Pod {
+            name: self.metadata.name,
+            port: port.or(named).unwrap_or(ADMIN_PORT),
+            waits: (phase != "Running").then_some(phase),
+        })
+    }
+}
+
+/// The `User-Agent` of the operators' programs, as audit logs show it.
+const OPERATOR: &str = concat!("switchboard-operator/", env!("CARGO_PKG_VERSION"));
+/// More replicas are a selector that matches other pods, too.
+const MOST_PODS: usize = 256;
+const ADMIN_PORT: u16 = 9090;
+const LONGEST_END: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn read(pod: Value, port: Option<u16>) -> Option<Pod> {
+        serde_json::from_value::<Item>(pod).unwrap().read(port)
+    }
+
+    #[test]
+    fn the_admin_port_of_a_pod_is_the_one_that_is_named() {
+        let pod = |ports: Value| json!({"metadata": {"name": "a"}, "spec": {"containers": [{}, {"ports": ports}]}, "status": {"phase": "Running"}});
+        let web = json!({"name": "web", "containerPort": 8080});
+        let metrics = json!({"name": "metrics", "containerPort": 9091});
+        for (ports, asked, found) in [
+            (json!([web, metrics]), None, 9091),
+            (json!([web, metrics]), Some(1), 1),
+            (json!([web]), None, 9090),
+            (json!([{"containerPort": 1}]), None, 9090),
+        ] {
+            let read = read(pod(ports.clone()), asked).unwrap();
+            assert_eq!((&*read.name, read.port, read.waits), ("a", found, None), "{ports}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_is_none_and_one_that_does_not_run_yet_waits() {
+        let pod = |phase: &str| read(json!({"metadata": {"name": "a"}, "status": {"phase": phase}}), None);
+        assert_eq!((pod("Succeeded"), pod("Failed")), (None, None));
+        assert_eq!(pod("Pending").unwrap().waits.as_deref(), Some("Pending"));
+        assert_eq!(pod("Running").unwrap().waits, None);
+    }
+}

@@ -1,0 +1,172 @@
+//! The lists of all replicas as one.
+
+use std::cmp::Reverse;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::Answer;
+use super::query::{LARGEST_PART, Query, Sort};
+use super::replica::Replica;
+use super::request::{Ask, ReplicaError};
+use crate::api::{Client, Clients, Target, Targets, Tunnel, Tunnels};
+use crate::kubernetes::encoded;
+
+/// Items of all replicas, and which of those have answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Listed<T> {
+    /// In the order of the query.
+    pub items: Vec<Of<T>>,
+    /// How many there are on the replicas that have answered.
+    pub total: usize,
+    /// All replicas.
+    pub replicas: Vec<State>,
+}
+
+/// An item of a replica.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Of<T> {
+    /// The name of the replica.
+    pub replica: String,
+    /// The item.
+    #[serde(flatten)]
+    pub item: T,
+}
+
+/// Whether a replica has answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Its name.
+    pub replica: String,
+    /// Why it has not; `None` if it has.
+    pub error: Option<String>,
+}
+
+impl<T> Listed<T> {
+    /// Whether all replicas have answered.
+    pub fn is_whole(&self) -> bool {
+        self.replicas.iter().all(|state| state.error.is_none())
+    }
+}
+
+/// What the API lists.
+pub trait Item: DeserializeOwned + Send + 'static {
+    /// A part of a list in JSON.
+    type Part: DeserializeOwned + Send;
+    /// The order of the items: by the first value, of which the largest is first, then by name.
+    type Key: Ord;
+    /// The path of the list.
+    const PATH: &'static str;
+
+    /// The items, how many there are in all, and the cursor of the next part.
+    fn read(part: Self::Part) -> (Vec<Self>, usize, Option<String>);
+
+    /// The item's place in the order.
+    fn key(&self, sort: Sort) -> Self::Key;
+}
+
+impl Item for Tunnel {
+    type Part = Tunnels;
+    type Key = (Reverse<u64>, String);
+    const PATH: &'static str = "/tunnels";
+
+    fn read(part: Tunnels) -> (Vec<Self>, usize, Option<String>) {
+        (part.tunnels, part.total, part.next)
+    }
+
+    fn key(&self, sort: Sort) -> Self::Key {
+        let key = match sort {
+            Sort::Bytes => self.bytes_sent.saturating_add(self.bytes_received),
+            Sort::Rate => self.sent_per_second.saturating_add(self.received_per_second),
+            Sort::Age => self.age_ms,
+            Sort::Idle => self.idle_ms,
+        };
+        (Reverse(key), self.tunnel_id.clone())
+    }
+}
+
+impl Item for Target {
+    type Part = Targets;
+    type Key = (String, String);
+    const PATH: &'static str = "/targets";
+
+    fn read(part: Targets) -> (Vec<Self>, usize, Option<String>) {
+        (part.targets, part.total, part.next)
+    }
+
+    fn key(&self, _: Sort) -> Self::Key {
+        (self.namespace.clone(), self.service.clone())
+    }
+}
+
+impl Item for Client {
+    type Part = Clients;
+    type Key = (Reverse<usize>, String, String);
+    const PATH: &'static str = "/clients";
+
+    fn read(part: Clients) -> (Vec<Self>, usize, Option<String>) {
+        (part.clients, part.total, part.next)
+    }
+
+    fn key(&self, _: Sort) -> Self::Key {
+        (Reverse(self.tunnels), self.address.to_string(), self.user.clone())
+    }
+}
+
+/// The items of one replica, part by part, and how many there are.
+pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Vec<T>, usize), ReplicaError> {
+    let wanted = query.limit.unwrap_or(MOST_ITEMS).min(MOST_ITEMS);
+    let mut items: Vec<T> = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let limit = (wanted - items.len()).clamp(1, LARGEST_PART);
+        let filter = query.filter.query();
+        let joint = if filter.is_empty() { '?' } else { '&' };
+        let mut path = format!("{}{filter}{joint}sort={}&limit={limit}", T::PATH, query.sort.label());
+        if let Some(cursor) = &cursor {
+            path += &format!("&cursor={}", encoded(cursor));
+        }
+        let (part, total, next) = T::read(replica.ask(&Ask::get(path)).await?);
+        // A part without items would be asked for without end.
+        let is_last = part.is_empty() || next.is_none() || next == cursor;
+        items.extend(part);
+        if is_last || items.len() >= wanted {
+            items.truncate(wanted);
+            return Ok((items, total));
+        }
+        cursor = next;
+    }
+}
+
+/// The answers of all replicas as one.
+pub(super) fn merge<T: Item>(answers: Vec<Answer<(Vec<T>, usize)>>, query: &Query) -> Listed<T> {
+    let mut listed = Listed {
+        items: Vec::new(),
+        total: 0,
+        replicas: Vec::new(),
+    };
+    for Answer { replica, result } in answers {
+        let error = match result {
+            Ok((items, total)) => {
+                let own = items.into_iter().map(|item| Of {
+                    replica: replica.to_string(),
+                    item,
+                });
+                listed.items.extend(own);
+                listed.total += total;
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        listed.replicas.push(State {
+            replica: replica.to_string(),
+            error,
+        });
+    }
+    listed.items.sort_by_cached_key(|row| row.item.key(query.sort));
+    listed.items.truncate(query.limit.unwrap_or(usize::MAX));
+    listed
+}
+
+/// Of one replica. A process has two descriptors for each tunnel, and fewer than this.
+const MOST_ITEMS: usize = 1_000_000;

@@ -1,0 +1,279 @@
+//! The programs of operators against real proxies: lists, ends, rates and cordons over all replicas at once, whatever some of
+//! them do.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::ports::Ports;
+use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::target::{Closed, Target};
+use crate::harness::{allow, eventually};
+
+mod cluster;
+mod terminal;
+
+/// What a program has said, and its exit status.
+#[derive(Debug)]
+struct Said {
+    status: i32,
+    stdout: Vec<String>,
+    stderr: Vec<String>,
+}
+
+impl Said {
+    /// The line with that text in it.
+    #[track_caller]
+    fn line(&self, text: &str) -> &str {
+        let line = self.stdout.iter().find(|line| line.contains(text));
+        line.unwrap_or_else(|| panic!("no {text:?} in {self:#?}"))
+    }
+
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout.join("\n")).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+    }
+}
+
+fn run(arguments: &[&str]) -> Said {
+    let mut process = Process::spawn(switchboard(arguments));
+    let (stdout, stderr) = (process.stdout.rest(), process.stderr.rest());
+    Said {
+        status: process.exit_status(),
+        stdout,
+        stderr,
+    }
+}
+
+/// A program that asks these replicas. The deadline is longer than a busy machine takes.
+fn ask(program: &[&str], replicas: &[&Server]) -> Said {
+    let addresses: Vec<_> = replicas.iter().map(|server| server.admin().to_string()).collect();
+    let addresses = addresses.join(",");
+    run(&[program, &["--timeout", "60s", "--admin", &addresses]].concat())
+}
+
+/// Two replicas with the same two targets.
+struct Pair {
+    one: Target,
+    other: Target,
+    replicas: [Server; 2],
+}
+
+impl Pair {
+    fn start() -> Self {
+        let (one, other) = (Target::listen(), Target::listen());
+        let list = allow(&[("one:22", one.address()), ("other:22", other.address())]);
+        let server = || Server::with(&Settings::new(&list));
+        Self {
+            replicas: [server(), server()],
+            one,
+            other,
+        }
+    }
+
+    fn all(&self) -> [&Server; 2] {
+        self.replicas.each_ref()
+    }
+
+    /// Waits until that many tunnels are listed: a client has its 200 a moment before.
+    fn lists(&self, count: usize) -> Value {
+        eventually("the tunnels are listed", || {
+            let listed = ask(&["tunnels", "--json"], &self.all()).json();
+            (listed["total"] == count).then_some(listed)
+        })
+    }
+}
+
+/// The ids of the tunnels of one replica.
+fn ids(listed: &Value, replica: &Server) -> Vec<String> {
+    let rows = listed["items"].as_array().unwrap().iter();
+    let own = rows.filter(|row| row["replica"] == replica.admin().to_string());
+    own.map(|row| row["tunnel_id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_tunnels_of_all_replicas_are_one_table() {
+    let pair = Pair::start();
+    let [first, second] = pair.all();
+    let _open = [
+        first.tunnel("one:22", &pair.one),
+        second.tunnel("one:22", &pair.one),
+        second.tunnel("other:22", &pair.other),
+    ];
+    let listed = pair.lists(3);
+    assert_eq!((ids(&listed, first).len(), ids(&listed, second).len()), (1, 2));
+    let said = ask(&["tunnels"], &pair.all());
+    assert_eq!((said.status, &said.stderr), (0, &Vec::new()));
+    assert!(
+        said.stdout[0].starts_with("ID ") && said.stdout[0].contains("  REPLICA"),
+        "{said:#?}"
+    );
+    let line = said.line(&ids(&listed, first)[0]);
+    for words in [
+        &first.admin().to_string(),
+        "127.0.0.1",
+        "static/one:22",
+        "h1",
+        &pair.one.address().to_string(),
+    ] {
+        assert!(line.contains(words), "{words}: {line}");
+    }
+    said.line("3 tunnels on 2 of 2 replicas: a restart moves 0 and cuts 3");
+    let some = ask(&["tunnels", "list", "--target", "static/other:22"], &pair.all());
+    assert_eq!((some.status, some.stdout.len()), (0, 3), "{some:#?}");
+    let few = ask(&["tunnels", "--sort", "rate", "--limit", "2", "--json"], &pair.all()).json();
+    assert_eq!((few["items"].as_array().unwrap().len(), &few["total"]), (2, &3.into()));
+    let clients = ask(&["clients"], &pair.all());
+    assert!(clients.line("127.0.0.1").contains(" 3 "), "{clients:#?}");
+    let once = ask(&["top", "--once"], &pair.all());
+    assert_eq!((once.status, once.stdout.len()), (0, 4), "{once:#?}");
+    assert!(once.stdout[0].contains("DOWN/S"), "{once:#?}");
+    for faulty in [
+        ["tunnels", "--sort", "size"],
+        ["tunnels", "--target", "one"],
+        ["tunnels", "--client", "x"],
+    ] {
+        assert_eq!(ask(&faulty, &pair.all()).status, 2, "{faulty:?}");
+    }
+}
+
+/// A server that answers every request with something else.
+fn strange(answer: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else {
+                return;
+            };
+            stream.read(&mut [0; 1024]).ok();
+            stream.write_all(answer).ok();
+        }
+    });
+    address
+}
+
+#[test]
+fn a_replica_that_does_not_answer_is_named_and_hides_no_other() {
+    let pair = Pair::start();
+    let [first, hung] = pair.all();
+    let _open = first.tunnel("one:22", &pair.one);
+    pair.lists(1);
+    hung.process.signal(Signal::STOP);
+    let refuses = Closed::bind();
+    let garbage = strange(b"\x00\xffSSH-2.0-x\x1b[2J\r\n\r\n");
+    let page = strange(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<html>\x1b[2");
+    let addresses = [
+        first.admin().to_string(),
+        hung.admin().to_string(),
+        refuses.address().to_string(),
+        garbage,
+        page,
+    ];
+    // The one that hangs is waited for: long enough for the one that answers, however busy the machine.
+    let said = run(&["tunnels", "--timeout", "20s", "--admin", &addresses.join(",")]);
+    hung.process.signal(Signal::CONT);
+    assert_eq!(said.status, 3, "{said:#?}");
+    said.line("static/one:22");
+    said.line("1 tunnels on 1 of 5 replicas");
+    for (address, words) in addresses.iter().skip(1).zip([
+        "no answer within 20s",
+        "cannot be reached: Connection refused",
+        "does not answer as switchboard does",
+        "does not answer as switchboard does",
+    ]) {
+        let is_it = |line: &&String| line.contains(address) && line.contains(words);
+        assert!(
+            said.stderr.iter().any(|line| is_it(&line)),
+            "{address} {words}: {said:#?}"
+        );
+    }
+    assert!(!said.stderr.join("").contains('\u{1b}'), "{said:#?}");
+    let none = run(&["tunnels", "--timeout", "20s", "--admin", &refuses.address().to_string()]);
+    assert_eq!(none.status, 1, "{none:#?}");
+}
+
+#[test]
+fn tunnels_are_ended_on_whichever_replica_they_are() {
+    let mut pair = Pair::start();
+    let [first, second] = pair.all();
+    let (mut kept, mut kept_service) = first.tunnel("one:22", &pair.one);
+    let (mut named, _) = second.tunnel("one:22", &pair.one);
+    let (mut other, _) = first.tunnel("other:22", &pair.other);
+    let listed = pair.lists(3);
+    let id = ids(&listed, second).remove(0);
+    let unasked = ask(&["tunnels", "close", &id], &pair.all());
+    assert_eq!(unasked.status, 1, "{unasked:#?}");
+    assert!(unasked.stderr.join("").contains("say --yes"), "{unasked:#?}");
+    let said = ask(&["tunnels", "close", &id, "--yes", "--reason", "it loops"], &pair.all());
+    assert_eq!(said.status, 0, "{said:#?}");
+    let expected = format!("closed {id} of 127.0.0.1 to static/one:22 on {}", second.admin());
+    assert_eq!(said.stdout, [expected]);
+    named.expect_reset();
+    let again = ask(&["tunnels", "close", &id, "--yes"], &pair.all());
+    assert_eq!(again.status, 1, "{again:#?}");
+    let said = ask(
+        &["tunnels", "close", "--target", "static/other:22", "-y", "--json"],
+        &pair.all(),
+    );
+    assert_eq!(said.json()["changed"][0]["replica"], first.admin().to_string());
+    other.expect_reset();
+    kept.send("still");
+    kept_service.expect("still");
+    let line = pair.replicas[1].process.stdout.find("closed_by_operator");
+    assert!(line.contains(r#""operator.reason":"it loops""#), "{line}");
+    for faulty in [&["tunnels", "close"][..], &["tunnels", "close", "x", "--user", "y"]] {
+        assert_eq!(ask(faulty, &pair.all()).status, 2, "{faulty:?}");
+    }
+}
+
+#[test]
+fn rates_are_set_and_all_of_a_tunnel_is_shown() {
+    let pair = Pair::start();
+    let [_, second] = pair.all();
+    let _open = second.tunnel("one:22", &pair.one);
+    let id = ids(&pair.lists(1), second).remove(0);
+    let said = ask(&["tunnels", "limit", &id, "--download", "1MiB/s"], &pair.all());
+    assert_eq!(said.status, 0, "{said:#?}");
+    assert_eq!(
+        said.stdout,
+        [format!("{id} on {}: download 1MiB/s, upload unlimited", second.admin())]
+    );
+    let shown = ask(&["tunnels", "show", &id], &pair.all());
+    assert!(
+        shown.line("replica ").ends_with(&second.admin().to_string()),
+        "{shown:#?}"
+    );
+    assert!(shown.line("download.is_own").ends_with(" true"), "{shown:#?}");
+    let wrong = ask(&["tunnels", "limit", &id, "--upload", "fast"], &pair.all());
+    assert_eq!(wrong.status, 1, "{wrong:#?}");
+    assert!(wrong.stderr.join("").contains("upload: "), "{wrong:#?}");
+    for program in [
+        &["tunnels", "limit", "x", "--upload", "1MiB/s"][..],
+        &["tunnels", "show", "x"],
+    ] {
+        assert_eq!(ask(program, &pair.all()).status, 1, "{program:?}");
+    }
+}
+
+#[test]
+fn a_target_is_cordoned_on_all_replicas() {
+    let pair = Pair::start();
+    let said = ask(&["targets", "cordon", "static/one:22"], &pair.all());
+    assert_eq!((said.status, said.stdout.len()), (0, 2), "{said:#?}");
+    for server in pair.all() {
+        assert!(server.answer("one:22").starts_with("HTTP/1.1 503 "));
+    }
+    let listed = ask(&["targets"], &pair.all());
+    assert!(listed.line("static/one:22").ends_with("  yes"), "{listed:#?}");
+    assert!(listed.line("static/other:22").ends_with(" 0"), "{listed:#?}");
+    let [first, _] = pair.all();
+    assert_eq!(ask(&["targets", "uncordon", "static/one:22"], &[first]).status, 0);
+    let listed = ask(&["targets"], &pair.all());
+    assert!(listed.line("static/one:22").ends_with("  on 1 of 2"), "{listed:#?}");
+    let unknown = ask(&["targets", "cordon", "static/none:22"], &pair.all());
+    assert_eq!(unknown.status, 1, "{unknown:#?}");
+}
