@@ -34,6 +34,7 @@ use crate::net::transport::Transport;
 use crate::outcome::{Denial, Refusal};
 use crate::tls::Session;
 
+pub mod activity;
 mod authorize;
 pub mod diagnosis;
 mod disconnect;

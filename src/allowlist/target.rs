@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use serde::{Deserialize, Serialize};
@@ -312,6 +312,11 @@ impl Target {
     pub fn series(&self, metrics: &Metrics) -> &Arc<TargetSeries> {
         self.series
             .get_or_init(|| metrics.target(&self.id.namespace, &self.id.service))
+    }
+
+    /// When a tunnel of it was last used; `None` before the first one.
+    pub fn last_activity(&self) -> Option<SystemTime> {
+        self.series.get()?.last_activity()
     }
 
     pub(super) fn update(&self, endpoints: Endpoints, limits: Arc<TargetLimits>) {
