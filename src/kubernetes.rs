@@ -7,10 +7,14 @@
 //!
 //! A failure of the API server changes nothing: a target stays on the allowlist until the cluster says otherwise.
 //!
+//! Where the operator has switched it on, the [`waker`] starts workloads that are asked for, [`activity_reports`] tells
+//! Notebooks that they are used, and the [`recorder`] writes Events about Services.
+//!
 //! Apart from all this, [`reviews`] asks which user a token proves and what a user may do, and [`rbac`] tells when the
 //! answers may have changed; [`tickets`] follows the tickets that are made in the
 //! cluster.
 
+mod activity_reports;
 mod annotations;
 mod api;
 mod controller;
@@ -22,11 +26,13 @@ mod follower;
 mod guards;
 mod join;
 pub(crate) mod label_selector;
+mod link;
 mod model;
 mod options;
 mod outage;
 mod rbac;
 mod reconciler;
+mod recorder;
 mod reflector;
 mod reviews;
 mod rules;
@@ -35,6 +41,7 @@ mod snapshot;
 mod source;
 mod thread;
 mod tickets;
+mod waker;
 mod wire;
 
 pub use self::controller::Controller;

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use super::workload::Workloads;
 use crate::cold::cold;
 use crate::direction::Direction;
 use crate::limits::TargetLimits;
@@ -122,6 +123,8 @@ pub struct Target {
     allowed_clients: ArcSwapOption<ClientNames>,
     /// The users that may reach it; `None` leaves the decision to the cluster.
     user_lists: ArcSwapOption<UserLists>,
+    /// The workload behind it, where its Service names one.
+    workloads: ArcSwapOption<Workloads>,
     /// Made by the first tunnel, or by the revocation.
     revoked: OnceLock<CancellationToken>,
     series: OnceLock<Arc<TargetSeries>>,
@@ -145,6 +148,7 @@ impl Target {
             dials: OnceLock::new(),
             allowed_clients: ArcSwapOption::empty(),
             user_lists: ArcSwapOption::empty(),
+            workloads: ArcSwapOption::empty(),
             revoked: OnceLock::new(),
             series: OnceLock::new(),
             is_cordoned: AtomicBool::new(false),
@@ -281,6 +285,19 @@ impl Target {
             self.user_lists.store(lists.cloned().map(Arc::new));
         }
         is_change
+    }
+
+    /// The workload behind it, where its Service names one.
+    pub fn workloads(&self) -> Option<Arc<Workloads>> {
+        self.workloads.load_full()
+    }
+
+    /// Changes the workload behind it.
+    pub(super) fn set_workloads(&self, workloads: Workloads) {
+        let workloads = (workloads != Workloads::default()).then_some(workloads);
+        if self.workloads.load().as_deref() != workloads.as_ref() {
+            self.workloads.store(workloads.map(Arc::new));
+        }
     }
 
     /// Completes when a tunnel that begins now has reached its longest life.
