@@ -5,7 +5,8 @@ use std::time::Duration;
 use aws_lc_rs::rand;
 use tokio::time::Instant;
 
-use crate::client::error::{ClientError, Retry};
+use super::error::Retry;
+use crate::client::ClientError;
 
 /// Pauses of less than a second while there is no path, and pauses that grow up to ten seconds when something answers, or
 /// when the outage lasts. Each is a little shorter or longer by chance: the clients of a proxy that restarts do not come

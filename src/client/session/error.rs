@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::client::error::{ClientError, Retry};
+use crate::client::ClientError;
 use crate::resume::driver::Unlinked;
 use crate::resume::frame::Violation;
 use crate::resume::keys::CryptoError;
@@ -104,6 +104,72 @@ impl From<Unlinked> for ClientError {
             Unlinked::Going(Going::Moving | Going::Draining | Going::Unknown(_)) => SessionError::Going,
             Unlinked::Refused(failure) => failure.into(),
         })
+    }
+}
+
+/// Whether another attempt to connect may succeed, and what it costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::client) enum Retry {
+    /// None will, or the user's right is gone.
+    Never,
+    /// A proxy has answered, or what is in its place: each attempt costs it something.
+    WithPauses,
+    /// No proxy was reached, or it has only ended a connection, as does a balancer without a proxy behind it.
+    Soon,
+}
+
+impl ClientError {
+    /// What the failure says of the next attempt. What may be the network of the moment, such as a captive portal with its
+    /// certificate, or a rollout, is tried again.
+    pub(in crate::client) fn retry(&self) -> Retry {
+        match self {
+            Self::Session(error) => error.retry(),
+            // 408, 425 and 429 ask for another request; a captive portal redirects.
+            Self::Refused { status, .. } if (400..500).contains(status) && !matches!(status, 408 | 425 | 429) => {
+                Retry::Never
+            }
+            Self::CredentialsRequired { .. }
+            | Self::NotProxy { .. }
+            | Self::CertificateRequired(_)
+            | Self::CertificateRefused(_)
+            | Self::Target(_)
+            | Self::TlsName { .. }
+            | Self::TlsSetup(_)
+            | Self::Runtime(_)
+            | Self::Request(_)
+            | Self::Input(_)
+            | Self::Output(_) => Retry::Never,
+            // As far away as the proxy behind it, which this one may not lead to at the moment.
+            Self::Forward { source, .. } => match source.retry() {
+                Retry::Soon => Retry::Soon,
+                Retry::Never | Retry::WithPauses => Retry::WithPauses,
+            },
+            // Files may be replaced at the moment, and what gives credentials may need the network.
+            Self::Ca { .. }
+            | Self::Identity(_)
+            | Self::NoSystemRoots(_)
+            | Self::Credentials(_)
+            | Self::Refused { .. }
+            | Self::ProxyCertificate(_)
+            | Self::PlainHttp
+            | Self::LongAnswer
+            | Self::EndlessAnswer
+            | Self::NotHttp
+            | Self::AnsweredInTls
+            | Self::NotHttp2(_)
+            | Self::Flood => Retry::WithPauses,
+            Self::Lookup { .. }
+            | Self::Connect { .. }
+            | Self::Tls(_)
+            | Self::Deadline { .. }
+            | Self::NoAnswer
+            | Self::TruncatedAnswer
+            | Self::Lost(_)
+            | Self::Unidentified
+            | Self::Reset(_)
+            | Self::Aborted(_)
+            | Self::Ended(_) => Retry::Soon,
+        }
     }
 }
 
