@@ -131,6 +131,7 @@ fn an_operator_ends_one_tunnel_or_those_of_a_target_and_the_log_says_why() {
     let closed: api::Closed = serde_json::from_str(&answer.body).unwrap();
     assert_eq!(closed.closed, [open[2].tunnel_id.clone()]);
     ended[1].0.expect_reset();
+    // The count follows the reset by a moment.
     server.settles(r#"tunnels_closed_total{by="proxy",reason="closed_by_operator"}"#, 2.0);
     kept.send("still");
     kept_service.expect("still");
