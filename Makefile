@@ -30,7 +30,7 @@ test: ## Install what the tests need (Debian, Ubuntu), then run them all
 test-kubernetes: ## Run the tests that need no faults against a real API server: KUBECONFIG=FILE
 	@test -n "$(KUBECONFIG)" || { echo 'say which cluster: make test-kubernetes KUBECONFIG=FILE' >&2; exit 2; }
 	tests/install-clients iproute2 util-linux
-	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test it -- kubernetes::shapes:: kubernetes::changes:: kubernetes::rights::
+	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test it -- kubernetes::shapes:: kubernetes::changes:: kubernetes::rights:: kubernetes::writes::a_request_for
 
 test-diagnosis: ## Make tunnels slow in 17 known ways, and count the right verdicts; it takes two minutes
 	$(CARGO) build --locked

@@ -27,6 +27,12 @@ pub struct Tunnel {
     pub age_ms: u64,
     /// Milliseconds without a byte in either direction.
     pub idle_ms: u64,
+    /// Whether it is used, and not only kept alive: see docs/operations.md.
+    #[serde(default)]
+    pub is_active: bool,
+    /// When it was last used (RFC 3339).
+    #[serde(default)]
+    pub last_active: String,
     /// The client.
     #[serde(rename = "client.address")]
     pub client_address: IpAddr,
@@ -246,6 +252,48 @@ pub struct Target {
     pub is_cordoned: bool,
     /// Its open tunnels.
     pub tunnels: usize,
+    /// When a tunnel of it was last used (RFC 3339); absent before the first one in this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_activity: Option<String>,
+}
+
+/// The answer of `GET /activity`: the first two fields are those of an activity probe of Kubeflow Notebooks 2.0.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// Whether a tunnel of the target is used, and not only kept alive.
+    pub has_activity: bool,
+    /// When one was last used (RFC 3339); absent before the first one in this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_activity: Option<String>,
+    /// The open tunnels of the target, those that were used last first. Absent in an answer to another host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Vec<Use>>,
+}
+
+/// What a tunnel adds to the activity of its target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Use {
+    /// Its id.
+    pub tunnel_id: String,
+    /// The client.
+    #[serde(rename = "client.address")]
+    pub client_address: IpAddr,
+    /// The client's SSH software.
+    #[serde(rename = "client.software")]
+    pub client_software: String,
+    /// The user; empty without one.
+    #[serde(rename = "user.name")]
+    pub user_name: String,
+    /// When it was established (RFC 3339).
+    pub since: String,
+    /// Whether it is used.
+    pub is_active: bool,
+    /// When it was last used (RFC 3339).
+    pub last_active: String,
+    /// Bytes to the client.
+    pub bytes_sent: u64,
+    /// Bytes from the client.
+    pub bytes_received: u64,
 }
 
 /// The answer of `GET /clients`.

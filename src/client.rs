@@ -315,6 +315,8 @@ pub enum ClientError {
         status: u16,
         /// When another request makes sense, if the proxy says so.
         retry_after: Option<Duration>,
+        /// How long the target has left to start, if the proxy has started it.
+        starting: Option<Duration>,
         /// The reason phrase or the first line of the body, without control characters. It may be empty.
         reason: String,
     },

@@ -19,7 +19,7 @@ use self::pending::Pending;
 pub use self::port::Port;
 pub use self::shared::Shared;
 use crate::access::{Grant, Mode};
-use crate::allowlist::Target;
+use crate::allowlist::{Target, Woken};
 use crate::cold::cold;
 use crate::connect::{self, Asked, CredentialPolicy, Exchange, Refusals, http2};
 use crate::end_notice::Marker;
@@ -34,6 +34,7 @@ use crate::net::transport::Transport;
 use crate::outcome::{Denial, Refusal};
 use crate::tls::Session;
 
+pub mod activity;
 mod authorize;
 pub mod diagnosis;
 mod disconnect;
@@ -265,6 +266,9 @@ async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstre
         longest: shared.dial.dial,
         without_success: shared.dial.dial_try,
     };
+    if shared.allowlist.wake(target, origin.addresses.source.ip()) == Woken::Limited {
+        shared.metrics.wake_ended("limited");
+    }
     let permit = target.begin_dial(timeouts).await?;
     let endpoints = shared.allowlist.dialable(target).await?;
     let start = Instant::now();

@@ -29,6 +29,7 @@ use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
 use crate::net::listener;
 use crate::tunnel::Shared;
 
+mod activity;
 mod answer;
 mod asked;
 mod caller;
@@ -72,10 +73,11 @@ impl Routes {
             .method_not_allowed_fallback(asked::other_method)
             .layer(DefaultBodyLimit::max(asked::LONGEST_BODY))
             .layer(axum::middleware::from_fn(caller::only_from_here))
-            .with_state(Arc::clone(shared));
+            .with_state(Arc::clone(shared))
+            .merge(activity::router().with_state(Arc::clone(shared)));
         Self {
             router: probes::router(handlers).merge(openapi::router()).merge(api),
-            paths: "here are /metrics, /livez, /readyz, /drain, /tunnels, /targets, /clients and /events: \
+            paths: "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients and /events: \
                     /openapi.json describes them\n",
         }
     }

@@ -272,6 +272,7 @@ mod tests {
         ClientError::Refused {
             status,
             retry_after: seconds.map(Duration::from_secs),
+            starting: None,
             reason: "the target is closed to new tunnels".to_owned(),
         }
     }

@@ -192,14 +192,7 @@ fn choose(
         .or_else(|| find(&|port| matches!(&*port.plain.name, "ssh" | "tcp-ssh")))
         .or_else(|| find(&|port| port.plain.number == SSH));
     if chosen.is_none() {
-        faults.push(AnnotationFault {
-            key: "port".into(),
-            reason: format!(
-                "missing: none of the {} TCP ports of the Service is known to be SSH",
-                ports.len()
-            )
-            .into(),
-        });
+        faults.push(AnnotationFault::without_port(ports.len()));
     }
     chosen.map(|port| port.plain.clone())
 }

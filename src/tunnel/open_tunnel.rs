@@ -9,6 +9,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::activity::{Activity, Judged};
 use super::facts::Facts;
 use super::legs::{LastSeen, Trip};
 use crate::direction::Direction;
@@ -38,6 +39,8 @@ pub struct OpenTunnel {
     closing: OnceLock<Box<str>>,
     /// That of the tunnel's task, which waits for `closing`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
     closer: AtomicWaker,
+    /// Whether it is used.
+    judged: Judged,
     /// The last look at its counts.
     look: Mutex<Look>,
     /// The last looks at its connections.
@@ -71,7 +74,7 @@ struct Look {
 
 impl OpenTunnel {
     /// A tunnel that was established just now; its bytes are also its target's.
-    pub(super) fn new(facts: Facts, series: &TargetSeries, open: Open) -> Self {
+    pub(super) fn new(facts: Facts, series: &Arc<TargetSeries>, open: Open) -> Self {
         Self {
             facts,
             since: SystemTime::now(),
@@ -81,6 +84,7 @@ impl OpenTunnel {
             own_rates: Default::default(),
             closing: OnceLock::new(),
             closer: AtomicWaker::new(),
+            judged: Judged::new(series),
             look: Mutex::new(Look {
                 at: Instant::now(),
                 upload: 0,
@@ -89,6 +93,16 @@ impl OpenTunnel {
             }),
             legs: LastSeen::default(),
         }
+    }
+
+    /// Whether it is used, at this moment.
+    pub fn activity(&self) -> Activity {
+        self.judged.now(&self.meter)
+    }
+
+    /// Ends a minute, as the rule of [`activity`](crate::relay::activity) counts them.
+    pub(super) fn end_minute(&self) {
+        self.judged.end_minute(&self.meter);
     }
 
     /// Bytes a second between the last two looks that were at least a second apart; the first look was when it began.

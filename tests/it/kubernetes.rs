@@ -30,3 +30,4 @@ mod trust;
 mod uplink;
 mod users;
 mod vanished;
+mod writes;

@@ -280,3 +280,45 @@ fn pages_of_browsers_and_other_hosts_see_no_names() {
         }
     }
 }
+
+#[test]
+fn a_target_is_in_use_from_its_first_tunnel_on_and_only_this_host_learns_by_whom() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = two_targets(&one, &other, "");
+    let activity = |query: &str| -> api::Activity {
+        let answer = server.ask_admin("GET", &format!("/activity{query}"));
+        assert_eq!(answer.status, 200, "{query}: {}", answer.body);
+        serde_json::from_str(&answer.body).unwrap()
+    };
+    let unused = activity("?target=static/one:22");
+    assert_eq!(
+        (unused.has_activity, unused.last_activity, unused.why),
+        (false, None, Some(vec![]))
+    );
+    let (client, _service) = server.tunnel("one:22", &one);
+    let open = all(&server, 1);
+    let used = activity("?target=static/one:22");
+    let why = used.why.unwrap();
+    assert!(used.has_activity && open[0].is_active && why[0].is_active);
+    assert_eq!(used.last_activity.as_ref(), Some(&open[0].last_active));
+    assert_eq!(
+        (&why[0].tunnel_id, why[0].client_address),
+        (&open[0].tunnel_id, client.address().ip())
+    );
+    assert_eq!(why.len(), 1);
+    assert!(!activity("?target=static/other:22").has_activity);
+    let elsewhere = server.ask_admin_as("GET", "/activity?target=static/one:22", "switchboard.example.com");
+    let elsewhere: api::Activity = serde_json::from_str(&elsewhere.body).unwrap();
+    assert_eq!((elsewhere.has_activity, elsewhere.why), (true, None));
+    let page = server.scrape();
+    let timestamp =
+        page.value(r#"target_last_activity_timestamp_seconds{target_namespace="static",target_service="one:22"}"#);
+    assert!(timestamp > 1.7e9, "{timestamp}");
+    for (query, status) in [("", 400), ("?target=static/two:22", 404)] {
+        assert_eq!(
+            server.ask_admin("GET", &format!("/activity{query}")).status,
+            status,
+            "{query}"
+        );
+    }
+}

@@ -1,6 +1,6 @@
 //! The tunnels and targets of the process in the JSON of the API.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::allowlist::Target;
 use crate::api;
@@ -19,11 +19,14 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
         .map(|said| said.map(ToString::to_string).unwrap_or_default());
     let (namespace, service) = target_name(facts);
     let rates = open.rates();
+    let activity = open.activity();
     api::Tunnel {
         tunnel_id: facts.id.to_string(),
-        since: humantime::format_rfc3339_millis(open.since).to_string(),
+        since: rfc3339(open.since),
         age_ms: millis(open.established.elapsed()),
         idle_ms: millis(open.meter.last_moved().elapsed()),
+        is_active: activity.is_active,
+        last_active: rfc3339(activity.last_active),
         client_address: facts.client.ip(),
         client_port: facts.client.port(),
         peer_address: facts.peer.ip(),
@@ -96,12 +99,45 @@ pub(super) fn target(target: &Target, tunnels: usize) -> api::Target {
         addresses: endpoints.addresses.to_vec(),
         is_cordoned: target.is_cordoned(),
         tunnels,
+        last_activity: target.last_activity().map(rfc3339),
+    }
+}
+
+/// The reason why the target of a tunnel is in use.
+pub(super) fn reason(open: &OpenTunnel) -> api::Use {
+    let api::Tunnel {
+        tunnel_id,
+        since,
+        is_active,
+        last_active,
+        client_address,
+        client_software,
+        user_name,
+        bytes_sent,
+        bytes_received,
+        ..
+    } = tunnel(open);
+    api::Use {
+        tunnel_id,
+        client_address,
+        client_software,
+        user_name,
+        since,
+        is_active,
+        last_active,
+        bytes_sent,
+        bytes_received,
     }
 }
 
 /// The name of the user; empty without one.
 pub(super) fn user(facts: &Facts) -> &str {
     facts.user.as_ref().map_or("", |user| &user.name)
+}
+
+/// A moment, for JSON.
+pub(super) fn rfc3339(moment: SystemTime) -> String {
+    humantime::format_rfc3339_millis(moment).to_string()
 }
 
 /// Milliseconds, for JSON.

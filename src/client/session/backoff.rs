@@ -108,6 +108,7 @@ mod tests {
         ClientError::Refused {
             status: 503,
             retry_after: retry_after.map(Duration::from_secs),
+            starting: None,
             reason: String::new(),
         }
     }

@@ -90,7 +90,7 @@ fn is_a(value: &Value, kind: &str) -> bool {
 }
 
 /// A route and what is asked of it, so that together all statuses but those of other hosts are answered.
-const ASKED: [(&str, &str, &str, &str, u16); 31] = [
+const ASKED: [(&str, &str, &str, &str, u16); 34] = [
     ("get", "/tunnels", "?sort=bytes&limit=1", "", 200),
     ("get", "/tunnels", "?sort=size", "", 400),
     ("put", "/tunnels", "", "", 405),
@@ -110,6 +110,9 @@ const ASKED: [(&str, &str, &str, &str, u16); 31] = [
     ("post", "/targets/{namespace}/{service}/cordon", "", "", 200),
     ("get", "/targets/{namespace}/{service}/cordon", "", "", 405),
     ("post", "/targets/{namespace}/{service}/uncordon", "", "", 200),
+    ("get", "/activity", "?target=static/one:22", "", 200),
+    ("get", "/activity", "", "", 400),
+    ("get", "/activity", "?target=static/none", "", 404),
     ("get", "/clients", "", "", 200),
     ("get", "/clients", "?limit=x", "", 400),
     ("post", "/events", "", "", 405),
