@@ -10,7 +10,6 @@ use self::clocks::Sleeps;
 use self::error::Retry;
 use self::report::Report;
 use super::dialing::Dialing;
-use super::error::Retry;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::opened::{Finished, Stream};
