@@ -7,9 +7,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::backoff::Backoff;
 use self::clocks::Sleeps;
+use self::error::Retry;
 use self::report::Report;
 use super::dialing::Dialing;
-use super::error::Retry;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::opened::{Finished, Stream};
