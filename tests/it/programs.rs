@@ -201,8 +201,8 @@ fn tunnels_are_ended_on_whichever_replica_they_are() {
     let mut pair = Pair::start();
     let [first, second] = pair.all();
     let (mut kept, mut kept_service) = first.tunnel("one:22", &pair.one);
-    let (mut named, _) = second.tunnel("one:22", &pair.one);
-    let (mut other, _) = first.tunnel("other:22", &pair.other);
+    let (mut named, _service) = second.tunnel("one:22", &pair.one);
+    let (mut other, _other_service) = first.tunnel("other:22", &pair.other);
     let listed = pair.lists(3);
     let id = ids(&listed, second).remove(0);
     let unasked = ask(&["tunnels", "close", &id], &pair.all());

@@ -230,7 +230,7 @@ fn read_frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
 fn the_pods_of_a_cluster_are_asked_by_forwarded_ports() {
     let pair = Pair::start();
     let [first, second] = pair.all();
-    let (mut ended, _) = second.tunnel("one:22", &pair.one);
+    let (mut ended, _service) = second.tunnel("one:22", &pair.one);
     let _kept = first.tunnel("one:22", &pair.one);
     pair.lists(2);
     let api = Api::start(&[("sb-0", Way::To(first.admin())), ("sb-1", Way::To(second.admin()))]);

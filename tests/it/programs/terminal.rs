@@ -115,7 +115,7 @@ fn top_shows_the_rows_ends_one_after_a_question_and_leaves_the_terminal_as_it_wa
     let pair = Pair::start();
     let [first, second] = pair.all();
     let (mut kept, mut kept_service) = first.tunnel("one:22", &pair.one);
-    let (mut ended, _) = second.tunnel("other:22", &pair.other);
+    let (mut ended, _service) = second.tunnel("other:22", &pair.other);
     let listed = pair.lists(2);
     let mut top = on("top", &pair.all());
     top.shows(&ids(&listed, first)[0]);
@@ -149,7 +149,7 @@ fn top_leaves_the_terminal_as_it_was_at_a_signal() {
 fn close_asks_on_a_terminal() {
     let pair = Pair::start();
     let [first, _] = pair.all();
-    let (mut ended, _) = first.tunnel("one:22", &pair.one);
+    let (mut ended, _service) = first.tunnel("one:22", &pair.one);
     pair.lists(1);
     let mut no = on("tunnels close --target static/one:22", &pair.all());
     no.shows("End 1 tunnels? [y/N]");
