@@ -1,7 +1,7 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build man demo test test-kubernetes fuzz soak lint bench bench-compare dist cross clean
+.PHONY: help build man demo screenshots test test-kubernetes test-diagnosis fuzz soak lint bench bench-compare dist cross clean
 
 CARGO ?= cargo
 SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients
@@ -18,6 +18,10 @@ man: ## Write the manual pages into target/man
 demo: ## Log in with a real ssh through the proxy to a throwaway sshd, and show what happened
 	@tests/demo/run
 
+screenshots: ## Take the pictures of the page of `switchboard desk`, into docs/desk
+	tests/install-clients chromium chromium-driver
+	$(CARGO) test --locked --test it desk::pictures -- --ignored
+
 test: ## Install what the tests need (Debian, Ubuntu), then run them all
 	tests/install-clients
 	$(CARGO) test --locked
@@ -26,7 +30,11 @@ test: ## Install what the tests need (Debian, Ubuntu), then run them all
 test-kubernetes: ## Run the tests that need no faults against a real API server: KUBECONFIG=FILE
 	@test -n "$(KUBECONFIG)" || { echo 'say which cluster: make test-kubernetes KUBECONFIG=FILE' >&2; exit 2; }
 	tests/install-clients iproute2 util-linux
-	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test it -- kubernetes::shapes:: kubernetes::changes:: kubernetes::rights::
+	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test it -- kubernetes::shapes:: kubernetes::changes:: kubernetes::rights:: kubernetes::writes::a_request_for
+
+test-diagnosis: ## Make tunnels slow in 17 known ways, and count the right verdicts; it takes two minutes
+	$(CARGO) build --locked
+	SWITCHBOARD="$${CARGO_TARGET_DIR:-target}/debug/switchboard" tests/diagnosis/run
 
 fuzz: ## Look for inputs that break a property, for SECONDS=60 a target; it installs cargo-fuzz
 	tests/fuzz/run $(or $(SECONDS),60)

@@ -40,6 +40,7 @@ fn services(names: usize) -> Vec<ServiceTarget> {
                 limits: TargetLimits::default(),
                 allowed_clients: None,
                 user_lists: None,
+                workloads: switchboard::allowlist::Workloads::default(),
             }
         })
         .collect()

@@ -206,6 +206,7 @@ fn relay_all(engine: Engine, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
                     resources: &resources,
                     engine,
                     options: &Options::default(),
+                    last_look: None,
                     inspected: None,
                 };
                 relay(&mut ends, &terms, pin!(pending())).await

@@ -127,6 +127,7 @@ async fn relayed(rate: &str) -> Accuracy {
         resources: &resources,
         engine: Engine::Adaptive,
         options: &options,
+        last_look: None,
         inspected: None,
     };
     let ((client, downstream), (target, upstream)) = (pair().await, pair().await);

@@ -1,6 +1,7 @@
 //! The allowlist: the names that clients may ask for, and their targets. A lookup reads an immutable table, which a writer
 //! replaces as a whole, so that readers never wait.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,6 +14,8 @@ pub use self::static_target::{StaticTarget, StaticTargetError};
 pub use self::table::Suffixes;
 use self::table::Table;
 pub use self::target::{ClientNames, Endpoints, Target, TargetId, UserLists};
+pub use self::wake::{Wake, Wakes, Woken};
+pub use self::workload::{Workload, WorkloadKind, Workloads};
 pub use self::writer::{Change, ServiceTarget, Writer};
 use crate::authority::Authority;
 use crate::outcome::{Denial, Refusal};
@@ -20,6 +23,8 @@ use crate::outcome::{Denial, Refusal};
 mod static_target;
 mod table;
 mod target;
+mod wake;
+mod workload;
 mod writer;
 
 /// The names that clients may ask for. A [`Writer`] changes them.
@@ -34,6 +39,8 @@ pub struct Allowlist {
     completed: SetOnce<()>,
     /// Sent when targets have other lists of users than before.
     user_lists: watch::Sender<()>,
+    /// The targets that are asked to start.
+    wakes: Wakes,
 }
 
 /// The names of Services, and what happens to a client whose Service has no endpoint or is removed.
@@ -45,6 +52,8 @@ pub struct Options {
     pub keeps_removed: bool,
     /// The longest wait of a client for an endpoint of a Service that has none.
     pub wait_for_ready: Duration,
+    /// How long a target that is asked to start has for it; `None` where none is.
+    pub wake: Option<Duration>,
 }
 
 impl Default for Options {
@@ -53,6 +62,7 @@ impl Default for Options {
             suffixes: Arc::default(),
             keeps_removed: false,
             wait_for_ready: Duration::from_secs(10),
+            wake: None,
         }
     }
 }
@@ -72,23 +82,43 @@ impl Allowlist {
         }
     }
 
+    /// Wakes a target that has no endpoint, if its Service says how. Only for clients that may reach it.
+    pub fn wake(&self, target: &Target, client: IpAddr) -> Woken {
+        let longest = self.table.load().options.wake;
+        match longest.filter(|_| target.endpoints().addresses.is_empty()) {
+            Some(longest) => self.wakes.ask(target, client, longest),
+            None => Woken::No,
+        }
+    }
+
     /// The endpoints of a target. If it has none it waits for one, since a pod may be about to start.
     ///
     /// # Errors
-    /// [`Refusal::NoEndpoint`] after [`Options::wait_for_ready`]; [`Refusal::NotAllowed`] when the target leaves the
+    /// [`Refusal::NoEndpoint`] after [`Options::wait_for_ready`], or [`Refusal::TargetStarting`] while it starts; [`Refusal::NotAllowed`] when the target leaves the
     /// allowlist.
     pub async fn dialable(&self, target: &Target) -> Result<Arc<Endpoints>, Denial> {
         let longest = self.table.load().options.wait_for_ready;
         tokio::select! {
             biased;
-            endpoints = target.dialable() => Ok(endpoints),
-            () = target.revoked() => Err(Refusal::NotAllowed.into()),
-            () = sleep(longest) => {
-                let Endpoints { ready, total, .. } = *target.endpoints();
-                let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
-                Err(Denial::with_phrase(Refusal::NoEndpoint, &phrase))
+            endpoints = target.dialable() => {
+                if target.workloads().is_some() {
+                    self.wakes.has_started(target.id());
+                }
+                Ok(endpoints)
             }
+            () = target.revoked() => Err(Refusal::NotAllowed.into()),
+            () = sleep(longest) => Err(self.without_endpoint(target)),
         }
+    }
+
+    fn without_endpoint(&self, target: &Target) -> Denial {
+        if let Some(left) = self.wakes.left(target.id()) {
+            let phrase = format!("{} is starting, try again in 30 s", target.id());
+            return Denial::with_phrase(Refusal::TargetStarting, &phrase).starting(left);
+        }
+        let Endpoints { ready, total, .. } = *target.endpoints();
+        let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
+        Denial::with_phrase(Refusal::NoEndpoint, &phrase)
     }
 
     /// The number of targets, each counted once however many names it has.
@@ -255,6 +285,7 @@ mod tests {
             limits: TargetLimits::default(),
             allowed_clients: None,
             user_lists: None,
+            workloads: Workloads::default(),
         }
     }
 

@@ -27,6 +27,12 @@ pub struct Tunnel {
     pub age_ms: u64,
     /// Milliseconds without a byte in either direction.
     pub idle_ms: u64,
+    /// Whether it is used, and not only kept alive: see docs/operations.md.
+    #[serde(default)]
+    pub is_active: bool,
+    /// When it was last used (RFC 3339).
+    #[serde(default)]
+    pub last_active: String,
     /// The client.
     #[serde(rename = "client.address")]
     pub client_address: IpAddr,
@@ -63,6 +69,9 @@ pub struct Tunnel {
     /// The address that was dialled.
     #[serde(rename = "upstream.address")]
     pub upstream_address: Option<SocketAddr>,
+    /// The node of that address, from its EndpointSlice; empty where that names none.
+    #[serde(default, rename = "upstream.node")]
+    pub upstream_node: String,
     /// The target's SSH software.
     #[serde(rename = "upstream.software")]
     pub upstream_software: String,
@@ -81,6 +90,93 @@ pub struct Tunnel {
     pub download: Limit,
     /// The upload's limits.
     pub upload: Limit,
+}
+
+/// The answer of `GET /tunnels/{id}`: a tunnel, and its two connections as the kernel sees them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Detail {
+    /// The tunnel.
+    #[serde(flatten)]
+    pub tunnel: Tunnel,
+    /// Its connections.
+    pub legs: Legs,
+}
+
+/// The two TCP connections of a tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Legs {
+    /// That of the client. Over HTTP/2 it is shared by all tunnels of the connection.
+    pub client: Option<Leg>,
+    /// That of the target.
+    pub upstream: Option<Leg>,
+    /// Why one is not known; empty if both are.
+    pub unknown: String,
+}
+
+/// One TCP connection, from the proxy's end of it (`struct tcp_info` of linux/tcp.h).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Leg {
+    /// The smoothed round-trip time, in milliseconds.
+    pub rtt_ms: f64,
+    /// Its mean deviation.
+    pub rtt_variation_ms: f64,
+    /// The lowest round-trip time of the last minutes.
+    pub lowest_rtt_ms: f64,
+    /// Segments that were sent again.
+    pub retransmits: u32,
+    /// Segments that came out of order: the peer's were lost or overtaken.
+    pub out_of_order: u32,
+    /// Bytes a second at which the peer has lately acknowledged.
+    pub delivery_rate: u64,
+    /// Bytes that were sent and are not acknowledged.
+    pub in_flight: u32,
+    /// Bytes that were written and are not sent.
+    pub not_sent: u32,
+    /// Both together.
+    pub send_queue: u32,
+    /// Bytes that came and are not read by the proxy.
+    pub receive_queue: u32,
+    /// Bytes that the peer's receive window has space for.
+    pub peer_window: u32,
+    /// Milliseconds in which something was in the send queue.
+    pub busy_ms: u64,
+    /// Those of them in which the peer's receive window held it back.
+    pub peer_window_limited_ms: u64,
+}
+
+/// The answer of `GET /tunnels/{id}/diagnosis`: what makes a tunnel slow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Diagnosis {
+    /// The tunnel.
+    pub tunnel_id: String,
+    /// What makes it slow.
+    pub verdict: Verdict,
+    /// The observations that say so, a sentence each.
+    pub evidence: Vec<String>,
+    /// How long it was observed, in milliseconds.
+    pub observed_ms: u64,
+    /// Bytes to the client meanwhile.
+    pub bytes_sent: u64,
+    /// Bytes from the client meanwhile.
+    pub bytes_received: u64,
+    /// Its connections at the end.
+    pub legs: Legs,
+}
+
+/// What makes a tunnel slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The client's network, or a client that does not read.
+    Client,
+    /// The target's network, or a target that does not read, or sends no faster.
+    Target,
+    /// A limit of the proxy's configuration.
+    Limit,
+    /// The proxy: its threads lack processor time.
+    Proxy,
+    /// Nothing that is seen here.
+    Nothing,
 }
 
 /// What limits one direction of a tunnel.
@@ -121,6 +217,9 @@ pub struct Closing {
 pub struct Closed {
     /// The ids of the tunnels that are told to end.
     pub closed: Vec<String>,
+    /// How many more were meant and go on, as there were more than `limit`.
+    #[serde(default)]
+    pub left: usize,
 }
 
 /// The answer of `GET /targets`.
@@ -153,6 +252,48 @@ pub struct Target {
     pub is_cordoned: bool,
     /// Its open tunnels.
     pub tunnels: usize,
+    /// When a tunnel of it was last used (RFC 3339); absent before the first one in this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_activity: Option<String>,
+}
+
+/// The answer of `GET /activity`: the first two fields are those of an activity probe of Kubeflow Notebooks 2.0.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// Whether a tunnel of the target is used, and not only kept alive.
+    pub has_activity: bool,
+    /// When one was last used (RFC 3339); absent before the first one in this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_activity: Option<String>,
+    /// The open tunnels of the target, those that were used last first. Absent in an answer to another host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Vec<Use>>,
+}
+
+/// What a tunnel adds to the activity of its target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Use {
+    /// Its id.
+    pub tunnel_id: String,
+    /// The client.
+    #[serde(rename = "client.address")]
+    pub client_address: IpAddr,
+    /// The client's SSH software.
+    #[serde(rename = "client.software")]
+    pub client_software: String,
+    /// The user; empty without one.
+    #[serde(rename = "user.name")]
+    pub user_name: String,
+    /// When it was established (RFC 3339).
+    pub since: String,
+    /// Whether it is used.
+    pub is_active: bool,
+    /// When it was last used (RFC 3339).
+    pub last_active: String,
+    /// Bytes to the client.
+    pub bytes_sent: u64,
+    /// Bytes from the client.
+    pub bytes_received: u64,
 }
 
 /// The answer of `GET /clients`.

@@ -145,6 +145,8 @@ impl App {
         tokio::spawn(certificate_poll::watch(Arc::clone(&self.shared)));
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move { shared.access_log.keep_writing_counts().await });
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move { shared.registry.keep_judging().await });
         let mut commands = Commands(commands);
         let is_signalled = loop {
             tokio::select! {

@@ -42,6 +42,7 @@ mod wait;
 
 use self::deadline::Deadline;
 use self::hangup::Exit;
+use self::http2::code;
 
 pub use self::credentials::CredentialError;
 pub use self::deadline::Step;
@@ -120,7 +121,7 @@ pub struct Local<R, W> {
 pub fn command(options: &Options) -> ExitCode {
     let local = match stdio::take_stdout() {
         Ok(stdout) => Local {
-            stdin: tokio::io::stdin(),
+            stdin: stdio::Input::default(),
             stdout,
             interactive: io::stdin().is_terminal(),
             is_abandoned: None,
@@ -314,6 +315,8 @@ pub enum ClientError {
         status: u16,
         /// When another request makes sense, if the proxy says so.
         retry_after: Option<Duration>,
+        /// How long the target has left to start, if the proxy has started it.
+        starting: Option<Duration>,
         /// The reason phrase or the first line of the body, without control characters. It may be empty.
         reason: String,
     },
@@ -361,6 +364,9 @@ pub enum ClientError {
     /// The session has no connection, or is over.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The target, or what is between, has closed the tunnel without a byte.
+    #[error("the tunnel was closed before the target's first byte")]
+    Unidentified,
     /// stdin cannot be read.
     #[error("cannot read stdin")]
     Input(#[source] io::Error),
@@ -386,13 +392,6 @@ impl ClientError {
             1
         }
     }
-}
-
-/// The name of an error code (RFC 9113 section 7).
-fn code(error: &h2::Error) -> String {
-    error
-        .reason()
-        .map_or_else(|| "no code".to_owned(), |reason| format!("{reason:?}"))
 }
 
 /// Characters of a message on stderr, and of a refusal's reason.

@@ -134,6 +134,10 @@ fn credential<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<Result<C
     })
 }
 
+/// The field of a refusal whose target is starting: the whole seconds that it has left, for `switchboard connect`, which
+/// waits. Others read Retry-After.
+const STARTING: &str = "switchboard-starting";
+
 /// What `Proxy-Status` says of a refusal (RFC 9209): its type, and the details if there are any.
 fn proxy_status(refusal: Refusal, details: Option<&str>) -> String {
     let error = refusal.proxy_status();

@@ -7,10 +7,14 @@
 //!
 //! A failure of the API server changes nothing: a target stays on the allowlist until the cluster says otherwise.
 //!
+//! Where the operator has switched it on, the [`waker`] starts workloads that are asked for, [`activity_reports`] tells
+//! Notebooks that they are used, and the [`recorder`] writes Events about Services.
+//!
 //! Apart from all this, [`reviews`] asks which user a token proves and what a user may do, and [`rbac`] tells when the
 //! answers may have changed; [`tickets`] follows the tickets that are made in the
 //! cluster. [`pods`] is for the programs of operators: it finds the pods of a proxy, and forwards a port of each.
 
+mod activity_reports;
 mod annotations;
 mod api;
 mod controller;
@@ -22,12 +26,14 @@ mod follower;
 mod guards;
 mod join;
 pub(crate) mod label_selector;
+mod link;
 mod model;
 mod options;
 mod outage;
 mod pods;
 mod rbac;
 mod reconciler;
+mod recorder;
 mod reflector;
 mod reviews;
 mod rules;
@@ -36,6 +42,7 @@ mod snapshot;
 mod source;
 mod thread;
 mod tickets;
+mod waker;
 mod wire;
 
 pub(crate) use self::api::encoded;

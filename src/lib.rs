@@ -83,6 +83,8 @@ pub mod client;
 #[cfg(feature = "server")]
 pub mod config;
 #[cfg(feature = "server")]
+pub mod desk;
+#[cfg(feature = "server")]
 pub mod import;
 #[cfg(feature = "server")]
 pub mod kubernetes;

@@ -10,7 +10,7 @@ use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGauge
 pub use prometheus::Error;
 
 pub use self::anchor::{AnchorBytes, AnchorMetrics};
-use self::declare::{counter, counters, gauge, gauges, histogram, seconds, timestamp};
+use self::declare::{counter, counters, gauge, gauges, histogram, seconds, timestamp, timestamps};
 use self::process::Process;
 pub use self::targets::TargetSeries;
 use self::targets::{Families, TargetMetrics};
@@ -18,9 +18,11 @@ use crate::outcome::{Outcome, Reason, Refusal, Side};
 use crate::ssh::identification::Family;
 use crate::tls;
 
+mod access;
 mod anchor;
 mod declare;
 mod process;
+mod services;
 mod targets;
 
 metrics! {
@@ -66,6 +68,12 @@ metrics! {
     pub allowlist_namespaces_forbidden: IntGauge = gauge("switchboard_allowlist_namespaces_forbidden");
     /// When the allowlist was last known to be current, in seconds since 1970.
     pub allowlist_last_sync_timestamp: Gauge = timestamp("switchboard_allowlist_last_sync_timestamp_seconds");
+    /// Targets without an endpoint that a request was to start, by result.
+    wakes: IntCounterVec = counters("switchboard_wakes_total", &["result"]);
+    /// Events about Services that were to be written, by result.
+    service_events: IntCounterVec = counters("switchboard_service_events_total", &["result"]);
+    /// Reports of activity to the workloads of Services, by result.
+    activity_reports: IntCounterVec = counters("switchboard_activity_reports_total", &["result"]);
     /// Annotations of Services with a value that is malformed or not permitted.
     pub annotation_errors: IntCounter = counter("switchboard_annotation_errors_total");
     /// Endpoints and EndpointSlices of targets that are not dialled, by reason.
@@ -124,6 +132,11 @@ metrics! {
         "switchboard_tunnel_bytes_total",
         &["direction", "target_namespace", "target_service"]
     );
+    /// The last activity of a target's tunnels, in seconds since 1970; keepalives and heartbeats are none.
+    last_activity = timestamps(
+        "switchboard_target_last_activity_timestamp_seconds",
+        &["target_namespace", "target_service"]
+    );
     /// Seconds that directions of tunnels waited for their limits.
     throttled_seconds = seconds("switchboard_throttled_seconds_total", &["direction"]);
 }
@@ -166,6 +179,7 @@ impl Metrics {
                 self.tunnels_closed.with_label_values(&[reason.label(), by.label()]);
             }
         }
+        self.show_zeros_of_services();
         for rule in ["ssh_only", "access"] {
             self.reported_refusals.with_label_values(&[rule]);
         }
@@ -199,68 +213,6 @@ impl Metrics {
     /// Makes the series of that reason, with the value 0.
     pub fn endpoint_may_fail(&self, reason: &'static str) {
         self.endpoint_errors.with_label_values(&[reason]);
-    }
-
-    /// Counts a request that was judged.
-    pub fn access_ended(&self, method: &'static str, result: &'static str) {
-        self.access_requests.with_label_values(&[method, result]).inc();
-    }
-
-    /// Makes the series of that result, with the value 0.
-    pub fn access_may_end(&self, method: &'static str, result: &'static str) {
-        self.access_requests.with_label_values(&[method, result]);
-    }
-
-    /// Counts a question to the API server.
-    pub fn access_reviewed(&self, kind: &'static str, result: &'static str) {
-        self.access_reviews.with_label_values(&[kind, result]).inc();
-    }
-
-    /// Makes the series of that kind of question, with the value 0.
-    pub fn access_review_may_end(&self, kind: &'static str) {
-        for result in ["answered", "unavailable", "suspended"] {
-            self.access_reviews.with_label_values(&[kind, result]);
-        }
-        self.access_suspended(kind, false);
-    }
-
-    /// Notes whether questions of that kind are asked.
-    pub fn access_suspended(&self, kind: &'static str, is_suspended: bool) {
-        self.access_suspended
-            .with_label_values(&[kind])
-            .set(is_suspended.into());
-    }
-
-    /// Counts a question that was answered from memory.
-    pub fn access_remembered(&self, answer: &'static str) {
-        self.access_cache_hits.with_label_values(&[answer]).inc();
-    }
-
-    /// Makes the series of that answer, with the value 0.
-    pub fn access_may_be_remembered(&self, answer: &'static str) {
-        self.access_cache_hits.with_label_values(&[answer]);
-    }
-
-    /// Sets the number of answers that a cache remembers.
-    pub fn access_cached(&self, cache: &'static str, entries: usize) {
-        let entries = i64::try_from(entries).unwrap_or(i64::MAX);
-        self.access_cache_entries.with_label_values(&[cache]).set(entries);
-    }
-
-    /// Sets the number of tickets of a source.
-    pub fn access_tickets(&self, source: &'static str, state: &'static str, entries: usize) {
-        let entries = i64::try_from(entries).unwrap_or(i64::MAX);
-        self.access_tickets.with_label_values(&[source, state]).set(entries);
-    }
-
-    /// Counts a right in use that was asked about again.
-    pub fn access_rechecked(&self, result: &'static str) {
-        self.access_rechecks.with_label_values(&[result]).inc();
-    }
-
-    /// Makes the series of that result, with the value 0.
-    pub fn access_recheck_may_end(&self, result: &'static str) {
-        self.access_rechecks.with_label_values(&[result]);
     }
 
     /// Notes which engine moves bulk between plain sockets.

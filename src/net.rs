@@ -4,5 +4,6 @@ pub mod dial;
 pub mod listener;
 pub(crate) mod overlap;
 pub mod proxy_header;
+pub mod sock_diag;
 pub(crate) mod socket;
 pub mod transport;

@@ -7,6 +7,10 @@
 mod changes;
 #[cfg(not(target_os = "linux"))]
 mod no_changes;
+#[cfg(not(target_os = "linux"))]
+mod no_pipes;
+#[cfg(target_os = "linux")]
+mod pipes;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]
@@ -16,6 +20,10 @@ mod windows;
 pub(crate) use self::changes::Changes;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use self::no_changes::Changes;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use self::no_pipes::{PipeInput, PipeOutput};
+#[cfg(target_os = "linux")]
+pub(crate) use self::pipes::{PipeInput, PipeOutput};
 #[cfg(unix)]
 use self::unix as system;
 #[cfg(windows)]

@@ -16,12 +16,13 @@ use self::meter::Meter;
 pub use self::pump::Failure;
 use self::pump::Pump;
 use self::strategy::Strategy;
-pub use self::terms::{Bounds, Early, Engine, Options, Resources, Terms, Transports};
+pub use self::terms::{Bounds, Early, Engine, LastLook, Options, Resources, Terms, Transports};
 use crate::cold::cold;
 use crate::direction::Direction;
 use crate::net::transport::{Cancelled, Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 
+pub mod activity;
 mod beginning;
 mod copy;
 pub mod meter;
@@ -139,6 +140,7 @@ pub async fn until_end<D: Transport>(
         close = until_both_end(&mut upload, &mut download, terms) => close,
         close = ending => close,
     };
+    terms.look_at_end();
     let is_ended_here = matches!(
         close.reason,
         Reason::Idle

@@ -19,7 +19,7 @@ use self::pending::Pending;
 pub use self::port::Port;
 pub use self::shared::Shared;
 use crate::access::{Grant, Mode};
-use crate::allowlist::Target;
+use crate::allowlist::{Target, Woken};
 use crate::cold::cold;
 use crate::connect::{self, Asked, CredentialPolicy, Exchange, Refusals, http2};
 use crate::end_notice::Marker;
@@ -34,12 +34,15 @@ use crate::net::transport::Transport;
 use crate::outcome::{Denial, Refusal};
 use crate::tls::Session;
 
+pub mod activity;
 mod authorize;
+pub mod diagnosis;
 mod disconnect;
 mod established;
 pub mod events;
 pub mod facts;
 pub mod ids;
+pub mod legs;
 mod negotiate;
 mod notice;
 pub mod open_tunnel;
@@ -74,7 +77,8 @@ enum Opened<'a> {
 /// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200. `None` when it was
 /// refused.
 async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
-    let pending = Pending::accept(peer, port.refusals, shared);
+    let mut pending = Pending::accept(peer, port.refusals, shared);
+    pending.record.set_local(stream.local_addr().ok());
     // Before all else that may be spoken on the port: the header is about the socket.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
     let pending = match pending.step(header).await {
@@ -262,12 +266,15 @@ async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstre
         longest: shared.dial.dial,
         without_success: shared.dial.dial_try,
     };
+    if shared.allowlist.wake(target, origin.addresses.source.ip()) == Woken::Limited {
+        shared.metrics.wake_ended("limited");
+    }
     let permit = target.begin_dial(timeouts).await?;
     let endpoints = shared.allowlist.dialable(target).await?;
     let start = Instant::now();
     let dial = dial::dial(&endpoints.addresses, target.next_address(), &shared.dial);
     let dialled = target.while_allowed(dial).await;
-    record.dialled(start.elapsed(), dialled.as_ref());
+    record.dialled(start.elapsed(), &endpoints, dialled.as_ref());
     let mut upstream = dialled?;
     permit.succeeded();
     if let Some(version) = endpoints.proxy_header {

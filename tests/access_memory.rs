@@ -75,6 +75,7 @@ fn service(name: &str) -> ServiceTarget {
         limits: TargetLimits::default(),
         allowed_clients: None,
         user_lists: None,
+        workloads: Default::default(),
     }
 }
 

@@ -2,11 +2,12 @@
 //! of the link layer that is not the other's.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use crate::programs::PROGRAM;
+use crate::programs::program;
 
 pub struct BlackHole {
     /// Keeps the clients' namespace, as long as its stdin is open.
@@ -63,7 +64,7 @@ impl BlackHole {
 
     /// The program beside the clients.
     pub fn beside_clients(&self) -> Command {
-        self.beside(PROGRAM)
+        self.beside(program())
     }
 
     pub fn cut(&self) {
@@ -89,10 +90,10 @@ impl BlackHole {
         }
     }
 
-    fn beside(&self, program: &str) -> Command {
+    fn beside(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.holder.id()));
-        command.args(["--", program]);
+        command.arg("--").arg(program);
         command
     }
 }

@@ -1,5 +1,7 @@
 //! The release binary's programs: the proxy, the anchor, and `connect` with what ssh would do with it.
 
+use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -65,7 +67,7 @@ impl Proxy {
         let admin = free_address(LOOPBACK);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("switchboard-bench-{}-{number}.yaml", std::process::id());
-        let config = std::env::temp_dir().join(name);
+        let config = env::temp_dir().join(name);
         let targets: Vec<String> = targets
             .iter()
             .map(|(name, address)| format!("{{name: '{name}:22', addresses: ['{address}']}}"))
@@ -80,7 +82,7 @@ impl Proxy {
             targets.join(", ")
         );
         fs::write(&config, text).unwrap();
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(program());
         command.args(["serve", "--log", "error", "--config"]).arg(&config);
         let process = Process::spawn(command.stdout(Stdio::null()));
         await_ready(admin);
@@ -108,7 +110,7 @@ pub struct Anchor {
 impl Anchor {
     pub fn start(target: SocketAddr) -> Self {
         let (address, admin) = (free_address(LOOPBACK), free_address(LOOPBACK));
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(program());
         command.args(["anchor", "--log", "error"]);
         for (flag, address) in [("--listen", address), ("--to", target), ("--admin", admin)] {
             command.args([flag, &address.to_string()]);
@@ -142,7 +144,7 @@ pub struct Client {
 impl Client {
     /// Starts it with a target that does what is `asked`, and waits for the target's identification.
     pub fn start(proxy: SocketAddr, mode: Mode, asked: &str) -> Self {
-        Self::of(Command::new(PROGRAM), proxy, mode, asked)
+        Self::of(Command::new(program()), proxy, mode, asked)
     }
 
     /// The same by a command that runs the program, in front of the program's arguments.
@@ -228,4 +230,8 @@ fn get(address: SocketAddr, path: &str) -> Option<String> {
 }
 
 pub const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_switchboard");
+
+/// The program: the one of this build, or another build's, to compare both by the same bench.
+pub fn program() -> OsString {
+    env::var_os("SWITCHBOARD_BENCH_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_switchboard").into())
+}

@@ -247,8 +247,19 @@ def promises_of_switchboard(where, objects):
         *namespace, secret = tickets.get("secret", "switchboard-tickets").split("/")
         must(role["kind"] == "Role" and rule["resourceNames"] == [secret], "one Secret of one namespace, by its name")
         must(not namespace or role["metadata"]["namespace"] == namespace[0], "the namespace of the Secret")
-    must({resource for rule in granted for resource in rule["resources"]} == allowed, "RBAC")
-    must(all(sorted(rule["verbs"]) == ["get", "list", "watch"] for rule in granted), "RBAC reads only")
+    kubernetes = config["allowlist"].get("kubernetes", {})
+    writes = {}
+    if kubernetes.get("wake"):
+        writes |= {"statefulsets/scale": ["get", "patch"], "deployments/scale": ["get", "patch"], "notebooks": ["get", "patch"]}
+    if kubernetes.get("report_activity"):
+        writes["notebooks"] = ["get", "patch"]
+    if kubernetes.get("events"):
+        writes["events"] = ["create", "patch"]
+    must({resource for rule in granted for resource in rule["resources"]} == allowed | set(writes), "RBAC")
+    for rule in granted:
+        for resource in rule["resources"]:
+            verbs = writes.get(resource, ["get", "list", "watch"])
+            must(sorted(rule["verbs"]) == verbs, f"RBAC of {resource}: what is switched on, and reads only beside that")
     for each in bindings:
         must(each["subjects"][0]["name"] == spec["serviceAccountName"], "RBAC binds the pods' account")
         if each not in delegators:

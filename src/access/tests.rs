@@ -80,6 +80,7 @@ impl World {
             limits: TargetLimits::default(),
             allowed_clients: None,
             user_lists: lists.cloned(),
+            workloads: crate::allowlist::Workloads::default(),
         };
         self.writer.replace(names.into_iter().map(service).collect(), true);
     }

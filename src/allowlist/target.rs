@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use super::workload::Workloads;
 use crate::cold::cold;
 use crate::direction::Direction;
 use crate::limits::TargetLimits;
@@ -58,6 +59,8 @@ impl fmt::Display for TargetId {
 pub struct Endpoints {
     /// The addresses to dial; empty while no endpoint is ready.
     pub addresses: Box<[SocketAddr]>,
+    /// The node of each address, in their order; empty where none is named.
+    pub nodes: Box<[Box<str>]>,
     /// The number of ready endpoints.
     pub ready: u32,
     /// The number of all endpoints.
@@ -66,12 +69,21 @@ pub struct Endpoints {
     pub proxy_header: Option<proxy_header::Version>,
 }
 
+impl Endpoints {
+    /// The node of an address; empty where it is not named.
+    pub fn node(&self, address: SocketAddr) -> &str {
+        let mut named = self.addresses.iter().zip(&self.nodes);
+        named.find(|(known, _)| **known == address).map_or("", |(_, node)| node)
+    }
+}
+
 /// Addresses of a static target, which count as ready.
 impl From<Vec<SocketAddr>> for Endpoints {
     fn from(addresses: Vec<SocketAddr>) -> Self {
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         Self {
             addresses: addresses.into(),
+            nodes: Box::default(),
             ready: count,
             total: count,
             proxy_header: None,
@@ -111,6 +123,8 @@ pub struct Target {
     allowed_clients: ArcSwapOption<ClientNames>,
     /// The users that may reach it; `None` leaves the decision to the cluster.
     user_lists: ArcSwapOption<UserLists>,
+    /// The workload behind it, where its Service names one.
+    workloads: ArcSwapOption<Workloads>,
     /// Made by the first tunnel, or by the revocation.
     revoked: OnceLock<CancellationToken>,
     series: OnceLock<Arc<TargetSeries>>,
@@ -134,6 +148,7 @@ impl Target {
             dials: OnceLock::new(),
             allowed_clients: ArcSwapOption::empty(),
             user_lists: ArcSwapOption::empty(),
+            workloads: ArcSwapOption::empty(),
             revoked: OnceLock::new(),
             series: OnceLock::new(),
             is_cordoned: AtomicBool::new(false),
@@ -272,6 +287,19 @@ impl Target {
         is_change
     }
 
+    /// The workload behind it, where its Service names one.
+    pub fn workloads(&self) -> Option<Arc<Workloads>> {
+        self.workloads.load_full()
+    }
+
+    /// Changes the workload behind it.
+    pub(super) fn set_workloads(&self, workloads: Workloads) {
+        let workloads = (workloads != Workloads::default()).then_some(workloads);
+        if self.workloads.load().as_deref() != workloads.as_ref() {
+            self.workloads.store(workloads.map(Arc::new));
+        }
+    }
+
     /// Completes when a tunnel that begins now has reached its longest life.
     pub async fn outlived(&self) {
         match self.lifetime() {
@@ -301,6 +329,11 @@ impl Target {
     pub fn series(&self, metrics: &Metrics) -> &Arc<TargetSeries> {
         self.series
             .get_or_init(|| metrics.target(&self.id.namespace, &self.id.service))
+    }
+
+    /// When a tunnel of it was last used; `None` before the first one.
+    pub fn last_activity(&self) -> Option<SystemTime> {
+        self.series.get()?.last_activity()
     }
 
     pub(super) fn update(&self, endpoints: Endpoints, limits: Arc<TargetLimits>) {

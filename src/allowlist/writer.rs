@@ -9,6 +9,8 @@ use tracing::warn;
 use super::static_target::StaticTarget;
 use super::table::{Route, Shard, Statics, Table, shard_of};
 use super::target::{ClientNames, Endpoints, STATIC, Target, TargetId, UserLists};
+use super::wake::Wakes;
+use super::workload::Workloads;
 use super::{Allowlist, Options};
 use crate::authority::Authority;
 use crate::limits::Limits;
@@ -31,6 +33,8 @@ pub struct ServiceTarget {
     pub allowed_clients: Option<ClientNames>,
     /// The users that may reach it; `None` leaves the decision to the API server.
     pub user_lists: Option<UserLists>,
+    /// The workload behind it, for those who are asked to start it or to tell it of activity.
+    pub workloads: Workloads,
 }
 
 /// A change of one Service.
@@ -126,6 +130,16 @@ impl Writer {
         let mut table = self.allowlist.table();
         table.complete = false;
         self.store(&state, table);
+    }
+
+    /// The targets, in no order.
+    pub fn targets(&self) -> Vec<Arc<Target>> {
+        self.allowlist.all()
+    }
+
+    /// The targets that are asked to start.
+    pub fn wakes(&self) -> &Wakes {
+        &self.allowlist.wakes
     }
 
     /// Whether all targets are known, so that an absent name is forbidden.
@@ -245,6 +259,7 @@ impl State {
         };
         target.set_allowed_clients(wanted.allowed_clients.as_ref());
         edit.has_other_users |= target.set_user_lists(wanted.user_lists.as_ref());
+        target.set_workloads(wanted.workloads);
         edit.set(
             name,
             Route {

@@ -59,6 +59,7 @@ impl Plain {
             resources: &shared.resources,
             engine: Engine::Adaptive,
             options: &options,
+            last_look: None,
             inspected: None,
         };
         let stopping = pin!(async {

@@ -241,10 +241,20 @@ impl AsyncWrite for Sink {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(half) = &mut self.half {
-            // A socket that is gone need not be shut down: the read says so.
-            ready!(Pin::new(half).poll_shutdown(context)).ok();
-            self.shared.has_finished.store(true, Ordering::Relaxed);
+            match ready!(Pin::new(half).poll_shutdown(context)) {
+                // Without an end of stream a target may wait for ever: its session must not.
+                Err(error) if !is_of_a_lost_connection(&error) => return Poll::Ready(Err(error)),
+                Ok(()) | Err(_) => self.shared.has_finished.store(true, Ordering::Relaxed),
+            }
         }
         Poll::Ready(Ok(()))
     }
+}
+
+/// Whether a socket need not be shut down, as its connection is gone: the read says so.
+fn is_of_a_lost_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotConnected | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
 }

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
+use axum::extract::DefaultBodyLimit;
 use axum::response::Response;
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
@@ -28,11 +29,15 @@ use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
 use crate::net::listener;
 use crate::tunnel::Shared;
 
+mod activity;
 mod answer;
+mod asked;
 mod caller;
 mod clients;
+mod diagnosis;
 mod events;
 mod listing;
+mod openapi;
 mod probes;
 mod targets;
 mod tunnels;
@@ -57,15 +62,23 @@ impl Routes {
 
     /// The same, and the API of operators.
     pub fn of_proxy(handlers: Handlers, shared: &Arc<Shared>) -> Self {
-        let api = [targets::router(), clients::router(), events::router()]
-            .into_iter()
-            .fold(tunnels::router(), Router::merge);
+        let parts = [
+            diagnosis::router(),
+            targets::router(),
+            clients::router(),
+            events::router(),
+        ];
+        let api = parts.into_iter().fold(tunnels::router(), Router::merge);
         let api = api
+            .method_not_allowed_fallback(asked::other_method)
+            .layer(DefaultBodyLimit::max(asked::LONGEST_BODY))
             .layer(axum::middleware::from_fn(caller::only_from_here))
-            .with_state(Arc::clone(shared));
+            .with_state(Arc::clone(shared))
+            .merge(activity::router().with_state(Arc::clone(shared)));
         Self {
-            router: probes::router(handlers).merge(api),
-            paths: "here are /metrics, /livez, /readyz, /drain, /tunnels, /targets, /clients and /events\n",
+            router: probes::router(handlers).merge(openapi::router()).merge(api),
+            paths: "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients and /events: \
+                    /openapi.json describes them\n",
         }
     }
 

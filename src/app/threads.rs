@@ -3,6 +3,8 @@
 //! Tokio and tracing-appender panic without a thread, and a runtime that gets some of its workers only would never run
 //! the work of the others.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::num::NonZeroUsize;
@@ -49,6 +51,24 @@ pub fn workers(most: NonZeroUsize) -> NonZeroUsize {
         .unwrap_or(NonZeroUsize::MIN)
 }
 
+/// The time so far in which each worker has run, or has waited for a processor, by the number of its thread. Empty where
+/// `/proc` does not tell.
+pub fn busy_workers() -> BTreeMap<OsString, Duration> {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let busy = threads.filter_map(|thread| {
+        let text = |file| fs::read_to_string(thread.path().join(file)).ok();
+        if !text("comm")?.starts_with(WORKER) {
+            return None;
+        }
+        // Nanoseconds on a processor and in its queue (Documentation/scheduler/sched-stats.rst).
+        let times = text("schedstat")?;
+        let times = times.split_whitespace().take(2).map(str::parse::<u64>);
+        let nanos = times.sum::<Result<u64, _>>().ok()?;
+        Some((thread.file_name(), Duration::from_nanos(nanos)))
+    });
+    busy.collect()
+}
+
 /// The threads of this process; 0 where `/proc` does not tell.
 fn running() -> usize {
     fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
@@ -56,5 +76,7 @@ fn running() -> usize {
 
 /// Two for the logs, one each for the admin port, the cluster and the configuration, and one for blocking calls.
 const OTHERS: usize = 6;
+/// The beginning of the names that Tokio gives.
+const WORKER: &str = "tokio-rt";
 /// In milliseconds.
 const LONGEST_RELEASE: u32 = 100;

@@ -9,6 +9,7 @@ use switchboard::app::logging::ParseError;
 
 mod anchor;
 mod check;
+mod desk;
 mod drain;
 mod import;
 mod overrides;
@@ -21,6 +22,7 @@ mod tunnels;
 
 use self::anchor::{ANCHOR_EXITS, Anchor};
 use self::check::{CHECK_EXITS, Check};
+use self::desk::{DESK_EXITS, Desk};
 use self::drain::{DRAIN_EXITS, Drain};
 use self::import::{IMPORT_EXITS, Import};
 use self::reach::OPERATOR_EXITS;
@@ -42,6 +44,9 @@ pub(crate) enum Task {
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drain),
+    /// Serve a page for operators on this computer: the tunnels, targets and refusals of all replicas
+    #[command(after_help = DESK_EXITS)]
+    Desk(Desk),
     /// Translate the files of another gateway: print kubectl lines or static targets, and what has no counterpart
     #[command(after_help = IMPORT_EXITS, arg_required_else_help = true)]
     Import(Import),
@@ -66,6 +71,7 @@ pub(crate) fn run(task: Task) -> ExitCode {
         Task::Check(options) => check::check(options),
         Task::Anchor(options) => anchor::anchor(options),
         Task::Drain(options) => drain::drain(&options),
+        Task::Desk(options) => desk::desk(options),
         Task::Import(options) => import::import(options),
         Task::Tunnels(options) => tunnels::tunnels(options),
         Task::Targets(options) => targets::targets(options),

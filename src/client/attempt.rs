@@ -32,6 +32,7 @@ pub(super) async fn open(options: &Options, login: &mut Login, dialing: &mut Dia
             status: 407,
             reason,
             retry_after,
+            ..
         }) => (reason, retry_after),
         ended => return ended,
     };
@@ -46,6 +47,7 @@ pub(super) async fn open(options: &Options, login: &mut Login, dialing: &mut Dia
             status: 407,
             reason,
             retry_after,
+            starting: None,
         });
     }
     Box::pin(Attempt::new(options, &fresh)?.run(dialing)).await

@@ -11,7 +11,8 @@ use super::dialing::Dialing;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::opened::{Finished, Opened};
-use super::session::{Found, Session, SessionError, find};
+use super::relay::Sent;
+use super::session::{Found, Left, Session, SessionError, find};
 use super::{ClientError, Local, Options, relay, wait};
 use crate::resume::first_key::FirstKey;
 
@@ -36,22 +37,24 @@ where
     let of_tunnel = of_tunnel(&opened);
     let Some((settings, key)) = settings.zip(key) else {
         let relayed = opened.carry(|stream, early| async {
-            relay::relay(stream, early, local).await?;
-            Ok(Finished::unbounded(()))
+            relay::relay(stream, early, local)
+                .await
+                .map(|_| Finished::unbounded(()))
         });
-        return Box::pin(or_now(exit, relayed)).await.map_err(of_tunnel);
+        return Box::pin(or_now(exit, relayed)).await.map(drop).map_err(of_tunnel);
     };
     let mut session = Session::new(options, settings, local, exit.clone());
     session.dials_by(dialing);
     let carried = opened.carry(|stream, early| async {
         let found = tokio::select! {
             found = find(stream, early, key) => found?,
-            _ = exit.asked(Leaving::Now) => return Ok(Finished::unbounded(None)),
+            _ = exit.asked(Leaving::Now) => return Ok(Finished::unbounded(Carried::Plain(Sent::Bytes))),
         };
         match found {
             Found::Plain { stream, bytes } => {
-                or_now(exit, relay::relay(stream, bytes, session.local())).await?;
-                Ok(Finished::unbounded(None))
+                let relayed = relay::relay(stream, bytes, session.local());
+                let sent = or_now(exit, relayed).await?.unwrap_or(Sent::Bytes);
+                Ok(Finished::unbounded(Carried::Plain(sent)))
             }
             Found::Broken { bytes, error } => {
                 let stdout = &mut session.local().stdout;
@@ -62,18 +65,26 @@ where
             Found::Anchor { stream, opening } => {
                 let Finished { done, farewell } = session.begin(stream, opening).await?;
                 Ok(Finished {
-                    done: Some(done),
+                    done: Carried::Session(done),
                     farewell,
                 })
             }
         }
     });
     match Box::pin(carried).await {
-        Ok(None) => Ok(()),
-        Ok(Some(left)) => Box::pin(session.run(Ok(left), &mut login)).await,
+        Ok(Carried::Plain(Sent::Bytes)) => Ok(()),
+        // An SSH server identifies itself, and an anchor announces itself, before anything else.
+        Ok(Carried::Plain(Sent::Nothing)) => Err(ClientError::Unidentified),
+        Ok(Carried::Session(left)) => Box::pin(session.run(Ok(left), &mut login)).await,
         Err(error) if !session.has_begun() => Err(of_tunnel(error)),
         Err(error) => Box::pin(session.run(Err(error), &mut login)).await,
     }
+}
+
+/// What a tunnel has carried, and how that has ended.
+enum Carried {
+    Plain(Sent),
+    Session(Left),
 }
 
 /// The error of an open tunnel. A reset over HTTP/1.1 may be the target's, which the proxy has passed on; over HTTP/2 that
@@ -95,11 +106,15 @@ fn of_tunnel(opened: &Opened) -> fn(ClientError) -> ClientError {
     }
 }
 
-async fn or_now(mut exit: Exit, work: impl Future<Output = Result<(), ClientError>>) -> Result<(), ClientError> {
+/// `None`: the process is asked to go before the work is done.
+async fn or_now<T>(
+    mut exit: Exit,
+    work: impl Future<Output = Result<T, ClientError>>,
+) -> Result<Option<T>, ClientError> {
     tokio::select! {
         biased;
-        done = work => done,
-        _ = exit.asked(Leaving::Now) => Ok(()),
+        done = work => done.map(Some),
+        _ = exit.asked(Leaving::Now) => Ok(None),
     }
 }
 

@@ -311,6 +311,7 @@ fn stage(error: &ClientError, scheme: Scheme) -> Stage {
         ClientError::Refused { status, .. } if !matches!(status, 403 | 500..) => Stage::Proxy,
         ClientError::Refused { .. } => Stage::Target,
         ClientError::Session(_)
+        | ClientError::Unidentified
         | ClientError::Reset(_)
         | ClientError::Ended(_)
         | ClientError::Input(_)

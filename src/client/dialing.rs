@@ -81,44 +81,44 @@ impl Dialing {
         deadline: Deadline,
         pace: Duration,
     ) -> Result<TcpStream, ClientError> {
-        let mut attempts = Attempts::default();
-        attempts.look_up(proxy);
+        let mut in_flight = InFlight::default();
+        in_flight.look_up(proxy);
         let mut next = Instant::now() + HEAD_START;
         loop {
             let is_due = tokio::select! {
                 () = sleep_until(next) => true,
-                Some(found) = attempts.lookups.join_next() => match joined(found) {
+                Some(found) = in_flight.lookups.join_next() => match joined(found) {
                     Ok(found) if found.is_empty() => false,
                     Ok(found) => {
                         let is_known = found.iter().all(|address| self.addresses.contains(address));
                         self.addresses = found;
-                        !is_known || attempts.rounds.is_empty()
+                        !is_known || in_flight.rounds.is_empty()
                     }
                     Err(error) => {
-                        attempts.error = Some(error);
-                        attempts.rounds.is_empty()
+                        in_flight.error = Some(error);
+                        in_flight.rounds.is_empty()
                     }
                 },
-                Some(ended) = attempts.rounds.join_next() => match ended {
+                Some(ended) = in_flight.rounds.join_next() => match ended {
                     Ok(Ok(stream)) => return Ok(stream),
                     Ok(Err(error)) => {
-                        attempts.error = error.or(attempts.error);
+                        in_flight.error = error.or(in_flight.error);
                         false
                     }
                     // A task that was not run to its end.
                     Err(_) => false,
                 },
                 () = self.moved() => true,
-                () = sleep_until(deadline.at) => return Err(attempts.error.unwrap_or_else(|| no_answer(deadline))),
+                () = sleep_until(deadline.at) => return Err(in_flight.error.unwrap_or_else(|| no_answer(deadline))),
             };
             if is_due {
-                attempts.begin_round(&self.addresses);
+                in_flight.begin_round(&self.addresses);
             }
-            if attempts.lookups.is_empty() && attempts.rounds.is_empty() {
-                return Err(attempts.error.unwrap_or_else(|| no_address(proxy)));
+            if in_flight.lookups.is_empty() && in_flight.rounds.is_empty() {
+                return Err(in_flight.error.unwrap_or_else(|| no_address(proxy)));
             }
             if next <= Instant::now() {
-                attempts.look_up(proxy);
+                in_flight.look_up(proxy);
             }
             if is_due {
                 next = Instant::now() + pace;
@@ -129,13 +129,13 @@ impl Dialing {
 
 /// What one attempt has begun and is not answered.
 #[derive(Default)]
-struct Attempts {
+struct InFlight {
     lookups: JoinSet<Result<Vec<SocketAddr>, ClientError>>,
     rounds: JoinSet<Result<TcpStream, Option<ClientError>>>,
     error: Option<ClientError>,
 }
 
-impl Attempts {
+impl InFlight {
     fn look_up(&mut self, proxy: &ProxyUrl) {
         if self.lookups.len() < MOST_LOOKUPS {
             let proxy = proxy.clone();

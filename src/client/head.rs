@@ -97,6 +97,8 @@ pub(super) struct Answer {
     details: String,
     /// When another request makes sense.
     retry_after: Option<Duration>,
+    /// How long the target has left to start.
+    starting: Option<Duration>,
     /// The marker that it repeats.
     end_marker: Option<Marker>,
     /// The length of the text behind the head, at most [`MOST_BODY`] bytes: 0 if the body is no plain text.
@@ -115,6 +117,7 @@ impl Answer {
             is_of_a_proxy: head.headers.contains_key(PROXY_STATUS),
             details: details(&head.headers),
             retry_after: retry_after(head.headers.get("retry-after").map(http::HeaderValue::as_bytes)),
+            starting: retry_after(head.headers.get(STARTING).map(http::HeaderValue::as_bytes)),
             end_marker: end_notice::marker(marked.iter().map(http::HeaderValue::as_bytes)),
             text_length: text_length(|name| Some(head.headers.get(name)?.as_bytes())),
             rest: Vec::new(),
@@ -147,6 +150,7 @@ impl Answer {
         ClientError::Refused {
             status,
             retry_after: self.retry_after,
+            starting: self.starting,
             reason: self.into_reason(stream).await,
         }
     }
@@ -204,6 +208,7 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
                 is_of_a_proxy: field(PROXY_STATUS).is_some(),
                 details: String::new(),
                 retry_after: retry_after(field("retry-after")),
+                starting: retry_after(field(STARTING)),
                 end_marker: end_notice::marker(field(end_notice::FIELD).into_iter()),
                 text_length: text_length(field),
                 rest: Vec::new(),
@@ -256,6 +261,8 @@ fn retry_after(field: Option<&[u8]>) -> Option<Duration> {
 
 pub(super) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
 const PROXY_STATUS: &str = "proxy-status";
+/// The seconds that a target of switchboard has left to start.
+const STARTING: &str = "switchboard-starting";
 /// The bytes of a request beside its target and credentials.
 const FIXED: usize = 192;
 const MOST_HEAD: usize = 16 * 1024;

@@ -197,6 +197,13 @@ fn http2_error(error: h2::Error) -> ClientError {
     }
 }
 
+/// The name of an error code (RFC 9113 section 7).
+pub(super) fn code(error: &h2::Error) -> String {
+    error
+        .reason()
+        .map_or_else(|| "no code".to_owned(), |reason| format!("{reason:?}"))
+}
+
 /// 80 MiB/s of download at a round trip of 50 ms. It takes memory only while stdout is not read.
 const WINDOW: u32 = 4 * 1024 * 1024;
 /// Four times the least that HTTP/2 allows: no other stream has to wait for a long frame.

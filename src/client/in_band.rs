@@ -4,7 +4,7 @@
 //! by stdin: an SSH client sends its identification at once.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -182,14 +182,34 @@ enum State {
     Begun,
 }
 
+impl<W> Output<W> {
+    fn wrote(&mut self, written: usize) -> Poll<io::Result<usize>> {
+        if written > 0 {
+            self.state = State::Begun;
+        }
+        Poll::Ready(Ok(written))
+    }
+}
+
 impl<W: AsyncWrite + Unpin> AsyncWrite for Output<W> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = ready!(Pin::new(&mut this.stream).poll_write(context, bytes))?;
-        if written > 0 {
-            this.state = State::Begun;
-        }
-        Poll::Ready(Ok(written))
+        this.wrote(written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.stream).poll_write_vectored(context, pieces))?;
+        this.wrote(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -252,6 +272,7 @@ mod tests {
         ClientError::Refused {
             status,
             retry_after: seconds.map(Duration::from_secs),
+            starting: None,
             reason: "the target is closed to new tunnels".to_owned(),
         }
     }

@@ -8,7 +8,9 @@ use super::transport::read_some;
 use super::{ClientError, Local, notice};
 
 /// Writes `early` to stdout, then relays. The end of one direction is passed on and leaves the other open.
-pub(super) async fn relay<S, R, W>(stream: S, early: Vec<u8>, local: &mut Local<R, W>) -> Result<(), ClientError>
+///
+/// Returns whether the target has sent anything.
+pub(super) async fn relay<S, R, W>(stream: S, early: Vec<u8>, local: &mut Local<R, W>) -> Result<Sent, ClientError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     R: AsyncRead + Unpin,
@@ -20,30 +22,45 @@ where
     tokio::pin!(upload, download);
     tokio::select! {
         uploaded = &mut upload => match uploaded {
-            Ok(()) => download.await.or_else(download_error),
+            Ok(_) => download.await.or_else(download_error),
             Err(CopyError::Read(error)) => Err(ClientError::Input(error)),
             // The proxy's last bytes may be unread, and often give the reason. On a dead socket the download ends soon.
             Err(CopyError::Write(error) | CopyError::Close(error)) => match download.await {
                 Err(CopyError::Read(read)) => Err(notice::ended(&read).unwrap_or(ClientError::Lost(error))),
-                Ok(()) => Err(ClientError::Lost(error)),
+                Ok(_) => Err(ClientError::Lost(error)),
                 Err(error) => download_error(error),
             },
         },
         downloaded = &mut download => match downloaded {
-            Ok(()) if local.interactive => Ok(()),
-            Ok(()) => upload.await.or_else(upload_error_after_download),
+            Ok(sent) if local.interactive => Ok(sent),
+            Ok(sent) => match upload.await {
+                Ok(_) => Ok(sent),
+                Err(error) => upload_error_after_download(error).map(|()| sent),
+            },
             Err(error) => download_error(error),
         },
     }
 }
 
+/// What a side has sent up to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    Nothing,
+    /// Or its bytes are of no use any more.
+    Bytes,
+}
+
 /// Copies `buffer` and then `reader` to `writer`, and shuts `writer` down at the end of `reader`.
-async fn copy<R, W>(mut reader: R, mut writer: W, mut buffer: Vec<u8>) -> Result<(), CopyError>
+async fn copy<R, W>(mut reader: R, mut writer: W, mut buffer: Vec<u8>) -> Result<Sent, CopyError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
+    let mut sent = Sent::Nothing;
     loop {
+        if !buffer.is_empty() {
+            sent = Sent::Bytes;
+        }
         writer.write_all(&buffer).await.map_err(CopyError::Write)?;
         buffer.clear();
         buffer.reserve_exact(BUFFER);
@@ -57,7 +74,7 @@ where
             }
         };
         match read {
-            Ok(0) => return writer.shutdown().await.map_err(CopyError::Close),
+            Ok(0) => return writer.shutdown().await.map(|()| sent).map_err(CopyError::Close),
             Ok(_) => {}
             Err(error) => {
                 // The bytes that were read before the error are delivered.
@@ -77,10 +94,10 @@ enum CopyError {
     Close(io::Error),
 }
 
-fn download_error(error: CopyError) -> Result<(), ClientError> {
+fn download_error(error: CopyError) -> Result<Sent, ClientError> {
     match error {
         CopyError::Read(error) => Err(ClientError::Lost(error)),
-        CopyError::Write(error) | CopyError::Close(error) if is_reader_gone(&error) => Ok(()),
+        CopyError::Write(error) | CopyError::Close(error) if is_reader_gone(&error) => Ok(Sent::Bytes),
         CopyError::Write(error) | CopyError::Close(error) => Err(ClientError::Output(error)),
     }
 }

@@ -7,8 +7,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::backoff::Backoff;
 use self::clocks::Sleeps;
-use self::error::is_final;
-use self::outcome::Left;
+use self::error::Retry;
 use self::report::Report;
 use super::dialing::Dialing;
 use super::hangup::{Exit, Leaving};
@@ -34,6 +33,7 @@ mod settings;
 pub use self::clocks::Clocks;
 pub use self::error::SessionError;
 pub(super) use self::exchange::{Found, find};
+pub(super) use self::outcome::Left;
 pub use self::report::Remarks;
 pub use self::settings::Settings;
 
@@ -137,10 +137,11 @@ where
                 Err(error) => error,
             };
             // The other side cannot be told any more; or it was, and only its answer is lost.
-            if (self.is_leaving || self.driver.session().is_complete()) && is_final(&error) {
+            let is_final = error.retry() == Retry::Never;
+            if (self.is_leaving || self.driver.session().is_complete()) && is_final {
                 return self.error.map_or(Ok(()), Err);
             }
-            if is_final(&error) {
+            if is_final {
                 return Err(error);
             }
             self.report.lost(&error);
@@ -206,8 +207,8 @@ where
         }
     }
 
-    /// Moves bytes over a connection until the session leaves it. Ok: the session is over. Err: reconnect, unless
-    /// [`is_final`].
+    /// Moves bytes over a connection until the session leaves it. Ok: the session is over. Err: reconnect, unless its [`Retry`]
+    /// is never.
     async fn carry(&mut self, mut link: Link<Stream>) -> Result<Finished<Left>, ClientError> {
         let (since, received) = (Instant::now(), self.driver.session().received());
         let left = loop {

@@ -1,13 +1,17 @@
-//! The process's stdout as an output whose shutdown closes it.
+//! The process's stdin, and its stdout as an output whose shutdown closes it.
+//!
+//! ssh's pipes are waited for by the runtime where the system can; files, terminals and sockets are read and written by
+//! threads. A thread costs two context switches and a copy of each piece.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, Stdin};
 
-use crate::platform;
+use crate::platform::{self, PipeInput, PipeOutput};
 
 /// Returns the process's output, and puts one in its place that discards everything.
 ///
@@ -21,37 +25,101 @@ pub(super) fn take_stdout() -> io::Result<ClosableOutput> {
     platform::take_stdout().map(ClosableOutput::from)
 }
 
+/// The process's input.
+#[derive(Debug, Default)]
+pub(super) enum Input {
+    /// Not read yet, perhaps for want of a runtime.
+    #[default]
+    Unopened,
+    Pipe(PipeInput),
+    Threads(Stdin),
+}
+
+impl AsyncRead for Input {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            *self = match &mut *self {
+                Self::Unopened => {
+                    PipeInput::open(&io::stdin()).map_or_else(|_| Self::Threads(tokio::io::stdin()), Self::Pipe)
+                }
+                Self::Pipe(pipe) => return Pin::new(pipe).poll_read(context, buffer),
+                Self::Threads(stdin) => return Pin::new(stdin).poll_read(context, buffer),
+            };
+        }
+    }
+}
+
 /// A pipe, file or terminal whose `shutdown` closes the descriptor.
 ///
 /// Unlike tokio's `Stdout` it has no line buffer: SSH's bytes are not lines.
 #[derive(Debug)]
-pub(super) struct ClosableOutput {
-    file: Option<tokio::fs::File>,
+pub(super) enum ClosableOutput {
+    /// Not written yet, perhaps for want of a runtime.
+    Unopened(File),
+    Pipe(PipeOutput),
+    Threads(tokio::fs::File),
+    Closed,
 }
 
 impl From<File> for ClosableOutput {
     fn from(file: File) -> Self {
-        Self {
-            file: Some(tokio::fs::File::from_std(file)),
-        }
+        Self::Unopened(file)
     }
 }
 
 impl ClosableOutput {
     /// Whether its reader has closed it, as far as the platform tells.
     pub(super) fn is_abandoned(&self) -> bool {
-        self.file.as_ref().is_none_or(platform::has_no_reader)
+        match self {
+            Self::Unopened(file) => platform::has_no_reader(file),
+            Self::Pipe(pipe) => pipe.has_no_reader(),
+            Self::Threads(file) => platform::has_no_reader(file),
+            Self::Closed => true,
+        }
     }
 
-    fn open(&mut self) -> io::Result<Pin<&mut tokio::fs::File>> {
-        let file = self.file.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Pin::new(file))
+    fn open(&mut self) -> io::Result<Pin<&mut dyn AsyncWrite>> {
+        *self = match mem::replace(self, Self::Closed) {
+            Self::Unopened(file) => match PipeOutput::open(&file) {
+                Ok(pipe) => Self::Pipe(pipe),
+                Err(_) => Self::Threads(tokio::fs::File::from_std(file)),
+            },
+            opened @ (Self::Pipe(_) | Self::Threads(_) | Self::Closed) => opened,
+        };
+        match self {
+            Self::Pipe(pipe) => {
+                let pipe: Pin<&mut PipeOutput> = Pin::new(pipe);
+                Ok(pipe)
+            }
+            Self::Threads(file) => {
+                let file: Pin<&mut tokio::fs::File> = Pin::new(file);
+                Ok(file)
+            }
+            Self::Unopened(_) | Self::Closed => Err(io::ErrorKind::BrokenPipe.into()),
+        }
     }
 }
 
 impl AsyncWrite for ClosableOutput {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.open()?.poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.open()?.poll_write_vectored(context, pieces)
+    }
+
+    /// A pipe takes what it is given at once, from where it is.
+    fn is_write_vectored(&self) -> bool {
+        matches!(self, Self::Pipe(_))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -61,7 +129,7 @@ impl AsyncWrite for ClosableOutput {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // A write in flight on another thread holds the descriptor too, and has to end first.
         ready!(self.open()?.poll_flush(context))?;
-        self.file = None;
+        *self = Self::Closed;
         Poll::Ready(Ok(()))
     }
 }

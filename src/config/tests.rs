@@ -80,6 +80,10 @@ allowlist:
     allowed_cidrs: [10.0.0.0/8, "fd00::/8"]
     wait_for_ready: 0s
     on_removal: keep
+    wake: true
+    wake_timeout: 2m
+    report_activity: true
+    events: true
     snapshot_file: /var/lib/switchboard/snapshot
 limits:
   tunnel: {download: 50MiB/s, upload: unlimited, burst: 2MiB, lifetime: 2d}
@@ -140,6 +144,10 @@ fn cluster() -> kubernetes::Options {
         allowed_cidrs: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
         wait_for_ready: Duration::ZERO,
         keeps_removed: true,
+        wakes: true,
+        wake_timeout: Duration::from_secs(120),
+        reports_activity: true,
+        writes_events: true,
         snapshot_file: Some("/var/lib/switchboard/snapshot".into()),
         knows_clients: false,
         knows_users: true,

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::head::{self, Head, MOST_BYTES, Version};
 use super::program::{Sent, recognise};
-use super::{Asked, CredentialPolicy, Program, challenges, proxy_status, refusal_of};
+use super::{Asked, CredentialPolicy, Program, STARTING, challenges, proxy_status, refusal_of};
 use crate::disconnect::{Code, disconnect};
 use crate::end_notice::Marker;
 use crate::net::transport::{Reader, Transport, Writer};
@@ -223,6 +223,9 @@ fn response(denial: &Denial, version: Version) -> String {
     }
     if let Some(seconds) = refusal.retry_after() {
         write!(answer, "Retry-After: {seconds}\r\n").ok();
+    }
+    if let Some(seconds) = denial.seconds_to_start() {
+        write!(answer, "{STARTING}: {seconds}\r\n").ok();
     }
     answer.push_str("\r\n");
     answer.push_str(phrase);

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use self::proxy::{Meaning, Proxy};
+use self::proxy::{Context, Proxy};
 use super::cluster_names::ClusterNames;
 use super::document::At;
 use super::entry::{Entry, by_name};
@@ -21,12 +21,12 @@ mod toml_tree;
 pub fn frpc(inputs: &[Input], options: &Options) -> Imported {
     let mut remarks = Remarks::new(inputs.iter().map(|input| input.name.as_str()));
     let names = ClusterNames::new(&options.cluster_domain, options.alias_port);
-    let meaning = Meaning { options, names: &names };
+    let context = Context { options, names: &names };
     let mut entries = Vec::new();
     for (file, input) in inputs.iter().enumerate() {
         for root in &read(file, input, &mut remarks) {
             for proxy in proxies(At::new(file, root), &mut remarks) {
-                entries.extend(proxy.entries(meaning, &mut remarks));
+                entries.extend(proxy.entries(context, &mut remarks));
             }
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::allowlist::{ClientNames, UserLists};
+use crate::allowlist::{ClientNames, UserLists, Workload, WorkloadKind, Workloads};
 use crate::limits::{Ceiling, Limits, Rate, Size, TargetLimits, TunnelLimits};
 use crate::net::proxy_header::Version;
 use crate::values::{self, boolean, timeout, unless};
@@ -48,6 +48,12 @@ pub(crate) struct Annotations {
     /// `ssh-only`: whether both sides must begin as SSH does.
     #[serde(default)]
     pub(crate) ssh_only: Option<bool>,
+    /// `wake`: the workload that a request starts when the Service has no endpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) wake: Option<Box<Workload>>,
+    /// `report-activity`: the Notebook that is told of activity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) report_activity: Option<Box<Workload>>,
 }
 
 /// The longest silence of a tunnel. An enum, because JSON cannot tell `Some(None)` from `None`.
@@ -75,6 +81,21 @@ pub(crate) struct AnnotationFault {
     pub(crate) key: Box<str>,
     /// The reason, and what was expected instead.
     pub(crate) reason: Box<str>,
+}
+
+impl AnnotationFault {
+    /// The fault of a Service of which no port is known to be SSH.
+    pub(crate) fn without_port(ports: usize) -> Self {
+        Self {
+            key: "port".into(),
+            reason: format!("{WITHOUT_PORT} of the {ports} TCP ports of the Service is known to be SSH").into(),
+        }
+    }
+
+    /// Whether it is that.
+    pub(crate) fn is_without_port(&self) -> bool {
+        &*self.key == "port" && self.reason.starts_with(WITHOUT_PORT)
+    }
 }
 
 /// The result of [`parse`].
@@ -129,6 +150,8 @@ impl Parsed {
                 values.send_proxy_header = values::read(text, version)?;
             }
             "ssh-only" => values.ssh_only = Some(values::read(text, boolean)?),
+            "wake" => values.wake = Some(Box::new(values::read(text, Workload::from_str)?)),
+            "report-activity" => values.report_activity = Some(Box::new(values::read(text, notebook)?)),
             // The label that puts a Service on the allowlist; as an annotation it has no effect.
             "expose" => {}
             _ => return Err(format!("unknown annotation; known here: {KNOWN}")),
@@ -240,6 +263,42 @@ fn largest_burst(limits: &Limits) -> Size {
     Size::bytes(second).map_or(default, |second| second.max(default))
 }
 
+/// The workloads behind a Service, as far as this proxy starts them or tells them of activity.
+pub(crate) fn workloads(asked: &Annotations, switched_on: SwitchedOn) -> Workloads {
+    let of = |workload: &Option<Box<Workload>>, is_on| workload.as_deref().filter(|_| is_on).cloned();
+    Workloads {
+        wake: of(&asked.wake, switched_on.wake),
+        report_activity: of(&asked.report_activity, switched_on.report_activity),
+    }
+}
+
+/// The annotations that ask for what the operator has not switched on, each as a fault.
+pub(crate) fn switched_off(asked: &Annotations, switched_on: SwitchedOn) -> impl Iterator<Item = AnnotationFault> {
+    let fault = |key: &str, option: &str| AnnotationFault {
+        key: key.into(),
+        reason: format!("no effect: `allowlist.kubernetes.{option}` of this proxy is false").into(),
+    };
+    let wake = (asked.wake.is_some() && !switched_on.wake).then(|| fault("wake", "wake"));
+    let is_unreported = asked.report_activity.is_some() && !switched_on.report_activity;
+    let report_activity = is_unreported.then(|| fault("report-activity", "report_activity"));
+    wake.into_iter().chain(report_activity)
+}
+
+/// What the operator has switched on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SwitchedOn {
+    /// The annotation `wake`.
+    pub(crate) wake: bool,
+    /// The annotation `report-activity`.
+    pub(crate) report_activity: bool,
+}
+
+fn notebook(text: &str) -> Result<Workload, &'static str> {
+    let workload = text.parse().ok();
+    let workload = workload.filter(|workload: &Workload| workload.kind == WorkloadKind::Notebook);
+    workload.ok_or("expected notebook/NAME")
+}
+
 fn port_selector(text: &str) -> Result<PortSelector, String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         let number = values::port(text).map(PortSelector::Number);
@@ -313,9 +372,12 @@ mod as_text {
 /// Of one list: more belong into a group.
 const MOST_NAMES: usize = 1024;
 
+/// The beginning of the fault of a Service without a port. It is in snapshots, too.
+const WITHOUT_PORT: &str = "missing: none";
+
 /// The names of all annotations, without the prefix.
 const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, allowed-users, \
-                     allowed-groups, send-proxy-protocol";
+                     allowed-groups, send-proxy-protocol, wake, report-activity";
 
 #[cfg(test)]
 mod tests {
@@ -346,6 +408,8 @@ mod tests {
             ("allowed-clients", " alice,, spiffe://x/bob ,"),
             ("allowed-users", "alice@example.com, system:serviceaccount:n:ci"),
             ("allowed-groups", ",ops,"),
+            ("wake", "statefulset/devbox"),
+            ("report-activity", "notebook/devbox"),
             ("port", "2222"),
             ("expose", "true"),
         ]);
@@ -368,6 +432,8 @@ mod tests {
                         .into(),
                     groups: ["ops"].map(Into::into).into(),
                 })),
+                wake: Some(Box::new("statefulset/devbox".parse().unwrap())),
+                report_activity: Some(Box::new("notebook/devbox".parse().unwrap())),
             }
         );
         let json = serde_json::to_string(&asked).unwrap();
@@ -404,6 +470,9 @@ mod tests {
             ("port", "70000"),
             ("port", "0"),
             ("port", ""),
+            ("wake", "devbox"),
+            ("wake", "statefulset/a/scale"),
+            ("report-activity", "statefulset/devbox"),
             ("downlaod", "1MiB/s"),
             ("upload", "\u{1b}[31m\n"),
         ] {

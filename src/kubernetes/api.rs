@@ -120,6 +120,19 @@ pub(crate) async fn post(client: &Client, path: &str, object: Bytes) -> Result<B
     send(client, request).await
 }
 
+/// Merges a patch (RFC 7396) into an object, and returns the body of a successful answer as soon as its head has arrived.
+///
+/// # Errors
+/// The answer is no success, or did not arrive in time.
+pub(crate) async fn patch(client: &Client, path: &str, patch: Bytes) -> Result<BodyReader, ApiError> {
+    let request = Request::patch(path)
+        .header(ACCEPT, JSON)
+        .header(CONTENT_TYPE, MERGE_PATCH);
+    let request = request.body(Body::from(patch));
+    let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    send(client, request).await
+}
+
 async fn send(client: &Client, request: Request<Body>) -> Result<BodyReader, ApiError> {
     let response = match timeout(LONGEST_ANSWER, client.send(request)).await {
         Ok(Ok(response)) => response,
@@ -249,6 +262,7 @@ pub(crate) fn encoded(value: &str) -> String {
 /// The `User-Agent` of what follows the cluster, as audit logs show it.
 pub(crate) const FOLLOWER: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
 const JSON: &str = "application/json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
 /// For TCP and TLS. A server that comes back in the meantime is found after this and one backoff.
 const LONGEST_CONNECT: Duration = Duration::from_millis(1500);
 /// From the request to the head of the answer; lists of large clusters take seconds.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -12,13 +13,17 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
+use super::activity_reports::ActivityReports;
 use super::failure::Failure;
+use super::link::Link;
 use super::model::EndpointFault;
 use super::options::Options;
 use super::reconciler::{Outputs, Reconciler};
+use super::recorder::Recorder;
 use super::reflector;
 use super::rules::Rules;
 use super::source::{Feed, Source, sources};
+use super::waker::Waker;
 use crate::allowlist::Writer;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -47,12 +52,16 @@ impl Controller {
         for fault in EndpointFault::ALL {
             metrics.endpoint_may_fail(fault.label());
         }
-        let outputs = Outputs { writer, metrics };
+        let outputs = Outputs {
+            writer,
+            metrics,
+            recorder: None,
+        };
         let (rules, receiver) = watch::channel(Rules::new(&options, limits));
         let stop = CancellationToken::new();
         let worker = Worker {
             sources: sources(&options),
-            snapshot: options.snapshot_file.clone(),
+            options: options.clone(),
             rules: receiver,
             outputs: outputs.clone(),
         };
@@ -82,14 +91,14 @@ impl Controller {
     /// # Errors
     /// The settings need another thread, which cannot be started. Those before stay in force.
     pub fn configure(&mut self, options: Options, limits: &Limits) -> io::Result<()> {
-        if sources(&options) == sources(&self.options) && options.snapshot_file == self.options.snapshot_file {
+        if sources(&options) == sources(&self.options) && tasks_of(&options) == tasks_of(&self.options) {
             self.outputs.writer.configure(options.of_allowlist());
             // Not `send`, which fails while the reconciler is restarted: it starts with the newest rules.
             self.rules.send_replace(Rules::new(&options, limits));
             self.options = options;
             return Ok(());
         }
-        let Outputs { writer, metrics } = self.outputs.clone();
+        let Outputs { writer, metrics, .. } = self.outputs.clone();
         self.end();
         *self = Self::start(options, limits, writer, metrics)?;
         Ok(())
@@ -110,10 +119,16 @@ impl Drop for Controller {
     }
 }
 
+/// What decides which tasks there are.
+fn tasks_of(options: &Options) -> (Option<&PathBuf>, [bool; 3]) {
+    let switches = [options.wakes, options.reports_activity, options.writes_events];
+    (options.snapshot_file.as_ref(), switches)
+}
+
 /// The work of the thread.
 struct Worker {
     sources: Vec<Source>,
-    snapshot: Option<PathBuf>,
+    options: Options,
     rules: watch::Receiver<Rules>,
     outputs: Outputs,
 }
@@ -126,8 +141,10 @@ impl Worker {
             let mut rules = self.rules.clone();
             let newest = rules.borrow_and_update().clone();
             let feeds: Vec<_> = self.sources.iter().cloned().map(Feed::new).collect();
-            let reconciler = Reconciler::new(newest, feeds.clone(), self.snapshot.clone(), self.outputs.clone());
             let mut tasks = JoinSet::new();
+            let outputs = self.start_writers(&mut tasks);
+            let snapshot = self.options.snapshot_file.clone();
+            let reconciler = Reconciler::new(newest, feeds.clone(), snapshot, outputs);
             tasks.spawn(reconciler.run(events, rules));
             for feed in feeds {
                 tasks.spawn(reflector::run(feed, sender.clone()));
@@ -139,6 +156,39 @@ impl Worker {
             }
             drop(tasks);
             sleep(BEFORE_RESTART).await;
+        }
+    }
+
+    /// Starts what writes to the cluster, as far as it is switched on.
+    fn start_writers(&self, tasks: &mut JoinSet<()>) -> Outputs {
+        let Outputs { writer, metrics, .. } = self.outputs.clone();
+        let link = Arc::new(Link::new(self.options.kubeconfig.clone()));
+        let recorder = self.options.writes_events.then(|| {
+            let (recorder, work) = Recorder::start(Arc::clone(&link), metrics.clone());
+            tasks.spawn(work);
+            recorder
+        });
+        if self.options.wakes {
+            let waker = Waker {
+                link: Arc::clone(&link),
+                writer: writer.clone(),
+                metrics: metrics.clone(),
+                recorder: recorder.clone(),
+            };
+            tasks.spawn(waker.run());
+        }
+        if self.options.reports_activity {
+            let reports = ActivityReports {
+                link,
+                writer: writer.clone(),
+                metrics: metrics.clone(),
+            };
+            tasks.spawn(reports.run());
+        }
+        Outputs {
+            writer,
+            metrics,
+            recorder,
         }
     }
 }

@@ -192,14 +192,7 @@ fn choose(
         .or_else(|| find(&|port| matches!(&*port.plain.name, "ssh" | "tcp-ssh")))
         .or_else(|| find(&|port| port.plain.number == SSH));
     if chosen.is_none() {
-        faults.push(AnnotationFault {
-            key: "port".into(),
-            reason: format!(
-                "missing: none of the {} TCP ports of the Service is known to be SSH",
-                ports.len()
-            )
-            .into(),
-        });
+        faults.push(AnnotationFault::without_port(ports.len()));
     }
     chosen.map(|port| port.plain.clone())
 }
@@ -242,9 +235,11 @@ struct RawSlice {
 }
 
 #[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct RawEndpoint {
     addresses: Option<Vec<Option<String>>>,
     conditions: Option<Conditions>,
+    node_name: Option<Box<str>>,
 }
 
 #[derive(Clone, Copy, Default, serde::Deserialize)]
@@ -279,7 +274,7 @@ fn slice(raw: RawSlice) -> Option<Slice> {
     if let Some(is_v6) = is_v6 {
         let ports = valid(raw.ports).filter_map(|raw| slice_port(raw, &mut unusable));
         slice.ports = ports.collect();
-        let endpoints = valid(raw.endpoints).map(|raw| endpoint(&raw).filter(|known| known.address.is_ipv6() == is_v6));
+        let endpoints = valid(raw.endpoints).map(|raw| endpoint(raw).filter(|known| known.address.is_ipv6() == is_v6));
         slice.endpoints = endpoints
             .inspect(|endpoint| unusable.address |= endpoint.is_none())
             .flatten()
@@ -307,7 +302,7 @@ fn slice_port(raw: RawSlicePort, unusable: &mut Unusable) -> Option<SlicePort> {
     }
 }
 
-fn endpoint(raw: &RawEndpoint) -> Option<Endpoint> {
+fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
     let address: IpAddr = raw.addresses.as_ref()?.iter().flatten().next()?.parse().ok()?;
     let Conditions {
         ready,
@@ -320,11 +315,19 @@ fn endpoint(raw: &RawEndpoint) -> Option<Endpoint> {
         (Some(false), Some(true), Some(true)) => State::Terminating,
         (Some(false), _, _) => State::NotReady,
     };
-    Some(Endpoint { address, state })
+    // A node's name is a DNS subdomain: a longer text is none.
+    let node = raw.node_name.filter(|name| name.len() <= LONGEST_NODE);
+    Some(Endpoint {
+        address,
+        state,
+        node: node.unwrap_or_default(),
+    })
 }
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const SSH: u16 = 22;
+/// RFC 1123, as Kubernetes checks names of nodes.
+const LONGEST_NODE: usize = 253;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! Chooses the addresses of a Service from its EndpointSlices.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use super::guards::{AddressClass, Guards};
@@ -26,6 +26,7 @@ pub(super) fn select(
     guards: &Guards,
 ) -> Selection {
     let (mut refused, mut unusable) = (Vec::new(), Vec::new());
+    let mut nodes = BTreeMap::new();
     let [mut all, mut ready, mut terminating] = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
     for (name, slice) in slices {
         unusable.extend(fault(&slice, port).map(|fault| (name, fault)));
@@ -37,6 +38,7 @@ pub(super) fn select(
                 continue;
             }
             all.insert(address);
+            nodes.insert(address, endpoint.node.clone());
             match endpoint.state {
                 State::Ready => ready.insert(address),
                 State::Terminating | State::NotReady if service.publishes_not_ready => ready.insert(address),
@@ -48,6 +50,7 @@ pub(super) fn select(
     let (ready_pods, total_pods) = (pods(&ready), pods(&all));
     let chosen = if ready.is_empty() { terminating } else { ready };
     let endpoints = Endpoints {
+        nodes: nodes_of(&chosen, &mut nodes),
         addresses: chosen.into_iter().collect(),
         ready: ready_pods,
         total: total_pods,
@@ -58,6 +61,16 @@ pub(super) fn select(
         refused,
         unusable,
     }
+}
+
+/// The nodes of these addresses, in their order; empty if none of them is named.
+fn nodes_of(chosen: &BTreeSet<SocketAddr>, nodes: &mut BTreeMap<SocketAddr, Box<str>>) -> Box<[Box<str>]> {
+    let named = chosen.iter().map(|address| nodes.remove(address).unwrap_or_default());
+    let named: Vec<_> = named.collect();
+    if named.iter().all(|name| name.is_empty()) {
+        return Box::default();
+    }
+    named.into()
 }
 
 /// The number of pods with these addresses. A pod of a dual-stack Service has one address of each family.

@@ -109,6 +109,8 @@ pub(crate) struct ApiError {
     pub(crate) failure: Failure,
     /// The reason.
     pub(crate) reason: String,
+    /// The status of an answer that is no success.
+    pub(crate) status: Option<StatusCode>,
     /// The wait that the server asks for.
     pub(crate) retry_after: Option<Duration>,
 }
@@ -119,6 +121,7 @@ impl ApiError {
         Self {
             failure,
             reason: reason.into(),
+            status: None,
             retry_after: None,
         }
     }
@@ -138,7 +141,10 @@ impl ApiError {
     /// An answer that is no success, with the beginning of its body as the reason.
     pub(crate) fn answered(failure: Failure, status: StatusCode, body: &[u8]) -> Self {
         let text = String::from_utf8_lossy(body.get(..LONGEST_READ).unwrap_or(body));
-        Self::new(failure, format!("{status}: {}", excerpt(text.trim(), LONGEST_SHOWN)))
+        Self {
+            status: Some(status),
+            ..Self::new(failure, format!("{status}: {}", excerpt(text.trim(), LONGEST_SHOWN)))
+        }
     }
 }
 

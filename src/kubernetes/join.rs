@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 pub(crate) use self::remark::Remark;
 use self::slices::Slices;
-use super::annotations::{above_ceiling, grant, unsatisfiable, without_users};
+use super::annotations::{above_ceiling, grant, switched_off, unsatisfiable, without_users, workloads};
 use super::endpoints::{self, Selection};
 use super::model::{Key, Kind, Object, Service, ServicePort, Slice};
 use super::rules::Rules;
@@ -312,7 +312,9 @@ impl Join {
             let unsatisfiable = unsatisfiable(&service.annotations, self.rules.knows_clients);
             let without_users = without_users(&service.annotations, self.rules.knows_users);
             let faults = service.faults.iter().cloned();
+            let switched_off = switched_off(&service.annotations, self.rules.switched_on);
             let of_this_proxy = above_ceiling.into_iter().chain(unsatisfiable).chain(without_users);
+            let of_this_proxy = of_this_proxy.chain(switched_off);
             remarks.extend(faults.chain(of_this_proxy).map(remark));
             remarks.extend(service.external.then(|| Remark::ExternalName(key.clone())));
         }
@@ -344,6 +346,7 @@ impl Join {
             limits: grant(&service.annotations, &self.rules.limits),
             allowed_clients: service.annotations.allowed_clients.clone(),
             user_lists: service.annotations.user_lists.as_deref().cloned(),
+            workloads: workloads(&service.annotations, self.rules.switched_on),
         })
     }
 }

@@ -174,12 +174,15 @@ pub(crate) struct SlicePort {
 }
 
 /// An endpoint of an EndpointSlice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Endpoint {
     /// The first address. Further ones are interchangeable with it.
     pub(crate) address: IpAddr,
     /// The state of the pod.
     pub(crate) state: State,
+    /// The node of the pod; empty where it is not named.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub(crate) node: Box<str>,
 }
 
 /// The state of an endpoint's pod.

@@ -33,6 +33,14 @@ pub struct Options {
     pub wait_for_ready: Duration,
     /// Whether the tunnels of a Service go on when it leaves the allowlist.
     pub keeps_removed: bool,
+    /// Whether the annotation `wake` counts.
+    pub wakes: bool,
+    /// How long a workload that was started has for an endpoint.
+    pub wake_timeout: Duration,
+    /// Whether the annotation `report-activity` counts.
+    pub reports_activity: bool,
+    /// Whether Events about Services are written.
+    pub writes_events: bool,
     /// The file with the last known objects, for a restart.
     pub snapshot_file: Option<PathBuf>,
     /// Whether a port asks clients for certificates, which the annotation `allowed-clients` needs.
@@ -55,6 +63,10 @@ impl Default for Options {
             allowed_cidrs: Vec::new(),
             wait_for_ready: Duration::from_secs(10),
             keeps_removed: false,
+            wakes: false,
+            wake_timeout: Duration::from_secs(90),
+            reports_activity: false,
+            writes_events: false,
             snapshot_file: None,
             knows_clients: false,
             knows_users: false,
@@ -75,6 +87,7 @@ impl Options {
             suffixes: self.suffixes(),
             keeps_removed: self.keeps_removed,
             wait_for_ready: self.wait_for_ready,
+            wake: self.wakes.then_some(self.wake_timeout),
         }
     }
 }

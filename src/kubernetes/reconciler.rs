@@ -15,6 +15,7 @@ use self::snapshot_file::SnapshotFile;
 use super::failure::Failure;
 use super::join::{Join, Remark, Settled};
 use super::model::{EndpointFault, Key, Kind, Object};
+use super::recorder::Recorder;
 use super::rules::Rules;
 use super::shrink::ShrinkGuard;
 use super::source::{Event, Feed, SourceEvent};
@@ -22,6 +23,7 @@ use crate::allowlist::{Change, Writer};
 use crate::metrics::Metrics;
 
 mod forbidden;
+mod notes;
 mod remark_log;
 mod snapshot_file;
 
@@ -32,6 +34,8 @@ pub(crate) struct Outputs {
     pub(crate) writer: Writer,
     /// The metrics.
     pub(crate) metrics: Metrics,
+    /// The Events of Services, where they are written.
+    pub(crate) recorder: Option<Recorder>,
 }
 
 /// The state of the cluster as far as it is known, and the way from there to the allowlist.
@@ -272,6 +276,7 @@ impl Reconciler {
         }
         self.is_confirmed |= confirms;
         let Settled { changes, remarks } = settled;
+        notes::tell(self.outputs.recorder.as_ref(), &remarks, &changes, is_first);
         self.write(changes, is_first, confirms);
         for remark in &remarks {
             self.count(remark);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::annotations::SwitchedOn;
 use super::guards::Guards;
 use super::options::Options;
 use crate::allowlist::Suffixes;
@@ -24,6 +25,8 @@ pub(crate) struct Rules {
     pub(crate) knows_clients: bool,
     /// Whether users are proved.
     pub(crate) knows_users: bool,
+    /// What Services may ask for only where the operator has switched it on.
+    pub(crate) switched_on: SwitchedOn,
 }
 
 impl Rules {
@@ -37,6 +40,10 @@ impl Rules {
             selects_namespaces: options.namespace_selector.is_some(),
             knows_clients: options.knows_clients,
             knows_users: options.knows_users,
+            switched_on: SwitchedOn {
+                wake: options.wakes,
+                report_activity: options.reports_activity,
+            },
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Raises the limit of open files, and computes the caps that fit it.
 
+use std::fs;
 use std::num::NonZeroU32;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -17,7 +18,8 @@ pub(crate) struct Descriptors {
 impl Descriptors {
     /// Raises the soft limit, most often 1,024, to the hard one.
     pub(crate) fn raise() -> Self {
-        let limit = getrlimit(Resource::Nofile);
+        let limit = fs::read_to_string(LIMITS).ok().and_then(|page| open_files(&page));
+        let limit = limit.unwrap_or_else(|| getrlimit(Resource::Nofile));
         let raised = Rlimit {
             current: limit.maximum,
             ..limit
@@ -57,12 +59,27 @@ impl Descriptors {
     }
 }
 
+/// The limit of open files, as proc_pid_limits(5) has it. getrlimit(2) of rustix panics where prlimit64(2) is refused, such
+/// as by a seccomp profile.
+fn open_files(page: &str) -> Option<Rlimit> {
+    let limits = page.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let mut limits = limits.split_whitespace().map(|limit| match limit {
+        "unlimited" => Some(None),
+        number => number.parse().ok().map(Some),
+    });
+    Some(Rlimit {
+        current: limits.next()??,
+        maximum: limits.next()??,
+    })
+}
+
 fn at_most(cap: Option<NonZeroU32>, fitting: u64) -> NonZeroU32 {
     let fitting = u32::try_from(fitting).unwrap_or(u32::MAX);
     let fitting = NonZeroU32::new(fitting).unwrap_or(NonZeroU32::MIN);
     cap.map_or(fitting, |cap| cap.min(fitting))
 }
 
+const LIMITS: &str = "/proc/self/limits";
 /// Descriptors for listeners, the connections of the admin port and to the API server, files and the runtime.
 const RESERVED: u64 = 128;
 
@@ -82,6 +99,22 @@ mod tests {
             assert!(tunnels > most / 5 || tunnels == 100_000, "{most}: {tunnels}");
             assert!(unfinished > most / 8 || unfinished == 4096, "{most}: {unfinished}");
         }
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_read_as_the_kernel_writes_it() {
+        let page = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                    Max processes             unlimited            unlimited            processes \n\
+                    Max open files            1024                 unlimited            files     \n";
+        let limit = open_files(page).unwrap();
+        assert_eq!((limit.current, limit.maximum), (Some(1024), None));
+        assert!(open_files("Max open files            1024\n").is_none());
+        assert!(open_files("").is_none());
+        let (read, asked) = (
+            open_files(&fs::read_to_string(LIMITS).unwrap()),
+            getrlimit(Resource::Nofile),
+        );
+        assert_eq!(read, Some(asked));
     }
 
     #[test]

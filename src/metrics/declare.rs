@@ -2,8 +2,8 @@
 
 use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    Result,
+    CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, Result,
 };
 
 /// A counter without labels.
@@ -19,6 +19,11 @@ pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGa
 /// A point in time, in seconds since 1970.
 pub(super) fn timestamp(registry: &Registry, name: &str, help: &str) -> Result<Gauge> {
     registered(registry, Gauge::new(name, help)?)
+}
+
+/// Points in time with these labels, in seconds since 1970.
+pub(super) fn timestamps(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec> {
+    registered(registry, GaugeVec::new(Opts::new(name, help), labels)?)
 }
 
 /// Counters with these labels.

@@ -1,11 +1,12 @@
 //! The series of each target, which are removed with it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use prometheus::{CounterVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{CounterVec, Gauge, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use crate::direction::Direction;
 use crate::relay::meter::Totals;
@@ -19,14 +20,35 @@ pub struct TargetSeries {
     /// The bytes and the throttled time of its tunnels.
     pub totals: Arc<Totals>,
     bytes: [IntCounter; 2],
+    /// The last activity of its tunnels, in milliseconds since 1970.
+    last_activity: AtomicU64,
+    last_activity_timestamp: Gauge,
     /// The part of the throttled time in `totals` that the process's counter has already.
     throttled: Mutex<[Duration; 2]>,
     metrics: Weak<TargetMetrics>,
 }
 
 impl TargetSeries {
+    /// Notes that a tunnel was active then.
+    pub fn was_active(&self, at: SystemTime) {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let millis = u64::try_from(since).unwrap_or(u64::MAX);
+        self.last_activity.fetch_max(millis, Ordering::Relaxed);
+    }
+
+    /// The last activity of its tunnels; `None` before the first one.
+    pub fn last_activity(&self) -> Option<SystemTime> {
+        let millis = self.last_activity.load(Ordering::Relaxed);
+        (millis > 0).then(|| UNIX_EPOCH + Duration::from_millis(millis))
+    }
+
     /// Adds to the counters what `totals` has gained.
     fn collect(&self, throttled_seconds: &CounterVec) {
+        let last_activity = self
+            .last_activity()
+            .and_then(|last| last.duration_since(UNIX_EPOCH).ok());
+        self.last_activity_timestamp
+            .set(last_activity.unwrap_or_default().as_secs_f64());
         let mut counted = self.throttled.lock();
         for ((direction, counter), counted) in Direction::ALL.into_iter().zip(&self.bytes).zip(counted.iter_mut()) {
             counter.inc_by(self.totals.bytes(direction).saturating_sub(counter.get()));
@@ -48,11 +70,12 @@ impl Drop for TargetSeries {
     }
 }
 
-/// The metrics that all targets share; each target has its own series of the first two.
+/// The metrics that all targets share; each target has its own series of the first three.
 #[derive(Debug)]
 pub(super) struct Families {
     pub(super) tunnels_active: IntGaugeVec,
     pub(super) bytes: IntCounterVec,
+    pub(super) last_activity: GaugeVec,
     pub(super) throttled_seconds: CounterVec,
 }
 
@@ -90,6 +113,8 @@ impl TargetMetrics {
                     .bytes
                     .with_label_values(&[direction.label(), namespace, service])
             }),
+            last_activity: AtomicU64::new(0),
+            last_activity_timestamp: self.families.last_activity.with_label_values(&[namespace, service]),
             throttled: Mutex::default(),
             metrics: Arc::downgrade(self),
             labels: labels.clone(),
@@ -121,6 +146,10 @@ impl TargetMetrics {
         // The errors of series that do not exist: these were made together with `gone`, and are removed only here.
         self.families
             .tunnels_active
+            .remove_label_values(&[namespace, service])
+            .ok();
+        self.families
+            .last_activity
             .remove_label_values(&[namespace, service])
             .ok();
         for direction in Direction::ALL {

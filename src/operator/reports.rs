@@ -150,6 +150,7 @@ mod tests {
                 addresses: Vec::new(),
                 is_cordoned,
                 tunnels,
+                last_activity: None,
             },
         };
         let listed = Listed {

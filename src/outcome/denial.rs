@@ -1,5 +1,7 @@
 //! A refusal with the phrase that one client gets.
 
+use std::time::Duration;
+
 use super::Refusal;
 use crate::text::ascii;
 
@@ -10,6 +12,7 @@ pub struct Denial {
     pub refusal: Refusal,
     phrase: Option<Box<str>>,
     details: Option<Box<str>>,
+    starting: Option<Duration>,
 }
 
 impl Denial {
@@ -19,6 +22,16 @@ impl Denial {
             refusal,
             phrase: Some(ascii(phrase.chars().take(LONGEST))),
             details: None,
+            starting: None,
+        }
+    }
+
+    /// The same, of a target that is starting and has that long for it.
+    #[must_use]
+    pub fn starting(self, left: Duration) -> Self {
+        Self {
+            starting: Some(left),
+            ..self
         }
     }
 
@@ -29,6 +42,11 @@ impl Denial {
             details: Some(ascii(details.chars().take(LONGEST))),
             ..self
         }
+    }
+
+    /// The seconds that the target has left to start, which a client may wait for.
+    pub fn seconds_to_start(&self) -> Option<u64> {
+        self.starting.map(|left| left.as_secs())
     }
 
     /// The reason phrase: one ASCII line.
@@ -49,6 +67,7 @@ impl From<Refusal> for Denial {
             refusal,
             phrase: None,
             details: None,
+            starting: None,
         }
     }
 }

@@ -83,6 +83,10 @@ refusals! {
     NoEndpoint =>
         503, "no_endpoint", Proxy, "destination_unavailable", Some(1),
         "the target has no ready endpoint";
+    /// The target has been asked to start, and has no address to dial yet.
+    TargetStarting =>
+        503, "target_starting", Proxy, "destination_unavailable", Some(30),
+        "the target is starting, try again in 30 s";
     /// The target has reached its tunnel limit. Tunnels last for hours: a client need not ask every second.
     TargetFull =>
         503, "target_full", Proxy, "connection_limit_reached", Some(30),

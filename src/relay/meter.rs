@@ -1,11 +1,12 @@
 //! Counts the bytes of a relay while it moves them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::activity::Moved;
 use crate::direction::Direction;
 
 /// Bytes and throttled time of one tunnel, passed on to the totals of its target as they happen.
@@ -16,6 +17,8 @@ pub struct Meter {
     born: Instant,
     /// When a byte was last written, in milliseconds after `born`.
     moved_at: AtomicU64,
+    /// Writes, by direction.
+    messages: [AtomicU32; 2],
 }
 
 impl Meter {
@@ -26,6 +29,7 @@ impl Meter {
             target,
             born: Instant::now(),
             moved_at: AtomicU64::new(0),
+            messages: Default::default(),
         }
     }
 
@@ -33,6 +37,7 @@ impl Meter {
     pub fn moved(&self, direction: Direction, bytes: usize) {
         self.own.add(direction, bytes as u64);
         self.target.add(direction, bytes as u64);
+        of(&self.messages, direction).fetch_add(1, Ordering::Relaxed);
         self.moved_at
             .store(whole_millis(self.born.elapsed()), Ordering::Relaxed);
     }
@@ -46,6 +51,15 @@ impl Meter {
     /// Bytes written so far in a direction.
     pub fn bytes(&self, direction: Direction) -> u64 {
         self.own.bytes(direction)
+    }
+
+    /// Messages and bytes written so far.
+    pub fn so_far(&self) -> Moved {
+        let directions = [Direction::Upload, Direction::Download];
+        Moved {
+            messages: directions.map(|direction| of(&self.messages, direction).load(Ordering::Relaxed)),
+            bytes: directions.map(|direction| self.bytes(direction)),
+        }
     }
 
     /// The sum of the waits of a direction for its limits.
@@ -87,7 +101,7 @@ impl Totals {
     }
 }
 
-fn of(pair: &[AtomicU64; 2], direction: Direction) -> &AtomicU64 {
+fn of<T>(pair: &[T; 2], direction: Direction) -> &T {
     let [upload, download] = pair;
     match direction {
         Direction::Upload => upload,

@@ -145,6 +145,8 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
                 }
             }
         }
+        // Before the shutdown: a socket that has seen both ends of stream may be gone at once.
+        self.terms.look_at_end();
         self.has_finished = true;
         // It fails when the receiver has reset meanwhile, which the other direction will find when it reads.
         poll_fn(|context| self.halves.writer.poll_shutdown(context)).await.ok();

@@ -1,5 +1,6 @@
 //! What a relay is given: the two transports of a tunnel, and the terms under which it runs.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +78,12 @@ impl<'a> From<&'a Limit> for Bounds<'a> {
     }
 }
 
+/// What looks at the sockets of a tunnel before they close.
+pub trait LastLook: fmt::Debug + Sync {
+    /// Looks. It may be told more than once, and must not wait.
+    fn look(&self);
+}
+
 /// The terms under which a relay runs. All of them may be shared with other relays but the meter.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
@@ -92,9 +99,20 @@ pub struct Terms<'a> {
     pub engine: Engine,
     /// The longest silences.
     pub options: &'a Options,
+    /// Told when a side has ended, while both sockets are still there.
+    pub last_look: Option<&'a dyn LastLook>,
     /// The tunnel, if the beginning of its upload is to say whether it is resumable. The bytes behind that cost no more: a
     /// direction begins with copies through memory in any case. What an engine that always splices moves is not looked at.
     pub inspected: Option<&'a Open>,
+}
+
+impl Terms<'_> {
+    /// Tells that a side has ended.
+    pub(super) fn look_at_end(&self) {
+        if let Some(last_look) = self.last_look {
+            last_look.look();
+        }
+    }
 }
 
 /// The mechanism that moves bytes between two sockets.

@@ -244,27 +244,33 @@ impl Driver {
         Poll::Ready(Ok(()))
     }
 
-    /// From the program into the session.
+    /// From the program into the session: what the program has sent so far, up to what one write carries. Each write to the
+    /// connection is a piece of work for all that is on the way, a proxy among it.
     fn poll_source<R>(&mut self, context: &mut Context<'_>, source: &mut R) -> Poll<Result<(), Event>>
     where
         R: AsyncRead + Unpin,
     {
-        if self.source == Source::Ended || self.session.free() == 0 {
-            return Poll::Pending;
-        }
-        let taken = ready!(source::poll_take(context, source, &mut self.session));
-        match taken {
-            Err(error) => {
-                self.source = Source::Ended;
-                return Poll::Ready(Err(Event::SourceFailed(error)));
+        let mut gathered = 0;
+        while gathered < MOST_GATHERED && self.source == Source::Open && self.session.free() > 0 {
+            match source::poll_take(context, source, &mut self.session) {
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => {
+                    self.source = Source::Ended;
+                    return Poll::Ready(Err(Event::SourceFailed(error)));
+                }
+                Poll::Ready(Ok(0)) => {
+                    self.source = Source::Ended;
+                    self.session.finish();
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Ready(Ok(taken)) => gathered += taken,
             }
-            Ok(0) => {
-                self.source = Source::Ended;
-                self.session.finish();
-            }
-            Ok(_) => {}
         }
-        Poll::Ready(Ok(()))
+        if gathered > 0 {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
     }
 
     /// From the session to the connection.
@@ -336,6 +342,9 @@ impl Driver {
     }
 }
 
+/// The bytes of the program that are read before they are written: half of a window, so that the other side has the other
+/// half to pass on and to acknowledge meanwhile.
+const MOST_GATHERED: usize = 512 * 1024;
 /// Longest wait to write the last frames: a side that has ended the session may not read any more.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
 

@@ -1,10 +1,14 @@
 //! The stream that a side receives: it is passed on in order, each byte once, and acknowledged behind that.
 
+use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
 use super::frame::Violation;
 use super::{INITIAL_WINDOW, SMALLEST_WINDOW};
+
+/// Passes bytes of the stream on, at once, and returns how many of them.
+pub(super) type Pass<'a> = &'a mut dyn FnMut(&[IoSlice<'_>]) -> usize;
 
 /// The bytes of one stream that were received and not passed on yet.
 ///
@@ -50,38 +54,33 @@ impl Incoming {
         self.expected
     }
 
-    /// Takes bytes, which `pass` is given first if none are held: it returns how many of them it has passed on.
-    ///
-    /// # Errors
-    /// The bytes do not follow on those before, come behind the end, or were not asked for.
-    pub(super) fn accept(
-        &mut self,
-        (offset, bytes): (u64, &[u8]),
-        now: Instant,
-        pass: &mut dyn FnMut(&[u8]) -> usize,
-    ) -> Result<(), Violation> {
+    /// Expects bytes, which are [taken](Self::take) next. Returns whether they are to be: otherwise they are dropped.
+    fn expect(&mut self, offset: u64, bytes: usize) -> Result<bool, Violation> {
         if self.is_finished || offset != self.expected {
             return Err(Violation::Offset);
         }
-        let end = offset.checked_add(bytes.len() as u64).ok_or(Violation::Offset)?;
+        let end = offset.checked_add(bytes as u64).ok_or(Violation::Offset)?;
         if end > self.limit {
             return Err(Violation::Window);
         }
         self.expected = end;
-        if self.is_closed {
-            return Ok(());
-        }
-        let passed = if self.held.is_empty() {
-            pass(bytes).min(bytes.len())
-        } else {
-            0
-        };
+        Ok(!self.is_closed)
+    }
+
+    /// Takes bytes, all that were [expected](Self::expect) and not taken yet. `pass` is given them first if none are held: it
+    /// returns how many of them it has passed on.
+    fn take(&mut self, pieces: &[IoSlice<'_>], now: Instant, pass: Pass<'_>) {
+        let all = pieces.iter().map(|piece| piece.len()).sum();
+        let mut passed = if self.held.is_empty() { pass(pieces).min(all) } else { 0 };
         if passed > 0 {
             self.passed += passed as u64;
             self.note(now);
         }
-        self.held.push(bytes.get(passed..).unwrap_or_default(), self.window);
-        Ok(())
+        for piece in pieces {
+            let of_piece = passed.min(piece.len());
+            passed -= of_piece;
+            self.held.push(piece.get(of_piece..).unwrap_or_default(), self.window);
+        }
     }
 
     /// # Errors
@@ -203,9 +202,59 @@ impl Incoming {
     }
 }
 
+/// The bytes of one read of a connection that are taken together: each call of `pass` may be a system call.
+pub(super) struct Taking<'a> {
+    now: Instant,
+    pass: Pass<'a>,
+    /// Expected, and not taken yet: the first `count` of them.
+    pieces: [IoSlice<'a>; MOST_PIECES],
+    count: usize,
+}
+
+impl<'a> Taking<'a> {
+    pub(super) fn new(now: Instant, pass: Pass<'a>) -> Self {
+        Self {
+            now,
+            pass,
+            pieces: [IoSlice::new(&[]); MOST_PIECES],
+            count: 0,
+        }
+    }
+
+    /// Accepts bytes of a stream. They are to be [taken](Self::take) before anything else is done with the stream.
+    ///
+    /// # Errors
+    /// The bytes do not follow on those before, come behind the end, or were not asked for.
+    pub(super) fn accept(&mut self, incoming: &mut Incoming, offset: u64, bytes: &'a [u8]) -> Result<(), Violation> {
+        if !incoming.expect(offset, bytes.len())? {
+            return Ok(());
+        }
+        // There is always one: they are taken when they are as many.
+        if let Some(piece) = self.pieces.get_mut(self.count) {
+            *piece = IoSlice::new(bytes);
+            self.count += 1;
+        }
+        if self.count == MOST_PIECES {
+            self.take(incoming);
+        }
+        Ok(())
+    }
+
+    /// Takes all that was accepted.
+    pub(super) fn take(&mut self, incoming: &mut Incoming) {
+        let pieces = self.pieces.get(..self.count).unwrap_or_default();
+        if !pieces.is_empty() {
+            incoming.take(pieces, self.now, &mut *self.pass);
+        }
+        self.count = 0;
+    }
+}
+
 /// How long an acknowledgement waits for more to say, or for bytes that go the same way. A link that is so slow that a
 /// quarter of a window takes seconds still carries a sign of life in each of them.
 const LONGEST_DELAY: Duration = Duration::from_millis(100);
 /// The same for a smallest window of bytes or more: the other side may keep much less than is asked for here, as its memory
 /// is short, and waits.
 const LONGEST_DELAY_OF_MUCH: Duration = Duration::from_millis(10);
+/// The most pieces of one [`Pass`]: one of bulk brings three, as a read has two frames and ends within one.
+const MOST_PIECES: usize = 8;

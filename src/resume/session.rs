@@ -1,9 +1,10 @@
 //! One side of a session: both streams, and the connection that carries them now. Client and anchor are alike.
 
+use std::io::IoSlice;
 use std::time::Instant;
 
 use super::frame::{Frame, Output, Piece, Violation};
-use super::incoming::Incoming;
+use super::incoming::{Incoming, Taking};
 use super::link::Link;
 pub use super::link::{Attachment, LinkState};
 use super::liveness::Timing;
@@ -183,31 +184,34 @@ impl Session {
     }
 
     /// Does the same, and gives the bytes of the stream to `pass` first, which returns how many of them it has passed on to
-    /// the program: it spares two copies. The others are [readable](Self::readable). It is asked only behind all that was.
+    /// the program: it spares two copies. The others are [readable](Self::readable). It is asked only behind all that was, and
+    /// once for the bytes of many frames.
     pub fn receive_and_pass(
         &mut self,
         (attachment, mut bytes): (Attachment, &[u8]),
         now: Instant,
-        pass: &mut dyn FnMut(&[u8]) -> usize,
+        pass: &mut dyn FnMut(&[IoSlice<'_>]) -> usize,
     ) {
+        let mut taking = Taking::new(now, pass);
         let result = loop {
             let Some(link) = self.carrying(attachment) else {
-                return;
+                return taking.take(&mut self.incoming);
             };
-            match link.decoder.next(&mut bytes) {
-                Ok(Some(piece)) => {
-                    let applied = match piece {
-                        Piece::Data { offset, bytes } => self.incoming.accept((offset, bytes), now, pass),
-                        Piece::Frame(frame) => self.apply(frame),
-                    };
-                    if let Err(violation) = applied {
-                        break Err(violation);
-                    }
+            let applied = match link.decoder.next(&mut bytes) {
+                Ok(Some(Piece::Data { offset, bytes })) => taking.accept(&mut self.incoming, offset, bytes),
+                Ok(Some(Piece::Frame(frame))) => {
+                    // What came in front of it is taken before it.
+                    taking.take(&mut self.incoming);
+                    self.apply(frame)
                 }
                 Ok(None) => break Ok(()),
-                Err(violation) => break Err(violation),
+                Err(violation) => Err(violation),
+            };
+            if applied.is_err() {
+                break applied;
             }
         };
+        taking.take(&mut self.incoming);
         if let Err(violation) = result {
             self.fail(violation, End::Malformed);
         }

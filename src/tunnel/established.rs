@@ -103,6 +103,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             resources: &shared.resources,
             engine: Engine::Adaptive,
             options: &options,
+            last_look: Some(record),
             // A client that has to identify itself has done so before the relay.
             inspected: if holds_back { None } else { Some(&record.tunnel().open) },
         };

@@ -11,6 +11,7 @@ use crate::access::User;
 use crate::allowlist::Target;
 use crate::authority::Authority;
 use crate::metrics::Metrics;
+use crate::net::sock_diag::Ends;
 use crate::outcome::Side;
 use crate::ssh::identification::Software;
 use crate::tls::Peer;
@@ -32,6 +33,8 @@ pub struct Facts {
     pub target: Option<Arc<Target>>,
     /// The address that the dial has reached.
     pub upstream: Option<SocketAddr>,
+    /// The node of that address; empty where it is not known.
+    pub node: Box<str>,
     /// Milliseconds of the dial. 0 when nothing was dialled.
     pub dial_ms: f64,
     /// The TLS session.
@@ -42,6 +45,8 @@ pub struct Facts {
     pub authorization: Option<Box<str>>,
     /// The HTTP version that the client speaks: `1` or `2`; empty before it is known.
     pub http: &'static str,
+    /// The proxy's addresses of the client's and of the target's connection.
+    pub(super) locals: [Option<SocketAddr>; 2],
     /// What the sides have said of themselves. Not in place: it would make every pending request larger.
     pub(super) seen: Arc<Seen>,
 }
@@ -66,18 +71,31 @@ impl Facts {
             authority: None,
             target: None,
             upstream: None,
+            node: Box::default(),
             dial_ms: 0.0,
             tls: None,
             user: None,
             authorization: None,
             http: "",
+            locals: [None; 2],
             seen: Arc::default(),
         }
     }
 
+    /// The addresses of the client's and of the target's connection.
+    pub(super) fn ends(&self) -> [Option<Ends>; 2] {
+        let [from_client, to_target] = self.locals;
+        let ends = |(local, peer)| Ends { local, peer };
+        [
+            from_client.map(|local| ends((local, self.peer))),
+            to_target.zip(self.upstream).map(ends),
+        ]
+    }
+
     /// What is known, taken out: what an accept tells stays.
     pub(super) fn take(&mut self) -> Self {
-        let left = Self::new(self.id, [self.peer, self.client], self.accepted);
+        let mut left = Self::new(self.id, [self.peer, self.client], self.accepted);
+        left.locals = self.locals;
         std::mem::replace(self, left)
     }
 

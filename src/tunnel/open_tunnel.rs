@@ -9,11 +9,14 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::activity::{Activity, Judged};
 use super::facts::Facts;
+use super::legs::{LastSeen, Trip};
 use crate::direction::Direction;
 use crate::drain::Open;
 use crate::limits::bucket::OwnRate;
 use crate::metrics::TargetSeries;
+use crate::net::sock_diag::{SockDiag, TcpInfo, Unknown};
 use crate::relay::meter::Meter;
 use crate::text::excerpt;
 
@@ -36,8 +39,12 @@ pub struct OpenTunnel {
     closing: OnceLock<Box<str>>,
     /// That of the tunnel's task, which waits for `closing`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
     closer: AtomicWaker,
+    /// Whether it is used.
+    judged: Judged,
     /// The last look at its counts.
     look: Mutex<Look>,
+    /// The last looks at its connections.
+    legs: LastSeen,
 }
 
 /// Bytes a second of both directions.
@@ -67,7 +74,7 @@ struct Look {
 
 impl OpenTunnel {
     /// A tunnel that was established just now; its bytes are also its target's.
-    pub(super) fn new(facts: Facts, series: &TargetSeries, open: Open) -> Self {
+    pub(super) fn new(facts: Facts, series: &Arc<TargetSeries>, open: Open) -> Self {
         Self {
             facts,
             since: SystemTime::now(),
@@ -77,13 +84,25 @@ impl OpenTunnel {
             own_rates: Default::default(),
             closing: OnceLock::new(),
             closer: AtomicWaker::new(),
+            judged: Judged::new(series),
             look: Mutex::new(Look {
                 at: Instant::now(),
                 upload: 0,
                 download: 0,
                 rates: ByteRates::default(),
             }),
+            legs: LastSeen::default(),
         }
+    }
+
+    /// Whether it is used, at this moment.
+    pub fn activity(&self) -> Activity {
+        self.judged.now(&self.meter)
+    }
+
+    /// Ends a minute, as the rule of [`activity`](crate::relay::activity) counts them.
+    pub(super) fn end_minute(&self) {
+        self.judged.end_minute(&self.meter);
     }
 
     /// Bytes a second between the last two looks that were at least a second apart; the first look was when it began.
@@ -105,6 +124,21 @@ impl OpenTunnel {
             },
         };
         look.rates
+    }
+
+    /// What the kernel knows of the connections of the client and of the target. It takes some microseconds.
+    pub fn legs(&self, diag: &SockDiag) -> [Result<TcpInfo, Unknown>; 2] {
+        self.legs.look(self.facts.ends(), diag)
+    }
+
+    /// Looks at the connections for the last time.
+    pub(super) fn look_at_end(&self, diag: &SockDiag) {
+        self.legs.look_at_end(self.facts.ends(), diag);
+    }
+
+    /// Their round trips at the last look.
+    pub(super) fn trips(&self) -> [Option<Trip>; 2] {
+        self.legs.trips()
     }
 
     /// The rate of a direction in place of its target's.

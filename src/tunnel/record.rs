@@ -21,7 +21,7 @@ use super::ids::Id;
 use super::open_tunnel::OpenTunnel;
 use super::registry::Registry;
 use crate::access::User;
-use crate::allowlist::Target;
+use crate::allowlist::{Endpoints, Target};
 use crate::authority::Authority;
 use crate::drain::Open;
 use crate::metrics::Metrics;
@@ -73,6 +73,7 @@ impl<'a> Record<'a> {
     pub fn request(&self, id: Id) -> Box<Self> {
         let mut facts = Facts::new(id, [self.facts.peer, self.facts.client], Instant::now());
         facts.tls.clone_from(&self.facts.tls);
+        facts.locals = self.facts.locals;
         Self::begin(self.telemetry, facts)
     }
 
@@ -90,6 +91,11 @@ impl<'a> Record<'a> {
     /// The connection's HTTP/2 requests have accounted for themselves: the connection adds neither count nor line.
     pub fn leave_to_requests(&mut self) {
         self.accounted = true;
+    }
+
+    /// The proxy's own address of the client's connection.
+    pub fn set_local(&mut self, local: Option<SocketAddr>) {
+        self.facts.locals = [local, None];
     }
 
     /// The client's address, from the PROXY protocol header of a trusted peer.
@@ -162,11 +168,14 @@ impl<'a> Record<'a> {
         Report::of(&self.facts, self.telemetry).write(rule, why);
     }
 
-    /// The end of the dial, which took that long.
-    pub fn dialled(&mut self, took: Duration, result: Result<&Upstream, &Refusal>) {
+    /// The end of the dial of one of those endpoints, which took that long.
+    pub fn dialled(&mut self, took: Duration, endpoints: &Endpoints, result: Result<&Upstream, &Refusal>) {
         self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
         self.facts.dial_ms = millis(took);
         self.facts.upstream = result.ok().map(|upstream| upstream.address);
+        let [_, local] = &mut self.facts.locals;
+        *local = result.ok().and_then(|upstream| upstream.stream.local_addr().ok());
+        self.facts.node = self.facts.upstream.map_or("", |address| endpoints.node(address)).into();
     }
 
     /// How the client was told.

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::events::{Event, Events};
 use super::open_tunnel::OpenTunnel;
+use crate::net::sock_diag::SockDiag;
 use crate::outcome::Close;
 
 /// The open tunnels, by number.
@@ -16,6 +19,8 @@ pub struct Registry {
     shards: [Mutex<HashMap<u64, Arc<OpenTunnel>>>; SHARDS],
     /// What happens to tunnels.
     pub events: Arc<Events>,
+    /// What the kernel knows of their connections.
+    pub sock_diag: SockDiag,
 }
 
 impl Default for Registry {
@@ -23,6 +28,7 @@ impl Default for Registry {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             events: Arc::default(),
+            sock_diag: SockDiag::default(),
         }
     }
 }
@@ -35,6 +41,23 @@ impl Registry {
             all.extend(shard.lock().values().cloned());
         }
         all
+    }
+
+    /// Ends each tunnel's minutes, without an end. One part of the tunnels at a time: all of 10,000 would keep a thread for
+    /// milliseconds.
+    pub async fn keep_judging(&self) {
+        let mut ticks = interval(MINUTE / PARTS);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for part in (0..PARTS).cycle() {
+            ticks.tick().await;
+            for tunnel in self.part(part) {
+                tunnel.end_minute();
+            }
+        }
+    }
+
+    fn part(&self, part: u32) -> Vec<Arc<OpenTunnel>> {
+        self.shard(part.into()).lock().values().cloned().collect()
     }
 
     /// The open tunnel of that number.
@@ -84,4 +107,78 @@ impl Drop for Registration<'_> {
     }
 }
 
-const SHARDS: usize = 16;
+const PARTS: u32 = 16;
+const SHARDS: usize = PARTS as usize;
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+    use tokio::time::{Instant, sleep};
+
+    use crate::direction::Direction;
+    use crate::drain::Conductor;
+    use crate::metrics::{Metrics, TargetSeries};
+    use crate::tunnel::facts::Facts;
+    use crate::tunnel::ids::Ids;
+
+    fn tunnel(number: u64, series: &Arc<TargetSeries>) -> Arc<OpenTunnel> {
+        let mut id = Ids::default().next();
+        id.number = number;
+        let address = SocketAddr::from(([192, 0, 2, 1], 1));
+        let facts = Facts::new(id, [address, address], Instant::now());
+        let (_, drain) = Conductor::new();
+        Arc::new(OpenTunnel::new(facts, series, drain.opened()))
+    }
+
+    fn keystrokes(tunnel: &OpenTunnel, count: usize) {
+        for _ in 0..count {
+            tunnel.meter.moved(Direction::Upload, 36);
+            tunnel.meter.moved(Direction::Download, 36);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_is_idle_once_its_minutes_repeat_and_active_at_the_first_command() {
+        let registry: &Registry = Box::leak(Box::default());
+        let series = Metrics::new().unwrap().target("a", "b");
+        assert_eq!(series.last_activity(), None);
+        // The last part, so that a minute of the test ends before one of the tunnel.
+        let tunnel = tunnel(15, &series);
+        let _listed = registry.enter(Arc::clone(&tunnel));
+        assert!(
+            series.last_activity().is_some() && tunnel.activity().is_active,
+            "it has just begun"
+        );
+        let judging = tokio::spawn(registry.keep_judging());
+        for minute in 0..6 {
+            keystrokes(&tunnel, 4);
+            sleep(MINUTE).await;
+            assert_eq!(tunnel.activity().is_active, minute < 3, "minute {minute}");
+        }
+        let idle_since = tunnel.activity().last_active;
+        keystrokes(&tunnel, 8);
+        let active = tunnel.activity();
+        assert!(active.is_active && active.last_active > idle_since);
+        // The series knows milliseconds.
+        let noted = series.last_activity().unwrap();
+        assert!(active.last_active.duration_since(noted).unwrap() < Duration::from_millis(1));
+        for _ in 0..2 {
+            sleep(MINUTE).await;
+            keystrokes(&tunnel, 4);
+        }
+        let idle = tunnel.activity();
+        assert_eq!((idle.is_active, idle.last_active), (false, active.last_active));
+        judging.abort();
+    }
+
+    #[test]
+    fn each_tunnel_is_in_one_part() {
+        let registry = Registry::default();
+        let series = Metrics::new().unwrap().target("a", "b");
+        let _listed: Vec<_> = (0..40).map(|number| registry.enter(tunnel(number, &series))).collect();
+        let parts: Vec<usize> = (0..PARTS).map(|part| registry.part(part).len()).collect();
+        assert_eq!(parts, [3, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2]);
+    }
+}

@@ -32,6 +32,7 @@ fn fields(client: Value) -> Value {
         "server.port": 0,
         "client.software": "",
         "upstream.address": "",
+        "upstream.node": "",
         "upstream.software": "",
         "target.namespace": "",
         "target.service": "",
@@ -44,6 +45,10 @@ fn fields(client: Value) -> Value {
         "bytes_received": 0,
         "duration_ms": null,
         "dial_ms": null,
+        "client.rtt_ms": null,
+        "client.retransmits": null,
+        "upstream.rtt_ms": null,
+        "upstream.retransmits": null,
         "tunnel.resumable": false,
         "answered": "http",
         "tunnel_id": null,
@@ -114,6 +119,9 @@ fn a_tunnel_has_a_line_with_every_field() {
     let line: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(line["client.port"], port);
     assert!(line["dial_ms"].as_f64().unwrap() > 0.0);
+    for side in ["client", "upstream"] {
+        assert!(line[format!("{side}.rtt_ms")].as_f64().unwrap() > 0.0, "{line}");
+    }
 }
 
 /// Elasticsearch makes objects of dotted names, and rejects a line in which one name is both an object and a value.

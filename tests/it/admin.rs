@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use switchboard::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 43] = [
+const METRICS: [(&str, &str, &[&str]); 47] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -34,6 +34,11 @@ const METRICS: [(&str, &str, &[&str]); 43] = [
         "counter",
         &["direction", "target_namespace", "target_service"],
     ),
+    (
+        "switchboard_target_last_activity_timestamp_seconds",
+        "gauge",
+        &["target_namespace", "target_service"],
+    ),
     ("switchboard_throttled_seconds_total", "counter", &["direction"]),
     ("switchboard_dial_duration_seconds", "histogram", &[]),
     ("switchboard_handshake_duration_seconds", "histogram", &[]),
@@ -47,6 +52,9 @@ const METRICS: [(&str, &str, &[&str]); 43] = [
     ("switchboard_allowlist_shrink_held", "gauge", &[]),
     ("switchboard_allowlist_namespaces_forbidden", "gauge", &[]),
     ("switchboard_annotation_errors_total", "counter", &[]),
+    ("switchboard_wakes_total", "counter", &["result"]),
+    ("switchboard_service_events_total", "counter", &["result"]),
+    ("switchboard_activity_reports_total", "counter", &["result"]),
     ("switchboard_draining", "gauge", &[]),
     ("switchboard_access_requests_total", "counter", &["method", "result"]),
     ("switchboard_access_reviews_total", "counter", &["kind", "result"]),
@@ -265,7 +273,7 @@ fn a_target_that_leaves_the_list_leaves_no_series_behind() {
     assert_eq!(page.value("allowlist_targets"), 0.0);
 }
 
-const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /tunnels, /targets, /clients and /events\n";
+const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients and /events: /openapi.json describes them\n";
 
 #[test]
 fn each_path_and_method_has_its_answer() {

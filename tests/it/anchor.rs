@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::harness::eventually;
 use crate::harness::ports::Ports as _;
 use crate::harness::process::{Server, switchboard, switchboard_with_descriptors};
+use crate::harness::seccomp::Call;
 
 /// A running anchor.
 #[derive(Debug)]
@@ -30,6 +31,12 @@ impl Anchor {
     fn start_with_descriptors(most: u32, to: SocketAddr, arguments: &[&str]) -> Self {
         let arguments = Self::arguments(to, arguments);
         Self(Server::start(switchboard_with_descriptors(most, &arguments.each())))
+    }
+
+    /// The same, and the kernel refuses it that call.
+    fn start_refusing(call: Call, to: SocketAddr) -> Self {
+        let command = switchboard(&Self::arguments(to, &[]).each());
+        Self(Server::start_refusing(call, libc::EPERM, command))
     }
 
     fn arguments(to: SocketAddr, more: &[&str]) -> Arguments {

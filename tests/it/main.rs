@@ -20,6 +20,7 @@ mod clients_table;
 mod corpus;
 mod credentials;
 mod departures;
+mod desk;
 mod drain;
 mod end_notice;
 mod endings;

@@ -10,6 +10,10 @@ use crate::harness::process::{Server, Settings};
 use crate::harness::target::Target;
 use crate::harness::{allow, eventually, request};
 
+mod description;
+mod faults;
+mod legs;
+
 /// A proxy with two targets.
 fn two_targets(one: &Target, other: &Target, more: &str) -> Server {
     let list = allow(&[("one:22", one.address()), ("other:22", other.address())]);
@@ -127,11 +131,8 @@ fn an_operator_ends_one_tunnel_or_those_of_a_target_and_the_log_says_why() {
     let closed: api::Closed = serde_json::from_str(&answer.body).unwrap();
     assert_eq!(closed.closed, [open[2].tunnel_id.clone()]);
     ended[1].0.expect_reset();
-    let page = server.scrape();
-    assert_eq!(
-        page.value(r#"tunnels_closed_total{by="proxy",reason="closed_by_operator"}"#),
-        2.0
-    );
+    // The count follows the reset by a moment.
+    server.settles(r#"tunnels_closed_total{by="proxy",reason="closed_by_operator"}"#, 2.0);
     kept.send("still");
     kept_service.expect("still");
     for (path, body, status) in [
@@ -277,5 +278,47 @@ fn pages_of_browsers_and_other_hosts_see_no_names() {
             client.send(format!("GET {path} HTTP/1.0\r\n{field}\r\n\r\n"));
             client.expect("HTTP/1.0 403 ");
         }
+    }
+}
+
+#[test]
+fn a_target_is_in_use_from_its_first_tunnel_on_and_only_this_host_learns_by_whom() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = two_targets(&one, &other, "");
+    let activity = |query: &str| -> api::Activity {
+        let answer = server.ask_admin("GET", &format!("/activity{query}"));
+        assert_eq!(answer.status, 200, "{query}: {}", answer.body);
+        serde_json::from_str(&answer.body).unwrap()
+    };
+    let unused = activity("?target=static/one:22");
+    assert_eq!(
+        (unused.has_activity, unused.last_activity, unused.why),
+        (false, None, Some(vec![]))
+    );
+    let (client, _service) = server.tunnel("one:22", &one);
+    let open = all(&server, 1);
+    let used = activity("?target=static/one:22");
+    let why = used.why.unwrap();
+    assert!(used.has_activity && open[0].is_active && why[0].is_active);
+    assert_eq!(used.last_activity.as_ref(), Some(&open[0].last_active));
+    assert_eq!(
+        (&why[0].tunnel_id, why[0].client_address),
+        (&open[0].tunnel_id, client.address().ip())
+    );
+    assert_eq!(why.len(), 1);
+    assert!(!activity("?target=static/other:22").has_activity);
+    let elsewhere = server.ask_admin_as("GET", "/activity?target=static/one:22", "switchboard.example.com");
+    let elsewhere: api::Activity = serde_json::from_str(&elsewhere.body).unwrap();
+    assert_eq!((elsewhere.has_activity, elsewhere.why), (true, None));
+    let page = server.scrape();
+    let timestamp =
+        page.value(r#"target_last_activity_timestamp_seconds{target_namespace="static",target_service="one:22"}"#);
+    assert!(timestamp > 1.7e9, "{timestamp}");
+    for (query, status) in [("", 400), ("?target=static/two:22", 404)] {
+        assert_eq!(
+            server.ask_admin("GET", &format!("/activity{query}")).status,
+            status,
+            "{query}"
+        );
     }
 }

@@ -11,6 +11,7 @@ use crate::harness::seccomp::{Call, ERRORS};
 use crate::harness::stream::Stream;
 use crate::harness::{CONFIRMATION, DEADLINE, allow, request};
 use http::{Method, Request};
+use libc::{ENOSYS, EPERM};
 use rustix::process::Signal;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -108,6 +109,22 @@ fn a_process_that_cannot_accept_says_so_and_ends() {
         let said = process.stderr.rest();
         let last = said.last().unwrap();
         assert!(last.contains("the system refuses accept4(2)"), "{said:?}");
+    }
+}
+
+#[test]
+fn a_process_that_cannot_raise_its_limits_serves_and_says_so() {
+    let settings = Settings::new("drain: {delay: 0s}\nallowlist: {static: []}\n");
+    // Without prlimit64(2) there is setrlimit(2), so that nothing need be said.
+    for (error, is_told) in [(ENOSYS, false), (EPERM, true)] {
+        let command = switchboard(&["serve", "--config", settings.path()]);
+        let mut process = Process::spawn_refusing(Call::Prlimit64, error, command);
+        if is_told {
+            process.stderr.find("cannot raise the limit of open files");
+        }
+        process.stderr.find("public port ");
+        process.signal(Signal::TERM);
+        assert_eq!(process.exit_status(), 0);
     }
 }
 

@@ -110,6 +110,7 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
         ports: [22, 22],
         allowed_clients: None,
         user_lists: None,
+        workloads: Default::default(),
         endpoints: Endpoints::from(vec![address]),
         limits: TargetLimits {
             caps: TargetCaps {

@@ -54,7 +54,12 @@ pub(super) fn name_the_methods(response: Response) -> Response {
     }
     let allowed = response.headers().get(ALLOW).and_then(|allowed| allowed.to_str().ok());
     let allowed = allowed.unwrap_or_default().replace(',', ", ");
-    let mut named = text(response.status(), format!("only {allowed}\n"));
+    let is_json = |kind: &HeaderValue| kind.as_bytes() == b"application/json";
+    let mut named = if response.headers().get(CONTENT_TYPE).is_some_and(is_json) {
+        Unserved::new(response.status(), format!("only {allowed}")).into_response()
+    } else {
+        text(response.status(), format!("only {allowed}\n"))
+    };
     if let Ok(allowed) = HeaderValue::try_from(allowed) {
         named.headers_mut().insert(ALLOW, allowed);
     }

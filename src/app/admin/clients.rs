@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 
 use super::answer::{Answer, Unserved};
+use super::asked::Options;
 use super::listing::Part;
 use super::view;
 use crate::api::{Client, Clients};
@@ -19,7 +20,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
     Router::new().route("/clients", get(list))
 }
 
-async fn list(State(shared): State<Arc<Shared>>, Query(part): Query<Part>) -> Answer<Clients> {
+async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<Clients> {
     let mut clients: HashMap<(_, String), Client> = HashMap::new();
     for open in shared.registry.all() {
         let (address, user) = (open.facts.client.ip().to_canonical(), view::user(&open.facts));

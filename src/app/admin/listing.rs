@@ -1,13 +1,16 @@
 //! What a request for a list asks for: which items, in which order, and which part of them.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
 /// The part of a list.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Part {
     /// Items at most.
     pub(super) limit: Option<usize>,
-    /// The value of `next` of the part before.
+    /// The value of `next` of the part before: a place in the order, in letters that need no escapes in a URL.
     pub(super) cursor: Option<String>,
 }
 
@@ -41,7 +44,10 @@ impl Part {
         let limit = self.limit.unwrap_or(USUAL_LIMIT).clamp(1, LARGEST_LIMIT);
         let next = (items.len() > limit).then(|| {
             items.truncate(limit);
-            items.last().map(&place).map(|(key, name)| format!("{key}:{name}"))
+            items
+                .last()
+                .map(&place)
+                .map(|(key, name)| URL_SAFE_NO_PAD.encode(format!("{key}:{name}")))
         });
         Ok(Listed {
             items,
@@ -52,7 +58,8 @@ impl Part {
 }
 
 fn parse(cursor: &str) -> Option<Place> {
-    let (key, name) = cursor.split_once(':')?;
+    let decoded = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
+    let (key, name) = decoded.split_once(':')?;
     Some((key.parse().ok()?, name.to_owned()))
 }
 

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 
 use super::answer::{Answer, Unserved};
+use super::asked::{Listed, Options};
 use super::listing::Part;
 use super::view;
 use crate::allowlist::Target;
@@ -20,11 +21,12 @@ use crate::tunnel::open_tunnel::OpenTunnel;
 pub(super) fn router() -> Router<Arc<Shared>> {
     Router::new()
         .route("/targets", get(list))
+        .route("/targets/{namespace}/{service}", get(one))
         .route("/targets/{namespace}/{service}/cordon", post(cordon))
         .route("/targets/{namespace}/{service}/uncordon", post(uncordon))
 }
 
-async fn list(State(shared): State<Arc<Shared>>, Query(part): Query<Part>) -> Answer<Targets> {
+async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<Targets> {
     let mut tunnels: HashMap<*const Target, usize> = HashMap::new();
     for open in shared.registry.all() {
         if let Some(target) = &open.facts.target {
@@ -42,30 +44,29 @@ async fn list(State(shared): State<Arc<Shared>>, Query(part): Query<Part>) -> An
     }))
 }
 
-async fn cordon(shared: State<Arc<Shared>>, name: Path<(String, String)>) -> Answer<api::Target> {
-    set(&shared, &name, true)
+async fn one(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
+    Json(view(&target, &shared))
 }
 
-async fn uncordon(shared: State<Arc<Shared>>, name: Path<(String, String)>) -> Answer<api::Target> {
-    set(&shared, &name, false)
+async fn cordon(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
+    target.cordon(true);
+    changed(&target, Change::Cordoned, &shared)
 }
 
-fn set(shared: &Shared, (namespace, service): &(String, String), is_cordoned: bool) -> Answer<api::Target> {
-    let is_it = |target: &Arc<Target>| *target.id().namespace == **namespace && *target.id().service == **service;
-    let target = shared.allowlist.all().into_iter().find(is_it);
-    let target =
-        target.ok_or_else(|| Unserved::unknown(format!("no target {namespace}/{service} is on the allowlist")))?;
-    target.cordon(is_cordoned);
-    let change = if is_cordoned {
-        Change::Cordoned
-    } else {
-        Change::Uncordoned
-    };
+async fn uncordon(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
+    target.cordon(false);
+    changed(&target, Change::Uncordoned, &shared)
+}
+
+fn changed(target: &Arc<Target>, change: Change, shared: &Shared) -> Json<api::Target> {
     let name = || Event::Changed(target.id().to_string().into(), change);
     shared.registry.events.tell(name);
+    Json(view(target, shared))
+}
+
+fn view(target: &Arc<Target>, shared: &Shared) -> api::Target {
     let tunnels = shared.registry.all();
-    let of_it = |open: &&Arc<_>| is_of(open, &target);
-    Ok(Json(view::target(&target, tunnels.iter().filter(of_it).count())))
+    view::target(target, tunnels.iter().filter(|open| is_of(open, target)).count())
 }
 
 fn is_of(open: &OpenTunnel, target: &Arc<Target>) -> bool {

@@ -3,17 +3,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::answer::{Answer, Unserved};
+use super::asked::{Named, Options, Told};
 use super::listing::{Part, Place};
 use super::view;
-use crate::api::{Closed, Closing, Rates, Tunnel, Tunnels};
+use crate::api::{Closed, Closing, Detail, Rates, Tunnel, Tunnels};
 use crate::direction::Direction;
 use crate::limits::Rate;
 use crate::tunnel::Shared;
@@ -28,7 +27,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
 }
 
 /// Which tunnels.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default)]
 struct Filter {
     /// `namespace/service`.
     target: Option<String>,
@@ -90,19 +89,40 @@ impl Sort {
     }
 }
 
+/// The query of a list.
 #[derive(Debug, Deserialize)]
-struct Order {
+#[serde(deny_unknown_fields)]
+struct Listing {
+    target: Option<String>,
+    client: Option<IpAddr>,
+    user: Option<String>,
     #[serde(default)]
     sort: Sort,
+    limit: Option<usize>,
+    cursor: Option<String>,
 }
 
-async fn list(
-    State(shared): State<Arc<Shared>>,
-    Query(filter): Query<Filter>,
-    Query(Order { sort }): Query<Order>,
-    Query(part): Query<Part>,
-) -> Answer<Tunnels> {
-    let listed = part
+/// The query of the end of several. Not `#[serde(flatten)]` in both: a query's number would be a text then.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ending {
+    target: Option<String>,
+    client: Option<IpAddr>,
+    user: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn list(State(shared): State<Arc<Shared>>, Options(asked): Options<Listing>) -> Answer<Tunnels> {
+    let Listing {
+        target,
+        client,
+        user,
+        sort,
+        limit,
+        cursor,
+    } = asked;
+    let filter = Filter { target, client, user };
+    let listed = Part { limit, cursor }
         .of(filter.of(&shared), |open| sort.place(open))
         .map_err(Unserved::bad)?;
     Ok(Json(Tunnels {
@@ -112,21 +132,43 @@ async fn list(
     }))
 }
 
-async fn one(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Answer<Tunnel> {
-    Ok(Json(view::tunnel(&*find(&shared, &id)?)))
+async fn one(State(shared): State<Arc<Shared>>, Named(open): Named) -> Json<Detail> {
+    Json(Detail {
+        legs: view::legs(&open.legs(&shared.registry.sock_diag)),
+        tunnel: view::tunnel(&open),
+    })
 }
 
-async fn close_one(State(shared): State<Arc<Shared>>, Path(id): Path<String>, body: Bytes) -> Answer<Closed> {
-    let closing = parse_body(&body)?;
-    Ok(Json(close(&[find(&shared, &id)?], &closing, &shared)))
+async fn close_one(
+    State(shared): State<Arc<Shared>>,
+    Named(open): Named,
+    Told(closing): Told<Closing>,
+) -> Json<Closed> {
+    Json(close(&[open], &closing, &shared))
 }
 
-async fn close_those(State(shared): State<Arc<Shared>>, Query(filter): Query<Filter>, body: Bytes) -> Answer<Closed> {
+async fn close_those(
+    State(shared): State<Arc<Shared>>,
+    Options(asked): Options<Ending>,
+    Told(closing): Told<Closing>,
+) -> Answer<Closed> {
+    let Ending {
+        target,
+        client,
+        user,
+        limit,
+    } = asked;
+    let filter = Filter { target, client, user };
     if filter.is_empty() {
         return Err(Unserved::bad("which tunnels? give target, client or user"));
     }
-    let closing = parse_body(&body)?;
-    Ok(Json(close(&filter.of(&shared), &closing, &shared)))
+    let mut those = filter.of(&shared);
+    those.sort_unstable_by_key(|open| open.facts.id.number);
+    let left = those.split_off(limit.unwrap_or(usize::MAX).min(those.len()));
+    Ok(Json(Closed {
+        left: left.len(),
+        ..close(&those, &closing, &shared)
+    }))
 }
 
 fn close(tunnels: &[Arc<OpenTunnel>], closing: &Closing, shared: &Shared) -> Closed {
@@ -134,6 +176,7 @@ fn close(tunnels: &[Arc<OpenTunnel>], closing: &Closing, shared: &Shared) -> Clo
     let told = told.inspect(|open| tell(open, Change::Closing, shared));
     Closed {
         closed: told.map(|open| open.facts.id.to_string()).collect(),
+        left: 0,
     }
 }
 
@@ -142,9 +185,7 @@ fn tell(open: &OpenTunnel, change: Change, shared: &Shared) {
     shared.registry.events.tell(name);
 }
 
-async fn limit(State(shared): State<Arc<Shared>>, Path(id): Path<String>, body: Bytes) -> Answer<Tunnel> {
-    let open = find(&shared, &id)?;
-    let rates: Rates = parse_body(&body)?;
+async fn limit(State(shared): State<Arc<Shared>>, Named(open): Named, Told(rates): Told<Rates>) -> Answer<Tunnel> {
     let wanted = [(Direction::Download, rates.download), (Direction::Upload, rates.upload)]
         .map(|(direction, rate)| rate.map(|rate| Ok((direction, parse_rate(direction, &rate)?))));
     // All of them are read before one is set.
@@ -163,21 +204,4 @@ fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, Unserved
     }
     let faulty = |error| Unserved::bad(format!("{}: {error}", direction.label()));
     text.parse().map(Some).map_err(faulty)
-}
-
-/// The JSON of a body; an empty one is an empty object.
-fn parse_body<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Unserved> {
-    if body.is_empty() {
-        return Ok(T::default());
-    }
-    serde_json::from_slice(body).map_err(|error| Unserved::bad(format!("body: {error}")))
-}
-
-fn find(shared: &Shared, id: &str) -> Result<Arc<OpenTunnel>, Unserved> {
-    let number = id
-        .split_once('-')
-        .and_then(|(_, number)| u64::from_str_radix(number, 16).ok());
-    let open = number.and_then(|number| shared.registry.get(number));
-    open.filter(|open| open.facts.id.to_string() == id)
-        .ok_or_else(|| Unserved::unknown("no open tunnel of this process has that id"))
 }

@@ -1,12 +1,13 @@
 //! The tunnels and targets of the process in the JSON of the API.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::allowlist::Target;
 use crate::api;
 use crate::authority::Authority;
 use crate::direction::Direction;
 use crate::limits::Rate;
+use crate::net::sock_diag::{TcpInfo, Unknown};
 use crate::tunnel::facts::Facts;
 use crate::tunnel::open_tunnel::OpenTunnel;
 
@@ -18,11 +19,14 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
         .map(|said| said.map(ToString::to_string).unwrap_or_default());
     let (namespace, service) = target_name(facts);
     let rates = open.rates();
+    let activity = open.activity();
     api::Tunnel {
         tunnel_id: facts.id.to_string(),
-        since: humantime::format_rfc3339_millis(open.since).to_string(),
+        since: rfc3339(open.since),
         age_ms: millis(open.established.elapsed()),
         idle_ms: millis(open.meter.last_moved().elapsed()),
+        is_active: activity.is_active,
+        last_active: rfc3339(activity.last_active),
         client_address: facts.client.ip(),
         client_port: facts.client.port(),
         peer_address: facts.peer.ip(),
@@ -35,6 +39,7 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
         target_namespace: namespace.to_owned(),
         target_service: service.to_owned(),
         upstream_address: facts.upstream,
+        upstream_node: facts.node.to_string(),
         upstream_software,
         is_resumable: open.open.is_resumable(),
         bytes_sent: open.meter.bytes(Direction::Download),
@@ -43,6 +48,43 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
         received_per_second: rates.upload,
         download: limit(open, Direction::Download),
         upload: limit(open, Direction::Upload),
+    }
+}
+
+/// The connections of a tunnel.
+pub(super) fn legs(seen: &[Result<TcpInfo, Unknown>; 2]) -> api::Legs {
+    let [client, upstream] = seen;
+    let why = |(side, seen): (&str, &Result<TcpInfo, Unknown>)| {
+        let unknown = seen.as_ref().err()?;
+        Some(format!("{side}: {unknown}"))
+    };
+    let unknown: Vec<_> = [("client", client), ("upstream", upstream)]
+        .into_iter()
+        .filter_map(why)
+        .collect();
+    api::Legs {
+        client: client.as_ref().ok().map(leg),
+        upstream: upstream.as_ref().ok().map(leg),
+        unknown: unknown.join("; "),
+    }
+}
+
+fn leg(info: &TcpInfo) -> api::Leg {
+    let fraction = |duration: Duration| f64::from(u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)) / 1e3;
+    api::Leg {
+        rtt_ms: fraction(info.rtt),
+        rtt_variation_ms: fraction(info.rtt_variation),
+        lowest_rtt_ms: fraction(info.lowest_rtt),
+        retransmits: info.retransmits,
+        out_of_order: info.out_of_order,
+        delivery_rate: info.delivery_rate,
+        in_flight: info.in_flight(),
+        not_sent: info.not_sent,
+        send_queue: info.send_queue,
+        receive_queue: info.receive_queue,
+        peer_window: info.peer_window,
+        busy_ms: millis(info.busy),
+        peer_window_limited_ms: millis(info.peer_window_limited),
     }
 }
 
@@ -57,12 +99,45 @@ pub(super) fn target(target: &Target, tunnels: usize) -> api::Target {
         addresses: endpoints.addresses.to_vec(),
         is_cordoned: target.is_cordoned(),
         tunnels,
+        last_activity: target.last_activity().map(rfc3339),
+    }
+}
+
+/// The reason why the target of a tunnel is in use.
+pub(super) fn reason(open: &OpenTunnel) -> api::Use {
+    let api::Tunnel {
+        tunnel_id,
+        since,
+        is_active,
+        last_active,
+        client_address,
+        client_software,
+        user_name,
+        bytes_sent,
+        bytes_received,
+        ..
+    } = tunnel(open);
+    api::Use {
+        tunnel_id,
+        client_address,
+        client_software,
+        user_name,
+        since,
+        is_active,
+        last_active,
+        bytes_sent,
+        bytes_received,
     }
 }
 
 /// The name of the user; empty without one.
 pub(super) fn user(facts: &Facts) -> &str {
     facts.user.as_ref().map_or("", |user| &user.name)
+}
+
+/// A moment, for JSON.
+pub(super) fn rfc3339(moment: SystemTime) -> String {
+    humantime::format_rfc3339_millis(moment).to_string()
 }
 
 /// Milliseconds, for JSON.

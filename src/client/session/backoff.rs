@@ -5,7 +5,7 @@ use std::time::Duration;
 use aws_lc_rs::rand;
 use tokio::time::Instant;
 
-use super::error::is_answered;
+use super::error::Retry;
 use crate::client::ClientError;
 
 /// Pauses of less than a second while there is no path, and pauses that grow up to ten seconds when something answers, or
@@ -47,7 +47,7 @@ impl Backoff {
 
     /// Heeds the failure of an attempt, and within bounds what a refusal says of the next request.
     pub(super) fn heed(&mut self, error: &ClientError) {
-        self.is_answered = is_answered(error);
+        self.is_answered = error.retry() != Retry::Soon;
         if let ClientError::Refused {
             retry_after: Some(after),
             ..
@@ -108,6 +108,7 @@ mod tests {
         ClientError::Refused {
             status: 503,
             retry_after: retry_after.map(Duration::from_secs),
+            starting: None,
             reason: String::new(),
         }
     }

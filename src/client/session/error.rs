@@ -66,24 +66,17 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Whether the session cannot go on by another connection.
-    fn is_final(&self) -> bool {
+    /// Whether the session can go on by another connection, and what the next attempt costs.
+    pub(in crate::client) fn retry(&self) -> Retry {
         match self {
-            Self::Closed
-            | Self::Silent
-            | Self::Going
-            | Self::Slept
-            | Self::Moved
-            | Self::Unanswered
-            | Self::Unproved
-            | Self::Fault
-            | Self::Crypto(_) => false,
+            Self::Slept | Self::Moved | Self::Silent | Self::Going => Retry::Soon,
+            Self::Closed | Self::Unanswered | Self::Unproved | Self::Fault | Self::Crypto(_) => Retry::WithPauses,
             Self::OtherAnchor
             | Self::NoAnchor
             | Self::Displaced
             | Self::Violated(_)
             | Self::Ended(_)
-            | Self::Grace { .. } => true,
+            | Self::Grace { .. } => Retry::Never,
         }
     }
 }
@@ -114,105 +107,69 @@ impl From<Unlinked> for ClientError {
     }
 }
 
-/// Whether an attempt to reconnect shows that none will succeed, or that the user's right is gone. What may be the network
-/// of the moment, such as a captive portal with its certificate, or a rollout, is tried again.
-pub(super) fn is_final(error: &ClientError) -> bool {
-    match error {
-        ClientError::Session(error) => error.is_final(),
-        // 408, 425 and 429 ask for another request; a captive portal redirects.
-        ClientError::Refused { status, .. } => (400..500).contains(status) && !matches!(status, 408 | 425 | 429),
-        ClientError::CredentialsRequired { .. }
-        | ClientError::NotProxy { .. }
-        | ClientError::CertificateRequired(_)
-        | ClientError::CertificateRefused(_)
-        | ClientError::Target(_)
-        | ClientError::TlsName { .. }
-        | ClientError::TlsSetup(_)
-        | ClientError::Runtime(_)
-        | ClientError::Request(_)
-        | ClientError::Input(_)
-        | ClientError::Output(_) => true,
-        // Files may be replaced at the moment, and what gives credentials may need the network.
-        ClientError::Ca { .. }
-        | ClientError::Identity(_)
-        | ClientError::NoSystemRoots(_)
-        | ClientError::Credentials(_)
-        | ClientError::Lookup { .. }
-        | ClientError::Connect { .. }
-        | ClientError::ProxyCertificate(_)
-        | ClientError::Tls(_)
-        | ClientError::PlainHttp
-        | ClientError::Forward { .. }
-        | ClientError::Deadline { .. }
-        | ClientError::NoAnswer
-        | ClientError::TruncatedAnswer
-        | ClientError::LongAnswer
-        | ClientError::EndlessAnswer
-        | ClientError::NotHttp
-        | ClientError::AnsweredInTls
-        | ClientError::Lost(_)
-        | ClientError::Reset(_)
-        | ClientError::Aborted(_)
-        | ClientError::Ended(_)
-        | ClientError::NotHttp2(_)
-        | ClientError::Flood => false,
-    }
+/// Whether another attempt to connect may succeed, and what it costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::client) enum Retry {
+    /// None will, or the user's right is gone.
+    Never,
+    /// A proxy has answered, or what is in its place: each attempt costs it something.
+    WithPauses,
+    /// No proxy was reached, or it has only ended a connection, as does a balancer without a proxy behind it.
+    Soon,
 }
 
-/// Whether an attempt has found a proxy, or what is in its place, so that the next one costs it something. What only ends a
-/// connection may be a balancer without a proxy behind it.
-pub(super) fn is_answered(error: &ClientError) -> bool {
-    match error {
-        ClientError::Session(error) => match error {
-            SessionError::Slept | SessionError::Moved | SessionError::Silent | SessionError::Going => false,
-            SessionError::Closed
-            | SessionError::Unanswered
-            | SessionError::Unproved
-            | SessionError::Fault
-            | SessionError::Crypto(_)
-            | SessionError::OtherAnchor
-            | SessionError::NoAnchor
-            | SessionError::Displaced
-            | SessionError::Violated(_)
-            | SessionError::Ended(_)
-            | SessionError::Grace { .. } => true,
-        },
-        // As far away as the proxy behind it.
-        ClientError::Forward { source, .. } => is_answered(source),
-        ClientError::Lookup { .. }
-        | ClientError::Connect { .. }
-        | ClientError::Tls(_)
-        | ClientError::Deadline { .. }
-        | ClientError::NoAnswer
-        | ClientError::TruncatedAnswer
-        | ClientError::Lost(_)
-        | ClientError::Reset(_)
-        | ClientError::Aborted(_)
-        | ClientError::Ended(_) => false,
-        ClientError::Refused { .. }
-        | ClientError::NotProxy { .. }
-        | ClientError::PlainHttp
-        | ClientError::CredentialsRequired { .. }
-        | ClientError::CertificateRequired(_)
-        | ClientError::CertificateRefused(_)
-        | ClientError::Target(_)
-        | ClientError::TlsName { .. }
-        | ClientError::TlsSetup(_)
-        | ClientError::Runtime(_)
-        | ClientError::Request(_)
-        | ClientError::Input(_)
-        | ClientError::Output(_)
-        | ClientError::Ca { .. }
-        | ClientError::Identity(_)
-        | ClientError::NoSystemRoots(_)
-        | ClientError::Credentials(_)
-        | ClientError::ProxyCertificate(_)
-        | ClientError::LongAnswer
-        | ClientError::EndlessAnswer
-        | ClientError::NotHttp
-        | ClientError::AnsweredInTls
-        | ClientError::NotHttp2(_)
-        | ClientError::Flood => true,
+impl ClientError {
+    /// What the failure says of the next attempt. What may be the network of the moment, such as a captive portal with its
+    /// certificate, or a rollout, is tried again.
+    pub(in crate::client) fn retry(&self) -> Retry {
+        match self {
+            Self::Session(error) => error.retry(),
+            // 408, 425 and 429 ask for another request; a captive portal redirects.
+            Self::Refused { status, .. } if (400..500).contains(status) && !matches!(status, 408 | 425 | 429) => {
+                Retry::Never
+            }
+            Self::CredentialsRequired { .. }
+            | Self::NotProxy { .. }
+            | Self::CertificateRequired(_)
+            | Self::CertificateRefused(_)
+            | Self::Target(_)
+            | Self::TlsName { .. }
+            | Self::TlsSetup(_)
+            | Self::Runtime(_)
+            | Self::Request(_)
+            | Self::Input(_)
+            | Self::Output(_) => Retry::Never,
+            // As far away as the proxy behind it, which this one may not lead to at the moment.
+            Self::Forward { source, .. } => match source.retry() {
+                Retry::Soon => Retry::Soon,
+                Retry::Never | Retry::WithPauses => Retry::WithPauses,
+            },
+            // Files may be replaced at the moment, and what gives credentials may need the network.
+            Self::Ca { .. }
+            | Self::Identity(_)
+            | Self::NoSystemRoots(_)
+            | Self::Credentials(_)
+            | Self::Refused { .. }
+            | Self::ProxyCertificate(_)
+            | Self::PlainHttp
+            | Self::LongAnswer
+            | Self::EndlessAnswer
+            | Self::NotHttp
+            | Self::AnsweredInTls
+            | Self::NotHttp2(_)
+            | Self::Flood => Retry::WithPauses,
+            Self::Lookup { .. }
+            | Self::Connect { .. }
+            | Self::Tls(_)
+            | Self::Deadline { .. }
+            | Self::NoAnswer
+            | Self::TruncatedAnswer
+            | Self::Lost(_)
+            | Self::Unidentified
+            | Self::Reset(_)
+            | Self::Aborted(_)
+            | Self::Ended(_) => Retry::Soon,
+        }
     }
 }
 

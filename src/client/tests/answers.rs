@@ -209,3 +209,31 @@ async fn a_timeout_beyond_the_range_of_the_clock_does_not_panic() {
     drop(proxy.answer(b"HTTP/1.1 403\r\n\r\n").await);
     assert_eq!(session.failure().await, "the proxy answered 403");
 }
+
+#[tokio::test]
+async fn a_target_that_is_starting_is_asked_for_again_without_any_option() {
+    let proxy = Proxy::bind().await;
+    let mut session = Session::start(proxy.http());
+    let starting =
+        b"HTTP/1.1 503 ns/svc-a is starting, try again in 30 s\r\nRetry-After: 30\r\nSwitchboard-Starting: 80\r\n\r\n";
+    let began = Instant::now();
+    for _ in 0..2 {
+        drop(proxy.answer(starting).await);
+    }
+    let mut stream = proxy.answer(ACCEPT).await;
+    assert!(began.elapsed() < Duration::from_secs(20), "not after Retry-After");
+    stream.write_all(b"SSH-2.0-x\r\n").await.unwrap();
+    let mut line = [0; 11];
+    within(session.stdout.read_exact(&mut line)).await.unwrap();
+    assert_eq!(&line, b"SSH-2.0-x\r\n");
+    drop((stream, session));
+    // The last answer ends the wait, whatever it is.
+    let session = Session::start(proxy.http());
+    drop(proxy.answer(starting).await);
+    drop(
+        proxy
+            .answer(b"HTTP/1.1 503 no ready endpoint\r\nRetry-After: 1\r\n\r\n")
+            .await,
+    );
+    assert_eq!(session.failure().await, "the proxy answered 503: no ready endpoint");
+}

@@ -34,6 +34,12 @@ pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Opt
         keeps_removed: section
             .value("on_removal", &ON_REMOVAL)
             .unwrap_or(default.keeps_removed),
+        wakes: section.value("wake", &BOOLEAN).unwrap_or(default.wakes),
+        wake_timeout: section.value("wake_timeout", &BRIEF).unwrap_or(default.wake_timeout),
+        reports_activity: section
+            .value("report_activity", &BOOLEAN)
+            .unwrap_or(default.reports_activity),
+        writes_events: section.value("events", &BOOLEAN).unwrap_or(default.writes_events),
         snapshot_file: file(section, "snapshot_file", judge(files::snapshot_fault)),
         knows_clients,
         knows_users: default.knows_users,

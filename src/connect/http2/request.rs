@@ -10,7 +10,7 @@ use super::outgoing::Outgoing;
 use super::payload::Payload;
 use super::stream::{Stream, stream_error};
 use crate::authority::Authority;
-use crate::connect::{Asked, CredentialPolicy, Exchange, challenges, credential, proxy_status, refusal_of};
+use crate::connect::{Asked, CredentialPolicy, Exchange, STARTING, challenges, credential, proxy_status, refusal_of};
 use crate::end_notice::{self, Marker};
 use crate::outcome::{Denial, Malformed, Refusal};
 
@@ -141,6 +141,9 @@ fn answer(denial: &Denial) -> Response<()> {
     }
     if let Some(seconds) = refusal.retry_after() {
         fields.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Some(seconds) = denial.seconds_to_start() {
+        fields.insert(STARTING, HeaderValue::from(seconds));
     }
     answer
 }

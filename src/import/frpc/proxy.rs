@@ -33,7 +33,7 @@ struct Wanted<'a> {
 
 /// What the translation of every proxy needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Meaning<'a> {
+pub(super) struct Context<'a> {
     pub(super) options: &'a Options,
     pub(super) names: &'a ClusterNames,
 }
@@ -53,10 +53,10 @@ impl<'a> Proxy<'a> {
     }
 
     /// Its names, each at the ports that clients ask for; none if it is not translated, which `remarks` then say.
-    pub(super) fn entries(&self, meaning: Meaning<'_>, remarks: &mut Remarks) -> Vec<Entry> {
+    pub(super) fn entries(&self, context: Context<'_>, remarks: &mut Remarks) -> Vec<Entry> {
         let name = shown(self.name);
-        let made = self.wanted(meaning.options, remarks).map(|wanted| {
-            let ports = match meaning.options.frp.ports.as_slice() {
+        let made = self.wanted(context.options, remarks).map(|wanted| {
+            let ports = match context.options.frp.ports.as_slice() {
                 [] => &[22],
                 ports => ports,
             };
@@ -65,7 +65,7 @@ impl<'a> Proxy<'a> {
             asked
                 .map(|(host, place, port)| {
                     let unsuited = |reason| Unsuited(place, format!("{}: {reason}", shown(host)));
-                    let (name, target) = named(host, port, &wanted, meaning).map_err(unsuited)?;
+                    let (name, target) = named(host, port, &wanted, context).map_err(unsuited)?;
                     Ok(Entry {
                         name,
                         target,
@@ -195,14 +195,14 @@ fn subdomain(at: At<'_>, options: &Options) -> Result<(String, Place), Unsuited>
 }
 
 /// A name at one port, and where it leads.
-fn named(host: &str, port: u16, wanted: &Wanted<'_>, meaning: Meaning<'_>) -> Result<(Authority, Target), String> {
+fn named(host: &str, port: u16, wanted: &Wanted<'_>, context: Context<'_>) -> Result<(Authority, Target), String> {
     if host.contains('*') {
         return Err("a pattern, and names match exactly: give the names".to_owned());
     }
     let name: Authority = format!("{host}:{port}").parse().map_err(|error| format!("{error}"))?;
-    let target = match meaning.options.format {
-        Format::Static => address(wanted, meaning.options),
-        Format::Kubectl => service(&name, wanted, meaning),
+    let target = match context.options.format {
+        Format::Static => address(wanted, context.options),
+        Format::Kubectl => service(&name, wanted, context),
     };
     Ok((name, target?))
 }
@@ -231,8 +231,8 @@ fn address(wanted: &Wanted<'_>, options: &Options) -> Result<Target, String> {
 }
 
 /// The Service of a proxy: the one that localIP names, or the one that the name itself names.
-fn service(name: &Authority, wanted: &Wanted<'_>, meaning: Meaning<'_>) -> Result<Target, String> {
-    let Meaning { options, names } = meaning;
+fn service(name: &Authority, wanted: &Wanted<'_>, context: Context<'_>) -> Result<Target, String> {
+    let Context { options, names } = context;
     let local = wanted.ip.unwrap_or(LOCAL);
     if let Some(service) = names.service(local) {
         return Ok(Target::Service(service, wanted.port));

@@ -98,7 +98,7 @@ fn packed(slice: &Slice) -> Vec<u8> {
         packed.extend(number.to_le_bytes());
     }
     put_number(&mut packed, endpoints.len());
-    for Endpoint { address, state } in endpoints {
+    for Endpoint { address, state, node } in endpoints {
         packed.push(match state {
             State::Ready => 0,
             State::Terminating => 1,
@@ -108,6 +108,7 @@ fn packed(slice: &Slice) -> Vec<u8> {
             IpAddr::V4(address) => put_bytes(&mut packed, &address.octets()),
             IpAddr::V6(address) => put_bytes(&mut packed, &address.octets()),
         }
+        put_bytes(&mut packed, node.as_bytes());
     }
     if let Some(unusable) = unusable {
         let Unusable {
@@ -160,8 +161,8 @@ impl<'a> Unpacker<'a> {
                 1 => State::Terminating,
                 _ => State::NotReady,
             };
-            let address = self.address()?;
-            Some(Endpoint { address, state })
+            let (address, node) = (self.address()?, self.text()?.into());
+            Some(Endpoint { address, state, node })
         });
         let endpoints = endpoints.collect::<Option<_>>()?;
         Some(Slice {
@@ -244,9 +245,9 @@ mod tests {
                 .collect()
         });
         let state = prop::sample::select(vec![State::Ready, State::Terminating, State::NotReady]);
-        let endpoints = prop::collection::vec((any::<IpAddr>(), state), 0..200).prop_map(|all| {
+        let endpoints = prop::collection::vec((any::<IpAddr>(), state, texts()), 0..200).prop_map(|all| {
             all.into_iter()
-                .map(|(address, state)| Endpoint { address, state })
+                .map(|(address, state, node)| Endpoint { address, state, node })
                 .collect()
         });
         let names = || prop::collection::vec(texts(), 0..3);

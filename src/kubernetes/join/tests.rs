@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::allowlist::Suffixes;
+use crate::kubernetes::annotations::SwitchedOn;
 use crate::kubernetes::guards::Guards;
 use crate::kubernetes::model::{Endpoint, EndpointFault, SlicePort, State, Unusable};
 use crate::limits::Limits;
@@ -19,6 +20,7 @@ fn rules() -> Rules {
         selects_namespaces: false,
         knows_clients: false,
         knows_users: false,
+        switched_on: SwitchedOn::default(),
     }
 }
 
@@ -45,6 +47,7 @@ fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> Slice {
     let endpoint = |(address, state): &(&str, State)| Endpoint {
         address: address.parse().unwrap(),
         state: *state,
+        node: format!("node-of-{address}").into(),
     };
     Slice {
         service: service.into(),

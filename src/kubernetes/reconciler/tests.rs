@@ -32,6 +32,7 @@ fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
     let outputs = Outputs {
         writer,
         metrics: metrics.clone(),
+        recorder: None,
     };
     let rules = Rules::new(options, &Limits::default());
     let feeds = sources(options).into_iter().map(Feed::new).collect();

@@ -1,6 +1,6 @@
 //! Takes what a connection brings.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -59,11 +59,11 @@ impl Driver {
         W: AsyncWrite + Unpin,
     {
         let (mut state, mut failure) = (self.sink, None);
-        let mut pass = |bytes: &[u8]| {
+        let mut pass = |pieces: &[IoSlice<'_>]| {
             if state == Sink::Ended || !sink.is_write_vectored() {
                 return 0;
             }
-            match Pin::new(&mut *sink).poll_write(context, bytes) {
+            match Pin::new(&mut *sink).poll_write_vectored(context, pieces) {
                 Poll::Ready(Ok(written)) => {
                     state = Sink::Unflushed;
                     written

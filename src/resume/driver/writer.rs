@@ -93,6 +93,6 @@ impl Writer {
     }
 }
 
-/// Bytes of frames that are written at once, streams' up to there: two reads of the program in bulk with their heads, and
-/// answers in front of them.
-const MOST_UNWRITTEN: usize = 256 * 1024 + 256;
+/// Bytes of frames that are written at once, streams' up to there: what is read of the program before, with heads, and answers
+/// in front of them.
+const MOST_UNWRITTEN: usize = 512 * 1024 + 256;

@@ -1,5 +1,7 @@
 //! Both sides over connections that are cut anywhere, against a reference: what was written is what is passed on.
 
+use std::io::IoSlice;
+
 use proptest::prelude::*;
 
 use self::event::{Event, Role, event, role, windows};
@@ -163,14 +165,17 @@ impl World {
         let Some(attachment) = side.attachment else { return };
         let bytes: Vec<u8> = side.inbound.drain(..bytes.min(side.inbound.len())).collect();
         let passed = &mut side.passed;
-        let mut pass = |bytes: &[u8]| {
-            let bytes = &bytes[..bytes.len().min(at_once)];
-            for (offset, &found) in (*passed..).zip(bytes) {
-                assert_eq!(found, byte(role.other(), offset), "to {role:?} at {offset}");
+        let mut pass = |pieces: &[IoSlice<'_>]| {
+            let before = *passed;
+            for piece in pieces {
+                let bytes = &piece[..piece.len().min(at_once)];
+                for (offset, &found) in (*passed..).zip(bytes) {
+                    assert_eq!(found, byte(role.other(), offset), "to {role:?} at {offset}");
+                }
+                at_once -= bytes.len();
+                *passed += bytes.len() as u64;
             }
-            at_once -= bytes.len();
-            *passed += bytes.len() as u64;
-            bytes.len()
+            usize::try_from(*passed - before).unwrap()
         };
         side.session.receive_and_pass((attachment, &bytes), now, &mut pass);
     }

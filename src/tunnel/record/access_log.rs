@@ -159,6 +159,7 @@ fn lines_a_second(refusal: Refusal) -> u32 {
         | Refusal::TargetUnreachable
         | Refusal::DialTimeout
         | Refusal::NoEndpoint
+        | Refusal::TargetStarting
         | Refusal::TargetFull
         | Refusal::TargetClosed
         | Refusal::TargetBusy

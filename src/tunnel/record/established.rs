@@ -9,6 +9,7 @@ use super::{Answered, Connection, Telemetry, millis};
 use crate::direction::Direction;
 use crate::metrics::TargetSeries;
 use crate::outcome::{Close, Outcome, Reason, Side};
+use crate::relay::LastLook;
 use crate::ssh::identification::Software;
 use crate::tunnel::ids::Id;
 use crate::tunnel::open_tunnel::OpenTunnel;
@@ -89,6 +90,12 @@ impl<'a> TunnelRecord<'a> {
     }
 }
 
+impl LastLook for TunnelRecord<'_> {
+    fn look(&self) {
+        self.tunnel().look_at_end(&self.held.telemetry.registry.sock_diag);
+    }
+}
+
 impl Drop for TunnelRecord<'_> {
     fn drop(&mut self) {
         let (
@@ -116,6 +123,7 @@ impl Drop for TunnelRecord<'_> {
             sent: tunnel.meter.bytes(Direction::Download),
             received: tunnel.meter.bytes(Direction::Upload),
             duration_ms: millis(tunnel.facts.accepted.elapsed()),
+            trips: tunnel.trips(),
             operator: tunnel.closing().unwrap_or_default(),
             is_resumable: tunnel.open.is_resumable(),
             ..Line::of(&tunnel.facts, Moment::Close, Some(outcome))

@@ -15,6 +15,7 @@ use crate::text::excerpt;
 use crate::tls::{Identity, Peer};
 use crate::tunnel::facts::Facts;
 use crate::tunnel::ids::Id;
+use crate::tunnel::legs::Trip;
 
 /// What a line says of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub(super) struct Line<'a> {
     /// The client's and the target's.
     pub(super) software: [Option<&'a Software>; 2],
     pub(super) upstream: Option<SocketAddr>,
+    /// The node of that address.
+    pub(super) node: &'a str,
     pub(super) target: Option<&'a Target>,
     /// `None` at the beginning of a tunnel.
     pub(super) outcome: Option<Outcome>,
@@ -62,6 +65,8 @@ pub(super) struct Line<'a> {
     pub(super) received: u64,
     pub(super) duration_ms: f64,
     pub(super) dial_ms: f64,
+    /// The round trips of the client and of the target, as last seen.
+    pub(super) trips: [Option<Trip>; 2],
     /// Why an operator has ended the tunnel.
     pub(super) operator: &'a str,
     /// Whether the session in the tunnel outlives it.
@@ -86,6 +91,7 @@ impl<'a> Line<'a> {
             authority: facts.authority.as_ref(),
             software: facts.software(),
             upstream: facts.upstream,
+            node: &facts.node,
             target: facts.target.as_deref(),
             outcome,
             answered: Answered::Http,
@@ -93,6 +99,7 @@ impl<'a> Line<'a> {
             received: 0,
             duration_ms: millis(facts.accepted.elapsed()),
             dial_ms: facts.dial_ms,
+            trips: [None; 2],
             operator: "",
             is_resumable: false,
             id: Some(facts.id),
@@ -113,6 +120,7 @@ impl<'a> Line<'a> {
             authority: None,
             software: [None, None],
             upstream: None,
+            node: "",
             target: None,
             outcome: Some(Outcome::Refused(refusal)),
             answered: Answered::Not,
@@ -120,6 +128,7 @@ impl<'a> Line<'a> {
             received: 0,
             duration_ms: 0.0,
             dial_ms: 0.0,
+            trips: [None; 2],
             operator: "",
             is_resumable: false,
             id: None,
@@ -131,6 +140,7 @@ impl<'a> Line<'a> {
     pub(super) fn write(&self) {
         let [client, peer] = self.addresses.map_or([None; 2], |both| both.map(Some));
         let [client_software, target_software] = self.software;
+        let [client_trip, target_trip] = self.trips;
         let identity = self.tls.and_then(|peer| peer.identity.as_ref());
         macro_rules! line {
             ($level:expr) => {
@@ -153,6 +163,7 @@ impl<'a> Line<'a> {
                     server.port = self.authority.map_or(0, Authority::port),
                     client.software = %OrEmpty(client_software),
                     upstream.address = %OrEmpty(self.upstream),
+                    upstream.node = self.node,
                     upstream.software = %OrEmpty(target_software),
                     target.namespace = self.target.map_or("", |target| &target.id().namespace),
                     target.service = self.target.map_or("", |target| &target.id().service),
@@ -164,6 +175,10 @@ impl<'a> Line<'a> {
                     bytes_received = self.received,
                     duration_ms = self.duration_ms,
                     dial_ms = self.dial_ms,
+                    client.rtt_ms = client_trip.map_or(0.0, |trip| millis(trip.rtt)),
+                    client.retransmits = client_trip.map_or(0, |trip| trip.retransmits),
+                    upstream.rtt_ms = target_trip.map_or(0.0, |trip| millis(trip.rtt)),
+                    upstream.retransmits = target_trip.map_or(0, |trip| trip.retransmits),
                     tunnel.resumable = self.is_resumable,
                     answered = self.answered.label(),
                     operator.reason = self.operator,

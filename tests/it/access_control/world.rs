@@ -255,6 +255,7 @@ pub(crate) fn service(name: &str, address: SocketAddr) -> ServiceTarget {
         ports: [22, 22],
         allowed_clients: None,
         user_lists: None,
+        workloads: Default::default(),
         endpoints: Endpoints::from(vec![address]),
         limits: TargetLimits {
             ssh_only: false,

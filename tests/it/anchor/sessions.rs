@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::Anchor;
 use super::client::{Client, block_on, echo};
 use crate::harness::DEADLINE;
+use crate::harness::seccomp::Call;
 use crate::harness::target::{Closed, Echo, Target};
 
 /// Runs a client until its session is over.
@@ -65,6 +66,19 @@ fn all_bytes_arrive_once_and_in_order_over_connections_that_are_cut() {
         anchor.counts("sessions{state=\"attached\"}", 0.0);
     });
     anchor.stop();
+}
+
+#[test]
+fn a_target_whose_end_of_stream_is_refused_ends_its_session() {
+    let target = Target::listen();
+    let mut anchor = Anchor::start_refusing(Call::Shutdown, target.address());
+    block_on(async {
+        let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
+        let _server = target.accept();
+        user.shutdown().await.unwrap();
+        assert_eq!(to_the_end(&mut client).await, End::Reset);
+    });
+    assert_eq!(anchor.access_line()["reason"], "reset");
 }
 
 #[test]

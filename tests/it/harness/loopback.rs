@@ -85,6 +85,7 @@ impl Rig {
             resources: &self.resources,
             engine: self.engine,
             options: &self.options,
+            last_look: None,
             inspected: None,
         }
     }

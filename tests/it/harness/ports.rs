@@ -51,6 +51,15 @@ pub(crate) trait Ports {
         Response::parse(&client.rest_as_text())
     }
 
+    /// The same with that Host.
+    fn ask_admin_as(&self, method: &str, path: &str, host: &str) -> Response {
+        let mut client = Peer::connect(self.admin());
+        client.send(format!(
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        ));
+        Response::parse(&client.rest_as_text())
+    }
+
     /// The same with a body.
     fn tell_admin(&self, method: &str, path: &str, body: &str) -> Response {
         let mut client = Peer::connect(self.admin());

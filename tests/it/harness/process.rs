@@ -158,8 +158,12 @@ impl Server {
 
     /// Starts with these settings, and the kernel refuses that call to it with that error.
     pub(crate) fn refusing(call: Call, error: i32, settings: &Settings) -> Self {
+        Self::start_refusing(call, error, switchboard(&["serve", "--config", settings.path()]))
+    }
+
+    /// The same for any command that serves.
+    pub(crate) fn start_refusing(call: Call, error: i32, command: Command) -> Self {
         raise_descriptors();
-        let command = switchboard(&["serve", "--config", settings.path()]);
         Self::of(Process::spawn_refusing(call, error, command))
     }
 

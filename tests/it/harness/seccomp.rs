@@ -8,7 +8,7 @@ use std::thread;
 
 use libc::{
     EINVAL, ENOMEM, ENOSYS, EPERM, F_SETPIPE_SZ, IPPROTO_TCP, SYS_accept4, SYS_fcntl, SYS_getsockopt, SYS_pipe2,
-    SYS_splice, TCP_INFO,
+    SYS_prlimit64, SYS_shutdown, SYS_splice, TCP_INFO,
 };
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -25,6 +25,8 @@ pub(crate) enum Call {
     SetPipeSize,
     Accept4,
     TcpInfo,
+    Prlimit64,
+    Shutdown,
 }
 
 /// The numbers of the errors that sandboxes refuse system calls with.
@@ -66,6 +68,8 @@ fn filter(call: Call, error: i32) -> BpfProgram {
         Call::Pipe2 => (SYS_pipe2, Vec::new()),
         Call::SetPipeSize => (SYS_fcntl, vec![when(1, Dword, Eq, F_SETPIPE_SZ as u64)]),
         Call::Accept4 => (SYS_accept4, Vec::new()),
+        Call::Prlimit64 => (SYS_prlimit64, Vec::new()),
+        Call::Shutdown => (SYS_shutdown, Vec::new()),
         Call::TcpInfo => {
             let (level, option) = (IPPROTO_TCP as u64, TCP_INFO as u64);
             (

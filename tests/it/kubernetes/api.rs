@@ -38,6 +38,8 @@ mod rbac;
 mod request;
 #[path = "api/reviews.rs"]
 mod reviews;
+#[path = "api/scale.rs"]
+mod scale;
 #[path = "api/selector.rs"]
 mod selector;
 #[path = "api/serve.rs"]
@@ -146,6 +148,14 @@ impl Api {
     /// The object of that kind and name, as it is kept.
     pub(crate) fn object(&self, like: &Value) -> Option<Value> {
         self.shared.store().object(&Place::key_of(like).unwrap()).cloned()
+    }
+
+    /// The objects of that plural in a namespace.
+    pub(crate) fn objects(&self, plural: &str, namespace: &str) -> Vec<Value> {
+        let keys = self.shared.store().inside(namespace);
+        let keys = keys.iter().filter(|key| key.plural == plural);
+        let store = self.shared.store();
+        keys.filter_map(|key| store.object(key).cloned()).collect()
     }
 
     /// Deletes it.
@@ -383,7 +393,11 @@ pub(crate) const ADMINISTRATOR: &str = "administrator";
 
 const FIRST_TOKEN: &str = "first";
 /// Reviews are not read but asked for.
-const READABLE: [&str; 12] = [
+const READABLE: [&str; 16] = [
+    "statefulsets",
+    "deployments",
+    "notebooks",
+    "events",
     "secrets",
     "certificatesigningrequests",
     "services",

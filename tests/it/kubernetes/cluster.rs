@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hyper::Request;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::config::{Cluster as ClusterEntry, KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Config};
@@ -69,7 +69,7 @@ pub(crate) fn run_reviewing<F: AsyncFnOnce(&Reviewing)>(scenario: F) {
     lab::run_as(test, async |lab| {
         let cluster = Cluster::connect(lab.directory()).await;
         let name = unique_name();
-        let mut setup = setup(&name);
+        let mut setup = setup(&name, &[]);
         setup.extend(rights_to_review(&name));
         for object in &setup {
             cluster.apply(object).await;
@@ -125,7 +125,7 @@ fn rights_to_review(name: &str) -> [Value; 3] {
 async fn within(lab: &Lab, kubernetes: &[(&str, Value)], scenario: impl AsyncFnOnce(&Ground)) {
     let cluster = Cluster::connect(lab.directory()).await;
     let name = unique_name();
-    let setup = setup(&name);
+    let setup = setup(&name, kubernetes);
     for object in &setup {
         cluster.apply(object).await;
     }
@@ -154,14 +154,23 @@ async fn within(lab: &Lab, kubernetes: &[(&str, Value)], scenario: impl AsyncFnO
 }
 
 /// The preparations of a scenario, in order.
-fn setup(name: &str) -> Vec<Value> {
+fn setup(name: &str, kubernetes: &[(&str, Value)]) -> Vec<Value> {
     let labels = json!({"switchboard.dev/test": "true"});
     let rights = "rbac.authorization.k8s.io";
     // As in the chart.
-    let rules = json!([
+    let mut rules = json!([
         {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]},
     ]);
+    let of_key = |key: &str| match key {
+        "wake" => Some(json!({
+            "apiGroups": ["apps"], "resources": ["statefulsets/scale", "deployments/scale"], "verbs": ["get", "patch"],
+        })),
+        "events" => Some(json!({"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]})),
+        _ => None,
+    };
+    let further = kubernetes.iter().filter_map(|(key, _)| of_key(key));
+    rules.as_array_mut().unwrap().extend(further);
     let metadata = json!({"name": name, "labels": labels});
     vec![
         namespace(&format!("{name}-a"), &labels),
@@ -185,6 +194,24 @@ impl Ground {
     /// Creates the object, or makes it be so.
     pub(crate) async fn apply(&self, object: &Value) {
         self.cluster.apply(object).await;
+    }
+
+    /// The object of that kind and name.
+    pub(crate) async fn get(&self, like: &Value) -> Value {
+        let name = like["metadata"]["name"].as_str().unwrap();
+        let object = self.cluster.api(like).get(name).await;
+        serde_json::to_value(object.unwrap_or_else(|error| panic!("{error}: {like}"))).unwrap()
+    }
+
+    /// The Events of a namespace.
+    pub(crate) async fn events(&self, namespace: &str) -> Vec<Value> {
+        let like = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"namespace": namespace}});
+        let events = self.cluster.api(&like).list(&ListParams::default()).await.unwrap();
+        events
+            .items
+            .iter()
+            .map(|event| serde_json::to_value(event).unwrap())
+            .collect()
     }
 
     /// Deletes it.

@@ -286,6 +286,22 @@ over it. Empty for the default, which is to ask nobody. */ -}}
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]
+{{- $kubernetes := include "switchboard.kubernetes" . | fromYaml }}
+{{- if $kubernetes.wake }}
+- apiGroups: [apps]
+  resources: [statefulsets/scale, deployments/scale]
+  verbs: [get, patch]
+{{- end }}
+{{- if or $kubernetes.wake $kubernetes.report_activity }}
+- apiGroups: [kubeflow.org]
+  resources: [notebooks]
+  verbs: [get, patch]
+{{- end }}
+{{- if $kubernetes.events }}
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
 {{- end -}}
 
 {{- /* The groups of files/rules.yaml, with this release's runbook and the bound of its drain. */ -}}

@@ -90,3 +90,22 @@ async fn a_person_at_a_terminal_has_a_plain_tunnel() {
     session.stdin.write_all(b"typed").await.unwrap();
     assert_eq!(&read_exactly::<5>(&mut stream).await, b"typed");
 }
+
+#[tokio::test]
+async fn an_anchor_that_dies_before_its_announcement_is_an_error() {
+    let rig = Rig::new().await;
+    let (mut stdin, mut stdout, ended) = rig.start().parts();
+    let mut stream = rig.proxy.answer(ACCEPT).await;
+    stream.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut stdout).await, b"");
+    // What stdin brings is still carried: the other direction has not ended.
+    let upload = pattern(4, 300_000);
+    let (received, ()) = tokio::join!(read_all(&mut stream), async {
+        stdin.write_all(&upload).await.unwrap();
+        drop(stdin);
+    });
+    assert!(received == upload);
+    let error = within(ended).await.unwrap().unwrap_err();
+    assert!(matches!(error, ClientError::Unidentified), "{error:?}");
+    assert_eq!(error.exit_code(), 1);
+}

@@ -9,7 +9,11 @@ use super::selector::Selector;
 use super::store::{Key, Scope};
 
 /// The kinds that are served: group and version, plural, kind.
-const KINDS: [(&str, &str, &str); 12] = [
+const KINDS: [(&str, &str, &str); 16] = [
+    ("v1", "events", "Event"),
+    ("apps/v1", "statefulsets", "StatefulSet"),
+    ("apps/v1", "deployments", "Deployment"),
+    ("kubeflow.org/v1", "notebooks", "Notebook"),
     ("v1", "services", "Service"),
     ("v1", "namespaces", "Namespace"),
     ("v1", "secrets", "Secret"),

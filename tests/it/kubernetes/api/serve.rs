@@ -15,6 +15,7 @@ use super::answer::{self, Answer};
 use super::faults::{Fault, Verb};
 use super::request::{Place, Query};
 use super::reviews;
+use super::scale;
 use super::store::{Key, Scope};
 use super::users;
 use super::watch_stream::Watch;
@@ -88,7 +89,13 @@ fn refused(shared: &Shared, request: &Request<Incoming>, place: &Place) -> Optio
     }
     let is_review = matches!(place.plural, "tokenreviews" | "subjectaccessreviews");
     let method = if is_review { Method::POST } else { Method::GET };
-    let is_readable = request.method() == method && access.readable.contains(&place.plural);
+    // With the scale of workloads, as the chart gives the rights.
+    let is_write = match (place.plural, place.subresource.as_deref()) {
+        ("statefulsets" | "deployments", Some("scale")) | ("notebooks", None) => request.method() == Method::PATCH,
+        ("events", None) => matches!(*request.method(), Method::POST | Method::PATCH),
+        _ => false,
+    };
+    let is_readable = (request.method() == method || is_write) && access.readable.contains(&place.plural);
     let namespace = place.namespace.as_ref();
     let refusals = namespace.and_then(|namespace| access.forbidden.get_mut(namespace));
     let is_read = is_readable && refusals.is_none();
@@ -220,9 +227,14 @@ async fn write(shared: &Arc<Shared>, place: &Place, request: Request<Incoming>) 
     let Some(key) = key else {
         return answer::refusal(422, "metadata.name: Required value");
     };
+    if place.subresource.as_deref() == Some("scale") {
+        return scale::answer(shared, &key, &method, &body);
+    }
     let is_there = shared.store().object(&key).is_some();
     let found = match method {
-        Method::POST if place.plural == "secrets" && is_there => return answer::refusal(409, "it already exists"),
+        Method::POST if matches!(place.plural, "secrets" | "events") && is_there => {
+            return answer::refusal(409, "it already exists");
+        }
         Method::PATCH if is_merge => users::merge(shared, &key, &body),
         Method::GET => shared.store().object(&key).cloned(),
         Method::DELETE => shared.delete(&key),

@@ -1,0 +1,103 @@
+//! The workload behind a Service, as its annotations name it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// What runs the pods of a Service, in its namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workload {
+    /// Its kind.
+    pub kind: WorkloadKind,
+    /// Its name, which is one of Kubernetes.
+    pub name: Box<str>,
+}
+
+/// A kind of workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WorkloadKind {
+    /// apps/v1.
+    StatefulSet,
+    /// apps/v1.
+    Deployment,
+    /// Kubeflow's.
+    Notebook,
+}
+
+impl WorkloadKind {
+    const ALL: [Self; 3] = [Self::StatefulSet, Self::Deployment, Self::Notebook];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::StatefulSet => "statefulset",
+            Self::Deployment => "deployment",
+            Self::Notebook => "notebook",
+        }
+    }
+}
+
+/// Reads `kind/name`, such as `statefulset/devbox`.
+impl FromStr for Workload {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let expected = "expected statefulset/NAME, deployment/NAME or notebook/NAME";
+        let (word, name) = text.split_once('/').ok_or(expected)?;
+        let kind = WorkloadKind::ALL.into_iter().find(|kind| kind.word() == word);
+        // A name is part of a path of the API: nothing but the letters of one.
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+        let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+        let bytes = name.as_bytes();
+        let is_name = bytes.len() <= 253 && name.bytes().all(plain) && is_edge(bytes.first()) && is_edge(bytes.last());
+        match kind.filter(|_| is_name) {
+            Some(kind) => Ok(Self {
+                kind,
+                name: name.into(),
+            }),
+            None => Err(expected),
+        }
+    }
+}
+
+/// Prints `kind/name`.
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.word(), self.name)
+    }
+}
+
+/// What a Service says of the workload behind it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workloads {
+    /// The one that a request starts.
+    pub wake: Option<Workload>,
+    /// The one that is told of activity.
+    pub report_activity: Option<Workload>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_has_a_kind_and_a_name_that_leads_nowhere_else() {
+        for text in ["statefulset/devbox", "deployment/a.b", "notebook/x-1"] {
+            assert_eq!(text.parse::<Workload>().unwrap().to_string(), text);
+        }
+        let long = format!("notebook/{}", "x".repeat(254));
+        for text in [
+            "devbox",
+            "pod/x",
+            "statefulset/",
+            "StatefulSet/x",
+            "notebook/../x",
+            "notebook/x/y",
+            "notebook/-x",
+            "notebook/..",
+            &long,
+        ] {
+            text.parse::<Workload>().unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The arguments of `desk`, and its end by a signal.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::Args;
+use switchboard::desk::{self, Opening};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::reach::{Reach, print, run};
+use crate::cli::to_stderr;
+
+/// The arguments of `desk`.
+#[derive(Args)]
+pub(crate) struct Desk {
+    /// Where the page listens, on loopback; port 0 is any free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Open the page in the browser, by xdg-open
+    #[arg(long)]
+    open: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Serves the page until SIGINT or SIGTERM.
+pub(crate) fn desk(options: Desk) -> anyhow::Result<ExitCode> {
+    run(serve(options))
+}
+
+async fn serve(options: Desk) -> anyhow::Result<ExitCode> {
+    let (mut interrupted, mut ended) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let desk = desk::Desk::start(options.listen, options.reach.replicas()?)?;
+    // The address is the output of the program.
+    print(&format!("{}\n", desk.url))?;
+    to_stderr(
+        "the address has a secret, with which these replicas' tunnels can be seen and ended; Ctrl-C ends the page",
+    );
+    let opening = options.open.then(|| Opening::of(&desk.url));
+    if let Some(Err(error)) = &opening {
+        to_stderr(format_args!(
+            "switchboard: cannot open a browser, open the address yourself: {error}"
+        ));
+    }
+    tokio::select! {
+        _ = interrupted.recv() => {}
+        _ = ended.recv() => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// For `--help`.
+pub(crate) const DESK_EXITS: &str = "\
+Exit status: 0 ended by a signal, 1 the page cannot be served, 2 usage";

@@ -1,0 +1,141 @@
+// Rates over time, drawn on canvases in the colours of the page.
+
+let colours = null;
+
+/** The colours of the theme; read again when the theme changes. */
+function theme() {
+  if (!colours) {
+    const style = getComputedStyle(document.documentElement);
+    const of = (name) => style.getPropertyValue(name).trim();
+    colours = { down: of("--down"), up: of("--up"), line: of("--line"), text: of("--muted"), bar: of("--bar") };
+  }
+  return colours;
+}
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours = null; });
+
+/** To read a size has the browser lay the page out, which is too much for each row of each update. */
+let sizes = new WeakMap();
+
+/** Has the sizes read again, as after a change of the window. */
+export function forgetSizes() {
+  sizes = new WeakMap();
+}
+addEventListener("resize", forgetSizes);
+
+/** Prepares a canvas for its size on the screen. `null`: it is not shown. */
+function prepare(canvas) {
+  const size = sizes.get(canvas) ?? { width: canvas.clientWidth, height: canvas.clientHeight };
+  const { width, height } = size;
+  if (!width || !height) return null;
+  sizes.set(canvas, size);
+  const scale = Math.min(devicePixelRatio || 1, 3);
+  const [wide, high] = [Math.round(width * scale), Math.round(height * scale)];
+  if (canvas.width !== wide || canvas.height !== high) {
+    canvas.width = wide;
+    canvas.height = high;
+  }
+  const pen = canvas.getContext("2d");
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  return { pen, width, height };
+}
+
+/** The points of a ring, the oldest first; `undefined` where there was none yet. */
+function* points(ring, tick) {
+  for (let index = 1; index <= ring.length; index += 1) yield ring[(tick + index) % ring.length];
+}
+
+function path(pen, ring, tick, most, area) {
+  const step = area.width / (ring.length - 1);
+  let x = area.left;
+  let began = false;
+  pen.beginPath();
+  for (const value of points(ring, tick)) {
+    if (!Number.isNaN(value)) {
+      const y = area.bottom - (Math.min(value, most) / most) * area.height;
+      if (began) pen.lineTo(x, y);
+      else pen.moveTo(x, y);
+      began = true;
+    }
+    x += step;
+  }
+  return x - step;
+}
+
+function line(pen, ring, tick, most, area, colour, fill) {
+  const last = path(pen, ring, tick, most, area);
+  pen.strokeStyle = colour;
+  pen.lineWidth = 1.25;
+  pen.lineJoin = "round";
+  pen.stroke();
+  if (fill) {
+    const first = area.left + [...points(ring, tick)].findIndex((value) => !Number.isNaN(value)) * (area.width / (ring.length - 1));
+    pen.lineTo(last, area.bottom);
+    pen.lineTo(first, area.bottom);
+    pen.closePath();
+    pen.globalAlpha = 0.14;
+    pen.fillStyle = colour;
+    pen.fill();
+    pen.globalAlpha = 1;
+  }
+}
+
+function largest(...rings) {
+  let most = 0;
+  for (const ring of rings) for (const value of ring) if (value > most) most = value;
+  return most;
+}
+
+/** Canvases of rows with something on them. */
+const marked = new WeakSet();
+
+/** Both directions of one tunnel in a cell of a row, each row by its own scale; `null` is a tunnel without traffic. */
+export function sparkline(canvas, history, tick) {
+  if (!history && !marked.delete(canvas)) return;
+  const drawn = prepare(canvas);
+  if (!drawn) return;
+  const { pen, width, height } = drawn;
+  const most = history ? largest(history.down, history.up) : 0;
+  const area = { left: 0, width, bottom: height - 1.5, height: height - 4 };
+  if (!most) return;
+  marked.add(canvas);
+  pen.fillStyle = theme().line;
+  pen.fillRect(0, height - 1, width, 1);
+  line(pen, history.up, tick, most, area, theme().up, false);
+  line(pen, history.down, tick, most, area, theme().down, true);
+}
+
+/** The same with a scale: `label` says what its top is. */
+export function chart(canvas, history, tick, label) {
+  const drawn = prepare(canvas);
+  if (!drawn) return;
+  const { pen, width, height } = drawn;
+  const most = largest(history.down, history.up);
+  const area = { left: 0, width, bottom: height - 2, height: height - 16 };
+  pen.fillStyle = theme().line;
+  pen.fillRect(0, height - 1, width, 1);
+  pen.fillRect(0, area.bottom - area.height, width, 1);
+  if (most) {
+    line(pen, history.up, tick, most, area, theme().up, false);
+    line(pen, history.down, tick, most, area, theme().down, true);
+  }
+  pen.fillStyle = theme().text;
+  pen.font = "11px system-ui, sans-serif";
+  pen.fillText(label(most), 2, area.bottom - area.height - 4);
+}
+
+/** Counts per minute as bars, the oldest first. */
+export function bars(canvas, counts) {
+  const drawn = prepare(canvas);
+  if (!drawn) return;
+  const { pen, width, height } = drawn;
+  const most = Math.max(1, ...counts);
+  const step = width / counts.length;
+  pen.fillStyle = theme().line;
+  pen.fillRect(0, height - 1, width, 1);
+  pen.fillStyle = theme().bar;
+  counts.forEach((value, index) => {
+    const high = value ? Math.max(2, (value / most) * (height - 2)) : 0;
+    pen.fillRect(index * step, height - 1 - high, Math.max(1, step - 1), high);
+  });
+}

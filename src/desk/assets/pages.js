@@ -1,0 +1,108 @@
+// The refusals and the replicas.
+
+import { bars } from "./chart.js";
+import { clock, count, plural } from "./format.js";
+
+const at = (id) => document.getElementById(id);
+const HOUR = 3_600_000;
+
+/** Makes the children of a place as many as the items, and fills each. */
+function fill(place, items, make, write) {
+  while (place.children.length > items.length) place.lastElementChild.remove();
+  while (place.children.length < items.length) place.append(make());
+  items.forEach((item, index) => write(place.children[index], item));
+}
+
+function put(place, text) {
+  if (place.textContent !== text) place.textContent = text;
+}
+
+function tableRow(cells, numbers = [], drawn = -1) {
+  return () => {
+    const row = document.createElement("tr");
+    for (let index = 0; index < cells; index += 1) {
+      const cell = row.insertCell();
+      if (numbers.includes(index)) cell.className = "number";
+      if (index === drawn) cell.append(document.createElement("canvas"));
+    }
+    return row;
+  };
+}
+
+/** Shows the refusals of the last hour. */
+export function refusals({ refusals: told, started, replicas: list }, now, words) {
+  const has = (text) => words.every((word) => text.toLowerCase().includes(word));
+  const isYoung = now - started < HOUR;
+  put(at("refusals-since"), isYoung ? `since ${clock(started)}, when this desk began` : "in the last hour");
+  const notes = list.filter(({ deaf }) => deaf).map(({ name, deaf }) => `The refusals of ${name} are not counted now: ${deaf}.`);
+  if (told.missed) notes.push(`${plural(told.missed, "event")} came too fast to be read: the counts are too low by some of them.`);
+  at("refusals-note").hidden = !notes.length;
+  put(at("refusals-note"), notes.join("\n"));
+  const reasons = told.reasons.filter(({ reason }) => has(reason));
+  fill(at("refusal-reasons").tBodies[0], reasons, tableRow(4, [1], 2), (row, one) => {
+    const [reason, number, chart, last] = row.cells;
+    put(reason, one.reason);
+    put(number, count(one.count));
+    chart.firstElementChild.setAttribute("role", "img");
+    chart.firstElementChild.setAttribute("aria-label", `${one.reason}: refusals per minute of the last hour`);
+    bars(chart.firstElementChild, one.minutes);
+    put(last, clock(one.last));
+  });
+  const latest = told.latest.filter((one) => has([one.reason, one["client.address"], one["user.name"], one.authority, one.replica].join(" ")));
+  fill(at("refusal-latest").tBodies[0], latest, tableRow(5), (row, one) => {
+    const client = one["user.name"] ? `${one["user.name"]} · ${one["client.address"]}` : one["client.address"];
+    [clock(one.at), one.reason, client, one.authority || "–", one.replica].forEach((text, index) => put(row.cells[index], text ?? ""));
+  });
+  for (const id of ["refusal-reasons", "refusal-latest"]) at(id).hidden = !told.reasons.length;
+  at("empty-refusals").hidden = told.reasons.length > 0;
+}
+
+const PHASES = {
+  serving: "serves",
+  leaving: "drains: not ready any more, still accepting",
+  parting: "drains: its ports are closing",
+  stopped: "drains: takes no new tunnels",
+  closing: "drains: closes the tunnels that are left",
+  ended: "drained",
+};
+/** What is left of the tunnels with which a drain was first seen, by replica. */
+const before = new Map();
+
+function replicaItem() {
+  const item = document.createElement("li");
+  for (const kind of ["name", "state", "left"]) {
+    item.append(Object.assign(document.createElement("span"), { className: kind }));
+  }
+  const progress = document.createElement("progress");
+  progress.hidden = true;
+  item.append(progress);
+  return item;
+}
+
+/** Shows the replicas, and how far each has drained. */
+export function replicas(list, now) {
+  fill(at("replica-list"), list, replicaItem, (item, one) => {
+    const [name, state, left, progress] = item.children;
+    item.className = kindOf(one);
+    put(name, one.name);
+    put(state, one.error ? `does not answer: ${one.error}` : PHASES[one.phase] ?? (one.phase || "…"));
+    const seen = one.answered ? `; last answer at ${clock(one.answered)}` : "";
+    const resumable = one.resumable ? `, ${count(one.resumable)} of them resumable` : "";
+    put(left, one.error ? `${plural(one.tunnels ?? 0, "tunnel")} then${seen}` : `${plural(one.tunnels, "tunnel")}${resumable}, ${plural(one.connections, "connection")}`);
+    const isDraining = kindOf(one) === "draining";
+    if (!isDraining) before.delete(one.name);
+    else before.set(one.name, Math.max(before.get(one.name) ?? 1, one.tunnels));
+    progress.hidden = !isDraining;
+    if (isDraining) {
+      progress.max = before.get(one.name);
+      progress.value = progress.max - one.tunnels;
+      progress.setAttribute("aria-label", `${one.name}: drained, ${plural(one.tunnels, "tunnel")} left`);
+    }
+  });
+}
+
+/** `ok`, `draining` or `silent`. */
+export function kindOf(replica) {
+  if (replica.error) return "silent";
+  return ["serving", ""].includes(replica.phase) ? "ok" : "draining";
+}

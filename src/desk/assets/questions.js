@@ -1,0 +1,103 @@
+// What an operator may do with a tunnel or target, and what is asked before.
+
+import { ask } from "./dialogs.js";
+import { authority, bytes, count, duration, plural } from "./format.js";
+
+let finished = () => {};
+
+/** `done` gets a sentence, and the answer of the desk. */
+export function onFinished(done) {
+  finished = done;
+}
+
+/** What may be done with a tunnel. */
+export function tunnelActions(row) {
+  return [
+    { label: "Limit…", key: "l", run: () => limit(row) },
+    { label: "End…", key: "x", isDangerous: true, run: () => end(row) },
+  ];
+}
+
+/** What may be done with a target. */
+export function targetActions(row) {
+  const isCordoned = row.facts.is_cordoned || row.facts.cordoned_by?.length > 0;
+  const actions = [{ label: isCordoned ? "Uncordon…" : "Cordon…", key: "c", run: () => cordon(row, !isCordoned) }];
+  if (row.facts.tunnels) actions.push({ label: "End its tunnels…", key: "x", isDangerous: true, run: () => endAll(row) });
+  return actions;
+}
+
+const REASON = { id: "reason", label: "Reason", hint: "It goes into the access log.", isRequired: true };
+
+function factsOf(row) {
+  const { facts } = row;
+  return [
+    ["client", `${row.user ? `${row.user} · ` : ""}${authority(row.client, facts["client.port"])}`],
+    ["target", row.target],
+    ["age", duration(Date.now() - row.since)],
+    ["bytes", bytes(row.sent + row.received)],
+    ["replica", row.replica],
+  ];
+}
+
+function end(row) {
+  ask({
+    title: "End this tunnel?",
+    text: row.facts["tunnel.resumable"]
+      ? "Its session is resumable, and goes on by another tunnel: cordon the target to keep it off."
+      : "The session in it ends at once, on both sides.",
+    facts: factsOf(row),
+    fields: [REASON],
+    confirm: "End the tunnel",
+    isDangerous: true,
+    send: ({ reason }) => ["POST", "/api/close", { replica: row.replica, tunnel_id: row.id, reason }],
+    done: (answer) => finished(answer.closed.length ? "The tunnel is told to end." : "The tunnel had ended already.", answer),
+  });
+}
+
+function endAll(row) {
+  ask({
+    title: "End all tunnels of this target?",
+    text: "The sessions in them end at once, at every replica that answers. Resumable ones go on by other tunnels.",
+    facts: [["target", row.name], ["tunnels", count(row.facts.tunnels)]],
+    fields: [REASON],
+    confirm: `End ${plural(row.facts.tunnels, "tunnel")}`,
+    isDangerous: true,
+    send: ({ reason }) => ["POST", "/api/close-target", { target: row.key, reason }],
+    done: (answer) => finished(`${plural(answer.closed.length, "tunnel")} told to end.`, answer),
+  });
+}
+
+function limit(row) {
+  const { download, upload } = row.facts;
+  const options = ["unlimited", "default", "10MiB/s", "1MiB/s", "100KiB/s"];
+  ask({
+    title: "Limit this tunnel",
+    text: "The rates hold until the tunnel ends. `default` is the target's rate again.",
+    facts: factsOf(row),
+    fields: [
+      { id: "download", label: "To the client", value: download?.rate, options, hint: "Such as 1MiB/s." },
+      { id: "upload", label: "From the client", value: upload?.rate, options },
+    ],
+    confirm: "Set the rates",
+    send: (given) => {
+      const changed = (name, now) => given[name] && given[name] !== now?.rate ? { [name]: given[name] } : {};
+      const rates = { ...changed("download", download), ...changed("upload", upload) };
+      return ["POST", "/api/limit", { replica: row.replica, tunnel_id: row.id, rates }];
+    },
+    done: (answer) => finished("The tunnel has these rates.", answer),
+  });
+}
+
+function cordon(row, isCordoned) {
+  ask({
+    title: isCordoned ? "Cordon this target?" : "Uncordon this target?",
+    text: isCordoned
+      ? "It takes no new tunnels, at every replica that answers, until it is uncordoned or the replica restarts. Open tunnels go on."
+      : "It takes new tunnels again, at every replica that answers.",
+    facts: [["target", row.name], ["tunnels", count(row.facts.tunnels)]],
+    fields: [],
+    confirm: isCordoned ? "Cordon" : "Uncordon",
+    send: () => ["POST", "/api/cordon", { target: row.key, is_cordoned: isCordoned }],
+    done: (answer) => finished(`${row.name} is ${isCordoned ? "cordoned" : "uncordoned"}.`, answer),
+  });
+}

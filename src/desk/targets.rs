@@ -1,0 +1,58 @@
+//! The targets of all replicas as one list.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::Serialize;
+
+use crate::api::Target;
+use crate::operator::Listed;
+
+/// A target of the allowlists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Merged {
+    #[serde(rename = "target.namespace")]
+    namespace: String,
+    #[serde(rename = "target.service")]
+    service: String,
+    endpoints_ready: u32,
+    endpoints: u32,
+    addresses: Vec<SocketAddr>,
+    /// Whether every replica that has the target lets no new tunnel begin.
+    is_cordoned: bool,
+    /// The replicas that let none begin.
+    cordoned_by: Vec<String>,
+    /// Open tunnels of all replicas.
+    tunnels: usize,
+}
+
+/// The targets of the replicas that have answered, in the order of their names.
+pub(super) fn merge(listed: Listed<Target>) -> Vec<Merged> {
+    let mut merged: BTreeMap<(String, String), Merged> = BTreeMap::new();
+    for of in listed.items {
+        let (replica, target) = (of.replica, of.item);
+        let name = (target.namespace.clone(), target.service.clone());
+        let own = merged.entry(name).or_insert_with(|| Merged {
+            namespace: target.namespace,
+            service: target.service,
+            endpoints_ready: 0,
+            endpoints: 0,
+            addresses: Vec::new(),
+            is_cordoned: true,
+            cordoned_by: Vec::new(),
+            tunnels: 0,
+        });
+        // Replicas see the same endpoints, some of them a moment later.
+        own.endpoints_ready = own.endpoints_ready.max(target.endpoints_ready);
+        own.endpoints = own.endpoints.max(target.endpoints);
+        if target.addresses.len() > own.addresses.len() {
+            own.addresses = target.addresses;
+        }
+        own.is_cordoned &= target.is_cordoned;
+        if target.is_cordoned {
+            own.cordoned_by.push(replica);
+        }
+        own.tunnels += target.tunnels;
+    }
+    merged.into_values().collect()
+}

@@ -1,0 +1,336 @@
+//! What the kernel knows of a TCP connection, asked for by its addresses (sock_diag(7)): no task has to lend its socket.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
+
+/// The way to ask. It holds a socket once it was used.
+#[derive(Debug, Default)]
+pub struct SockDiag(Mutex<Asking>);
+
+#[derive(Debug, Default)]
+struct Asking {
+    socket: Option<OwnedFd>,
+    sequence: u32,
+}
+
+/// The addresses of a connection: this end's and the peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub peer: SocketAddr,
+}
+
+/// Why a connection is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum Unknown {
+    /// It is closed, or this end has nothing more to wait for.
+    #[error("it is closed")]
+    Closed,
+    /// A kernel without sock_diag, such as gVisor's, or a seccomp profile that refuses it.
+    #[error("the kernel does not tell (sock_diag: {0})")]
+    Unavailable(io::Error),
+}
+
+/// What the kernel counts of a connection, from this end of it: `struct tcp_info` of linux/tcp.h.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Its mean deviation.
+    pub rtt_variation: Duration,
+    /// The lowest one of the last minutes.
+    pub lowest_rtt: Duration,
+    /// Bytes of a full segment.
+    pub segment: u32,
+    /// Segments that were sent again.
+    pub retransmits: u32,
+    /// Segments that came out of order.
+    pub out_of_order: u32,
+    /// Bytes a second at which the peer has acknowledged.
+    pub delivery_rate: u64,
+    /// Bytes that the peer has acknowledged.
+    pub acknowledged: u64,
+    /// Bytes that were written and not acknowledged.
+    pub send_queue: u32,
+    /// Those of them that were not sent yet.
+    pub not_sent: u32,
+    /// Bytes that came and were not read.
+    pub receive_queue: u32,
+    /// The receive window that the peer has announced.
+    pub peer_window: u32,
+    /// Time with something in the send queue.
+    pub busy: Duration,
+    /// The part of it in which the peer's receive window held it back.
+    pub peer_window_limited: Duration,
+}
+
+impl TcpInfo {
+    /// Bytes that were sent and not acknowledged.
+    pub fn in_flight(&self) -> u32 {
+        self.send_queue.saturating_sub(self.not_sent)
+    }
+}
+
+impl SockDiag {
+    /// What the kernel knows of that connection now. It takes two system calls and no wait.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    pub fn look_up(&self, ends: Ends) -> Result<TcpInfo, Unknown> {
+        let mut asking = self.0.lock();
+        let answered = asking.ask(ends);
+        if answered.is_err() {
+            // An answer that comes late would be taken for that of the next question.
+            asking.socket = None;
+        }
+        match answered {
+            Ok(Some(info)) => Ok(info),
+            Ok(None) => Err(Unknown::Closed),
+            Err(errno) => Err(Unknown::Unavailable(errno.into())),
+        }
+    }
+}
+
+impl Asking {
+    fn ask(&mut self, ends: Ends) -> Result<Option<TcpInfo>, Errno> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => socket_with(
+                AddressFamily::NETLINK,
+                SocketType::DGRAM,
+                SocketFlags::CLOEXEC,
+                Some(netlink::SOCK_DIAG),
+            )?,
+        };
+        send(&socket, &question(ends, self.sequence), SendFlags::empty())?;
+        let mut answer = [0; LONGEST_ANSWER];
+        // The kernel answers within the call that asks.
+        let (length, _) = recv(&socket, &mut answer, RecvFlags::DONTWAIT)?;
+        self.socket = Some(socket);
+        parse(answer.get(..length).unwrap_or_default(), self.sequence)
+    }
+}
+
+/// A `struct nlmsghdr` and a `struct inet_diag_req_v2` (linux/netlink.h, linux/inet_diag.h).
+fn question(ends: Ends, sequence: u32) -> Vec<u8> {
+    let mut question = Vec::new();
+    question.extend(QUESTION.to_ne_bytes());
+    question.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    question.extend(NLM_F_REQUEST.to_ne_bytes());
+    question.extend(sequence.to_ne_bytes());
+    // The kernel fills the port in.
+    question.extend([0; 4]);
+    let [local, peer] = [ends.local, ends.peer].map(|address| address.ip().to_canonical());
+    question.extend([
+        if local.is_ipv4() { AF_INET } else { AF_INET6 },
+        IPPROTO_TCP,
+        WITH_INFO,
+        0,
+    ]);
+    // In any state.
+    question.extend(u32::MAX.to_ne_bytes());
+    question.extend(ends.local.port().to_be_bytes());
+    question.extend(ends.peer.port().to_be_bytes());
+    for address in [local, peer] {
+        match address {
+            IpAddr::V4(address) => {
+                question.extend(address.octets());
+                question.extend([0; 12]);
+            }
+            IpAddr::V6(address) => question.extend(address.octets()),
+        }
+    }
+    let interface = match ends.local {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(local) => local.scope_id(),
+    };
+    question.extend(interface.to_ne_bytes());
+    // INET_DIAG_NOCOOKIE: the addresses are enough.
+    question.extend([0xff; 8]);
+    question
+}
+
+/// `None`: there is no such connection, or nothing is left of it but a TIME_WAIT.
+fn parse(answer: &[u8], sequence: u32) -> Result<Option<TcpInfo>, Errno> {
+    let header = Fields(answer);
+    if header.u32(8) != sequence {
+        return Err(Errno::BADMSG);
+    }
+    let body = answer.get(HEADER..).unwrap_or_default();
+    match header.u16(4) {
+        NLMSG_ERROR => match Errno::from_raw_os_error(Fields(body).u32(0).cast_signed().wrapping_neg()) {
+            Errno::NOENT => Ok(None),
+            error => Err(error),
+        },
+        SOCK_DIAG_BY_FAMILY => Ok(info_in(body)),
+        _ => Err(Errno::BADMSG),
+    }
+}
+
+/// The `struct tcp_info` in a `struct inet_diag_msg` with its attributes.
+fn info_in(body: &[u8]) -> Option<TcpInfo> {
+    let queues = Fields(body);
+    // The kernel looks a connection up as for a segment of it: without one it finds the listener of the port.
+    if body.get(1) == Some(&TCP_LISTEN) {
+        return None;
+    }
+    let mut attributes = body.get(MESSAGE..)?;
+    loop {
+        let length = usize::from(Fields(attributes).u16(0));
+        let value = attributes.get(4..length)?;
+        if Fields(attributes).u16(2) == INET_DIAG_INFO {
+            return Some(info(&Fields(value), [queues.u32(56), queues.u32(60)]));
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+/// By the offsets of linux/tcp.h, which only grows at its end: an old kernel has zeros there.
+fn info(fields: &Fields<'_>, [receive_queue, send_queue]: [u32; 2]) -> TcpInfo {
+    let micros = |at| Duration::from_micros(u64::from(fields.u32(at)));
+    let lowest_rtt = match fields.u32(148) {
+        // Not measured yet.
+        u32::MAX => Duration::ZERO,
+        lowest => Duration::from_micros(lowest.into()),
+    };
+    TcpInfo {
+        rtt: micros(68),
+        rtt_variation: micros(72),
+        lowest_rtt,
+        segment: fields.u32(16),
+        retransmits: fields.u32(100),
+        out_of_order: fields.u32(224),
+        delivery_rate: fields.u64(160),
+        acknowledged: fields.u64(120),
+        send_queue,
+        not_sent: fields.u32(144),
+        receive_queue,
+        peer_window: fields.u32(228),
+        busy: Duration::from_micros(fields.u64(168)),
+        peer_window_limited: Duration::from_micros(fields.u64(176)),
+    }
+}
+
+/// Numbers in the host's order, by their offsets; 0 behind the end.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn u16(&self, at: usize) -> u16 {
+        self.bytes(at).map_or(0, u16::from_ne_bytes)
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        self.bytes(at).map_or(0, u32::from_ne_bytes)
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        self.bytes(at).map_or(0, u64::from_ne_bytes)
+    }
+
+    fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.0.get(at..at.checked_add(N)?)?.try_into().ok()
+    }
+}
+
+/// `sizeof(struct nlmsghdr)`.
+const HEADER: usize = 16;
+/// The same, and `sizeof(struct inet_diag_req_v2)`.
+const QUESTION: u32 = 16 + 56;
+/// `sizeof(struct inet_diag_msg)`.
+const MESSAGE: usize = 72;
+/// About 400 bytes are used.
+const LONGEST_ANSWER: usize = 4096;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+const INET_DIAG_INFO: u16 = 2;
+/// `1 << (INET_DIAG_INFO - 1)`.
+const WITH_INFO: u8 = 2;
+const IPPROTO_TCP: u8 = 6;
+/// linux/tcp_states.h.
+const TCP_LISTEN: u8 = 10;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn pair(host: &str) -> (TcpStream, TcpStream, TcpListener) {
+        let listener = TcpListener::bind((host, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let to = if host == "::" { "127.0.0.1" } else { host };
+        let client = TcpStream::connect((to, port)).unwrap();
+        (client, listener.accept().unwrap().0, listener)
+    }
+
+    fn ends(stream: &TcpStream) -> Ends {
+        Ends {
+            local: stream.local_addr().unwrap(),
+            peer: stream.peer_addr().unwrap(),
+        }
+    }
+
+    /// `::` is a listener of both families, whose IPv4 clients have mapped addresses.
+    #[test]
+    fn a_connection_of_either_family_is_known_and_a_closed_one_is_not() {
+        let diag = SockDiag::default();
+        for host in ["127.0.0.1", "::1", "::"] {
+            // The listener stays: it is found in place of a connection that is gone.
+            let (mut client, server, _listener) = pair(host);
+            client.write_all(b"12345").unwrap();
+            (&server).read_exact(&mut [0; 3]).unwrap();
+            let seen = diag.look_up(ends(&server)).unwrap();
+            assert_eq!((seen.receive_queue, seen.send_queue), (2, 0), "{host}");
+            let other = diag.look_up(ends(&client)).unwrap();
+            assert!(other.acknowledged >= 5 && other.rtt > Duration::ZERO, "{other:?}");
+            assert_eq!(other.in_flight(), 0);
+            let gone = ends(&server);
+            drop((client, server));
+            assert!(matches!(diag.look_up(gone), Err(Unknown::Closed)), "{host}");
+        }
+    }
+
+    /// What is asked of it is a line in docs/operations.md.
+    #[test]
+    fn a_question_takes_microseconds() {
+        let diag = SockDiag::default();
+        let (_client, server, _listener) = pair("127.0.0.1");
+        let ends = ends(&server);
+        diag.look_up(ends).unwrap();
+        let start = std::time::Instant::now();
+        for _ in 0..1_000 {
+            diag.look_up(ends).unwrap();
+        }
+        println!("{:.1} us each", start.elapsed().as_secs_f64() * 1e3);
+    }
+
+    #[test]
+    fn foreign_and_short_answers_are_none() {
+        assert_eq!(parse(&[], 1), Err(Errno::BADMSG));
+        let mut refused = vec![0; HEADER];
+        refused[4] = 2;
+        refused[8..12].copy_from_slice(&7_u32.to_ne_bytes());
+        refused.extend((-2_i32).to_ne_bytes());
+        assert_eq!(parse(&refused, 7), Ok(None));
+        assert_eq!(parse(&refused, 8), Err(Errno::BADMSG));
+        refused[4] = 20;
+        for length in 0..200 {
+            let mut answer = refused.clone();
+            answer.resize(HEADER + length, 0);
+            assert_eq!(parse(&answer, 7), Ok(None), "{length}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Pipes of this process that the runtime waits for by itself, without a thread.
+//!
+//! A pipe is opened once more (proc_pid_fd(5)): O_NONBLOCK belongs to the open file description (open(2)), which the pipe's
+//! own descriptor may share with other processes.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
+
+/// A pipe that is read.
+#[derive(Debug)]
+pub(crate) struct PipeInput(Receiver);
+
+impl PipeInput {
+    /// Opens the pipe behind a descriptor. Needs a runtime.
+    ///
+    /// # Errors
+    /// It is no pipe, it is another user's, or there is no `/proc`.
+    pub(crate) fn open(input: &impl AsFd) -> io::Result<Self> {
+        OpenOptions::new().open_receiver(path(input)).map(Self)
+    }
+}
+
+impl AsyncRead for PipeInput {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+/// A pipe that is written. It has no buffer: what was written is in the pipe.
+#[derive(Debug)]
+pub(crate) struct PipeOutput(Sender);
+
+impl PipeOutput {
+    /// Opens the pipe behind a descriptor. Needs a runtime.
+    ///
+    /// # Errors
+    /// It is no pipe, it is another user's, or there is no `/proc`.
+    pub(crate) fn open(output: &impl AsFd) -> io::Result<Self> {
+        OpenOptions::new().open_sender(path(output)).map(Self)
+    }
+
+    /// Whether its reader has closed it.
+    pub(crate) fn has_no_reader(&self) -> bool {
+        super::has_no_reader(&self.0)
+    }
+}
+
+impl AsyncWrite for PipeOutput {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn path(of: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", of.as_fd().as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use rustix::fs::{OFlags, fcntl_getfl};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// More than a pipe holds.
+    const LENGTH: usize = 3 << 20;
+
+    fn pattern() -> Vec<u8> {
+        (0..=250).cycle().take(LENGTH).collect()
+    }
+
+    #[tokio::test]
+    async fn a_pipe_is_read_to_its_end_and_stays_a_blocking_one_for_others() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut input = PipeInput::open(&reader).unwrap();
+        assert!(!fcntl_getfl(&reader).unwrap().contains(OFlags::NONBLOCK));
+        let writing = tokio::task::spawn_blocking(move || writer.write_all(&pattern()));
+        let mut all = Vec::new();
+        input.read_to_end(&mut all).await.unwrap();
+        writing.await.unwrap().unwrap();
+        assert!(all == pattern());
+    }
+
+    #[tokio::test]
+    async fn a_pipe_is_written_at_its_readers_pace_and_ends_with_its_last_descriptor() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut output = PipeOutput::open(&writer).unwrap();
+        assert!(!fcntl_getfl(&writer).unwrap().contains(OFlags::NONBLOCK));
+        drop(writer);
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut all = Vec::new();
+            reader.read_to_end(&mut all).map(|_| all)
+        });
+        assert!(!output.has_no_reader());
+        output.write_all(&pattern()).await.unwrap();
+        drop(output);
+        assert!(reading.await.unwrap().unwrap() == pattern());
+    }
+
+    #[tokio::test]
+    async fn a_pipe_without_a_reader_says_so() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut output = PipeOutput::open(&writer).unwrap();
+        drop(reader);
+        assert!(output.has_no_reader());
+        assert_eq!(
+            output.write_all(b"x").await.unwrap_err().kind(),
+            io::ErrorKind::BrokenPipe
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_no_pipe_is_left_to_threads() {
+        let (socket, _other) = UnixStream::pair().unwrap();
+        assert!(PipeInput::open(&socket).is_err() && PipeOutput::open(&socket).is_err());
+        let file = tempfile::tempfile().unwrap();
+        assert!(PipeInput::open(&file).is_err() && PipeOutput::open(&file).is_err());
+    }
+}

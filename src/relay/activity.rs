@@ -1,0 +1,136 @@
+//! Tells whether a tunnel is used or only kept alive.
+//!
+//! The proxy sees the sizes and the times of encrypted messages. Keepalives of SSH, heartbeats of VS Code and the clock of a
+//! status line repeat: each minute of theirs moves what the minutes before have moved. A person and a copy do not repeat.
+//! The rule, for each minute of a tunnel:
+//!
+//! 1. Without a byte it is idle.
+//! 2. With more than 300 messages or 512 KiB in a direction it is active: programs work at that pace, and no heartbeat does.
+//! 3. If at least 3, and half, of the 10 minutes before are like it, it is idle. Two minutes are alike when each direction's
+//!    bytes differ by at most 512, or a quarter, the messages of the download by at most 1, or a quarter, and those of the
+//!    upload, where keys are, by at most 1, or an eighth.
+//! 4. Otherwise it is active. So is what is ambiguous, such as the output of a program at irregular times.
+//!
+//! `tests/activity/` has recorded minutes of real programs, and the tests below the share that the rule judges rightly.
+
+/// What a tunnel has moved since it began: messages and bytes of the upload and of the download. A message is what one
+/// write has passed on, which for a keystroke is one record of SSH.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Messages, by direction.
+    pub messages: [u32; 2],
+    /// Bytes, by direction.
+    pub bytes: [u64; 2],
+}
+
+impl Moved {
+    /// What was moved between `before` and this.
+    fn since(self, before: Self) -> Minute {
+        let both = |direction: fn([u64; 2]) -> u64, own: fn([u32; 2]) -> u32| Direction {
+            // The counter of messages begins again at 2^32.
+            messages: saturated(own(self.messages).wrapping_sub(own(before.messages)).into()),
+            units: saturated((direction(self.bytes) - direction(before.bytes)).div_ceil(UNIT)),
+        };
+        Minute([
+            both(|[up, _]| up, |[up, _]| up),
+            both(|[_, down]| down, |[_, down]| down),
+        ])
+    }
+}
+
+/// The traffic of the last minutes of a tunnel. 112 bytes.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    minutes: [Minute; REMEMBERED as usize],
+    known: u8,
+    next: u8,
+    /// The end of the last minute.
+    end: Moved,
+}
+
+impl History {
+    /// Ends a minute, in which a tunnel has come to `moved`. Whether it was active.
+    pub fn end_minute(&mut self, moved: Moved) -> bool {
+        let minute = moved.since(self.end);
+        let is_active = self.is_active(minute, Minute::is_like);
+        if let Some(oldest) = self.minutes.get_mut(usize::from(self.next)) {
+            *oldest = minute;
+        }
+        self.next = (self.next + 1) % REMEMBERED;
+        self.known = (self.known + 1).min(REMEMBERED);
+        self.end = moved;
+        is_active
+    }
+
+    /// Whether the minute that is not over is active already: the rest of it can only add to that.
+    pub fn is_active_already(&self, moved: Moved) -> bool {
+        self.is_active(moved.since(self.end), Minute::may_become_like)
+    }
+
+    fn is_active(&self, minute: Minute, is_like: impl Fn(Minute, Minute) -> bool) -> bool {
+        let known = usize::from(self.known);
+        let before = self.minutes.iter().take(known);
+        let alike = before.filter(|other| is_like(minute, **other)).count();
+        !minute.is_silent() && (minute.is_bulk() || alike < ALIKE.max(known / 2))
+    }
+}
+
+/// What a minute has moved each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Minute([Direction; 2]);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Direction {
+    messages: u16,
+    /// Bytes in units of 16, rounded up.
+    units: u16,
+}
+
+impl Minute {
+    fn is_silent(self) -> bool {
+        self == Self::default()
+    }
+
+    fn is_bulk(self) -> bool {
+        let Self(directions) = self;
+        directions
+            .iter()
+            .any(|way| way.messages > BULK_MESSAGES || way.units > BULK_UNITS)
+    }
+
+    fn is_like(self, other: Self) -> bool {
+        self.may_become_like(other) && other.may_become_like(self)
+    }
+
+    /// Whether it has not moved more than a minute that is like the other.
+    fn may_become_like(self, Self(other): Self) -> bool {
+        let Self(own) = self;
+        own.into_iter()
+            .zip(other)
+            .zip(MESSAGES_PART)
+            .all(|((own, other), part)| {
+                own.messages <= other.messages.saturating_add((other.messages / part).max(1))
+                    && own.units <= other.units.saturating_add((other.units / 4).max(SMALL_UNITS))
+            })
+    }
+}
+
+fn saturated(count: u64) -> u16 {
+    u16::try_from(count).unwrap_or(u16::MAX)
+}
+
+const REMEMBERED: u8 = 10;
+/// At least, and half of those before, for a minute that only repeats them.
+const ALIKE: usize = 3;
+/// Bytes.
+const UNIT: u64 = 16;
+const BULK_MESSAGES: u16 = 300;
+/// 512 KiB.
+const BULK_UNITS: u16 = 32 * 1024;
+/// Of the upload's and of the download's messages.
+const MESSAGES_PART: [u16; 2] = [8, 4];
+/// 512 bytes.
+const SMALL_UNITS: u16 = 32;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+use super::*;
+
+/// Eleven looks, 100 ms apart, each made of the one before.
+fn looks(step: impl Fn(u32, &mut Look)) -> Vec<Look> {
+    let mut look = Look {
+        legs: [Some(leg()); 2],
+        ..Look::default()
+    };
+    let each = |number| {
+        look.at = Duration::from_millis(100) * number;
+        if number > 0 {
+            step(number, &mut look);
+        }
+        look
+    };
+    (0..=10).map(each).collect()
+}
+
+/// A connection in a local network.
+fn leg() -> TcpInfo {
+    TcpInfo {
+        rtt: Duration::from_micros(300),
+        lowest_rtt: Duration::from_micros(200),
+        segment: 1448,
+        peer_window: 1 << 20,
+        ..TcpInfo::default()
+    }
+}
+
+fn client(look: &mut Look) -> &mut TcpInfo {
+    look.legs[0].as_mut().unwrap()
+}
+
+fn target(look: &mut Look) -> &mut TcpInfo {
+    look.legs[1].as_mut().unwrap()
+}
+
+#[track_caller]
+fn assert_verdict(expected: Verdict, load: f64, step: impl Fn(u32, &mut Look)) {
+    let looks = looks(step);
+    let (verdict, evidence) = judge(&Observed { looks: &looks, load });
+    assert_eq!(verdict, expected, "{evidence:?}");
+    assert!(!evidence.is_empty());
+}
+
+#[test]
+fn an_idle_tunnel_typing_and_a_fast_copy_are_not_slow() {
+    assert_verdict(Verdict::Nothing, 0.01, |_, _| {});
+    assert_verdict(Verdict::Nothing, 0.3, |_, look| {
+        look.bytes[0] += 40;
+        look.bytes[1] += 60;
+    });
+    assert_verdict(Verdict::Nothing, 1.0, |_, look| {
+        look.bytes[1] += 50 << 20;
+        client(look).not_sent = 1 << 20;
+        target(look).receive_queue = 1 << 20;
+    });
+    assert_eq!(judge(&Observed { looks: &[], load: 0.0 }).0, Verdict::Nothing);
+}
+
+#[test]
+fn a_limit_is_named_before_the_queue_that_it_makes() {
+    assert_verdict(Verdict::Limit, 0.1, |_, look| {
+        look.bytes[1] += 100 << 10;
+        look.waited[1] += Duration::from_millis(90);
+        target(look).receive_queue = 1 << 20;
+    });
+}
+
+#[test]
+fn a_network_is_blamed_for_what_it_shows() {
+    for (retransmits, rtt) in [(1, 1), (0, 80)] {
+        assert_verdict(Verdict::Client, 0.1, |_, look| {
+            look.bytes[1] += 20 << 10;
+            client(look).not_sent = 1 << 20;
+            client(look).retransmits += retransmits;
+            client(look).rtt = Duration::from_millis(rtt);
+            target(look).receive_queue = 1 << 20;
+        });
+        assert_verdict(Verdict::Target, 0.1, |_, look| {
+            look.bytes[0] += 20 << 10;
+            target(look).not_sent = 1 << 20;
+            target(look).retransmits += retransmits;
+            target(look).rtt = Duration::from_millis(rtt);
+        });
+    }
+}
+
+#[test]
+fn a_side_that_does_not_read_is_named() {
+    assert_verdict(Verdict::Client, 0.0, |_, look| {
+        client(look).not_sent = 1 << 20;
+        client(look).peer_window = 0;
+    });
+    assert_verdict(Verdict::Target, 0.0, |_, look| {
+        target(look).peer_window_limited += Duration::from_millis(100);
+    });
+    // Over HTTP/2 the window of its stream is closed, and not that of the connection.
+    assert_verdict(Verdict::Client, 0.1, |_, look| target(look).receive_queue = 1 << 20);
+}
+
+#[test]
+fn threads_without_a_pause_are_the_proxy() {
+    assert_verdict(Verdict::Proxy, 0.9, |_, look| {
+        look.bytes[0] += 1 << 20;
+        client(look).receive_queue = 1 << 20;
+    });
+    assert_verdict(Verdict::Proxy, 1.0, |_, look| look.bytes[0] += 40);
+}
+
+#[test]
+fn a_sender_of_bulk_sets_the_pace_where_nothing_else_does() {
+    assert_verdict(Verdict::Target, 0.1, |_, look| look.bytes[1] += 100 << 10);
+    assert_verdict(Verdict::Client, 0.1, |_, look| look.bytes[0] += 100 << 10);
+}
+
+#[test]
+fn a_long_way_is_named_for_keystrokes_and_a_dead_one_too() {
+    assert_verdict(Verdict::Client, 0.1, |_, look| {
+        look.bytes[0] += 40;
+        look.bytes[1] += 40;
+        client(look).rtt = Duration::from_millis(250);
+        target(look).rtt = Duration::from_millis(120);
+    });
+    let looks = looks(|_, _| {}).into_iter().map(|mut look| {
+        target(&mut look).send_queue = 40;
+        look
+    });
+    let looks: Vec<_> = looks.collect();
+    assert_eq!(
+        judge(&Observed {
+            looks: &looks,
+            load: 0.0
+        })
+        .0,
+        Verdict::Target
+    );
+}
+
+#[test]
+fn a_target_that_echoes_nothing_is_named() {
+    assert_verdict(Verdict::Target, 0.0, |number, look| {
+        if number < 3 {
+            look.bytes[0] += 40;
+        }
+    });
+}
+
+#[test]
+fn without_the_connections_limits_are_still_known() {
+    assert_verdict(Verdict::Limit, 0.1, |_, look| {
+        look.legs = [None; 2];
+        look.waited[0] += Duration::from_millis(90);
+    });
+    assert_verdict(Verdict::Nothing, 0.1, |_, look| look.legs = [None; 2]);
+}

@@ -1,0 +1,169 @@
+//! The look of the page for all eyes and sizes: axe-core in light and dark, a phone, foreign texts.
+
+use serde_json::{Value, json};
+
+use super::browser::{Browser, ENTER, ESCAPE, axe};
+use super::stage::{Desk, Pretender, target, tunnel};
+use super::{column, is_quiet, lists};
+
+fn furnished() -> Pretender {
+    let targets = vec![
+        target("team-a", "devbox", 2, false),
+        target("team-a", "gpu-box", 1, true),
+        target("team-b", "jump", 0, false),
+    ];
+    Pretender::start((0..60).map(tunnel).collect(), targets)
+}
+
+/// What axe-core finds that is serious: rule, and the elements.
+fn serious(page: &Browser) -> Vec<String> {
+    let found = page.run_async(
+        "const done = arguments[0];
+        axe.run(document, { resultTypes: ['violations'] }).then(
+            ({ violations, passes }) => done([violations.map(({ id, impact, nodes }) =>
+                [impact, id, ...nodes.slice(0, 5).map(({ html, failureSummary }) => `${html}: ${failureSummary}`)]), passes.length]),
+            (error) => done(String(error)));",
+    );
+    let (violations, passes) = (found[0].as_array().unwrap_or_else(|| panic!("{found}")), &found[1]);
+    // A run that has looked at nothing finds nothing.
+    assert!(passes.as_u64().unwrap() > 10, "{found}");
+    let is_serious = |one: &&Value| ["serious", "critical"].contains(&one[0].as_str().unwrap_or_default());
+    violations.iter().filter(is_serious).map(ToString::to_string).collect()
+}
+
+#[test]
+fn axe_finds_nothing_serious_in_light_and_dark() {
+    let replica = furnished();
+    // One that does not answer is shown, too.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let desk = Desk::of(&[replica.address, gone]);
+    let page = desk.page();
+    lists(&page, 60);
+    page.waits("!document.querySelector('#banner').hidden");
+    page.run(&axe());
+    // That it finds something where there is something.
+    page.run("const image = document.createElement('img'); image.id = 'wrong'; document.querySelector('main').append(image);");
+    assert!(serious(&page).iter().any(|found| found.contains("image-alt")));
+    page.run("document.querySelector('#wrong').remove();");
+    for scheme in ["light", "dark"] {
+        page.prefers(scheme);
+        let is_dark = page.run("return matchMedia('(prefers-color-scheme: dark)').matches;");
+        assert_eq!(is_dark, scheme == "dark");
+        let mut findings = Vec::new();
+        let mut look = |what: &str| {
+            findings.extend(
+                serious(&page)
+                    .into_iter()
+                    .map(|found| format!("{scheme}, {what}: {found}")),
+            )
+        };
+        page.types("1j");
+        look("tunnels");
+        page.types(ENTER);
+        page.waits("!document.querySelector('#details').hidden");
+        look("details");
+        page.types("x");
+        page.waits("document.querySelector('#dialog').open");
+        look("question");
+        page.types(ESCAPE);
+        page.types(ESCAPE);
+        page.types("?");
+        page.waits("document.querySelector('#help').open");
+        look("keys");
+        page.types(ESCAPE);
+        for (key, view) in [("2", "targets"), ("3", "refusals"), ("4", "replicas")] {
+            page.types(key);
+            page.waits(&format!("!document.querySelector('#view-{view}').hidden"));
+            look(view);
+        }
+        assert_eq!(findings, [""; 0]);
+    }
+}
+
+#[test]
+fn a_phone_shows_everything_without_scrolling_sideways() {
+    let desk = Desk::of(&[furnished().address]);
+    let page = desk.page();
+    page.resize(360, 740);
+    lists(&page, 60);
+    let fits = || {
+        let widths = page.run(
+            "const wide = [...document.querySelectorAll('body *')].filter((one) => {
+                const { left, right, width } = one.getBoundingClientRect();
+                return width > 1 && (left < -1 || right > innerWidth + 1);
+            });
+            return [document.documentElement.scrollWidth - innerWidth, wide.map((one) => one.outerHTML.slice(0, 200)),
+                [...document.querySelectorAll('.grid, .page, #details')].map((one) => one.scrollWidth - one.clientWidth)];",
+        );
+        assert_eq!(page.run("return innerWidth;"), 360);
+        assert!(widths[0].as_i64().unwrap() <= 0, "{widths}");
+        assert_eq!(widths[1], json!([]), "{widths}");
+        assert!(
+            widths[2]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|one| one.as_i64().unwrap() <= 0),
+            "{widths}"
+        );
+    };
+    fits();
+    page.click("#grid-tunnels .rows .row");
+    page.waits("!document.querySelector('#details').hidden");
+    fits();
+    page.click("#details-actions .dangerous");
+    page.waits("document.querySelector('#dialog').open");
+    fits();
+    page.click("#dialog-cancel");
+    page.click("#details-close");
+    for view in ["targets", "refusals", "replicas"] {
+        page.click(&format!("[data-view={view}]"));
+        page.waits(&format!("!document.querySelector('#view-{view}').hidden"));
+        fits();
+    }
+    // Its order is chosen without a head of columns.
+    page.click("[data-view=tunnels]");
+    page.run("const sorting = document.querySelector('#sorting'); sorting.value = 'bytes'; sorting.dispatchEvent(new Event('change'));");
+    page.waits("document.querySelector('.head .bytes').getAttribute('aria-sort') === 'descending'");
+    is_quiet(&page);
+}
+
+#[test]
+fn what_peers_have_sent_is_text_and_nothing_else() {
+    let hostile = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>\u{202e}";
+    let mut bad = tunnel(0);
+    for field in [
+        "user.name",
+        "client.software",
+        "upstream.software",
+        "server.address",
+        "upstream.node",
+    ] {
+        bad[field] = hostile.into();
+    }
+    bad["a.field.of.later"] = hostile.into();
+    let mut place = target("team-a", "devbox", 2, false);
+    place["target.service"] = hostile.into();
+    let replica = Pretender::start(vec![bad], vec![place]);
+    let desk = Desk::of(&[replica.address]);
+    let page = desk.page();
+    lists(&page, 1);
+    assert!(column(&page, "client")[0].starts_with("<img src=x"));
+    page.types("j");
+    page.types(ENTER);
+    page.waits("document.querySelector('#details-list').innerText.includes('<script>')");
+    page.types("x");
+    page.waits("document.querySelector('#dialog-facts').innerText.includes('<script>')");
+    page.types(ESCAPE);
+    page.types("2");
+    page.waits("document.querySelector('#grid-targets .rows .name')?.textContent.includes('<script>')");
+    assert_eq!(
+        page.run("return document.querySelectorAll('img, main script').length;"),
+        0
+    );
+    assert_eq!(page.run("return document.title;"), "switchboard desk");
+    is_quiet(&page);
+}

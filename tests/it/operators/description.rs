@@ -1,0 +1,188 @@
+//! `/openapi.json` describes what the binary answers: each answer is held against its schema, and each route against the router.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{all, two_targets};
+use crate::harness::ports::Ports;
+use crate::harness::process::Server;
+use crate::harness::target::Target;
+
+/// The document, as it is served.
+fn document(server: &Server) -> Value {
+    let answer = server.ask_admin("GET", "/openapi.json");
+    assert_eq!(answer.status, 200);
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+/// Holds a value against a schema, with the keywords that the document uses. Another keyword is a fault of the document: it
+/// would be checked by nothing.
+fn check(value: &Value, schema: &Value, document: &Value, at: &str) -> Result<(), String> {
+    for (keyword, said) in schema.as_object().unwrap() {
+        let holds = match keyword.as_str() {
+            "$ref" => {
+                let pointer = said.as_str().unwrap().strip_prefix('#').unwrap();
+                let referred = document.pointer(pointer).ok_or(format!("{pointer} is nowhere"))?;
+                check(value, referred, document, at)?;
+                true
+            }
+            "type" => said
+                .as_array()
+                .map_or_else(|| vec![said], |kinds| kinds.iter().collect())
+                .iter()
+                .any(|kind| is_a(value, kind.as_str().unwrap())),
+            "anyOf" => {
+                let one_of = said.as_array().unwrap().iter();
+                one_of.clone().any(|schema| check(value, schema, document, at).is_ok())
+            }
+            "enum" => said.as_array().unwrap().contains(value),
+            "minimum" => value.as_f64().is_none_or(|value| value >= said.as_f64().unwrap()),
+            "required" => said
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|name| value.get(name.as_str().unwrap()).is_some()),
+            "properties" => {
+                for (name, value) in value.as_object().into_iter().flatten() {
+                    if let Some(schema) = said.get(name) {
+                        check(value, schema, document, &format!("{at}.{name}"))?;
+                    }
+                }
+                true
+            }
+            "additionalProperties" => {
+                assert_eq!(*said, Value::Bool(false));
+                let known = schema["properties"].as_object().unwrap();
+                value
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .all(|(name, _)| known.contains_key(name))
+            }
+            "items" => {
+                for (number, item) in value.as_array().into_iter().flatten().enumerate() {
+                    check(item, said, document, &format!("{at}[{number}]"))?;
+                }
+                true
+            }
+            "description" | "format" => true,
+            other => return Err(format!("{at}: {other} is checked by nothing")),
+        };
+        if !holds {
+            return Err(format!("{at}: {value} is not of {keyword} {said}"));
+        }
+    }
+    Ok(())
+}
+
+fn is_a(value: &Value, kind: &str) -> bool {
+    match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "number" => value.is_number(),
+        other => panic!("{other} is no type"),
+    }
+}
+
+/// A route and what is asked of it, so that together all statuses but those of other hosts are answered.
+const ASKED: [(&str, &str, &str, &str, u16); 34] = [
+    ("get", "/tunnels", "?sort=bytes&limit=1", "", 200),
+    ("get", "/tunnels", "?sort=size", "", 400),
+    ("put", "/tunnels", "", "", 405),
+    ("get", "/tunnels/{id}", "", "", 200),
+    ("get", "/tunnels/{id}/diagnosis", "?over_ms=100", "", 200),
+    ("get", "/tunnels/{id}/diagnosis", "?over_ms=1", "", 400),
+    ("patch", "/tunnels/{id}", "", r#"{"upload": "1MiB/s"}"#, 200),
+    ("patch", "/tunnels/{id}", "", r#"{"upload": "fast"}"#, 400),
+    ("delete", "/tunnels/{id}", "", "{", 400),
+    ("delete", "/tunnels/{id}", "", r#"{"reason": "over"}"#, 200),
+    ("delete", "/tunnels", "?user=none", "", 200),
+    ("delete", "/tunnels", "", "", 400),
+    ("get", "/targets", "", "", 200),
+    ("get", "/targets", "?cursor=-", "", 400),
+    ("get", "/targets/{namespace}/{service}", "", "", 200),
+    ("post", "/targets/{namespace}/{service}", "", "", 405),
+    ("post", "/targets/{namespace}/{service}/cordon", "", "", 200),
+    ("get", "/targets/{namespace}/{service}/cordon", "", "", 405),
+    ("post", "/targets/{namespace}/{service}/uncordon", "", "", 200),
+    ("get", "/activity", "?target=static/one:22", "", 200),
+    ("get", "/activity", "", "", 400),
+    ("get", "/activity", "?target=static/none", "", 404),
+    ("get", "/clients", "", "", 200),
+    ("get", "/clients", "?limit=x", "", 400),
+    ("post", "/events", "", "", 405),
+    ("get", "/drain", "", "", 200),
+    ("get", "/livez", "", "", 200),
+    ("get", "/readyz", "", "", 200),
+    ("get", "/metrics", "", "", 200),
+    ("get", "/openapi.json", "", "", 200),
+    ("get", "/tunnels/{gone}", "", "", 404),
+    ("delete", "/tunnels/{gone}", "", "", 404),
+    ("get", "/targets/{none}/{none}", "", "", 404),
+    ("post", "/drain", "", "", 202),
+];
+
+#[test]
+fn every_answer_is_as_its_description_says() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = two_targets(&one, &other, "");
+    let document = document(&server);
+    let _open = [server.tunnel("one:22", &one), server.tunnel("other:22", &other)];
+    let id = all(&server, 2)[0].tunnel_id.clone();
+    for (method, route, query, body, status) in ASKED {
+        let path = route
+            .replace("{id}", &id)
+            .replace("{namespace}", "static")
+            .replace("{service}", "one%3A22")
+            .replace("{gone}", "00000000-1")
+            .replace("{none}", "none");
+        let answer = server.tell_admin(&method.to_uppercase(), &(path + query), body);
+        assert_eq!(answer.status, status, "{method} {route}{query}: {}", answer.body);
+        let described = match route {
+            "/tunnels/{gone}" => "/tunnels/{id}",
+            "/targets/{none}/{none}" => "/targets/{namespace}/{service}",
+            same => same,
+        };
+        let path = &document["paths"][described];
+        // What no method of a path is for is described with each of those that it has.
+        let operation = path.get(method).or_else(|| path.as_object()?.values().next());
+        let response = &operation.unwrap()["responses"][status.to_string()];
+        let content = response["content"].as_object();
+        let content = content.unwrap_or_else(|| panic!("{method} {route} describes no {status}"));
+        if let Some(json) = content.get("application/json") {
+            let value = serde_json::from_str(&answer.body).unwrap();
+            check(&value, &json["schema"], &document, route).unwrap();
+        }
+    }
+}
+
+/// A path or a method that is missing here would be described by nothing, and one that is too many is answered by nothing.
+#[test]
+fn what_is_described_is_served_and_what_is_served_is_described() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = two_targets(&one, &other, "");
+    let document = document(&server);
+    let asked: BTreeSet<_> = ASKED.iter().map(|(_, route, ..)| *route).collect();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        assert!(asked.contains(&**path) || path == "/events", "{path} is not asked");
+        let answer = server.ask_admin("OPTIONS", path);
+        assert_eq!(answer.status, 405, "{path}");
+        let allowed = answer.head.to_lowercase();
+        let allowed = allowed.lines().find_map(|line| line.strip_prefix("allow: ")).unwrap();
+        let allowed: BTreeSet<_> = allowed.split(", ").filter(|method| *method != "head").collect();
+        let described: BTreeSet<_> = methods.as_object().unwrap().keys().map(|key| &**key).collect();
+        assert_eq!(allowed, described, "{path}");
+    }
+    let page = server.ask_admin("GET", "/none").body;
+    for path in page.split([' ', ',', ':', '\n']).filter(|word| word.starts_with('/')) {
+        assert!(
+            document["paths"].get(path).is_some(),
+            "{path} of {page:?} is not described"
+        );
+    }
+}
