@@ -54,11 +54,13 @@ pub(super) async fn open(options: &Options, login: &mut Login, dialing: &mut Dia
 /// How long the target has left to start, if the proxy has started it. The proxy ends the wait by another answer; one that
 /// does not is given up when the time that it has named first is over.
 fn starting(error: &ClientError) -> Option<Duration> {
-    match error {
-        ClientError::Refused {
-            status: 503, starting, ..
-        } => *starting,
-        _ => None,
+    if let ClientError::Refused {
+        status: 503, starting, ..
+    } = error
+    {
+        *starting
+    } else {
+        None
     }
 }
 

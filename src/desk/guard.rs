@@ -31,9 +31,8 @@ impl Guard {
     /// the page of another origin in Origin.
     fn is_meant(&self, fields: &HeaderMap) -> Result<(), &'static str> {
         let mut hosts = fields.get_all(HOST).iter();
-        let host = match (hosts.next(), hosts.next()) {
-            (Some(host), None) => host,
-            _ => return Err("exactly one Host is needed"),
+        let (Some(host), None) = (hosts.next(), hosts.next()) else {
+            return Err("exactly one Host is needed");
         };
         if !self.hosts.iter().any(|own| own.as_bytes() == host.as_bytes()) {
             return Err("this page has another name: open the address that `switchboard desk` has printed");

@@ -50,11 +50,14 @@ pub(super) struct Changes {
     reset: bool,
     /// New tunnels, and those with other limits or software.
     facts: Vec<Facts>,
-    /// Key, last byte, bytes sent and received, rates, waits.
-    live: Vec<(String, u64, u64, u64, u64, u64, u64, u64)>,
+    /// Of those that have moved bytes.
+    live: Vec<LiveRow>,
     /// Keys of those that have ended.
     gone: Vec<String>,
 }
+
+/// What changes all the time of the tunnel with that key: last byte, bytes sent and received, rates, waits.
+type LiveRow = (String, u64, u64, u64, u64, u64, u64, u64);
 
 /// A tunnel, without what changes all the time.
 #[derive(Debug, Serialize)]
@@ -167,7 +170,7 @@ impl Row {
         }
     }
 
-    fn live(&self, key: &str) -> (String, u64, u64, u64, u64, u64, u64, u64) {
+    fn live(&self, key: &str) -> LiveRow {
         let [sent, received, down, up, waited_down, waited_up] = self.live.counts;
         let moved = self.live.moved;
         (key.to_owned(), moved, sent, received, down, up, waited_down, waited_up)

@@ -1,5 +1,6 @@
 //! The refusals of the last hour, by reason and minute, as the replicas tell them.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
@@ -72,7 +73,7 @@ impl Refusals {
     pub(super) fn told(&self, now: u64) -> Told {
         let told = self.reasons.iter().map(|(reason, counted)| counted.told(reason, now));
         let mut reasons: Vec<_> = told.filter(|told| told.count > 0).collect();
-        reasons.sort_by(|one, other| other.count.cmp(&one.count));
+        reasons.sort_by_key(|told| Reverse(told.count));
         let is_recent = |one: &&Value| {
             let at = one.get("at").and_then(Value::as_u64);
             at.is_some_and(|at| at + HOUR_MS > now)

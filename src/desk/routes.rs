@@ -117,7 +117,10 @@ struct CloseTarget {
 
 async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Result<Json<Changed>, Unserved> {
     let reason = given(close.reason)?;
-    let target: TargetName = close.target.parse().map_err(Unserved::bad)?;
+    let target: TargetName = close
+        .target
+        .parse()
+        .map_err(|error| Unserved::bad(error.to_string()))?;
     let filter = Filter {
         target: Some(target.to_string()),
         ..Filter::default()
@@ -127,7 +130,7 @@ async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget
         .close(&Selection::Filter(filter), &Closing { reason })
         .await;
     hub.refresh().await;
-    let (closed, faults) = apart(answers.map_err(Unserved::gateway)?);
+    let (closed, faults) = apart(answers.map_err(|error| Unserved::gateway(error.to_string()))?);
     let closed = closed.into_iter().flat_map(|closed| closed.closed).collect();
     Ok(Json(Changed { closed, faults }))
 }
@@ -155,10 +158,13 @@ struct Cordon {
 }
 
 async fn cordon(State(hub): State<Arc<Hub>>, Json(cordon): Json<Cordon>) -> Result<Json<Changed>, Unserved> {
-    let target: TargetName = cordon.target.parse().map_err(Unserved::bad)?;
+    let target: TargetName = cordon
+        .target
+        .parse()
+        .map_err(|error| Unserved::bad(error.to_string()))?;
     let answers = hub.replicas.cordon(&target, cordon.is_cordoned).await;
     hub.refresh().await;
-    let (cordoned, faults) = apart(answers.map_err(Unserved::gateway)?);
+    let (cordoned, faults) = apart(answers.map_err(|error| Unserved::gateway(error.to_string()))?);
     if cordoned.is_empty() && faults.is_empty() {
         let error = format!("no target {target} is on the allowlist of any replica");
         return Err(Unserved::new(StatusCode::NOT_FOUND, error));
@@ -210,7 +216,11 @@ impl Hub {
     }
 
     async fn replica(&self, name: &str) -> Result<Replica, Unserved> {
-        let replicas = self.replicas.find().await.map_err(Unserved::gateway)?;
+        let replicas = self
+            .replicas
+            .find()
+            .await
+            .map_err(|error| Unserved::gateway(error.to_string()))?;
         let found = replicas.into_iter().find(|replica| &**replica.name() == name);
         found.ok_or_else(|| Unserved::new(StatusCode::NOT_FOUND, "this replica is gone"))
     }
@@ -224,28 +234,29 @@ struct Unserved {
 }
 
 impl Unserved {
-    fn new(status: StatusCode, error: impl ToString) -> Self {
-        let error = error.to_string();
+    fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        let error = error.into();
         Self { status, error }
     }
 
-    fn bad(error: impl ToString) -> Self {
+    fn bad(error: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error)
     }
 
     /// The replicas are not found, or one does not answer.
-    fn gateway(error: impl ToString) -> Self {
+    fn gateway(error: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_GATEWAY, error)
     }
 }
 
 impl From<ReplicaError> for Unserved {
     fn from(error: ReplicaError) -> Self {
+        let said = error.to_string();
         match &error {
             ReplicaError::Refused { status, .. } => {
-                Self::new(StatusCode::from_u16(*status).unwrap_or(StatusCode::BAD_GATEWAY), error)
+                Self::new(StatusCode::from_u16(*status).unwrap_or(StatusCode::BAD_GATEWAY), said)
             }
-            ReplicaError::Unreachable(_) | ReplicaError::Late(_) | ReplicaError::Strange(_) => Self::gateway(error),
+            ReplicaError::Unreachable(_) | ReplicaError::Late(_) | ReplicaError::Strange(_) => Self::gateway(said),
         }
     }
 }

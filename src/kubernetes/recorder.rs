@@ -29,17 +29,17 @@ pub(crate) struct Note {
 
 impl Note {
     /// Something that is as it should be.
-    pub(crate) fn normal(service: Key, reason: &'static str, message: String) -> Self {
+    pub(crate) fn normal(service: Key, reason: &'static str, message: &str) -> Self {
         Self {
             service,
             is_warning: false,
             reason,
-            message: excerpt(&message, LONGEST_MESSAGE),
+            message: excerpt(message, LONGEST_MESSAGE),
         }
     }
 
     /// Something that the tenant should change.
-    pub(crate) fn warning(service: Key, reason: &'static str, message: String) -> Self {
+    pub(crate) fn warning(service: Key, reason: &'static str, message: &str) -> Self {
         Self {
             is_warning: true,
             ..Self::normal(service, reason, message)
@@ -211,13 +211,13 @@ mod tests {
 
     #[test]
     fn an_event_is_named_after_what_it_says_about_which_service() {
-        let note = |message: &str| Note::warning(service("devbox"), "NameConflict", message.to_owned());
+        let note = |message: &str| Note::warning(service("devbox"), "NameConflict", message);
         let name = |note: &Note, uid: &str| event(note, uid, SystemTime::now()).pointer("/metadata/name").cloned();
         let one = name(&note("a"), "1");
         assert_eq!(one, name(&note("a"), "1"));
         assert_ne!(one, name(&note("b"), "1"));
         assert_ne!(one, name(&note("a"), "2"));
-        let long = Note::normal(service(&"x".repeat(253)), "Exposed", "\u{1b}[31m".repeat(1000));
+        let long = Note::normal(service(&"x".repeat(253)), "Exposed", &"\u{1b}[31m".repeat(1000));
         let written = event(&long, "1", SystemTime::now());
         assert!(written["metadata"]["name"].as_str().unwrap().len() <= 253);
         let message = written["message"].as_str().unwrap();

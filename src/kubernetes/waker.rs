@@ -63,7 +63,7 @@ impl Waker {
                 note(Note::normal(
                     service,
                     "Waking",
-                    format!("Starting {workload} for a client"),
+                    &format!("Starting {workload} for a client"),
                 ));
             }
             Ok(Started::Before) => self.metrics.wake_ended("running"),
@@ -75,7 +75,7 @@ impl Waker {
                 note(Note::warning(
                     service,
                     "WakeFailed",
-                    format!("Cannot start {workload}: {reason}"),
+                    &format!("Cannot start {workload}: {reason}"),
                 ));
             }
         }

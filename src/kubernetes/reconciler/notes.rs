@@ -27,11 +27,11 @@ fn note(remark: &Remark, changes: &[Change]) -> Option<Note> {
             let ServiceTarget {
                 name, ports: [port, _], ..
             } = target?;
-            Note::normal(service.clone(), "Exposed", format!("Exposed as {name}:{port}"))
+            Note::normal(service.clone(), "Exposed", &format!("Exposed as {name}:{port}"))
         }
         Remark::Removed(service) => {
             let message = "No longer exposed: no client reaches it";
-            Note::normal(service.clone(), "Withdrawn", message.to_owned())
+            Note::normal(service.clone(), "Withdrawn", message)
         }
         Remark::Annotation(service, fault) => {
             let (key, reason) = (&fault.key, &fault.reason);
@@ -40,24 +40,24 @@ fn note(remark: &Remark, changes: &[Change]) -> Option<Note> {
                 true => ("NoUsablePort", format!("No port leads to sshd: {reason}")),
                 false => ("IgnoredAnnotation", format!("Ignored annotation {key}: {reason}")),
             };
-            Note::warning(service.clone(), word, message)
+            Note::warning(service.clone(), word, &message)
         }
         Remark::EndpointForbidden(service, address, class) => {
             let message = format!("Endpoint {address} is not dialled: {}", class.name());
-            Note::warning(service.clone(), "EndpointRefused", message)
+            Note::warning(service.clone(), "EndpointRefused", &message)
         }
         Remark::SliceUnusable(service, slice, fault) => {
             let message = format!("EndpointSlice {slice} cannot be used as it is: {}", fault.sentence());
-            Note::warning(service.clone(), "EndpointRefused", message)
+            Note::warning(service.clone(), "EndpointRefused", &message)
         }
         Remark::ExternalName(service) => {
             let message = "A Service of type ExternalName is never exposed";
-            Note::warning(service.clone(), "NotExposed", message.to_owned())
+            Note::warning(service.clone(), "NotExposed", message)
         }
         // Not the other's namespace: it is another tenant's.
         Remark::NameConflict { loser, name, .. } => {
             let message = format!("An older Service has the name {name}");
-            Note::warning(loser.clone(), "NameConflict", message)
+            Note::warning(loser.clone(), "NameConflict", &message)
         }
     })
 }

@@ -147,6 +147,7 @@ impl Model {
         }
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the keys are crossterm's, and grow")]
     fn command(&mut self, code: KeyCode) -> Action {
         let page = self.room.saturating_sub(1).max(1);
         match code {
@@ -177,6 +178,7 @@ impl Model {
         self.rows.sort_by_cached_key(|row| row.item.key(sort));
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the keys are crossterm's, and grow")]
     fn type_key(&mut self, code: KeyCode) {
         match code {
             KeyCode::Enter => self.mode = Mode::Browse,
