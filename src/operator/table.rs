@@ -24,7 +24,7 @@ pub struct Table {
 
 impl Table {
     /// A table of rows whose cells can be printed as they are. A column whose cells are all empty is left out.
-    pub fn new(columns: &[Column], rows: Vec<Vec<String>>) -> Self {
+    pub fn new(columns: &[Column], rows: &[Vec<String>]) -> Self {
         let has_words =
             |at: &usize| rows.is_empty() || rows.iter().any(|row| row.get(*at).is_some_and(|cell| !cell.is_empty()));
         let kept: Vec<usize> = (0..columns.len()).filter(has_words).collect();
@@ -177,7 +177,7 @@ mod tests {
 
     fn table(rows: &[[&str; 4]]) -> Table {
         let row = |row: &[&str; 4]| row.map(str::to_owned).to_vec();
-        Table::new(&COLUMNS, rows.iter().map(row).collect())
+        Table::new(&COLUMNS, &rows.iter().map(row).collect::<Vec<_>>())
     }
 
     #[test]

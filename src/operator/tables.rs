@@ -34,7 +34,7 @@ pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool) -> Table {
             foreign(&item.client_software),
         ]
     };
-    Table::new(&TUNNEL_COLUMNS, listed.items.iter().map(row).collect())
+    Table::new(&TUNNEL_COLUMNS, &listed.items.iter().map(row).collect::<Vec<_>>())
 }
 
 /// How a tunnel is carried: `h1`, `h2`, with TLS, and whether its session outlives it.
@@ -82,7 +82,7 @@ pub fn target_table(listed: &Listed<Target>) -> Table {
             cordoned,
         ]
     });
-    Table::new(&TARGET_COLUMNS, rows.collect())
+    Table::new(&TARGET_COLUMNS, &rows.collect::<Vec<_>>())
 }
 
 /// The clients, each address and user once.
@@ -97,7 +97,10 @@ pub fn client_table(listed: &Listed<Client>) -> Table {
             span(client.idle_ms),
         ]
     };
-    Table::new(&CLIENT_COLUMNS, by_client(listed).into_iter().map(row).collect())
+    Table::new(
+        &CLIENT_COLUMNS,
+        &by_client(listed).into_iter().map(row).collect::<Vec<_>>(),
+    )
 }
 
 /// The fields of a thing of the API, one in each line, with those of inner objects behind dots.

@@ -89,8 +89,8 @@ fn rows(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let has_names = model.replicas.len() > 1;
     let cells = shown
         .iter()
-        .map(|row| cells(row, has_names, bars(model.trend(&row.item.tunnel_id))));
-    let table = Table::new(&COLUMNS, cells.collect()).render(Some(area.width.into()));
+        .map(|row| cells(row, has_names, &bars(model.trend(&row.item.tunnel_id))));
+    let table = Table::new(&COLUMNS, &cells.collect::<Vec<_>>()).render(Some(area.width.into()));
     let mut lines = table.lines();
     let head = lines.next().unwrap_or_default();
     line(frame, row(area, 0), head.to_owned(), Modifier::UNDERLINED);
@@ -107,7 +107,7 @@ fn rows(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     }
 }
 
-fn cells(row: &Of<Tunnel>, has_names: bool, trend: String) -> Vec<String> {
+fn cells(row: &Of<Tunnel>, has_names: bool, trend: &str) -> Vec<String> {
     let Of { replica, item } = row;
     vec![
         foreign(&item.tunnel_id),
