@@ -117,10 +117,7 @@ struct CloseTarget {
 
 async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Result<Json<Changed>, Unserved> {
     let reason = given(close.reason)?;
-    let target: TargetName = close
-        .target
-        .parse()
-        .map_err(|error| Unserved::bad(error.to_string()))?;
+    let target: TargetName = close.target.parse().map_err(|error| Unserved::bad(error.to_string()))?;
     let filter = Filter {
         target: Some(target.to_string()),
         ..Filter::default()

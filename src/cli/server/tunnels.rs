@@ -305,6 +305,6 @@ fn not_found() -> ExitCode {
 }
 
 /// The proxy's own look at a tunnel takes that long, within the deadline of its answer.
-const LOOK: &str = "/diagnosis?over=2s";
+const LOOK: &str = "/diagnosis?over_ms=2000";
 /// The proxy keeps a rate for a second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1100);

@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::api::Tunnel;
 use crate::operator::shown::foreign;
-use crate::operator::{Listed, Of, Query, Snapshot, Sort, State};
+use crate::operator::{Item as _, Listed, Of, Query, Snapshot, Sort, State};
 
 /// The state of the view.
 pub(super) struct Model {
@@ -147,7 +147,10 @@ impl Model {
         }
     }
 
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the keys are crossterm's, and grow")]
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "a key without a meaning here does nothing"
+    )]
     fn command(&mut self, code: KeyCode) -> Action {
         let page = self.room.saturating_sub(1).max(1);
         match code {
@@ -174,11 +177,13 @@ impl Model {
 
     fn sort_by(&mut self, sort: Sort) {
         self.query.sort = sort;
-        use crate::operator::Item as _;
         self.rows.sort_by_cached_key(|row| row.item.key(sort));
     }
 
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the keys are crossterm's, and grow")]
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "a key without a meaning here does nothing"
+    )]
     fn type_key(&mut self, code: KeyCode) {
         match code {
             KeyCode::Enter => self.mode = Mode::Browse,
