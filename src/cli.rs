@@ -31,7 +31,7 @@ pub(crate) fn run() -> ExitCode {
     });
     match arguments.task {
         #[cfg(feature = "server")]
-        Task::Server(task) => server::run(task),
+        Task::Server(task) => server::run(*task),
         Task::Connect(options) => connect::connect(*options),
         Task::Ticket(options) => ticket::ticket(options),
         Task::Config(flags) => ended(config::config(*flags)),
@@ -60,7 +60,7 @@ pub(crate) struct CommandLine {
 enum Task {
     #[cfg(feature = "server")]
     #[command(flatten)]
-    Server(server::Task),
+    Server(Box<server::Task>),
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
     Connect(Box<Connect>),

@@ -117,7 +117,7 @@ struct CloseTarget {
 
 async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Result<Json<Changed>, Unserved> {
     let reason = given(close.reason)?;
-    let target: TargetName = close.target.parse().map_err(|error| Unserved::bad(error.to_string()))?;
+    let target: TargetName = close.target.parse().map_err(Unserved::bad)?;
     let filter = Filter {
         target: Some(target.to_string()),
         ..Filter::default()
@@ -155,10 +155,7 @@ struct Cordon {
 }
 
 async fn cordon(State(hub): State<Arc<Hub>>, Json(cordon): Json<Cordon>) -> Result<Json<Changed>, Unserved> {
-    let target: TargetName = cordon
-        .target
-        .parse()
-        .map_err(|error| Unserved::bad(error.to_string()))?;
+    let target: TargetName = cordon.target.parse().map_err(Unserved::bad)?;
     let answers = hub.replicas.cordon(&target, cordon.is_cordoned).await;
     hub.refresh().await;
     let (cordoned, faults) = apart(answers.map_err(|error| Unserved::gateway(error.to_string()))?);
@@ -236,7 +233,7 @@ impl Unserved {
         Self { status, error }
     }
 
-    fn bad(error: impl Into<String>) -> Self {
+    fn bad<T: Into<String>>(error: T) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error)
     }
 
