@@ -235,5 +235,8 @@ async fn a_target_that_is_starting_is_asked_for_again_without_any_option() {
             .answer(b"HTTP/1.1 503 no ready endpoint\r\nRetry-After: 1\r\n\r\n")
             .await,
     );
-    assert_eq!(session.failure().await, "the proxy answered 503: no ready endpoint");
+    assert_eq!(
+        session.failure().await,
+        "the proxy answered 503: no ready endpoint (retry after 1s)"
+    );
 }
