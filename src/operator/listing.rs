@@ -57,6 +57,8 @@ pub trait Item: DeserializeOwned + Send + 'static {
     type Key: Ord;
     /// The path of the list.
     const PATH: &'static str;
+    /// Whether the list has a filter and an order: the others are whole, and have the order of their names or sizes.
+    const IS_CHOSEN: bool = false;
 
     /// The items, how many there are in all, and the cursor of the next part.
     fn read(part: Self::Part) -> (Vec<Self>, usize, Option<String>);
@@ -69,6 +71,7 @@ impl Item for Tunnel {
     type Part = Tunnels;
     type Key = (Reverse<u64>, String);
     const PATH: &'static str = "/tunnels";
+    const IS_CHOSEN: bool = true;
 
     fn read(part: Tunnels) -> (Vec<Self>, usize, Option<String>) {
         (part.tunnels, part.total, part.next)
@@ -120,9 +123,16 @@ pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Ve
     let mut cursor: Option<String> = None;
     loop {
         let limit = (wanted - items.len()).clamp(1, LARGEST_PART);
-        let filter = query.filter.query();
+        let filter = if T::IS_CHOSEN {
+            query.filter.query()
+        } else {
+            String::new()
+        };
         let joint = if filter.is_empty() { '?' } else { '&' };
-        let mut path = format!("{}{filter}{joint}sort={}&limit={limit}", T::PATH, query.sort.label());
+        let mut path = format!("{}{filter}{joint}limit={limit}", T::PATH);
+        if T::IS_CHOSEN {
+            path += &format!("&sort={}", query.sort.label());
+        }
         if let Some(cursor) = &cursor {
             path += &format!("&cursor={}", encoded(cursor));
         }

@@ -236,7 +236,7 @@ fn the_drain_of_a_replica_is_shown() {
     let target = Target::listen();
     let settings = allow(&[("one:22", target.address())]) + "drain: {delay: 0s}\n";
     let draining = Server::with(&Settings::new(&settings));
-    let (client, _service) = draining.tunnel("one:22", &target);
+    let (client, service) = draining.tunnel("one:22", &target);
     let desk = Desk::of(&[draining.admin()]);
     let page = desk.page();
     page.types("4");
@@ -249,7 +249,7 @@ fn the_drain_of_a_replica_is_shown() {
         "{}",
         page.text("#replica-list")
     );
-    drop(client);
+    drop((client, service));
     page.waits("document.querySelector('#replica-list').innerText.includes('does not answer')");
     is_quiet(&page);
 }

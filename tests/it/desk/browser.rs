@@ -28,15 +28,30 @@ pub(super) struct Browser {
 /// The fault of a command: its code, such as `stale element reference`.
 type Fault = String;
 
+/// A chromedriver and its port. `None`: it takes a free port of IPv6 and then the same one of IPv4, which another program may
+/// have.
+fn driver(folder: &TempDir) -> Option<(Process, u16)> {
+    let mut command = Command::new("chromedriver");
+    command.arg("--port=0");
+    for name in ["HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"] {
+        command.env(name, folder.path());
+    }
+    let mut driver = Process::spawn(command);
+    while let Some(line) = driver.stdout.next() {
+        if line.contains("started successfully on port ") {
+            let port = line.trim_end_matches('.').rsplit(' ').next().unwrap().parse().unwrap();
+            return Some((driver, port));
+        }
+    }
+    None
+}
+
+const MOST_STARTS: u32 = 10;
+
 impl Browser {
     /// Starts one, with a window of that size, in which a foreign name leads to this computer.
     pub(super) fn start(width: u32, height: u32) -> Self {
         let folder = TempDir::new().unwrap();
-        let mut command = Command::new("chromedriver");
-        command.arg("--port=0");
-        for name in ["HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"] {
-            command.env(name, folder.path());
-        }
         let is_there = |program| {
             let found = Command::new(program)
                 .arg("--version")
@@ -48,9 +63,9 @@ impl Browser {
             is_there("chromedriver") && is_there("chromium"),
             "chromium and chromedriver are not there: run tests/install-clients chromium chromium-driver"
         );
-        let mut driver = Process::spawn(command);
-        let line = driver.stdout.find("started successfully on port ");
-        let port = line.trim_end_matches('.').rsplit(' ').next().unwrap().parse().unwrap();
+        let (driver, port) = (0..MOST_STARTS)
+            .find_map(|_| driver(&folder))
+            .expect("chromedriver has no port");
         let mut browser = Self {
             driver,
             address: SocketAddr::from(([127, 0, 0, 1], port)),
