@@ -220,7 +220,7 @@ fn the_notice_is_the_last_of_the_download_and_only_a_client_that_asks_gets_it() 
     ] {
         let target = Target::listen();
         let mut server = draining(&target);
-        let mut client = server.client(&asking(&fields));
+        let mut client = server.client(asking(&fields));
         let mut service = target.accept();
         client.expect(if is_told {
             promise(MARKER)
@@ -251,7 +251,7 @@ fn the_notice_is_the_last_of_the_download_and_only_a_client_that_asks_gets_it() 
 fn a_client_that_reads_nothing_holds_the_end_of_a_drain_up_no_longer_than_any_other() {
     let target = Target::listen();
     let mut server = draining(&target);
-    let client = server.client(&asking(&format!("Switchboard-End: {MARKER}\r\n")));
+    let client = server.client(asking(&format!("Switchboard-End: {MARKER}\r\n")));
     let mut service = target.accept();
     // Until neither the client's kernel nor the proxy takes more.
     service.send_what_fits(&vec![b'x'; 64 << 20]);

@@ -149,8 +149,8 @@ fn strange(answer: &'static [u8]) -> String {
             let Ok(mut stream) = stream else {
                 return;
             };
-            stream.read(&mut [0; 1024]).ok();
-            stream.write_all(answer).ok();
+            let asked = stream.read(&mut [0; 1024]);
+            asked.and_then(|_| stream.write_all(answer)).ok();
         }
     });
     address

@@ -58,7 +58,7 @@ fn nothing_is_told_or_changed_without_the_secret() {
         }
         let path = request.replace("?", &format!("?secret={}&", desk.secret()));
         assert!(
-            ask(&desk, &path, &[host.clone()], body).starts_with("HTTP/1.1 403 "),
+            ask(&desk, &path, std::slice::from_ref(&host), body).starts_with("HTTP/1.1 403 "),
             "{path}"
         );
         let answer = ask(&desk, request, &[host.clone(), right.clone()], body);

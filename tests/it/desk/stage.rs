@@ -124,7 +124,7 @@ pub(super) fn tunnel(number: usize) -> Value {
     let users = ["alice", "bob", "carol", "dave", "erin", "frank", ""];
     let services = ["devbox", "gpu-box", "notebook", "build", "jump"];
     let namespaces = ["team-a", "team-b", "research"];
-    let is_busy = number % 3 == 0;
+    let is_busy = number.is_multiple_of(3);
     let age = 60_000 + (number as u64 * 7_919_000) % 90_000_000;
     let software = "OpenSSH_9.6p1 Ubuntu-3ubuntu13";
     let of = |names: &[&str], step: usize| names[number / step % names.len()].to_owned();
@@ -136,7 +136,7 @@ pub(super) fn tunnel(number: usize) -> Value {
         "http.version": "1", "tls.version": "1.3",
         "server.address": of(&services, 1), "server.port": 22, "target.namespace": of(&namespaces, 5), "target.service": of(&services, 1),
         "upstream.address": format!("10.42.{}.{}:22", number % 9, 1 + number % 250), "upstream.node": format!("node-{}", number % 9),
-        "upstream.software": "OpenSSH_9.2p1", "tunnel.resumable": number % 4 == 0,
+        "upstream.software": "OpenSSH_9.2p1", "tunnel.resumable": number.is_multiple_of(4),
         "bytes_sent": number * 917_503 % 9_000_000_000, "bytes_received": number * 17_503 % 90_000_000,
         "sent_per_second": if is_busy { (number * 31_337) % 4_000_000 } else { 0 },
         "received_per_second": if is_busy { (number * 3_137) % 90_000 } else { 0 },
