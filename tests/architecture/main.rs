@@ -40,7 +40,6 @@ const LAYERS: [(&str, &[&str]); 6] = [
     (
         "protocols",
         &[
-            "disconnect",
             "end_notice",
             "http2",
             "relay",

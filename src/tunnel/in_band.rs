@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::ids::Id;
-use crate::disconnect::{Code, LONGEST, disconnect, sentence};
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Reason, Refusal, Side};
+use crate::ssh::disconnect::{Code, LONGEST, disconnect, sentence};
 use crate::ssh::identification;
 use crate::text::ascii;
 
