@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::ssh_config::Platform;
+use super::ssh_config::System;
 use super::{ProxyUrl, Scheme};
 use crate::file;
 use crate::platform;
@@ -99,15 +99,15 @@ impl Configuration {
 
 /// The place of the file: the XDG Base Directory Specification's, and that of Windows.
 pub fn default_path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    path_on(Platform::OWN, variable)
+    path_on(System::OWN, variable)
 }
 
-fn path_on(platform: Platform, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+fn path_on(system: System, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let folder = |name: &str| Some(PathBuf::from(variable(name).filter(|value| !value.is_empty())?));
-    let settings = match platform {
-        Platform::Windows => folder("APPDATA")?,
+    let settings = match system {
+        System::Windows => folder("APPDATA")?,
         // A relative path is to be ignored.
-        Platform::Unix => match folder("XDG_CONFIG_HOME").filter(|path| path.is_absolute()) {
+        System::Unix => match folder("XDG_CONFIG_HOME").filter(|path| path.is_absolute()) {
             Some(folder) => folder,
             None => folder("HOME")?.join(".config"),
         },
@@ -391,30 +391,30 @@ mod tests {
                     .map(|(_, value)| OsString::from(value))
             }
         };
-        for (platform, environment, expected) in [
+        for (system, environment, expected) in [
             (
-                Platform::Unix,
+                System::Unix,
                 &[("HOME", "/home/u")][..],
                 Some("/home/u/.config/switchboard/config.yaml"),
             ),
             (
-                Platform::Unix,
+                System::Unix,
                 &[("HOME", "/home/u"), ("XDG_CONFIG_HOME", "/x")],
                 Some("/x/switchboard/config.yaml"),
             ),
             (
-                Platform::Unix,
+                System::Unix,
                 &[("HOME", "/home/u"), ("XDG_CONFIG_HOME", "x")],
                 Some("/home/u/.config/switchboard/config.yaml"),
             ),
-            (Platform::Unix, &[], None),
+            (System::Unix, &[], None),
             (
-                Platform::Windows,
+                System::Windows,
                 &[("APPDATA", "/a"), ("HOME", "/h")],
                 Some("/a/switchboard/config.yaml"),
             ),
         ] {
-            assert_eq!(path_on(platform, variables(environment)), expected.map(PathBuf::from));
+            assert_eq!(path_on(system, variables(environment)), expected.map(PathBuf::from));
         }
     }
 
