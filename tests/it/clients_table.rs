@@ -7,6 +7,7 @@ mod cluster;
 mod jsch;
 mod programs;
 mod refusals;
+mod targets;
 
 use std::fs;
 use std::path::Path;
