@@ -11,12 +11,15 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::cluster::{Cluster, kubeconfig};
+use super::draining;
+use super::programs::Program;
 use super::targets::targets;
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::{Blackhole, Closed, Echo};
+use crate::identities::LINE;
 
 /// A refusal of the table.
 pub(super) struct Refusal {
@@ -34,6 +37,7 @@ pub(super) struct Refusal {
 enum World {
     Main,
     Users,
+    KnownUser,
     Tls,
     Cluster,
     NoCluster,
@@ -41,6 +45,8 @@ enum World {
     ClientFull,
     TargetFull,
     Rate,
+    /// One for each request: it drains.
+    Draining,
 }
 
 macro_rules! refusal {
@@ -49,7 +55,7 @@ macro_rules! refusal {
     };
 }
 
-pub(super) const REFUSALS: [Refusal; 20] = [
+pub(super) const REFUSALS: [Refusal; 22] = [
     refusal!("unknown name", Main, "unknown.team-a", 22, "not on the allowlist"),
     refusal!("wrong port", Main, "refuses.team-a", 2222, "not on the allowlist"),
     refusal!(
@@ -72,6 +78,13 @@ pub(super) const REFUSALS: [Refusal; 20] = [
         "box.team-a",
         22,
         "credentials are required"
+    ),
+    refusal!(
+        "user without the right",
+        KnownUser,
+        "box.team-a",
+        22,
+        "alice may not ssh to"
     ),
     refusal!("TLS required", Tls, "box.team-a", 22, "this port requires TLS"),
     refusal!(
@@ -116,6 +129,13 @@ pub(super) const REFUSALS: [Refusal; 20] = [
         "refuses.team-a",
         22,
         "this client address connects too often"
+    ),
+    refusal!(
+        "the proxy shuts down",
+        Draining,
+        "blackhole.team-a",
+        22,
+        "the proxy is shutting down, try again"
     ),
     refusal!("dial refused", Main, "refuses.team-a", 22, "refused the connection"),
     refusal!("dial timed out", Main, "blackhole.team-a", 22, "did not answer in time"),
@@ -163,6 +183,8 @@ pub(super) struct Asked {
     pub(super) port: u16,
     /// The longest wait of ssh for an identification.
     pub(super) timeout: &'static str,
+    /// Whether the client says that it is [`USER`], with [`PASSWORD`].
+    pub(super) is_known: bool,
 }
 
 /// What the configurations of the worlds are made of.
@@ -178,7 +200,7 @@ struct Parts<'a, K> {
 
 impl<K: Display> Parts<'_, K> {
     /// The configuration of each world.
-    fn settings(&self) -> [(World, String); 9] {
+    fn settings(&self) -> [(World, String); 10] {
         let Self {
             mode,
             with_certificates,
@@ -216,6 +238,14 @@ impl<K: Display> Parts<'_, K> {
                     users.display()
                 ),
             ),
+            (
+                World::KnownUser,
+                format!(
+                    "{}{listed}access: {{mode: enforce, users: {{file: \"{}\"}}}}\n",
+                    listen(""),
+                    users.display()
+                ),
+            ),
             (World::Tls, format!("{}{tls}{listed}", listen(", tls: required"))),
             (World::Cluster, listen("") + &kubernetes(reachable)),
             (World::NoCluster, listen("") + &kubernetes(unreachable)),
@@ -241,6 +271,7 @@ impl<K: Display> Parts<'_, K> {
 
 /// The proxies of one mode, and their targets. Everything ends with them.
 pub(super) struct Worlds {
+    mode: &'static str,
     proxies: Vec<(World, SocketAddr)>,
     timeout: &'static str,
     is_over: Arc<AtomicBool>,
@@ -257,11 +288,7 @@ impl Worlds {
         let (blackhole, closed, echo, cluster) = (Blackhole::open(), Closed::bind(), Echo::listen(), Cluster::start());
         let (authority, directory) = (Authority::new(), TempDir::new().unwrap());
         let users = directory.path().join("users");
-        std::fs::write(
-            &users,
-            "alice:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu:ops\n",
-        )
-        .unwrap();
+        std::fs::write(&users, LINE).unwrap();
         let all = targets(&blackhole, &closed, &echo);
         let list = |targets: &[String]| format!("allowlist: {{static: [{}]}}\n", targets.join(", "));
         // The last one needs client certificates.
@@ -294,6 +321,7 @@ impl Worlds {
             .map(|(_, server)| server.open("box.team-a:22"));
         let is_over = Arc::new(AtomicBool::new(false));
         let worlds = Self {
+            mode,
             _held: held.collect(),
             _settings: settings,
             timeout: if mode == "http" { "15" } else { "60" },
@@ -309,14 +337,19 @@ impl Worlds {
         worlds
     }
 
-    /// The request that earns the refusal of that number.
-    pub(super) fn asked_for(&self, number: usize) -> Asked {
+    /// What is on the terminal of a client that earns the refusal of that number.
+    pub(super) fn terminal(&self, number: usize, client: &Program) -> String {
         let Refusal { world, host, port, .. } = REFUSALS[number];
-        Asked {
-            proxy: self.proxy(world),
+        let asked = |proxy| Asked {
+            proxy,
             host,
             port,
             timeout: self.timeout,
+            is_known: world == World::KnownUser,
+        };
+        match world {
+            World::Draining => draining::terminal(client, self.mode, asked),
+            _ => client.terminal(&asked(self.proxy(world))),
         }
     }
 
@@ -349,3 +382,7 @@ fn serve(world: World, settings: &Settings) -> Server {
     }
     Server::with(settings)
 }
+
+/// The user of [`LINE`], whom no target names.
+pub(super) const USER: &str = "alice";
+pub(super) const PASSWORD: &str = "correct";
