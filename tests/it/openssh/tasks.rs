@@ -188,7 +188,7 @@ pub(super) fn shows_refusals(client: &Client) {
         (
             HOST,
             503,
-            "the target has reached its tunnel limit, try again later",
+            "the target has reached its tunnel limit of 1, try again later",
             "target_full",
         ),
     ]
