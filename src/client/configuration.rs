@@ -67,6 +67,18 @@ impl Configuration {
     /// # Errors
     /// It cannot be read, or has faults: all of them at once.
     pub fn read(path: &Path, is_demanded: bool) -> Result<(Option<Self>, Report), Report> {
+        Self::load(path, is_demanded, Named::Unread)
+    }
+
+    /// Reads a file that has to be there, and opens the files that it names; returns the warnings.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and a fault for each file that cannot be opened.
+    pub fn check(path: &Path) -> Result<Report, Report> {
+        Self::load(path, true, Named::Opened).map(|(_, report)| report)
+    }
+
+    fn load(path: &Path, is_demanded: bool, named: Named) -> Result<(Option<Self>, Report), Report> {
         let name = path.display().to_string();
         let opened = match file::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_demanded => {
@@ -84,6 +96,7 @@ impl Configuration {
         let base = Base {
             folder: path.parent().unwrap_or(Path::new("")),
             home: home.as_deref(),
+            named,
         };
         let (configuration, report) = parse(&bytes, &name, &base)?;
         Ok((Some(configuration), report))
@@ -120,10 +133,20 @@ pub fn meant_variable<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
     suggest::variable(name, known)
 }
 
+/// Whether the files that the file names are opened while it is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    /// Only that of the entry that is used is opened, later.
+    Unread,
+    /// All of them: one that cannot be is a fault.
+    Opened,
+}
+
 /// What relative paths begin with.
 struct Base<'a> {
     folder: &'a Path,
     home: Option<&'a Path>,
+    named: Named,
 }
 
 impl Base<'_> {
@@ -132,6 +155,18 @@ impl Base<'_> {
             (Ok(rest), Some(home)) => home.join(rest),
             (Ok(_), None) | (Err(_), _) => self.folder.join(path),
         }
+    }
+
+    /// The path of a key, from the root.
+    fn path(&self, keys: &mut Section<'_>, name: &'static str) -> Option<PathBuf> {
+        let field = keys.field(name)?;
+        let path = self.whole(field.parse(&PATH)?);
+        if self.named == Named::Opened
+            && let Err(error) = file::open(&path)
+        {
+            field.fault(format!("{} cannot be read: {error}", path.display()));
+        }
+        Some(path)
     }
 }
 
@@ -177,7 +212,7 @@ fn proxy(keys: &mut Section<'_>, base: &Base<'_>) -> Option<Proxy> {
             .map_err(|fault: super::ProxyUrlError| field.fault(fault.to_string()))
             .ok()
     });
-    let mut path = |name| keys.value(name, &PATH).map(|path| base.whole(path));
+    let mut path = |name| base.path(keys, name);
     let (ca, cert, key) = (path("ca"), path("cert"), path("key"));
     let (token_file, kubeconfig) = (path("token_file"), path("kubeconfig"));
     let entry = Entry {
@@ -324,6 +359,7 @@ mod tests {
         let base = Base {
             folder: Path::new("/etc/x"),
             home: Some(Path::new("/home/u")),
+            named: Named::Unread,
         };
         let read = parse(text.as_bytes(), "config.yaml", &base);
         read.map(|(configuration, _)| configuration)

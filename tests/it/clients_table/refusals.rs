@@ -114,14 +114,14 @@ pub(super) const REFUSALS: [Refusal; 22] = [
         ClientFull,
         "box.team-a",
         22,
-        "this client address has reached its tunnel limit"
+        "this client address has reached its tunnel limit of 1"
     ),
     refusal!(
         "cap of the target",
         TargetFull,
         "box.team-a",
         22,
-        "has reached its tunnel limit"
+        "has reached its tunnel limit of 1"
     ),
     refusal!(
         "connect rate",
