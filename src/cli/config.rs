@@ -153,7 +153,7 @@ fn install(flags: &ConfigFlags, text: Option<&str>) -> anyhow::Result<ExitCode> 
     let named = flags.write.clone().flatten();
     let place = match named {
         Some(config) => Place {
-            config: std::path::absolute(config)?,
+            config: std::path::absolute(config).context("cannot tell the working folder")?,
             is_default: false,
         },
         None => {
