@@ -197,7 +197,7 @@ enum Account {
 }
 
 impl Account {
-    fn take_slot(&self) -> Result<Slot, Refusal> {
+    fn take_slot(&self) -> Result<Slot, Denial> {
         match self {
             Self::Client(client) => client.take_slot(),
             Self::User(user) => user.take_slot(),
