@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use crate::api::{Closed, Closing, Rates, Target, Tunnel};
 use crate::kubernetes::{PodSearch, Pods, encoded};
 
+mod diagnoses;
 mod events;
 mod exchange;
 mod follow;
@@ -30,6 +31,7 @@ pub mod table;
 mod tables;
 pub mod top;
 
+pub use self::diagnoses::{Diagnosed, diagnosis_summary, diagnosis_table};
 pub use self::events::{Happening, Told, watch};
 pub use self::follow::{Follower, Seen, Snapshot};
 pub use self::listing::{Item, Listed, Of, State};

@@ -49,6 +49,7 @@ pub mod open_tunnel;
 mod pending;
 mod port;
 pub mod record;
+pub mod refusals;
 pub mod registry;
 mod shared;
 

@@ -223,6 +223,7 @@ impl<'a> Record<'a> {
         if self.answered == Answered::Ssh {
             self.telemetry.metrics.answers_in_band.inc();
         }
+        self.telemetry.registry.refusals.count(outcome.reason());
         let refused = || Event::Refused(Arc::new(Refused::of(&self.facts, outcome)));
         self.telemetry.registry.events.tell(refused);
         self.telemetry.access_log.write(&Line {

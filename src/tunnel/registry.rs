@@ -9,6 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::events::{Event, Events};
 use super::open_tunnel::OpenTunnel;
+use super::refusals::Refusals;
 use crate::net::sock_diag::SockDiag;
 use crate::outcome::Close;
 
@@ -19,6 +20,8 @@ pub struct Registry {
     shards: [Mutex<HashMap<u64, Arc<OpenTunnel>>>; SHARDS],
     /// What happens to tunnels.
     pub events: Arc<Events>,
+    /// Refusals of the last hour.
+    pub refusals: Refusals,
     /// What the kernel knows of their connections.
     pub sock_diag: SockDiag,
 }
@@ -28,6 +31,7 @@ impl Default for Registry {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             events: Arc::default(),
+            refusals: Refusals::default(),
             sock_diag: SockDiag::default(),
         }
     }

@@ -14,7 +14,7 @@ export class Model {
   tunnels = new Map();
   targets = [];
   replicas = [];
-  refusals = { reasons: [], latest: [], missed: 0 };
+  refusals = { reasons: [], latest: [] };
   started = 0;
   /** The desk's clock less this computer's, in milliseconds: a page may be open on another computer by a forwarded port. */
   offset = 0;
