@@ -100,14 +100,39 @@ pub enum Drained {
 #[derive(Clone, Debug)]
 pub struct Drain {
     phase: watch::Receiver<Phase>,
-    /// Cancelled when the ports are closed. A token takes half the memory of a watch receiver; an idle tunnel holds this
+    /// Cancelled when the ports are closed. A wait for it takes half the memory of one for a watch; an idle tunnel holds this
     /// alone.
-    stopped: CancellationToken,
+    stopped: Cancellation,
     /// Cancelled at the deadline.
-    deadline: CancellationToken,
+    deadline: Cancellation,
     /// When resumable tunnels are closed: known when `stopped` is cancelled, unless everything ends at once.
     moving: Arc<OnceLock<Moving>>,
     counts: Arc<Counts>,
+}
+
+/// What many tasks wait for. The beginning and the end of a wait take a lock, which those of one part share: with a lock of
+/// all, several for each tunnel, threads would wait for each other.
+#[derive(Clone, Debug, Default)]
+struct Cancellation(Arc<[Part; PARTS]>);
+
+/// Aligned: two in one cache line would be sent to and fro.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Part(CancellationToken);
+
+impl Cancellation {
+    fn cancel(&self) {
+        for Part(token) in self.0.iter() {
+            token.cancel();
+        }
+    }
+
+    /// For the connection or tunnel of that number.
+    fn of(&self, number: u64) -> &CancellationToken {
+        let [first, rest @ ..] = &*self.0;
+        let part = usize::try_from(number % PARTS as u64).unwrap_or_default();
+        &rest.get(part).unwrap_or(first).0
+    }
 }
 
 /// The time in which resumable tunnels are closed.
@@ -139,17 +164,17 @@ impl Drain {
             .await;
     }
 
-    /// Completes when no new tunnel may begin.
-    pub async fn stopped(&self) {
-        self.stopped.cancelled().await;
+    /// Completes when no new tunnel may begin, for the connection of that number.
+    pub async fn stopped(&self, number: u64) {
+        self.stopped.of(number).cancelled().await;
     }
 
-    /// Completes when the deadline has passed: a dial in progress is given up.
-    pub async fn deadline(&self) {
-        self.deadline.cancelled().await;
+    /// Completes when the deadline has passed, for the connection of that number: a dial in progress is given up.
+    pub async fn deadline(&self, number: u64) {
+        self.deadline.of(number).cancelled().await;
     }
 
-    /// Completes when a tunnel has to close. `tunnel` is called only once the drain has begun.
+    /// Completes when a tunnel has to close. `tunnel` is called at first, and then only once the drain has begun.
     ///
     /// A resumable tunnel closes soon after the ports: its client comes back at once, and would be accepted here again, and
     /// closed again, for as long as a load balancer sends connections here. When the ports are closed it reaches another
@@ -164,7 +189,7 @@ impl Drain {
     )]
     pub fn closes(&self, tunnel: impl Fn() -> State) -> impl Future<Output = ()> {
         async move {
-            self.stopped.cancelled().await;
+            self.stopped.of(tunnel().number).cancelled().await;
             cold(self.closes_in_drain(tunnel)).await;
         }
     }
@@ -190,7 +215,7 @@ impl Drain {
     }
 
     async fn closes_plain(&self, tunnel: impl Fn() -> State) {
-        self.deadline.cancelled().await;
+        self.deadline(tunnel().number).await;
         if let Phase::Closing { since, spread } = self.phase() {
             let State { number, last_moved, .. } = tunnel();
             let idle = last_moved.elapsed() >= IDLE;
@@ -223,8 +248,8 @@ pub struct Tasks {
 #[derive(Debug)]
 pub struct Conductor {
     phase: watch::Sender<Phase>,
-    stopped: CancellationToken,
-    deadline: CancellationToken,
+    stopped: Cancellation,
+    deadline: Cancellation,
     moving: Arc<OnceLock<Moving>>,
     counts: Arc<Counts>,
 }
@@ -235,8 +260,8 @@ impl Conductor {
         let (sender, receiver) = watch::channel(Phase::Serving);
         let drain = Drain {
             phase: receiver,
-            stopped: CancellationToken::new(),
-            deadline: CancellationToken::new(),
+            stopped: Cancellation::default(),
+            deadline: Cancellation::default(),
             moving: Arc::default(),
             counts: Arc::default(),
         };
@@ -357,6 +382,8 @@ fn evenly(number: u64) -> f64 {
     even
 }
 
+/// The locks of the waits for a drain.
+const PARTS: usize = 16;
 /// A tunnel without a byte for this long is idle.
 const IDLE: Duration = Duration::from_secs(60);
 /// The part of the spread in which idle tunnels close.

@@ -142,6 +142,7 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
     };
     let go_away = http2::GoAway {
         drain: &shared.drain,
+        number: pending.record.id().number,
         lapsed: &lapsed,
     };
     match cold(http2::serve(connection, overdue, go_away, tunnel)).await {
@@ -153,7 +154,7 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
 /// Reads one request and answers it.
 async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> Option<Tunnel<'a, E::Transport>> {
     pending.record.set_http_version(E::HTTP);
-    let drain = &pending.shared.drain;
+    let (drain, number) = (&pending.shared.drain, pending.record.id().number);
     let credentials = match pending.shared.access.mode() {
         Mode::Open => CredentialPolicy::Ignored,
         Mode::Report | Mode::Enforce => CredentialPolicy::Read,
@@ -162,7 +163,7 @@ async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> 
         Ok(asked) => tokio::select! {
             biased;
             reached = reach(asked, &mut pending) => reached,
-            () = drain.deadline() => Err(Refusal::Draining.into()),
+            () = drain.deadline(number) => Err(Refusal::Draining.into()),
             refusal = exchange.client_left() => Err(refusal.into()),
         },
         Err(refusal) => Err(refusal.into()),

@@ -52,6 +52,8 @@ pub enum Awaited {
 pub struct GoAway<'a> {
     /// The drain no longer takes new tunnels.
     pub drain: &'a Drain,
+    /// The number of this connection.
+    pub number: u64,
     /// This connection no longer takes new tunnels: its client certificate is no longer valid.
     pub lapsed: &'a Notify,
 }
@@ -199,11 +201,11 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         go_away: GoAway<'_>,
         tunnel: impl Fn(Request) -> F,
     ) -> Result<(), Refusal> {
-        let GoAway { drain, lapsed } = go_away;
+        let GoAway { drain, number, lapsed } = go_away;
         let (mut verdict, mut failure) = (Ok(()), None);
         let mut leaving = pin!(async {
             tokio::select! {
-                () = drain.stopped() => {}
+                () = drain.stopped(number) => {}
                 () = lapsed.notified() => {}
             }
         });
@@ -382,6 +384,7 @@ mod tests {
         let ((_conductor, drain), lapsed) = (Conductor::new(), Notify::new());
         let go_away = GoAway {
             drain: &drain,
+            number: 7,
             lapsed: &lapsed,
         };
         let mut received = vec![0; 9];

@@ -43,7 +43,7 @@ async fn a_drain_is_clean_when_tunnels_end_by_themselves() {
     let start = Instant::now();
     let stopped = drain.clone();
     let stopped = tokio::spawn(async move {
-        stopped.stopped().await;
+        stopped.stopped(7).await;
         start.elapsed().as_secs()
     });
     let drained = conductor.run(&options(5, 3600, 300), &tasks, pending()).await;
@@ -127,7 +127,7 @@ async fn a_task_that_does_not_end_does_not_hold_the_process() {
 async fn a_pending_connection_is_waited_for_only_until_the_ports_are_closed() {
     let (conductor, drain) = Conductor::new();
     let tasks = Tasks::default();
-    tasks.connections.spawn(async move { drain.stopped().await });
+    tasks.connections.spawn(async move { drain.stopped(7).await });
     let start = Instant::now();
     let drained = conductor.run(&options(5, 3600, 300), &tasks, pending()).await;
     assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 5));
@@ -137,7 +137,7 @@ async fn a_pending_connection_is_waited_for_only_until_the_ports_are_closed() {
 async fn a_dial_in_progress_at_the_deadline_is_no_cut_tunnel() {
     let (conductor, drain) = Conductor::new();
     let tasks = Tasks::default();
-    tasks.connections.spawn(async move { drain.deadline().await });
+    tasks.connections.spawn(async move { drain.deadline(7).await });
     let start = Instant::now();
     let drained = conductor.run(&options(5, 100, 300), &tasks, pending()).await;
     assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 105));

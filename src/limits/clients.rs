@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -23,7 +25,13 @@ pub struct Clients {
 #[derive(Debug)]
 struct Registry {
     state: Mutex<State>,
+    quota: ConnectQuota,
 }
+
+/// The connect rate of every client, which each connect reads without the lock that all clients share: connects a second,
+/// 0 for any number, and in the lower half the burst.
+#[derive(Debug)]
+struct ConnectQuota(AtomicU64);
 
 #[derive(Debug)]
 struct State {
@@ -72,6 +80,7 @@ impl Clients {
         Self {
             registry: Arc::new(Registry {
                 state: Mutex::new(state),
+                quota: ConnectQuota::new(caps),
             }),
         }
     }
@@ -108,6 +117,7 @@ impl Clients {
         state.limits = limits;
         state.burst = burst;
         state.caps = caps;
+        self.registry.quota.set(caps);
         let connected: Vec<_> = state
             .known
             .values()
@@ -129,13 +139,8 @@ impl Client {
     /// # Errors
     /// [`Refusal::ConnectRate`]: the client has reached its connect rate.
     pub fn count_connect(&self) -> Result<(), Refusal> {
-        let ClientCaps {
-            connects_per_second,
-            connects_burst: burst,
-            ..
-        } = self.registry.lock().caps;
-        let conforms = connects_per_second
-            .is_none_or(|per_second| self.connect_rate.conforms(Quota { per_second, burst }, Instant::now()));
+        let quota = self.registry.quota.get();
+        let conforms = quota.is_none_or(|quota| self.connect_rate.conforms(quota, Instant::now()));
         conforms.then_some(()).ok_or(Refusal::ConnectRate)
     }
 
@@ -146,6 +151,29 @@ impl Client {
     pub fn take_slot(&self) -> Result<Slot, Denial> {
         let full = || Denial::of_limit(Refusal::ClientFull, self.tunnels.most());
         self.tunnels.take().ok_or_else(full)
+    }
+}
+
+impl ConnectQuota {
+    fn new(caps: ClientCaps) -> Self {
+        Self(AtomicU64::new(Self::packed(caps)))
+    }
+
+    fn set(&self, caps: ClientCaps) {
+        self.0.store(Self::packed(caps), Ordering::Relaxed);
+    }
+
+    /// `None` for any number of connects.
+    fn get(&self) -> Option<Quota> {
+        let packed = self.0.load(Ordering::Relaxed);
+        let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).ok().and_then(NonZeroU32::new);
+        let (per_second, burst) = (half(packed >> 32)?, half(packed)?);
+        Some(Quota { per_second, burst })
+    }
+
+    fn packed(caps: ClientCaps) -> u64 {
+        let per_second = caps.connects_per_second.map_or(0, NonZeroU32::get);
+        u64::from(per_second) << 32 | u64::from(caps.connects_burst.get())
     }
 }
 
@@ -214,7 +242,6 @@ const MOST_LEFT: usize = 65_536;
 mod tests {
     use super::*;
     use crate::direction::Direction;
-    use std::num::NonZeroU32;
     use std::time::Duration;
 
     fn clients(caps: ClientCaps) -> Clients {

@@ -215,7 +215,7 @@ impl<O: ClientState> Pending<'_, O> {
         tokio::select! {
             () = sleep_until(age.since + self.shared.connect.head) => Refusal::HeadTimeout,
             () = membership.evicted() => evicted,
-            () = self.shared.drain.stopped() => Refusal::Draining,
+            () = self.shared.drain.stopped(age.number) => Refusal::Draining,
         }
     }
 

@@ -227,7 +227,7 @@ async fn hidden_names_are_answered_as_unknown_ones_during_a_drain_too() {
         };
         conductor.run(&options, &tasks, std::future::pending()).await
     });
-    timeout(DEADLINE, world.shared.drain.clone().stopped()).await.unwrap();
+    timeout(DEADLINE, world.shared.drain.stopped(0)).await.unwrap();
     drop(held);
     for mut client in clients {
         let answer = head(&mut client).await;

@@ -116,6 +116,7 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
             |_| pending(),
             http2::GoAway {
                 drain: &drain,
+                number: 7,
                 lapsed: &lapsed,
             },
             |mut exchange| {
