@@ -16,94 +16,106 @@ pub struct Tunnels {
     pub next: Option<String>,
 }
 
-/// An open tunnel.
+/// An open tunnel; its texts are owned where it is read. Another version may leave out all but its id, client and target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Tunnel {
+#[serde(bound(deserialize = "T: Deserialize<'de> + Default"))]
+pub struct Tunnel<T = String> {
     /// Its id, which is the access log's.
-    pub tunnel_id: String,
+    pub tunnel_id: T,
     /// When it was established (RFC 3339).
-    pub since: String,
+    #[serde(default)]
+    pub since: T,
     /// Milliseconds since then.
+    #[serde(default)]
     pub age_ms: u64,
     /// Milliseconds without a byte in either direction.
+    #[serde(default)]
     pub idle_ms: u64,
     /// Whether it is used, and not only kept alive: see docs/operations.md.
     #[serde(default)]
     pub is_active: bool,
     /// When it was last used (RFC 3339).
     #[serde(default)]
-    pub last_active: String,
+    pub last_active: T,
     /// The client.
     #[serde(rename = "client.address")]
     pub client_address: IpAddr,
     /// The client's port.
-    #[serde(rename = "client.port")]
+    #[serde(default, rename = "client.port")]
     pub client_port: u16,
     /// The peer of the connection: the client, or a load balancer.
-    #[serde(rename = "network.peer.address")]
-    pub peer_address: IpAddr,
+    #[serde(default, rename = "network.peer.address")]
+    pub peer_address: Option<IpAddr>,
     /// The client's SSH software.
-    #[serde(rename = "client.software")]
-    pub client_software: String,
+    #[serde(default, rename = "client.software")]
+    pub client_software: T,
     /// The user that the request has proved; empty without one.
-    #[serde(rename = "user.name")]
-    pub user_name: String,
+    #[serde(default, rename = "user.name")]
+    pub user_name: T,
     /// `1` or `2`.
-    #[serde(rename = "http.version")]
-    pub http_version: String,
+    #[serde(default, rename = "http.version")]
+    pub http_version: T,
     /// `1.2`, `1.3`, or empty without TLS.
-    #[serde(rename = "tls.version")]
-    pub tls_version: String,
+    #[serde(default, rename = "tls.version")]
+    pub tls_version: T,
     /// The host that was asked for.
-    #[serde(rename = "server.address")]
-    pub server_address: String,
+    #[serde(default, rename = "server.address")]
+    pub server_address: T,
     /// The port that was asked for.
-    #[serde(rename = "server.port")]
+    #[serde(default, rename = "server.port")]
     pub server_port: u16,
     /// The namespace of the target's Service, or `static`.
     #[serde(rename = "target.namespace")]
-    pub target_namespace: String,
+    pub target_namespace: T,
     /// The target's Service, or the authority of a static target.
     #[serde(rename = "target.service")]
-    pub target_service: String,
+    pub target_service: T,
     /// The address that was dialled.
-    #[serde(rename = "upstream.address")]
+    #[serde(default, rename = "upstream.address")]
     pub upstream_address: Option<SocketAddr>,
     /// The node of that address, from its EndpointSlice; empty where that names none.
     #[serde(default, rename = "upstream.node")]
-    pub upstream_node: String,
+    pub upstream_node: T,
     /// The target's SSH software.
-    #[serde(rename = "upstream.software")]
-    pub upstream_software: String,
+    #[serde(default, rename = "upstream.software")]
+    pub upstream_software: T,
     /// Whether its session outlives it: a drain, or an operator's end, moves the session to another tunnel.
-    #[serde(rename = "tunnel.resumable")]
+    #[serde(default, rename = "tunnel.resumable")]
     pub is_resumable: bool,
     /// Bytes to the client.
+    #[serde(default)]
     pub bytes_sent: u64,
     /// Bytes from the client.
+    #[serde(default)]
     pub bytes_received: u64,
     /// Bytes a second to the client, between the last two looks that were at least a second apart.
+    #[serde(default)]
     pub sent_per_second: u64,
     /// Bytes a second from the client, as above.
+    #[serde(default)]
     pub received_per_second: u64,
     /// The download's limits.
-    pub download: Limit,
+    #[serde(default)]
+    pub download: Limit<T>,
     /// The upload's limits.
-    pub upload: Limit,
+    #[serde(default)]
+    pub upload: Limit<T>,
 }
 
 /// The answer of `GET /tunnels/{id}`: a tunnel, and its two connections as the kernel sees them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Detail {
+#[serde(bound(deserialize = "T: Deserialize<'de> + Default"))]
+pub struct Detail<T = String> {
     /// The tunnel.
     #[serde(flatten)]
-    pub tunnel: Tunnel,
+    pub tunnel: Tunnel<T>,
     /// Its connections.
     pub legs: Legs,
 }
 
 /// The two TCP connections of a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Legs {
     /// That of the client. Over HTTP/2 it is shared by all tunnels of the connection.
     pub client: Option<Leg>,
@@ -115,6 +127,7 @@ pub struct Legs {
 
 /// One TCP connection, from the proxy's end of it (`struct tcp_info` of linux/tcp.h).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Leg {
     /// The smoothed round-trip time, in milliseconds.
     pub rtt_ms: f64,
@@ -152,14 +165,19 @@ pub struct Diagnosis {
     /// What makes it slow.
     pub verdict: Verdict,
     /// The observations that say so, a sentence each.
+    #[serde(default)]
     pub evidence: Vec<String>,
     /// How long it was observed, in milliseconds.
+    #[serde(default)]
     pub observed_ms: u64,
     /// Bytes to the client meanwhile.
+    #[serde(default)]
     pub bytes_sent: u64,
     /// Bytes from the client meanwhile.
+    #[serde(default)]
     pub bytes_received: u64,
     /// Its connections at the end.
+    #[serde(default)]
     pub legs: Legs,
 }
 
@@ -179,11 +197,25 @@ pub enum Verdict {
     Nothing,
 }
 
+impl Verdict {
+    /// Its name in JSON.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Target => "target",
+            Self::Limit => "limit",
+            Self::Proxy => "proxy",
+            Self::Nothing => "nothing",
+        }
+    }
+}
+
 /// What limits one direction of a tunnel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limit {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limit<T = String> {
     /// The rate in force, such as `5MiB/s`, or `unlimited`.
-    pub rate: String,
+    pub rate: T,
     /// Whether an operator has set it for this tunnel.
     pub is_own: bool,
     /// Milliseconds that the direction has waited for this limit and for those that it shares.
@@ -243,14 +275,22 @@ pub struct Target {
     #[serde(rename = "target.service")]
     pub service: String,
     /// Its ready endpoints.
+    #[serde(default)]
     pub endpoints_ready: u32,
     /// All of its endpoints.
+    #[serde(default)]
     pub endpoints: u32,
     /// The addresses that are dialled.
+    #[serde(default)]
     pub addresses: Vec<SocketAddr>,
+    /// The nodes of those addresses, each once; empty where none is known.
+    #[serde(default)]
+    pub nodes: Vec<String>,
     /// Whether an operator lets no new tunnel begin, in this process.
+    #[serde(default)]
     pub is_cordoned: bool,
     /// Its open tunnels.
+    #[serde(default)]
     pub tunnels: usize,
     /// When a tunnel of it was last used (RFC 3339); absent before the first one in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -319,11 +359,36 @@ pub struct Client {
     /// Its open tunnels.
     pub tunnels: usize,
     /// Bytes to it, of the open tunnels.
+    #[serde(default)]
     pub bytes_sent: u64,
     /// Bytes from it.
+    #[serde(default)]
     pub bytes_received: u64,
     /// Milliseconds without a byte of any of them.
+    #[serde(default)]
     pub idle_ms: u64,
+}
+
+/// The answer of `GET /refusals`: those of the last hour, from the start of the process on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusals {
+    /// The most frequent one first.
+    pub reasons: Vec<RefusalReason>,
+}
+
+/// Refusals for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalReason {
+    /// As in the access log.
+    pub reason: String,
+    /// How many.
+    pub count: u64,
+    /// The last one (RFC 3339).
+    #[serde(default)]
+    pub last: String,
+    /// How many in each minute; the last one is not over.
+    #[serde(default)]
+    pub minutes: Vec<u32>,
 }
 
 /// The answer to a request that cannot be served.
@@ -331,4 +396,43 @@ pub struct Client {
 pub struct Fault {
     /// What is wrong, and with what.
     pub error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_lists_of_an_older_replica_are_read() {
+        // What says neither which nor of whom may be missing: a field that is younger than the replica.
+        let tunnels = json!({"tunnels": [{
+            "tunnel_id": "89ab4567-1c", "client.address": "192.0.2.7", "target.namespace": "team-a", "target.service": "devbox",
+        }], "total": 1, "next": null});
+        let Tunnels { tunnels, .. } = serde_json::from_value(tunnels).unwrap();
+        let tunnel = tunnels.into_iter().next().unwrap();
+        assert_eq!(
+            (&*tunnel.tunnel_id, &*tunnel.upstream_node, tunnel.is_active),
+            ("89ab4567-1c", "", false)
+        );
+        assert_eq!((tunnel.peer_address, tunnel.download), (None, Limit::default()));
+        let target = json!({"target.namespace": "team-a", "target.service": "devbox"});
+        assert!(!serde_json::from_value::<Target>(target).unwrap().is_cordoned);
+        let client = json!({"client.address": "192.0.2.7", "user.name": "", "tunnels": 2});
+        assert_eq!(serde_json::from_value::<Client>(client).unwrap().tunnels, 2);
+        let diagnosis = json!({"tunnel_id": "89ab4567-1c", "verdict": "limit", "legs": {"client": {"rtt_ms": 1.5}}});
+        let diagnosis: Diagnosis = serde_json::from_value(diagnosis).unwrap();
+        assert_eq!(diagnosis.legs.client.unwrap().rtt_ms, 1.5);
+        assert_eq!(
+            serde_json::from_value::<Closed>(json!({"closed": ["a"]})).unwrap().left,
+            0
+        );
+    }
+
+    #[test]
+    fn the_lists_of_a_newer_replica_are_read() {
+        let target = json!({"target.namespace": "team-a", "target.service": "devbox", "colour": {"r": 1}});
+        assert_eq!(serde_json::from_value::<Target>(target).unwrap().service, "devbox");
+    }
 }

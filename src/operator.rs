@@ -1,4 +1,4 @@
-//! The operator's side of the admin API: all replicas of a proxy asked at once, and their answers as one.
+//! The client of the admin API, whose server is `app/admin`: all replicas of a proxy asked at once, and their answers as one.
 //!
 //! A replica that does not answer is named with its error, and hides none of the others. Either the admin ports are given,
 //! or the pods are looked up, and a port of each is forwarded by the API server: the operator's own right to
@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use crate::api::{Closed, Closing, Rates, Target, Tunnel};
 use crate::kubernetes::{PodSearch, Pods, encoded};
 
+mod diagnoses;
 mod events;
 mod exchange;
 mod follow;
@@ -30,6 +31,7 @@ pub mod table;
 mod tables;
 pub mod top;
 
+pub use self::diagnoses::{Diagnosed, diagnosis_summary, diagnosis_table};
 pub use self::events::{Happening, Told, watch};
 pub use self::follow::{Follower, Seen, Snapshot};
 pub use self::listing::{Item, Listed, Of, State};

@@ -42,6 +42,14 @@ impl TargetId {
     pub fn is_static(&self) -> bool {
         &*self.namespace == STATIC && self.service.contains(':')
     }
+
+    /// Whether that `namespace/service` is its name.
+    pub fn is_named(&self, name: &str) -> bool {
+        let service = name
+            .strip_prefix(&*self.namespace)
+            .and_then(|rest| rest.strip_prefix('/'));
+        service == Some(&self.service)
+    }
 }
 
 /// The namespace of static targets.

@@ -39,6 +39,8 @@ mod events;
 mod listing;
 mod openapi;
 mod probes;
+mod refusals;
+mod rows;
 mod targets;
 mod tunnels;
 mod view;
@@ -67,6 +69,7 @@ impl Routes {
             targets::router(),
             clients::router(),
             events::router(),
+            refusals::router(),
         ];
         let api = parts.into_iter().fold(tunnels::router(), Router::merge);
         let api = api
@@ -77,8 +80,8 @@ impl Routes {
             .merge(activity::router().with_state(Arc::clone(shared)));
         Self {
             router: probes::router(handlers).merge(openapi::router()).merge(api),
-            paths: "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients and /events: \
-                    /openapi.json describes them\n",
+            paths: "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients, /refusals and \
+                    /events: /openapi.json describes them\n",
         }
     }
 
@@ -103,19 +106,21 @@ pub fn start(address: SocketAddr, routes: Routes) -> io::Result<SocketAddr> {
     };
     let router = routes.into_router();
     let unfinished = Arc::new(Unfinished::new(Some(MOST_CONNECTIONS)));
+    let pages = Arc::new(Unfinished::new(Some(MOST_PAGES)));
     let mut number = 0;
     let serve = move |stream, peer: SocketAddr| {
         number += 1;
         let standing = Standing::Welcome;
         let ticket = Ticket { standing, number };
-        let (router, unfinished) = (router.clone(), Arc::clone(&unfinished));
+        let (router, unfinished, pages) = (router.clone(), Arc::clone(&unfinished), Arc::clone(&pages));
         tokio::spawn(async move {
             let membership = Membership::join([Some(&unfinished), None], ticket);
             let caller = Caller::new(peer);
             tokio::select! {
                 // The errors of a peer that leaves or stalls are its own.
                 _ = converse(stream, caller.clone(), router) => {}
-                () = too_long(caller) => {}
+                () = too_long(caller.clone()) => {}
+                () = one_page_too_many(caller, &pages, ticket) => {}
                 () = membership.evicted() => {}
             }
         });
@@ -130,6 +135,8 @@ pub fn start(address: SocketAddr, routes: Routes) -> io::Result<SocketAddr> {
 async fn converse(stream: TcpStream, caller: Caller, router: Router) -> hyper::Result<()> {
     http1::Builder::new()
         .timer(TokioTimer::new())
+        // A head has some 100 bytes; the usual 400 KiB of 512 connections would be 200 MiB for any peer.
+        .max_buf_size(LARGEST_HEAD)
         .header_read_timeout(LONGEST_HEAD)
         // One answer for each connection: a peer that requests hundreds and reads none would hold the thread and its slot.
         .keep_alive(false)
@@ -158,9 +165,20 @@ async fn too_long(caller: Caller) {
     }
 }
 
+/// Completes when the connection has a page that is not read yet, and too many younger ones have one, too.
+async fn one_page_too_many(caller: Caller, pages: &Unfinished, ticket: Ticket) {
+    caller.page().await;
+    let membership = Membership::join([Some(pages), None], ticket);
+    membership.evicted().await;
+}
+
 /// One more evicts the oldest: were the newest refused, a peer that keeps connections open without a byte would fail the
 /// probes of the kubelet, which then restarts the pod with all its tunnels.
 const MOST_CONNECTIONS: NonZeroU32 = NonZeroU32::new(512).unwrap();
+/// Of metrics, which have 6 KiB for each target and are for every peer; one more evicts the oldest.
+const MOST_PAGES: NonZeroU32 = NonZeroU32::new(16).unwrap();
+/// Bytes.
+const LARGEST_HEAD: usize = 16 << 10;
 const LONGEST_HEAD: Duration = Duration::from_secs(5);
 /// For the request and the reading of its one answer, unless that is a stream of events.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(30);

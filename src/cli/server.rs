@@ -52,7 +52,7 @@ pub(crate) enum Task {
     Import(Import),
     /// List, end and limit the open tunnels of all replicas
     #[command(after_help = OPERATOR_EXITS)]
-    Tunnels(tunnels::Tunnels),
+    Tunnels(Box<tunnels::Tunnels>),
     /// List the targets of all replicas, and let no new tunnel to one begin
     #[command(after_help = OPERATOR_EXITS)]
     Targets(targets::Targets),
@@ -73,7 +73,7 @@ pub(crate) fn run(task: Task) -> ExitCode {
         Task::Drain(options) => drain::drain(&options),
         Task::Desk(options) => desk::desk(options),
         Task::Import(options) => import::import(options),
-        Task::Tunnels(options) => tunnels::tunnels(options),
+        Task::Tunnels(options) => tunnels::tunnels(*options),
         Task::Targets(options) => targets::targets(options),
         Task::Clients(options) => targets::clients(options),
         Task::Top(options) => top::top(options),

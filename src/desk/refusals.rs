@@ -1,28 +1,28 @@
-//! The refusals of the last hour, by reason and minute, as the replicas tell them.
+//! The refusals of the last hour: by reason and minute as the replicas have counted them, and the latest as they tell them.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::api;
+
 /// What was refused.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    reasons: BTreeMap<String, Reason>,
+    counted: HashMap<Arc<str>, Counted>,
     latest: VecDeque<Value>,
-    missed: u64,
 }
 
-/// Refusals for one reason.
+/// What a replica has counted.
 #[derive(Debug)]
-struct Reason {
-    /// By minute since 1970, modulo an hour.
-    minutes: [u32; MINUTES],
-    /// The minute of the last one.
+struct Counted {
+    /// The minute of its answer, since 1970.
     minute: u64,
-    /// The time of the last one, in milliseconds since 1970.
-    last: u64,
+    reasons: Vec<api::RefusalReason>,
 }
 
 /// What pages are told.
@@ -30,33 +30,42 @@ struct Reason {
 pub(super) struct Told {
     /// The most frequent one first.
     reasons: Vec<ReasonTold>,
-    /// The last one first.
+    /// The last one first, from the start of the desk on.
     latest: Vec<Value>,
-    /// Events that were dropped because they came too fast; some of them were refusals.
-    missed: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct ReasonTold {
     reason: String,
     count: u64,
+    /// In milliseconds since 1970.
     last: u64,
     /// The oldest first.
     minutes: Vec<u32>,
 }
 
 impl Refusals {
-    /// Counts one, by the data of its event.
-    pub(super) fn count(&mut self, replica: &str, data: Value, now: u64) {
-        let Value::Object(mut data) = data else { return };
-        let reason = data
-            .get("reason")
-            .and_then(Value::as_str)
-            .unwrap_or("unknown")
-            .to_owned();
-        if self.reasons.len() < MOST_REASONS || self.reasons.contains_key(&reason) {
-            self.reasons.entry(reason).or_insert_with(Reason::new).count(now);
+    /// Notes what a replica has counted.
+    pub(super) fn learn(&mut self, replica: &Arc<str>, refusals: api::Refusals, now: u64) {
+        let mut reasons = refusals.reasons;
+        reasons.truncate(MOST_REASONS);
+        for known in &mut reasons {
+            known.reason = known.reason.chars().take(LONGEST_TEXT).collect();
+            let older = known.minutes.len().saturating_sub(MINUTES);
+            known.minutes.drain(..older);
         }
+        let minute = now / MINUTE_MS;
+        self.counted.insert(Arc::clone(replica), Counted { minute, reasons });
+    }
+
+    /// Forgets the counts of replicas that there are no more.
+    pub(super) fn keep(&mut self, is_there: impl Fn(&Arc<str>) -> bool) {
+        self.counted.retain(|replica, _| is_there(replica));
+    }
+
+    /// Notes one, by the data of its event.
+    pub(super) fn note(&mut self, replica: &str, data: Value, now: u64) {
+        let Value::Object(mut data) = data else { return };
         shorten(&mut data);
         data.insert("replica".to_owned(), replica.into());
         data.insert("at".to_owned(), now.into());
@@ -64,15 +73,30 @@ impl Refusals {
         self.latest.truncate(MOST_LATEST);
     }
 
-    /// Notes events that a replica has dropped.
-    pub(super) fn miss(&mut self, data: &Value) {
-        self.missed += data.get("events").and_then(Value::as_u64).unwrap_or(1);
-    }
-
     /// Those of the hour before.
     pub(super) fn told(&self, now: u64) -> Told {
-        let told = self.reasons.iter().map(|(reason, counted)| counted.told(reason, now));
-        let mut reasons: Vec<_> = told.filter(|told| told.count > 0).collect();
+        let mut reasons: BTreeMap<&str, ReasonTold> = BTreeMap::new();
+        for counted in self.counted.values() {
+            // What a replica counted before it fell silent grows older.
+            let passed = usize::try_from((now / MINUTE_MS).saturating_sub(counted.minute)).unwrap_or(MINUTES);
+            for known in &counted.reasons {
+                let told = reasons.entry(&known.reason).or_insert_with(|| ReasonTold {
+                    reason: known.reason.clone(),
+                    minutes: vec![0; MINUTES],
+                    ..ReasonTold::default()
+                });
+                let from_the_end = told.minutes.iter_mut().rev().skip(passed);
+                for (sum, count) in from_the_end.zip(known.minutes.iter().rev()) {
+                    *sum = sum.saturating_add(*count);
+                }
+                told.last = told.last.max(millis(&known.last));
+            }
+        }
+        let counts = reasons.into_values().map(|told| ReasonTold {
+            count: told.minutes.iter().copied().map(u64::from).sum(),
+            ..told
+        });
+        let mut reasons: Vec<_> = counts.filter(|told| told.count > 0).collect();
         reasons.sort_by_key(|told| Reverse(told.count));
         let is_recent = |one: &&Value| {
             let at = one.get("at").and_then(Value::as_u64);
@@ -81,64 +105,15 @@ impl Refusals {
         Told {
             reasons,
             latest: self.latest.iter().filter(is_recent).cloned().collect(),
-            missed: self.missed,
         }
     }
 }
 
-impl Reason {
-    fn new() -> Self {
-        Self {
-            minutes: [0; MINUTES],
-            minute: 0,
-            last: 0,
-        }
-    }
-
-    fn count(&mut self, now: u64) {
-        let minute = now / MINUTE_MS;
-        // The minutes in between had none, and still hold those of an hour before.
-        let skipped = minute.saturating_sub(self.minute).min(MINUTES as u64);
-        for ago in 0..skipped {
-            if let Some(counted) = self.of(minute - ago) {
-                *counted = 0;
-            }
-        }
-        self.minute = self.minute.max(minute);
-        if let Some(counted) = self.of(minute) {
-            *counted = counted.saturating_add(1);
-        }
-        self.last = now;
-    }
-
-    fn of(&mut self, minute: u64) -> Option<&mut u32> {
-        self.minutes.get_mut(place(minute))
-    }
-
-    fn told(&self, reason: &str, now: u64) -> ReasonTold {
-        let minute = now / MINUTE_MS;
-        let of = |ago: u64| {
-            let wanted = minute.saturating_sub(ago);
-            let is_kept = wanted <= self.minute && wanted + MINUTES as u64 > self.minute;
-            self.minutes
-                .get(place(wanted))
-                .copied()
-                .filter(|_| is_kept)
-                .unwrap_or_default()
-        };
-        let minutes: Vec<u32> = (0..MINUTES as u64).rev().map(of).collect();
-        ReasonTold {
-            reason: reason.to_owned(),
-            count: minutes.iter().copied().map(u64::from).sum(),
-            last: self.last,
-            minutes,
-        }
-    }
-}
-
-/// The place of a minute in the ring of an hour.
-fn place(minute: u64) -> usize {
-    usize::try_from(minute % MINUTES as u64).unwrap_or_default()
+/// A moment of RFC 3339, in milliseconds since 1970; 0 if it is none.
+fn millis(moment: &str) -> u64 {
+    let moment = humantime::parse_rfc3339(moment).ok();
+    let since = moment.and_then(|moment| moment.duration_since(UNIX_EPOCH).ok());
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or_default())
 }
 
 /// A replica's texts, of which some are its peers', take no more than this.
@@ -154,7 +129,7 @@ fn shorten(data: &mut Map<String, Value>) {
 const MINUTES: usize = 60;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
-/// The proxy has half as many.
+/// More than the proxy has.
 const MOST_REASONS: usize = 100;
 const MOST_LATEST: usize = 100;
 const LONGEST_TEXT: usize = 300;
@@ -165,31 +140,42 @@ mod tests {
 
     use super::*;
 
-    fn counts(refusals: &Refusals, now: u64) -> Vec<(String, u64)> {
-        let told = refusals.told(now);
-        told.reasons.into_iter().map(|one| (one.reason, one.count)).collect()
+    const START: u64 = 1_000_000 * HOUR_MS;
+
+    /// An answer in which each of the last minutes has that many.
+    fn answer(reason: &str, last_minutes: &[u32]) -> api::Refusals {
+        let mut minutes = vec![0; MINUTES - last_minutes.len()];
+        minutes.extend(last_minutes);
+        api::Refusals {
+            reasons: vec![api::RefusalReason {
+                reason: reason.to_owned(),
+                count: 0,
+                last: "1970-01-01T00:00:01.500Z".to_owned(),
+                minutes,
+            }],
+        }
     }
 
     #[test]
-    fn refusals_are_counted_by_reason_for_an_hour() {
+    fn the_counts_of_all_replicas_are_one_and_grow_older_as_one_is_silent() {
         let mut refusals = Refusals::default();
-        let start = 1_000_000 * HOUR_MS;
-        let mut refuse = |reason: &str, at: u64| refusals.count("one", json!({"reason": reason}), start + at);
-        refuse("not_allowed", 0);
-        refuse("not_allowed", MINUTE_MS);
-        refuse("target_full", 2 * MINUTE_MS);
-        // An hour and a minute after the first one: in the same place of the ring as the second.
-        refuse("not_allowed", HOUR_MS + MINUTE_MS);
-        let at = |at: u64| counts(&refusals, start + at);
-        assert_eq!(
-            at(HOUR_MS + MINUTE_MS),
-            [("not_allowed".to_owned(), 1), ("target_full".to_owned(), 1)]
-        );
-        assert_eq!(at(HOUR_MS + 2 * MINUTE_MS), [("not_allowed".to_owned(), 1)]);
-        assert_eq!(at(2 * HOUR_MS + MINUTE_MS), []);
-        let told = refusals.told(start + HOUR_MS + MINUTE_MS);
-        let [first, last] = [0, 59].map(|index| told.reasons[0].minutes[index]);
-        assert_eq!((first, last), (0, 1));
+        let counts = |refusals: &Refusals, now: u64| -> Vec<_> {
+            let told = refusals.told(now).reasons.into_iter();
+            told.map(|one| (one.reason, one.count, one.minutes[59])).collect()
+        };
+        let [one, other] = ["one", "other"].map(Arc::from);
+        refusals.learn(&one, answer("not_allowed", &[1, 2]), START);
+        refusals.learn(&other, answer("not_allowed", &[4]), START);
+        let of = |count, last| vec![("not_allowed".to_owned(), count, last)];
+        assert_eq!(counts(&refusals, START), of(7, 6));
+        assert_eq!(refusals.told(START).reasons[0].last, 1500);
+        // The next answer is in place of the one before.
+        refusals.learn(&one, answer("not_allowed", &[1, 2, 0]), START + MINUTE_MS);
+        assert_eq!(counts(&refusals, START + MINUTE_MS), of(7, 0));
+        assert_eq!(counts(&refusals, START + 59 * MINUTE_MS), of(6, 0));
+        assert_eq!(counts(&refusals, START + 60 * MINUTE_MS), []);
+        refusals.keep(|replica| *replica == one);
+        assert_eq!(counts(&refusals, START + MINUTE_MS), of(3, 0));
     }
 
     #[test]
@@ -197,13 +183,22 @@ mod tests {
         let mut refusals = Refusals::default();
         for number in 0..MOST_LATEST + 500 {
             let data = json!({"reason": format!("reason{number}"), "authority": "x".repeat(100_000), "more": {"a": 1}});
-            refusals.count("one", data, HOUR_MS);
+            refusals.note("one", data, HOUR_MS);
         }
-        refusals.miss(&json!({"events": 7}));
+        let mut many = answer("x", &[1; 40]);
+        many.reasons = (0..MOST_REASONS + 500)
+            .map(|number| api::RefusalReason {
+                reason: format!("{number}{}", "x".repeat(1000)),
+                minutes: vec![u32::MAX; 7000],
+                ..many.reasons[0].clone()
+            })
+            .collect();
+        refusals.learn(&Arc::from("one"), many, HOUR_MS);
         let told = refusals.told(HOUR_MS);
+        assert_eq!((told.reasons.len(), told.latest.len()), (MOST_REASONS, MOST_LATEST));
         assert_eq!(
-            (told.reasons.len(), told.latest.len(), told.missed),
-            (MOST_REASONS, MOST_LATEST, 7)
+            (told.reasons[0].reason.len(), told.reasons[0].minutes.len()),
+            (LONGEST_TEXT, MINUTES)
         );
         assert_eq!(told.latest[0]["authority"].as_str().unwrap().len(), LONGEST_TEXT);
         assert!(told.latest[0].get("more").is_none());

@@ -1,5 +1,5 @@
-//! Beside the tunnels: the drain and the targets of the replicas while a page asks, and their events all the time, so that the
-//! refusals of the last hour are known.
+//! Beside the tunnels: the drain, the targets and the refusals of the replicas while a page asks, and their events all the time,
+//! so that the latest refusals are known.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::hub::{Hub, now};
 use super::targets;
-use crate::api::Target;
+use crate::api::{Refusals, Target};
 use crate::app::admin::Progress;
 use crate::operator::{Ask, Happening, Query, Replica, Told, watch};
 
@@ -60,6 +60,7 @@ fn keep(
     let mut found = hub.found.lock();
     found.drains.retain(|name, _| is_there(name));
     found.deaf.retain(|name, _| is_there(name));
+    found.refusals.keep(is_there);
 }
 
 async fn count(hub: Arc<Hub>, mut told: mpsc::Receiver<Told>) {
@@ -72,14 +73,13 @@ async fn count(hub: Arc<Hub>, mut told: mpsc::Receiver<Told>) {
             Happening::Lost(error) => {
                 found.deaf.insert(replica, error.to_string());
             }
-            Happening::Event(name, data) if name == "refused" => found.refusals.count(&replica, data, now()),
-            Happening::Event(name, data) if name == "missed" => found.refusals.miss(&data),
+            Happening::Event(name, data) if name == "refused" => found.refusals.note(&replica, data, now()),
             Happening::Event(..) => {}
         }
     }
 }
 
-/// Asks each replica for its drain, and all for their targets.
+/// Asks each replica for its drain and its refusals, and all for their targets.
 async fn look(hub: &Arc<Hub>, replicas: &[Replica]) {
     let permits = Arc::new(Semaphore::new(MOST_AT_ONCE));
     let mut asking = JoinSet::new();
@@ -91,6 +91,9 @@ async fn look(hub: &Arc<Hub>, replicas: &[Replica]) {
             // Whether a replica answers is shown by its tunnels.
             if let Ok(drain) = replica.ask::<Progress>(&Ask::get("/drain")).await {
                 hub.found.lock().drains.insert(Arc::clone(replica.name()), drain);
+            }
+            if let Ok(refusals) = replica.ask::<Refusals>(&Ask::get("/refusals")).await {
+                hub.found.lock().refusals.learn(replica.name(), refusals, now());
             }
         });
     }

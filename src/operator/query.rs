@@ -28,6 +28,8 @@ pub struct Filter {
     pub client: Option<IpAddr>,
     /// The name of a user.
     pub user: Option<String>,
+    /// The node of the target.
+    pub node: Option<String>,
 }
 
 /// The order of tunnels, the largest first.
@@ -78,7 +80,12 @@ impl Filter {
     /// The query of a URL, with its question mark; empty without a filter.
     pub(super) fn query(&self) -> String {
         let client = self.client.map(|client| client.to_string());
-        let fields = [("target", &self.target), ("client", &client), ("user", &self.user)];
+        let fields = [
+            ("target", &self.target),
+            ("client", &client),
+            ("user", &self.user),
+            ("node", &self.node),
+        ];
         let fields = fields
             .into_iter()
             .filter_map(|(name, value)| Some((name, value.as_ref()?)));
@@ -105,10 +112,11 @@ mod tests {
             target: Some("static/a:22".into()),
             client: Some("2001:db8::1".parse().unwrap()),
             user: Some("a&b=c ü".into()),
+            node: Some("n".into()),
         };
         assert_eq!(
             filter.query(),
-            "?target=static%2Fa%3A22&client=2001%3Adb8%3A%3A1&user=a%26b%3Dc%20%C3%BC"
+            "?target=static%2Fa%3A22&client=2001%3Adb8%3A%3A1&user=a%26b%3Dc%20%C3%BC&node=n"
         );
         assert_eq!(Filter::default().query(), "");
     }

@@ -89,6 +89,8 @@ pub struct TargetRow {
     pub cordoned: usize,
     /// The replicas that have it.
     pub replicas: usize,
+    /// The nodes of its addresses, as the first replica sees them.
+    pub nodes: Vec<String>,
 }
 
 /// The targets of all replicas, each once.
@@ -102,6 +104,7 @@ pub fn by_target(listed: &Listed<Target>) -> BTreeMap<TargetName, TargetRow> {
         let row = rows.entry(name).or_default();
         if row.replicas == 0 {
             row.endpoints = (item.endpoints_ready, item.endpoints);
+            row.nodes.clone_from(&item.nodes);
         }
         row.tunnels += item.tunnels;
         row.cordoned += usize::from(item.is_cordoned);
@@ -150,6 +153,7 @@ mod tests {
                 addresses: Vec::new(),
                 is_cordoned,
                 tunnels,
+                nodes: vec!["node-7".to_owned()],
                 last_activity: None,
             },
         };
@@ -164,6 +168,7 @@ mod tests {
             tunnels: 7,
             cordoned: 1,
             replicas: 2,
+            nodes: vec!["node-7".to_owned()],
         };
         assert_eq!(rows, [("team/box".parse().unwrap(), row)]);
     }

@@ -31,6 +31,7 @@ pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool) -> Table {
             item.upstream_address
                 .map(|address| address.to_string())
                 .unwrap_or_default(),
+            foreign(&item.upstream_node),
             foreign(&item.client_software),
         ]
     };
@@ -56,7 +57,7 @@ fn limits(tunnel: &Tunnel) -> String {
         format!("{}{own}", foreign(&limit.rate))
     });
     match (&*download, &*upload) {
-        ("unlimited", "unlimited") => String::new(),
+        ("unlimited" | "", "unlimited" | "") => String::new(),
         _ => format!("{download} {upload}"),
     }
 }
@@ -69,6 +70,7 @@ pub fn target_table(listed: &Listed<Target>) -> Table {
             tunnels,
             cordoned,
             replicas,
+            nodes,
         } = row;
         let cordoned = match cordoned {
             0 => String::new(),
@@ -80,6 +82,7 @@ pub fn target_table(listed: &Listed<Target>) -> Table {
             format!("{ready}/{all}"),
             tunnels.to_string(),
             cordoned,
+            foreign(&nodes.join(",")),
         ]
     });
     Table::new(&TARGET_COLUMNS, &rows.collect::<Vec<_>>())
@@ -133,7 +136,7 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
     }
 }
 
-const fn text(head: &'static str, spare: u8) -> Column {
+pub(super) const fn text(head: &'static str, spare: u8) -> Column {
     Column {
         head,
         is_number: false,
@@ -149,7 +152,7 @@ const fn number(head: &'static str, spare: u8) -> Column {
     }
 }
 
-const TUNNEL_COLUMNS: [Column; 15] = [
+const TUNNEL_COLUMNS: [Column; 16] = [
     text("ID", 0),
     text("REPLICA", 0),
     text("CLIENT", 0),
@@ -164,13 +167,15 @@ const TUNNEL_COLUMNS: [Column; 15] = [
     text("VIA", 6),
     text("LIMITS", 5),
     text("UPSTREAM", 7),
+    text("NODE", 3),
     text("SOFTWARE", 8),
 ];
-const TARGET_COLUMNS: [Column; 4] = [
+const TARGET_COLUMNS: [Column; 5] = [
     text("TARGET", 0),
     number("READY", 1),
     number("TUNNELS", 0),
     text("CORDONED", 0),
+    text("NODE", 2),
 ];
 const CLIENT_COLUMNS: [Column; 6] = [
     text("CLIENT", 0),

@@ -174,7 +174,7 @@ impl<'a> Record<'a> {
         self.facts.dial_ms = millis(took);
         self.facts.upstream = result.ok().map(|upstream| upstream.address);
         let [_, local] = &mut self.facts.locals;
-        *local = result.ok().and_then(|upstream| upstream.stream.local_addr().ok());
+        *local = result.ok().map(|upstream| upstream.local);
         self.facts.node = self.facts.upstream.map_or("", |address| endpoints.node(address)).into();
     }
 
@@ -223,6 +223,7 @@ impl<'a> Record<'a> {
         if self.answered == Answered::Ssh {
             self.telemetry.metrics.answers_in_band.inc();
         }
+        self.telemetry.registry.refusals.count(outcome.reason());
         let refused = || Event::Refused(Arc::new(Refused::of(&self.facts, outcome)));
         self.telemetry.registry.events.tell(refused);
         self.telemetry.access_log.write(&Line {

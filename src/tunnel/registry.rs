@@ -9,6 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::events::{Event, Events};
 use super::open_tunnel::OpenTunnel;
+use super::refusals::Refusals;
 use crate::net::sock_diag::SockDiag;
 use crate::outcome::Close;
 
@@ -19,6 +20,8 @@ pub struct Registry {
     shards: [Mutex<HashMap<u64, Arc<OpenTunnel>>>; SHARDS],
     /// What happens to tunnels.
     pub events: Arc<Events>,
+    /// Refusals of the last hour.
+    pub refusals: Refusals,
     /// What the kernel knows of their connections.
     pub sock_diag: SockDiag,
 }
@@ -28,6 +31,7 @@ impl Default for Registry {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             events: Arc::default(),
+            refusals: Refusals::default(),
             sock_diag: SockDiag::default(),
         }
     }
@@ -43,8 +47,8 @@ impl Registry {
         all
     }
 
-    /// Ends each tunnel's minutes, without an end. One part of the tunnels at a time: all of 10,000 would keep a thread for
-    /// milliseconds.
+    /// Every minute, calls `end_minute` of each tunnel; never returns. The shards take turns: 10,000 tunnels at once would keep
+    /// a thread for milliseconds.
     pub async fn keep_judging(&self) {
         let mut ticks = interval(MINUTE / PARTS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

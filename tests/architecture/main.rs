@@ -40,7 +40,6 @@ const LAYERS: [(&str, &[&str]); 6] = [
     (
         "protocols",
         &[
-            "disconnect",
             "end_notice",
             "http2",
             "relay",
@@ -87,7 +86,16 @@ const OWNERS: [(&str, &[&str]); 35] = [
     ("httparse", &["client", "connect"]),
     (
         "humantime",
-        &["access", "app", "cli", "kubernetes", "operator", "ticket", "values"],
+        &[
+            "access",
+            "app",
+            "cli",
+            "desk",
+            "kubernetes",
+            "operator",
+            "ticket",
+            "values",
+        ],
     ),
     ("hyper", &["access", "app", "client", "desk", "kubernetes", "operator"]),
     ("hyper_util", &["access", "app", "client", "desk", "operator"]),

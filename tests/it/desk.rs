@@ -220,7 +220,7 @@ fn refusals_are_counted_by_reason() {
     let page = desk.page();
     page.types("3");
     page.waits("!document.querySelector('#empty-refusals').hidden");
-    // The events are told from the moment on in which the desk watches them.
+    // The events are told from the moment on in which the desk watches them, the counts from the start of the proxy on.
     eventually("a refusal is counted", || {
         assert!(server.answer("nowhere:22").starts_with("HTTP/1.1 403 "));
         (page.text("#count-refusals") != "0").then_some(())
@@ -228,6 +228,29 @@ fn refusals_are_counted_by_reason() {
     page.waits("document.querySelector('#refusal-reasons tbody tr')");
     assert_eq!(page.text("#refusal-reasons tbody td"), "not_allowed");
     assert!(page.text("#refusal-latest tbody tr").contains("nowhere:22"));
+    is_quiet(&page);
+}
+
+#[test]
+fn refusals_of_the_last_hour_are_known_from_before_the_start_of_the_desk() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let replicas = [proxy(&one, &other), proxy(&one, &other)];
+    for (server, count) in replicas.iter().zip([2, 1]) {
+        for _ in 0..count {
+            assert!(server.answer("before:22").starts_with("HTTP/1.1 403 "));
+        }
+    }
+    let desk = Desk::of(&replicas.each_ref().map(|server| server.admin()));
+    let page = desk.page();
+    page.waits("document.querySelector('#count-refusals').textContent === '3'");
+    page.types("3");
+    page.waits("document.querySelector('#refusal-reasons tbody tr')");
+    let row = page.text("#refusal-reasons tbody tr");
+    assert!(row.starts_with("not_allowed\t3\t"), "{row:?}");
+    assert_eq!(
+        page.run("return document.querySelector('#refusal-latest').hidden;"),
+        true
+    );
     is_quiet(&page);
 }
 

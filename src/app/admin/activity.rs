@@ -34,7 +34,7 @@ async fn activity(
     Options(Asked { target: name }): Options<Asked>,
     fields: HeaderMap,
 ) -> Answer<Activity> {
-    let is_it = |target: &Arc<Target>| target.id().to_string() == name;
+    let is_it = |target: &Arc<Target>| target.id().is_named(&name);
     let target = shared.allowlist.all().into_iter().find(is_it);
     // Not an idle target: a culler that asks for a name with an error in it would stop a used one.
     let target = target.ok_or_else(|| Unserved::unknown(format!("no target {name} is on the allowlist")))?;

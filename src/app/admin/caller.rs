@@ -1,7 +1,7 @@
 //! The peer of a request, and whether it may see names and act: every peer may read the pages of the probes, but only this
 //! host may do more.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use hyper::StatusCode;
 use hyper::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
+use tokio::sync::Notify;
 
 use super::answer::Unserved;
 
@@ -19,6 +20,7 @@ use super::answer::Unserved;
 pub(super) struct Caller {
     peer: SocketAddr,
     stays: Arc<AtomicBool>,
+    page: Arc<Notify>,
 }
 
 impl Caller {
@@ -26,12 +28,23 @@ impl Caller {
         Self {
             peer,
             stays: Arc::default(),
+            page: Arc::default(),
         }
     }
 
     /// The connection may last: its answer is a stream of events.
     pub(super) fn stay(&self) {
         self.stays.store(true, Ordering::Relaxed);
+    }
+
+    /// The answer is a long page, which is in memory until it is read.
+    pub(super) fn has_page(&self) {
+        self.page.notify_one();
+    }
+
+    /// Completes when there is one.
+    pub(super) async fn page(&self) {
+        self.page.notified().await;
     }
 
     pub(super) fn stays(&self) -> bool {
@@ -43,9 +56,16 @@ impl Caller {
     /// A web page in a browser of this host may not, since its author may be on any host; with `kubectl port-forward` every
     /// browser is on this host. A browser adds the origin of the page to a POST (Fetch section 3.2, and Fetch Metadata), and
     /// a foreign name that was pointed at this address (DNS rebinding) is still in Host.
+    ///
+    /// Of loopback only the two addresses that programs of this host have: what a service mesh passes on for other hosts comes
+    /// from another one (Istio's sidecar: 127.0.0.6 and ::6), and a proxy of HTTP says so in the request.
     pub(super) fn may_act(&self, fields: &HeaderMap) -> Result<(), &'static str> {
-        if !self.peer.ip().to_canonical().is_loopback() {
+        let peer = self.peer.ip().to_canonical();
+        if peer != Ipv4Addr::LOCALHOST && peer != Ipv6Addr::LOCALHOST {
             return Err("only from loopback");
+        }
+        if FORWARDED.iter().any(|name| fields.contains_key(*name)) {
+            return Err("not through a proxy");
         }
         let is_typed = |site: &HeaderValue| site.as_bytes() == b"none";
         if fields.contains_key(ORIGIN) || !fields.get_all(SEC_FETCH_SITE).iter().all(is_typed) {
@@ -80,5 +100,7 @@ fn is_loopback(host: &HeaderValue) -> bool {
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
+/// What proxies of HTTP add (RFC 7239, RFC 9110 section 7.6.3).
+const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-envoy-external-address", "via"];
 /// Its value `none` is an address that the user typed; no web page can send it.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";

@@ -3,15 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::State;
+use axum::response::Response;
 use axum::routing::get;
-use axum::{Json, Router};
 
-use super::answer::{Answer, Unserved};
+use super::answer::Unserved;
 use super::asked::Options;
 use super::listing::Part;
-use super::view;
-use crate::api::{Client, Clients};
+use super::{rows, view};
+use crate::api::Client;
 use crate::direction::Direction;
 use crate::tunnel::Shared;
 
@@ -20,7 +21,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
     Router::new().route("/clients", get(list))
 }
 
-async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<Clients> {
+async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Result<Response, Unserved> {
     let mut clients: HashMap<(_, String), Client> = HashMap::new();
     for open in shared.registry.all() {
         let (address, user) = (open.facts.client.ip().to_canonical(), view::user(&open.facts));
@@ -39,9 +40,7 @@ async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -
     }
     let place = |client: &Client| (client.tunnels as u64, format!("{} {}", client.address, client.user));
     let listed = part.of(clients.into_values().collect(), place).map_err(Unserved::bad)?;
-    Ok(Json(Clients {
-        clients: listed.items,
-        total: listed.total,
-        next: listed.next,
+    Ok(rows::answer("clients", listed, |client, row| {
+        serde_json::to_writer(row, client)
     }))
 }

@@ -61,7 +61,8 @@ pub(super) fn router(handlers: Handlers) -> Router {
         .with_state(Arc::new(handlers))
 }
 
-async fn metrics(State(handlers): State<Arc<Handlers>>) -> Response {
+async fn metrics(State(handlers): State<Arc<Handlers>>, Extension(caller): Extension<Caller>) -> Response {
+    caller.has_page();
     let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
     ([(CONTENT_TYPE, kind)], (handlers.scrape)()).into_response()
 }

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 
-use super::answer::{Answer, Unserved};
+use super::answer::Unserved;
 use super::asked::{Listed, Options};
 use super::listing::Part;
-use super::view;
+use super::{rows, view};
 use crate::allowlist::Target;
-use crate::api::{self, Targets};
+use crate::api;
 use crate::tunnel::Shared;
 use crate::tunnel::events::{Change, Event};
 use crate::tunnel::open_tunnel::OpenTunnel;
@@ -26,7 +27,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
         .route("/targets/{namespace}/{service}/uncordon", post(uncordon))
 }
 
-async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<Targets> {
+async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Result<Response, Unserved> {
     let mut tunnels: HashMap<*const Target, usize> = HashMap::new();
     for open in shared.registry.all() {
         if let Some(target) = &open.facts.target {
@@ -35,13 +36,13 @@ async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -
     }
     let name = |target: &Arc<Target>| (0, target.id().to_string());
     let listed = part.of(shared.allowlist.all(), name).map_err(Unserved::bad)?;
-    let count = |target: &Arc<Target>| tunnels.get(&Arc::as_ptr(target)).copied().unwrap_or_default();
-    let targets = listed.items.iter().map(|target| view::target(target, count(target)));
-    Ok(Json(Targets {
-        targets: targets.collect(),
-        total: listed.total,
-        next: listed.next,
-    }))
+    let listed = listed.map(|target| {
+        let tunnels = tunnels.get(&Arc::as_ptr(&target)).copied();
+        (target, tunnels.unwrap_or_default())
+    });
+    let write: rows::Write<(Arc<Target>, usize)> =
+        |(target, tunnels), row| serde_json::to_writer(row, &view::target(target, *tunnels));
+    Ok(rows::answer("targets", listed, write))
 }
 
 async fn one(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {

@@ -1,4 +1,5 @@
 use axum::body::Body;
+use futures_util::FutureExt as _;
 use hyper::Method;
 use hyper::header::CONTENT_TYPE;
 use tokio_util::sync::CancellationToken;
@@ -101,8 +102,54 @@ async fn a_page_in_a_browser_of_this_host_begins_no_drain() {
 }
 
 #[tokio::test]
+async fn what_a_proxy_passes_on_for_another_host_begins_no_drain() {
+    for name in ["Forwarded", "X-Forwarded-For", "Via", "X-Envoy-External-Address"] {
+        let handlers = handlers(&Readiness::default());
+        let begun = handlers.drain_request.clone();
+        let request = Request::post("/drain").header(name, "127.0.0.1");
+        let response = answer_to(request.body(Body::empty()).unwrap(), "127.0.0.1:1", handlers).await;
+        assert_eq!(
+            (response.status().as_u16(), begun.is_cancelled()),
+            (403, false),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_of_too_many_pages_that_are_not_read_is_ended() {
+    let router = || Routes::of_probes(handlers(&Readiness::default())).into_router();
+    let (pages, standing) = (Unfinished::new(Some(MOST_PAGES)), Standing::Welcome);
+    let mut ends = Vec::new();
+    for number in 0..=u64::from(MOST_PAGES.get()) {
+        let caller = Caller::new("192.0.2.1:1".parse().unwrap());
+        let asked = request(Method::GET, if number == 1 { "/livez" } else { "/metrics" });
+        answer(router(), caller.clone(), asked).await.unwrap();
+        ends.push(Box::pin(one_page_too_many(caller, &pages, Ticket { standing, number })));
+        assert!(ends.iter_mut().all(|end| end.now_or_never().is_none()), "{number}");
+    }
+    let caller = Caller::new("192.0.2.1:1".parse().unwrap());
+    answer(router(), caller.clone(), request(Method::GET, "/metrics"))
+        .await
+        .unwrap();
+    let number = 1000;
+    let last = one_page_too_many(caller, &pages, Ticket { standing, number });
+    assert!(last.now_or_never().is_none());
+    let ended = ends.iter_mut().map(|end| end.now_or_never().is_some());
+    let ended: Vec<_> = ended
+        .enumerate()
+        .filter_map(|(number, ended)| ended.then_some(number))
+        .collect();
+    assert_eq!(ended, [0]);
+}
+
+#[tokio::test]
 async fn a_drain_begins_on_this_host_only() {
     for (method, peer, status, begun) in [
+        // What a sidecar of Istio passes on from other hosts.
+        (Method::POST, "127.0.0.6:1", 403, false),
+        (Method::POST, "[::ffff:127.0.0.6]:1", 403, false),
+        (Method::POST, "[::6]:1", 403, false),
         (Method::POST, "192.0.2.1:1", 403, false),
         (Method::POST, "[2001:db8::1]:1", 403, false),
         (Method::GET, "127.0.0.1:1", 200, false),

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Deserialize;
@@ -11,8 +12,8 @@ use serde::Deserialize;
 use super::answer::{Answer, Unserved};
 use super::asked::{Named, Options, Told};
 use super::listing::{Part, Place};
-use super::view;
-use crate::api::{Closed, Closing, Detail, Rates, Tunnel, Tunnels};
+use super::{rows, view};
+use crate::api::{Closed, Closing, Detail, Rates};
 use crate::direction::Direction;
 use crate::limits::Rate;
 use crate::tunnel::Shared;
@@ -35,24 +36,27 @@ struct Filter {
     client: Option<IpAddr>,
     /// The name of a user.
     user: Option<String>,
+    /// The node of the target.
+    node: Option<String>,
 }
 
 impl Filter {
     fn is_empty(&self) -> bool {
-        self.target.is_none() && self.client.is_none() && self.user.is_none()
+        self.target.is_none() && self.client.is_none() && self.user.is_none() && self.node.is_none()
     }
 
     fn admits(&self, open: &OpenTunnel) -> bool {
         let facts = &open.facts;
         let is_target = |name: &String| {
             let target = facts.target.as_ref();
-            target.is_some_and(|target| target.id().to_string() == *name)
+            target.is_some_and(|target| target.id().is_named(name))
         };
         self.target.as_ref().is_none_or(is_target)
             && self
                 .client
                 .is_none_or(|client| facts.client.ip().to_canonical() == client.to_canonical())
             && self.user.as_ref().is_none_or(|user| view::user(facts) == user)
+            && self.node.as_ref().is_none_or(|node| *node == *facts.node)
     }
 
     fn of(&self, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
@@ -77,7 +81,7 @@ enum Sort {
 }
 
 impl Sort {
-    fn place(self, open: &OpenTunnel) -> Place {
+    fn place(self, open: &OpenTunnel) -> Place<u64> {
         let key = match self {
             Self::Bytes => open.meter.bytes(Direction::Upload) + open.meter.bytes(Direction::Download),
             Self::Rate => open.rates().sum(),
@@ -85,7 +89,7 @@ impl Sort {
             Self::Age => u64::MAX - open.facts.id.number,
             Self::Idle => view::millis(open.meter.last_moved().elapsed()),
         };
-        (key, open.facts.id.to_string())
+        (key, open.facts.id.number)
     }
 }
 
@@ -96,6 +100,7 @@ struct Listing {
     target: Option<String>,
     client: Option<IpAddr>,
     user: Option<String>,
+    node: Option<String>,
     #[serde(default)]
     sort: Sort,
     limit: Option<usize>,
@@ -109,34 +114,40 @@ struct Ending {
     target: Option<String>,
     client: Option<IpAddr>,
     user: Option<String>,
+    node: Option<String>,
     limit: Option<usize>,
 }
 
-async fn list(State(shared): State<Arc<Shared>>, Options(asked): Options<Listing>) -> Answer<Tunnels> {
+async fn list(State(shared): State<Arc<Shared>>, Options(asked): Options<Listing>) -> Result<Response, Unserved> {
     let Listing {
         target,
         client,
         user,
+        node,
         sort,
         limit,
         cursor,
     } = asked;
-    let filter = Filter { target, client, user };
+    let filter = Filter {
+        target,
+        client,
+        user,
+        node,
+    };
     let listed = Part { limit, cursor }
         .of(filter.of(&shared), |open| sort.place(open))
         .map_err(Unserved::bad)?;
-    Ok(Json(Tunnels {
-        tunnels: listed.items.iter().map(|open| view::tunnel(open)).collect(),
-        total: listed.total,
-        next: listed.next,
+    Ok(rows::answer("tunnels", listed, |open, row| {
+        serde_json::to_writer(row, &view::tunnel(open))
     }))
 }
 
-async fn one(State(shared): State<Arc<Shared>>, Named(open): Named) -> Json<Detail> {
-    Json(Detail {
+async fn one(State(shared): State<Arc<Shared>>, Named(open): Named) -> Response {
+    let detail = Detail {
         legs: view::legs(&open.legs(&shared.registry.sock_diag)),
         tunnel: view::tunnel(&open),
-    })
+    };
+    Json(detail).into_response()
 }
 
 async fn close_one(
@@ -156,11 +167,17 @@ async fn close_those(
         target,
         client,
         user,
+        node,
         limit,
     } = asked;
-    let filter = Filter { target, client, user };
+    let filter = Filter {
+        target,
+        client,
+        user,
+        node,
+    };
     if filter.is_empty() {
-        return Err(Unserved::bad("which tunnels? give target, client or user"));
+        return Err(Unserved::bad("which tunnels? give target, client, user or node"));
     }
     let mut those = filter.of(&shared);
     those.sort_unstable_by_key(|open| open.facts.id.number);
@@ -185,7 +202,11 @@ fn tell(open: &OpenTunnel, change: Change, shared: &Shared) {
     shared.registry.events.tell(name);
 }
 
-async fn limit(State(shared): State<Arc<Shared>>, Named(open): Named, Told(rates): Told<Rates>) -> Answer<Tunnel> {
+async fn limit(
+    State(shared): State<Arc<Shared>>,
+    Named(open): Named,
+    Told(rates): Told<Rates>,
+) -> Result<Response, Unserved> {
     let wanted = [(Direction::Download, rates.download), (Direction::Upload, rates.upload)]
         .map(|(direction, rate)| rate.map(|rate| Ok((direction, parse_rate(direction, &rate)?))));
     // All of them are read before one is set.
@@ -194,7 +215,7 @@ async fn limit(State(shared): State<Arc<Shared>>, Named(open): Named, Told(rates
         open.own_rate(direction).set(rate);
     }
     tell(&open, Change::Limited, &shared);
-    Ok(Json(view::tunnel(&open)))
+    Ok(Json(view::tunnel(&open)).into_response())
 }
 
 /// A rate; `None` is the target's.

@@ -1,6 +1,10 @@
 //! The tunnels and targets of the process in the JSON of the API.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
+
+use serde::{Serialize, Serializer};
+use tokio::time::Instant;
 
 use crate::allowlist::Target;
 use crate::api;
@@ -8,38 +12,63 @@ use crate::authority::Authority;
 use crate::direction::Direction;
 use crate::limits::Rate;
 use crate::net::sock_diag::{TcpInfo, Unknown};
+use crate::ssh::identification::Software;
 use crate::tunnel::facts::Facts;
+use crate::tunnel::ids::Id;
 use crate::tunnel::open_tunnel::OpenTunnel;
 
+/// A text of an answer, made as it is written: of 10,000 tunnels there are 120,000.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Text<'a> {
+    Plain(&'a str),
+    Id(Id),
+    Moment(SystemTime),
+    Rate(Rate),
+    Software(Option<&'a Software>),
+}
+
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match *self {
+            Self::Plain(text) => serializer.serialize_str(text),
+            Self::Id(id) => serializer.collect_str(&id),
+            Self::Moment(moment) => serializer.collect_str(&humantime::format_rfc3339_millis(moment)),
+            Self::Rate(rate) => serializer.collect_str(&rate),
+            Self::Software(Some(software)) => serializer.collect_str(software),
+            Self::Software(None) => serializer.serialize_str(""),
+        }
+    }
+}
+
 /// A tunnel as it is now.
-pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
+pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel<Text<'_>> {
     let facts = &open.facts;
-    let [client_software, upstream_software] = facts
-        .software()
-        .map(|said| said.map(ToString::to_string).unwrap_or_default());
+    let [client_software, upstream_software] = facts.software().map(Text::Software);
     let (namespace, service) = target_name(facts);
     let rates = open.rates();
     let activity = open.activity();
+    let now = Instant::now();
+    let since = |moment| millis(now.saturating_duration_since(moment));
     api::Tunnel {
-        tunnel_id: facts.id.to_string(),
-        since: rfc3339(open.since),
-        age_ms: millis(open.established.elapsed()),
-        idle_ms: millis(open.meter.last_moved().elapsed()),
+        tunnel_id: Text::Id(facts.id),
+        since: Text::Moment(open.since),
+        age_ms: since(open.established),
+        idle_ms: since(open.meter.last_moved()),
         is_active: activity.is_active,
-        last_active: rfc3339(activity.last_active),
+        last_active: Text::Moment(activity.last_active),
         client_address: facts.client.ip(),
         client_port: facts.client.port(),
-        peer_address: facts.peer.ip(),
+        peer_address: Some(facts.peer.ip()),
         client_software,
-        user_name: user(facts).to_owned(),
-        http_version: facts.http.to_owned(),
-        tls_version: facts.tls.as_ref().map_or("", |tls| tls.version).to_owned(),
-        server_address: facts.authority.as_ref().map_or("", Authority::host).to_owned(),
+        user_name: Text::Plain(user(facts)),
+        http_version: Text::Plain(facts.http),
+        tls_version: Text::Plain(facts.tls.as_ref().map_or("", |tls| tls.version)),
+        server_address: Text::Plain(facts.authority.as_ref().map_or("", Authority::host)),
         server_port: facts.authority.as_ref().map_or(0, Authority::port),
-        target_namespace: namespace.to_owned(),
-        target_service: service.to_owned(),
+        target_namespace: Text::Plain(namespace),
+        target_service: Text::Plain(service),
         upstream_address: facts.upstream,
-        upstream_node: facts.node.to_string(),
+        upstream_node: Text::Plain(&facts.node),
         upstream_software,
         is_resumable: open.open.is_resumable(),
         bytes_sent: open.meter.bytes(Direction::Download),
@@ -91,12 +120,15 @@ fn leg(info: &TcpInfo) -> api::Leg {
 /// A target as it is now, with that number of open tunnels.
 pub(super) fn target(target: &Target, tunnels: usize) -> api::Target {
     let endpoints = target.endpoints();
+    let nodes = endpoints.nodes.iter().filter(|node| !node.is_empty());
+    let nodes: BTreeSet<String> = nodes.map(ToString::to_string).collect();
     api::Target {
         namespace: target.id().namespace.to_string(),
         service: target.id().service.to_string(),
         endpoints_ready: endpoints.ready,
         endpoints: endpoints.total,
         addresses: endpoints.addresses.to_vec(),
+        nodes: nodes.into_iter().collect(),
         is_cordoned: target.is_cordoned(),
         tunnels,
         last_activity: target.last_activity().map(rfc3339),
@@ -105,28 +137,18 @@ pub(super) fn target(target: &Target, tunnels: usize) -> api::Target {
 
 /// The reason why the target of a tunnel is in use.
 pub(super) fn reason(open: &OpenTunnel) -> api::Use {
-    let api::Tunnel {
-        tunnel_id,
-        since,
-        is_active,
-        last_active,
-        client_address,
-        client_software,
-        user_name,
-        bytes_sent,
-        bytes_received,
-        ..
-    } = tunnel(open);
+    let activity = open.activity();
+    let [software, _] = open.facts.software();
     api::Use {
-        tunnel_id,
-        client_address,
-        client_software,
-        user_name,
-        since,
-        is_active,
-        last_active,
-        bytes_sent,
-        bytes_received,
+        tunnel_id: open.facts.id.to_string(),
+        client_address: open.facts.client.ip(),
+        client_software: software.map(ToString::to_string).unwrap_or_default(),
+        user_name: user(&open.facts).to_owned(),
+        since: rfc3339(open.since),
+        is_active: activity.is_active,
+        last_active: rfc3339(activity.last_active),
+        bytes_sent: open.meter.bytes(Direction::Download),
+        bytes_received: open.meter.bytes(Direction::Upload),
     }
 }
 
@@ -152,11 +174,11 @@ fn target_name(facts: &Facts) -> (&str, &str) {
         .map_or(("", ""), |target| (&target.id().namespace, &target.id().service))
 }
 
-fn limit(open: &OpenTunnel, direction: Direction) -> api::Limit {
+fn limit(open: &OpenTunnel, direction: Direction) -> api::Limit<Text<'_>> {
     let own = open.own_rate(direction).get();
     let of_target = || Some(open.facts.target.as_ref()?.limit(direction).rate());
     api::Limit {
-        rate: own.or_else(of_target).unwrap_or(Rate::UNLIMITED).to_string(),
+        rate: Text::Rate(own.or_else(of_target).unwrap_or(Rate::UNLIMITED)),
         is_own: own.is_some(),
         waited_ms: millis(open.meter.waited(direction)),
     }

@@ -32,9 +32,9 @@ enum Action {
     /// Show all that is known of one tunnel
     #[command(after_help = OPERATOR_EXITS)]
     Show(Show),
-    /// Look at one tunnel for a while, and tell what makes it slow
+    /// Look at one tunnel, or at those of a node, target, client or user, and tell what makes it slow
     #[command(after_help = OPERATOR_EXITS)]
-    Why(Show),
+    Why(Why),
     /// End tunnels: those with these ids, or those of a target, a client or a user
     #[command(after_help = OPERATOR_EXITS)]
     Close(Close),
@@ -71,6 +71,9 @@ struct FilterFlags {
     /// Those of this user
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
+    /// Those whose target is on this node
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
 }
 
 impl FilterFlags {
@@ -79,6 +82,7 @@ impl FilterFlags {
             target: self.target.map(|target| target.to_string()),
             client: self.client,
             user: self.user,
+            node: self.node,
         }
     }
 }
@@ -96,9 +100,26 @@ struct Show {
 }
 
 #[derive(Args)]
+struct Why {
+    /// The id, as `tunnels` and the access log show it
+    #[arg(value_name = "ID", required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
+    id: Option<String>,
+    #[command(flatten)]
+    filter: FilterFlags,
+    /// Look at the N fastest of many, at most 64
+    #[arg(long, value_name = "N", default_value_t = MOST_LOOKS)]
+    limit: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Args)]
 struct Close {
     /// The ids, as `tunnels` and the access log show them
-    #[arg(value_name = "ID", required_unless_present_any = ["target", "client", "user"], conflicts_with_all = ["target", "client", "user"])]
+    #[arg(value_name = "ID", required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
     ids: Vec<String>,
     #[command(flatten)]
     filter: FilterFlags,
@@ -139,7 +160,7 @@ pub(crate) fn tunnels(options: Tunnels) -> anyhow::Result<ExitCode> {
         None => list(options.list),
         Some(Action::List(options)) => list(options),
         Some(Action::Show(options)) => show(options, ""),
-        Some(Action::Why(options)) => show(options, LOOK),
+        Some(Action::Why(options)) => why(options),
         Some(Action::Close(options)) => close(options),
         Some(Action::Limit(options)) => limit(options),
     }
@@ -187,6 +208,40 @@ fn summary(listed: &Listed<Tunnel>) -> String {
         listed.replicas.len(),
         shown - resumable
     )
+}
+
+fn why(options: Why) -> anyhow::Result<ExitCode> {
+    let Why {
+        id,
+        filter,
+        limit,
+        json: is_json,
+        reach,
+    } = options;
+    if let Some(id) = id {
+        let json = is_json;
+        return show(Show { id, json, reach }, LOOK);
+    }
+    let query = Query {
+        filter: filter.into_filter(),
+        sort: Sort::Rate,
+        limit: Some(limit.clamp(1, LARGEST_LOOKS)),
+    };
+    let replicas = reach.replicas()?;
+    let (states, looks) = run(async {
+        let listed = look(&replicas, &query).await?;
+        Ok((listed.replicas, replicas.diagnose(listed.items, LOOK).await?))
+    })?;
+    if is_json {
+        print(&(json(&looks) + "\n"))?;
+    } else if !looks.is_empty() {
+        print_table(operator::diagnosis_table(&looks))?;
+        print(&operator::diagnosis_summary(&looks))?;
+    }
+    if looks.is_empty() && states.iter().all(operator::State::answers) {
+        return Ok(not_found());
+    }
+    Ok(status(&states))
 }
 
 fn show(options: Show, path: &str) -> anyhow::Result<ExitCode> {
@@ -306,5 +361,10 @@ fn not_found() -> ExitCode {
 
 /// The proxy's own look at a tunnel takes that long, within the deadline of its answer.
 const LOOK: &str = "/diagnosis?over_ms=2000";
+/// What says which tunnels, in place of an id.
+const FILTERS: [&str; 4] = ["target", "client", "user", "node"];
+/// Tunnels that are looked at together.
+const MOST_LOOKS: usize = 16;
+const LARGEST_LOOKS: usize = 64;
 /// The proxy keeps a rate for a second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1100);

@@ -113,7 +113,7 @@ function show() {
   if (view === "tunnels") showTunnels();
   else if (view === "targets") showTargets();
   else matches(0, 0, "");
-  if (view === "refusals") refusals(model, model.now(), words(at("search").value));
+  if (view === "refusals") refusals(model, words(at("search").value));
   if (view === "replicas") replicas(model.replicas);
   details.update();
 }

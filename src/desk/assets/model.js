@@ -14,7 +14,7 @@ export class Model {
   tunnels = new Map();
   targets = [];
   replicas = [];
-  refusals = { reasons: [], latest: [], missed: 0 };
+  refusals = { reasons: [], latest: [] };
   started = 0;
   /** The desk's clock less this computer's, in milliseconds: a page may be open on another computer by a forwarded port. */
   offset = 0;
@@ -30,8 +30,8 @@ export class Model {
     this.replicas = state.replicas;
     if (state.targets) this.targets = state.targets.map(targetRow);
     this.refusals = shown(state.refusals);
-    for (const facts of state.facts) this.learn(facts.key, shown(facts));
     for (const key of state.gone) this.tunnels.delete(key);
+    for (const facts of state.facts) this.learn(facts.key, shown(facts));
     for (const live of state.live) this.measure(live);
     this.sample();
   }

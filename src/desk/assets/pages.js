@@ -4,7 +4,6 @@ import { bars } from "./chart.js";
 import { clock, count, plural } from "./format.js";
 
 const at = (id) => document.getElementById(id);
-const HOUR = 3_600_000;
 
 /** Makes the children of a place as many as the items, and fills each. */
 function fill(place, items, make, write) {
@@ -30,12 +29,10 @@ function tableRow(cells, numbers = [], drawn = -1) {
 }
 
 /** Shows the refusals of the last hour. */
-export function refusals({ refusals: told, started, replicas: list }, now, words) {
+export function refusals({ refusals: told, started, replicas: list }, words) {
   const has = (text) => words.every((word) => text.toLowerCase().includes(word));
-  const isYoung = now - started < HOUR;
-  put(at("refusals-since"), isYoung ? `since ${clock(started)}, when this desk began` : "in the last hour");
-  const notes = list.filter(({ deaf }) => deaf).map(({ name, deaf }) => `The refusals of ${name} are not counted now: ${deaf}.`);
-  if (told.missed) notes.push(`${plural(told.missed, "event")} came too fast to be read: the counts are too low by some of them.`);
+  put(at("refusals-since"), `since ${clock(started)}, when this desk began`);
+  const notes = list.filter(({ deaf }) => deaf).map(({ name, deaf }) => `The refusals of ${name} are not listed now: ${deaf}.`);
   at("refusals-note").hidden = !notes.length;
   put(at("refusals-note"), notes.join("\n"));
   const reasons = told.reasons.filter(({ reason }) => has(reason));
@@ -53,7 +50,8 @@ export function refusals({ refusals: told, started, replicas: list }, now, words
     const client = one["user.name"] ? `${one["user.name"]} · ${one["client.address"]}` : one["client.address"];
     [clock(one.at), one.reason, client, one.authority || "–", one.replica].forEach((text, index) => put(row.cells[index], text ?? ""));
   });
-  for (const id of ["refusal-reasons", "refusal-latest"]) at(id).hidden = !told.reasons.length;
+  at("refusal-reasons").hidden = !told.reasons.length;
+  for (const id of ["refusals-recent", "refusal-latest"]) at(id).hidden = !told.latest.length;
   at("empty-refusals").hidden = told.reasons.length > 0;
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::lab;
 use super::objects::{service, slice, with};
-use super::proxy::eventually;
+use super::proxy::{ADMIN_PORT, eventually};
 use super::stage::Stage;
 
 #[test]
@@ -39,5 +39,68 @@ fn the_access_lines_of_a_tunnel_name_the_node_of_its_pod() {
         .await;
         assert_eq!(nodes("named", "close"), ["node-7", "node-7"]);
         assert_eq!(nodes("nameless", "close"), [""]);
+    });
+}
+
+/// What is open on a node, and whether the way there is slow.
+#[test]
+fn an_operator_sees_nodes_and_judges_all_tunnels_of_one() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        for (name, pod, node) in [
+            ("devbox", "10.9.1.1", "node-7"),
+            ("build", "10.9.1.2", "node-7"),
+            ("notebook", "10.9.1.3", "node-8"),
+        ] {
+            let mut slice = slice("team-a", name, &[pod]);
+            slice["endpoints"][0]["nodeName"] = json!(node);
+            stage.api.put(slice);
+            stage.api.put(service("team-a", name));
+            stage
+                .proxy
+                .reaches(&format!("{name}.team-a:22"), &format!("{pod}:22"))
+                .await;
+        }
+        let open = [
+            stage.proxy.connect("devbox.team-a:22").await.unwrap(),
+            stage.proxy.connect("build.team-a:22").await.unwrap(),
+            stage.proxy.connect("notebook.team-a:22").await.unwrap(),
+        ];
+        let ask = |arguments: &[&str]| -> (Option<i32>, String) {
+            let mut command = stage.lab.beside_proxy(env!("CARGO_BIN_EXE_switchboard"));
+            let admin = format!("127.0.0.1:{ADMIN_PORT}");
+            let said = command.args(arguments).args(["--timeout", "60s", "--admin", &admin]);
+            let said = said.output().unwrap();
+            let told = String::from_utf8(said.stdout).unwrap() + &String::from_utf8(said.stderr).unwrap();
+            println!("figure: $ switchboard {}\n{told}", arguments.join(" "));
+            (said.status.code(), told)
+        };
+        // Those of `reaches` have ended by then.
+        let all = async || ask(&["tunnels"]).1.contains("3 tunnels on 1 of 1 replicas");
+        eventually("three tunnels are listed", all).await;
+        let (status, listed) = ask(&["tunnels", "--node", "node-7"]);
+        assert_eq!(status, Some(0), "{listed}");
+        assert!(listed.lines().next().unwrap().contains("NODE"), "{listed}");
+        assert_eq!(listed.matches("node-7").count(), 2, "{listed}");
+        assert!(!listed.contains("notebook"), "{listed}");
+        let (_, targets) = ask(&["targets"]);
+        let is_of = |line: &&str| line.contains("team-a/notebook") && line.ends_with("node-8");
+        assert!(targets.lines().any(|line| is_of(&line)), "{targets}");
+        let (status, why) = ask(&["tunnels", "why", "--node", "node-7"]);
+        assert_eq!(status, Some(0), "{why}");
+        assert!(why.contains("2 tunnels looked at: "), "{why}");
+        assert!(why.contains("the round trip to the target is "), "{why}");
+        assert_eq!(ask(&["tunnels", "why", "--node", "node-9"]).0, Some(1));
+        let (_, closed) = ask(&[
+            "tunnels",
+            "close",
+            "--node",
+            "node-7",
+            "--yes",
+            "--reason",
+            "it is drained",
+        ]);
+        assert_eq!(closed.matches("closed ").count(), 2, "{closed}");
+        drop(open);
     });
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{all, two_targets};
-use crate::harness::ports::Ports;
+use crate::harness::peer::Peer;
+use crate::harness::ports::{Ports, Response};
 use crate::harness::process::Server;
 use crate::harness::target::Target;
 
@@ -90,7 +91,7 @@ fn is_a(value: &Value, kind: &str) -> bool {
 }
 
 /// A route and what is asked of it, so that together all statuses but those of other hosts are answered.
-const ASKED: [(&str, &str, &str, &str, u16); 34] = [
+const ASKED: [(&str, &str, &str, &str, u16); 43] = [
     ("get", "/tunnels", "?sort=bytes&limit=1", "", 200),
     ("get", "/tunnels", "?sort=size", "", 400),
     ("put", "/tunnels", "", "", 405),
@@ -115,6 +116,9 @@ const ASKED: [(&str, &str, &str, &str, u16); 34] = [
     ("get", "/activity", "?target=static/none", "", 404),
     ("get", "/clients", "", "", 200),
     ("get", "/clients", "?limit=x", "", 400),
+    ("get", "/refusals", "", "", 200),
+    ("delete", "/refusals", "", "", 405),
+    ("get", "/tunnels", "?node=none", "", 200),
     ("post", "/events", "", "", 405),
     ("get", "/drain", "", "", 200),
     ("get", "/livez", "", "", 200),
@@ -123,7 +127,13 @@ const ASKED: [(&str, &str, &str, &str, u16); 34] = [
     ("get", "/openapi.json", "", "", 200),
     ("get", "/tunnels/{gone}", "", "", 404),
     ("delete", "/tunnels/{gone}", "", "", 404),
+    ("patch", "/tunnels/{gone}", "", "{}", 404),
+    ("get", "/tunnels/{gone}/diagnosis", "", "", 404),
     ("get", "/targets/{none}/{none}", "", "", 404),
+    ("post", "/targets/{none}/{none}/cordon", "", "", 404),
+    ("post", "/targets/{none}/{none}/uncordon", "", "", 404),
+    ("get", "/tunnels", "?cursor=x", "", 400),
+    ("delete", "/tunnels", "?node=none", "", 200),
     ("post", "/drain", "", "", 202),
 ];
 
@@ -135,30 +145,88 @@ fn every_answer_is_as_its_description_says() {
     let _open = [server.tunnel("one:22", &one), server.tunnel("other:22", &other)];
     let id = all(&server, 2)[0].tunnel_id.clone();
     for (method, route, query, body, status) in ASKED {
-        let path = route
-            .replace("{id}", &id)
-            .replace("{namespace}", "static")
-            .replace("{service}", "one%3A22")
-            .replace("{gone}", "00000000-1")
-            .replace("{none}", "none");
+        let path = path(route, &id);
         let answer = server.tell_admin(&method.to_uppercase(), &(path + query), body);
         assert_eq!(answer.status, status, "{method} {route}{query}: {}", answer.body);
-        let described = match route {
-            "/tunnels/{gone}" => "/tunnels/{id}",
-            "/targets/{none}/{none}" => "/targets/{namespace}/{service}",
-            same => same,
-        };
-        let path = &document["paths"][described];
-        // What no method of a path is for is described with each of those that it has.
-        let operation = path.get(method).or_else(|| path.as_object()?.values().next());
-        let response = &operation.unwrap()["responses"][status.to_string()];
-        let content = response["content"].as_object();
-        let content = content.unwrap_or_else(|| panic!("{method} {route} describes no {status}"));
-        if let Some(json) = content.get("application/json") {
-            let value = serde_json::from_str(&answer.body).unwrap();
-            check(&value, &json["schema"], &document, route).unwrap();
+        is_described(&answer, method, &described(route), &document);
+    }
+}
+
+/// The path of a route.
+fn path(route: &str, id: &str) -> String {
+    route
+        .replace("{id}", id)
+        .replace("{namespace}", "static")
+        .replace("{service}", "one%3A22")
+        .replace("{gone}", "00000000-1")
+        .replace("{none}", "none")
+}
+
+/// The route as the document has it.
+fn described(route: &str) -> String {
+    let known = route.replace("{gone}", "{id}");
+    known.replace("{none}/{none}", "{namespace}/{service}")
+}
+
+/// Holds an answer against what the document says of its status.
+#[track_caller]
+fn is_described(answer: &Response, method: &str, route: &str, document: &Value) {
+    let path = &document["paths"][route];
+    // What no method of a path is for is described with each of those that it has.
+    let operation = path.get(method).or_else(|| path.as_object()?.values().next());
+    let response = &operation.unwrap()["responses"][answer.status.to_string()];
+    let content = response["content"].as_object();
+    let content = content.unwrap_or_else(|| panic!("{method} {route} describes no {}", answer.status));
+    if let Some(json) = content.get("application/json") {
+        let value = serde_json::from_str(&answer.body).unwrap();
+        check(&value, &json["schema"], document, route).unwrap();
+    }
+}
+
+/// Beside those of [`ASKED`] and of the methods: what is refused to other hosts, too long, or too many.
+#[test]
+fn every_answer_that_is_described_is_given() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = two_targets(&one, &other, "");
+    let document = document(&server);
+    let _open = server.tunnel("one:22", &one);
+    let id = all(&server, 1)[0].tunnel_id.clone();
+    let readers: Vec<_> = (0..16)
+        .map(|_| {
+            let mut reader = Peer::connect(server.admin());
+            reader.send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            reader.read_past("text/event-stream");
+            reader
+        })
+        .collect();
+    let mut missing = BTreeSet::new();
+    for (route, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            for status in operation["responses"].as_object().unwrap().keys() {
+                let (verb, path) = (method.to_uppercase(), path(route, &id));
+                let answer = match (&**status, &**route) {
+                    ("403", _) => server.ask_admin_as(&verb, &path, "rebound.example.com"),
+                    ("413", _) => server.tell_admin(&verb, &path, &" ".repeat(16_385)),
+                    ("503", "/events") => server.ask_admin(&verb, &path),
+                    _ => {
+                        missing.insert((described(route), method.clone(), status.clone()));
+                        continue;
+                    }
+                };
+                assert_eq!(answer.status.to_string(), *status, "{method} {route}: {}", answer.body);
+                is_described(&answer, method, route, &document);
+            }
         }
     }
+    drop(readers);
+    for (method, route, _, _, status) in ASKED {
+        missing.remove(&(described(route), method.to_owned(), status.to_string()));
+    }
+    missing.retain(|(route, _, status)| {
+        // Of every path in the next test, of a stream in `events_are_told_as_they_happen`, and of a proxy that begins.
+        status != "405" && (&**route, &**status) != ("/events", "200") && (&**route, &**status) != ("/readyz", "503")
+    });
+    assert_eq!(missing, BTreeSet::new());
 }
 
 /// A path or a method that is missing here would be described by nothing, and one that is too many is answered by nothing.

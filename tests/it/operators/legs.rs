@@ -1,13 +1,18 @@
 //! The two connections of a tunnel as the kernel sees them, in the API and in the access line.
 
+use std::any::Any;
+
 use serde_json::Value;
 use switchboard::api;
 
 use super::{all, two_targets};
-use crate::harness::eventually;
+use crate::harness::authority::Authority;
 use crate::harness::ports::Ports;
-use crate::harness::process::Server;
+use crate::harness::process::{Server, Settings};
 use crate::harness::target::Target;
+use crate::harness::{allow, eventually};
+use crate::http2::peer::Peer as Http2;
+use crate::tls::client::{config, connect, open};
 
 #[track_caller]
 fn detail(server: &Server, id: &str) -> api::Detail {
@@ -107,4 +112,63 @@ fn a_client_that_does_not_read_and_a_limit_are_named_as_what_makes_a_tunnel_slow
     assert_eq!(server.ask_admin("DELETE", &format!("/tunnels/{id}")).status, 200);
     reader.join().unwrap();
     writer.join().unwrap();
+}
+
+/// What an operator learns of a tunnel must not depend on how its client has come.
+#[test]
+fn a_client_that_does_not_read_is_named_over_tls_and_http_2_too() {
+    let (authority, one) = (Authority::new(), Target::listen());
+    let issued = authority.server("server", &["localhost"]);
+    let settings = format!(
+        "listen: {{address: \"127.0.0.1:0\", tls: optional}}\ntls: {{certificates: [{}]}}\n{}",
+        issued.setting(),
+        allow(&[("one:22", one.address())])
+    );
+    let server = Server::with(&Settings::new(&settings));
+    let clients: [(&str, &str, Begin); 3] = [
+        ("2", "", |server, _| Box::new(http_2(Http2::connect(server.public())))),
+        ("2", "1.3", |server, authority| {
+            Box::new(http_2(Http2::connect_over_tls(server.public(), &authority.ca())))
+        }),
+        ("1", "1.3", |server, authority| {
+            let mut client = connect(server.public(), &config(authority, None), "localhost").unwrap();
+            open(&mut client, "one:22");
+            Box::new(client)
+        }),
+    ];
+    for (http, tls, begin) in clients {
+        let client = begin(&server, &authority);
+        let mut service = one.accept();
+        let id = all(&server, 1)[0].tunnel_id.clone();
+        let seen = detail(&server, &id);
+        assert_eq!((&*seen.tunnel.http_version, &*seen.tunnel.tls_version), (http, tls));
+        assert_eq!(seen.legs.unknown, "", "{http} {tls}");
+        assert!(
+            seen.legs.client.is_some() && seen.legs.upstream.is_some(),
+            "{http} {tls}"
+        );
+        let writer = std::thread::spawn(move || {
+            // It is ended before all of it is sent.
+            service.try_send(vec![0; 64 << 20]).ok();
+        });
+        eventually(&format!("HTTP/{http} {tls}: the client does not read"), || {
+            let answer = server.ask_admin("GET", &format!("/tunnels/{id}/diagnosis?over_ms=300"));
+            let found: api::Diagnosis = serde_json::from_str(&answer.body).unwrap();
+            (found.verdict == api::Verdict::Client).then_some(())
+        });
+        assert_eq!(server.ask_admin("DELETE", &format!("/tunnels/{id}")).status, 200);
+        writer.join().unwrap();
+        drop(client);
+        all(&server, 0);
+    }
+}
+
+/// Opens a tunnel whose client does not read.
+type Begin = fn(&Server, &Authority) -> Box<dyn Any>;
+
+/// A client whose tunnel takes nothing.
+fn http_2(mut peer: Http2) -> Http2 {
+    peer.tell("mute 1");
+    peer.open(1, "one:22");
+    peer
 }
