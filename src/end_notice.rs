@@ -123,7 +123,11 @@ impl Finder {
     /// Where the bytes end that are passed on: in front of a marker, or of the beginning of one at the end.
     fn search(&mut self, all: &[u8]) -> usize {
         let marker = &self.marker.0;
-        for at in all.len().saturating_sub(LONGEST)..all.len() {
+        let [first, ..] = *marker;
+        // By the first byte, and only then by all: 272 comparisons of 16 bytes a read took 0.05 s of processor time a GiB.
+        let last_bytes = all.iter().enumerate().skip(all.len().saturating_sub(LONGEST));
+        let begins = last_bytes.filter(|(_, byte)| **byte == first);
+        for (at, _) in begins {
             let rest = all.get(at..).unwrap_or_default();
             if let Some(notice) = rest.strip_prefix(marker) {
                 self.notice = Some(notice.to_vec());

@@ -37,6 +37,7 @@ pub(super) struct Refusal {
 enum World {
     Main,
     Users,
+    /// That of [`Self::Users`], for a client with a user and a password.
     KnownUser,
     Tls,
     Cluster,
@@ -200,7 +201,7 @@ struct Parts<'a, K> {
 
 impl<K: Display> Parts<'_, K> {
     /// The configuration of each world.
-    fn settings(&self) -> [(World, String); 10] {
+    fn settings(&self) -> [(World, String); 9] {
         let Self {
             mode,
             with_certificates,
@@ -232,14 +233,6 @@ impl<K: Display> Parts<'_, K> {
             ),
             (
                 World::Users,
-                format!(
-                    "{}{listed}access: {{mode: enforce, users: {{file: \"{}\"}}}}\n",
-                    listen(""),
-                    users.display()
-                ),
-            ),
-            (
-                World::KnownUser,
                 format!(
                     "{}{listed}access: {{mode: enforce, users: {{file: \"{}\"}}}}\n",
                     listen(""),
@@ -347,13 +340,14 @@ impl Worlds {
             timeout: self.timeout,
             is_known: world == World::KnownUser,
         };
-        match world {
-            World::Draining => draining::terminal(client, self.mode, asked),
-            _ => client.terminal(&asked(self.proxy(world))),
+        if world == World::Draining {
+            return draining::terminal(client, self.mode, asked);
         }
+        client.terminal(&asked(self.proxy(world)))
     }
 
     fn proxy(&self, world: World) -> SocketAddr {
+        let world = if world == World::KnownUser { World::Users } else { world };
         self.proxies.iter().find(|(of, _)| *of == world).unwrap().1
     }
 
