@@ -6,6 +6,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+#[cfg(not(feature = "server"))]
+mod client_check;
+mod client_file;
 mod client_flags;
 mod completions;
 mod config;
@@ -33,6 +36,8 @@ pub(crate) fn run() -> ExitCode {
         #[cfg(feature = "server")]
         Task::Server(task) => server::run(*task),
         Task::Connect(options) => connect::connect(*options),
+        #[cfg(not(feature = "server"))]
+        Task::Check(options) => ended(client_check::check(options)),
         Task::Ticket(options) => ticket::ticket(options),
         Task::Config(flags) => ended(config::config(*flags)),
         Task::Completions(options) => ended(completions::completions(&options)),
@@ -67,6 +72,10 @@ enum Task {
     /// Print or install the block of ssh_config(5) that leads names through the proxy, or check the way to a name
     #[command(after_help = CONFIG_EXAMPLE)]
     Config(Box<ConfigFlags>),
+    /// Report the faults of the client's file all at once, and of the files that it names
+    #[cfg(not(feature = "server"))]
+    #[command(after_help = client_check::CHECK_EXAMPLE)]
+    Check(client_check::Check),
     /// Make a ticket: 26 letters in place of a token, for clients that cannot carry one
     #[command(after_help = TICKET_EXAMPLE)]
     Ticket(Ticket),

@@ -140,8 +140,8 @@ impl Drain {
     }
 
     /// Completes when no new tunnel may begin.
-    pub async fn stopped(mut self) {
-        self.reaches(|phase| !phase.takes_tunnels()).await;
+    pub async fn stopped(&self) {
+        self.stopped.cancelled().await;
     }
 
     /// Completes when the deadline has passed: a dial in progress is given up.

@@ -46,7 +46,6 @@ pub mod platform;
 mod yaml;
 
 // Protocols: what moves and carries bytes.
-mod disconnect;
 mod end_notice;
 mod http2;
 #[cfg(feature = "server")]

@@ -22,7 +22,7 @@ use crate::direction::Direction;
 use crate::net::transport::{Cancelled, Reader, Transport, Writer};
 use crate::outcome::{Close, Reason, Side};
 
-pub mod activity;
+pub mod activity_rule;
 mod beginning;
 mod copy;
 pub mod meter;

@@ -1,4 +1,5 @@
-//! The parts of SSH that the proxy reads: identification lines (RFC 4253 section 4.2).
+//! The parts of SSH that the proxy reads and writes: identification lines and SSH_MSG_DISCONNECT (RFC 4253).
 
+pub(crate) mod disconnect;
 pub mod identification;
 mod software;

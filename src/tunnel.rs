@@ -37,11 +37,11 @@ use crate::tls::Session;
 pub mod activity;
 mod authorize;
 pub mod diagnosis;
-mod disconnect;
 mod established;
 pub mod events;
 pub mod facts;
 pub mod ids;
+mod in_band;
 pub mod legs;
 mod negotiate;
 mod notice;
@@ -78,11 +78,12 @@ enum Opened<'a> {
 /// refused.
 async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
     let mut pending = Pending::accept(peer, port.refusals, shared);
-    pending.record.set_local(stream.local_addr().ok());
+    let local = stream.local_addr().ok();
+    pending.record.set_local(local);
     // Before all else that may be spoken on the port: the header is about the socket.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
     let pending = match pending.step(header).await {
-        Ok(header) => pending.introduce(header.unwrap_or_else(|| Addresses::of(&stream, peer))),
+        Ok(header) => pending.introduce(header.unwrap_or_else(|| Addresses::of(local, peer))),
         Err(refusal) => {
             pending
                 .refuse(connect::http1(stream, Vec::new()), &refusal.into())
@@ -196,7 +197,7 @@ enum Account {
 }
 
 impl Account {
-    fn take_slot(&self) -> Result<Slot, Refusal> {
+    fn take_slot(&self) -> Result<Slot, Denial> {
         match self {
             Self::Client(client) => client.take_slot(),
             Self::User(user) => user.take_slot(),

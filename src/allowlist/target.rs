@@ -222,12 +222,13 @@ impl Target {
     ///
     /// # Errors
     /// [`Refusal::TargetClosed`] or [`Refusal::TargetFull`].
-    pub fn enter(&self) -> Result<Slot, Refusal> {
+    pub fn enter(&self) -> Result<Slot, Denial> {
         if self.limits.load().is_closed || self.is_cordoned() {
-            return Err(Refusal::TargetClosed);
+            return Err(Refusal::TargetClosed.into());
         }
         let tunnels = self.made(&self.tunnels, |limits| Arc::new(Slots::new(limits.caps.tunnels)));
-        tunnels.take().ok_or(Refusal::TargetFull)
+        let full = || Denial::of_limit(Refusal::TargetFull, tunnels.most());
+        tunnels.take().ok_or_else(full)
     }
 
     /// Whether an operator lets no new tunnel begin, in this process.
@@ -431,13 +432,13 @@ mod tests {
         };
         let target = target(Endpoints::default(), few);
         let _tunnels = [target.enter().unwrap(), target.enter().unwrap()];
-        assert_eq!(target.enter().unwrap_err(), Refusal::TargetFull);
+        assert_eq!(target.enter().unwrap_err().refusal, Refusal::TargetFull);
         let closed = TargetLimits {
             is_closed: true,
             ..TargetLimits::default()
         };
         target.update(Endpoints::default(), Arc::new(closed));
-        assert_eq!(target.enter().unwrap_err(), Refusal::TargetClosed);
+        assert_eq!(target.enter().unwrap_err().refusal, Refusal::TargetClosed);
         target.update(Endpoints::default(), Arc::new(few));
         let second = Duration::from_secs(1);
         let timeouts = QueueTimeouts {

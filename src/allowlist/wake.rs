@@ -26,7 +26,7 @@ pub struct Wake {
 /// The answer to a request for a target without an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// Nothing is to be started, or it starts already.
+    /// Nothing was asked: there is nothing to start, it was asked before or has failed lately, or the queue is full.
     No,
     /// It is asked to start.
     Asked,
@@ -78,6 +78,10 @@ impl Wakes {
         if state.flights.get(target.id()).is_some_and(|flight| flight.until > now) {
             return Woken::No;
         }
+        // A full queue: a later request asks again.
+        let Ok(place) = listener.try_reserve() else {
+            return Woken::No;
+        };
         if !state.admits(network(client.to_canonical()), now) {
             return Woken::Limited;
         }
@@ -85,10 +89,7 @@ impl Wakes {
             target: target.id().clone(),
             workload,
         };
-        // A full queue: a later request asks again.
-        if listener.try_send(wake).is_err() {
-            return Woken::No;
-        }
+        place.send(wake);
         let until = now + longest;
         let flight = Flight {
             until,

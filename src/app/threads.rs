@@ -74,8 +74,9 @@ fn running() -> usize {
     fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Two for the logs, one each for the admin port, the cluster and the configuration, and one for blocking calls.
-const OTHERS: usize = 6;
+/// Two for the logs, one each for the admin port, the cluster, access roles, tickets and the configuration, and one for
+/// blocking calls.
+const OTHERS: usize = 8;
 /// The beginning of the names that Tokio gives.
 const WORKER: &str = "tokio-rt";
 /// In milliseconds.

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use switchboard::client::check;
-use switchboard::client::ssh_config::{Block, ForeignClient, Place, Platform, ProxyCommand, plan};
+use switchboard::client::ssh_config::{Block, ForeignClient, Place, ProxyCommand, System, plan};
 use switchboard::platform;
 
 use crate::cli::client_flags::{ClientFlags, Unusable};
@@ -144,7 +144,7 @@ fn block(flags: &ConfigFlags) -> anyhow::Result<Result<Block, Unusable>> {
         command,
         user: flags.user.clone(),
         control_master: flags.control_master,
-        platform: Platform::OWN,
+        system: System::OWN,
     }))
 }
 
@@ -153,7 +153,7 @@ fn install(flags: &ConfigFlags, text: Option<&str>) -> anyhow::Result<ExitCode> 
     let named = flags.write.clone().flatten();
     let place = match named {
         Some(config) => Place {
-            config: std::path::absolute(config)?,
+            config: std::path::absolute(config).context("cannot tell the working folder")?,
             is_default: false,
         },
         None => {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::ssh_config::Platform;
+use super::ssh_config::System;
 use super::{ProxyUrl, Scheme};
 use crate::file;
 use crate::platform;
@@ -67,6 +67,18 @@ impl Configuration {
     /// # Errors
     /// It cannot be read, or has faults: all of them at once.
     pub fn read(path: &Path, is_demanded: bool) -> Result<(Option<Self>, Report), Report> {
+        Self::load(path, is_demanded, Named::Unread)
+    }
+
+    /// Reads a file that has to be there, and opens the files that it names; returns the warnings.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and a fault for each file that cannot be opened.
+    pub fn check(path: &Path) -> Result<Report, Report> {
+        Self::load(path, true, Named::Opened).map(|(_, report)| report)
+    }
+
+    fn load(path: &Path, is_demanded: bool, named: Named) -> Result<(Option<Self>, Report), Report> {
         let name = path.display().to_string();
         let opened = match file::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_demanded => {
@@ -84,6 +96,7 @@ impl Configuration {
         let base = Base {
             folder: path.parent().unwrap_or(Path::new("")),
             home: home.as_deref(),
+            named,
         };
         let (configuration, report) = parse(&bytes, &name, &base)?;
         Ok((Some(configuration), report))
@@ -99,15 +112,15 @@ impl Configuration {
 
 /// The place of the file: the XDG Base Directory Specification's, and that of Windows.
 pub fn default_path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    path_on(Platform::OWN, variable)
+    path_on(System::OWN, variable)
 }
 
-fn path_on(platform: Platform, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+fn path_on(system: System, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let folder = |name: &str| Some(PathBuf::from(variable(name).filter(|value| !value.is_empty())?));
-    let settings = match platform {
-        Platform::Windows => folder("APPDATA")?,
+    let settings = match system {
+        System::Windows => folder("APPDATA")?,
         // A relative path is to be ignored.
-        Platform::Unix => match folder("XDG_CONFIG_HOME").filter(|path| path.is_absolute()) {
+        System::Unix => match folder("XDG_CONFIG_HOME").filter(|path| path.is_absolute()) {
             Some(folder) => folder,
             None => folder("HOME")?.join(".config"),
         },
@@ -120,10 +133,20 @@ pub fn meant_variable<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
     suggest::variable(name, known)
 }
 
+/// Whether the files that the file names are opened while it is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    /// Only that of the entry that is used is opened, later.
+    Unread,
+    /// All of them: one that cannot be is a fault.
+    Opened,
+}
+
 /// What relative paths begin with.
 struct Base<'a> {
     folder: &'a Path,
     home: Option<&'a Path>,
+    named: Named,
 }
 
 impl Base<'_> {
@@ -132,6 +155,18 @@ impl Base<'_> {
             (Ok(rest), Some(home)) => home.join(rest),
             (Ok(_), None) | (Err(_), _) => self.folder.join(path),
         }
+    }
+
+    /// The path of a key, from the root.
+    fn path(&self, keys: &mut Section<'_>, name: &'static str) -> Option<PathBuf> {
+        let field = keys.field(name)?;
+        let path = self.whole(field.parse(&PATH)?);
+        if self.named == Named::Opened
+            && let Err(error) = file::open(&path)
+        {
+            field.fault(format!("{} cannot be read: {error}", path.display()));
+        }
+        Some(path)
     }
 }
 
@@ -177,7 +212,7 @@ fn proxy(keys: &mut Section<'_>, base: &Base<'_>) -> Option<Proxy> {
             .map_err(|fault: super::ProxyUrlError| field.fault(fault.to_string()))
             .ok()
     });
-    let mut path = |name| keys.value(name, &PATH).map(|path| base.whole(path));
+    let mut path = |name| base.path(keys, name);
     let (ca, cert, key) = (path("ca"), path("cert"), path("key"));
     let (token_file, kubeconfig) = (path("token_file"), path("kubeconfig"));
     let entry = Entry {
@@ -324,6 +359,7 @@ mod tests {
         let base = Base {
             folder: Path::new("/etc/x"),
             home: Some(Path::new("/home/u")),
+            named: Named::Unread,
         };
         let read = parse(text.as_bytes(), "config.yaml", &base);
         read.map(|(configuration, _)| configuration)
@@ -391,30 +427,30 @@ mod tests {
                     .map(|(_, value)| OsString::from(value))
             }
         };
-        for (platform, environment, expected) in [
+        for (system, environment, expected) in [
             (
-                Platform::Unix,
+                System::Unix,
                 &[("HOME", "/home/u")][..],
                 Some("/home/u/.config/switchboard/config.yaml"),
             ),
             (
-                Platform::Unix,
+                System::Unix,
                 &[("HOME", "/home/u"), ("XDG_CONFIG_HOME", "/x")],
                 Some("/x/switchboard/config.yaml"),
             ),
             (
-                Platform::Unix,
+                System::Unix,
                 &[("HOME", "/home/u"), ("XDG_CONFIG_HOME", "x")],
                 Some("/home/u/.config/switchboard/config.yaml"),
             ),
-            (Platform::Unix, &[], None),
+            (System::Unix, &[], None),
             (
-                Platform::Windows,
+                System::Windows,
                 &[("APPDATA", "/a"), ("HOME", "/h")],
                 Some("/a/switchboard/config.yaml"),
             ),
         ] {
-            assert_eq!(path_on(platform, variables(environment)), expected.map(PathBuf::from));
+            assert_eq!(path_on(system, variables(environment)), expected.map(PathBuf::from));
         }
     }
 

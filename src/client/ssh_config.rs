@@ -12,4 +12,4 @@ mod quoting;
 pub use self::block::{Block, BlockFault, ForeignClient, ProxyCommand};
 pub use self::document::DocumentFault;
 pub use self::edit::{Edit, EditError, Place, plan};
-pub use self::quoting::{Platform, QuotingFault};
+pub use self::quoting::{QuotingFault, System};

@@ -11,11 +11,11 @@ use tokio::time::timeout;
 use super::head::{self, Head, MOST_BYTES, Version};
 use super::program::{Sent, recognise};
 use super::{Asked, CredentialPolicy, Program, STARTING, challenges, proxy_status, refusal_of};
-use crate::disconnect::{Code, disconnect};
 use crate::end_notice::Marker;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Malformed, Refusal};
 use crate::secret;
+use crate::ssh::disconnect::{Code, disconnect};
 
 /// An exchange that has no answer yet.
 #[derive(Debug)]

@@ -203,7 +203,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         let (mut verdict, mut failure) = (Ok(()), None);
         let mut leaving = pin!(async {
             tokio::select! {
-                () = drain.clone().stopped() => {}
+                () = drain.stopped() => {}
                 () = lapsed.notified() => {}
             }
         });

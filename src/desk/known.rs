@@ -1,5 +1,5 @@
-//! The tunnels of all replicas, and what of them has changed since a page has asked last: an answer about 5,000 silent tunnels
-//! is empty.
+//! The tunnels of all replicas, and which of them have changed since a page asked last: of 5,000 silent tunnels an answer has
+//! none.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -89,6 +89,10 @@ impl Known {
         let mut there = HashSet::new();
         for seen in &snapshot.replicas {
             there.insert(Arc::clone(&seen.replica));
+            // It has not answered yet: what was seen before stays.
+            if seen.answered.is_none() {
+                continue;
+            }
             let is_same = |before: &Arc<[Tunnel]>| Arc::ptr_eq(before, &seen.tunnels);
             if self.seen.get(&seen.replica).is_some_and(is_same) {
                 continue;
@@ -150,7 +154,9 @@ impl Known {
         let rows = || self.rows.iter();
         let facts = rows().filter(|(_, row)| row.facts_at > since);
         let live = rows().filter(|(_, row)| row.live_at > since);
-        let gone = self.gone.iter().filter(|(at, _)| !reset && *at > since);
+        // One that was seen again since is among the facts.
+        let is_gone = |(at, key): &&(u64, String)| !reset && *at > since && !self.rows.contains_key(key);
+        let gone = self.gone.iter().filter(is_gone);
         Changes {
             generation: self.generation,
             reset,
@@ -280,6 +286,27 @@ mod tests {
         assert_eq!(told(&known, 0), (true, keys(&["r/b"]), keys(&["r/b"]), none.clone()));
         // Of another desk.
         assert_eq!(told(&known, 99), (true, keys(&["r/b"]), keys(&["r/b"]), none));
+    }
+
+    #[test]
+    fn a_tunnel_that_is_seen_again_is_not_gone() {
+        let mut known = Known::default();
+        let (with, without): (&[Tunnel], &[Tunnel]) = (&[tunnel("a", 1)], &[]);
+        known.see(&snapshot(&[("r", with)]), 10);
+        known.see(&snapshot(&[("r", without)]), 20);
+        known.see(&snapshot(&[("r", with)]), 30);
+        let (keys, none) = (keys(&["r/a"]), keys(&[]));
+        assert_eq!(told(&known, 2), (false, keys.clone(), keys, none));
+    }
+
+    #[test]
+    fn the_tunnels_of_a_replica_that_has_not_answered_yet_stay() {
+        let mut known = Known::default();
+        known.see(&snapshot(&[("r", &[tunnel("a", 1)])]), 10);
+        let mut unanswered = snapshot(&[("r", &[])]);
+        unanswered.replicas.iter_mut().for_each(|seen| seen.answered = None);
+        known.see(&unanswered, 20);
+        assert_eq!(told(&known, 0), (true, keys(&["r/a"]), keys(&["r/a"]), keys(&[])));
     }
 
     #[test]

@@ -154,7 +154,7 @@ fn shorten(data: &mut Map<String, Value>) {
 const MINUTES: usize = 60;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
-/// The proxy has half as many.
+/// More than the proxy has.
 const MOST_REASONS: usize = 100;
 const MOST_LATEST: usize = 100;
 const LONGEST_TEXT: usize = 300;

@@ -127,7 +127,7 @@ async fn a_task_that_does_not_end_does_not_hold_the_process() {
 async fn a_pending_connection_is_waited_for_only_until_the_ports_are_closed() {
     let (conductor, drain) = Conductor::new();
     let tasks = Tasks::default();
-    tasks.connections.spawn(drain.clone().stopped());
+    tasks.connections.spawn(async move { drain.stopped().await });
     let start = Instant::now();
     let drained = conductor.run(&options(5, 3600, 300), &tasks, pending()).await;
     assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 5));

@@ -29,7 +29,7 @@ pub(crate) struct Waker {
 }
 
 impl Waker {
-    /// Starts what is asked for, without an end.
+    /// Serves requests to start a workload; never returns.
     pub(crate) async fn run(self) {
         let mut requests = self.writer.wakes().listen();
         let mut started = JoinSet::new();
@@ -37,7 +37,7 @@ impl Waker {
             tokio::select! {
                 request = requests.recv(), if started.len() < AT_ONCE => match request {
                     Some(wake) => drop(started.spawn(self.clone().wake(wake))),
-                    // Another process's thread listens now.
+                    // A newer Waker has called `listen`.
                     None => return std::future::pending().await,
                 },
                 Some(_) = started.join_next() => {}

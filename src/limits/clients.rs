@@ -12,7 +12,7 @@ use super::connect_rate::{Gcra, Quota};
 use super::slots::{Slot, Slots};
 use super::unfinished::Unfinished;
 use super::{ClientCaps, SharedLimits, Size};
-use crate::outcome::Refusal;
+use crate::outcome::{Denial, Refusal};
 
 /// All clients that are connected, and those that have left and whose connect rate is still remembered.
 #[derive(Debug)]
@@ -143,8 +143,9 @@ impl Client {
     ///
     /// # Errors
     /// [`Refusal::ClientFull`]: none is free.
-    pub fn take_slot(&self) -> Result<Slot, Refusal> {
-        self.tunnels.take().ok_or(Refusal::ClientFull)
+    pub fn take_slot(&self) -> Result<Slot, Denial> {
+        let full = || Denial::of_limit(Refusal::ClientFull, self.tunnels.most());
+        self.tunnels.take().ok_or_else(full)
     }
 }
 
@@ -266,7 +267,7 @@ mod tests {
             assert_eq!(client.budgets.of(Direction::Download).rate(), limits.download);
             assert_eq!(client.budgets.of(Direction::Upload).rate(), limits.upload);
             let _slot = client.take_slot().unwrap();
-            assert_eq!(client.take_slot().unwrap_err(), Refusal::ClientFull);
+            assert_eq!(client.take_slot().unwrap_err().refusal, Refusal::ClientFull);
             client.count_connect().unwrap();
             assert_eq!(client.count_connect().unwrap_err(), Refusal::ConnectRate);
         }

@@ -30,6 +30,11 @@ impl Slots {
         self.most.store(number(most), Ordering::Relaxed);
     }
 
+    /// The number of slots.
+    pub(crate) fn most(&self) -> u32 {
+        self.most.load(Ordering::Relaxed)
+    }
+
     /// The number of slots that are taken.
     pub fn taken(&self) -> u32 {
         self.taken.load(Ordering::Relaxed)
@@ -37,7 +42,7 @@ impl Slots {
 
     /// Takes a slot; `None` if no slot is free.
     pub fn take(self: &Arc<Self>) -> Option<Slot> {
-        let most = self.most.load(Ordering::Relaxed);
+        let most = self.most();
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
                 (taken < most).then(|| taken + 1)

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::budget::Budgets;
 use super::slots::{Slot, Slots};
 use super::{SharedLimits, Size, UserCaps};
-use crate::outcome::Refusal;
+use crate::outcome::{Denial, Refusal};
 
 /// The users that have tunnels.
 #[derive(Debug)]
@@ -84,8 +84,9 @@ impl User {
     ///
     /// # Errors
     /// [`Refusal::UserFull`]: none is free.
-    pub fn take_slot(&self) -> Result<Slot, Refusal> {
-        self.tunnels.take().ok_or(Refusal::UserFull)
+    pub fn take_slot(&self) -> Result<Slot, Denial> {
+        let full = || Denial::of_limit(Refusal::UserFull, self.tunnels.most());
+        self.tunnels.take().ok_or_else(full)
     }
 }
 
@@ -119,7 +120,7 @@ mod tests {
         assert!(Arc::ptr_eq(&alice, &users.user("alice")));
         assert!(!Arc::ptr_eq(&alice, &users.user("Alice")));
         let _slots = [alice.take_slot().unwrap(), users.user("alice").take_slot().unwrap()];
-        assert_eq!(alice.take_slot().unwrap_err(), Refusal::UserFull);
+        assert_eq!(alice.take_slot().unwrap_err().refusal, Refusal::UserFull);
         drop(users.user("bob").take_slot().unwrap());
         let limits = SharedLimits {
             download: "1MiB/s".parse().unwrap(),
@@ -127,7 +128,7 @@ mod tests {
         };
         users.set(limits, Size::MEBIBYTE, caps(3));
         let _third = alice.take_slot().unwrap();
-        assert_eq!(alice.take_slot().unwrap_err(), Refusal::UserFull);
+        assert_eq!(alice.take_slot().unwrap_err().refusal, Refusal::UserFull);
         assert_eq!(alice.budgets.of(Direction::Download).rate(), limits.download);
         assert_eq!(users.registry.lock().known.len(), 1);
         drop(alice);

@@ -36,6 +36,8 @@ pub struct Upstream {
     pub stream: TcpStream,
     /// The address that it is connected to.
     pub address: SocketAddr,
+    /// The proxy's own address of the connection.
+    pub local: SocketAddr,
 }
 
 /// Tries the addresses in turn, beginning with the one at `start` (modulo their number), until one connects.
@@ -50,7 +52,7 @@ pub async fn dial(addresses: &[SocketAddr], start: usize, options: &Options) -> 
     for address in in_turn(addresses, start) {
         let try_deadline = deadline.min(Instant::now() + options.dial_try);
         match timeout_at(try_deadline, connect(address)).await {
-            Ok(Ok(stream)) => return Ok(Upstream { stream, address }),
+            Ok(Ok(upstream)) => return Ok(upstream),
             Ok(Err(error)) => refusal = classify(&error),
             Err(_) => refusal = Refusal::DialTimeout,
         }
@@ -67,15 +69,20 @@ fn in_turn(addresses: &[SocketAddr], start: usize) -> impl Iterator<Item = Socke
     from.iter().chain(before).copied()
 }
 
-async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+async fn connect(address: SocketAddr) -> io::Result<Upstream> {
     let stream = TcpStream::connect(address).await?;
-    // A dial to a free port of this host's ephemeral range can pick that very port as its own and connect to itself
-    // (TCP simultaneous open), where no server listens.
-    if stream.local_addr()? == stream.peer_addr()? {
+    let local = stream.local_addr()?;
+    if connects_to_itself(&stream, [local, address])? {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
     socket::prepare(&stream)?;
-    Ok(stream)
+    Ok(Upstream { stream, address, local })
+}
+
+/// A dial to a free port of this host's ephemeral range can pick that very port as its own and connect to itself (TCP
+/// simultaneous open), where no server listens. Ports differ but for one dial of 28,000: only then the peer is asked for.
+fn connects_to_itself(stream: &TcpStream, [local, dialled]: [SocketAddr; 2]) -> io::Result<bool> {
+    Ok(local.port() == dialled.port() && local == stream.peer_addr()?)
 }
 
 fn classify(error: &io::Error) -> Refusal {
@@ -84,7 +91,7 @@ fn classify(error: &io::Error) -> Refusal {
             Refusal::Exhausted
         }
         Some(Errno::TIMEDOUT) => Refusal::DialTimeout,
-        // ENOTCONN: it was connected, and reset before its addresses were read.
+        // ENOTCONN: it was connected, and reset before its peer was asked for.
         Some(Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOTCONN) => Refusal::TargetRefused,
         Some(_) => Refusal::TargetUnreachable,
         None if error.kind() == io::ErrorKind::ConnectionRefused => Refusal::TargetRefused,
@@ -117,6 +124,20 @@ mod tests {
             assert_eq!(upstream.address, open);
             assert!(upstream.stream.nodelay().unwrap());
         }
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_is_connected_to_itself_is_known_by_its_addresses() {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = socket.local_addr().unwrap();
+        // The kernel lets both ends of a connection be one socket (TCP simultaneous open).
+        let stream = socket.connect(address).await.unwrap();
+        assert!(connects_to_itself(&stream, [stream.local_addr().unwrap(), address]).unwrap());
+        let (_listener, open) = listening().await;
+        let upstream = connect(open).await.unwrap();
+        assert_eq!(upstream.local, upstream.stream.local_addr().unwrap());
+        assert!(!connects_to_itself(&upstream.stream, [upstream.local, open]).unwrap());
     }
 
     #[tokio::test]

@@ -162,8 +162,8 @@ fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
 
 impl Addresses {
     /// The addresses of a connection without a header.
-    pub fn of(stream: &TcpStream, peer: SocketAddr) -> Self {
-        let local = stream.local_addr().unwrap_or(peer);
+    pub fn of(local: Option<SocketAddr>, peer: SocketAddr) -> Self {
+        let local = local.unwrap_or(peer);
         Self {
             source: peer,
             destination: SocketAddr::new(local.ip().to_canonical(), local.port()),

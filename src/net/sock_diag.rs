@@ -9,14 +9,18 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
 
-/// The way to ask. It holds a socket once it was used.
+/// The way to ask. It holds some sockets once it was used: a question is two or three system calls, and threads seldom wait
+/// for each other's.
 #[derive(Debug, Default)]
-pub struct SockDiag(Mutex<Asking>);
+pub struct SockDiag([Mutex<Asking>; SOCKETS]);
 
 #[derive(Debug, Default)]
 struct Asking {
     socket: Option<OwnedFd>,
-    sequence: u32,
+    /// That of the last question.
+    asked: u32,
+    /// That of the last answer.
+    answered: u32,
 }
 
 /// The addresses of a connection: this end's and the peer's.
@@ -85,38 +89,72 @@ impl SockDiag {
     /// # Errors
     /// Why it is not known.
     pub fn look_up(&self, ends: Ends) -> Result<TcpInfo, Unknown> {
-        let mut asking = self.0.lock();
-        let answered = asking.ask(ends);
-        if answered.is_err() {
+        let [seen] = self.look_up_all([Some(ends)]);
+        seen
+    }
+
+    /// The same of several connections, with one call for all questions; [`Unknown::Closed`] where there is none.
+    pub fn look_up_all<const N: usize>(&self, all: [Option<Ends>; N]) -> [Result<TcpInfo, Unknown>; N] {
+        let mut asking = self.of(all.iter().flatten().next()).lock();
+        let mut failed = asking.ask(all.iter().flatten()).err();
+        let seen = all.map(|ends| {
+            if ends.is_none() {
+                return Err(Unknown::Closed);
+            }
+            let answer = failed.map_or_else(|| asking.answer(), Err);
+            failed = answer.as_ref().err().copied();
+            match answer {
+                Ok(Some(info)) => Ok(info),
+                Ok(None) => Err(Unknown::Closed),
+                Err(errno) => Err(Unknown::Unavailable(errno.into())),
+            }
+        });
+        if failed.is_some() {
             // An answer that comes late would be taken for that of the next question.
             asking.socket = None;
         }
-        match answered {
-            Ok(Some(info)) => Ok(info),
-            Ok(None) => Err(Unknown::Closed),
-            Err(errno) => Err(Unknown::Unavailable(errno.into())),
-        }
+        seen
+    }
+
+    fn of(&self, ends: Option<&Ends>) -> &Mutex<Asking> {
+        let Self([first, rest @ ..]) = self;
+        let number = ends.map_or(0, |ends| usize::from(ends.peer.port()) % SOCKETS);
+        rest.get(number).unwrap_or(first)
     }
 }
 
 impl Asking {
-    fn ask(&mut self, ends: Ends) -> Result<Option<TcpInfo>, Errno> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let socket = match self.socket.take() {
+    /// Asks for all of them. The kernel takes the messages of one send(2) one by one (netlink(7)), and answers each within
+    /// that call.
+    fn ask<'a>(&mut self, all: impl Iterator<Item = &'a Ends>) -> Result<(), Errno> {
+        self.answered = self.asked;
+        let mut questions = Vec::new();
+        for ends in all {
+            self.asked = self.asked.wrapping_add(1);
+            questions.extend(question(*ends, self.asked));
+        }
+        if questions.is_empty() {
+            return Ok(());
+        }
+        let socket = match &self.socket {
             Some(socket) => socket,
-            None => socket_with(
+            None => self.socket.insert(socket_with(
                 AddressFamily::NETLINK,
                 SocketType::DGRAM,
                 SocketFlags::CLOEXEC,
                 Some(netlink::SOCK_DIAG),
-            )?,
+            )?),
         };
-        send(&socket, &question(ends, self.sequence), SendFlags::empty())?;
+        send(socket, &questions, SendFlags::empty()).map(drop)
+    }
+
+    /// The next answer.
+    fn answer(&mut self) -> Result<Option<TcpInfo>, Errno> {
+        self.answered = self.answered.wrapping_add(1);
         let mut answer = [0; LONGEST_ANSWER];
-        // The kernel answers within the call that asks.
-        let (length, _) = recv(&socket, &mut answer, RecvFlags::DONTWAIT)?;
-        self.socket = Some(socket);
-        parse(answer.get(..length).unwrap_or_default(), self.sequence)
+        let socket = self.socket.as_ref().ok_or(Errno::BADF)?;
+        let (length, _) = recv(socket, &mut answer, RecvFlags::DONTWAIT)?;
+        parse(answer.get(..length).unwrap_or_default(), self.answered)
     }
 }
 
@@ -247,6 +285,8 @@ const HEADER: usize = 16;
 const QUESTION: u32 = 16 + 56;
 /// `sizeof(struct inet_diag_msg)`.
 const MESSAGE: usize = 72;
+/// Enough for the threads of a large machine: each holds one for microseconds, at the end of a tunnel.
+const SOCKETS: usize = 8;
 /// About 400 bytes are used.
 const LONGEST_ANSWER: usize = 4096;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -301,6 +341,29 @@ mod tests {
             drop((client, server));
             assert!(matches!(diag.look_up(gone), Err(Unknown::Closed)), "{host}");
         }
+    }
+
+    #[test]
+    fn both_connections_of_a_tunnel_are_asked_for_at_once() {
+        let diag = SockDiag::default();
+        let (client, server, _listener) = pair("127.0.0.1");
+        let (other, gone, _other_listener) = pair("::1");
+        (&client).write_all(b"12345").unwrap();
+        (&server).read_exact(&mut [0; 3]).unwrap();
+        let [near, missing, far] = diag.look_up_all([Some(ends(&server)), None, Some(ends(&other))]);
+        assert_eq!(near.unwrap().receive_queue, 2);
+        assert!(matches!(missing, Err(Unknown::Closed)));
+        assert_eq!(far.unwrap().receive_queue, 0);
+        let left = ends(&gone);
+        drop((other, gone));
+        // The first answer is that of the first question, whether there is such a connection or not.
+        let [near, far] = diag.look_up_all([Some(left), Some(ends(&server))]);
+        assert!(matches!(near, Err(Unknown::Closed)));
+        assert_eq!(far.unwrap().receive_queue, 2);
+        assert!(matches!(
+            diag.look_up_all([None, None]),
+            [Err(Unknown::Closed), Err(Unknown::Closed)]
+        ));
     }
 
     /// What is asked of it is a line in docs/operations.md.

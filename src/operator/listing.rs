@@ -53,12 +53,12 @@ impl<T> Listed<T> {
 pub trait Item: DeserializeOwned + Send + 'static {
     /// A part of a list in JSON.
     type Part: DeserializeOwned + Send;
-    /// The order of the items: by the first value, of which the largest is first, then by name.
+    /// The order of the items: by that value, then by name.
     type Key: Ord;
     /// The path of the list.
     const PATH: &'static str;
-    /// Whether the list has a filter and an order: the others are whole, and have the order of their names or sizes.
-    const IS_CHOSEN: bool = false;
+    /// Whether the path takes a filter and `sort`.
+    const IS_FILTERED: bool = false;
 
     /// The items, how many there are in all, and the cursor of the next part.
     fn read(part: Self::Part) -> (Vec<Self>, usize, Option<String>);
@@ -71,7 +71,7 @@ impl Item for Tunnel {
     type Part = Tunnels;
     type Key = (Reverse<u64>, String);
     const PATH: &'static str = "/tunnels";
-    const IS_CHOSEN: bool = true;
+    const IS_FILTERED: bool = true;
 
     fn read(part: Tunnels) -> (Vec<Self>, usize, Option<String>) {
         (part.tunnels, part.total, part.next)
@@ -123,14 +123,14 @@ pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Ve
     let mut cursor: Option<String> = None;
     loop {
         let limit = (wanted - items.len()).clamp(1, LARGEST_PART);
-        let filter = if T::IS_CHOSEN {
+        let filter = if T::IS_FILTERED {
             query.filter.query()
         } else {
             String::new()
         };
         let joint = if filter.is_empty() { '?' } else { '&' };
         let mut path = format!("{}{filter}{joint}limit={limit}", T::PATH);
-        if T::IS_CHOSEN {
+        if T::IS_FILTERED {
             path += &format!("&sort={}", query.sort.label());
         }
         if let Some(cursor) = &cursor {

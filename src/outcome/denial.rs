@@ -26,6 +26,13 @@ impl Denial {
         }
     }
 
+    /// The refusal of a tunnel beyond a limit, with its number where the phrase names one: a user can tell so whose sessions to
+    /// close.
+    pub fn of_limit(refusal: Refusal, most: u32) -> Self {
+        let phrase = refusal.phrase().replacen("limit", &format!("limit of {most}"), 1);
+        Self::with_phrase(refusal, &phrase)
+    }
+
     /// The same, of a target that is starting and has that long for it.
     #[must_use]
     pub fn starting(self, left: Duration) -> Self {
@@ -88,6 +95,11 @@ mod tests {
         assert_eq!(own.phrase(), "none for a/b??X: y?");
         assert_eq!(own.details(), None);
         assert_eq!(own.with_details("b\nc").details(), Some("b?c"));
+        let full = Denial::of_limit(Refusal::TargetFull, 8);
+        let expected = "the target has reached its tunnel limit of 8, try again later";
+        assert_eq!((full.refusal, full.phrase()), (Refusal::TargetFull, expected));
+        let closed = Denial::of_limit(Refusal::TargetClosed, 0);
+        assert_eq!(closed.phrase(), Refusal::TargetClosed.phrase());
         let long = Denial::with_phrase(Refusal::NoEndpoint, &"x".repeat(10_000));
         assert_eq!(long.phrase().len(), LONGEST);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::activity::Moved;
+use super::activity_rule::Moved;
 use crate::direction::Direction;
 
 /// Bytes and throttled time of one tunnel, passed on to the totals of its target as they happen.

@@ -13,11 +13,11 @@ pub(super) struct Outbox {
     /// What was written of `bytes`.
     written: usize,
     parts: VecDeque<Part>,
-    /// The bytes of all parts.
+    /// The bytes of all parts that are still to be written.
     in_parts: usize,
 }
 
-/// Offsets of the stream behind so many of the other bytes.
+/// A run of the stream's bytes. It follows the first `behind` of the other bytes.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     behind: usize,
@@ -58,7 +58,7 @@ impl Outbox {
     }
 
     /// What is to be written next, in at most as many pieces as there are slices. `kept` has the bytes of the stream from
-    /// an offset on, so many of them. Returns the number of pieces, or `None` if bytes are not kept that have to be.
+    /// an offset on, so many of them. Returns the number of pieces, or `None` if `kept` lacks bytes of a frame.
     pub(super) fn pieces<'a>(
         &'a self,
         kept: impl Fn(u64, usize) -> Option<(&'a [u8], &'a [u8])>,
@@ -85,7 +85,7 @@ impl Outbox {
         Some(count)
     }
 
-    /// So many bytes were written. Returns the offset up to which they have carried the stream, if they have.
+    /// So many bytes were written. Returns the stream offset written so far, or `None` if no byte of the stream was written.
     pub(super) fn advance(&mut self, mut count: usize) -> Option<u64> {
         let mut carried = None;
         while let Some(part) = self.parts.front_mut() {

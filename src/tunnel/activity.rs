@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::metrics::TargetSeries;
-use crate::relay::activity::History;
+use crate::relay::activity_rule::History;
 use crate::relay::meter::Meter;
 
 /// Whether a tunnel is used, and when it was last.

@@ -9,7 +9,7 @@ use std::thread;
 use super::open_tunnel::OpenTunnel;
 use super::pending::Pending;
 use super::record::TunnelRecord;
-use super::{Holdings, Reached, Shared, disconnect, notice};
+use super::{Holdings, Reached, Shared, in_band, notice};
 use crate::allowlist::Target;
 use crate::cold::cold;
 use crate::connect::Refusals;
@@ -187,8 +187,8 @@ fn unidentified_end<'a, D>(
     ends: &'a Transports<D>,
     record: &'a TunnelRecord<'_>,
     shared: &Shared,
-) -> disconnect::End<'a> {
-    disconnect::End {
+) -> in_band::End<'a> {
+    in_band::End {
         reason: close.reason,
         said: &ends.early.download,
         deadline: shared.identification.identification,
@@ -260,10 +260,10 @@ async fn tell<D: Transport>(
     }
     let target = record.tunnel().facts.authority.as_ref();
     let target = target.map(ToString::to_string).unwrap_or_default();
-    let message = disconnect::of_end(&unidentified_end(*close, ends, record, shared), &target, record.id());
-    let is_told = disconnect::send(&mut ends.downstream, &message).await;
+    let message = in_band::of_end(&unidentified_end(*close, ends, record, shared), &target, record.id());
+    let is_told = in_band::send(&mut ends.downstream, &message).await;
     if is_told {
-        disconnect::await_reader(&mut ends.downstream).await;
+        in_band::await_reader(&mut ends.downstream).await;
     }
     is_told
 }

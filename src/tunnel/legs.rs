@@ -25,7 +25,7 @@ pub(super) struct LastSeen {
 impl LastSeen {
     /// Asks for both connections, and notes those that are known.
     pub(super) fn look(&self, ends: [Option<Ends>; 2], diag: &SockDiag) -> [Result<TcpInfo, Unknown>; 2] {
-        let seen = ends.map(|ends| ends.map_or(Err(Unknown::Closed), |ends| diag.look_up(ends)));
+        let seen = diag.look_up_all(ends);
         for (trip, seen) in self.trips.iter().zip(&seen) {
             if let Ok(info) = seen {
                 trip.store(packed(info), Ordering::Relaxed);

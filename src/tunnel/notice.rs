@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::disconnect::{self, End, phrase, phrase_of_proxy};
+use super::in_band::{self, End, phrase, phrase_of_proxy};
 use super::record::TunnelRecord;
-use crate::disconnect::sentence;
 use crate::end_notice::{self, Marker};
 use crate::net::transport::Transport;
 use crate::outcome::Reason;
+use crate::ssh::disconnect::sentence;
 
 /// The notice of a tunnel that the proxy has ended.
 pub(super) fn of_proxy(marker: Marker, reason: Reason, record: &TunnelRecord<'_>) -> Vec<u8> {
@@ -32,7 +32,7 @@ fn notice(marker: Marker, phrase: &str, record: &TunnelRecord<'_>) -> Vec<u8> {
 
 /// Sends a notice to a client that takes it at once, or nearly so. False: perhaps a part of it.
 pub(super) async fn send(client: &mut impl Transport, notice: &[u8]) -> bool {
-    disconnect::send_within(LONGEST_SEND, client, notice).await
+    in_band::send_within(LONGEST_SEND, client, notice).await
 }
 
 /// The bytes of a sentence: what its length can say.

@@ -100,7 +100,7 @@ impl OpenTunnel {
         self.judged.now(&self.meter)
     }
 
-    /// Ends a minute, as the rule of [`activity`](crate::relay::activity) counts them.
+    /// Ends a minute, as the rule of [`activity`](crate::relay::activity_rule) counts them.
     pub(super) fn end_minute(&self) {
         self.judged.end_minute(&self.meter);
     }

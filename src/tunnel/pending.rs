@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
-use super::disconnect;
 use super::ids::Id;
+use super::in_band;
 use super::record::{Answered, Record};
 use crate::connect::{Exchange, Refusals};
 use crate::limits::clients::Client;
@@ -155,7 +155,7 @@ impl<O: ClientState> Pending<'_, O> {
         let (program, asked_for) = exchange.sender();
         let is_in_band = self.leads_to_ssh && self.refusals.are_in_band(program) && denial.refusal.may_be_in_band();
         let told = if is_in_band {
-            let message = disconnect::of_refusal(denial, asked_for, self.record.id());
+            let message = in_band::of_refusal(denial, asked_for, self.record.id());
             self.record.set_answered(Answered::Ssh);
             tokio::select! {
                 biased;
@@ -171,7 +171,7 @@ impl<O: ClientState> Pending<'_, O> {
             Some(mut transport) => {
                 let close = async {
                     if is_in_band {
-                        disconnect::await_reader(&mut transport).await;
+                        in_band::await_reader(&mut transport).await;
                     }
                     transport.close_gently().await;
                 };
@@ -215,7 +215,7 @@ impl<O: ClientState> Pending<'_, O> {
         tokio::select! {
             () = sleep_until(age.since + self.shared.connect.head) => Refusal::HeadTimeout,
             () = membership.evicted() => evicted,
-            () = self.shared.drain.clone().stopped() => Refusal::Draining,
+            () = self.shared.drain.stopped() => Refusal::Draining,
         }
     }
 

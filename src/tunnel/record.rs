@@ -174,7 +174,7 @@ impl<'a> Record<'a> {
         self.facts.dial_ms = millis(took);
         self.facts.upstream = result.ok().map(|upstream| upstream.address);
         let [_, local] = &mut self.facts.locals;
-        *local = result.ok().and_then(|upstream| upstream.stream.local_addr().ok());
+        *local = result.ok().map(|upstream| upstream.local);
         self.facts.node = self.facts.upstream.map_or("", |address| endpoints.node(address)).into();
     }
 

@@ -43,8 +43,8 @@ impl Registry {
         all
     }
 
-    /// Ends each tunnel's minutes, without an end. One part of the tunnels at a time: all of 10,000 would keep a thread for
-    /// milliseconds.
+    /// Every minute, calls `end_minute` of each tunnel; never returns. The shards take turns: 10,000 tunnels at once would keep
+    /// a thread for milliseconds.
     pub async fn keep_judging(&self) {
         let mut ticks = interval(MINUTE / PARTS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,12 +1,14 @@
-//! What a user reads: nine clients, twenty refusals each, by the real ssh, PuTTY and JSch; and the table of it in
+//! What a user reads: nine clients, twenty-two refusals each, by the real ssh, PuTTY and JSch; and the table of it in
 //! `docs/clients.md`.
 //!
 //! `SWITCHBOARD_WRITE_TABLE=1 cargo test --test it clients_table::` writes the table. Without it the test compares.
 
 mod cluster;
+mod draining;
 mod jsch;
 mod programs;
 mod refusals;
+mod targets;
 
 use std::fs;
 use std::path::Path;
@@ -51,10 +53,9 @@ fn the_reason_is_on_the_terminal_as_the_table_says() {
 fn cells(client: &Program, worlds: &[Worlds; 2]) -> Vec<Cell> {
     let cells = REFUSALS.iter().enumerate().map(|(number, refusal)| {
         let [by_http, in_band] = worlds.each_ref().map(|world| {
-            let asked = world.asked_for(number);
             // A second look where the first one is in vain: ssh kills its ProxyCommand, perhaps in front of its message.
             (0..2).any(|_| {
-                let terminal = client.terminal(&asked);
+                let terminal = world.terminal(number, client);
                 refusal.shown.iter().any(|text| terminal.contains(text))
             })
         });

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
+use switchboard::api;
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::harness::authority::Authority;
@@ -74,7 +75,7 @@ struct Ending {
     logged: &'static str,
 }
 
-const ENDINGS: [Ending; 5] = [
+const ENDINGS: [Ending; 6] = [
     Ending {
         settings: "drain: {delay: 0s, timeout: 0s, spread: 0s}\n",
         end: |world| world.server.process.signal(Signal::TERM),
@@ -96,6 +97,20 @@ const ENDINGS: [Ending; 5] = [
         end: |world| fs::write(&world.users, LINE.replace("alice", "bob")).unwrap(),
         said: "the proxy ended the session: the user may no longer ssh to devbox:22",
         logged: "unauthorized",
+    },
+    Ending {
+        settings: "",
+        end: |world| {
+            let listed = world.server.ask_admin("GET", "/tunnels").body;
+            let listed: api::Tunnels = serde_json::from_str(&listed).unwrap();
+            let path = format!("/tunnels/{}", listed.tunnels[0].tunnel_id);
+            let answer = world
+                .server
+                .tell_admin("DELETE", &path, r#"{"reason": "the node is replaced"}"#);
+            assert_eq!(answer.status, 200, "{}", answer.body);
+        },
+        said: "devbox:22: the proxy ended the session: an operator ended the connection: the node is replaced",
+        logged: "closed_by_operator",
     },
     Ending {
         settings: "timeouts: {head: 2m, idle: 1s}\n",

@@ -32,13 +32,17 @@ fn caps(most: u32) -> [(String, String); 3] {
             format!("limits: {{client: {{{patient}, max_tunnels: {most}}}}}\n"),
             full(
                 429,
-                "this client address has reached its tunnel limit, try again later",
+                &format!("this client address has reached its tunnel limit of {most}, try again later"),
                 30,
             ),
         ),
         (
             format!("limits: {{client: {{{patient}}}, target: {{max_tunnels: {most}}}}}\n"),
-            full(503, "the target has reached its tunnel limit, try again later", 30),
+            full(
+                503,
+                &format!("the target has reached its tunnel limit of {most}, try again later"),
+                30,
+            ),
         ),
     ]
 }

@@ -1,13 +1,14 @@
 //! Drives the relay over real connections: equal bytes, exact counts, and every ending passed on as what it was.
 
+mod properties;
+mod timeouts;
+
 use std::cell::Cell;
 use std::future::pending;
 use std::io;
 use std::time::Duration;
 
-use crate::harness::loopback::{Part, Rig, SETUPS, Wires, play, play_and_reset, reset};
-use crate::harness::seccomp::{Call, ERRORS, refusing};
-use proptest::prelude::*;
+use crate::harness::loopback::{Part, Rig, SETUPS, Wires, play, reset};
 use rustix::net::{SendFlags, send};
 use switchboard::direction::Direction;
 use switchboard::outcome::{Close, Reason, Side};
@@ -15,25 +16,7 @@ use switchboard::relay::Engine;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
-
-fn part() -> impl Strategy<Value = Part> {
-    let bytes = prop_oneof![Just(0), 1_usize..100, 100_usize..100_000, 100_000_usize..3_000_000];
-    let piece = || prop_oneof![1_usize..20, 20_usize..5_000, 5_000_usize..300_000];
-    let pieces = move || proptest::collection::vec(piece(), 1..6);
-    (bytes, any::<u8>(), pieces(), pieces()).prop_map(|(bytes, seed, writes, reads)| Part {
-        // Tiny pieces only for small streams: a case is to take milliseconds.
-        bytes: bytes.min(2_000 * writes.iter().chain(&reads).min().unwrap()),
-        seed,
-        writes,
-        reads,
-        finishes_last: false,
-    })
-}
-
-fn room() -> impl Strategy<Value = Option<u32>> {
-    prop_oneof![3 => Just(None), 1 => (32_768_u32..262_144).prop_map(Some)]
-}
+use tokio::time::timeout;
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -60,125 +43,6 @@ fn reset_by(by: Side) -> Close {
     Close {
         by,
         reason: Reason::Reset,
-    }
-}
-
-/// What both sides of a tunnel do that ends in order.
-#[derive(Clone, Debug)]
-struct Course {
-    early: Vec<u8>,
-    client: Part,
-    target: Part,
-    /// The receive buffer of both.
-    room: Option<u32>,
-}
-
-fn course() -> impl Strategy<Value = Course> {
-    let early = proptest::collection::vec(any::<u8>(), 0..20_000);
-    (early, part(), part(), 0..3, room()).prop_map(|(early, client, target, last, room)| Course {
-        early,
-        client: Part {
-            finishes_last: last == 1,
-            ..client
-        },
-        target: Part {
-            finishes_last: last == 2,
-            ..target
-        },
-        room,
-    })
-}
-
-/// Relays both streams, to the byte.
-fn follows(course: &Course, rig: &Rig) -> Result<(), TestCaseError> {
-    let (close, (at_client, at_target)) = block_on(async {
-        let wires = Wires::with(course.early.clone(), course.room).await;
-        rig.carry(wires, pending(), async |mut client, mut target| {
-            let (in_client, in_target) = (Cell::new(0), Cell::new(0));
-            tokio::join!(
-                play(&mut client, &course.client, &in_client),
-                play(&mut target, &course.target, &in_target),
-            )
-        })
-        .await
-    });
-    let upload = [course.early.as_slice(), &course.client.stream()].concat();
-    prop_assert!(at_target.received == upload, "{rig:?} upload");
-    prop_assert!(at_client.received == course.target.stream(), "{rig:?} download");
-    prop_assert!(at_target.end.is_ok() && at_client.end.is_ok());
-    prop_assert_eq!(rig.totals.bytes(Direction::Upload), upload.len() as u64);
-    prop_assert_eq!(rig.meter.bytes(Direction::Upload), upload.len() as u64);
-    prop_assert_eq!(rig.meter.bytes(Direction::Download), course.target.bytes as u64);
-    prop_assert_eq!(rig.resources.pipes_in_use(), 0);
-    prop_assert_eq!(close.reason, Reason::Eof);
-    match (course.client.finishes_last, course.target.finishes_last) {
-        (true, _) => prop_assert_eq!(close.by, Side::Target),
-        (_, true) => prop_assert_eq!(close.by, Side::Client),
-        _ => prop_assert_ne!(close.by, Side::Proxy),
-    }
-    Ok(())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
-
-    #[test]
-    fn both_streams_arrive_whole_and_are_counted_to_the_byte(
-        course in course(),
-    ) {
-        for setup in SETUPS {
-            follows(&course, &Rig::new(setup))?;
-        }
-    }
-
-    #[test]
-    fn both_streams_arrive_whole_where_the_system_refuses_to_splice(
-        course in course(),
-        below in 1_u32..=1 << 20,
-        error in proptest::sample::select(ERRORS.to_vec()),
-    ) {
-        for call in [Call::Splice, Call::SpliceBelow(below), Call::SpliceBelow(1 << 20), Call::Pipe2] {
-            for engine in [Engine::Splice, Engine::Adaptive] {
-                let rig = Rig::new((engine, 4));
-                refusing(call, error, || follows(&course, &rig))?;
-                // By the first byte, or by the end of the stream.
-                if engine == Engine::Splice && matches!(call, Call::Splice | Call::Pipe2) {
-                    prop_assert!(!rig.resources.splices());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_reset_at_any_moment_is_passed_on_as_a_reset(
-        parts in (part(), part()),
-        by_client in any::<bool>(),
-        moment in 0.0..1.0_f64,
-        room in room(),
-    ) {
-        let (breaking, other) = parts;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a length")]
-        let moment = (breaking.bytes as f64 * moment) as usize;
-        let side = if by_client { Side::Client } else { Side::Target };
-        for setup in SETUPS {
-            let rig = Rig::new(setup);
-            let (close, (sent, seen)) = block_on(async {
-                let wires = Wires::with(Vec::new(), room).await;
-                rig.carry(wires, pending(), async |client, target| {
-                    let (breaks, mut stays) = if by_client { (client, target) } else { (target, client) };
-                    let moved = Cell::new(0);
-                    tokio::join!(play_and_reset(breaks, &breaking, moment), play(&mut stays, &other, &moved))
-                }).await
-            });
-            prop_assert_eq!(close, reset_by(side), "{:?}", setup);
-            prop_assert!(seen.reset(), "{:?}: {:?} {:?}", setup, seen.sent, seen.end);
-            let received = &seen.received;
-            prop_assert!(sent[..received.len()] == received[..], "{setup:?} sent something else");
-            let direction = if by_client { Direction::Upload } else { Direction::Download };
-            let counted = rig.meter.bytes(direction);
-            prop_assert!((received.len() as u64..=sent.len() as u64).contains(&counted), "{setup:?} {counted}");
-            prop_assert_eq!(rig.resources.pipes_in_use(), 0);
-        }
     }
 }
 
@@ -367,94 +231,6 @@ async fn an_idle_tunnel_holds_no_pipe_however_hot_it_was() {
                 }
             })
             .await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn an_idle_tunnel_ends_at_its_timeout() {
-    const IDLE: Duration = Duration::from_millis(500);
-    for_each_setup(async |mut rig| {
-        rig.options.idle = Some(IDLE);
-        let start = Instant::now();
-        let (close, ()) = rig
-            .carry(Wires::new().await, pending(), async |mut client, mut target| {
-                client.write_all(b"x").await.unwrap();
-                target.read_exact(&mut [0; 1]).await.unwrap();
-                // Both are told by an end of stream.
-                expect_reset(&mut client).await;
-                expect_reset(&mut target).await;
-            })
-            .await;
-        assert_eq!((close.by, close.reason), (Side::Proxy, Reason::Idle));
-        assert!(start.elapsed() >= IDLE);
-    })
-    .await;
-}
-
-/// The end of a tunnel that the proxy ends: neither stream is whole.
-async fn expect_reset(end: &mut TcpStream) {
-    let error = end.read(&mut [0; 1]).await.unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
-}
-
-#[tokio::test]
-async fn a_half_closed_tunnel_has_its_own_timeout() {
-    for_each_setup(async |mut rig| {
-        rig.options.half_closed = Duration::from_millis(150);
-        for first in [Side::Client, Side::Target] {
-            let start = Instant::now();
-            let (close, ()) = rig
-                .carry(Wires::new().await, pending(), async |client, target| {
-                    let (mut finishes, mut stays) = match first {
-                        Side::Client => (client, target),
-                        Side::Target | Side::Proxy => (target, client),
-                    };
-                    finishes.shutdown().await.unwrap();
-                    assert_eq!(stays.read(&mut [0; 1]).await.unwrap(), 0);
-                    expect_reset(&mut finishes).await;
-                })
-                .await;
-            assert_eq!((close.by, close.reason), (Side::Proxy, Reason::Idle));
-            assert!(start.elapsed() >= rig.options.half_closed);
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn when_the_proxy_ends_a_tunnel_all_that_was_read_is_written() {
-    let drained = Close {
-        by: Side::Proxy,
-        reason: Reason::Drained,
-    };
-    for_each_setup(async |rig| {
-        let (end, told) = oneshot::channel();
-        let ending = async { told.await.unwrap() };
-        let wires = Wires::with(Vec::new(), Some(65_536)).await;
-        let (close, received) = rig
-            .carry(wires, ending, async |mut client, mut target| {
-                let bytes = vec![1; 64 << 20];
-                tokio::select! {
-                    written = client.write_all(&bytes) => unreachable!("{written:?}"),
-                    () = rig.stalled(Direction::Upload) => {}
-                }
-                end.send(drained).unwrap();
-                let mut received = Vec::new();
-                // A reset, as it is not all that was sent, and behind all that was read.
-                let error = target.read_to_end(&mut received).await.unwrap_err();
-                assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
-                received
-            })
-            .await;
-        assert_eq!(close, drained);
-        assert_eq!(
-            received.len() as u64,
-            rig.meter.bytes(Direction::Upload),
-            "{:?}",
-            rig.engine
-        );
-        assert_eq!(rig.resources.pipes_in_use(), 0);
     })
     .await;
 }

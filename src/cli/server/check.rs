@@ -1,4 +1,4 @@
-//! `check`: reads a configuration as `serve` would, and prints its faults, or the schema.
+//! `check`: reads a configuration as `serve` or `connect` would, and prints its faults, or the schema.
 
 use std::env;
 use std::io::{Read as _, Write};
@@ -14,7 +14,7 @@ use switchboard::config::{Config, Loaded, Overrides, Purpose, Report};
 use crate::cli::CommandLine;
 use crate::cli::server::overrides::OverrideFlags;
 use crate::cli::server::start::Format;
-use crate::cli::{USAGE, to_stderr};
+use crate::cli::{USAGE, client_file, to_stderr};
 
 /// The arguments of `check`.
 #[derive(Args)]
@@ -31,6 +31,9 @@ pub(crate) struct Check {
     /// Form of the findings: lines on stderr, or an object on stdout
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
+    /// Check the file of the client instead, by default ~/.config/switchboard/config.yaml, and the files that it names
+    #[arg(long, conflicts_with_all = ["config", "format", "schema"])]
+    client: bool,
     /// Print the format of the file as JSON Schema instead, for editors and for the schema of the Helm chart
     #[arg(long)]
     schema: bool,
@@ -40,6 +43,9 @@ pub(crate) struct Check {
 pub(crate) fn check(options: Check) -> anyhow::Result<ExitCode> {
     if options.schema {
         return print_schema();
+    }
+    if options.client {
+        return client_file::check(options.file);
     }
     let by_environment = || env::var_os("SWITCHBOARD_CONFIG").filter(|file| !file.is_empty());
     let file = options.file.or(options.config);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::quoting::{Platform, QuotingFault, word};
+use super::quoting::{QuotingFault, System, word};
 use crate::client::{ProxyUrl, Scheme};
 
 /// A block, before it is written.
@@ -17,7 +17,7 @@ pub struct Block {
     /// Whether further logins share a connection.
     pub control_master: bool,
     /// The system that ssh runs on.
-    pub platform: Platform,
+    pub system: System,
 }
 
 /// What ssh starts in place of a TCP connection.
@@ -90,7 +90,7 @@ impl Block {
         }
         let mut text = format!("Host {title}\n");
         let mut line = |keyword: &str, value: &str| writeln!(text, "    {keyword} {value}").unwrap_or_default();
-        line("ProxyCommand", &self.command.line(self.platform)?);
+        line("ProxyCommand", &self.command.line(self.system)?);
         match &self.command {
             ProxyCommand::Switchboard { is_resumable: true, .. } => {
                 line("#", KEEPALIVES);
@@ -105,7 +105,7 @@ impl Block {
             line("User", account(user)?);
         }
         if self.control_master {
-            if self.platform == Platform::Windows {
+            if self.system == System::Windows {
                 return Err(BlockFault::ControlMaster);
             }
             line("ControlMaster", "auto");
@@ -150,10 +150,10 @@ fn account(user: &str) -> Result<&str, BlockFault> {
 }
 
 impl ProxyCommand {
-    fn line(&self, platform: Platform) -> Result<String, BlockFault> {
+    fn line(&self, system: System) -> Result<String, BlockFault> {
         match self {
             Self::Switchboard { words, .. } => {
-                let words: Result<Vec<_>, _> = words.iter().map(|text| word(text, platform)).collect();
+                let words: Result<Vec<_>, _> = words.iter().map(|text| word(text, system)).collect();
                 // In two words: an IPv6 address in %h has no brackets.
                 Ok(words?.join(" ") + " %h %p")
             }
@@ -210,7 +210,7 @@ mod tests {
             command,
             user: None,
             control_master: false,
-            platform: Platform::Unix,
+            system: System::Unix,
         }
     }
 
@@ -243,7 +243,7 @@ mod tests {
             "    User alice\n    ControlMaster auto\n    ControlPath ~/.ssh/switchboard-%C\n    ControlPersist 10m\n";
         assert_eq!(more.text().unwrap(), plain + lines);
         let windows = Block {
-            platform: Platform::Windows,
+            system: System::Windows,
             ..more
         };
         assert_eq!(windows.text(), Err(BlockFault::ControlMaster));

@@ -49,6 +49,8 @@ enum Reason {
     Block(BlockFault),
     #[error("it has changed meanwhile")]
     Changed,
+    #[error("there is no folder {}", .0.display())]
+    NoFolder(PathBuf),
     #[error("its path cannot be written in an Include")]
     Path,
 }
@@ -147,6 +149,10 @@ impl Edit {
         };
         let folder = path.parent().unwrap_or(Path::new("."));
         if self.old.is_none() {
+            // A home that is not there is meant to be none, such as /nonexistent.
+            if let Some(above) = folder.parent().filter(|above| !above.is_dir()) {
+                return Err(Reason::NoFolder(above.to_owned()));
+            }
             platform::make_private_folder(folder)?;
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -256,6 +262,20 @@ mod tests {
         fn text(&self) -> String {
             fs::read_to_string(&self.place.config).unwrap()
         }
+    }
+
+    #[test]
+    fn a_home_that_is_not_there_is_not_made() {
+        let mut home = Home::new();
+        let absent = home.folder.path().join("absent");
+        home.place.config = absent.join(".ssh/config");
+        let edits = plan(&home.place, &["a".to_owned()], Some("x")).unwrap();
+        let told = chain(&edits[0].apply().unwrap_err());
+        assert!(
+            told.ends_with(&format!("there is no folder {}", absent.display())),
+            "{told}"
+        );
+        assert!(!absent.exists());
     }
 
     #[test]

@@ -4,15 +4,15 @@ use crate::platform;
 
 /// Whose rules a command line is written by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Platform {
+pub enum System {
     /// ssh runs `$SHELL -c "exec LINE"` (ssh_config(5), ProxyCommand).
     Unix,
     /// OpenSSH for Windows starts a process with the line, which takes it apart as the C runtime does.
     Windows,
 }
 
-impl Platform {
-    /// The platform of this process.
+impl System {
+    /// That of this process.
     pub const OWN: Self = if platform::IS_WINDOWS {
         Self::Windows
     } else {
@@ -32,22 +32,22 @@ pub enum QuotingFault {
 }
 
 /// A word as it is written in a ProxyCommand, so that the program gets exactly this text.
-pub(super) fn word(text: &str, platform: Platform) -> Result<String, QuotingFault> {
+pub(super) fn word(text: &str, system: System) -> Result<String, QuotingFault> {
     if text.chars().any(char::is_control) {
         return Err(QuotingFault::Control(text.to_owned()));
     }
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@,+%".contains(&byte);
-    let is_plain = |byte| is_plain(byte) || (platform == Platform::Windows && byte == b'\\');
+    let is_plain = |byte| is_plain(byte) || (system == System::Windows && byte == b'\\');
     // ssh(1) turns `%%` into `%` before all else.
     let expanded = text.replace('%', "%%");
     if !text.is_empty() && text.bytes().all(is_plain) {
         return Ok(expanded);
     }
-    match platform {
+    match system {
         // POSIX 2.2.2: nothing is special between single quotes but their end.
-        Platform::Unix => Ok(format!("'{}'", expanded.replace('\'', r"'\''"))),
-        Platform::Windows if text.contains('"') => Err(QuotingFault::QuotationMark(text.to_owned())),
-        Platform::Windows => {
+        System::Unix => Ok(format!("'{}'", expanded.replace('\'', r"'\''"))),
+        System::Windows if text.contains('"') => Err(QuotingFault::QuotationMark(text.to_owned())),
+        System::Windows => {
             // Backslashes before a quotation mark would quote it (CommandLineToArgvW).
             let backslashes = expanded.chars().rev().take_while(|&last| last == '\\').count();
             Ok(format!("\"{expanded}{}\"", "\\".repeat(backslashes)))
@@ -74,9 +74,9 @@ mod tests {
             ("a\\b", r"'a\b'"),
             ("é", "'é'"),
         ] {
-            assert_eq!(word(text, Platform::Unix).as_deref(), Ok(expected));
+            assert_eq!(word(text, System::Unix).as_deref(), Ok(expected));
         }
-        assert!(matches!(word("a\nb", Platform::Unix), Err(QuotingFault::Control(_))));
+        assert!(matches!(word("a\nb", System::Unix), Err(QuotingFault::Control(_))));
     }
 
     #[test]
@@ -89,12 +89,12 @@ mod tests {
             ("", "\"\""),
             ("a&b", "\"a&b\""),
         ] {
-            assert_eq!(word(text, Platform::Windows).as_deref(), Ok(expected));
+            assert_eq!(word(text, System::Windows).as_deref(), Ok(expected));
         }
         assert!(matches!(
-            word("a\"b", Platform::Windows),
+            word("a\"b", System::Windows),
             Err(QuotingFault::QuotationMark(_))
         ));
-        assert!(matches!(word("a\0b", Platform::Windows), Err(QuotingFault::Control(_))));
+        assert!(matches!(word("a\0b", System::Windows), Err(QuotingFault::Control(_))));
     }
 }

@@ -30,8 +30,8 @@ export class Model {
     this.replicas = state.replicas;
     if (state.targets) this.targets = state.targets.map(targetRow);
     this.refusals = shown(state.refusals);
-    for (const facts of state.facts) this.learn(facts.key, shown(facts));
     for (const key of state.gone) this.tunnels.delete(key);
+    for (const facts of state.facts) this.learn(facts.key, shown(facts));
     for (const live of state.live) this.measure(live);
     this.sample();
   }

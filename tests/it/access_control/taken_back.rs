@@ -153,7 +153,7 @@ async fn a_user_has_its_own_slots_wherever_it_connects_from() {
     for _ in 0..3 {
         open.push(tunnel(&world, "a.team:22", "alices").await);
     }
-    let full = "HTTP/1.1 429 this user has reached the tunnel limit, try again later\r\n";
+    let full = "HTTP/1.1 429 this user has reached the tunnel limit of 3, try again later\r\n";
     let (answer, _client) = world.ask(&request("a.team:22", "1.1", &bearer("alices"))).await;
     assert!(answer.starts_with(full), "{answer}");
     // Another user at the same address has as many.

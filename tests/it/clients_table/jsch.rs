@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use super::refusals::Asked;
+use super::refusals::{Asked, PASSWORD, USER};
 use crate::openssh::process::{program, quiet, run};
 
 /// Logs in by JSch, and gives what its exception says.
@@ -18,6 +18,9 @@ pub(super) fn terminal(asked: &Asked, directory: &Path) -> String {
             asked.port.to_string(),
         ])
         .arg(format!("{}000", asked.timeout));
+    if asked.is_known {
+        java.args([USER, PASSWORD]);
+    }
     let finished = run(&mut java, &[], directory, super::programs::PATIENCE);
     finished.stdout + &finished.stderr
 }

@@ -1,23 +1,25 @@
 //! The refusals of the table, and the proxies that give them.
 
 use std::fmt::Display;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use rustix::net::sockopt::set_socket_linger;
 use tempfile::TempDir;
 
 use super::cluster::{Cluster, kubeconfig};
+use super::draining;
+use super::programs::Program;
+use super::targets::targets;
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::{Blackhole, Closed, Echo};
+use crate::identities::LINE;
 
 /// A refusal of the table.
 pub(super) struct Refusal {
@@ -35,6 +37,7 @@ pub(super) struct Refusal {
 enum World {
     Main,
     Users,
+    KnownUser,
     Tls,
     Cluster,
     NoCluster,
@@ -42,6 +45,8 @@ enum World {
     ClientFull,
     TargetFull,
     Rate,
+    /// One for each request: it drains.
+    Draining,
 }
 
 macro_rules! refusal {
@@ -50,7 +55,7 @@ macro_rules! refusal {
     };
 }
 
-pub(super) const REFUSALS: [Refusal; 20] = [
+pub(super) const REFUSALS: [Refusal; 22] = [
     refusal!("unknown name", Main, "unknown.team-a", 22, "not on the allowlist"),
     refusal!("wrong port", Main, "refuses.team-a", 2222, "not on the allowlist"),
     refusal!(
@@ -73,6 +78,13 @@ pub(super) const REFUSALS: [Refusal; 20] = [
         "box.team-a",
         22,
         "credentials are required"
+    ),
+    refusal!(
+        "user without the right",
+        KnownUser,
+        "box.team-a",
+        22,
+        "alice may not ssh to"
     ),
     refusal!("TLS required", Tls, "box.team-a", 22, "this port requires TLS"),
     refusal!(
@@ -102,14 +114,14 @@ pub(super) const REFUSALS: [Refusal; 20] = [
         ClientFull,
         "box.team-a",
         22,
-        "this client address has reached its tunnel limit"
+        "this client address has reached its tunnel limit of 1"
     ),
     refusal!(
         "cap of the target",
         TargetFull,
         "box.team-a",
         22,
-        "has reached its tunnel limit"
+        "has reached its tunnel limit of 1"
     ),
     refusal!(
         "connect rate",
@@ -117,6 +129,13 @@ pub(super) const REFUSALS: [Refusal; 20] = [
         "refuses.team-a",
         22,
         "this client address connects too often"
+    ),
+    refusal!(
+        "the proxy shuts down",
+        Draining,
+        "blackhole.team-a",
+        22,
+        "the proxy is shutting down, try again"
     ),
     refusal!("dial refused", Main, "refuses.team-a", 22, "refused the connection"),
     refusal!("dial timed out", Main, "blackhole.team-a", 22, "did not answer in time"),
@@ -164,6 +183,8 @@ pub(super) struct Asked {
     pub(super) port: u16,
     /// The longest wait of ssh for an identification.
     pub(super) timeout: &'static str,
+    /// Whether the client says that it is [`USER`], with [`PASSWORD`].
+    pub(super) is_known: bool,
 }
 
 /// What the configurations of the worlds are made of.
@@ -179,7 +200,7 @@ struct Parts<'a, K> {
 
 impl<K: Display> Parts<'_, K> {
     /// The configuration of each world.
-    fn settings(&self) -> [(World, String); 9] {
+    fn settings(&self) -> [(World, String); 10] {
         let Self {
             mode,
             with_certificates,
@@ -217,6 +238,14 @@ impl<K: Display> Parts<'_, K> {
                     users.display()
                 ),
             ),
+            (
+                World::KnownUser,
+                format!(
+                    "{}{listed}access: {{mode: enforce, users: {{file: \"{}\"}}}}\n",
+                    listen(""),
+                    users.display()
+                ),
+            ),
             (World::Tls, format!("{}{tls}{listed}", listen(", tls: required"))),
             (World::Cluster, listen("") + &kubernetes(reachable)),
             (World::NoCluster, listen("") + &kubernetes(unreachable)),
@@ -242,6 +271,7 @@ impl<K: Display> Parts<'_, K> {
 
 /// The proxies of one mode, and their targets. Everything ends with them.
 pub(super) struct Worlds {
+    mode: &'static str,
     proxies: Vec<(World, SocketAddr)>,
     timeout: &'static str,
     is_over: Arc<AtomicBool>,
@@ -258,11 +288,7 @@ impl Worlds {
         let (blackhole, closed, echo, cluster) = (Blackhole::open(), Closed::bind(), Echo::listen(), Cluster::start());
         let (authority, directory) = (Authority::new(), TempDir::new().unwrap());
         let users = directory.path().join("users");
-        std::fs::write(
-            &users,
-            "alice:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu:ops\n",
-        )
-        .unwrap();
+        std::fs::write(&users, LINE).unwrap();
         let all = targets(&blackhole, &closed, &echo);
         let list = |targets: &[String]| format!("allowlist: {{static: [{}]}}\n", targets.join(", "));
         // The last one needs client certificates.
@@ -295,6 +321,7 @@ impl Worlds {
             .map(|(_, server)| server.open("box.team-a:22"));
         let is_over = Arc::new(AtomicBool::new(false));
         let worlds = Self {
+            mode,
             _held: held.collect(),
             _settings: settings,
             timeout: if mode == "http" { "15" } else { "60" },
@@ -310,14 +337,19 @@ impl Worlds {
         worlds
     }
 
-    /// The request that earns the refusal of that number.
-    pub(super) fn asked_for(&self, number: usize) -> Asked {
+    /// What is on the terminal of a client that earns the refusal of that number.
+    pub(super) fn terminal(&self, number: usize, client: &Program) -> String {
         let Refusal { world, host, port, .. } = REFUSALS[number];
-        Asked {
-            proxy: self.proxy(world),
+        let asked = |proxy| Asked {
+            proxy,
             host,
             port,
             timeout: self.timeout,
+            is_known: world == World::KnownUser,
+        };
+        match world {
+            World::Draining => draining::terminal(client, self.mode, asked),
+            _ => client.terminal(&asked(self.proxy(world))),
         }
     }
 
@@ -351,60 +383,6 @@ fn serve(world: World, settings: &Settings) -> Server {
     Server::with(settings)
 }
 
-fn targets(blackhole: &Blackhole, closed: &Closed, echo: &Echo) -> Vec<String> {
-    let scripted = |script: fn(TcpStream)| target(script);
-    let entry = |name: &str, address: SocketAddr| format!("{{name: \"{name}.team-a:22\", addresses: [\"{address}\"]}}");
-    let guarded = format!(
-        "{{name: \"guarded.team-a:22\", addresses: [\"{}\"], allowed_clients: [alice@example.com]}}",
-        echo.address()
-    );
-    vec![
-        entry("box", echo.address()),
-        entry("refuses", closed.address()),
-        entry("blackhole", blackhole.address()),
-        entry(
-            "web",
-            scripted(|stream| answer(stream, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")),
-        ),
-        entry(
-            "silent",
-            scripted(|mut stream| drop(stream.read_to_end(&mut Vec::new()))),
-        ),
-        entry("closes", scripted(|stream| answer(stream, ""))),
-        entry("full", scripted(|stream| answer(stream, "Exceeded MaxStartups\r\n"))),
-        entry(
-            "resets",
-            scripted(|stream| {
-                read_a_line(&stream);
-                set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
-            }),
-        ),
-        guarded,
-    ]
-}
-
-/// A target whose connections are served by a script, for as long as the test runs.
-fn target(script: fn(TcpStream)) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        while let Ok((stream, _)) = listener.accept() {
-            thread::spawn(move || script(stream));
-        }
-    });
-    address
-}
-
-fn answer(mut stream: TcpStream, text: &str) {
-    read_a_line(&stream);
-    stream.write_all(text.as_bytes()).ok();
-    stream.shutdown(std::net::Shutdown::Write).ok();
-    stream.read_to_end(&mut Vec::new()).ok();
-}
-
-/// Waits for the client's identification. PuTTY sends none before the server's.
-fn read_a_line(stream: &TcpStream) {
-    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-    BufReader::with_capacity(1, stream).read_line(&mut String::new()).ok();
-    stream.set_read_timeout(None).unwrap();
-}
+/// The user of [`LINE`], whom no target names.
+pub(super) const USER: &str = "alice";
+pub(super) const PASSWORD: &str = "correct";

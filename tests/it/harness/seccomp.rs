@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::thread;
 
@@ -42,6 +43,9 @@ pub(crate) fn refuse(call: Call, error: i32) {
 /// The filter is that of a thread, which the child inherits. pipe2(2) may be refused to this thread as well: the pipes to
 /// the command have to be there already.
 pub(crate) fn spawn_refusing(call: Call, error: i32, mut command: Command) -> io::Result<Child> {
+    // posix_spawn(3) takes a descriptor of 256 and more for a bad one where prlimit64(2) is refused, and this process may have
+    // that many. A command with a user, the same as ever, is started by fork(2).
+    command.uid(rustix::process::geteuid().as_raw());
     let start = move || {
         refuse(call, error);
         command.spawn()

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use super::lines::Lines;
 use super::login::{CLOSED, GUARDED, HOST, PORT};
-use super::process::{Process, quiet};
+use super::process::{Process, quiet, until};
 use crate::harness::authority::Authority;
 use crate::harness::target::Closed;
 
@@ -76,7 +76,7 @@ impl Proxy {
             let said = stderr.wait(SOON, |lines| lines.iter().find_map(|line| address_after(line, which)));
             said.unwrap_or_else(|said| panic!("switchboard does not listen: {said}"))
         };
-        Self {
+        let proxy = Self {
             address: port("public port "),
             admin: port("admin port "),
             stdout,
@@ -85,7 +85,11 @@ impl Proxy {
             configuration,
             _authority: authority,
             _closed_port: closed_port,
-        }
+        };
+        // Its ports are open a moment before.
+        let is_ready = || proxy.page("/readyz").starts_with("HTTP/1.1 200 ");
+        until(SOON, "the proxy is ready", || is_ready().then_some(()));
+        proxy
     }
 
     /// Adds a setting to its configuration, and has it read.

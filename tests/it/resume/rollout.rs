@@ -174,14 +174,14 @@ fn two_hundred_sessions_and_a_copy_outlive_the_replacement_of_all_replicas() {
     );
     shells.into_iter().for_each(Shell::log_out);
     // Each tunnel of the old replicas was moved: neither cut, nor over before.
-    let moved = old.iter().map(|proxy| {
-        let lines = proxy.access_lines(1);
-        lines
-            .iter()
-            .filter(|line| line.contains("\"reason\":\"moved\""))
-            .count()
+    let tunnels = SHELLS + TYPISTS + 1;
+    let lines = until(PATIENCE, "the last lines of the old replicas are read", || {
+        let lines: Vec<String> = old.iter().flat_map(|proxy| proxy.access_lines(1)).collect();
+        (lines.len() >= tunnels).then_some(lines)
     });
-    assert_eq!(moved.sum::<usize>(), SHELLS + TYPISTS + 1);
+    let (moved, others): (Vec<&String>, Vec<&String>) =
+        lines.iter().partition(|line| line.contains("\"reason\":\"moved\""));
+    assert_eq!(moved.len(), tunnels, "{others:?}");
 }
 
 const ECHO: &str = "echo.ns:80";

@@ -11,6 +11,8 @@ use tempfile::TempDir;
 
 use crate::credentials::demanding_proxy::DemandingProxy;
 use crate::harness::process::{Process, switchboard};
+use crate::openssh::clients::ours;
+use crate::openssh::process::quiet;
 
 /// The exit status, and what was printed on stdout and stderr.
 fn ended(command: Command) -> (i32, String, String) {
@@ -78,6 +80,39 @@ fn the_faults_of_the_file_are_told_at_once_with_their_places() {
     let (status, _, stderr) = ended(switchboard(&["connect", "--config", "/nonexistent", "a:22"]));
     assert!(
         status == 2 && stderr.contains("/nonexistent: error: cannot be read"),
+        "{stderr}"
+    );
+}
+
+/// `check --client` is the same in every build; that of the client alone has no other `check`, and takes it without the flag.
+#[test]
+fn check_tells_the_faults_of_the_clients_file_and_of_the_files_that_it_names() {
+    let folder = with_file(
+        "proxies:\n- names: [a]\n  proxy: https://p\n  ca: there.pem\n  token_file: absent\n- names: [b]\n  proxy: http://p\n",
+    );
+    fs::write(folder.path().join("switchboard/there.pem"), "").unwrap();
+    let check = |arguments: &[&str]| {
+        let mut command = quiet(ours());
+        command.args(["check", "--client"]).args(arguments);
+        command.env("XDG_CONFIG_HOME", folder.path());
+        ended(command)
+    };
+    let file = folder.path().join("switchboard/config.yaml");
+    let file = file.to_str().unwrap();
+    let (status, stdout, stderr) = check(&[]);
+    let fault = format!(
+        "{file}:5:15: error: proxies[0].token_file: {} cannot be read: No such file or directory (os error 2)",
+        folder.path().join("switchboard/absent").display()
+    );
+    assert_eq!((status, &*stdout, &*stderr), (2, "", &*fault));
+    fs::write(folder.path().join("switchboard/absent"), "token\n").unwrap();
+    for arguments in [&[][..], &[file]] {
+        assert_eq!(check(arguments), (0, format!("{file}: ok"), String::new()));
+    }
+    // `connect` asks for no file there: without one it takes a flag or a variable.
+    let (status, _, stderr) = check(&["/nonexistent"]);
+    assert!(
+        status == 2 && stderr.starts_with("/nonexistent: error: cannot be read"),
         "{stderr}"
     );
 }

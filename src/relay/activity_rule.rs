@@ -1,4 +1,5 @@
-//! Tells whether a tunnel is used or only kept alive.
+//! The rule that tells whether a tunnel is used or only kept alive. `tunnel/activity.rs` keeps its state,
+//! `app/admin/activity.rs` and `kubernetes/activity_reports.rs` tell others.
 //!
 //! The proxy sees the sizes and the times of encrypted messages. Keepalives of SSH, heartbeats of VS Code and the clock of a
 //! status line repeat: each minute of theirs moves what the minutes before have moved. A person and a copy do not repeat.

@@ -8,21 +8,26 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::ids::Id;
-use crate::disconnect::{Code, LONGEST, disconnect, sentence};
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Reason, Refusal, Side};
+use crate::ssh::disconnect::{Code, LONGEST, disconnect, sentence};
 use crate::ssh::identification;
 use crate::text::ascii;
 
 /// The refusal of a request for that target, as bytes of SSH.
 pub(super) fn of_refusal(denial: &Denial, asked_for: &str, id: Id) -> Vec<u8> {
-    let phrase = match denial.phrase().strip_prefix("no ready endpoint for ") {
+    let own = match denial.refusal {
+        // The name is that of the request here as well.
+        Refusal::TargetStarting => denial.refusal.phrase(),
+        _ => denial.phrase(),
+    };
+    let phrase = match own.strip_prefix("no ready endpoint for ") {
         // The name is that of the request, in the place of the Service's.
         Some(rest) => match rest.split_once(' ') {
             Some((_, count)) => &format!("the target has no ready endpoint {count}"),
             None => Refusal::NoEndpoint.phrase(),
         },
-        None => denial.phrase(),
+        None => own,
     };
     disconnect(code(denial.refusal), &sentence(asked_for, phrase, Some(&id), LONGEST))
 }
@@ -179,6 +184,16 @@ mod tests {
         let message = of_refusal(&denial, "svc-a.team-a:22", id);
         let expected = format!("svc-a.team-a:22 has no ready endpoint (0 of 2 ready) (id {id})");
         assert!(String::from_utf8_lossy(&message).contains(&expected));
+    }
+
+    #[test]
+    fn a_target_that_starts_has_the_name_that_was_asked_for_alone() {
+        let denial = Denial::with_phrase(Refusal::TargetStarting, "team-a/svc-a is starting, try again in 30 s");
+        let id = crate::tunnel::ids::Ids::default().next();
+        let message = of_refusal(&denial, "svc-a.team-a:22", id);
+        let expected = format!("svc-a.team-a:22 is starting, try again in 30 s (id {id})");
+        assert!(String::from_utf8_lossy(&message).contains(&expected));
+        assert!(!String::from_utf8_lossy(&message).contains("team-a/svc-a"));
     }
 
     #[test]
