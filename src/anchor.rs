@@ -33,6 +33,7 @@ use crate::resume::keys::{CryptoError, OwnKey};
 use crate::resume::reason::End;
 
 mod exchange;
+mod last_words;
 mod memory;
 mod plain;
 mod probe;

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::error::SendError;
 use tokio::time::{Instant, timeout_at};
 
 use super::plain::Plain;
 use super::probe::Probe;
 use super::session::{Begun, Carried};
 use super::sessions::Resumption;
-use super::{Connection, Shared};
+use super::{Connection, Shared, last_words};
 use crate::cold::cold;
 use crate::limits::unfinished::{Membership, Standing, Ticket};
 use crate::net::socket;
@@ -48,7 +50,7 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
 
 /// What a client is.
 #[derive(Debug)]
-enum Admitted {
+pub(super) enum Admitted {
     Plain(Box<Plain>),
     /// Its session has a task.
     New,
@@ -57,7 +59,7 @@ enum Admitted {
 
 /// Why an exchange has led to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub(super) enum Fault {
     /// The client has left.
     Closed,
     /// It took too long.
@@ -211,7 +213,6 @@ impl Exchange<'_> {
             Ok(session) => session,
             Err(end) => return Err(self.say(&before, end).await),
         };
-        let deadline = self.connection.since + LONGEST_EXCHANGE;
         let resumption = Resumption {
             stream: self.connection.stream,
             peer: self.connection.peer,
@@ -221,12 +222,7 @@ impl Exchange<'_> {
             before,
             rest: resume.rest,
         };
-        match timeout_at(deadline, session.send(resumption)).await {
-            Ok(Ok(())) => Ok(Admitted::Resumed),
-            // The session has ended just now: the next attempt will be told.
-            Ok(Err(_)) => Err(Fault::Closed),
-            Err(_) => Err(Fault::TimedOut),
-        }
+        hand_over(&session, resumption).await
     }
 
     /// Says why there is no session, and closes the connection.
@@ -237,12 +233,22 @@ impl Exchange<'_> {
             Frame::End(end).encode(&mut bytes);
         }
         bytes.extend_from_slice(&rest);
-        let stream = &mut self.connection.stream;
-        let written = timeout_at(Instant::now() + LONGEST_ANSWER, stream.write_all(&bytes)).await;
-        if matches!(written, Ok(Ok(()))) {
-            socket::close_gently(stream).await;
-        }
+        last_words::say(self.connection.stream, &bytes, LONGEST_ANSWER).await;
         Fault::Ended(end)
+    }
+}
+
+/// Gives a connection to the task of the session that it has proved.
+pub(super) async fn hand_over(session: &Sender<Resumption>, resumption: Resumption) -> Result<Admitted, Fault> {
+    let deadline = resumption.since + LONGEST_EXCHANGE;
+    match timeout_at(deadline, session.send(resumption)).await {
+        Ok(Ok(())) => Ok(Admitted::Resumed),
+        // The session has ended just now.
+        Ok(Err(SendError(resumption))) => {
+            resumption.refuse().await;
+            Err(Fault::Ended(End::Gone))
+        }
+        Err(_) => Err(Fault::TimedOut),
     }
 }
 

@@ -7,16 +7,15 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::memory::Share;
 use super::record::{Closing, Record};
 use super::sessions::{Account, Opened, Resumption};
 use super::target::{self, Dialled, Parting, Target};
-use super::{Connection, Shared};
+use super::{Connection, Shared, last_words};
 use crate::cold::cold;
 use crate::net::socket;
 use crate::resume::driver::{Driver, Event, Exchanged, Link, Side};
@@ -252,16 +251,11 @@ impl Carried {
     /// Tells the client on the connection that has carried the session so far that another one does now.
     fn displace(&mut self) {
         let rest = self.driver.detach();
-        let Some((mut link, mut rest)) = self.link.take().zip(rest) else {
+        let Some((link, mut rest)) = self.link.take().zip(rest) else {
             return;
         };
         Frame::Going(Going::Displaced).encode(&mut rest);
-        let last_words = async move {
-            let written = timeout(LONGEST_GOING, link.stream.write_all(&rest)).await;
-            if matches!(written, Ok(Ok(()))) {
-                socket::close_gently(&link.stream).await;
-            }
-        };
+        let last_words = async move { last_words::say(link.stream, &rest, LONGEST_GOING).await };
         let task = self.shared.tasks.spawn(last_words);
         self.displaced = Some(AbortOnDropHandle::new(task));
     }
@@ -309,7 +303,7 @@ impl Carried {
         let Self {
             opened, link, shared, ..
         } = self;
-        drop(opened);
+        opened.close(&shared.tasks);
         shared.metrics.session_ended(end.label());
         let closing = Closing {
             reason: end.label(),

@@ -8,8 +8,11 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
+use super::last_words;
 use super::memory::Memory;
+use crate::resume::frame::Frame;
 use crate::resume::keys::{Claim, CryptoError, Keys, Mac, Nonces, SessionId};
 use crate::resume::reason::End;
 use crate::resume::registry::Registry;
@@ -31,6 +34,14 @@ pub(super) struct Resumption {
     pub(super) before: Vec<u8>,
     /// The client's bytes behind the exchange.
     pub(super) rest: Vec<u8>,
+}
+
+impl Resumption {
+    /// Says that the session has ended while the connection was on its way to it, and closes the connection.
+    pub(super) async fn refuse(mut self) {
+        Frame::End(End::Gone).encode(&mut self.before);
+        last_words::say(self.stream, &self.before, LONGEST_REFUSAL).await;
+    }
 }
 
 /// All sessions.
@@ -100,10 +111,34 @@ pub(super) struct Opened {
     pub(super) resumptions: mpsc::Receiver<Resumption>,
     /// What the others know of it.
     pub(super) account: Arc<Account>,
+    place: Place,
+}
+
+impl Opened {
+    /// Removes the session, and tells the connections that are still on their way to it.
+    pub(super) fn close(self, tasks: &TaskTracker) {
+        let Self {
+            mut resumptions, place, ..
+        } = self;
+        drop(place);
+        // What is sent from now on comes back to its sender. A sender that has a slot already is waited for.
+        resumptions.close();
+        tasks.spawn(async move {
+            while let Some(resumption) = resumptions.recv().await {
+                resumption.refuse().await;
+            }
+        });
+    }
+}
+
+/// The place of a session among the others, until it is dropped.
+#[derive(Debug)]
+struct Place {
+    id: SessionId,
     sessions: Arc<Sessions>,
 }
 
-impl Drop for Opened {
+impl Drop for Place {
     fn drop(&mut self) {
         self.sessions.registry.lock().remove(self.id);
     }
@@ -146,7 +181,10 @@ impl Sessions {
             id,
             resumptions,
             account,
-            sessions: Arc::clone(self),
+            place: Place {
+                id,
+                sessions: Arc::clone(self),
+            },
         })
     }
 
@@ -238,5 +276,7 @@ fn least_useful(registry: &Registry<Handle>) -> Option<SessionId> {
 
 /// How long a client with a connection has to fetch the last bytes before its session may be given up for a new one.
 const LONGEST_FETCH: Duration = Duration::from_secs(300);
+/// How long a connection has to take the answer that its session has ended.
+const LONGEST_REFUSAL: Duration = Duration::from_secs(1);
 /// Connections that wait for the task of their session, which takes them at once.
 const QUEUED_RESUMPTIONS: usize = 2;

@@ -1,11 +1,14 @@
 //! Sessions on a clock that the test moves.
 
+use tokio::io::AsyncReadExt;
 use tokio::time::sleep;
 
+use super::exchange::{Fault, hand_over};
 use super::session::{Begun, Carried};
+use super::sessions::Resumption;
 use super::target::Dialled;
 use super::*;
-use crate::resume::keys::{Keys, Nonce, Nonces};
+use crate::resume::keys::{Claim, Keys, Nonce, Nonces};
 use crate::resume::welcome::New;
 
 fn options() -> Options {
@@ -46,6 +49,52 @@ async fn pair() -> [TcpStream; 2] {
     [near.unwrap(), far.unwrap().0]
 }
 
+fn nonces() -> Nonces {
+    Nonces {
+        anchor: Nonce::random().unwrap(),
+        client: Nonce::random().unwrap(),
+    }
+}
+
+async fn said(client: &mut TcpStream) -> Vec<u8> {
+    let mut answer = Vec::new();
+    let reading = timeout(Duration::from_secs(60), client.read_to_end(&mut answer));
+    reading.await.unwrap().unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_resume_that_meets_the_end_of_its_session_is_told_so() {
+    let shared = share(options()).unwrap();
+    let keys = Keys::decoy().unwrap();
+    let opened = shared.sessions.open(keys.clone()).unwrap();
+    let claim = Claim {
+        nonces: nonces(),
+        id: opened.id,
+        received: 0,
+    };
+    let session = shared.sessions.prove(&claim, &keys.prove_client(&claim)).unwrap();
+    let resumption = |stream: TcpStream| Resumption {
+        peer: stream.peer_addr().unwrap(),
+        stream,
+        since: Instant::now(),
+        nonces: claim.nonces,
+        received: 0,
+        before: b"SSH-2.0-before\r\n".to_vec(),
+        rest: Vec::new(),
+    };
+    // One is queued when the session's task ends, the other one proves the session before that and is handed over behind it.
+    let [[mut queued, one], [mut late, other]] = [pair().await, pair().await];
+    assert!(hand_over(&session, resumption(one)).await.is_ok());
+    opened.close(&shared.tasks);
+    assert!(shared.sessions.prove(&claim, &keys.prove_client(&claim)).is_err());
+    let (told, handed) = tokio::join!(said(&mut late), hand_over(&session, resumption(other)));
+    assert_eq!(handed.unwrap_err(), Fault::Ended(End::Gone));
+    for told in [told, said(&mut queued).await] {
+        assert_eq!(told, b"SSH-2.0-before\r\n\x09\0\0\x01\x04");
+    }
+}
+
 /// How long it takes until no session, or one that has ended, is left.
 async fn lasts(shared: &Shared, state: &str) -> u64 {
     let start = Instant::now();
@@ -69,10 +118,7 @@ async fn a_session_of_which_nothing_was_acknowledged_ends_after_a_minute_and_say
     let [client, stream] = pair().await;
     let [_server, upstream] = pair().await;
     let keys = Keys::decoy().unwrap();
-    let nonces = Nonces {
-        anchor: Nonce::random().unwrap(),
-        client: Nonce::random().unwrap(),
-    };
+    let nonces = nonces();
     let begun = Begun {
         opened: shared.sessions.open(keys.clone()).unwrap(),
         new: New {

@@ -25,6 +25,25 @@ pub(super) struct Dialing {
     /// The time between two connections of one attempt. `None`: one connection, and each address in its turn.
     pace: Option<Duration>,
     watch: Option<Watch>,
+    beside: Option<Beside>,
+}
+
+/// Another path to the proxy than that of the connection in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Another {
+    /// The network of this host has changed.
+    Path,
+    /// A connection that was begun beside the one in use is answered: the next attempt has it.
+    Connection,
+}
+
+/// The connections that are begun beside one that is silent. None of them carries a byte before it is used.
+#[derive(Debug, Default)]
+struct Beside {
+    rounds: Rounds,
+    /// When the next one begins. `None`: now.
+    next: Option<Instant>,
+    answered: Option<TcpStream>,
 }
 
 impl Dialing {
@@ -41,10 +60,33 @@ impl Dialing {
 
     /// Completes when another path leads to the proxy than before. It may be dropped at any time.
     pub(super) async fn moved(&mut self) {
-        match &mut self.watch {
-            Some(watch) => watch.moved().await,
-            None => std::future::pending().await,
+        moved(&mut self.watch).await;
+    }
+
+    /// The same for a connection in use. If that is silent, others are begun beside it, one in so much time (`pace`), and it
+    /// completes as well when one of them is answered. It may be dropped at any time.
+    pub(super) async fn another(&mut self, pace: Option<Duration>) -> Another {
+        let Self {
+            addresses,
+            watch,
+            beside,
+            ..
+        } = self;
+        let answered = async {
+            match pace {
+                Some(pace) => beside.get_or_insert_default().answered(addresses, pace).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = moved(watch) => Another::Path,
+            () = answered => Another::Connection,
         }
+    }
+
+    /// The connection in use is silent no more: those beside it are closed.
+    pub(super) fn keep(&mut self) {
+        self.beside = None;
     }
 
     /// A connection to the proxy, and the time for what follows on it.
@@ -81,6 +123,9 @@ impl Dialing {
         deadline: Deadline,
         pace: Duration,
     ) -> Result<TcpStream, ClientError> {
+        if let Some(stream) = self.beside.take().and_then(|beside| beside.answered) {
+            return Ok(stream);
+        }
         let mut in_flight = InFlight::default();
         in_flight.look_up(proxy);
         let mut next = Instant::now() + HEAD_START;
@@ -112,7 +157,7 @@ impl Dialing {
                 () = sleep_until(deadline.at) => return Err(in_flight.error.unwrap_or_else(|| no_answer(deadline))),
             };
             if is_due {
-                in_flight.begin_round(&self.addresses);
+                begin_round(&mut in_flight.rounds, &self.addresses);
             }
             if in_flight.lookups.is_empty() && in_flight.rounds.is_empty() {
                 return Err(in_flight.error.unwrap_or_else(|| no_address(proxy)));
@@ -127,11 +172,37 @@ impl Dialing {
     }
 }
 
+impl Beside {
+    async fn answered(&mut self, addresses: &[SocketAddr], pace: Duration) {
+        while self.answered.is_none() {
+            let now = Instant::now();
+            let next = match self.next {
+                Some(next) if next > now => next,
+                _ => {
+                    begin_round(&mut self.rounds, addresses);
+                    *self.next.insert(now + pace)
+                }
+            };
+            tokio::select! {
+                () = sleep_until(next) => {}
+                Some(ended) = self.rounds.join_next() => {
+                    if let Ok(Ok(stream)) = ended {
+                        self.answered = Some(stream);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Connections that are not answered.
+type Rounds = JoinSet<Result<TcpStream, Option<ClientError>>>;
+
 /// What one attempt has begun and is not answered.
 #[derive(Default)]
 struct InFlight {
     lookups: JoinSet<Result<Vec<SocketAddr>, ClientError>>,
-    rounds: JoinSet<Result<TcpStream, Option<ClientError>>>,
+    rounds: Rounds,
     error: Option<ClientError>,
 }
 
@@ -142,12 +213,11 @@ impl InFlight {
             self.lookups.spawn(async move { lookup(&proxy).await });
         }
     }
+}
 
-    fn begin_round(&mut self, addresses: &[SocketAddr]) {
-        if self.rounds.len() < MOST_ROUNDS && !addresses.is_empty() {
-            let addresses = addresses.to_vec();
-            self.rounds.spawn(round(addresses));
-        }
+fn begin_round(rounds: &mut Rounds, addresses: &[SocketAddr]) {
+    if rounds.len() < MOST_ROUNDS && !addresses.is_empty() {
+        rounds.spawn(round(addresses.to_vec()));
     }
 }
 
@@ -193,6 +263,13 @@ fn no_answer(deadline: Deadline) -> ClientError {
     ClientError::Deadline {
         step: Step::Connect,
         timeout: deadline.timeout,
+    }
+}
+
+async fn moved(watch: &mut Option<Watch>) {
+    match watch {
+        Some(watch) => watch.moved().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -273,7 +350,7 @@ mod tests {
         Dialing {
             addresses,
             pace: Some(Duration::from_millis(20)),
-            watch: None,
+            ..Dialing::default()
         }
     }
 
@@ -324,6 +401,31 @@ mod tests {
         let (stream, deadline) = dialing.connect(&proxy, patient()).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), address);
         assert_eq!(deadline.timeout, LONGEST_SET_UP);
+    }
+
+    #[tokio::test]
+    async fn a_connection_beside_a_silent_one_is_that_of_the_next_attempt() {
+        let (listener, _queued, address) = full();
+        let mut dialing = dialing(vec![address]);
+        let proxy: ProxyUrl = format!("http://{address}").parse().unwrap();
+        let pace = Some(Duration::from_millis(20));
+        // Asked for again and again, as by a session that has to look at other things meanwhile.
+        while unanswered(address) < 3 {
+            tokio::time::timeout(Duration::from_millis(5), dialing.another(pace))
+                .await
+                .unwrap_err();
+        }
+        dialing.keep();
+        while unanswered(address) > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let accepted = listener.accept().unwrap();
+        assert_eq!(dialing.another(pace).await, Another::Connection);
+        let (stream, _) = dialing.connect(&proxy, patient()).await.unwrap();
+        // Those before it are not given up by the kernel at once: they may have been answered, too.
+        let is_ours = |accepted: std::net::TcpStream| accepted.peer_addr().unwrap() == stream.local_addr().unwrap();
+        drop(accepted);
+        while !is_ours(listener.accept().unwrap().0) {}
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use self::backoff::Backoff;
 use self::clocks::Sleeps;
 use self::error::Retry;
 use self::report::Report;
-use super::dialing::Dialing;
+use super::dialing::{Another, Dialing};
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::opened::{Finished, Stream};
@@ -57,6 +57,8 @@ pub(super) struct Session<'a, R, W> {
     backoff: Backoff,
     /// The offset up to which the anchor has received, as of the last resume.
     delivered: u64,
+    /// How long a connection may be silent before others are begun beside it.
+    patience: Duration,
     deadlines: Deadlines,
 }
 
@@ -96,6 +98,7 @@ where
             report: Report::new(settings.remarks.clone(), options.proxy.host()),
             backoff: Backoff::default(),
             delivered: 0,
+            patience: settings.patience,
             deadlines: Deadlines {
                 look: Instant::now(),
                 confirmation: None,
@@ -230,7 +233,15 @@ where
     /// connection, unless the error is final.
     async fn step(&mut self, link: Option<&mut Link<Stream>>) -> Result<Option<Left>, ClientError> {
         let is_linked = link.is_some();
-        let wake = self.wake();
+        let silent_at = self.silent_at().filter(|_| is_linked);
+        let is_silent = silent_at.is_some_and(|at| at <= Instant::now());
+        if is_linked && !is_silent {
+            self.dialing.keep();
+        }
+        let wake = silent_at
+            .filter(|_| !is_silent)
+            .map_or(self.wake(), |at| at.min(self.wake()));
+        let beside = is_silent.then(Backoff::pace_beside);
         let mut program = Program {
             source: &mut self.local.stdin,
             sink: &mut self.local.stdout,
@@ -247,7 +258,12 @@ where
                 self.asked(leaving);
                 return Ok(None);
             }
-            () = self.dialing.moved() => return Err(self.leave_path(SessionError::Moved)),
+            another = self.dialing.another(beside) => match another {
+                Another::Path => return Err(self.leave_path(SessionError::Moved)),
+                // Something has come in the same moment.
+                Another::Connection if self.silent_at() != silent_at => return Ok(None),
+                Another::Connection => return Err(self.leave_path(SessionError::Silent)),
+            },
             () = sleep_until(wake) => return self.look(is_linked),
         };
         match event {
@@ -270,6 +286,12 @@ where
             }
         }
         Ok(None)
+    }
+
+    /// When the connection has been silent for so long that others are begun beside it.
+    fn silent_at(&self) -> Option<Instant> {
+        let since = self.driver.session().unanswered_since()?;
+        Some(Instant::from_std(since) + self.patience)
     }
 
     fn wake(&self) -> Instant {

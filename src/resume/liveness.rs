@@ -79,6 +79,11 @@ impl Liveness {
         self.dead_at().is_some_and(|at| at <= now)
     }
 
+    /// The time since which an answer is awaited, and nothing has come.
+    pub(super) fn awaiting(&self) -> Option<Instant> {
+        self.awaiting
+    }
+
     /// When to look again.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.ping_at().into_iter().chain(self.dead_at()).min()

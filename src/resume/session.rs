@@ -336,6 +336,11 @@ impl Session {
         self.incoming.due().into_iter().chain(link.liveness.deadline()).min()
     }
 
+    /// Since when nothing has come from the connection, although an answer is awaited.
+    pub fn unanswered_since(&self) -> Option<Instant> {
+        self.link.as_ref().and_then(|link| link.liveness.awaiting())
+    }
+
     /// When the connection is dead if it takes nothing more: what is due cannot be [transmitted](Self::transmit).
     pub fn stuck_at(&self) -> Option<Instant> {
         self.link.as_ref().map(|link| link.liveness.stuck_at())

@@ -45,6 +45,11 @@ impl Backoff {
         varied(if self.is_young() { STEADY } else { LONGEST })
     }
 
+    /// The time between two connections that are begun beside a silent one.
+    pub(super) fn pace_beside() -> Duration {
+        varied(STEADY)
+    }
+
     /// Heeds the failure of an attempt, and within bounds what a refusal says of the next request.
     pub(super) fn heed(&mut self, error: &ClientError) {
         self.is_answered = error.retry() != Retry::Soon;

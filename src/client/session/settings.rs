@@ -13,6 +13,8 @@ pub struct Settings {
     pub window: u32,
     /// How the path is watched.
     pub timing: Timing,
+    /// How long a connection may be silent, while an answer is awaited, before others are begun beside it.
+    pub patience: Duration,
     /// How long the session waits for a connection.
     pub grace: Duration,
     /// What a sleep of the host is noticed by.
@@ -23,10 +25,11 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let resume::Options { window, timing } = resume::Options::default();
+        let resume::Options { window, timing, .. } = resume::Options::default();
         Self {
             window,
             timing,
+            patience: PATIENCE,
             grace: GRACE,
             clocks: Clocks::default(),
             remarks: Remarks::default(),
@@ -34,5 +37,7 @@ impl Default for Settings {
     }
 }
 
+/// A shorter cut is over by the means of TCP: docs/resume.md has the reasons.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// As long as an anchor keeps a session: 24 hours.
 const GRACE: Duration = Duration::from_secs(24 * 3600);

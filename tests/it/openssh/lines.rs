@@ -56,6 +56,18 @@ impl Lines {
         }
     }
 
+    /// All lines, once the program has closed its end. That it has ended does not say that they were read.
+    pub(crate) fn whole(&self, deadline: Duration) -> Vec<String> {
+        let end = Instant::now() + deadline;
+        let mut state = self.shared.state.lock().unwrap();
+        while !state.ended {
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "no end of the lines:\n{}", state.lines.join("\n"));
+            state = self.shared.changed.wait_timeout(state, left).unwrap().0;
+        }
+        state.lines.clone()
+    }
+
     /// The lines so far.
     pub(crate) fn all(&self) -> Vec<String> {
         self.shared.state.lock().unwrap().lines.clone()

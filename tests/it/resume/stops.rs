@@ -83,7 +83,7 @@ fn the_death_of_the_anchor_is_one_sentence_and_exit_status_1() {
     assert!(!connect.has_ended());
     way.anchor = Anchor::start_at(address, way.sshd.address);
     assert_eq!(connect.wait(PATIENCE).code(), Some(1));
-    let said = stderr.all();
+    let said = stderr.whole(PATIENCE);
     assert!(
         said[0].starts_with("switchboard: reconnecting to 127.0.0.1: "),
         "{said:?}"

@@ -1,0 +1,17 @@
+//! The last frames of a connection that is closed behind them.
+
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::net::socket;
+
+/// Writes the last bytes within that time, and closes the connection so that they arrive.
+pub(super) async fn say(mut stream: TcpStream, bytes: &[u8], longest: Duration) {
+    let written = timeout(longest, stream.write_all(bytes)).await;
+    if matches!(written, Ok(Ok(()))) {
+        socket::close_gently(&stream).await;
+    }
+}
