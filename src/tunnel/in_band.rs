@@ -16,10 +16,11 @@ use crate::text::ascii;
 
 /// The refusal of a request for that target, as bytes of SSH.
 pub(super) fn of_refusal(denial: &Denial, asked_for: &str, id: Id) -> Vec<u8> {
-    let own = match denial.refusal {
+    let own = if denial.refusal == Refusal::TargetStarting {
         // The name is that of the request here as well.
-        Refusal::TargetStarting => denial.refusal.phrase(),
-        _ => denial.phrase(),
+        denial.refusal.phrase()
+    } else {
+        denial.phrase()
     };
     let phrase = match own.strip_prefix("no ready endpoint for ") {
         // The name is that of the request, in the place of the Service's.
