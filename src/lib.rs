@@ -53,6 +53,7 @@ pub mod relay;
 pub mod resume;
 #[cfg(feature = "server")]
 pub mod ssh;
+mod ssh_disconnect;
 pub mod ticket;
 #[cfg(feature = "server")]
 pub mod tls;

@@ -1,5 +1,4 @@
-//! The parts of SSH that the proxy reads and writes: identification lines and SSH_MSG_DISCONNECT (RFC 4253).
+//! The parts of SSH that the proxy reads: identification lines (RFC 4253 section 4.2). What it writes is in `ssh_disconnect`.
 
-pub(crate) mod disconnect;
 pub mod identification;
 mod software;

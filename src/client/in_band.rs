@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::{ClientError, Local};
-use crate::ssh::disconnect::{Code, disconnect, sentence};
+use crate::ssh_disconnect::{Code, disconnect, sentence};
 use crate::text::chain;
 
 /// The streams of a program that may be ssh.

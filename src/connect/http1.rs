@@ -15,7 +15,7 @@ use crate::end_notice::Marker;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Malformed, Refusal};
 use crate::secret;
-use crate::ssh::disconnect::{Code, disconnect};
+use crate::ssh_disconnect::{Code, disconnect};
 
 /// An exchange that has no answer yet.
 #[derive(Debug)]

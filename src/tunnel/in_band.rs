@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use super::ids::Id;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::outcome::{Denial, Reason, Refusal, Side};
-use crate::ssh::disconnect::{Code, LONGEST, disconnect, sentence};
 use crate::ssh::identification;
+use crate::ssh_disconnect::{Code, LONGEST, disconnect, sentence};
 use crate::text::ascii;
 
 /// The refusal of a request for that target, as bytes of SSH.

@@ -7,7 +7,7 @@ use super::record::TunnelRecord;
 use crate::end_notice::{self, Marker};
 use crate::net::transport::Transport;
 use crate::outcome::Reason;
-use crate::ssh::disconnect::sentence;
+use crate::ssh_disconnect::sentence;
 
 /// The notice of a tunnel that the proxy has ended.
 pub(super) fn of_proxy(marker: Marker, reason: Reason, record: &TunnelRecord<'_>) -> Vec<u8> {

@@ -45,6 +45,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "relay",
             "resume",
             "ssh",
+            "ssh_disconnect",
             "ticket",
             "tls",
             "tls_records",
