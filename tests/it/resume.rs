@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use crate::openssh::clients::ours;
 use crate::openssh::lines::Lines;
 use crate::openssh::login::{HOST, PATIENCE, noise, options};
-use crate::openssh::process::{Finished, Process, program, quiet, run};
+use crate::openssh::process::{Finished, Process, program, quiet, run, until};
 use crate::openssh::proxy::Proxy;
 use crate::openssh::sshd::Sshd;
 use anchor::Anchor;
@@ -359,7 +359,11 @@ fn a_master_connection_and_its_forward_outlive_cuts() {
     assert!(fetching.join().unwrap() == content, "another content");
     serving.join().unwrap();
     assert!(!master.has_ended(), "{}\n{}", said.all().join("\n"), way.log());
-    master.signal(Signal::TERM);
+    // Again and again: a signal that comes between ssh's look at its flags and its poll(2) is not seen before the next event.
+    until(PATIENCE, "the master ends", || {
+        master.signal(Signal::TERM);
+        master.has_ended().then_some(())
+    });
     master.wait(PATIENCE);
     assert_eq!(way.sshd.connections(), 1, "{}", way.log());
 }
@@ -394,7 +398,7 @@ fn nothing_is_left_behind_ssh_that_is_killed_without_a_connection() {
     let Shell { process, .. } = shell;
     process.signal(Signal::KILL);
     let is_gone = || (!PathBuf::from(format!("/proc/{connect}/stat")).exists() || is_zombie(connect)).then_some(());
-    crate::openssh::process::until(Duration::from_secs(30), "connect ends", is_gone);
+    until(Duration::from_secs(30), "connect ends", is_gone);
 }
 
 /// The process that ssh has started.

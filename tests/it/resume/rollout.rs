@@ -1,12 +1,14 @@
 //! All replicas are replaced under two hundred sessions and a copy.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use super::Shell;
 use super::anchor::Anchor;
@@ -109,16 +111,44 @@ impl Stage {
         self.directory.path().join(name)
     }
 
-    /// A copy that is under way during the whole replacement: slower than it would be, by scp's own means.
-    fn copy(&self) -> Process {
-        let mut copy = self.command("scp");
-        copy.args(["-l", "80000"])
-            .arg(self.path("here"))
-            .arg(format!("{HOST}:{}", self.path("there").display()));
-        let copy = Process::start(&mut copy);
-        let has_begun = || self.path("there").exists().then_some(());
-        until(PATIENCE, "the copy begins", has_begun);
-        copy
+    /// Copies that to the file `there`. The end of it follows when it is asked for.
+    fn copy(&self, content: Arc<[u8]>) -> Copy {
+        let mut command = self.command("ssh");
+        command.args([HOST, &format!("cat >'{}'", self.path("there").display())]);
+        let mut process = Process::start(command.stdin(Stdio::piped()));
+        let mut stdin = process.child().stdin.take().unwrap();
+        let (ask_for_end, end) = mpsc::channel::<()>();
+        let feed = move || {
+            let (first, last) = content.split_at(content.len() - PIECE);
+            for piece in first.chunks(PIECE) {
+                stdin.write_all(piece)?;
+                // So that bytes come all the time, whatever the machine's speed.
+                thread::sleep(PAUSE);
+            }
+            end.recv().map_err(io::Error::other)?;
+            stdin.write_all(last)
+        };
+        Copy {
+            process,
+            ask_for_end,
+            feeding: thread::spawn(feed),
+        }
+    }
+}
+
+/// A copy that does not end by itself: it is under way during the whole replacement.
+struct Copy {
+    process: Process,
+    ask_for_end: mpsc::Sender<()>,
+    feeding: thread::JoinHandle<io::Result<()>>,
+}
+
+impl Copy {
+    /// Lets it end.
+    fn end(mut self) {
+        self.ask_for_end.send(()).unwrap();
+        assert!(self.process.wait(2 * PATIENCE).success());
+        self.feeding.join().unwrap().unwrap();
     }
 }
 
@@ -158,18 +188,17 @@ fn two_hundred_sessions_and_a_copy_outlive_the_replacement_of_all_replicas() {
     let mebibytes: usize = std::env::var("MIB").map_or(64, |text| text.parse().expect("a number"));
     let stage = Stage::start();
     let mut old = [stage.replica(), stage.replica()];
-    let content = noise(mebibytes << 20);
-    fs::write(stage.path("here"), &content).unwrap();
+    let content: Arc<[u8]> = noise(mebibytes << 20).into();
     let mut shells: Vec<Shell> = (0..SHELLS).map(|_| Shell::start(stage.command("ssh"))).collect();
     let mut typists: Vec<Typist> = (0..TYPISTS).map(|_| Typist::start(stage.address)).collect();
-    let mut copy = stage.copy();
+    let copy = stage.copy(Arc::clone(&content));
     let _new = replace(&stage, &mut old, &mut shells, &mut typists);
     for (number, shell) in shells.iter_mut().enumerate() {
         shell.echo(&format!("behind-{number}"));
     }
-    assert!(copy.wait(2 * PATIENCE).success());
+    copy.end();
     assert!(
-        fs::read(stage.path("there")).unwrap() == content,
+        fs::read(stage.path("there")).unwrap() == *content,
         "the copy is another one"
     );
     shells.into_iter().for_each(Shell::log_out);
@@ -184,6 +213,9 @@ fn two_hundred_sessions_and_a_copy_outlive_the_replacement_of_all_replicas() {
     assert_eq!(moved.len(), tunnels, "{others:?}");
 }
 
+/// What the copy sends at a time, and the time between two.
+const PIECE: usize = 256 * 1024;
+const PAUSE: Duration = Duration::from_millis(20);
 const ECHO: &str = "echo.ns:80";
 const IDENTIFICATION: &[u8; 15] = b"SSH-2.0-typist\n";
 const SHELLS: usize = 20;
