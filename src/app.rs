@@ -13,12 +13,14 @@ use tracing::{info, warn};
 use self::capacity::Capacity;
 pub use self::commands::Command;
 use self::commands::Commands;
+use self::cores::Cores;
 pub use self::pages::LogLinesDropped;
 pub use self::ports::BindError;
 use self::ports::Ports;
 use self::readiness::{Condition, Readiness};
 pub use self::reload::{LONGEST_READ, LoadConfig, NOT_READ};
 use self::reload::{Reload, Reloads};
+use self::size::ProcessSize;
 use self::users::Users;
 use crate::access::Access;
 use crate::allowlist::Writer;
@@ -42,6 +44,7 @@ pub mod admin;
 mod capacity;
 mod certificate_poll;
 mod commands;
+mod cores;
 pub mod drain_request;
 pub mod logging;
 mod pages;
@@ -93,6 +96,8 @@ pub struct App {
     /// Whether the targets of a cluster are awaited, and not only those of the configuration.
     awaits_services: bool,
     public: Ports,
+    /// What the connections of the public ports run on, until the process ends.
+    _cores: Cores,
     admin: SocketAddr,
 }
 
@@ -203,7 +208,8 @@ impl Started {
         let readiness = Readiness::default();
         let listener_ready = readiness.require("listener");
         let allowlist_ready = readiness.require("allowlist");
-        let public = Ports::bind(&config.listen)?;
+        let cores = Cores::start(config.threads, threads::workers(ProcessSize::SERVE.workers));
+        let public = Ports::bind(&config.listen, &cores)?;
         let drain_request = CancellationToken::new();
         let routes = pages::routes(&shared, &readiness, &drain_request, log_lines_dropped);
         let address = config.admin;
@@ -231,6 +237,7 @@ impl Started {
             allowlist_ready,
             awaits_services,
             public,
+            _cores: cores,
             admin,
         })
     }
