@@ -197,6 +197,8 @@ impl Started {
     /// Binds every port.
     fn bind(self, log_lines_dropped: LogLinesDropped) -> Result<App, StartError> {
         let mut capacity = Capacity::raise();
+        let cores = Cores::start(self.config.threads, threads::workers(ProcessSize::SERVE.workers));
+        capacity.reserve(cores.descriptors(self.config.listen.len()));
         let (shared, conductor, mut writer) = share(&self.config, self.tls, &mut capacity)?;
         let (config, shared) = (self.config, Arc::new(shared));
         writer.publish(&config.targets, &config.limits);
@@ -208,7 +210,6 @@ impl Started {
         let readiness = Readiness::default();
         let listener_ready = readiness.require("listener");
         let allowlist_ready = readiness.require("allowlist");
-        let cores = Cores::start(config.threads, threads::workers(ProcessSize::SERVE.workers));
         let public = Ports::bind(&config.listen, &cores)?;
         let drain_request = CancellationToken::new();
         let routes = pages::routes(&shared, &readiness, &drain_request, log_lines_dropped);

@@ -24,7 +24,7 @@ use crate::config::Threads;
 pub(super) struct Cores {
     places: Arc<Places>,
     /// Their drop ends the threads.
-    _running: Vec<oneshot::Sender<()>>,
+    running: Vec<oneshot::Sender<()>>,
 }
 
 /// The places of connections: at least one.
@@ -85,12 +85,18 @@ impl Cores {
         }
         Self {
             places: Arc::new(Places(places.into())),
-            _running: running,
+            running,
         }
     }
 
     pub(super) fn places(&self) -> &Arc<Places> {
         &self.places
+    }
+
+    /// The descriptors that the runtimes take, and their listeners beyond the first one of each of so many ports.
+    pub(super) fn descriptors(&self, ports: usize) -> u64 {
+        let listeners = ports * (self.places.count().get() - 1);
+        u64::try_from(self.running.len() * OF_A_RUNTIME + listeners).unwrap_or(u64::MAX)
     }
 }
 
@@ -177,6 +183,8 @@ impl Drop for Placed {
     }
 }
 
+/// Descriptors of a runtime: two of epoll, its eventfd, and one by which it hears of signals.
+const OF_A_RUNTIME: usize = 4;
 /// Shorter than the timeouts of a set-up.
 const TICK: Duration = Duration::from_secs(1);
 /// The connections that a core may have more than another one before it hands over a new one, which wakes a thread.
