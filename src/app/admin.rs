@@ -18,7 +18,8 @@ use hyper::service::{Service as _, service_fn};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::time::sleep;
 
@@ -132,7 +133,10 @@ pub fn start(address: SocketAddr, routes: Routes) -> io::Result<SocketAddr> {
     Ok(address)
 }
 
-async fn converse(stream: TcpStream, caller: Caller, router: Router) -> hyper::Result<()> {
+async fn converse<S>(stream: S, caller: Caller, router: Router) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     http1::Builder::new()
         .timer(TokioTimer::new())
         // A head has some 100 bytes; the usual 400 KiB of 512 connections would be 200 MiB for any peer.
@@ -157,11 +161,11 @@ where
     answering.await.map(name_the_methods)
 }
 
-/// Completes when the connection has lasted too long.
+/// Completes when the connection has lasted too long: a stream of events, when its reader has not read for that long.
 async fn too_long(caller: Caller) {
     sleep(LONGEST_CONNECTION).await;
-    if caller.stays() {
-        pending::<()>().await;
+    while caller.stays() {
+        sleep(LONGEST_STALL).await;
     }
 }
 
@@ -182,6 +186,8 @@ const LARGEST_HEAD: usize = 16 << 10;
 const LONGEST_HEAD: Duration = Duration::from_secs(5);
 /// For the request and the reading of its one answer, unless that is a stream of events.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(30);
+/// A stream of events has a comment every 15 s. The readers are few, and one that has stopped would be one of them for good.
+const LONGEST_STALL: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests;

@@ -52,7 +52,32 @@ pub(super) fn merge(listed: Listed<Target>) -> Vec<Merged> {
         if target.is_cordoned {
             own.cordoned_by.push(replica);
         }
-        own.tunnels += target.tunnels;
+        own.tunnels = own.tunnels.saturating_add(target.tunnels);
     }
     merged.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operator::Of;
+
+    #[test]
+    fn tunnels_of_made_up_numbers_stay_at_the_largest() {
+        let target: Target = serde_json::from_value(serde_json::json!({
+            "target.namespace": "n", "target.service": "s", "endpoints_ready": 1, "endpoints": 1, "addresses": [],
+            "nodes": [], "is_cordoned": false, "tunnels": usize::MAX, "last_activity": null,
+        }))
+        .unwrap();
+        let of = |replica: &str| Of {
+            replica: replica.to_owned(),
+            item: target.clone(),
+        };
+        let merged = merge(Listed {
+            items: vec![of("a"), of("b")],
+            total: 2,
+            replicas: Vec::new(),
+        });
+        assert_eq!(merged.iter().map(|one| one.tunnels).collect::<Vec<_>>(), [usize::MAX]);
+    }
 }

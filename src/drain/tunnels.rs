@@ -16,12 +16,13 @@ pub struct State {
     pub is_resumable: bool,
 }
 
-/// A tunnel that is open for as long as this is held.
+/// A tunnel that is open for as long as this is held, or until its [`end`](Self::end).
 #[derive(Debug)]
 #[must_use = "dropping it says that the tunnel has ended"]
 pub struct Open {
     counts: Arc<Counts>,
     is_resumable: AtomicBool,
+    has_ended: AtomicBool,
 }
 
 impl Open {
@@ -31,6 +32,7 @@ impl Open {
         Self {
             counts,
             is_resumable: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
         }
     }
 
@@ -47,13 +49,20 @@ impl Open {
     pub fn is_resumable(&self) -> bool {
         self.is_resumable.load(Ordering::Relaxed)
     }
+
+    /// Says that the tunnel has ended: what still shows it, such as an event that is not read yet, does not keep it open.
+    pub fn end(&self) {
+        if !self.has_ended.swap(true, Ordering::Relaxed) {
+            let Counts { plain, resumable } = &*self.counts;
+            let count = if self.is_resumable() { resumable } else { plain };
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let Counts { plain, resumable } = &*self.counts;
-        let count = if self.is_resumable() { resumable } else { plain };
-        count.fetch_sub(1, Ordering::Relaxed);
+        self.end();
     }
 }
 

@@ -148,12 +148,15 @@ struct Lines {
 impl Lines {
     /// The events that these bytes complete. One whose data is no JSON is none.
     fn read(&mut self, bytes: &[u8]) -> Vec<(String, Value)> {
-        self.rest.extend_from_slice(bytes);
         let mut events = Vec::new();
-        let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
+        // Not in what was there before: a line that came byte by byte would be searched again for each of them.
+        let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') else {
+            self.rest.extend_from_slice(bytes);
             return events;
         };
-        let lines: Vec<u8> = self.rest.drain(..=end).collect();
+        let (ended, rest) = bytes.split_at(end + 1);
+        let mut lines = std::mem::replace(&mut self.rest, rest.to_vec());
+        lines.extend_from_slice(ended);
         for line in String::from_utf8_lossy(&lines).lines() {
             let (field, value) = line.split_once(':').unwrap_or((line, ""));
             let value = value.strip_prefix(' ').unwrap_or(value);
@@ -203,5 +206,13 @@ mod tests {
             events.extend(lines.read(tail));
             assert_eq!(events, expected, "cut at {at}");
         }
+    }
+    #[test]
+    fn a_long_event_that_comes_byte_by_byte_is_read() {
+        let text = format!("event: x\ndata: \"{}\"\n\n", "a".repeat(LONGEST_EVENT / 2));
+        let mut lines = Lines::default();
+        let events = text.bytes().map(|byte| lines.read(&[byte]).len());
+        assert_eq!(events.sum::<usize>(), 1);
+        assert!(!lines.is_too_long());
     }
 }

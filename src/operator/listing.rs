@@ -137,8 +137,8 @@ pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Ve
             path += &format!("&cursor={}", encoded(cursor));
         }
         let (part, total, next) = T::read(replica.ask(&Ask::get(path)).await?);
-        // A part without items would be asked for without end.
-        let is_last = part.is_empty() || next.is_none() || next == cursor;
+        // A part that is not the last has as many items as were asked for: parts of one item would be asked for without end.
+        let is_last = part.len() < limit || next.is_none() || next == cursor;
         items.extend(part);
         if is_last || items.len() >= wanted {
             items.truncate(wanted);
@@ -163,7 +163,7 @@ pub(super) fn merge<T: Item>(answers: Vec<Answer<(Vec<T>, usize)>>, query: &Quer
                     item,
                 });
                 listed.items.extend(own);
-                listed.total += total;
+                listed.total = listed.total.saturating_add(total);
                 None
             }
             Err(error) => Some(error.to_string()),
@@ -180,3 +180,61 @@ pub(super) fn merge<T: Item>(answers: Vec<Answer<(Vec<T>, usize)>>, query: &Quer
 
 /// Of one replica. A process has two descriptors for each tunnel, and fewer than this.
 const MOST_ITEMS: usize = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn client(tunnels: usize) -> Client {
+        Client {
+            address: [192, 0, 2, 1].into(),
+            user: String::new(),
+            tunnels,
+            bytes_sent: u64::MAX,
+            bytes_received: u64::MAX,
+            idle_ms: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_replica_that_gives_a_short_part_is_not_asked_for_another_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let replica = Replica::at(listener.local_addr().unwrap(), Duration::from_secs(60));
+        let serving = tokio::spawn(async move {
+            // A second request would be refused.
+            let (mut stream, _) = listener.accept().await.unwrap();
+            drop(listener);
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
+            }
+            let part = Clients {
+                clients: vec![client(1)],
+                total: 1_000_000,
+                next: Some("more".to_owned()),
+            };
+            let body = serde_json::to_string(&part).unwrap();
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let (items, total) = all::<Client>(&replica, &Query::default()).await.unwrap();
+        assert_eq!((items, total), (vec![client(1)], 1_000_000));
+        serving.await.unwrap();
+    }
+
+    #[test]
+    fn sums_of_made_up_numbers_stay_at_the_largest() {
+        let answer = |replica: &str| Answer {
+            replica: replica.into(),
+            result: Ok((vec![client(usize::MAX)], usize::MAX)),
+        };
+        let listed = merge(vec![answer("a"), answer("b")], &Query::default());
+        assert_eq!((listed.items.len(), listed.total), (2, usize::MAX));
+        assert_eq!(crate::operator::by_client(&listed), [client(usize::MAX)]);
+    }
+}

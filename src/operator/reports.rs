@@ -106,7 +106,7 @@ pub fn by_target(listed: &Listed<Target>) -> BTreeMap<TargetName, TargetRow> {
             row.endpoints = (item.endpoints_ready, item.endpoints);
             row.nodes.clone_from(&item.nodes);
         }
-        row.tunnels += item.tunnels;
+        row.tunnels = row.tunnels.saturating_add(item.tunnels);
         row.cordoned += usize::from(item.is_cordoned);
         row.replicas += 1;
     }
@@ -119,9 +119,9 @@ pub fn by_client(listed: &Listed<Client>) -> Vec<Client> {
     for Of { item, .. } in &listed.items {
         let known = rows.entry((item.address, &item.user));
         let add = |row: &mut Client| {
-            row.tunnels += item.tunnels;
-            row.bytes_sent += item.bytes_sent;
-            row.bytes_received += item.bytes_received;
+            row.tunnels = row.tunnels.saturating_add(item.tunnels);
+            row.bytes_sent = row.bytes_sent.saturating_add(item.bytes_sent);
+            row.bytes_received = row.bytes_received.saturating_add(item.bytes_received);
             row.idle_ms = row.idle_ms.min(item.idle_ms);
         };
         known.and_modify(add).or_insert_with(|| item.clone());

@@ -84,7 +84,7 @@ impl Registry {
     }
 }
 
-/// A listed tunnel; its drop takes it off the list.
+/// A listed tunnel; its drop takes it off the list, and a drain counts it no longer.
 #[derive(Debug)]
 #[must_use = "dropping it takes the tunnel off the list"]
 pub(super) struct Registration<'a> {
@@ -108,6 +108,8 @@ impl Drop for Registration<'_> {
     fn drop(&mut self) {
         let number = self.tunnel.facts.id.number;
         self.registry.shard(number).lock().remove(&number);
+        // Events that are not read yet hold the tunnel for as long as their reader stalls.
+        self.tunnel.open.end();
     }
 }
 
@@ -175,6 +177,22 @@ mod tests {
         let idle = tunnel.activity();
         assert_eq!((idle.is_active, idle.last_active), (false, active.last_active));
         judging.abort();
+    }
+
+    #[test]
+    fn a_drain_counts_no_tunnel_for_an_event_that_is_not_read() {
+        let registry = Registry::default();
+        let series = Metrics::new().unwrap().target("a", "b");
+        let _unread = registry.events.watch().unwrap();
+        let (_conductor, drain) = Conductor::new();
+        let address = SocketAddr::from(([192, 0, 2, 1], 1));
+        let facts = Facts::new(Ids::default().next(), [address, address], Instant::now());
+        let tunnel = Arc::new(OpenTunnel::new(facts, &series, drain.opened()));
+        tunnel.open.set_resumable();
+        let listed = registry.enter(tunnel);
+        assert_eq!(drain.resumable(), 1);
+        drop(listed);
+        assert_eq!(drain.resumable(), 0);
     }
 
     #[test]

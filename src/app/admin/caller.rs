@@ -32,7 +32,7 @@ impl Caller {
         }
     }
 
-    /// The connection may last: its answer is a stream of events.
+    /// The connection may last: its answer is a stream of events, and its reader reads.
     pub(super) fn stay(&self) {
         self.stays.store(true, Ordering::Relaxed);
     }
@@ -47,8 +47,9 @@ impl Caller {
         self.page.notified().await;
     }
 
+    /// Whether it may, since the last call.
     pub(super) fn stays(&self) -> bool {
-        self.stays.load(Ordering::Relaxed)
+        self.stays.swap(false, Ordering::Relaxed)
     }
 
     /// Whether a request may see names and act.

@@ -8,7 +8,7 @@ use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use super::caller::Caller;
 use super::view;
 use crate::outcome::{Close, Outcome};
 use crate::tunnel::Shared;
-use crate::tunnel::events::{Change, Event, Refused};
+use crate::tunnel::events::{Change, Event, Refused, Watch};
 use crate::tunnel::open_tunnel::OpenTunnel;
 
 /// The route.
@@ -30,8 +30,12 @@ async fn events(State(shared): State<Arc<Shared>>, Extension(caller): Extension<
         let said = "there are enough readers of events: end one of them";
         return Unserved::new(StatusCode::SERVICE_UNAVAILABLE, said).into_response();
     };
-    caller.stay();
-    let next = async |mut watch: crate::tunnel::events::Watch| {
+    told(watch, caller)
+}
+
+/// What happens from now on.
+pub(super) fn told(watch: Watch, caller: Caller) -> Response {
+    let next = async |mut watch: Watch| {
         let event = watch.next().await?;
         let (name, data) = event.map_or_else(|missed| ("missed", json!({ "events": missed })), |event| view(&event));
         Some((
@@ -39,9 +43,13 @@ async fn events(State(shared): State<Arc<Shared>>, Extension(caller): Extension<
             watch,
         ))
     };
-    Sse::new(stream::unfold(watch, next))
-        .keep_alive(KeepAlive::default())
-        .into_response()
+    let mut events = Box::pin(stream::unfold(watch, next));
+    // It is polled as long as the reader takes what was sent before.
+    let events = stream::poll_fn(move |context| {
+        caller.stay();
+        events.poll_next_unpin(context)
+    });
+    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
 }
 
 /// The name of an event, and its data.
