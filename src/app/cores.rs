@@ -231,18 +231,15 @@ mod tests {
         let mut here = Vec::new();
         // Two more than the other core's none, and the one that makes it far more.
         for _ in 0..3 {
-            match places.place(0) {
-                Placement::Here(Some(placed)) => here.push(placed),
-                other => unreachable!("{other:?}"),
-            }
+            let Placement::Here(Some(placed)) = places.place(0) else {
+                unreachable!("handed over too soon");
+            };
+            here.push(placed);
         }
-        let there = match places.place(0) {
-            Placement::There(handle, placed) => {
-                assert_eq!(handle.id(), places.iter().nth(1).unwrap().handle.id());
-                placed
-            }
-            other => unreachable!("{other:?}"),
+        let Placement::There(handle, there) = places.place(0) else {
+            unreachable!("not handed over");
         };
+        assert_eq!(handle.id(), places.iter().nth(1).unwrap().handle.id());
         assert!(matches!(places.place(1), Placement::Here(Some(_))));
         here.pop();
         assert!(matches!(places.place(0), Placement::Here(Some(_))));
