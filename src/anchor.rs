@@ -184,7 +184,7 @@ impl Anchor {
             self.readiness.withdraw("shutdown");
         };
         let serve = |stream, peer| accepted(&shared, stream, peer);
-        listener::accept(listener, stopped, serve, || shared.metrics.accept_paused.inc()).await;
+        listener::accept(listener.into(), stopped, serve, || shared.metrics.accept_paused.inc()).await;
         shared.stopping.cancel();
         shared.tasks.close();
         if timeout(LONGEST_STOP, shared.tasks.wait()).await.is_err() {

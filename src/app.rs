@@ -13,12 +13,14 @@ use tracing::{info, warn};
 use self::capacity::Capacity;
 pub use self::commands::Command;
 use self::commands::Commands;
+use self::cores::Cores;
 pub use self::pages::LogLinesDropped;
 pub use self::ports::BindError;
 use self::ports::Ports;
 use self::readiness::{Condition, Readiness};
 pub use self::reload::{LONGEST_READ, LoadConfig, NOT_READ};
 use self::reload::{Reload, Reloads};
+use self::size::ProcessSize;
 use self::users::Users;
 use crate::access::Access;
 use crate::allowlist::Writer;
@@ -42,6 +44,7 @@ pub mod admin;
 mod capacity;
 mod certificate_poll;
 mod commands;
+mod cores;
 pub mod drain_request;
 pub mod logging;
 mod pages;
@@ -93,6 +96,8 @@ pub struct App {
     /// Whether the targets of a cluster are awaited, and not only those of the configuration.
     awaits_services: bool,
     public: Ports,
+    /// What the connections of the public ports run on, until the process ends.
+    _cores: Cores,
     admin: SocketAddr,
 }
 
@@ -192,6 +197,8 @@ impl Started {
     /// Binds every port.
     fn bind(self, log_lines_dropped: LogLinesDropped) -> Result<App, StartError> {
         let mut capacity = Capacity::raise();
+        let cores = Cores::start(self.config.threads, threads::workers(ProcessSize::SERVE.workers));
+        capacity.reserve(cores.descriptors(self.config.listen.len()));
         let (shared, conductor, mut writer) = share(&self.config, self.tls, &mut capacity)?;
         let (config, shared) = (self.config, Arc::new(shared));
         writer.publish(&config.targets, &config.limits);
@@ -203,7 +210,7 @@ impl Started {
         let readiness = Readiness::default();
         let listener_ready = readiness.require("listener");
         let allowlist_ready = readiness.require("allowlist");
-        let public = Ports::bind(&config.listen)?;
+        let public = Ports::bind(&config.listen, &cores)?;
         let drain_request = CancellationToken::new();
         let routes = pages::routes(&shared, &readiness, &drain_request, log_lines_dropped);
         let address = config.admin;
@@ -231,6 +238,7 @@ impl Started {
             allowlist_ready,
             awaits_services,
             public,
+            _cores: cores,
             admin,
         })
     }

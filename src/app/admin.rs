@@ -126,7 +126,7 @@ pub fn start(address: SocketAddr, routes: Routes) -> io::Result<SocketAddr> {
             }
         });
     };
-    let accept = async move { listener::accept(listener, pending(), serve, || ()).await };
+    let accept = async move { listener::accept(listener.into(), pending(), serve, || ()).await };
     thread::Builder::new()
         .name("admin".to_owned())
         .spawn(move || runtime.block_on(accept))?;

@@ -29,6 +29,11 @@ impl Capacity {
         }
     }
 
+    /// Keeps that many descriptors free for runtimes and their listeners.
+    pub(super) fn reserve(&mut self, runtimes: u64) {
+        self.descriptors = self.descriptors.beside(runtimes);
+    }
+
     /// The caps that fit the limit of open files. A message has them, once for the same configured ones.
     pub(super) fn fitting(&mut self, configured: TotalCaps, metrics: &Metrics) -> TotalCaps {
         let fitting = self.descriptors.fitting(configured, self.pipes);

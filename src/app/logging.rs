@@ -16,9 +16,11 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use self::json_line::JsonLine;
 use self::writer::{BatchWriter, Lost};
 use crate::tunnel::record::ACCESS;
 
+mod json_line;
 mod writer;
 
 /// The form of messages.
@@ -93,12 +95,8 @@ pub fn start(filter: &str, format: Format, queued: usize) -> Result<Logging, Sta
     let (messages, messages_writer, messages_dropped) = writer("messages", &io::stderr(), queued)?;
     let is_access = filter_fn(|event| event.target() == ACCESS);
     let access = fmt::layer()
-        .json()
-        .flatten_event(true)
-        .with_current_span(false)
-        .with_span_list(false)
-        // A field "target" would clash with "target.namespace" where a log store makes objects of dotted names.
-        .with_target(false)
+        // Without a field "target": it would clash with "target.namespace" where a log store makes objects of dotted names.
+        .event_format(JsonLine)
         .with_writer(access)
         .with_filter(filter_fn(|event| {
             event.target() == ACCESS && *event.level() <= Level::INFO
@@ -106,14 +104,8 @@ pub fn start(filter: &str, format: Format, queued: usize) -> Result<Logging, Sta
     let text = fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(messages);
     let messages = match format {
         Format::Text => text.boxed(),
-        Format::Json => text
-            .json()
-            .flatten_event(true)
-            .with_current_span(false)
-            .with_span_list(false)
-            // As above: collectors put both streams of a container into one index.
-            .with_target(false)
-            .boxed(),
+        // As above: collectors put both streams of a container into one index.
+        Format::Json => text.event_format(JsonLine).boxed(),
     };
     let messages = messages.with_filter(filter.and(is_access.not()));
     tracing_subscriber::registry().with(access).with(messages).init();

@@ -1,16 +1,17 @@
 //! The public ports: bound at the start, accepting until the drain closes them.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::TcpStream;
 use tokio::time::sleep;
-use tracing::info;
+use tracing::{error, info};
 
+use super::cores::{Cores, Placement, Places};
 use crate::drain::Tasks;
-use crate::net::listener;
+use crate::net::listener::{self, Listening};
 use crate::tunnel::{self, Port, Shared};
 
 /// A port that cannot be bound.
@@ -25,58 +26,112 @@ pub struct BindError {
 
 /// The public ports, bound.
 #[derive(Debug)]
-pub(super) struct Ports(Vec<(TcpListener, Arc<Port>)>);
+pub(super) struct Ports {
+    /// Each with a listener for each place of its connections.
+    bound: Vec<(Vec<TcpListener>, Arc<Port>)>,
+    places: Arc<Places>,
+}
+
+/// What accepts at one place of a port.
+struct Acceptor {
+    port: Arc<Port>,
+    places: Arc<Places>,
+    /// The number of its place.
+    here: usize,
+    shared: Arc<Shared>,
+    tasks: Tasks,
+}
 
 impl Ports {
     /// Binds every port.
     ///
     /// # Errors
     /// The first port that cannot be bound.
-    pub(super) fn bind(ports: &[Port]) -> Result<Self, BindError> {
+    pub(super) fn bind(ports: &[Port], cores: &Cores) -> Result<Self, BindError> {
+        let places = Arc::clone(cores.places());
         let all = || ports.iter().map(|port| &port.listener);
-        let bind = |port: &Port| match listener::bind(&port.listener.beside(all())) {
-            Ok(listener) => Ok((listener, Arc::new(port.clone()))),
+        let bind = |port: &Port| match listener::bind_each(&port.listener.beside(all()), places.count()) {
+            Ok(listeners) => Ok((listeners, Arc::new(port.clone()))),
             Err(source) => Err(BindError {
                 address: port.listener.address,
                 source,
             }),
         };
-        ports.iter().map(bind).collect::<Result<_, _>>().map(Self)
+        let bound = ports.iter().map(bind).collect::<Result<_, _>>()?;
+        Ok(Self { bound, places })
     }
 
     /// The bound addresses, with the port numbers that the kernel chose.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        self.0
-            .iter()
-            .filter_map(|(listener, _)| listener.local_addr().ok())
-            .collect()
+        let first = |(listeners, _): &(Vec<TcpListener>, _)| listeners.first()?.local_addr().ok();
+        self.bound.iter().filter_map(first).collect()
     }
 
-    /// Accepts on every port, with one task each, until the drain closes the ports.
+    /// Accepts on every port, with one task for each place, until the drain closes the ports.
     pub(super) fn accept(self, shared: &Arc<Shared>, tasks: &Tasks) {
         for address in self.addresses() {
             info!("public port {address}");
         }
-        for (listener, port) in self.0 {
-            let accepting = accept(listener, port, Arc::clone(shared), tasks.clone());
-            tasks.acceptors.spawn(accepting);
+        for (listeners, port) in self.bound {
+            for (here, (listener, place)) in listeners.into_iter().zip(self.places.iter()).enumerate() {
+                let acceptor = Acceptor {
+                    port: Arc::clone(&port),
+                    places: Arc::clone(&self.places),
+                    here,
+                    shared: Arc::clone(shared),
+                    tasks: tasks.clone(),
+                };
+                tasks.acceptors.spawn_on(acceptor.accept(listener), &place.handle);
+            }
         }
     }
 }
 
-async fn accept(listener: TcpListener, port: Arc<Port>, shared: Arc<Shared>, tasks: Tasks) {
-    let serve = |stream, peer| {
-        let (port, shared) = (Arc::clone(&port), Arc::clone(&shared));
-        tasks
-            .connections
-            .spawn(async move { tunnel::serve(stream, peer, port, &shared).await });
-    };
-    let paused = || shared.metrics.accept_paused.inc();
-    listener::accept(listener, shared.drain.clone().parting(), serve, paused).await;
-    if port.listener.reuse_port {
-        // Another process serves the port on, so that no client may be refused: the last ones still have to send
-        // their request, and the drain refuses requests as soon as this task has ended.
-        sleep(LAST_REQUESTS).await;
+impl Acceptor {
+    /// Accepts until the drain closes the port. To be run at its place: that is the runtime of the listener.
+    async fn accept(self, listener: TcpListener) {
+        let listener = match tokio::net::TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => {
+                error!(%error, "cannot accept");
+                return;
+            }
+        };
+        let is_shared = self.port.listener.reuse_port;
+        let listening = Listening { listener, is_shared };
+        let serve = |stream, peer| self.serve(stream, peer);
+        let paused = || self.shared.metrics.accept_paused.inc();
+        listener::accept(listening, self.shared.drain.clone().parting(), serve, paused).await;
+        if is_shared {
+            // Another process serves the port on, so that no client may be refused: the last ones still have to send
+            // their request, and the drain refuses requests as soon as this task has ended.
+            sleep(LAST_REQUESTS).await;
+        }
+    }
+
+    /// Serves a connection here, or hands it over to a place with less to do.
+    fn serve(&self, stream: TcpStream, peer: SocketAddr) {
+        let (port, shared) = (Arc::clone(&self.port), Arc::clone(&self.shared));
+        let connections = &self.tasks.connections;
+        match self.places.place(self.here) {
+            Placement::Here(placed) => {
+                connections.spawn(async move {
+                    let _placed = placed;
+                    tunnel::serve(stream, peer, port, &shared).await;
+                });
+            }
+            Placement::There(handle, placed) => {
+                // It fails where the descriptor is none: there is nothing left to serve.
+                let Ok(stream) = stream.into_std() else { return };
+                let serve = async move {
+                    let _placed = placed;
+                    if let Ok(stream) = TcpStream::from_std(stream) {
+                        tunnel::serve(stream, peer, port, &shared).await;
+                    }
+                };
+                connections.spawn_on(serve, handle);
+            }
+        }
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) async fn run(listener: TcpListener, router: Router) {
             }
         });
     };
-    listener::accept(listener, pending(), serve, || ()).await;
+    listener::accept(listener.into(), pending(), serve, || ()).await;
 }
 
 async fn converse(stream: TcpStream, router: Router) -> hyper::Result<()> {

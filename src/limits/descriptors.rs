@@ -13,6 +13,8 @@ use super::TotalCaps;
 pub(crate) struct Descriptors {
     /// `None` is any number.
     most: Option<u64>,
+    /// Those of them that runtimes and their listeners take.
+    runtimes: u64,
 }
 
 impl Descriptors {
@@ -25,12 +27,17 @@ impl Descriptors {
             ..limit
         };
         match setrlimit(Resource::Nofile, raised) {
-            Ok(()) => Self { most: limit.maximum },
+            Ok(()) => Self::from(limit.maximum),
             Err(error) => {
                 warn!(%error, "cannot raise the limit of open files");
-                Self { most: limit.current }
+                Self::from(limit.current)
             }
         }
+    }
+
+    /// The same, of which runtimes and their listeners take that many.
+    pub(crate) fn beside(self, runtimes: u64) -> Self {
+        Self { runtimes, ..self }
     }
 
     /// That number; `None` is any.
@@ -49,13 +56,20 @@ impl Descriptors {
     pub(crate) fn fitting(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
         let Some(most) = self.most else { return caps };
         let pipes = 2 * u64::try_from(pipes).unwrap_or(u64::MAX / 2);
-        let left = most.saturating_sub(RESERVED.min(most / 4) + pipes);
+        let reserved = RESERVED.min(most / 4) + self.runtimes.min(most / 4);
+        let left = most.saturating_sub(reserved + pipes);
         let unfinished = at_most(caps.unfinished, left / 4);
         let tunnels = at_most(caps.tunnels, left.saturating_sub(unfinished.get().into()) / 2);
         TotalCaps {
             tunnels: Some(tunnels),
             unfinished: Some(unfinished),
         }
+    }
+}
+
+impl From<Option<u64>> for Descriptors {
+    fn from(most: Option<u64>) -> Self {
+        Self { most, runtimes: 0 }
     }
 }
 
@@ -90,7 +104,7 @@ mod tests {
     #[test]
     fn the_caps_fit_the_descriptors() {
         for most in [64, 256, 1024, 4096, 65_536, 1 << 20] {
-            let descriptors = Descriptors { most: Some(most) };
+            let descriptors = Descriptors::from(Some(most));
             let pipes = descriptors.pipes(128);
             let TotalCaps { tunnels, unfinished } = descriptors.fitting(TotalCaps::default(), pipes);
             let (tunnels, unfinished) = (u64::from(tunnels.unwrap().get()), u64::from(unfinished.unwrap().get()));
@@ -99,6 +113,16 @@ mod tests {
             assert!(tunnels > most / 5 || tunnels == 100_000, "{most}: {tunnels}");
             assert!(unfinished > most / 8 || unfinished == 4096, "{most}: {unfinished}");
         }
+    }
+
+    #[test]
+    fn the_runtimes_of_many_cores_lower_the_caps_by_what_they_take() {
+        let tunnels = |descriptors: Descriptors| descriptors.fitting(TotalCaps::default(), 128).tunnels.unwrap().get();
+        let alone = Descriptors::from(Some(20_000));
+        assert_eq!(tunnels(alone) - tunnels(alone.beside(320)), 160);
+        // A quarter is left for others, however many cores there are.
+        let few = Descriptors::from(Some(1024));
+        assert_eq!(tunnels(few.beside(320)), tunnels(few.beside(10_000)));
     }
 
     #[test]
@@ -119,7 +143,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_of_descriptors_the_caps_are_not_lowered() {
-        let unlimited = Descriptors { most: None };
+        let unlimited = Descriptors::from(None);
         assert_eq!(unlimited.pipes(128), 128);
         assert_eq!(unlimited.fitting(TotalCaps::default(), 128), TotalCaps::default());
         let any = TotalCaps {
@@ -127,7 +151,7 @@ mod tests {
             unfinished: None,
         };
         assert_eq!(unlimited.fitting(any, 128), any);
-        let none = Descriptors { most: Some(0) };
+        let none = Descriptors::from(Some(0));
         let least = none.fitting(any, none.pipes(128));
         assert_eq!(
             (least.tunnels, least.unfinished),

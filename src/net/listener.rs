@@ -3,12 +3,13 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, socket_with};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
@@ -65,7 +66,40 @@ impl Options {
 /// # Errors
 /// What socket(2), bind(2) and listen(2) say: most often EADDRINUSE or EACCES. Or that accept4(2) is refused.
 pub fn bind(options: &Options) -> io::Result<TcpListener> {
+    let [listener] = <[_; 1]>::try_from(bind_each(options, NonZeroUsize::MIN)?).map_err(|_| io::ErrorKind::Other)?;
+    TcpListener::from_std(listener)
+}
+
+/// The same once for each of so many threads, over which the kernel spreads clients (SO_REUSEPORT).
+///
+/// The first socket is bound without SO_REUSEPORT, unless the options share the port with other processes: that fails
+/// beside any other listener. A later process of the same user that shares ports could have this one, too: its sockets say so
+/// for the sake of the threads.
+///
+/// # Errors
+/// As above.
+pub fn bind_each(options: &Options, count: NonZeroUsize) -> io::Result<Vec<std::net::TcpListener>> {
     try_to_accept()?;
+    let first = bound(options)?;
+    let mut all = Vec::with_capacity(count.get());
+    if count > NonZeroUsize::MIN {
+        first.set_reuse_port(true)?;
+        let there = Options {
+            address: first.local_addr()?.as_socket().unwrap_or(options.address),
+            reuse_port: true,
+            ipv6_only: options.ipv6_only,
+        };
+        all = (1..count.get()).map(|_| bound(&there)).collect::<Result<_, _>>()?;
+    }
+    all.insert(0, first);
+    // Not before: bind(2) beside a listener needs SO_REUSEPORT on both sides, and beside a bound socket does not.
+    for socket in &all {
+        socket.listen(BACKLOG)?;
+    }
+    Ok(all.into_iter().map(Into::into).collect())
+}
+
+fn bound(options: &Options) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if options.reuse_port {
@@ -81,8 +115,7 @@ pub fn bind(options: &Options) -> io::Result<TcpListener> {
     // Here once, and not at every accept: six system calls less for each connection.
     socket::prepare(&socket)?;
     socket.bind(&options.address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket)
 }
 
 /// Whether the system lets this process accept at all: a seccomp profile may not, and then every accept fails, with an
@@ -106,19 +139,38 @@ fn try_to_accept() -> io::Result<()> {
     }
 }
 
+/// A listener, and whether other processes may share its port.
+#[derive(Debug)]
+pub struct Listening {
+    /// The listener.
+    pub listener: TcpListener,
+    /// As [`Options::reuse_port`].
+    pub is_shared: bool,
+}
+
+/// A port of this process alone.
+impl From<TcpListener> for Listening {
+    fn from(listener: TcpListener) -> Self {
+        Self {
+            listener,
+            is_shared: false,
+        }
+    }
+}
+
 /// Hands every connection to `serve`, which must not block, until `stop` completes.
 ///
 /// At the descriptor limit it pauses instead of spinning, and calls `paused` once for each pause. When stopped it still
 /// hands over the connections in the backlog: closing the listener would reset them. A shared port is left gently,
 /// which takes [`TAPER`].
 pub async fn accept(
-    listener: TcpListener,
+    Listening { listener, is_shared }: Listening,
     stop: impl Future<Output = ()>,
     mut serve: impl FnMut(TcpStream, SocketAddr),
     mut paused: impl FnMut(),
 ) {
     accept_until(stop, &listener, &mut serve, &mut paused).await;
-    if SockRef::from(&listener).reuse_port().unwrap_or_default() {
+    if is_shared {
         taper(&listener);
         accept_until(sleep(TAPER), &listener, &mut serve, &mut paused).await;
     }
@@ -249,6 +301,7 @@ const TAPER: Duration = Duration::from_millis(1500);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use socket2::SockRef;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::time::timeout;
@@ -281,7 +334,7 @@ mod tests {
                 yield_now().await
             }
         };
-        timeout(Duration::from_secs(60), accept(listener, all, serve, || {}))
+        timeout(Duration::from_secs(60), accept(listener.into(), all, serve, || {}))
             .await
             .unwrap();
         assert!(most <= MOST_AT_ONCE, "{most}");
@@ -334,7 +387,7 @@ mod tests {
             .map(|_| std::net::TcpStream::connect(address).unwrap())
             .collect();
         let mut served = 0;
-        accept(listener, std::future::ready(()), |_, _| served += 1, || ()).await;
+        accept(listener.into(), std::future::ready(()), |_, _| served += 1, || ()).await;
         assert_eq!(served, clients.len());
         std::net::TcpStream::connect(address).unwrap_err();
     }
@@ -357,6 +410,34 @@ mod tests {
         assert_eq!(bind(&alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         let second = bind(&there).unwrap();
         assert_eq!(second.local_addr().unwrap(), there.address);
+    }
+
+    #[tokio::test]
+    async fn a_port_of_several_threads_is_had_by_one_process_alone_and_each_thread_gets_clients() {
+        let several = NonZeroUsize::new(3).unwrap();
+        let alone = bind(&loopback()).unwrap();
+        let taken = Options::from(alone.local_addr().unwrap());
+        assert_eq!(bind_each(&taken, several).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let listeners = bind_each(&loopback(), several).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        assert_eq!(bind(&address.into()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(
+            bind_each(&address.into(), several).unwrap_err().kind(),
+            io::ErrorKind::AddrInUse
+        );
+        let clients: Vec<_> = (0..200)
+            .map(|_| std::net::TcpStream::connect(address).unwrap())
+            .collect();
+        let of_each = listeners.iter().map(|listener| {
+            assert_eq!(listener.local_addr().unwrap(), address);
+            (0..).take_while(|_| listener.accept().is_ok()).count()
+        });
+        let of_each: Vec<_> = of_each.collect();
+        // The chance of a thread without any is less than one of 10^34.
+        assert!(
+            of_each.iter().sum::<usize>() == clients.len() && !of_each.contains(&0),
+            "{of_each:?}"
+        );
     }
 
     const PLACES: [&str; 6] = [
@@ -445,6 +526,10 @@ mod tests {
             }
             came
         };
+        let [first, second] = [first, second].map(|listener| Listening {
+            listener,
+            is_shared: true,
+        });
         let leaving = accept(first, sleep(Duration::from_millis(100)), serve, || ());
         let staying = accept(second, std::future::pending(), serve, || ());
         let ((), came) = tokio::select! {

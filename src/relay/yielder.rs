@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::net::unix::pipe::Receiver;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task;
 
 /// The yield of all tunnels of a runtime.
@@ -28,9 +29,12 @@ struct Event {
 }
 
 impl Yielder {
-    /// Completes when the driver has been polled for events. To be awaited in one runtime only.
+    /// Completes when the driver has been polled for events. Of the runtimes that have several threads, to be awaited in one
+    /// only.
     pub(super) async fn yield_now(&self) {
-        if self.wait().await.is_err() {
+        let is_alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
+        // Tokio polls the driver before it goes on with a task that has yielded, and there is no thread to be woken.
+        if is_alone || self.wait().await.is_err() {
             // The process is out of descriptors.
             task::yield_now().await;
         }
