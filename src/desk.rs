@@ -21,6 +21,7 @@ mod assets;
 mod guard;
 mod hub;
 mod known;
+mod latest;
 mod opening;
 mod refusals;
 mod routes;

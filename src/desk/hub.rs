@@ -6,10 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::{Instant, sleep};
 
 use super::known::{Changes, Known};
+use super::latest::Latest;
 use super::refusals::{Refusals, Told};
 use super::targets::Merged;
 use crate::app::admin::Progress;
@@ -37,6 +39,8 @@ pub(super) struct Found {
     /// Replicas whose events are not read, with the reason.
     pub(super) deaf: HashMap<Arc<str>, String>,
     pub(super) refusals: Refusals,
+    /// The tunnels that have ended, of all replicas.
+    pub(super) ended: Latest<MOST_ENDED>,
 }
 
 /// The answer to a page.
@@ -52,6 +56,8 @@ pub(super) struct State {
     replicas: Vec<ReplicaTold>,
     targets: Vec<Merged>,
     refusals: Told,
+    /// How many tunnels have ended since the start of the desk: a page that shows them asks for them when it grows.
+    ended: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -106,7 +112,13 @@ impl Hub {
             fault: snapshot.error,
             targets: found.targets.clone(),
             refusals: found.refusals.told(now),
+            ended: found.ended.noted,
         }
+    }
+
+    /// The tunnels that have ended in the last hour, the last one first.
+    pub(super) fn ended(&self) -> Vec<Value> {
+        self.found.lock().ended.told(now())
     }
 
     /// What the replicas have answered. The first time it waits for them, but not for one that hangs.
@@ -171,6 +183,8 @@ pub(super) fn now() -> u64 {
 
 /// Between two questions to a replica for its tunnels. Its rates are those of a second.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// A busy hour has more; their access lines have them all.
+const MOST_ENDED: usize = 1000;
 const FIRST_ANSWERS: Duration = Duration::from_secs(2);
 /// A page asks once a second; one that is hidden does not ask.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

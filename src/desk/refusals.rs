@@ -1,20 +1,21 @@
 //! The refusals of the last hour: by reason and minute as the replicas have counted them, and the latest as they tell them.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::latest::{LONGEST_TEXT, Latest};
 use crate::api;
 
 /// What was refused.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     counted: HashMap<Arc<str>, Counted>,
-    latest: VecDeque<Value>,
+    latest: Latest<MOST_LATEST>,
 }
 
 /// What a replica has counted.
@@ -65,12 +66,7 @@ impl Refusals {
 
     /// Notes one, by the data of its event.
     pub(super) fn note(&mut self, replica: &str, data: Value, now: u64) {
-        let Value::Object(mut data) = data else { return };
-        shorten(&mut data);
-        data.insert("replica".to_owned(), replica.into());
-        data.insert("at".to_owned(), now.into());
-        self.latest.push_front(data.into());
-        self.latest.truncate(MOST_LATEST);
+        self.latest.note(replica, data, now);
     }
 
     /// Those of the hour before.
@@ -98,13 +94,9 @@ impl Refusals {
         });
         let mut reasons: Vec<_> = counts.filter(|told| told.count > 0).collect();
         reasons.sort_by_key(|told| Reverse(told.count));
-        let is_recent = |one: &&Value| {
-            let at = one.get("at").and_then(Value::as_u64);
-            at.is_some_and(|at| at + HOUR_MS > now)
-        };
         Told {
             reasons,
-            latest: self.latest.iter().filter(is_recent).cloned().collect(),
+            latest: self.latest.told(now),
         }
     }
 }
@@ -116,29 +108,18 @@ fn millis(moment: &str) -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or_default())
 }
 
-/// A replica's texts, of which some are its peers', take no more than this.
-fn shorten(data: &mut Map<String, Value>) {
-    data.retain(|name, value| {
-        if let Value::String(text) = value {
-            *text = text.chars().take(LONGEST_TEXT).collect();
-        }
-        matches!(value, Value::String(_) | Value::Number(_)) && name.len() <= LONGEST_TEXT
-    });
-}
-
 const MINUTES: usize = 60;
 const MINUTE_MS: u64 = 60_000;
-const HOUR_MS: u64 = 60 * MINUTE_MS;
 /// More than the proxy has.
 const MOST_REASONS: usize = 100;
 const MOST_LATEST: usize = 100;
-const LONGEST_TEXT: usize = 300;
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::desk::latest::HOUR_MS;
 
     const START: u64 = 1_000_000 * HOUR_MS;
 
@@ -181,9 +162,8 @@ mod tests {
     #[test]
     fn what_a_peer_has_sent_is_kept_short_and_few() {
         let mut refusals = Refusals::default();
-        for number in 0..MOST_LATEST + 500 {
-            let data = json!({"reason": format!("reason{number}"), "authority": "x".repeat(100_000), "more": {"a": 1}});
-            refusals.note("one", data, HOUR_MS);
+        for _ in 0..MOST_LATEST + 500 {
+            refusals.note("one", json!({"reason": "x"}), HOUR_MS);
         }
         let mut many = answer("x", &[1; 40]);
         many.reasons = (0..MOST_REASONS + 500)
@@ -200,7 +180,5 @@ mod tests {
             (told.reasons[0].reason.len(), told.reasons[0].minutes.len()),
             (LONGEST_TEXT, MINUTES)
         );
-        assert_eq!(told.latest[0]["authority"].as_str().unwrap().len(), LONGEST_TEXT);
-        assert!(told.latest[0].get("more").is_none());
     }
 }

@@ -24,6 +24,7 @@ pub(super) fn router(hub: Arc<Hub>, secret: DeskSecret, address: SocketAddr) -> 
     let guard = Guard::new(address, secret);
     let api = Router::new()
         .route("/api/state", get(state))
+        .route("/api/ended", get(ended))
         .route("/api/tunnel", get(tunnel))
         .route("/api/diagnosis", get(diagnosis))
         .route("/api/close", post(close))
@@ -49,6 +50,10 @@ struct Since {
 
 async fn state(State(hub): State<Arc<Hub>>, Query(Since { since }): Query<Since>) -> Json<hub::State> {
     Json(hub.state(since).await)
+}
+
+async fn ended(State(hub): State<Arc<Hub>>) -> Json<Vec<Value>> {
+    Json(hub.ended())
 }
 
 /// A tunnel of a replica.

@@ -1,5 +1,5 @@
 //! Beside the tunnels: the drain, the targets and the refusals of the replicas while a page asks, and their events all the time,
-//! so that the latest refusals are known.
+//! so that the latest refusals and ends are known.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -74,6 +74,7 @@ async fn count(hub: Arc<Hub>, mut told: mpsc::Receiver<Told>) {
                 found.deaf.insert(replica, error.to_string());
             }
             Happening::Event(name, data) if name == "refused" => found.refusals.note(&replica, data, now()),
+            Happening::Event(name, data) if name == "closed" => found.ended.note(&replica, data, now()),
             Happening::Event(..) => {}
         }
     }

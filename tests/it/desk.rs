@@ -232,6 +232,44 @@ fn refusals_are_counted_by_reason() {
 }
 
 #[test]
+fn tunnels_that_have_ended_are_listed_with_the_reason() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = proxy(&one, &other);
+    let desk = Desk::of(&[server.admin()]);
+    let page = desk.page();
+    page.types("5");
+    page.waits("!document.querySelector('#empty-ended').hidden");
+    assert_eq!(page.text("#empty-ended"), "No tunnel has ended.");
+    // Its events are told from the moment on in which the desk watches them.
+    eventually("an end is told", || {
+        drop(server.tunnel("other:22", &other));
+        (page.text("#count-ended") != "0").then_some(())
+    });
+    let (mut client, _service) = server.tunnel("one:22", &one);
+    page.types("1");
+    lists(&page, 1);
+    page.types("jx");
+    page.waits("document.querySelector('#dialog').open");
+    page.types("it loops");
+    page.types(ENTER);
+    client.expect_reset();
+    page.types("5");
+    page.waits("document.querySelector('#ended-latest tbody').textContent.includes('it loops')");
+    let last = page.text("#ended-latest tbody tr");
+    assert!(
+        last.contains("closed_by_operator (proxy): it loops\t127.0.0.1\tstatic/one:22\t"),
+        "{last:?}"
+    );
+    page.types("/other:22");
+    page.waits("!document.querySelector('#ended-latest tbody').textContent.includes('it loops')");
+    assert!(page.text("#ended-latest tbody tr").contains("static/other:22"));
+    page.resize(360, 740);
+    let overflows = "const view = document.querySelector('#view-ended'); return view.scrollWidth > view.clientWidth;";
+    assert_eq!(page.run(overflows), false);
+    is_quiet(&page);
+}
+
+#[test]
 fn refusals_of_the_last_hour_are_known_from_before_the_start_of_the_desk() {
     let (one, other) = (Target::listen(), Target::listen());
     let replicas = [proxy(&one, &other), proxy(&one, &other)];

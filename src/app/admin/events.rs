@@ -56,7 +56,7 @@ pub(super) fn told(watch: Watch, caller: Caller) -> Response {
 fn view(event: &Event) -> (&'static str, Value) {
     match event {
         Event::Opened(open) => ("opened", of_tunnel(open)),
-        Event::Closed(open, close) => ("closed", with_end(of_tunnel(open), *close)),
+        Event::Closed(open, close) => ("closed", with_end(of_tunnel(open), *close, open.closing())),
         Event::Refused(refused) => ("refused", of_refused(refused)),
         Event::Changed(name, change) => ("changed", json!({"name": &**name, "change": label(*change)})),
     }
@@ -66,10 +66,11 @@ fn of_tunnel(open: &OpenTunnel) -> Value {
     serde_json::to_value(view::tunnel(open)).unwrap_or_default()
 }
 
-fn with_end(mut tunnel: Value, close: Close) -> Value {
+fn with_end(mut tunnel: Value, close: Close, operator: Option<&str>) -> Value {
     if let Some(fields) = tunnel.as_object_mut() {
         fields.insert("reason".to_owned(), close.reason.label().into());
         fields.insert("closed_by".to_owned(), close.by.label().into());
+        fields.insert("operator.reason".to_owned(), operator.unwrap_or_default().into());
     }
     tunnel
 }

@@ -8,11 +8,11 @@ import { help, isAsking } from "./dialogs.js";
 import { count, plural, rate } from "./format.js";
 import { Grid } from "./grid.js";
 import { Model, select, words } from "./model.js";
-import { kindOf, refusals, replicas } from "./pages.js";
+import { ended, kindOf, refusals, replicas } from "./pages.js";
 import { onFinished, targetActions, tunnelActions } from "./questions.js";
 
 const at = (id) => document.getElementById(id);
-const VIEWS = ["tunnels", "targets", "refusals", "replicas"];
+const VIEWS = ["tunnels", "targets", "refusals", "replicas", "ended"];
 const INTERVAL = 1000;
 
 const model = new Model();
@@ -104,6 +104,7 @@ function show() {
   at("count-tunnels").textContent = count(model.tunnels.size);
   at("count-targets").textContent = count(model.targets.length);
   at("count-refusals").textContent = count(model.refusals.reasons.reduce((sum, one) => sum + one.count, 0));
+  at("count-ended").textContent = count(model.endedCount);
   at("count-replicas").textContent = silent.length ? `${model.replicas.length - silent.length}/${model.replicas.length}` : count(model.replicas.length);
   at("count-replicas").className = silent.length ? "bad" : draining.length ? "draining" : "";
   at("sum-tunnels").textContent = count(model.tunnels.size);
@@ -115,6 +116,7 @@ function show() {
   else matches(0, 0, "");
   if (view === "refusals") refusals(model, words(at("search").value));
   if (view === "replicas") replicas(model.replicas);
+  if (view === "ended") ended(model, words(at("search").value));
   details.update();
 }
 
@@ -144,6 +146,7 @@ async function poll() {
     document.body.dataset.answers = model.tick + 1;
     tellOfSilent();
     show();
+    if (view === "ended") await askEnded();
     await details.ask();
   } catch (error) {
     passing = false;
@@ -160,6 +163,14 @@ async function poll() {
   if (Number.isFinite(wait) && !document.hidden) timer = setTimeout(poll, wait);
 }
 
+/** Asks for the tunnels that have ended, if there are more of them than the page has. */
+async function askEnded() {
+  if (model.endedCount === model.endedKnown) return;
+  const known = model.endedCount;
+  model.learnEnded(await call("GET", "/api/ended"), known);
+  show();
+}
+
 function open(name) {
   if (!VIEWS.includes(name)) return;
   view = name;
@@ -171,6 +182,7 @@ function open(name) {
     else button.removeAttribute("aria-current");
   }
   if (model.tick >= 0) show();
+  if (name === "ended") poll();
 }
 
 function act(key) {
@@ -207,6 +219,7 @@ const KEYS = {
   2: () => open("targets"),
   3: () => open("refusals"),
   4: () => open("replicas"),
+  5: () => open("ended"),
 };
 
 addEventListener("keydown", (event) => {

@@ -15,6 +15,10 @@ export class Model {
   targets = [];
   replicas = [];
   refusals = { reasons: [], latest: [] };
+  /** The tunnels that have ended, the last one first, as of the time when there were `endedKnown` of them. */
+  ended = [];
+  endedKnown = 0;
+  endedCount = 0;
   started = 0;
   /** The desk's clock less this computer's, in milliseconds: a page may be open on another computer by a forwarded port. */
   offset = 0;
@@ -30,10 +34,16 @@ export class Model {
     this.replicas = state.replicas;
     if (state.targets) this.targets = state.targets.map(targetRow);
     this.refusals = shown(state.refusals);
+    this.endedCount = state.ended;
     for (const key of state.gone) this.tunnels.delete(key);
     for (const facts of state.facts) this.learn(facts.key, shown(facts));
     for (const live of state.live) this.measure(live);
     this.sample();
+  }
+
+  learnEnded(rows, known) {
+    this.ended = rows.map(shown).map((facts) => ({ ...names(facts), facts }));
+    this.endedKnown = known;
   }
 
   /** The desk's time. */

@@ -1,7 +1,7 @@
-// The refusals and the replicas.
+// The refusals, the replicas, and the tunnels that have ended.
 
 import { bars } from "./chart.js";
-import { clock, count, plural } from "./format.js";
+import { bytes, clock, count, duration, plural } from "./format.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -97,6 +97,31 @@ export function replicas(list, now) {
       progress.setAttribute("aria-label", `${one.name}: drained, ${plural(one.tunnels, "tunnel")} left`);
     }
   });
+}
+
+/** Shows the tunnels that have ended, and why. */
+export function ended({ ended: told, endedCount, started, replicas: list }, words) {
+  put(at("ended-since"), `since ${clock(started)}, when this desk began; those of the last hour, 1,000 at most`);
+  const notes = list.filter(({ deaf }) => deaf).map(({ name, deaf }) => `The ends of ${name} are not listed now: ${deaf}.`);
+  at("ended-note").hidden = !notes.length;
+  put(at("ended-note"), notes.join("\n"));
+  const has = ({ search, facts }) => words.every((word) => `${search} ${why(facts)}`.toLowerCase().includes(word));
+  const found = told.filter(has);
+  fill(at("ended-latest").tBodies[0], found, tableRow(6), (row, { client, user, target, since, replica, facts }) => {
+    const moved = (Number(facts.bytes_sent) || 0) + (Number(facts.bytes_received) || 0);
+    const lasted = `${duration(facts.at - since || 0)} · ${bytes(moved)}`;
+    const cells = [clock(facts.at), why(facts), user ? `${user} · ${client}` : client, target, lasted, replica];
+    cells.forEach((text, index) => put(row.cells[index], text ?? ""));
+  });
+  at("ended-latest").hidden = !found.length;
+  at("empty-ended").hidden = found.length > 0;
+  put(at("empty-ended"), endedCount && told.length ? "Nothing matches the search." : "No tunnel has ended.");
+}
+
+/** The reason of an end, by which side, and an operator's words. */
+function why(facts) {
+  const words = facts["operator.reason"];
+  return `${facts.reason} (${facts.closed_by})${words ? `: ${words}` : ""}`;
 }
 
 /** `ok`, `draining` or `silent`. */

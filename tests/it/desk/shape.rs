@@ -74,7 +74,7 @@ fn axe_finds_nothing_serious_in_light_and_dark() {
         page.waits("document.querySelector('#help').open");
         look("keys");
         page.types(ESCAPE);
-        for (key, view) in [("2", "targets"), ("3", "refusals"), ("4", "replicas")] {
+        for (key, view) in [("2", "targets"), ("3", "refusals"), ("4", "replicas"), ("5", "ended")] {
             page.types(key);
             page.waits(&format!("!document.querySelector('#view-{view}').hidden"));
             look(view);
@@ -119,7 +119,7 @@ fn a_phone_shows_everything_without_scrolling_sideways() {
     fits();
     page.click("#dialog-cancel");
     page.click("#details-close");
-    for view in ["targets", "refusals", "replicas"] {
+    for view in ["targets", "refusals", "replicas", "ended"] {
         page.click(&format!("[data-view={view}]"));
         page.waits(&format!("!document.querySelector('#view-{view}').hidden"));
         fits();
