@@ -41,6 +41,8 @@ pub(super) struct Found {
     pub(super) refusals: Refusals,
     /// The tunnels that have ended, of all replicas.
     pub(super) ended: Latest<MOST_ENDED>,
+    /// Events that the replicas have dropped, because the desk did not read them in time.
+    pub(super) missed: u64,
 }
 
 /// The answer to a page.
@@ -58,6 +60,8 @@ pub(super) struct State {
     refusals: Told,
     /// How many tunnels have ended since the start of the desk: a page that shows them asks for them when it grows.
     ended: u64,
+    /// How many events are not known: ends, refusals and others.
+    missed: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,7 +76,7 @@ struct ReplicaTold {
     phase: String,
     resumable: u32,
     connections: u32,
-    /// Why its refusals are not counted.
+    /// Why its events are not read.
     deaf: Option<String>,
 }
 
@@ -113,6 +117,7 @@ impl Hub {
             targets: found.targets.clone(),
             refusals: found.refusals.told(now),
             ended: found.ended.noted,
+            missed: found.missed,
         }
     }
 

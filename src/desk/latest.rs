@@ -13,7 +13,7 @@ pub(super) struct Latest<const MOST: usize> {
 }
 
 impl<const MOST: usize> Latest<MOST> {
-    /// Notes one, by its data, and what it does not say of itself: the replica and the time, in milliseconds since 1970.
+    /// Keeps the data of an event, with the replica and the time, in milliseconds since 1970.
     pub(super) fn note(&mut self, replica: &str, data: Value, now: u64) {
         let Value::Object(mut data) = data else { return };
         shorten(&mut data);
@@ -24,7 +24,7 @@ impl<const MOST: usize> Latest<MOST> {
         self.noted += 1;
     }
 
-    /// Those of the hour before.
+    /// The events of the last hour.
     pub(super) fn told(&self, now: u64) -> Vec<Value> {
         let is_recent = |one: &&Value| {
             let at = one.get("at").and_then(Value::as_u64);
@@ -34,16 +34,21 @@ impl<const MOST: usize> Latest<MOST> {
     }
 }
 
-/// A replica's texts, of which some are its peers', take no more than this.
+/// Keeps so many texts and numbers, and of each text its beginning: a replica sends what its peers have sent, or anything.
 fn shorten(data: &mut Map<String, Value>) {
+    let mut kept = 0;
     data.retain(|name, value| {
         if let Value::String(text) = value {
             *text = text.chars().take(LONGEST_TEXT).collect();
         }
-        matches!(value, Value::String(_) | Value::Number(_)) && name.len() <= LONGEST_TEXT
+        let is_plain = matches!(value, Value::String(_) | Value::Number(_)) && name.len() <= LONGEST_TEXT;
+        kept += usize::from(is_plain);
+        is_plain && kept <= MOST_FIELDS
     });
 }
 
+/// More than an access line has.
+const MOST_FIELDS: usize = 64;
 /// One hour.
 pub(super) const HOUR_MS: u64 = 3_600_000;
 /// Characters of a text.
@@ -63,6 +68,10 @@ mod tests {
             latest.note("one", data, HOUR_MS + number);
         }
         latest.note("one", json!("no object"), HOUR_MS);
+        let mut broad = Latest::<1>::default();
+        let fields = (0..1000).map(|number| (number.to_string(), json!(number)));
+        broad.note("one", Value::Object(fields.collect()), HOUR_MS);
+        assert_eq!(broad.told(HOUR_MS)[0].as_object().unwrap().len(), MOST_FIELDS + 2);
         assert_eq!(latest.noted, 5);
         let told = latest.told(HOUR_MS + 10);
         let reasons: Vec<_> = told.iter().map(|one| one["reason"].as_str().unwrap()).collect();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -75,6 +76,10 @@ async fn count(hub: Arc<Hub>, mut told: mpsc::Receiver<Told>) {
             }
             Happening::Event(name, data) if name == "refused" => found.refusals.note(&replica, data, now()),
             Happening::Event(name, data) if name == "closed" => found.ended.note(&replica, data, now()),
+            Happening::Event(name, data) if name == "missed" => {
+                let events = data.get("events").and_then(Value::as_u64).unwrap_or_default();
+                found.missed = found.missed.saturating_add(events);
+            }
             Happening::Event(..) => {}
         }
     }

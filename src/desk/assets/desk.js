@@ -99,6 +99,7 @@ function matches(found, all, noun) {
 }
 
 function show() {
+  if (model.tick < 0) return;
   const silent = model.replicas.filter((replica) => replica.error);
   const draining = model.replicas.filter((replica) => kindOf(replica) === "draining");
   at("count-tunnels").textContent = count(model.tunnels.size);
@@ -113,7 +114,7 @@ function show() {
   chart(at("sum-chart"), model.sum, model.tick, (most) => (most ? rate(most) : ""));
   if (view === "tunnels") showTunnels();
   else if (view === "targets") showTargets();
-  else matches(0, 0, "");
+  else at("matches").textContent = "";
   if (view === "refusals") refusals(model, words(at("search").value));
   if (view === "replicas") replicas(model.replicas);
   if (view === "ended") ended(model, words(at("search").value));
@@ -163,11 +164,11 @@ async function poll() {
   if (Number.isFinite(wait) && !document.hidden) timer = setTimeout(poll, wait);
 }
 
-/** Asks for the tunnels that have ended, if there are more of them than the page has. */
+/** Asks for the tunnels that have ended, if there are more of them, or after a minute: those of more than an hour ago go. */
 async function askEnded() {
-  if (model.endedCount === model.endedKnown) return;
-  const known = model.endedCount;
-  model.learnEnded(await call("GET", "/api/ended"), known);
+  const version = `${model.started}/${model.endedCount}`;
+  if (version === model.endedVersion && Date.now() - model.endedAt < 60_000) return;
+  model.learnEnded(await call("GET", "/api/ended"), version);
   show();
 }
 

@@ -15,10 +15,14 @@ export class Model {
   targets = [];
   replicas = [];
   refusals = { reasons: [], latest: [] };
-  /** The tunnels that have ended, the last one first, as of the time when there were `endedKnown` of them. */
-  ended = [];
-  endedKnown = 0;
+  /** The tunnels that have ended, the last one first. Null until the desk was asked for them, at `endedAt`. */
+  ended = null;
+  endedVersion = "";
+  endedAt = 0;
+  /** How many have ended since the desk began. */
   endedCount = 0;
+  /** Events that the desk did not read in time. */
+  missed = 0;
   started = 0;
   /** The desk's clock less this computer's, in milliseconds: a page may be open on another computer by a forwarded port. */
   offset = 0;
@@ -35,15 +39,17 @@ export class Model {
     if (state.targets) this.targets = state.targets.map(targetRow);
     this.refusals = shown(state.refusals);
     this.endedCount = state.ended;
+    this.missed = state.missed;
     for (const key of state.gone) this.tunnels.delete(key);
     for (const facts of state.facts) this.learn(facts.key, shown(facts));
     for (const live of state.live) this.measure(live);
     this.sample();
   }
 
-  learnEnded(rows, known) {
+  learnEnded(rows, version) {
     this.ended = rows.map(shown).map((facts) => ({ ...names(facts), facts }));
-    this.endedKnown = known;
+    this.endedVersion = version;
+    this.endedAt = Date.now();
   }
 
   /** The desk's time. */

@@ -78,7 +78,7 @@ function replicaItem() {
 }
 
 /** Shows the replicas, and how far each has drained. */
-export function replicas(list, now) {
+export function replicas(list) {
   fill(at("replica-list"), list, replicaItem, (item, one) => {
     const [name, state, left, progress] = item.children;
     item.className = kindOf(one);
@@ -100,22 +100,23 @@ export function replicas(list, now) {
 }
 
 /** Shows the tunnels that have ended, and why. */
-export function ended({ ended: told, endedCount, started, replicas: list }, words) {
+export function ended({ ended: told, endedCount, missed, started, replicas: list }, words) {
   put(at("ended-since"), `since ${clock(started)}, when this desk began; those of the last hour, 1,000 at most`);
   const notes = list.filter(({ deaf }) => deaf).map(({ name, deaf }) => `The ends of ${name} are not listed now: ${deaf}.`);
+  if (missed) notes.push(`${plural(missed, "event")} came too fast for the desk: some ends may be missing here.`);
   at("ended-note").hidden = !notes.length;
   put(at("ended-note"), notes.join("\n"));
   const has = ({ search, facts }) => words.every((word) => `${search} ${why(facts)}`.toLowerCase().includes(word));
-  const found = told.filter(has);
-  fill(at("ended-latest").tBodies[0], found, tableRow(6), (row, { client, user, target, since, replica, facts }) => {
+  const found = (told ?? []).filter(has);
+  fill(at("ended-latest").tBodies[0], found, tableRow(6), (row, { client, user, target, replica, facts }) => {
     const moved = (Number(facts.bytes_sent) || 0) + (Number(facts.bytes_received) || 0);
-    const lasted = `${duration(facts.at - since || 0)} · ${bytes(moved)}`;
+    const lasted = `${duration(Number(facts.age_ms) || 0)} · ${bytes(moved)}`;
     const cells = [clock(facts.at), why(facts), user ? `${user} · ${client}` : client, target, lasted, replica];
     cells.forEach((text, index) => put(row.cells[index], text ?? ""));
   });
   at("ended-latest").hidden = !found.length;
-  at("empty-ended").hidden = found.length > 0;
-  put(at("empty-ended"), endedCount && told.length ? "Nothing matches the search." : "No tunnel has ended.");
+  at("empty-ended").hidden = !told || found.length > 0;
+  put(at("empty-ended"), told?.length ? "Nothing matches the search." : endedCount ? "No tunnel has ended in the last hour." : "No tunnel has ended.");
 }
 
 /** The reason of an end, by which side, and an operator's words. */
