@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::warn;
 
+use super::threads;
 use crate::config::Threads;
 
 /// The runtimes, for as long as this is held.
@@ -38,8 +39,8 @@ pub(super) struct Place {
     load: Arc<Load>,
 }
 
-/// What a runtime has to do. Aligned, as each is counted by its own thread: two in one cache line, or in the pair that is
-/// read ahead, would be sent to and fro.
+/// What a runtime has to do. Aligned to two cache lines, the pair that a processor reads ahead: with two counters in one, the line
+/// would move from core to core.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Load {
@@ -63,20 +64,16 @@ pub(super) enum Placement<'a> {
 pub(super) struct Placed(Arc<Load>);
 
 impl Cores {
-    /// The runtimes for tunnels, to be called in the main runtime: that one is the only place of shared threads. If the
-    /// system lets fewer threads start than there are cores, so many serve.
+    /// The runtimes for tunnels, to be called in the main runtime. With shared threads, that runtime is the only place. If
+    /// only some runtimes can be started, those serve; if none, the shared threads do.
     pub(super) fn start(threads: Threads, cores: NonZeroUsize) -> Self {
         let mut started = Vec::new();
-        if threads == Threads::PerCore {
-            for number in 0..cores.get() {
-                match start(number) {
-                    Ok(core) => started.push(core),
-                    Err(error) => {
-                        let of = cores.get();
-                        warn!(%error, "tunnels run on {number} of {of} cores: cannot start a thread");
-                        break;
-                    }
-                }
+        if threads == Threads::PerCore
+            && let Err(error) = start_each(cores, &mut started)
+        {
+            match started.len() {
+                0 => warn!(%error, "cannot start a runtime for each core: tunnels run on the shared threads"),
+                number => warn!(%error, "cannot start a runtime for each core: tunnels run on {number} of {cores}"),
             }
         }
         let (mut places, running): (Vec<_>, _) = started.into_iter().unzip();
@@ -98,6 +95,15 @@ impl Cores {
         let listeners = ports * (self.places.count().get() - 1);
         u64::try_from(self.running.len() * OF_A_RUNTIME + listeners).unwrap_or(u64::MAX)
     }
+}
+
+/// A runtime for each core, as far as that goes. None if the process could not have its other threads beside them.
+fn start_each(cores: NonZeroUsize, started: &mut Vec<(Place, oneshot::Sender<()>)>) -> io::Result<()> {
+    threads::try_start(cores)?;
+    for number in 0..cores.get() {
+        started.push(start(number)?);
+    }
+    Ok(())
 }
 
 /// A thread that runs one runtime until the sender is dropped.
@@ -140,8 +146,8 @@ impl Places {
         self.0.iter()
     }
 
-    /// The place of a connection that was accepted at that one: there, unless another one, each in its turn, has far fewer
-    /// connections. All are not compared: with 64 cores that would be 64 cache lines of others for each accept.
+    /// The place of a connection that was accepted at that one: that one, unless one other place, the next one each time, has
+    /// far fewer connections. Only one is compared: with 64 cores all would be 64 cache lines of others for each accept.
     pub(super) fn place(&self, accepted_at: usize) -> Placement<'_> {
         let Some(here) = self.0.get(accepted_at) else {
             return Placement::Here(None);
