@@ -131,7 +131,8 @@ function tellOfSilent() {
   silentBefore = names.join();
   if (passing) return;
   const what = names.length === 1 ? `Replica ${names[0]} does not answer` : `${names.length} replicas do not answer: ${names.join(", ")}`;
-  warn(names.length ? `${what}. Tunnels of it are shown as they were last seen.` : model.fault ?? "");
+  const whose = names.length === 1 ? "Its" : "Their";
+  warn(names.length ? `${what}. ${whose} tunnels are shown as they were last seen.` : model.fault ?? "");
 }
 
 /** Asks for what has changed, and again a while after the answer. */
