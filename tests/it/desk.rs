@@ -247,7 +247,11 @@ fn tunnels_that_have_ended_are_listed_with_the_reason() {
     });
     let (mut client, _service) = server.tunnel("one:22", &one);
     page.types("1");
-    lists(&page, 1);
+    // The one that has ended may still be the one that is listed.
+    page.waits(
+        "document.querySelector('#grid-tunnels').getAttribute('aria-rowcount') == 2
+            && document.querySelector('#grid-tunnels .rows .row:not([hidden])')?.textContent.includes('one:22')",
+    );
     page.types("jx");
     page.waits("document.querySelector('#dialog').open");
     page.types("it loops");
