@@ -96,7 +96,7 @@ impl SockDiag {
     /// The same of several connections, with one call for all questions; [`Unknown::Closed`] where there is none.
     pub fn look_up_all<const N: usize>(&self, all: [Option<Ends>; N]) -> [Result<TcpInfo, Unknown>; N] {
         let mut asking = self.of(all.iter().flatten().next()).lock();
-        let mut failed = asking.ask(all.iter().flatten()).err();
+        let mut failed = asking.ask(&all).err();
         let seen = all.map(|ends| {
             if ends.is_none() {
                 return Err(Unknown::Closed);
@@ -126,12 +126,12 @@ impl SockDiag {
 impl Asking {
     /// Asks for all of them. The kernel takes the messages of one send(2) one by one (netlink(7)), and answers each within
     /// that call.
-    fn ask<'a>(&mut self, all: impl Iterator<Item = &'a Ends>) -> Result<(), Errno> {
+    fn ask(&mut self, all: &[Option<Ends>]) -> Result<(), Errno> {
         self.answered = self.asked;
-        let mut questions = Vec::new();
-        for ends in all {
+        let mut questions = Vec::with_capacity(all.len() * QUESTION);
+        for ends in all.iter().flatten() {
             self.asked = self.asked.wrapping_add(1);
-            questions.extend(question(*ends, self.asked));
+            add_question(&mut questions, *ends, self.asked);
         }
         if questions.is_empty() {
             return Ok(());
@@ -159,9 +159,8 @@ impl Asking {
 }
 
 /// A `struct nlmsghdr` and a `struct inet_diag_req_v2` (linux/netlink.h, linux/inet_diag.h).
-fn question(ends: Ends, sequence: u32) -> Vec<u8> {
-    let mut question = Vec::new();
-    question.extend(QUESTION.to_ne_bytes());
+fn add_question(question: &mut Vec<u8>, ends: Ends, sequence: u32) {
+    question.extend(QUESTION_LENGTH.to_ne_bytes());
     question.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     question.extend(NLM_F_REQUEST.to_ne_bytes());
     question.extend(sequence.to_ne_bytes());
@@ -194,7 +193,6 @@ fn question(ends: Ends, sequence: u32) -> Vec<u8> {
     question.extend(interface.to_ne_bytes());
     // INET_DIAG_NOCOOKIE: the addresses are enough.
     question.extend([0xff; 8]);
-    question
 }
 
 /// `None`: there is no such connection, or nothing is left of it but a TIME_WAIT.
@@ -282,7 +280,8 @@ impl Fields<'_> {
 /// `sizeof(struct nlmsghdr)`.
 const HEADER: usize = 16;
 /// The same, and `sizeof(struct inet_diag_req_v2)`.
-const QUESTION: u32 = 16 + 56;
+const QUESTION: usize = HEADER + 56;
+const QUESTION_LENGTH: u32 = 16 + 56;
 /// `sizeof(struct inet_diag_msg)`.
 const MESSAGE: usize = 72;
 /// Enough for the threads of a large machine: each holds one for microseconds, at the end of a tunnel.

@@ -13,6 +13,7 @@ pub use self::established::TunnelRecord;
 use self::gauged::Connection;
 pub use self::line::ACCESS;
 use self::line::{Line, Moment};
+pub use self::members::MEMBERS;
 use self::reports::Report;
 pub use self::reports::{Rule, Watch};
 use super::events::{Event, Refused};
@@ -35,6 +36,7 @@ mod answered;
 mod established;
 mod gauged;
 mod line;
+mod members;
 mod reports;
 
 /// The metrics and the access log, which account for connections.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str;
 
 use serde::ser::{SerializeMap, Serializer};
+use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_serde::{AsSerde, SerdeMapVisitor};
 use tracing_subscriber::fmt::format::Writer;
@@ -11,10 +12,13 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// The same bytes as tracing-subscriber's flattened JSON without spans and target, at 0.4 times the cost.
+use crate::tunnel::record::MEMBERS;
+
+/// The same bytes as tracing-subscriber's flattened JSON without spans and target, at 0.4 times the cost; and the ready
+/// members of an access event as they are.
 ///
-/// That one passes every quotation mark, comma and number separately to a [`fmt::Write`], and checks each piece for UTF-8. A
-/// tunnel has two lines of some 40 fields each.
+/// tracing-subscriber's passes every quotation mark, comma and number separately to a [`fmt::Write`], and checks each piece
+/// for UTF-8.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JsonLine;
 
@@ -24,6 +28,9 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        if event.metadata().fields().field(MEMBERS).is_some() {
+            return write_members(writer, event);
+        }
         let mut timestamp = String::with_capacity(TIMESTAMP_BYTES);
         SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
         let mut line = Vec::with_capacity(LINE_BYTES);
@@ -31,6 +38,34 @@ where
         line.push(b'\n');
         writer.write_str(str::from_utf8(&line).map_err(|_| fmt::Error)?)
     }
+}
+
+/// A line whose members are ready.
+fn write_members(mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    writer.write_str("{\"timestamp\":\"")?;
+    SystemTime.format_time(&mut writer)?;
+    writer.write_str("\",\"level\":\"")?;
+    writer.write_str(event.metadata().level().as_str())?;
+    writer.write_str("\"")?;
+    let mut members = Verbatim { writer, result: Ok(()) };
+    event.record(&mut members);
+    members.result?;
+    members.writer.write_str("}\n")
+}
+
+/// Writes the field of an access event as it is.
+struct Verbatim<'a> {
+    writer: Writer<'a>,
+    result: fmt::Result,
+}
+
+impl Visit for Verbatim<'_> {
+    fn record_str(&mut self, _: &Field, members: &str) {
+        self.result = self.result.and_then(|()| self.writer.write_str(members));
+    }
+
+    /// It has no other fields.
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
 }
 
 fn write_object(to: &mut Vec<u8>, timestamp: &str, event: &Event<'_>) -> serde_json::Result<()> {
@@ -123,5 +158,15 @@ mod tests {
         });
         assert_eq!(ours.said(), theirs.said());
         assert!(ours.said().ends_with("}\n"));
+    }
+
+    #[test]
+    fn the_members_of_an_access_event_are_written_as_they_are() {
+        let sink = Sink::default();
+        let layer = format::layer().event_format(JsonLine).with_writer(sink.clone());
+        subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            info!(target: "access", members = ",\"count\":1,\"reason\":\"a\\nb\"");
+        });
+        assert_eq!(sink.said(), "\"level\":\"INFO\",\"count\":1,\"reason\":\"a\\nb\"}\n");
     }
 }
