@@ -89,7 +89,7 @@ fn run(wanted: &Wanted) -> io::Result<()> {
     for round in 0..wanted.effort.rounds {
         eprintln!("round {} of {}", round + 1, wanted.effort.rounds);
         let in_order: Vec<Program> = order(round, programs.len())
-            .map(|index| programs[index].clone())
+            .filter_map(|index| programs.get(index).cloned())
             .collect();
         measure(wanted, &in_order, target, &mut results)?;
     }
