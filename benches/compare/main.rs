@@ -33,6 +33,7 @@ mod rows;
 mod scenarios;
 mod secure;
 mod target;
+mod typing;
 
 /// What the command line asks for.
 struct Wanted {

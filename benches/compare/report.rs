@@ -49,6 +49,9 @@ impl Results {
     }
 
     pub(crate) fn of_envoy(&self, row: &Row, program: &str) -> Option<f64> {
+        if let Goal::LoadTool = row.goal {
+            return None;
+        }
         self.ratio(row.id, program, (row.id, ENVOY))
     }
 
@@ -57,7 +60,7 @@ impl Results {
             Goal::OfEnvoy(goal) => (self.of_envoy(row, program), goal),
             Goal::OfRow(other, goal) => (self.ratio(row.id, program, (other, program)), goal),
             Goal::Absolute(goal) => (self.median(row.id, program), goal),
-            Goal::None => (None, 0.0),
+            Goal::None | Goal::LoadTool => (None, 0.0),
         };
         match reached {
             None => Verdict::Open,
@@ -128,7 +131,7 @@ impl Results {
             Goal::OfEnvoy(goal) => format!("{bound} {goal:.2} × Envoy"),
             Goal::OfRow(_, goal) => format!("{bound} {goal:.1} × unlimited"),
             Goal::Absolute(goal) => format!("{bound} {goal}"),
-            Goal::None => String::new(),
+            Goal::None | Goal::LoadTool => String::new(),
         });
         line.push(match self.verdict(row, ours) {
             Verdict::Met => "met".to_owned(),

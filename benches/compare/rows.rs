@@ -23,6 +23,8 @@ pub(crate) enum Goal {
     Absolute(f64),
     /// Shown only.
     None,
+    /// The load tool's own figure, for judging the rows beside it: neither compared nor drawn.
+    LoadTool,
 }
 
 const fn less(id: &'static str, label: &'static str, digits: usize, goal: Goal) -> Row {
@@ -48,7 +50,7 @@ const fn more(id: &'static str, label: &'static str, digits: usize, goal: Goal) 
 }
 
 /// All of them, in the order of the table.
-pub(crate) const ROWS: [Row; 54] = [
+pub(crate) const ROWS: [Row; 64] = [
     less(
         "down8.cpu",
         "download, 8 tunnels: CPU-s per GiB",
@@ -81,6 +83,16 @@ pub(crate) const ROWS: [Row; 54] = [
     less("trip.p99", "64-byte round trip: p99 µs", 0, Goal::OfEnvoy(1.0)),
     less("beside.p50", "beside 4 × 60 MiB/s: p50 µs", 0, Goal::OfEnvoy(0.8)),
     less("beside.p99", "beside 4 × 60 MiB/s: p99 µs", 0, Goal::OfEnvoy(0.75)),
+    less("paced.p50", "1,000 typing beside 8 × 60 MiB/s: p50 ms", 2, Goal::None),
+    less("paced.p99", "1,000 typing beside 8 × 60 MiB/s: p99 ms", 2, Goal::None),
+    less("paced.cores", "1,000 typing beside 8 × 60 MiB/s: cores", 2, Goal::None),
+    more("paced.rate", "1,000 typing beside 8 × 60 MiB/s: GiB/s", 2, Goal::None),
+    less("paced.late", "the same: load tool late by p99 ms", 2, Goal::LoadTool),
+    less("typing.p50", "1,000 typing beside 8 downloads: p50 ms", 2, Goal::None),
+    less("typing.p99", "1,000 typing beside 8 downloads: p99 ms", 2, Goal::None),
+    less("typing.cores", "1,000 typing beside 8 downloads: cores", 2, Goal::None),
+    more("typing.rate", "1,000 typing beside 8 downloads: GiB/s", 2, Goal::None),
+    less("typing.late", "the same: load tool late by p99 ms", 2, Goal::LoadTool),
     more("setup.rate", "set-up, 8 clients: tunnels/s", 0, Goal::OfEnvoy(2.4)),
     less("setup.cpu", "set-up: CPU µs per tunnel", 1, Goal::OfEnvoy(0.5)),
     less("setup.p99", "set-up, 8 clients: p99 ms", 2, Goal::None),

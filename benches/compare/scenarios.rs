@@ -10,6 +10,7 @@ use crate::load::{Bulk, due_set_ups, open_many, round_trips, set_ups};
 use crate::proxies::{Kind, Machine, Program, Proxy};
 use crate::route::Route;
 use crate::target::Role;
+use crate::typing::typing;
 
 /// The row of a figure, and the figure.
 pub(crate) type Figure = (&'static str, f64);
@@ -52,7 +53,7 @@ const fn ours(name: &'static str, run: Load) -> Scenario {
 }
 
 /// In the order of a round.
-pub(crate) const SCENARIOS: [Scenario; 11] = [
+pub(crate) const SCENARIOS: [Scenario; 13] = [
     common("down8", |proxy, effort| {
         bulk(proxy, effort, Role::Download, 8, ["down8.cpu", "down8.rate"])
     }),
@@ -73,6 +74,14 @@ pub(crate) const SCENARIOS: [Scenario; 11] = [
     }),
     common("trip", trip),
     common("beside", beside),
+    common("typing", |proxy, effort| {
+        let rows = ["typing.p50", "typing.p99", "typing.cores", "typing.rate", "typing.late"];
+        typing(proxy, effort, Role::Download, rows)
+    }),
+    common("typing-paced", |proxy, effort| {
+        let rows = ["paced.p50", "paced.p99", "paced.cores", "paced.rate", "paced.late"];
+        typing(proxy, effort, Role::Paced(60), rows)
+    }),
     common("setup", set_up),
     ours("limited", limited),
     ours("fifty", fifty),
