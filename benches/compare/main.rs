@@ -43,6 +43,8 @@ struct Wanted {
     growth: bool,
     /// Other switchboards, to be measured in the same run.
     against: Vec<PathBuf>,
+    /// Lines of the configuration, with each of which the own switchboard is measured once more.
+    with: Vec<String>,
     /// Where the figures and the table are written.
     output: Option<PathBuf>,
 }
@@ -63,6 +65,7 @@ fn wanted() -> io::Result<Wanted> {
         only: Vec::new(),
         growth: true,
         against: Vec::new(),
+        with: Vec::new(),
         output: None,
     };
     let mut arguments = env::args().skip(1);
@@ -76,6 +79,7 @@ fn wanted() -> io::Result<Wanted> {
             "--only" => wanted.only.extend(value()?.split(',').map(str::to_owned)),
             "--no-growth" => wanted.growth = false,
             "--against" => wanted.against.push(value()?.into()),
+            "--with" => wanted.with.push(value()?),
             "--output" => wanted.output = Some(value()?.into()),
             _ => return Err(io::Error::other(USAGE)),
         }
@@ -174,6 +178,8 @@ fn programs(wanted: &Wanted) -> io::Result<Vec<Program>> {
         Program::find(ENVOY, Kind::Envoy, &envoy).ok_or_else(|| missing("Envoy"))?,
         Program::find("HAProxy, TCP", Kind::HaProxy, &haproxy).ok_or_else(|| missing("HAProxy"))?,
     ];
+    let own = programs.first().cloned();
+    programs.extend(own.iter().flat_map(|own| wanted.with.iter().map(|line| own.with(line))));
     for other in &wanted.against {
         let name = other.file_name().unwrap_or_default().to_string_lossy();
         programs.push(Program::find(&name, Kind::Switchboard, other).ok_or_else(|| missing(&name))?);
@@ -200,4 +206,4 @@ const QUICK: Effort = Effort {
     idle_tunnels: 2_000,
 };
 const USAGE: &str = "usage: compare [--quick] [--rounds N] [--only NAME,…] [--no-growth] [--against SWITCHBOARD]… \
-                     [--output DIRECTORY]";
+                     [--with LINE]… [--output DIRECTORY]";

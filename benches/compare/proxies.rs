@@ -20,6 +20,8 @@ pub(crate) struct Program {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     path: PathBuf,
+    /// A further line of switchboard's configuration.
+    line: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,17 @@ impl Program {
             name: name.to_owned(),
             kind,
             path: path.to_owned(),
+            line: String::new(),
         })
+    }
+
+    /// The same switchboard with another line in its configuration, which names the column.
+    pub(crate) fn with(&self, line: &str) -> Self {
+        Self {
+            name: line.to_owned(),
+            line: line.to_owned(),
+            ..self.clone()
+        }
     }
 
     /// Starts it in front of `target` and waits until it accepts.
@@ -67,12 +79,8 @@ impl Program {
         write_certificate(directory.path())?;
         let (address, tls_address, admin) = (free_address()?, free_address()?, free_address()?);
         let threads = machine.processor.map_or(PROCESSORS, |_| "1");
-        let template = match self.kind {
-            Kind::Switchboard => include_str!("switchboard.yaml"),
-            Kind::Envoy => include_str!("envoy.yaml"),
-            Kind::HaProxy => include_str!("haproxy.cfg"),
-        };
-        let settings = template
+        let settings = self
+            .template()
             .replace("@LISTEN@", &address.to_string())
             .replace("@PORT@", &address.port().to_string())
             .replace("@TLS_LISTEN@", &tls_address.to_string())
@@ -103,6 +111,14 @@ impl Program {
         proxy.wait_until_it_accepts(start + LONGEST_START)?;
         proxy.started_in = start.elapsed();
         Ok(proxy)
+    }
+
+    fn template(&self) -> String {
+        match self.kind {
+            Kind::Switchboard => format!("{}{}\n", include_str!("switchboard.yaml"), self.line),
+            Kind::Envoy => include_str!("envoy.yaml").to_owned(),
+            Kind::HaProxy => include_str!("haproxy.cfg").to_owned(),
+        }
     }
 
     fn command(&self, file: &Path, threads: &str, processor: Option<usize>) -> Command {
