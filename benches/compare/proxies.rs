@@ -39,6 +39,8 @@ pub(crate) struct Machine {
     pub(crate) processor: Option<usize>,
     /// Further names for switchboard's allowlist, all of them the target's.
     pub(crate) names: Vec<String>,
+    /// The most tunnels that a proxy has to hold where its configuration says so; the usual number where that is more.
+    pub(crate) tunnels: usize,
 }
 
 /// A proxy that runs. Dropped, it ends.
@@ -75,6 +77,12 @@ impl Program {
 
     /// Starts it in front of `target` and waits until it accepts.
     pub(crate) fn start(&self, target: SocketAddr, machine: &Machine) -> io::Result<Proxy> {
+        self.start_before(&[target], machine)
+    }
+
+    /// The same in front of several ports of the target, which get the tunnels in turn.
+    pub(crate) fn start_before(&self, targets: &[SocketAddr], machine: &Machine) -> io::Result<Proxy> {
+        let target = *targets.first().ok_or(io::ErrorKind::InvalidInput)?;
         let directory = tempfile::tempdir()?;
         write_certificate(directory.path())?;
         let (address, tls_address, admin) = (free_address()?, free_address()?, free_address()?);
@@ -88,7 +96,8 @@ impl Program {
             .replace("@DIRECTORY@", &directory.path().display().to_string())
             .replace("@ADMIN@", &admin.to_string())
             .replace("@TARGET@", &target.to_string())
-            .replace("@TARGET_PORT@", &target.port().to_string())
+            .replace("@TARGETS@", &self.kind.list(targets))
+            .replace("@TUNNELS@", &machine.tunnels.max(USUAL_TUNNELS).to_string())
             .replace("@THREADS@", threads);
         let file = directory.path().join("settings.yaml");
         fs::write(&file, settings)?;
@@ -146,6 +155,23 @@ impl Program {
         };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
+    }
+}
+
+impl Kind {
+    /// The ports of the target as the configuration has them.
+    fn list(self, targets: &[SocketAddr]) -> String {
+        let one = |(number, target): (usize, &SocketAddr)| match self {
+            Self::Switchboard => format!("\"{target}\""),
+            Self::Envoy => format!(
+                "{{endpoint: {{address: {{socket_address: {{address: {}, port_value: {}}}}}}}}}",
+                target.ip(),
+                target.port()
+            ),
+            Self::HaProxy => format!("    server target{number} {target}"),
+        };
+        let targets: Vec<_> = targets.iter().enumerate().map(one).collect();
+        targets.join(if self == Self::HaProxy { "\n" } else { ", " })
     }
 }
 
@@ -212,5 +238,7 @@ fn free_address() -> io::Result<SocketAddr> {
 const PROCESSORS: &str = "2";
 /// As many as one argument may carry, 128 KiB (execve(2)).
 const NAMES_AT_ONCE: usize = 2_000;
+/// A limit of 20,000 open files allows it.
+const USUAL_TUNNELS: usize = 9_500;
 const LARGE_STACK: u64 = 64 << 20;
 const LONGEST_START: Duration = Duration::from_secs(60);

@@ -50,7 +50,7 @@ const fn more(id: &'static str, label: &'static str, digits: usize, goal: Goal) 
 }
 
 /// All of them, in the order of the table.
-pub(crate) const ROWS: [Row; 64] = [
+pub(crate) const ROWS: [Row; 67] = [
     less(
         "down8.cpu",
         "download, 8 tunnels: CPU-s per GiB",
@@ -103,6 +103,24 @@ pub(crate) const ROWS: [Row; 64] = [
         "all idle tunnels together: CPU ms a second",
         2,
         Goal::Absolute(1.0),
+    ),
+    less(
+        "idle50k.memory",
+        "50,000 idle tunnels: KiB each",
+        1,
+        Goal::Absolute(4.0),
+    ),
+    less(
+        "idle50k.descriptors",
+        "50,000 idle tunnels: descriptors each",
+        2,
+        Goal::Absolute(2.0),
+    ),
+    less(
+        "idle50k.cpu",
+        "50,000 idle tunnels together: CPU ms a second",
+        2,
+        Goal::None,
     ),
     less(
         "limited.cpu",
