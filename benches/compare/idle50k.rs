@@ -11,7 +11,7 @@ use crate::growth::grouped;
 use crate::load::open_many;
 use crate::proxies::{Machine, Program};
 use crate::route::Route;
-use crate::scenarios::{Effort, Figure, memory_of_idle};
+use crate::scenarios::{Effort, Figure, held_by_idle};
 use crate::target;
 
 /// What the tunnels cost while they are idle. The error is `Unsupported` where the machine does not allow so many.
@@ -26,9 +26,8 @@ pub(crate) fn idle(program: &Program, first: SocketAddr, effort: Effort) -> io::
         ..Machine::default()
     };
     let proxy = program.start_before(&targets, &machine)?;
-    let descriptors = proxy.descriptors();
     let route = Route::through(&proxy);
-    let (memory, tunnels) = memory_of_idle(&proxy, TUNNELS, |count| {
+    let ([memory, descriptors], _tunnels) = held_by_idle(&proxy, TUNNELS, |count| {
         let mut tunnels = Vec::with_capacity(count);
         for (client, share) in (1..=CLIENTS).zip(shares(count)) {
             tunnels.extend(open_many(route.of_client(Ipv4Addr::new(127, 0, 1, client)), share)?);
@@ -39,10 +38,9 @@ pub(crate) fn idle(program: &Program, first: SocketAddr, effort: Effort) -> io::
     let before = proxy.processor_time();
     sleep(period);
     let used = proxy.processor_time() - before;
-    let descriptors = (proxy.descriptors() - descriptors) as f64;
     Ok(vec![
         ("idle50k.memory", memory),
-        ("idle50k.descriptors", descriptors / tunnels.len() as f64),
+        ("idle50k.descriptors", descriptors),
         ("idle50k.cpu", used.as_secs_f64() * 1e3 / period.as_secs_f64()),
     ])
 }

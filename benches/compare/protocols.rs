@@ -7,7 +7,7 @@ use crate::load::{Bulk, open_many, set_ups};
 use crate::proxies::{Kind, Machine, Program, Proxy};
 use crate::route::Route;
 use crate::scenarios::{
-    CLIENTS, Effort, Figure, Scenario, WARM_UP, carry, common, counted_set_ups, http, memory_of_idle,
+    CLIENTS, Effort, Figure, Scenario, WARM_UP, carry, common, counted_set_ups, held_by_idle, http,
 };
 use crate::secure::Security;
 use crate::target::Role::{self, Download, Echo, Upload};
@@ -92,7 +92,7 @@ pub(crate) fn idle_tls(program: &Program, target: SocketAddr, effort: Effort) ->
     let proxy = program.start(target, &Machine::default())?;
     let security = Security::new(HTTP1)?;
     let route = Route::through(&proxy).secured(&security);
-    let (memory, _tunnels) = memory_of_idle(&proxy, effort.idle_tunnels, |count| open_many(route, count))?;
+    let ([memory, _], _tunnels) = held_by_idle(&proxy, effort.idle_tunnels, |count| open_many(route, count))?;
     Ok(vec![("tls-idle.memory", memory)])
 }
 
@@ -106,7 +106,8 @@ pub(crate) fn idle_http2(program: &Program, target: SocketAddr, effort: Effort) 
         let proxy = program.start(target, &Machine::default())?;
         let route = Route::through(&proxy).secured(&security);
         let open = |count: usize| Bulk::over_http2(route, Echo, [count / on_each, on_each]);
-        io::Result::Ok(memory_of_idle(&proxy, tunnels, open)?.0)
+        let ([memory, _], _tunnels) = held_by_idle(&proxy, tunnels, open)?;
+        io::Result::Ok(memory)
     };
     Ok(vec![
         ("h2-idle.memory", memory_of(effort.idle_tunnels, 50)?),

@@ -162,33 +162,33 @@ fn fifty(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
 /// Idle tunnels, in a process that has carried nothing before.
 pub(crate) fn idle(program: &Program, target: SocketAddr, effort: Effort) -> io::Result<Vec<Figure>> {
     let proxy = program.start(target, &Machine::default())?;
-    let descriptors = proxy.descriptors();
     let route = Route::through(&proxy);
-    let (memory, tunnels) = memory_of_idle(&proxy, effort.idle_tunnels, |count| open_many(route, count))?;
+    let ([memory, descriptors], _tunnels) = held_by_idle(&proxy, effort.idle_tunnels, |count| open_many(route, count))?;
     let before = proxy.processor_time();
     sleep(effort.period);
     let used = proxy.processor_time() - before;
-    let descriptors = (proxy.descriptors() - descriptors) as f64;
     Ok(vec![
         ("idle.memory", memory),
-        ("idle.descriptors", descriptors / tunnels.len() as f64),
+        ("idle.descriptors", descriptors),
         ("idle.cpu", used.as_secs_f64() * 1e3 / effort.period.as_secs_f64()),
     ])
 }
 
-/// Resident memory for each of so many idle tunnels, in KiB, and the tunnels.
-pub(crate) fn memory_of_idle<T>(
+/// Resident memory in KiB and descriptors for each of so many idle tunnels, and the tunnels.
+pub(crate) fn held_by_idle<T>(
     proxy: &Proxy,
     count: usize,
     open: impl Fn(usize) -> io::Result<T>,
-) -> io::Result<(f64, T)> {
+) -> io::Result<([f64; 2], T)> {
     // The first tunnels pay for what all share.
     drop(open(50)?);
     settle(proxy);
-    let before = proxy.resident();
+    let (memory, descriptors) = (proxy.resident(), proxy.descriptors());
     let tunnels = open(count)?;
     settle(proxy);
-    Ok(((proxy.resident() - before) / count as f64, tunnels))
+    let memory = proxy.resident() - memory;
+    let descriptors = proxy.descriptors() as f64 - descriptors as f64;
+    Ok(([memory, descriptors].map(|all| all / count as f64), tunnels))
 }
 
 /// The proxy on one processor, everything else on another.
