@@ -16,16 +16,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use self::metrics::Metrics;
 use self::record::Lines;
 use self::sessions::Sessions;
-use crate::app::LogLinesDropped;
-use crate::app::admin::{self, Handlers, Progress, Routes};
-use crate::app::readiness::{Condition, Readiness};
+use crate::daemon::admin::{self, Handlers, Progress, Routes};
+use crate::daemon::logging::LogLinesDropped;
+use crate::daemon::readiness::{Condition, Readiness};
+use crate::exposition;
 use crate::limits::TotalCaps;
 use crate::limits::descriptors::Descriptors;
 use crate::limits::slots::Slots;
 use crate::limits::unfinished::Unfinished;
-use crate::metrics::{self, AnchorMetrics};
 use crate::net::listener;
 use crate::relay::Resources;
 use crate::relay::meter::Totals;
@@ -35,6 +36,7 @@ use crate::resume::reason::End;
 mod exchange;
 mod last_words;
 mod memory;
+pub mod metrics;
 mod plain;
 mod probe;
 mod record;
@@ -77,7 +79,7 @@ pub enum StartError {
     OwnTarget(SocketAddr),
     /// The metrics cannot be declared.
     #[error("cannot declare the metrics")]
-    Metrics(#[from] metrics::Error),
+    Metrics(#[from] exposition::Error),
     /// The system has no random bytes.
     #[error("cannot make a key")]
     Key(#[from] CryptoError),
@@ -95,7 +97,7 @@ struct Shared {
     plain: Arc<Slots>,
     plain_bytes: Arc<Totals>,
     resources: Resources,
-    metrics: AnchorMetrics,
+    metrics: Metrics,
     lines: Lines,
     /// Of connections and sessions, in the order in which they came.
     numbers: AtomicU64,
@@ -235,7 +237,7 @@ fn share(options: Options) -> Result<Shared, StartError> {
         let most = descriptors.most().unwrap_or_default();
         warn!("{sessions} sessions, less than --max-sessions: the limit of open files is {most}");
     }
-    let metrics = AnchorMetrics::new()?;
+    let metrics = Metrics::new()?;
     exchange::results().for_each(|result| metrics.exchange_may_lead_to(result));
     End::known().for_each(|end| metrics.session_may_end(end.label()));
     metrics

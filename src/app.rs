@@ -14,25 +14,27 @@ use self::capacity::Capacity;
 pub use self::commands::Command;
 use self::commands::Commands;
 use self::cores::Cores;
-pub use self::pages::LogLinesDropped;
 pub use self::ports::BindError;
 use self::ports::Ports;
-use self::readiness::{Condition, Readiness};
 pub use self::reload::{LONGEST_READ, LoadConfig, NOT_READ};
 use self::reload::{Reload, Reloads};
-use self::size::ProcessSize;
 use self::users::Users;
 use crate::access::Access;
 use crate::allowlist::Writer;
 use crate::config::{Config, Report};
+use crate::daemon::logging::LogLinesDropped;
+use crate::daemon::readiness::{Condition, Readiness};
+use crate::daemon::size::ProcessSize;
+use crate::daemon::{admin as admin_port, threads};
 use crate::drain::{self, Conductor, Drained, Tasks};
+use crate::exposition;
 use crate::kubernetes::{self, Controller};
 use crate::limits;
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Clients;
 use crate::limits::slots::Slots;
 use crate::limits::unfinished::Unfinished;
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
 use crate::relay::Resources;
 use crate::tls::{self, Tls};
 use crate::tunnel::Shared;
@@ -40,19 +42,15 @@ use crate::tunnel::ids::Ids;
 use crate::tunnel::record::AccessLog;
 use crate::tunnel::registry::Registry;
 
-pub mod admin;
+mod admin;
 mod capacity;
 mod certificate_poll;
 mod commands;
 mod cores;
 pub mod drain_request;
-pub mod logging;
 mod pages;
 mod ports;
-pub(crate) mod readiness;
 mod reload;
-pub mod size;
-pub mod threads;
 mod ticket_source;
 mod users;
 
@@ -79,7 +77,7 @@ pub enum StartError {
     Services(#[source] io::Error),
     /// The metrics cannot be declared: a defect.
     #[error("cannot declare the metrics")]
-    Metrics(#[from] metrics::Error),
+    Metrics(#[from] exposition::Error),
 }
 
 /// A process with its ports bound. It serves once it [runs](Self::run).
@@ -214,7 +212,7 @@ impl Started {
         let drain_request = CancellationToken::new();
         let routes = pages::routes(&shared, &readiness, &drain_request, log_lines_dropped);
         let address = config.admin;
-        let admin = admin::start(address, routes).map_err(|source| BindError { address, source })?;
+        let admin = admin_port::start(address, routes).map_err(|source| BindError { address, source })?;
         let services = follow(&config, &writer, &shared.metrics)?;
         let awaits_services = services.is_some();
         let drain_options = config.drain;

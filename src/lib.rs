@@ -14,6 +14,8 @@
 
 // Values: neither async nor I/O.
 #[cfg(feature = "server")]
+mod access_line;
+#[cfg(feature = "server")]
 pub mod api;
 pub mod authority;
 #[cfg(feature = "server")]
@@ -36,6 +38,8 @@ mod values;
 // Machinery: one mechanism each.
 #[cfg(feature = "server")]
 pub mod drain;
+#[cfg(feature = "server")]
+pub mod exposition;
 mod file;
 mod keepalive;
 #[cfg(feature = "server")]
@@ -82,6 +86,8 @@ pub mod app;
 pub mod client;
 #[cfg(feature = "server")]
 pub mod config;
+#[cfg(feature = "server")]
+pub mod daemon;
 #[cfg(feature = "server")]
 pub mod desk;
 #[cfg(feature = "server")]

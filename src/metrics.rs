@@ -1,27 +1,19 @@
-//! Every metric that operators see: declared here and nowhere else.
+//! Every metric of the proxy: declared here and nowhere else.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus::process_collector::ProcessCollector;
-use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
+use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
-/// Why the metrics cannot be declared or written.
-pub use prometheus::Error;
-
-pub use self::anchor::{AnchorBytes, AnchorMetrics};
-use self::declare::{counter, counters, gauge, gauges, histogram, seconds, timestamp, timestamps};
-use self::process::Process;
 pub use self::targets::TargetSeries;
 use self::targets::{Families, TargetMetrics};
+use crate::exposition::declare::{counter, counters, gauge, gauges, histogram, seconds, timestamp, timestamps};
+use crate::exposition::{page, registry};
 use crate::outcome::{Outcome, Reason, Refusal, Side};
 use crate::ssh::identification::Family;
 use crate::tls;
 
 mod access;
-mod anchor;
-mod declare;
-mod process;
 mod services;
 mod targets;
 
@@ -147,9 +139,7 @@ impl Metrics {
     /// # Errors
     /// A name that is declared twice, or is not a metric name.
     pub fn new() -> prometheus::Result<Self> {
-        let metrics = Self::declare(Registry::new())?;
-        let process = Process(ProcessCollector::for_self());
-        metrics.registry.register(Box::new(process))?;
+        let metrics = Self::declare(registry()?)?;
         metrics
             .build_info
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
@@ -297,12 +287,9 @@ impl Metrics {
     /// A metric without a series; each has one.
     pub fn encode(&self) -> prometheus::Result<String> {
         self.targets.collect();
-        TextEncoder::new().encode_to_string(&self.registry.gather())
+        page(&self.registry)
     }
 }
-
-/// The media type of [`Metrics::encode`].
-pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
 /// Seconds: a dial in the cluster takes a millisecond, its deadline is ten seconds.
 const FAST: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];

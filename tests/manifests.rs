@@ -105,9 +105,12 @@ struct Declared {
 impl Declared {
     fn read() -> Self {
         let mut all = Self::of(&read("src/metrics.rs"));
-        let targets = Self::of(&read("src/metrics/targets.rs"));
-        all.plain.extend(targets.plain);
-        all.histograms.extend(targets.histograms);
+        // And those of the process, which both programs have.
+        for path in ["src/metrics/targets.rs", "src/exposition.rs"] {
+            let further = Self::of(&read(path));
+            all.plain.extend(further.plain);
+            all.histograms.extend(further.histograms);
+        }
         all
     }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf, split};
 use tokio::net::TcpStream;
 
-use crate::metrics::AnchorBytes;
+use super::metrics::SessionBytes;
 use crate::net::socket;
 use crate::resume::driver::Program;
 
@@ -35,7 +35,7 @@ pub(super) struct Sink {
 /// What both streams of a target have in common.
 #[derive(Debug)]
 pub(super) struct Streams {
-    bytes: AnchorBytes,
+    bytes: SessionBytes,
     /// From the target.
     pub(super) sent: AtomicU64,
     /// To the target.
@@ -59,7 +59,7 @@ pub(super) struct Dialled {
 
 /// The target as the program of a session. From now on a drop resets it, unless its end is orderly: it must not look
 /// complete to the target when this process panics.
-pub(super) fn open(dialled: Dialled, bytes: AnchorBytes) -> Target {
+pub(super) fn open(dialled: Dialled, bytes: SessionBytes) -> Target {
     let Dialled {
         stream,
         early,

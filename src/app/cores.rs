@@ -17,8 +17,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::threads;
 use crate::config::Threads;
+use crate::daemon::threads;
 
 /// The runtimes, for as long as this is held.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::admin::Progress;
+use crate::daemon::admin::Progress;
 use crate::net::listener::reachable;
 use crate::text::escaped;
 

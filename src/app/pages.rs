@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::admin::{Handlers, Progress, Routes};
-use super::readiness::Readiness;
+use super::admin;
+use crate::daemon::admin::{Handlers, Progress, Routes};
+use crate::daemon::logging::LogLinesDropped;
+use crate::daemon::readiness::Readiness;
 use crate::tunnel::Shared;
-
-/// The count of log lines dropped so far.
-pub type LogLinesDropped = Box<dyn Fn() -> usize + Send + Sync>;
 
 /// The routes of a process. A POST to `/drain` cancels `drain_request`.
 pub(super) fn routes(
@@ -24,7 +23,7 @@ pub(super) fn routes(
         progress: progress(Arc::clone(shared)),
         drain_request: drain_request.clone(),
     };
-    Routes::of_proxy(handlers, shared)
+    admin::routes(handlers, shared)
 }
 
 /// The state of the drain, for the page `/drain`.

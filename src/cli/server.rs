@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use switchboard::app::StartError;
-use switchboard::app::logging::ParseError;
+use switchboard::daemon::logging::ParseError;
 
 mod anchor;
 mod check;

@@ -14,7 +14,7 @@ use super::known::{Changes, Known};
 use super::latest::Latest;
 use super::refusals::{Refusals, Told};
 use super::targets::Merged;
-use crate::app::admin::Progress;
+use crate::daemon::admin::Progress;
 use crate::operator::{Follower, Query, Replicas, Snapshot};
 
 /// The replicas, and what is known of them.

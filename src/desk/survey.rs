@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::hub::{Hub, now};
 use super::targets;
 use crate::api::{Refusals, Target};
-use crate::app::admin::Progress;
+use crate::daemon::admin::Progress;
 use crate::operator::{Ask, Happening, Query, Replica, Told, watch};
 
 /// Looks until it is dropped.

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use switchboard::access::Access;
+use switchboard::anchor::metrics::Metrics as AnchorMetrics;
 use switchboard::config::Config;
-use switchboard::metrics::{AnchorMetrics, Metrics};
+use switchboard::metrics::Metrics;
 use switchboard::outcome::{Reason, Refusal};
 use switchboard::tls::{Expiry, NextUpdate};
 

@@ -8,12 +8,12 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 
-use super::answer::{Answer, Unserved};
 use super::asked::Options;
-use super::caller::Caller;
 use super::view;
 use crate::allowlist::Target;
 use crate::api::Activity;
+use crate::daemon::admin::answer::{Answer, Unserved};
+use crate::daemon::admin::caller::Caller;
 use crate::tunnel::Shared;
 
 /// The route, which every peer may read.

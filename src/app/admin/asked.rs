@@ -9,8 +9,8 @@ use axum::response::{IntoResponse as _, Response};
 use hyper::StatusCode;
 use serde::de::DeserializeOwned;
 
-use super::answer::Unserved;
 use crate::allowlist::Target;
+use crate::daemon::admin::answer::Unserved;
 use crate::tunnel::Shared;
 use crate::tunnel::open_tunnel::OpenTunnel;
 

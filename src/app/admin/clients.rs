@@ -8,11 +8,11 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 
-use super::answer::Unserved;
 use super::asked::Options;
 use super::listing::Part;
 use super::{rows, view};
 use crate::api::Client;
+use crate::daemon::admin::answer::Unserved;
 use crate::direction::Direction;
 use crate::tunnel::Shared;
 

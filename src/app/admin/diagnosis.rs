@@ -11,11 +11,11 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
-use super::answer::{Answer, Unserved};
 use super::asked::{Named, Options};
 use super::view;
 use crate::api::Diagnosis;
-use crate::app::threads::busy_workers;
+use crate::daemon::admin::answer::{Answer, Unserved};
+use crate::daemon::threads::busy_workers;
 use crate::direction::Direction;
 use crate::tunnel::Shared;
 use crate::tunnel::diagnosis::{Look, Observed, judge};

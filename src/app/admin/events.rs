@@ -12,9 +12,9 @@ use futures_util::{StreamExt as _, stream};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::answer::Unserved;
-use super::caller::Caller;
 use super::view;
+use crate::daemon::admin::answer::Unserved;
+use crate::daemon::admin::caller::Caller;
 use crate::outcome::{Close, Outcome};
 use crate::tunnel::Shared;
 use crate::tunnel::events::{Change, Event, Refused, Watch};

@@ -8,12 +8,12 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 
-use super::answer::Unserved;
 use super::asked::{Listed, Options};
 use super::listing::Part;
 use super::{rows, view};
 use crate::allowlist::Target;
 use crate::api;
+use crate::daemon::admin::answer::Unserved;
 use crate::tunnel::Shared;
 use crate::tunnel::events::{Change, Event};
 use crate::tunnel::open_tunnel::OpenTunnel;

@@ -9,11 +9,11 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::Deserialize;
 
-use super::answer::{Answer, Unserved};
 use super::asked::{Named, Options, Told};
 use super::listing::{Part, Place};
 use super::{rows, view};
 use crate::api::{Closed, Closing, Detail, Rates};
+use crate::daemon::admin::answer::{Answer, Unserved};
 use crate::direction::Direction;
 use crate::limits::Rate;
 use crate::tunnel::Shared;

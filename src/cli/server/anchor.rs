@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use switchboard::anchor;
-use switchboard::app::size::ProcessSize;
+use switchboard::daemon::size::ProcessSize;
 use switchboard::limits::Size;
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use switchboard::app::admin::Progress;
 use switchboard::app::drain_request::{self, Answer, Wait};
+use switchboard::daemon::admin::Progress;
 
 /// The arguments of `drain`.
 #[derive(Args)]

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use switchboard::app::size::ProcessSize;
 use switchboard::app::{App, Command, LoadConfig};
 use switchboard::config::{Loaded, Purpose};
+use switchboard::daemon::size::ProcessSize;
 use switchboard::drain::Drained;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;

@@ -4,9 +4,9 @@ use std::fs::File;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use switchboard::app::logging::{self, Logging};
-use switchboard::app::size::ProcessSize;
-use switchboard::app::threads;
+use switchboard::daemon::logging::{self, Logging};
+use switchboard::daemon::size::ProcessSize;
+use switchboard::daemon::threads;
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 

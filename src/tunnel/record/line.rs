@@ -7,6 +7,7 @@ use tracing::{Level, event};
 use super::members::{Members, members};
 use super::{Answered, millis};
 use crate::access::User;
+use crate::access_line::ACCESS;
 use crate::allowlist::Target;
 use crate::authority::Authority;
 use crate::outcome::{Outcome, Refusal};
@@ -223,6 +224,3 @@ const ESTABLISHED: u16 = 200;
 const LONGEST_NAME: usize = 256;
 /// Bytes of all groups together.
 const LONGEST_GROUPS: usize = 1024;
-
-/// The tracing target of access lines, which separates them from messages.
-pub const ACCESS: &str = "access";

@@ -4,9 +4,6 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-/// The name of the field of an access event that holds all of its members, ready to be written, each with a comma in front.
-pub const MEMBERS: &str = "members";
-
 /// Members of a JSON object (RFC 8259 section 4), each with a comma in front of it.
 ///
 /// A key is given with its punctuation, as by [`members!`]: it is one piece of memory to copy.

@@ -1,16 +1,15 @@
-//! Every metric of the program `anchor`.
+//! Every metric of the program `anchor`: declared here and nowhere else.
 
-use prometheus::process_collector::ProcessCollector;
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, Result, TextEncoder};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, Result};
 
-use super::declare::{counter, counters, gauge, gauges};
-use super::process::Process;
 use crate::direction::Direction;
+use crate::exposition::declare::{counter, counters, gauge, gauges};
+use crate::exposition::{page, registry};
 use crate::relay::meter::Totals;
 
 /// The metrics of an anchor. No label comes from a peer.
 #[derive(Clone, Debug)]
-pub struct AnchorMetrics {
+pub struct Metrics {
     sessions: IntGaugeVec,
     session_ends: IntCounterVec,
     exchanges: IntCounterVec,
@@ -36,12 +35,12 @@ pub struct AnchorMetrics {
 
 /// The bytes of all sessions.
 #[derive(Clone, Debug)]
-pub struct AnchorBytes {
+pub struct SessionBytes {
     upload: IntCounter,
     download: IntCounter,
 }
 
-impl AnchorBytes {
+impl SessionBytes {
     /// Counts bytes that were written to the target.
     pub fn uploaded(&self, bytes: usize) {
         self.upload.inc_by(bytes as u64);
@@ -53,15 +52,13 @@ impl AnchorBytes {
     }
 }
 
-impl AnchorMetrics {
+impl Metrics {
     /// All metrics, with the value 0.
     ///
     /// # Errors
     /// A name that is declared twice, or is not a metric name.
     pub fn new() -> Result<Self> {
-        let registry = &Registry::new();
-        let process = Process(ProcessCollector::for_self());
-        registry.register(Box::new(process))?;
+        let registry = &registry()?;
         let build_info = gauges(
             registry,
             "switchboard_build_info",
@@ -133,9 +130,9 @@ impl AnchorMetrics {
     }
 
     /// The counters of the bytes of sessions.
-    pub fn session_bytes(&self) -> AnchorBytes {
+    pub fn session_bytes(&self) -> SessionBytes {
         let of = |direction: Direction| self.bytes.with_label_values(&[direction.label(), "session"]);
-        AnchorBytes {
+        SessionBytes {
             upload: of(Direction::Upload),
             download: of(Direction::Download),
         }
@@ -154,6 +151,6 @@ impl AnchorMetrics {
     /// # Errors
     /// A metric without a series; each has one.
     pub fn encode(&self) -> Result<String> {
-        TextEncoder::new().encode_to_string(&self.registry.gather())
+        page(&self.registry)
     }
 }

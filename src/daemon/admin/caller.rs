@@ -17,14 +17,14 @@ use super::answer::Unserved;
 
 /// The connection that a request came by.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
+pub(crate) struct Caller {
     peer: SocketAddr,
     stays: Arc<AtomicBool>,
     page: Arc<Notify>,
 }
 
 impl Caller {
-    pub(super) fn new(peer: SocketAddr) -> Self {
+    pub(crate) fn new(peer: SocketAddr) -> Self {
         Self {
             peer,
             stays: Arc::default(),
@@ -33,22 +33,22 @@ impl Caller {
     }
 
     /// The connection may last: its answer is a stream of events, and its reader reads.
-    pub(super) fn stay(&self) {
+    pub(crate) fn stay(&self) {
         self.stays.store(true, Ordering::Relaxed);
     }
 
     /// The answer is a long page, which is in memory until it is read.
-    pub(super) fn has_page(&self) {
+    pub(crate) fn has_page(&self) {
         self.page.notify_one();
     }
 
     /// Completes when there is one.
-    pub(super) async fn page(&self) {
+    pub(crate) async fn page(&self) {
         self.page.notified().await;
     }
 
     /// Whether it may, since the last call.
-    pub(super) fn stays(&self) -> bool {
+    pub(crate) fn stays(&self) -> bool {
         self.stays.swap(false, Ordering::Relaxed)
     }
 
@@ -60,7 +60,7 @@ impl Caller {
     ///
     /// Of loopback only the two addresses that programs of this host have: what a service mesh passes on for other hosts comes
     /// from another one (Istio's sidecar: 127.0.0.6 and ::6), and a proxy of HTTP says so in the request.
-    pub(super) fn may_act(&self, fields: &HeaderMap) -> Result<(), &'static str> {
+    pub(crate) fn may_act(&self, fields: &HeaderMap) -> Result<(), &'static str> {
         let peer = self.peer.ip().to_canonical();
         if peer != Ipv4Addr::LOCALHOST && peer != Ipv6Addr::LOCALHOST {
             return Err("only from loopback");
@@ -81,7 +81,7 @@ impl Caller {
 }
 
 /// Refuses what may not see names and act.
-pub(super) async fn only_from_here(request: Request, next: Next) -> Response {
+pub(crate) async fn only_from_here(request: Request, next: Next) -> Response {
     let permitted = match request.extensions().get::<Caller>() {
         Some(caller) => caller.may_act(request.headers()),
         None => Err("only from loopback"),

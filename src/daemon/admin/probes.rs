@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::text;
 use super::caller::Caller;
-use crate::app::readiness::Readiness;
-use crate::metrics;
+use crate::daemon::readiness::Readiness;
+use crate::exposition::CONTENT_TYPE as OF_METRICS;
 
 /// The handlers of the pages.
 pub struct Handlers {
@@ -63,7 +63,7 @@ pub(super) fn router(handlers: Handlers) -> Router {
 
 async fn metrics(State(handlers): State<Arc<Handlers>>, Extension(caller): Extension<Caller>) -> Response {
     caller.has_page();
-    let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+    let kind = HeaderValue::from_static(OF_METRICS);
     ([(CONTENT_TYPE, kind)], (handlers.scrape)()).into_response()
 }
 

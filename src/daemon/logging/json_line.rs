@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::tunnel::record::MEMBERS;
+use crate::access_line::MEMBERS;
 
 /// The same bytes as tracing-subscriber's flattened JSON without spans and target, at 0.4 times the cost; and the ready
 /// members of an access event as they are.

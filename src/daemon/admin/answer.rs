@@ -9,25 +9,25 @@ use crate::api::Fault;
 
 /// A request that cannot be served, said in JSON.
 #[derive(Debug)]
-pub(super) struct Unserved {
+pub(crate) struct Unserved {
     status: StatusCode,
     error: String,
 }
 
 impl Unserved {
     /// The status says whose fault it is, the error what is wrong and with what.
-    pub(super) fn new(status: StatusCode, error: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
         let error = error.into();
         Self { status, error }
     }
 
     /// A request that is wrong.
-    pub(super) fn bad(error: impl Into<String>) -> Self {
+    pub(crate) fn bad(error: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error)
     }
 
     /// A name of nothing.
-    pub(super) fn unknown(error: impl Into<String>) -> Self {
+    pub(crate) fn unknown(error: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, error)
     }
 }
@@ -39,16 +39,16 @@ impl IntoResponse for Unserved {
 }
 
 /// The JSON of an answer.
-pub(super) type Answer<T> = Result<Json<T>, Unserved>;
+pub(crate) type Answer<T> = Result<Json<T>, Unserved>;
 
 /// A page of text.
-pub(super) fn text(status: StatusCode, page: impl Into<String>) -> Response {
+pub(crate) fn text(status: StatusCode, page: impl Into<String>) -> Response {
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     (status, [(CONTENT_TYPE, kind)], page.into()).into_response()
 }
 
 /// Says in the page what the field Allow of a 405 says.
-pub(super) fn name_the_methods(response: Response) -> Response {
+pub(crate) fn name_the_methods(response: Response) -> Response {
     if response.status() != StatusCode::METHOD_NOT_ALLOWED {
         return response;
     }

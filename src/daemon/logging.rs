@@ -18,7 +18,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use self::json_line::JsonLine;
 use self::writer::{BatchWriter, Lost};
-use crate::tunnel::record::ACCESS;
+use crate::access_line::ACCESS;
 
 mod json_line;
 mod writer;
@@ -80,6 +80,9 @@ impl Dropped {
         self.0.iter().map(of_one).sum()
     }
 }
+
+/// The count of log lines dropped so far.
+pub type LogLinesDropped = Box<dyn Fn() -> usize + Send + Sync>;
 
 /// Starts logging for the process. `filter` selects messages, such as `warn` or `debug,h2=warn`, where a level without
 /// a name is that of switchboard; other crates are silent unless it names them. It does not apply to access lines.

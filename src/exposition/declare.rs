@@ -7,42 +7,42 @@ use prometheus::{
 };
 
 /// A counter without labels.
-pub(super) fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter> {
+pub(crate) fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter> {
     registered(registry, IntCounter::new(name, help)?)
 }
 
 /// A gauge without labels.
-pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge> {
+pub(crate) fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge> {
     registered(registry, IntGauge::new(name, help)?)
 }
 
 /// A point in time, in seconds since 1970.
-pub(super) fn timestamp(registry: &Registry, name: &str, help: &str) -> Result<Gauge> {
+pub(crate) fn timestamp(registry: &Registry, name: &str, help: &str) -> Result<Gauge> {
     registered(registry, Gauge::new(name, help)?)
 }
 
 /// Points in time with these labels, in seconds since 1970.
-pub(super) fn timestamps(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec> {
+pub(crate) fn timestamps(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec> {
     registered(registry, GaugeVec::new(Opts::new(name, help), labels)?)
 }
 
 /// Counters with these labels.
-pub(super) fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
+pub(crate) fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
     registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
 }
 
 /// Gauges with these labels.
-pub(super) fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
+pub(crate) fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
     registered(registry, IntGaugeVec::new(Opts::new(name, help), labels)?)
 }
 
 /// Counters of seconds with these labels.
-pub(super) fn seconds(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec> {
+pub(crate) fn seconds(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec> {
     registered(registry, CounterVec::new(Opts::new(name, help), labels)?)
 }
 
 /// A histogram with these upper bounds.
-pub(super) fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
+pub(crate) fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
     let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
     registered(registry, Histogram::with_opts(options)?)
 }

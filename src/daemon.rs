@@ -1,0 +1,7 @@
+//! What the programs that serve share, the proxy and the anchor: their logs, their threads, and the admin port.
+
+pub mod admin;
+pub mod logging;
+pub(crate) mod readiness;
+pub mod size;
+pub mod threads;

@@ -1,0 +1,167 @@
+//! The admin port: serves its pages on a thread of its own, so that it answers under load too.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use axum::body::{Bytes, HttpBody};
+use axum::response::Response;
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::runtime;
+use tokio::time::sleep;
+
+use self::answer::{name_the_methods, text};
+use self::caller::Caller;
+pub use self::probes::{Handlers, Progress};
+use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
+use crate::net::listener;
+
+pub(crate) mod answer;
+pub(crate) mod caller;
+mod probes;
+
+/// What the port of a program answers.
+#[derive(Debug)]
+pub struct Routes {
+    router: Router,
+    /// What is said of a path that is none of them.
+    paths: &'static str,
+}
+
+impl Routes {
+    /// The pages of the probes.
+    pub fn of_probes(handlers: Handlers) -> Self {
+        Self {
+            router: probes::router(handlers),
+            paths: "here are /metrics, /livez, /readyz and /drain\n",
+        }
+    }
+
+    /// The same, and what else the program answers; `paths` names all of it.
+    pub(crate) fn and(self, further: Router, paths: &'static str) -> Self {
+        Self {
+            router: self.router.merge(further),
+            paths,
+        }
+    }
+
+    fn into_router(self) -> Router {
+        let paths = self.paths;
+        self.router.fallback(async move || text(StatusCode::NOT_FOUND, paths))
+    }
+}
+
+/// Binds the port and serves it from a new thread until the process ends. Gives the bound address. Needs a runtime.
+///
+/// # Errors
+/// What socket(2), bind(2), listen(2) or the start of a thread say.
+pub fn start(address: SocketAddr, routes: Routes) -> io::Result<SocketAddr> {
+    // Bound before there is a runtime for it: one that is dropped inside another panics.
+    let listener = listener::bind(&address.into())?.into_std()?;
+    let address = listener.local_addr()?;
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let listener = {
+        let _entered = runtime.enter();
+        TcpListener::from_std(listener)?
+    };
+    let router = routes.into_router();
+    let unfinished = Arc::new(Unfinished::new(Some(MOST_CONNECTIONS)));
+    let pages = Arc::new(Unfinished::new(Some(MOST_PAGES)));
+    let mut number = 0;
+    let serve = move |stream, peer: SocketAddr| {
+        number += 1;
+        let standing = Standing::Welcome;
+        let ticket = Ticket { standing, number };
+        let (router, unfinished, pages) = (router.clone(), Arc::clone(&unfinished), Arc::clone(&pages));
+        tokio::spawn(async move {
+            let membership = Membership::join([Some(&unfinished), None], ticket);
+            let caller = Caller::new(peer);
+            tokio::select! {
+                () = converse(stream, caller.clone(), router) => {}
+                () = one_page_too_many(caller, &pages, ticket) => {}
+                () = membership.evicted() => {}
+            }
+        });
+    };
+    let accept = async move { listener::accept(listener.into(), pending(), serve, || ()).await };
+    thread::Builder::new()
+        .name("admin".to_owned())
+        .spawn(move || runtime.block_on(accept))?;
+    Ok(address)
+}
+
+/// Answers the one request of a connection, within the time that it may last.
+pub(crate) async fn converse<S>(stream: S, caller: Caller, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let answering = http1::Builder::new()
+        .timer(TokioTimer::new())
+        // A head has some 100 bytes; the usual 400 KiB of 512 connections would be 200 MiB for any peer.
+        .max_buf_size(LARGEST_HEAD)
+        .header_read_timeout(LONGEST_HEAD)
+        // One answer for each connection: a peer that requests hundreds and reads none would hold the thread and its slot.
+        .keep_alive(false)
+        .serve_connection(
+            TokioIo::new(stream),
+            service_fn(|request| answer(router.clone(), caller.clone(), request)),
+        );
+    tokio::select! {
+        // The errors of a peer that leaves or stalls are its own.
+        _ = answering => {}
+        () = too_long(caller.clone()) => {}
+    }
+}
+
+/// The answer to a request. Around the router, which adds the field Allow to a 405 last of all.
+async fn answer<B>(router: Router, caller: Caller, request: Request<B>) -> Result<Response, Infallible>
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    let answering = TowerToHyperService::new(router.layer(Extension(caller))).call(request);
+    answering.await.map(name_the_methods)
+}
+
+/// Completes when the connection has lasted too long: a stream of events, when its reader has not read for that long.
+async fn too_long(caller: Caller) {
+    sleep(LONGEST_CONNECTION).await;
+    while caller.stays() {
+        sleep(LONGEST_STALL).await;
+    }
+}
+
+/// Completes when the connection has a page that is not read yet, and too many younger ones have one, too.
+async fn one_page_too_many(caller: Caller, pages: &Unfinished, ticket: Ticket) {
+    caller.page().await;
+    let membership = Membership::join([Some(pages), None], ticket);
+    membership.evicted().await;
+}
+
+/// One more evicts the oldest: were the newest refused, a peer that keeps connections open without a byte would fail the
+/// probes of the kubelet, which then restarts the pod with all its tunnels.
+const MOST_CONNECTIONS: NonZeroU32 = NonZeroU32::new(512).unwrap();
+/// Of metrics, which have 6 KiB for each target and are for every peer; one more evicts the oldest.
+const MOST_PAGES: NonZeroU32 = NonZeroU32::new(16).unwrap();
+/// Bytes.
+const LARGEST_HEAD: usize = 16 << 10;
+const LONGEST_HEAD: Duration = Duration::from_secs(5);
+/// For the request and the reading of its one answer, unless that is a stream of events.
+const LONGEST_CONNECTION: Duration = Duration::from_secs(30);
+/// A stream of events has a comment every 15 s. The readers are few, and one that has stopped would be one of them for good.
+const LONGEST_STALL: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests;

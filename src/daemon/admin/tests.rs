@@ -1,0 +1,166 @@
+use axum::body::Body;
+use futures_util::FutureExt as _;
+use hyper::Method;
+use hyper::header::CONTENT_TYPE;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::daemon::readiness::Readiness;
+
+fn handlers(readiness: &Readiness) -> Handlers {
+    Handlers {
+        readiness: readiness.clone(),
+        scrape: Box::new(|| "a_metric 1\n".to_owned()),
+        progress: Box::new(|| Progress {
+            phase: "serving".to_owned(),
+            tunnels: 1,
+            resumable: 0,
+            connections: 2,
+        }),
+        drain_request: CancellationToken::new(),
+    }
+}
+
+async fn answer_to(request: Request<Body>, peer: &str, handlers: Handlers) -> Response {
+    let router = Routes::of_probes(handlers).into_router();
+    answer(router, Caller::new(peer.parse().unwrap()), request)
+        .await
+        .unwrap()
+}
+
+fn request(method: Method, path: &str) -> Request<Body> {
+    Request::builder().method(method).uri(path).body(Body::empty()).unwrap()
+}
+
+async fn ask(method: Method, path: &str, readiness: &Readiness) -> (u16, String) {
+    let response = answer_to(request(method, path), "192.0.2.1:1", handlers(readiness)).await;
+    let kind = response.headers()[CONTENT_TYPE].to_str().unwrap();
+    (response.status().as_u16(), kind.to_owned())
+}
+
+#[tokio::test]
+async fn each_path_has_its_answer() {
+    let readiness = Readiness::default();
+    let pending = readiness.require("listener");
+    assert_eq!(
+        ask(Method::GET, "/metrics", &readiness).await,
+        (200, "text/plain; version=0.0.4".to_owned())
+    );
+    for (method, path, status) in [
+        (Method::GET, "/livez", 200),
+        (Method::HEAD, "/livez?x", 200),
+        (Method::POST, "/metrics", 405),
+        (Method::GET, "/", 404),
+        (Method::GET, "/drain", 200),
+        (Method::PUT, "/drain", 405),
+        (Method::POST, "/drain", 403),
+        (Method::GET, "/readyz", 503),
+    ] {
+        let (said, _) = ask(method.clone(), path, &readiness).await;
+        assert_eq!(said, status, "{method} {path}");
+    }
+    drop(pending);
+    assert_eq!(ask(Method::GET, "/readyz?verbose", &readiness).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_page_in_a_browser_of_this_host_begins_no_drain() {
+    for (fields, status) in [
+        (
+            &[("origin", "http://localhost:9090"), ("host", "localhost:9090")][..],
+            403,
+        ),
+        (&[("origin", "null"), ("host", "127.0.0.1:9090")], 403),
+        (&[("sec-fetch-site", "same-origin"), ("host", "localhost:9090")], 403),
+        (&[("sec-fetch-site", "cross-site"), ("host", "localhost:9090")], 403),
+        (&[("sec-fetch-site", "none"), ("sec-fetch-site", "same-site")], 403),
+        (&[("host", "rebound.example.com:9090")], 403),
+        (&[("host", "localhost.example.com")], 403),
+        (&[("host", "127.0.0.1.example.com")], 403),
+        (&[("host", "localhost"), ("host", "example.com")], 403),
+        (&[("host", "192.0.2.1:9090")], 403),
+        (&[("host", "")], 403),
+        (&[("host", "\u{e9}")], 403),
+        (&[("sec-fetch-site", "none"), ("host", "localhost:9090")], 202),
+        (&[("host", "LocalHost")], 202),
+        (&[("host", "127.9.9.9:1")], 202),
+        (&[("host", "[::1]:9090")], 202),
+        (&[("host", "[::1]")], 202),
+        // Of HTTP/1.0: every browser sends one.
+        (&[], 202),
+    ] {
+        let handlers = handlers(&Readiness::default());
+        let mut request = Request::post("/drain");
+        for (name, value) in fields {
+            request = request.header(*name, value.as_bytes());
+        }
+        let begun = handlers.drain_request.clone();
+        let response = answer_to(request.body(Body::empty()).unwrap(), "127.0.0.1:1", handlers).await;
+        assert_eq!(response.status().as_u16(), status, "{fields:?}");
+        assert_eq!(begun.is_cancelled(), status == 202, "{fields:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_proxy_passes_on_for_another_host_begins_no_drain() {
+    for name in ["Forwarded", "X-Forwarded-For", "Via", "X-Envoy-External-Address"] {
+        let handlers = handlers(&Readiness::default());
+        let begun = handlers.drain_request.clone();
+        let request = Request::post("/drain").header(name, "127.0.0.1");
+        let response = answer_to(request.body(Body::empty()).unwrap(), "127.0.0.1:1", handlers).await;
+        assert_eq!(
+            (response.status().as_u16(), begun.is_cancelled()),
+            (403, false),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_of_too_many_pages_that_are_not_read_is_ended() {
+    let router = || Routes::of_probes(handlers(&Readiness::default())).into_router();
+    let (pages, standing) = (Unfinished::new(Some(MOST_PAGES)), Standing::Welcome);
+    let mut ends = Vec::new();
+    for number in 0..=u64::from(MOST_PAGES.get()) {
+        let caller = Caller::new("192.0.2.1:1".parse().unwrap());
+        let asked = request(Method::GET, if number == 1 { "/livez" } else { "/metrics" });
+        answer(router(), caller.clone(), asked).await.unwrap();
+        ends.push(Box::pin(one_page_too_many(caller, &pages, Ticket { standing, number })));
+        assert!(ends.iter_mut().all(|end| end.now_or_never().is_none()), "{number}");
+    }
+    let caller = Caller::new("192.0.2.1:1".parse().unwrap());
+    answer(router(), caller.clone(), request(Method::GET, "/metrics"))
+        .await
+        .unwrap();
+    let number = 1000;
+    let last = one_page_too_many(caller, &pages, Ticket { standing, number });
+    assert!(last.now_or_never().is_none());
+    let ended = ends.iter_mut().map(|end| end.now_or_never().is_some());
+    let ended: Vec<_> = ended
+        .enumerate()
+        .filter_map(|(number, ended)| ended.then_some(number))
+        .collect();
+    assert_eq!(ended, [0]);
+}
+
+#[tokio::test]
+async fn a_drain_begins_on_this_host_only() {
+    for (method, peer, status, begun) in [
+        // What a sidecar of Istio passes on from other hosts.
+        (Method::POST, "127.0.0.6:1", 403, false),
+        (Method::POST, "[::ffff:127.0.0.6]:1", 403, false),
+        (Method::POST, "[::6]:1", 403, false),
+        (Method::POST, "192.0.2.1:1", 403, false),
+        (Method::POST, "[2001:db8::1]:1", 403, false),
+        (Method::GET, "127.0.0.1:1", 200, false),
+        (Method::POST, "127.0.0.1:1", 202, true),
+        (Method::POST, "[::1]:1", 202, true),
+        (Method::POST, "[::ffff:127.0.0.1]:1", 202, true),
+    ] {
+        let handlers = handlers(&Readiness::default());
+        let requested = handlers.drain_request.clone();
+        let response = answer_to(request(method, "/drain"), peer, handlers).await;
+        assert_eq!(response.status().as_u16(), status, "{peer}");
+        assert_eq!(requested.is_cancelled(), begun, "{peer}");
+    }
+}
