@@ -47,6 +47,7 @@ lint: ## Check format, lints, licences and sources; what is optional runs where 
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
 	$(CARGO) clippy --no-default-features --features client --bin switchboard --locked -- -D warnings
+	$(CARGO) clippy --no-default-features --features anchor --bin switchboard --locked -- -D warnings
 	@$(call optional,cargo-deny,$(CARGO) deny --locked check --hide-inclusion-graph licenses bans sources)
 	@$(call optional,shellcheck,shellcheck $(SCRIPTS))
 	@$(call optional,hadolint,hadolint Dockerfile)
@@ -57,10 +58,10 @@ bench: ## Run the benchmarks
 bench-compare: ## Measure beside Envoy and HAProxy, which it installs
 	benches/compare/run
 
-dist: ## Make the Debian package, the client's binary, an SBOM, licences and checksums, in target/dist
+dist: ## Make the Debian package, the static client with the anchor, an SBOM, licences and checksums, in target/dist
 	packaging/dist
 
-cross: ## Compile the client for other systems, and log in with it: TARGETS="musl windows macos", PROFILE=dev is quicker
+cross: ## Compile the client (musl: and the anchor) for other systems, and log in: TARGETS="musl windows macos", PROFILE=dev is quicker
 	PROFILE="$(or $(PROFILE),client)" tests/cross/run $(TARGETS)
 
 clean: ## Remove what was built

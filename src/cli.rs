@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+#[cfg(feature = "anchor")]
+mod anchor;
 #[cfg(not(feature = "server"))]
 mod client_check;
 mod client_file;
@@ -16,6 +18,8 @@ mod connect;
 mod proxy;
 #[cfg(feature = "server")]
 mod server;
+#[cfg(feature = "anchor")]
+mod start;
 mod ticket;
 mod variables;
 
@@ -35,6 +39,8 @@ pub(crate) fn run() -> ExitCode {
     match arguments.task {
         #[cfg(feature = "server")]
         Task::Server(task) => server::run(*task),
+        #[cfg(feature = "anchor")]
+        Task::Anchor(options) => anchor::anchor(options),
         Task::Connect(options) => connect::connect(*options),
         #[cfg(not(feature = "server"))]
         Task::Check(options) => ended(client_check::check(options)),
@@ -66,6 +72,10 @@ enum Task {
     #[cfg(feature = "server")]
     #[command(flatten)]
     Server(Box<server::Task>),
+    /// Keep sessions beside an SSH server, for clients that resume them on another connection, until SIGTERM or SIGINT
+    #[cfg(feature = "anchor")]
+    #[command(after_help = anchor::ANCHOR_EXITS)]
+    Anchor(anchor::Anchor),
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
     Connect(Box<Connect>),

@@ -1,33 +1,33 @@
 //! Switchboard: an SSH ingress for Kubernetes. One public port takes HTTP CONNECT, finds the target in an allowlist,
 //! dials it and relays bytes.
 //!
-//! The modules stand in layers, and an import goes down or sideways, never up. What the feature `server` switches on is
-//! imported by nothing that is always there. `tests/architecture/` proves both.
+//! The modules stand in layers, and an import goes down or sideways, never up. What the feature `anchor` switches on is
+//! imported by nothing that is always there, and what `server` switches on by neither. `tests/architecture/` proves both.
 
 #![cfg_attr(
     not(feature = "server"),
     expect(
         dead_code,
-        reason = "the modules that client and server share hold what the server alone uses; its build finds what is dead"
+        reason = "the modules that several builds share hold what the server alone uses; its build finds what is dead"
     )
 )]
 
 // Values: neither async nor I/O.
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 mod access_line;
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 pub mod api;
 pub mod authority;
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 mod cold;
 #[cfg(feature = "server")]
 pub mod credential;
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 pub mod direction;
 #[cfg(feature = "server")]
 mod fnv;
 mod json;
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 pub mod outcome;
 pub mod secret;
 mod text;
@@ -36,15 +36,15 @@ mod user_name;
 mod values;
 
 // Machinery: one mechanism each.
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 pub mod drain;
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 pub mod exposition;
 mod file;
 mod keepalive;
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 pub mod limits;
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 pub mod net;
 pub mod platform;
 mod yaml;
@@ -52,7 +52,7 @@ mod yaml;
 // Protocols: what moves and carries bytes.
 mod end_notice;
 mod http2;
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 pub mod relay;
 pub mod resume;
 #[cfg(feature = "server")]
@@ -79,14 +79,14 @@ pub mod metrics;
 pub mod tunnel;
 
 // Programs, and what starts, watches and stops them.
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 pub mod anchor;
 #[cfg(feature = "server")]
 pub mod app;
 pub mod client;
 #[cfg(feature = "server")]
 pub mod config;
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 pub mod daemon;
 #[cfg(feature = "server")]
 pub mod desk;

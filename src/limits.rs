@@ -10,7 +10,7 @@ mod caps;
 pub mod clients;
 mod connect_rate;
 pub(crate) mod descriptors;
-pub(crate) mod queue;
+pub mod queue;
 pub mod slots;
 pub mod throttle;
 pub mod unfinished;

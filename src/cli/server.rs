@@ -1,13 +1,10 @@
 //! The programs of the feature `server`, and how an error ends one.
 
-use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use switchboard::app::StartError;
-use switchboard::daemon::logging::ParseError;
 
-mod anchor;
 mod check;
 mod desk;
 mod drain;
@@ -15,12 +12,10 @@ mod import;
 mod overrides;
 mod reach;
 mod serve;
-mod start;
 mod targets;
 mod top;
 mod tunnels;
 
-use self::anchor::{ANCHOR_EXITS, Anchor};
 use self::check::{CHECK_EXITS, Check};
 use self::desk::{DESK_EXITS, Desk};
 use self::drain::{DRAIN_EXITS, Drain};
@@ -28,6 +23,7 @@ use self::import::{IMPORT_EXITS, Import};
 use self::reach::OPERATOR_EXITS;
 use self::serve::{SERVE_EXITS, Serve};
 use self::top::Top;
+use crate::cli::start::failed;
 use crate::cli::{USAGE, to_stderr};
 
 #[derive(Subcommand)]
@@ -38,9 +34,6 @@ pub(crate) enum Task {
     /// Report the faults of a configuration file all at once, up to a YAML syntax error, and what is odd about it
     #[command(after_help = CHECK_EXITS)]
     Check(Check),
-    /// Keep sessions beside an SSH server, for clients that resume them on another connection, until SIGTERM or SIGINT
-    #[command(after_help = ANCHOR_EXITS)]
-    Anchor(Anchor),
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drain),
@@ -69,7 +62,6 @@ pub(crate) fn run(task: Task) -> ExitCode {
     let result = match task {
         Task::Serve(options) => serve::serve(options),
         Task::Check(options) => check::check(options),
-        Task::Anchor(options) => anchor::anchor(options),
         Task::Drain(options) => drain::drain(&options),
         Task::Desk(options) => desk::desk(options),
         Task::Import(options) => import::import(options),
@@ -84,11 +76,6 @@ pub(crate) fn run(task: Task) -> ExitCode {
             to_stderr(report);
             return ExitCode::from(USAGE);
         }
-        to_stderr(format_args!("switchboard: {error:#}"));
-        if error.chain().any(<dyn Error>::is::<ParseError>) {
-            ExitCode::from(USAGE)
-        } else {
-            ExitCode::FAILURE
-        }
+        failed(&error)
     })
 }

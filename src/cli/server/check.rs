@@ -13,7 +13,7 @@ use switchboard::config::{Config, Loaded, Overrides, Purpose, Report};
 
 use crate::cli::CommandLine;
 use crate::cli::server::overrides::OverrideFlags;
-use crate::cli::server::start::Format;
+use crate::cli::start::Format;
 use crate::cli::{USAGE, client_file, to_stderr};
 
 /// The arguments of `check`.

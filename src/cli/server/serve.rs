@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::cli::server::drain::DRAIN_CUT;
 use crate::cli::server::overrides::OverrideFlags;
-use crate::cli::server::start::{LogFlags, start, stopped};
+use crate::cli::start::{LogFlags, start, stopped};
 
 /// The arguments of `serve`.
 #[derive(Args)]

@@ -13,7 +13,7 @@ use switchboard::limits::Size;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::client_flags::window;
-use crate::cli::server::start::{LogFlags, start, stopped};
+use crate::cli::start::{LogFlags, failed, start, stopped};
 
 /// The arguments of `anchor`.
 #[derive(Args)]
@@ -67,8 +67,12 @@ impl From<Anchor> for anchor::Options {
     }
 }
 
-/// Serves until a signal.
-pub(crate) fn anchor(options: Anchor) -> anyhow::Result<ExitCode> {
+/// Serves until a signal, and gives the exit status; an error is said.
+pub(crate) fn anchor(options: Anchor) -> ExitCode {
+    serve(options).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
+}
+
+fn serve(options: Anchor) -> anyhow::Result<()> {
     let (runtime, logging) = start(&options.log, ProcessSize::ANCHOR)?;
     let dropped = logging.dropped.clone();
     runtime.block_on(async {
@@ -81,7 +85,7 @@ pub(crate) fn anchor(options: Anchor) -> anyhow::Result<ExitCode> {
     })?;
     runtime.shutdown_background();
     drop(logging);
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// For `--help`.

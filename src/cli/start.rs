@@ -1,14 +1,18 @@
 //! The start of the programs that serve: their logs, their runtime, and their end by a signal.
 
+use std::error::Error;
 use std::fs::File;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use switchboard::daemon::logging::{self, Logging};
+use switchboard::daemon::logging::{self, Logging, ParseError};
 use switchboard::daemon::size::ProcessSize;
 use switchboard::daemon::threads;
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::{USAGE, to_stderr};
 
 /// The flags of the logs.
 #[derive(Args)]
@@ -73,6 +77,16 @@ pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
+}
+
+/// The exit status of a program that has failed; the error is said. A malformed filter is a faulty argument.
+pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
+    to_stderr(format_args!("switchboard: {error:#}"));
+    if error.chain().any(<dyn Error>::is::<ParseError>) {
+        ExitCode::from(USAGE)
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Two for the logs, seven for the runtime and its signals, one for the file, and one each for the ports.
