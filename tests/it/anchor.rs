@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::harness::eventually;
 use crate::harness::ports::Ports as _;
-use crate::harness::process::{Server, switchboard, switchboard_with_descriptors};
+use crate::harness::process::{Server, anchor, with_descriptors};
 use crate::harness::seccomp::Call;
 
 /// A running anchor.
@@ -24,18 +24,18 @@ pub(crate) struct Anchor(pub(crate) Server);
 impl Anchor {
     /// In front of that target, with these arguments as well.
     pub(crate) fn start(to: SocketAddr, arguments: &[&str]) -> Self {
-        Self(Server::start(switchboard(&Self::arguments(to, arguments).each())))
+        Self(Server::start(anchor(&Self::arguments(to, arguments).each())))
     }
 
     /// The same with so many descriptors.
     fn start_with_descriptors(most: u32, to: SocketAddr, arguments: &[&str]) -> Self {
-        let arguments = Self::arguments(to, arguments);
-        Self(Server::start(switchboard_with_descriptors(most, &arguments.each())))
+        let command = anchor(&Self::arguments(to, arguments).each());
+        Self(Server::start(with_descriptors(most, &command)))
     }
 
     /// The same, and the kernel refuses it that call.
     fn start_refusing(call: Call, to: SocketAddr) -> Self {
-        let command = switchboard(&Self::arguments(to, &[]).each());
+        let command = anchor(&Self::arguments(to, &[]).each());
         Self(Server::start_refusing(call, libc::EPERM, command))
     }
 

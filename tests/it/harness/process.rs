@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, empty, pipe};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -103,14 +103,44 @@ pub(crate) fn switchboard(arguments: &[&str]) -> Command {
     clean(Command::new(BINARY), arguments)
 }
 
-/// The same, with at most that many descriptors.
-pub(crate) fn switchboard_with_descriptors(most: u32, arguments: &[&str]) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", &format!("ulimit -n {most} && exec \"$0\" \"$@\""), BINARY]);
-    clean(command, arguments)
+/// The program of anchors with these arguments.
+pub(crate) fn anchor(arguments: &[&str]) -> Command {
+    clean(Command::new(anchors()), arguments)
 }
 
-/// The same, with the default action for SIGHUP and SIGINT. Tests that are run by `nohup`, or in the background by a shell
+/// The program of anchors: that of this build, or the one that `SWITCHBOARD_TEST_ANCHOR` names, which may be of another build.
+pub(crate) fn anchors() -> String {
+    named_by("SWITCHBOARD_TEST_ANCHOR")
+}
+
+/// The program of this build, or the one that the variable names.
+pub(crate) fn named_by(variable: &str) -> String {
+    let Ok(other) = env::var(variable) else {
+        return BINARY.to_owned();
+    };
+    let path = Path::new(&other);
+    assert!(
+        path.is_absolute() && path.exists(),
+        "{variable} is no absolute path of a program: {other}"
+    );
+    other
+}
+
+/// The binary with at most that many descriptors.
+pub(crate) fn switchboard_with_descriptors(most: u32, arguments: &[&str]) -> Command {
+    with_descriptors(most, &switchboard(arguments))
+}
+
+/// A program of ours with at most that many descriptors.
+pub(crate) fn with_descriptors(most: u32, command: &Command) -> Command {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", &format!("ulimit -n {most} && exec \"$0\" \"$@\"")]);
+    limited.arg(command.get_program());
+    let arguments: Vec<_> = command.get_args().filter_map(OsStr::to_str).collect();
+    clean(limited, &arguments)
+}
+
+/// The binary, with the default action for SIGHUP and SIGINT. Tests that are run by `nohup`, or in the background by a shell
 /// without job control, would pass on that they ignore one or both (POSIX, Shell Command Language 2.11), and `connect` leaves a
 /// signal ignored that it finds so.
 pub(crate) fn switchboard_with_hangup(arguments: &[&str]) -> Command {

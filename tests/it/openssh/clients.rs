@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::process::{program, quiet, run};
+use crate::harness::process::named_by;
 
 /// One way through the proxy.
 pub(crate) struct Client {
@@ -158,17 +159,9 @@ impl Client {
 }
 
 /// Our client: the program of this build, or the one that `SWITCHBOARD_TEST_CLIENT` names, which may be of another build
-/// or of another system. The proxy and the anchor are always of this build.
+/// or of another system. The proxy is always of this build.
 pub(crate) fn ours() -> String {
-    let Ok(other) = std::env::var("SWITCHBOARD_TEST_CLIENT") else {
-        return env!("CARGO_BIN_EXE_switchboard").to_owned();
-    };
-    let path = Path::new(&other);
-    assert!(
-        path.is_absolute() && path.exists(),
-        "no absolute path of a program: {other}"
-    );
-    other
+    named_by("SWITCHBOARD_TEST_CLIENT")
 }
 
 /// A script of tests/it/http2, and what runs it.

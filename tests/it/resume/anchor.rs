@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::harness::process::anchors;
 use crate::openssh::lines::Lines;
 use crate::openssh::process::{Process, quiet};
 
@@ -24,7 +25,7 @@ impl Anchor {
 
     /// The same at a known address.
     pub(crate) fn start_at(listen: SocketAddr, to: SocketAddr) -> Self {
-        let mut command = quiet(env!("CARGO_BIN_EXE_switchboard"));
+        let mut command = quiet(anchors());
         command
             .args(["anchor", "--listen", &listen.to_string(), "--to", &to.to_string()])
             .stderr(Stdio::piped());
