@@ -140,6 +140,7 @@ const OWNERS: [(&str, &[&str]); 35] = [
             "kubernetes",
             "operator",
             "ticket",
+            "tunnel",
             "yaml",
         ],
     ),
