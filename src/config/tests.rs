@@ -256,6 +256,7 @@ fn every_key_is_read() {
         dial: dial::Options {
             dial_try: Duration::from_secs(1),
             dial: Duration::from_secs(90),
+            ..dial::Options::default()
         },
         identification: identification::Options {
             identification: Duration::from_secs(2),

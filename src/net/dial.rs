@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use super::socket;
@@ -18,6 +18,8 @@ pub struct Options {
     pub dial_try: Duration,
     /// At all addresses together.
     pub dial: Duration,
+    /// Whether a connection to this host itself is not paced.
+    pub unpaced_within_host: bool,
 }
 
 impl Default for Options {
@@ -25,6 +27,7 @@ impl Default for Options {
         Self {
             dial_try: Duration::from_secs(3),
             dial: Duration::from_secs(10),
+            unpaced_within_host: false,
         }
     }
 }
@@ -51,7 +54,7 @@ pub async fn dial(addresses: &[SocketAddr], start: usize, options: &Options) -> 
     let mut refusal = Refusal::NoEndpoint;
     for address in in_turn(addresses, start) {
         let try_deadline = deadline.min(Instant::now() + options.dial_try);
-        match timeout_at(try_deadline, connect(address)).await {
+        match timeout_at(try_deadline, connect(address, options)).await {
             Ok(Ok(upstream)) => return Ok(upstream),
             Ok(Err(error)) => refusal = classify(&error),
             Err(_) => refusal = Refusal::DialTimeout,
@@ -69,8 +72,15 @@ fn in_turn(addresses: &[SocketAddr], start: usize) -> impl Iterator<Item = Socke
     from.iter().chain(before).copied()
 }
 
-async fn connect(address: SocketAddr) -> io::Result<Upstream> {
-    let stream = TcpStream::connect(address).await?;
+async fn connect(address: SocketAddr, options: &Options) -> io::Result<Upstream> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    if options.unpaced_within_host && address.ip().is_loopback() {
+        socket::do_not_pace(&socket);
+    }
+    let stream = socket.connect(address).await?;
     let local = stream.local_addr()?;
     if connects_to_itself(&stream, [local, address])? {
         return Err(io::ErrorKind::ConnectionRefused.into());
@@ -102,7 +112,24 @@ fn classify(error: &io::Error) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use socket2::SockRef;
     use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn only_a_connection_within_the_host_that_is_asked_for_is_not_paced() {
+        let (_listener, address) = listening().await;
+        let control = async |unpaced_within_host| {
+            let options = Options {
+                unpaced_within_host,
+                ..Options::default()
+            };
+            let stream = dial(&[address], 0, &options).await.unwrap().stream;
+            SockRef::from(&stream).tcp_congestion().unwrap()
+        };
+        let of_system = SockRef::from(&TcpSocket::new_v4().unwrap()).tcp_congestion().unwrap();
+        assert_eq!(control(false).await, of_system);
+        assert!(control(true).await.starts_with(b"reno\0"));
+    }
 
     async fn listening() -> (TcpListener, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -128,14 +155,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_socket_that_is_connected_to_itself_is_known_by_its_addresses() {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = socket.local_addr().unwrap();
         // The kernel lets both ends of a connection be one socket (TCP simultaneous open).
         let stream = socket.connect(address).await.unwrap();
         assert!(connects_to_itself(&stream, [stream.local_addr().unwrap(), address]).unwrap());
         let (_listener, open) = listening().await;
-        let upstream = connect(open).await.unwrap();
+        let upstream = connect(open, &Options::default()).await.unwrap();
         assert_eq!(upstream.local, upstream.stream.local_addr().unwrap());
         assert!(!connects_to_itself(&upstream.stream, [upstream.local, open]).unwrap());
     }
@@ -189,6 +216,7 @@ mod tests {
         let options = Options {
             dial_try: Duration::from_millis(50),
             dial: Duration::from_secs(5),
+            ..Options::default()
         };
         assert_eq!(dial(&[blackhole], 0, &options).await.unwrap_err(), Refusal::DialTimeout);
         assert_eq!(dial(&[blackhole, open], 0, &options).await.unwrap().address, open);

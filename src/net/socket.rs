@@ -51,6 +51,15 @@ pub(crate) fn keep_unsent_short(stream: &TcpStream) {
     SockRef::from(stream).set_tcp_notsent_lowat(MOST_UNSENT).ok();
 }
 
+/// Takes the congestion control that every system has and every user may choose (tcp(7)), for a connection within the host.
+///
+/// BBR, where it is the system's, paces by a timer for each few segments. Nothing within a host can be congested, and the timers
+/// are half of the processor time of such a connection. A socket keeps pacing once it is connected: it has to be told before.
+pub(crate) fn do_not_pace(socket: &impl AsFd) {
+    // Without it bulk only takes more processor time.
+    SockRef::from(socket).set_tcp_congestion(b"reno").ok();
+}
+
 /// Sends a FIN after all that was written, then waits for the peer's, within bounds of time and bytes.
 ///
 /// The caller drops the socket next. A close with unread input makes the kernel send a reset, and a reset makes the
