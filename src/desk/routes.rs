@@ -255,7 +255,10 @@ impl From<ReplicaError> for Unserved {
             ReplicaError::Refused { status, .. } => {
                 Self::new(StatusCode::from_u16(*status).unwrap_or(StatusCode::BAD_GATEWAY), said)
             }
-            ReplicaError::Unreachable(_) | ReplicaError::Late(_) | ReplicaError::Strange(_) => Self::gateway(said),
+            ReplicaError::Unreachable(_)
+            | ReplicaError::Late(_)
+            | ReplicaError::Strange(_)
+            | ReplicaError::Endless(_) => Self::gateway(said),
         }
     }
 }
