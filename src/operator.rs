@@ -22,6 +22,7 @@ mod events;
 mod exchange;
 mod follow;
 mod listing;
+mod pace;
 mod query;
 mod replica;
 mod reports;

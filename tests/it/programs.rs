@@ -255,6 +255,23 @@ fn a_list_without_an_end_is_given_up_and_hides_no_other() {
 }
 
 #[test]
+fn an_answer_that_never_begins_is_given_up() {
+    let interim = "HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
+    let replica = endless(move |stream, _| {
+        loop {
+            stream.write_all(interim.as_bytes())?;
+        }
+    });
+    let said = run(&["tunnels", "--timeout", "60s", "--admin", &replica]);
+    assert_eq!(said.status, 1);
+    assert!(
+        said.stderr[0].contains("does not answer as switchboard does")
+            && said.stderr[0].ends_with("more than 256 KiB came in front of its answer"),
+        "{said:#?}"
+    );
+}
+
+#[test]
 fn tunnels_are_ended_on_whichever_replica_they_are() {
     let mut pair = Pair::start();
     let [first, second] = pair.all();
