@@ -301,6 +301,7 @@ fn pages_of_browsers_and_other_hosts_see_no_names() {
             "Origin: http://localhost",
             "Sec-Fetch-Site: cross-site",
             "Host: rebound.example.com",
+            "Host: x@localhost",
         ] {
             let mut client = Peer::connect(server.admin());
             client.send(format!("GET {path} HTTP/1.0\r\n{field}\r\n\r\n"));
