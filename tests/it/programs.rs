@@ -272,6 +272,30 @@ fn an_answer_that_never_begins_is_given_up() {
 }
 
 #[test]
+fn a_reason_can_be_read_and_turns_no_text_around() {
+    let pair = Pair::start();
+    let [first, _] = pair.all();
+    let (mut client, mut service) = first.tunnel("one:22", &pair.one);
+    let listed = pair.lists(1);
+    let id = &ids(&listed, first)[0];
+    for reason in [
+        " ",
+        "\u{200b}",
+        "\u{2800}\u{3164}",
+        "over\u{202e}",
+        "a\u{1b}[2J",
+        "a\nb",
+        "\u{9b}2J",
+    ] {
+        let said = ask(&["tunnels", "close", id, "--yes", "--reason", reason], &pair.all());
+        assert_eq!(said.status, 2, "{reason:?}: {said:#?}");
+        assert!(said.stderr.join("\n").contains("a reason"), "{reason:?}: {said:#?}");
+    }
+    client.send("still");
+    service.expect("still");
+}
+
+#[test]
 fn tunnels_are_ended_on_whichever_replica_they_are() {
     let mut pair = Pair::start();
     let [first, second] = pair.all();
