@@ -296,6 +296,27 @@ fn a_reason_can_be_read_and_turns_no_text_around() {
 }
 
 #[test]
+fn json_for_programs_is_safe_on_a_terminal_too() {
+    let text = "a\u{202e}b\u{9b}c\u{7f}d\u{e0001}e\u{fc}\u{65e5}";
+    let item = serde_json::json!({
+        "tunnel_id": "1-1", "client.address": "192.0.2.1", "user.name": text,
+        "target.namespace": "static", "target.service": "one:22",
+    });
+    let body = serde_json::json!({"tunnels": [item], "total": 1, "next": null}).to_string();
+    let replica = endless(move |stream, _| {
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    });
+    let said = run(&["tunnels", "--json", "--timeout", "60s", "--admin", &replica]);
+    assert_eq!(said.json()["items"][0]["user.name"], text);
+    let escaped = r#""a\u202eb\u009bc\u007fd\udb40\udc01e"#.to_owned() + "\u{fc}\u{65e5}\"";
+    assert!(said.line("user.name").contains(&escaped), "{said:#?}");
+}
+
+#[test]
 fn tunnels_are_ended_on_whichever_replica_they_are() {
     let mut pair = Pair::start();
     let [first, second] = pair.all();
