@@ -282,6 +282,8 @@ fn tunnels_that_have_ended_are_listed_with_the_reason() {
     page.types("it loops");
     page.types(ENTER);
     client.expect_reset();
+    // Until the answer has come, a key is a letter in the dialog.
+    page.waits("!document.querySelector('#dialog').open");
     page.types("5");
     page.waits("document.querySelector('#ended-latest tbody').textContent.includes('it loops')");
     let last = page.text("#ended-latest tbody tr");
