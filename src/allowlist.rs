@@ -114,11 +114,13 @@ impl Allowlist {
     fn without_endpoint(&self, target: &Target) -> Denial {
         if let Some(left) = self.wakes.left(target.id()) {
             let phrase = format!("{} is starting, try again in 30 s", target.id());
-            return Denial::with_phrase(Refusal::TargetStarting, &phrase).starting(left);
+            let unnamed = Refusal::TargetStarting.phrase();
+            return Denial::of_target(Refusal::TargetStarting, &phrase, unnamed).starting(left);
         }
         let Endpoints { ready, total, .. } = *target.endpoints();
         let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
-        Denial::with_phrase(Refusal::NoEndpoint, &phrase)
+        let unnamed = format!("{} ({ready} of {total} ready)", Refusal::NoEndpoint.phrase());
+        Denial::of_target(Refusal::NoEndpoint, &phrase, &unnamed)
     }
 
     /// The number of targets, each counted once however many names it has.

@@ -139,7 +139,8 @@ impl Anchor {
     /// # Errors
     /// A port cannot be bound, or the system has no random bytes.
     pub fn start(options: Options, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
-        let shared = Arc::new(share(options)?);
+        let descriptors = Descriptors::raise();
+        let shared = Arc::new(share(options, descriptors)?);
         let listener = bind(options.listen, |address| listener::bind(&address.into()))?;
         if listener.local_addr().is_ok_and(|own| leads_to(options.to, own)) {
             return Err(StartError::OwnTarget(options.to));
@@ -154,7 +155,8 @@ impl Anchor {
         };
         let admin = match options.admin {
             Some(address) => Some(bind(address, |address| {
-                admin::start(address, Routes::of_probes(handlers(&shared)))
+                let routes = Routes::of_probes(handlers(&shared));
+                admin::start(address, routes, descriptors.admin_connections())
             })?),
             None => None,
         };
@@ -218,8 +220,7 @@ fn bind<T>(address: SocketAddr, bind: impl FnOnce(SocketAddr) -> io::Result<T>) 
     bind(address).map_err(|source| StartError::Bind { address, source })
 }
 
-fn share(options: Options) -> Result<Shared, StartError> {
-    let descriptors = Descriptors::raise();
+fn share(options: Options, descriptors: Descriptors) -> Result<Shared, StartError> {
     let pipes = descriptors.pipes(MOST_PIPES);
     // A session and a plain connection take two descriptors each, as a tunnel does. A connection in the exchange takes
     // two as well, once the target's first bytes are awaited.

@@ -212,7 +212,8 @@ impl Started {
         let drain_request = CancellationToken::new();
         let routes = pages::routes(&shared, &readiness, &drain_request, log_lines_dropped);
         let address = config.admin;
-        let admin = admin_port::start(address, routes).map_err(|source| BindError { address, source })?;
+        let admin = admin_port::start(address, routes, capacity.admin_connections());
+        let admin = admin.map_err(|source| BindError { address, source })?;
         let services = follow(&config, &writer, &shared.metrics)?;
         let awaits_services = services.is_some();
         let drain_options = config.drain;

@@ -29,6 +29,11 @@ impl Capacity {
         }
     }
 
+    /// The connections that the admin port may have.
+    pub(super) fn admin_connections(&self) -> NonZeroU32 {
+        self.descriptors.admin_connections()
+    }
+
     /// Keeps that many descriptors free for runtimes and their listeners.
     pub(super) fn reserve(&mut self, runtimes: u64) {
         self.descriptors = self.descriptors.beside(runtimes);

@@ -50,26 +50,7 @@ where
             found = find(stream, early, key) => found?,
             _ = exit.asked(Leaving::Now) => return Ok(Finished::unbounded(Carried::Plain(Sent::Bytes))),
         };
-        match found {
-            Found::Plain { stream, bytes } => {
-                let relayed = relay::relay(stream, bytes, session.local());
-                let sent = or_now(exit, relayed).await?.unwrap_or(Sent::Bytes);
-                Ok(Finished::unbounded(Carried::Plain(sent)))
-            }
-            Found::Broken { bytes, error } => {
-                let stdout = &mut session.local().stdout;
-                stdout.write_all(&bytes).await.map_err(ClientError::Output)?;
-                stdout.flush().await.map_err(ClientError::Output)?;
-                Err(ClientError::Lost(error))
-            }
-            Found::Anchor { stream, opening } => {
-                let Finished { done, farewell } = session.begin(stream, opening).await?;
-                Ok(Finished {
-                    done: Carried::Session(done),
-                    farewell,
-                })
-            }
-        }
+        carry(found, &mut session, exit).await
     });
     match Box::pin(carried).await {
         Ok(Carried::Plain(Sent::Bytes)) => Ok(()),
@@ -85,6 +66,38 @@ where
 enum Carried {
     Plain(Sent),
     Session(Left),
+}
+
+/// Carries what is at the other end of the tunnel.
+async fn carry<R, W>(
+    found: Found,
+    session: &mut Session<'_, R, W>,
+    exit: Exit,
+) -> Result<Finished<Carried>, ClientError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    match found {
+        Found::Plain { stream, bytes } => {
+            let relayed = relay::relay(stream, bytes, session.local());
+            let sent = or_now(exit, relayed).await?.unwrap_or(Sent::Bytes);
+            Ok(Finished::unbounded(Carried::Plain(sent)))
+        }
+        Found::Broken { bytes, error } => {
+            let stdout = &mut session.local().stdout;
+            stdout.write_all(&bytes).await.map_err(ClientError::Output)?;
+            stdout.flush().await.map_err(ClientError::Output)?;
+            Err(ClientError::Lost(error))
+        }
+        Found::Anchor { stream, opening } => {
+            let Finished { done, farewell } = session.begin(stream, opening).await?;
+            Ok(Finished {
+                done: Carried::Session(done),
+                farewell,
+            })
+        }
+    }
 }
 
 /// The error of an open tunnel. A reset over HTTP/1.1 may be the target's, which the proxy has passed on; over HTTP/2 that

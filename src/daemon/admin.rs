@@ -63,11 +63,15 @@ impl Routes {
     }
 }
 
-/// Binds the port and serves it from a new thread until the process ends. Gives the bound address. Needs a runtime.
+/// Binds the port and serves it from a new thread until the process ends, that many connections at once. Gives the bound
+/// address. Needs a runtime.
+///
+/// One connection more evicts the oldest: were the newest refused, a peer that keeps connections open without a byte would
+/// fail the probes of the kubelet, which then restarts the pod with all its tunnels.
 ///
 /// # Errors
 /// What socket(2), bind(2), listen(2) or the start of a thread say.
-pub fn start(address: SocketAddr, routes: Routes) -> io::Result<SocketAddr> {
+pub fn start(address: SocketAddr, routes: Routes, connections: NonZeroU32) -> io::Result<SocketAddr> {
     // Bound before there is a runtime for it: one that is dropped inside another panics.
     let listener = listener::bind(&address.into())?.into_std()?;
     let address = listener.local_addr()?;
@@ -77,7 +81,7 @@ pub fn start(address: SocketAddr, routes: Routes) -> io::Result<SocketAddr> {
         TcpListener::from_std(listener)?
     };
     let router = routes.into_router();
-    let unfinished = Arc::new(Unfinished::new(Some(MOST_CONNECTIONS)));
+    let unfinished = Arc::new(Unfinished::new(Some(connections)));
     let pages = Arc::new(Unfinished::new(Some(MOST_PAGES)));
     let mut number = 0;
     let serve = move |stream, peer: SocketAddr| {
@@ -109,7 +113,7 @@ where
 {
     let answering = http1::Builder::new()
         .timer(TokioTimer::new())
-        // A head has some 100 bytes; the usual 400 KiB of 512 connections would be 200 MiB for any peer.
+        // A head has some 100 bytes; the usual 400 KiB of all connections would be 50 MiB for any peer.
         .max_buf_size(LARGEST_HEAD)
         .header_read_timeout(LONGEST_HEAD)
         // One answer for each connection: a peer that requests hundreds and reads none would hold the thread and its slot.
@@ -150,9 +154,6 @@ async fn one_page_too_many(caller: Caller, pages: &Unfinished, ticket: Ticket) {
     membership.evicted().await;
 }
 
-/// One more evicts the oldest: were the newest refused, a peer that keeps connections open without a byte would fail the
-/// probes of the kubelet, which then restarts the pod with all its tunnels.
-const MOST_CONNECTIONS: NonZeroU32 = NonZeroU32::new(512).unwrap();
 /// Of metrics, which have 6 KiB for each target and are for every peer; one more evicts the oldest.
 const MOST_PAGES: NonZeroU32 = NonZeroU32::new(16).unwrap();
 /// Bytes.

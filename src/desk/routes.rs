@@ -17,7 +17,7 @@ use super::guard::{self, Guard};
 use super::hub::{self, Hub};
 use super::secret::DeskSecret;
 use crate::api::{Closed, Closing, Fault, Rates};
-use crate::operator::{Answer, Ask, Filter, Replica, ReplicaError, Selection, TargetName};
+use crate::operator::{Answer, Ask, Filter, Reason, ReasonError, Replica, ReplicaError, Selection, TargetName};
 
 /// The page at that address.
 pub(super) fn router(hub: Arc<Hub>, secret: DeskSecret, address: SocketAddr) -> Router {
@@ -99,8 +99,8 @@ struct ReplicaFault {
 }
 
 async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Result<Json<Changed>, Unserved> {
-    let reason = given(close.reason)?;
-    let ask = Ask::with_body("DELETE", path_of(&close.tunnel_id)?, &Closing { reason });
+    let closing = closing(&close.reason)?;
+    let ask = Ask::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
     let answer = hub.replica(&close.replica).await?.ask::<Closed>(&ask).await;
     hub.refresh().await;
     let closed = match answer {
@@ -121,16 +121,13 @@ struct CloseTarget {
 }
 
 async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Result<Json<Changed>, Unserved> {
-    let reason = given(close.reason)?;
+    let closing = closing(&close.reason)?;
     let target: TargetName = close.target.parse().map_err(Unserved::bad)?;
     let filter = Filter {
         target: Some(target.to_string()),
         ..Filter::default()
     };
-    let answers = hub
-        .replicas
-        .close(&Selection::Filter(filter), &Closing { reason })
-        .await;
+    let answers = hub.replicas.close(&Selection::Filter(filter), &closing).await;
     hub.refresh().await;
     let (closed, faults) = apart(answers.map_err(|error| Unserved::gateway(error.to_string()))?);
     let closed = closed.into_iter().flat_map(|closed| closed.closed).collect();
@@ -187,12 +184,12 @@ fn apart<T>(answers: Vec<Answer<Option<T>>>) -> (Vec<T>, Vec<ReplicaFault>) {
     (done, faults)
 }
 
-/// The reason that an operator has given.
-fn given(reason: String) -> Result<String, Unserved> {
-    match reason.trim().is_empty() {
-        true => Err(Unserved::bad("a reason is needed: it goes into the access log")),
-        false => Ok(reason),
-    }
+/// What is told of an end, by the reason that an operator has given.
+fn closing(reason: &str) -> Result<Closing, Unserved> {
+    let reason: Reason = reason
+        .parse()
+        .map_err(|error: ReasonError| Unserved::bad(error.to_string()))?;
+    Ok(Closing { reason: reason.into() })
 }
 
 /// The path of a tunnel, whose id is the proxy's: `89ab4567-1c`.
@@ -255,7 +252,10 @@ impl From<ReplicaError> for Unserved {
             ReplicaError::Refused { status, .. } => {
                 Self::new(StatusCode::from_u16(*status).unwrap_or(StatusCode::BAD_GATEWAY), said)
             }
-            ReplicaError::Unreachable(_) | ReplicaError::Late(_) | ReplicaError::Strange(_) => Self::gateway(said),
+            ReplicaError::Unreachable(_)
+            | ReplicaError::Late(_)
+            | ReplicaError::Strange(_)
+            | ReplicaError::Endless(_) => Self::gateway(said),
         }
     }
 }

@@ -3,14 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tokio::runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::activity_reports::ActivityReports;
@@ -23,6 +20,7 @@ use super::recorder::Recorder;
 use super::reflector;
 use super::rules::Rules;
 use super::source::{Feed, Source, sources};
+use super::thread::Thread;
 use super::waker::Waker;
 use crate::allowlist::Writer;
 use crate::limits::Limits;
@@ -33,9 +31,9 @@ use crate::metrics::Metrics;
 pub struct Controller {
     options: Options,
     rules: watch::Sender<Rules>,
-    stop: CancellationToken,
-    thread: Option<JoinHandle<()>>,
     outputs: Outputs,
+    /// `None` while it is replaced.
+    thread: Option<Thread>,
 }
 
 impl Controller {
@@ -58,31 +56,17 @@ impl Controller {
             recorder: None,
         };
         let (rules, receiver) = watch::channel(Rules::new(&options, limits));
-        let stop = CancellationToken::new();
         let worker = Worker {
             sources: sources(&options),
             options: options.clone(),
             rules: receiver,
             outputs: outputs.clone(),
         };
-        let stopped = stop.clone();
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        let thread = thread::Builder::new().name("kubernetes".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = worker.run() => {}
-                    () = stopped.cancelled() => {}
-                }
-            });
-            // In the background: a snapshot may be in the middle of its write.
-            runtime.shutdown_background();
-        })?;
         Ok(Self {
             options,
             rules,
-            stop,
-            thread: Some(thread),
             outputs,
+            thread: Some(Thread::start("kubernetes", worker.run())?),
         })
     }
 
@@ -99,23 +83,10 @@ impl Controller {
             return Ok(());
         }
         let Outputs { writer, metrics, .. } = self.outputs.clone();
-        self.end();
+        // Its drop waits for its end: two of them would write one allowlist.
+        self.thread = None;
         *self = Self::start(options, limits, writer, metrics)?;
         Ok(())
-    }
-
-    fn end(&mut self) {
-        self.stop.cancel();
-        if let Some(thread) = self.thread.take() {
-            // An error is a panic of the thread, which has ended it as well.
-            thread.join().ok();
-        }
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 

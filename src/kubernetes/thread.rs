@@ -29,7 +29,7 @@ impl Thread {
                     () = stopped.cancelled() => {}
                 }
             });
-            // In the background: a program of the kubeconfig may run.
+            // In the background: a program of the kubeconfig may run, or a snapshot be in the middle of its write.
             runtime.shutdown_background();
         })?;
         Ok(Self {

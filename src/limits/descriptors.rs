@@ -51,12 +51,21 @@ impl Descriptors {
         fit.map_or(wanted, |fit| wanted.min(fit))
     }
 
+    /// The connections that the admin port may have: two thirds of what [`fitting`](Self::fitting) leaves free.
+    pub(crate) fn admin_connections(self) -> NonZeroU32 {
+        at_most(None, self.reserved() * 2 / 3)
+    }
+
+    fn reserved(self) -> u64 {
+        self.most.map_or(RESERVED, |most| RESERVED.min(most / 4))
+    }
+
     /// The caps lowered to what fits beside so many pipes. A tunnel takes two descriptors, a connection without one takes
     /// one. A connection beyond the caps is refused with a reason; one beyond the descriptors cannot even be accepted.
     pub(crate) fn fitting(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
         let Some(most) = self.most else { return caps };
         let pipes = 2 * u64::try_from(pipes).unwrap_or(u64::MAX / 2);
-        let reserved = RESERVED.min(most / 4) + self.runtimes.min(most / 4);
+        let reserved = self.reserved() + self.runtimes.min(most / 4);
         let left = most.saturating_sub(reserved + pipes);
         let unfinished = at_most(caps.unfinished, left / 4);
         let tunnels = at_most(caps.tunnels, left.saturating_sub(unfinished.get().into()) / 2);
@@ -94,8 +103,8 @@ fn at_most(cap: Option<NonZeroU32>, fitting: u64) -> NonZeroU32 {
 }
 
 const LIMITS: &str = "/proc/self/limits";
-/// Descriptors for listeners, the connections of the admin port and to the API server, files and the runtime.
-const RESERVED: u64 = 128;
+/// Descriptors for 128 connections of the admin port, and for listeners, connections to the API server, files and the runtime.
+const RESERVED: u64 = 192;
 
 #[cfg(test)]
 mod tests {
@@ -108,8 +117,11 @@ mod tests {
             let pipes = descriptors.pipes(128);
             let TotalCaps { tunnels, unfinished } = descriptors.fitting(TotalCaps::default(), pipes);
             let (tunnels, unfinished) = (u64::from(tunnels.unwrap().get()), u64::from(unfinished.unwrap().get()));
-            let taken = 2 * tunnels + unfinished + 2 * pipes as u64;
-            assert!(taken <= most - most.min(512) / 4, "{most}: {taken}");
+            let admin = u64::from(descriptors.admin_connections().get());
+            let taken = 2 * tunnels + unfinished + 2 * pipes as u64 + admin;
+            // Half as much as for the admin port is left for the rest.
+            assert!(taken + admin / 2 <= most, "{most}: {taken}");
+            assert_eq!(admin, 128.min(most / 6), "{most}");
             assert!(tunnels > most / 5 || tunnels == 100_000, "{most}: {tunnels}");
             assert!(unfinished > most / 8 || unfinished == 4096, "{most}: {unfinished}");
         }
@@ -145,6 +157,7 @@ mod tests {
     fn without_a_limit_of_descriptors_the_caps_are_not_lowered() {
         let unlimited = Descriptors::from(None);
         assert_eq!(unlimited.pipes(128), 128);
+        assert_eq!(unlimited.admin_connections().get(), 128);
         assert_eq!(unlimited.fitting(TotalCaps::default(), 128), TotalCaps::default());
         let any = TotalCaps {
             tunnels: None,

@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::exchange;
+use super::pace::Pace;
 use super::replica::{Connection, Replica};
 use super::request::{Ask, ReplicaError, shown, strange};
 
@@ -48,13 +49,14 @@ pub fn watch(replica: Replica, sender: mpsc::Sender<Told>) -> AbortOnDropHandle<
                 Ok(stream) => (true, stream.follow(&teller).await),
                 Err(error) => (false, error),
             };
+            pause = match (was_open, &error) {
+                (true, ReplicaError::Endless(_)) => LONGEST_PAUSE,
+                (true, _) => FIRST_PAUSE,
+                (false, _) => (pause * 2).min(LONGEST_PAUSE),
+            };
             if !teller.tell(Happening::Lost(error)).await {
                 return;
             }
-            pause = match was_open {
-                true => FIRST_PAUSE,
-                false => (pause * 2).min(LONGEST_PAUSE),
-            };
             sleep(pause).await;
         }
     }))
@@ -109,7 +111,7 @@ impl Stream {
         if !teller.tell(Happening::Connected).await {
             return ended();
         }
-        let mut lines = Lines::default();
+        let (mut lines, mut pace) = (Lines::default(), Pace::start());
         loop {
             let frame = match timeout(LONGEST_SILENCE, self.body.frame()).await {
                 Ok(Some(Ok(frame))) => frame,
@@ -127,6 +129,9 @@ impl Stream {
             }
             if lines.is_too_long() {
                 return ReplicaError::Strange("an event has more than 1 MiB".to_owned());
+            }
+            if let Err(error) = pace.keep(&data).await {
+                return error;
             }
         }
     }

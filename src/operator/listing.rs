@@ -1,9 +1,12 @@
 //! The lists of all replicas as one.
 
 use std::cmp::Reverse;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use super::Answer;
 use super::query::{LARGEST_PART, Query, Sort};
@@ -65,6 +68,9 @@ pub trait Item: DeserializeOwned + Send + 'static {
 
     /// The item's place in the order.
     fn key(&self, sort: Sort) -> Self::Key;
+
+    /// The bytes that it takes in memory, its texts among them.
+    fn bytes(&self) -> usize;
 }
 
 impl Item for Tunnel {
@@ -86,6 +92,26 @@ impl Item for Tunnel {
         };
         (Reverse(key), self.tunnel_id.clone())
     }
+
+    fn bytes(&self) -> usize {
+        let texts = [
+            &self.tunnel_id,
+            &self.since,
+            &self.last_active,
+            &self.client_software,
+            &self.user_name,
+            &self.http_version,
+            &self.tls_version,
+            &self.server_address,
+            &self.target_namespace,
+            &self.target_service,
+            &self.upstream_node,
+            &self.upstream_software,
+            &self.download.rate,
+            &self.upload.rate,
+        ];
+        size_of::<Self>() + texts.map(String::capacity).iter().sum::<usize>()
+    }
 }
 
 impl Item for Target {
@@ -99,6 +125,14 @@ impl Item for Target {
 
     fn key(&self, _: Sort) -> Self::Key {
         (self.namespace.clone(), self.service.clone())
+    }
+
+    fn bytes(&self) -> usize {
+        let addresses = self.addresses.capacity() * size_of::<SocketAddr>();
+        let nodes = self.nodes.capacity() * size_of::<String>();
+        let texts = [&self.namespace, &self.service].into_iter().chain(&self.nodes);
+        let texts = texts.chain(&self.last_activity).map(String::capacity);
+        size_of::<Self>() + addresses + nodes + texts.sum::<usize>()
     }
 }
 
@@ -114,38 +148,75 @@ impl Item for Client {
     fn key(&self, _: Sort) -> Self::Key {
         (Reverse(self.tunnels), self.address.to_string(), self.user.clone())
     }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.user.capacity()
+    }
 }
 
 /// The items of one replica, part by part, and how many there are.
 pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Vec<T>, usize), ReplicaError> {
+    // Each part has a deadline of its own.
+    let longest = replica.deadline().saturating_mul(LONGEST_LIST);
+    within(longest, parts(query, |ask| async move { replica.ask(&ask).await })).await
+}
+
+/// A list, or that it has no end in that time.
+async fn within<T>(longest: Duration, list: impl Future<Output = Result<T, ReplicaError>>) -> Result<T, ReplicaError> {
+    let late = |_| {
+        let longest = humantime::format_duration(longest);
+        Err(ReplicaError::Endless(format!("its list has no end within {longest}")))
+    };
+    timeout(longest, list).await.unwrap_or_else(late)
+}
+
+/// The items, part by part, by what asks for one part.
+async fn parts<T, F>(query: &Query, ask: impl Fn(Ask) -> F) -> Result<(Vec<T>, usize), ReplicaError>
+where
+    T: Item,
+    F: Future<Output = Result<T::Part, ReplicaError>>,
+{
     let wanted = query.limit.unwrap_or(MOST_ITEMS).min(MOST_ITEMS);
     let mut items: Vec<T> = Vec::new();
+    let mut bytes = 0_usize;
     let mut cursor: Option<String> = None;
     loop {
         let limit = (wanted - items.len()).clamp(1, LARGEST_PART);
-        let filter = if T::IS_FILTERED {
-            query.filter.query()
-        } else {
-            String::new()
-        };
-        let joint = if filter.is_empty() { '?' } else { '&' };
-        let mut path = format!("{}{filter}{joint}limit={limit}", T::PATH);
-        if T::IS_FILTERED {
-            path += &format!("&sort={}", query.sort.label());
-        }
-        if let Some(cursor) = &cursor {
-            path += &format!("&cursor={}", encoded(cursor));
-        }
-        let (part, total, next) = T::read(replica.ask(&Ask::get(path)).await?);
+        let path = path_of::<T>(query, limit, cursor.as_deref());
+        let (mut part, total, next) = T::read(ask(Ask::get(path)).await?);
         // A part that is not the last has as many items as were asked for: parts of one item would be asked for without end.
         let is_last = part.len() < limit || next.is_none() || next == cursor;
+        part.truncate(limit);
+        bytes = bytes.saturating_add(part.iter().map(T::bytes).sum());
+        if bytes > MOST_BYTES {
+            let most = MOST_BYTES >> 20;
+            let said = format!("its list is too long: more than {most} MiB in memory");
+            return Err(ReplicaError::Endless(said));
+        }
         items.extend(part);
         if is_last || items.len() >= wanted {
-            items.truncate(wanted);
             return Ok((items, total));
         }
         cursor = next;
     }
+}
+
+/// The path of a part, with its query.
+fn path_of<T: Item>(query: &Query, limit: usize, cursor: Option<&str>) -> String {
+    let filter = if T::IS_FILTERED {
+        query.filter.query()
+    } else {
+        String::new()
+    };
+    let joint = if filter.is_empty() { '?' } else { '&' };
+    let mut path = format!("{}{filter}{joint}limit={limit}", T::PATH);
+    if T::IS_FILTERED {
+        path += &format!("&sort={}", query.sort.label());
+    }
+    if let Some(cursor) = cursor {
+        path += &format!("&cursor={}", encoded(cursor));
+    }
+    path
 }
 
 /// The answers of all replicas as one.
@@ -180,13 +251,18 @@ pub(super) fn merge<T: Item>(answers: Vec<Answer<(Vec<T>, usize)>>, query: &Quer
 
 /// Of one replica. A process has two descriptors for each tunnel, and fewer than this.
 const MOST_ITEMS: usize = 1_000_000;
+/// Of the items of one replica in memory. The 100,000 tunnels that a process has by default at most take less.
+const MOST_BYTES: usize = 128 << 20;
+/// A whole list, in deadlines of one part: fifty parts have 100,000 tunnels.
+const LONGEST_LIST: u32 = 12;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::future::ready;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
+    use tokio::time::{Instant, sleep};
 
     use super::*;
 
@@ -225,6 +301,87 @@ mod tests {
         let (items, total) = all::<Client>(&replica, &Query::default()).await.unwrap();
         assert_eq!((items, total), (vec![client(1)], 1_000_000));
         serving.await.unwrap();
+    }
+
+    fn tunnel(number: usize) -> Tunnel {
+        let tunnel = serde_json::json!({
+            "tunnel_id": format!("89ab4567-{number:x}"), "since": "2026-01-01T00:00:00.000Z",
+            "last_active": "2026-01-01T00:00:00.000Z", "client.address": "192.0.2.7",
+            "client.software": "OpenSSH_9.6p1 Ubuntu-3ubuntu13", "user.name": "alice@example.com", "http.version": "1",
+            "tls.version": "1.3", "server.address": "devbox.team-a", "target.namespace": "team-a",
+            "target.service": "devbox", "upstream.address": "10.42.1.7:22", "upstream.node": "node-7.example.com",
+            "upstream.software": "OpenSSH_9.2p1 Debian-2+deb12u3", "download": {"rate": "unlimited"},
+            "upload": {"rate": "unlimited"},
+        });
+        serde_json::from_value(tunnel).unwrap()
+    }
+
+    #[test]
+    fn the_tunnels_of_a_process_at_its_default_cap_are_listed() {
+        let usual = tunnel(0xffff).bytes();
+        assert!(usual * 100_000 < MOST_BYTES, "{usual}");
+    }
+
+    /// How often a replica is asked that gives twice as many items as are asked for, and another cursor each time.
+    async fn goes_on<T: Item + Clone>(
+        item: T,
+        part: impl Fn(Vec<T>, Option<String>) -> T::Part,
+    ) -> (usize, ReplicaError) {
+        let asked = std::cell::Cell::new(0);
+        let ask = |_| {
+            asked.set(asked.get() + 1);
+            ready(Ok(part(
+                vec![item.clone(); 2 * LARGEST_PART],
+                Some(asked.get().to_string()),
+            )))
+        };
+        let listed = parts::<T, _>(&Query::default(), ask).await;
+        let error = listed.map(|(items, _)| items.len()).unwrap_err();
+        (asked.get(), error)
+    }
+
+    #[tokio::test]
+    async fn a_list_without_an_end_is_given_up_when_its_items_take_too_much_memory() {
+        let too_long = ReplicaError::Endless("its list is too long: more than 128 MiB in memory".to_owned());
+        let expected = |bytes: usize| (MOST_BYTES / (LARGEST_PART * bytes) + 1, too_long.clone());
+        let large = Tunnel {
+            user_name: "x".repeat(10_000),
+            ..tunnel(0)
+        };
+        let bytes = large.bytes();
+        let total = 1;
+        let of_tunnels = |tunnels, next| Tunnels { tunnels, total, next };
+        assert_eq!(goes_on(large, of_tunnels).await, expected(bytes));
+        // Few bytes in JSON, and many in memory.
+        let broad = Target {
+            namespace: String::new(),
+            service: String::new(),
+            endpoints_ready: 0,
+            endpoints: 0,
+            addresses: Vec::new(),
+            nodes: vec![String::new(); 1000],
+            is_cordoned: false,
+            tunnels: 0,
+            last_activity: None,
+        };
+        let of_targets = |targets, next| Targets { targets, total, next };
+        assert_eq!(goes_on(broad.clone(), of_targets).await, expected(broad.bytes()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_without_an_end_is_given_up_in_time() {
+        let ask = |_| async {
+            sleep(Duration::from_secs(4)).await;
+            Ok(Clients {
+                clients: vec![client(1); LARGEST_PART],
+                total: 1,
+                next: Some(format!("{:?}", Instant::now())),
+            })
+        };
+        let query = Query::default();
+        let listed = within(Duration::from_mins(1), parts::<Client, _>(&query, ask)).await;
+        let error = listed.map(|(items, _)| items.len()).unwrap_err();
+        assert_eq!(error.to_string(), "its list has no end within 1m");
     }
 
     #[test]

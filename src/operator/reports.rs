@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::listing::{Listed, Of, State};
 use super::{Answer, TargetName};
 use crate::api::{Client, Closed, Target};
+use crate::text::is_unprintable;
 
 /// What has changed, and which replicas have answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -131,10 +132,25 @@ pub fn by_client(listed: &Listed<Client>) -> Vec<Client> {
     rows
 }
 
-/// The JSON of a value of this module or of the API, on several lines.
+/// The JSON of a value of this module or of the API, on several lines. Characters that cannot be seen, or that a terminal
+/// would obey, are escaped: a program reads the same texts.
 pub fn json(value: &impl Serialize) -> String {
     // Its keys are texts, so it has one.
-    serde_json::to_string_pretty(value).unwrap_or_default()
+    let json = serde_json::to_string_pretty(value).unwrap_or_default();
+    let mut escaped = String::with_capacity(json.len());
+    for character in json.chars() {
+        // Only texts have them: the lines between are of spaces and line feeds.
+        match character {
+            '\n' => escaped.push(character),
+            _ if is_unprintable(character) => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    escaped += &format!("\\u{unit:04x}");
+                }
+            }
+            _ => escaped.push(character),
+        }
+    }
+    escaped
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ pub struct Denial {
     /// The refusal.
     pub refusal: Refusal,
     phrase: Option<Box<str>>,
+    /// The phrase without the name of the target, where that is another one.
+    unnamed: Option<Box<str>>,
     details: Option<Box<str>>,
     starting: Option<Duration>,
 }
@@ -21,8 +23,18 @@ impl Denial {
         Self {
             refusal,
             phrase: Some(ascii(phrase.chars().take(LONGEST))),
+            unnamed: None,
             details: None,
             starting: None,
+        }
+    }
+
+    /// A refusal whose phrase names the target by its Service. `unnamed` says the same of `the target`, for where the name that
+    /// was asked for takes that place.
+    pub fn of_target(refusal: Refusal, named: &str, unnamed: &str) -> Self {
+        Self {
+            unnamed: Some(ascii(unnamed.chars().take(LONGEST))),
+            ..Self::with_phrase(refusal, named)
         }
     }
 
@@ -61,6 +73,11 @@ impl Denial {
         self.phrase.as_deref().unwrap_or_else(|| self.refusal.phrase())
     }
 
+    /// The same for a sentence that has the name that was asked for in place of `the target`: one ASCII line.
+    pub fn unnamed(&self) -> &str {
+        self.unnamed.as_deref().unwrap_or_else(|| self.phrase())
+    }
+
     /// What there is to know beyond the phrase: one ASCII line.
     pub fn details(&self) -> Option<&str> {
         self.details.as_deref()
@@ -73,6 +90,7 @@ impl From<Refusal> for Denial {
         Self {
             refusal,
             phrase: None,
+            unnamed: None,
             details: None,
             starting: None,
         }
@@ -93,7 +111,12 @@ mod tests {
         assert_eq!(plain.phrase(), Refusal::NoEndpoint.phrase());
         let own = Denial::with_phrase(Refusal::NoEndpoint, "none for a/b\r\nX: y\u{e9}");
         assert_eq!(own.phrase(), "none for a/b??X: y?");
-        assert_eq!(own.details(), None);
+        assert_eq!((own.unnamed(), own.details()), (own.phrase(), None));
+        let of_target = Denial::of_target(Refusal::NoEndpoint, "none for a/b", "the target has none\r");
+        assert_eq!(
+            (of_target.phrase(), of_target.unnamed()),
+            ("none for a/b", "the target has none?")
+        );
         assert_eq!(own.with_details("b\nc").details(), Some("b?c"));
         let full = Denial::of_limit(Refusal::TargetFull, 8);
         let expected = "the target has reached its tunnel limit of 8, try again later";

@@ -16,21 +16,10 @@ use crate::text::ascii;
 
 /// The refusal of a request for that target, as bytes of SSH.
 pub(super) fn of_refusal(denial: &Denial, asked_for: &str, id: Id) -> Vec<u8> {
-    let own = if denial.refusal == Refusal::TargetStarting {
-        // The name is that of the request here as well.
-        denial.refusal.phrase()
-    } else {
-        denial.phrase()
-    };
-    let phrase = match own.strip_prefix("no ready endpoint for ") {
-        // The name is that of the request, in the place of the Service's.
-        Some(rest) => match rest.split_once(' ') {
-            Some((_, count)) => &format!("the target has no ready endpoint {count}"),
-            None => Refusal::NoEndpoint.phrase(),
-        },
-        None => own,
-    };
-    disconnect(code(denial.refusal), &sentence(asked_for, phrase, Some(&id), LONGEST))
+    disconnect(
+        code(denial.refusal),
+        &sentence(asked_for, denial.unnamed(), Some(&id), LONGEST),
+    )
 }
 
 fn code(refusal: Refusal) -> Code {
@@ -179,20 +168,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_endpoints_of_a_service_are_counted_behind_the_name_that_was_asked_for() {
-        let denial = Denial::with_phrase(Refusal::NoEndpoint, "no ready endpoint for team-a/svc-a (0 of 2 ready)");
+    fn a_refusal_of_a_target_has_the_name_that_was_asked_for_alone() {
+        let (named, unnamed) = (
+            "no ready endpoint for team-a/svc-a (0 of 2 ready)",
+            "the target has no ready endpoint (0 of 2 ready)",
+        );
+        let denial = Denial::of_target(Refusal::NoEndpoint, named, unnamed);
         let id = crate::tunnel::ids::Ids::default().next();
         let message = of_refusal(&denial, "svc-a.team-a:22", id);
         let expected = format!("svc-a.team-a:22 has no ready endpoint (0 of 2 ready) (id {id})");
-        assert!(String::from_utf8_lossy(&message).contains(&expected));
-    }
-
-    #[test]
-    fn a_target_that_starts_has_the_name_that_was_asked_for_alone() {
-        let denial = Denial::with_phrase(Refusal::TargetStarting, "team-a/svc-a is starting, try again in 30 s");
-        let id = crate::tunnel::ids::Ids::default().next();
-        let message = of_refusal(&denial, "svc-a.team-a:22", id);
-        let expected = format!("svc-a.team-a:22 is starting, try again in 30 s (id {id})");
         assert!(String::from_utf8_lossy(&message).contains(&expected));
         assert!(!String::from_utf8_lossy(&message).contains("team-a/svc-a"));
     }

@@ -6,6 +6,8 @@ mod pictures;
 mod shape;
 mod stage;
 
+use std::time::{Duration, SystemTime};
+
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -149,6 +151,29 @@ fn an_operator_ends_a_tunnel_with_a_reason_and_limits_another() {
     assert!(complaints.len() == 1 && complaints[0].contains("400"), "{complaints:?}");
 }
 
+/// The page may be open on another computer, by a forwarded port.
+#[test]
+fn the_age_in_a_question_is_by_the_clock_of_the_desk() {
+    let mut old = tunnel(0);
+    old["since"] = humantime::format_rfc3339_millis(SystemTime::now() - Duration::from_hours(1))
+        .to_string()
+        .into();
+    let replica = Pretender::start(vec![old], Vec::new());
+    let desk = Desk::of(&[replica.address]);
+    let page = desk.page();
+    lists(&page, 1);
+    page.run("const now = Date.now; Date.now = () => now() + 86_400_000 * 3;");
+    let answers = page.run("return Number(document.body.dataset.answers);");
+    page.waits(&format!("document.body.dataset.answers > {answers} + 1"));
+    page.types("jx");
+    page.waits("document.querySelector('#dialog').open");
+    let age = page.run(
+        "return [...document.querySelectorAll('#dialog-facts dt')]
+            .find((term) => term.textContent === 'age').nextElementSibling.textContent;",
+    );
+    assert!(age.as_str().unwrap().starts_with("1 h"), "{age}");
+}
+
 #[test]
 fn a_target_is_cordoned_its_tunnels_end_and_it_is_uncordoned() {
     let (one, other) = (Target::listen(), Target::listen());
@@ -257,6 +282,8 @@ fn tunnels_that_have_ended_are_listed_with_the_reason() {
     page.types("it loops");
     page.types(ENTER);
     client.expect_reset();
+    // Until the answer has come, a key is a letter in the dialog.
+    page.waits("!document.querySelector('#dialog').open");
     page.types("5");
     page.waits("document.querySelector('#ended-latest tbody').textContent.includes('it loops')");
     let last = page.text("#ended-latest tbody tr");

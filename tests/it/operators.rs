@@ -6,7 +6,7 @@ use switchboard::api;
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Server, Settings};
+use crate::harness::process::{Server, Settings, switchboard_with_descriptors};
 use crate::harness::target::Target;
 use crate::harness::{allow, eventually, request};
 
@@ -269,6 +269,29 @@ data: {"change":"cordoned","name":"static/one:22"}"#,
     events.read_past(r#""reason":"reset""#);
 }
 
+/// A sixth of the descriptors is kept for the connections of the admin port.
+#[test]
+fn the_admin_port_takes_no_more_connections_than_descriptors_are_kept_for() {
+    let settings = Settings::new("");
+    let command = switchboard_with_descriptors(96, &["serve", "--config", settings.path()]);
+    let server = Server::start(command);
+    let mut readers: Vec<_> = (0..16)
+        .map(|_| {
+            let mut events = Peer::connect(server.admin());
+            events.send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            events.read_past("\r\n\r\n");
+            events
+        })
+        .collect();
+    let _one_more = Peer::connect(server.admin());
+    // The oldest one.
+    readers.remove(0).rest();
+    assert!(server.answer("nowhere:22").starts_with("HTTP/1.1 403 "));
+    for events in &mut readers {
+        events.read_past("event: refused\n");
+    }
+}
+
 /// Names of clients and users, and what changes something, are for this host and its terminals only.
 #[test]
 fn pages_of_browsers_and_other_hosts_see_no_names() {
@@ -278,6 +301,7 @@ fn pages_of_browsers_and_other_hosts_see_no_names() {
             "Origin: http://localhost",
             "Sec-Fetch-Site: cross-site",
             "Host: rebound.example.com",
+            "Host: x@localhost",
         ] {
             let mut client = Peer::connect(server.admin());
             client.send(format!("GET {path} HTTP/1.0\r\n{field}\r\n\r\n"));

@@ -1,8 +1,8 @@
 //! The programs of operators against real proxies: lists, ends, rates and cordons over all replicas at once, whatever some of
 //! them do.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use rustix::process::Signal;
@@ -194,6 +194,126 @@ fn a_replica_that_does_not_answer_is_named_and_hides_no_other() {
     assert!(!said.stderr.join("").contains('\u{1b}'), "{said:#?}");
     let none = run(&["tunnels", "--timeout", "20s", "--admin", &refuses.address().to_string()]);
     assert_eq!(none.status, 1, "{none:#?}");
+}
+
+/// An admin port that answers each request by writing for as long as it is read.
+fn endless(write: impl Fn(&mut TcpStream, usize) -> io::Result<()> + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for (number, stream) in listener.incoming().map_while(Result::ok).enumerate() {
+            let mut stream = stream;
+            let asked = stream.read(&mut [0; 1024]);
+            // The program has read enough.
+            asked.and_then(|_| write(&mut stream, number)).ok();
+        }
+    });
+    address
+}
+
+/// A replica whose list goes on and on: each part is whole, large and has another cursor.
+fn endless_list() -> String {
+    let text = "x".repeat(4000);
+    let item = format!(
+        r#"{{"tunnel_id":"1-1","client.address":"192.0.2.1","target.namespace":"{text}","target.service":"{text}"}}"#
+    );
+    let items = vec![item; 2000].join(",");
+    endless(move |stream, number| {
+        let body = format!(r#"{{"tunnels":[{items}],"total":1,"next":"{number}"}}"#);
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    })
+}
+
+#[test]
+fn a_list_without_an_end_is_given_up_and_hides_no_other() {
+    let pair = Pair::start();
+    let [first, _] = pair.all();
+    let _open = first.tunnel("one:22", &pair.one);
+    pair.lists(1);
+    let addresses = [first.admin().to_string(), endless_list()];
+    let mut process = Process::spawn(switchboard(&[
+        "tunnels",
+        "--timeout",
+        "60s",
+        "--admin",
+        &addresses.join(","),
+    ]));
+    let said = process.stderr.next().unwrap();
+    assert_eq!(
+        said,
+        format!(
+            "switchboard: {}: its list is too long: more than 128 MiB in memory",
+            addresses[1]
+        )
+    );
+    assert!(process.stdout.rest().join("\n").contains("static/one:22"));
+    assert_eq!(process.exit_status(), 3);
+}
+
+#[test]
+fn an_answer_that_never_begins_is_given_up() {
+    let interim = "HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
+    let replica = endless(move |stream, _| {
+        loop {
+            stream.write_all(interim.as_bytes())?;
+        }
+    });
+    let said = run(&["tunnels", "--timeout", "60s", "--admin", &replica]);
+    assert_eq!(said.status, 1);
+    assert!(
+        said.stderr[0].contains("does not answer as switchboard does")
+            && said.stderr[0].ends_with("more than 256 KiB came in front of its answer"),
+        "{said:#?}"
+    );
+}
+
+#[test]
+fn a_reason_can_be_read_and_turns_no_text_around() {
+    let pair = Pair::start();
+    let [first, _] = pair.all();
+    let (mut client, mut service) = first.tunnel("one:22", &pair.one);
+    let listed = pair.lists(1);
+    let id = &ids(&listed, first)[0];
+    for reason in [
+        " ",
+        "\u{200b}",
+        "\u{2800}\u{3164}",
+        "over\u{202e}",
+        "a\u{1b}[2J",
+        "a\nb",
+        "\u{9b}2J",
+    ] {
+        let said = ask(&["tunnels", "close", id, "--yes", "--reason", reason], &pair.all());
+        assert_eq!(said.status, 2, "{reason:?}: {said:#?}");
+        assert!(said.stderr.join("\n").contains("a reason"), "{reason:?}: {said:#?}");
+    }
+    client.send("still");
+    service.expect("still");
+}
+
+#[test]
+fn json_for_programs_is_safe_on_a_terminal_too() {
+    let text = "a\u{202e}b\u{9b}c\u{7f}d\u{e0001}e\u{fc}\u{65e5}";
+    let item = serde_json::json!({
+        "tunnel_id": "1-1", "client.address": "192.0.2.1", "user.name": text,
+        "target.namespace": "static", "target.service": "one:22",
+    });
+    let body = serde_json::json!({"tunnels": [item], "total": 1, "next": null}).to_string();
+    let replica = endless(move |stream, _| {
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    });
+    let said = run(&["tunnels", "--json", "--timeout", "60s", "--admin", &replica]);
+    assert_eq!(said.json()["items"][0]["user.name"], text);
+    let escaped = r#""a\u202eb\u009bc\u007fd\udb40\udc01e"#.to_owned() + "\u{fc}\u{65e5}\"";
+    assert!(said.line("user.name").contains(&escaped), "{said:#?}");
 }
 
 #[test]

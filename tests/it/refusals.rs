@@ -156,11 +156,12 @@ fn a_full_descriptor_table_pauses_accepting_but_not_tunnels() {
     let mut running = server.open("echo:22");
     let mut next = server.client("");
     server.settles("connections_unfinished", 1.0);
-    // The caps keep the connections of the public port within the limit: those of the admin port exhaust it.
-    let rest: Vec<Peer> = (0..DESCRIPTORS).map(|_| Peer::connect(server.admin())).collect();
+    // The caps keep the connections of both ports within the limit, so that it is lowered under them.
+    server.process.limit_descriptors(0, DESCRIPTORS);
     let paused = |address: SocketAddr| {
         format!("cannot accept, pausing error=Too many open files (os error 24) address={address}")
     };
+    let page = Peer::connect(server.admin());
     server.process.stderr.find(&paused(server.admin()));
     let waiting = server.client("");
     server.process.stderr.find(&paused(server.public()));
@@ -171,7 +172,8 @@ fn a_full_descriptor_table_pauses_accepting_but_not_tunnels() {
     let phrase = "the proxy is out of sockets, try again";
     let expected = refusal(503, phrase, "connection_limit_reached", "Retry-After: 1\r\n");
     assert_eq!(next.rest_as_text(), expected);
-    drop((rest, waiting));
+    server.process.limit_descriptors(DESCRIPTORS, DESCRIPTORS);
+    drop((page, waiting));
     let mut next = server.open("echo:22");
     next.send("back again");
     next.expect("back again");

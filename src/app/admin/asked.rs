@@ -10,6 +10,7 @@ use hyper::StatusCode;
 use serde::de::DeserializeOwned;
 
 use crate::allowlist::Target;
+use crate::api::{Closing, Rates};
 use crate::daemon::admin::answer::Unserved;
 use crate::tunnel::Shared;
 use crate::tunnel::open_tunnel::OpenTunnel;
@@ -72,11 +73,25 @@ async fn in_path<T: DeserializeOwned + Send>(parts: &mut Parts, shared: &Arc<Sha
     }
 }
 
-/// The JSON of the body; an empty body is an empty object.
+/// What a body says, each field of it optional.
+pub(super) trait Content: DeserializeOwned + Default {
+    /// Its form, for a body that has another one.
+    const FORM: &'static str;
+}
+
+impl Content for Closing {
+    const FORM: &'static str = r#"{"reason": TEXT}"#;
+}
+
+impl Content for Rates {
+    const FORM: &'static str = r#"{"download": RATE, "upload": RATE}"#;
+}
+
+/// The JSON object of the body; an empty body is an empty object.
 #[derive(Debug)]
 pub(super) struct Told<T>(pub(super) T);
 
-impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for Told<T> {
+impl<T: Content, S: Send + Sync> FromRequest<S> for Told<T> {
     type Rejection = Unserved;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Unserved> {
@@ -85,6 +100,10 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for Told<T> {
             body.map_err(|rejection| Unserved::new(rejection.status(), format!("body: {}", rejection.body_text())))?;
         if body.is_empty() {
             return Ok(Self(T::default()));
+        }
+        // serde reads a struct from an array as well, where an optional field may be missing.
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return Err(Unserved::bad(format!("body: expected {}", T::FORM)));
         }
         let parsed = serde_json::from_slice(&body).map(Self);
         parsed.map_err(|error| Unserved::bad(format!("body: {error}")))

@@ -1,4 +1,4 @@
-//! `/openapi.json`: the description of the API, which is docs/openapi.yaml. It names no client and no user, so that every peer
+//! `/openapi.json`: the description of the API, which is docs/openapi.json. It names no client and no user, so that every peer
 //! may read it.
 
 use axum::Router;

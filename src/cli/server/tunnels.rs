@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use switchboard::api::{Closing, Rates, Tunnel};
 use switchboard::operator::{
-    self, Filter, Listed, Query, Replicas, Selection, Sort, TargetName, json, shown, tunnel_table,
+    self, Filter, Listed, Query, Reason, Replicas, Selection, Sort, TargetName, json, shown, tunnel_table,
 };
 use tokio::time::sleep;
 
@@ -124,8 +124,8 @@ struct Close {
     #[command(flatten)]
     filter: FilterFlags,
     /// Why: for the access log
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<Reason>,
     /// Do not ask
     #[arg(long, short = 'y')]
     yes: bool,
@@ -286,7 +286,8 @@ async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
         true => vec![Selection::Filter(filter)],
         false => options.ids.into_iter().map(Selection::Id).collect(),
     };
-    let closing = Closing { reason: options.reason };
+    let reason = options.reason.map(String::from).unwrap_or_default();
+    let closing = Closing { reason };
     let mut ended = operator::Ended::default();
     for selection in &selections {
         ended.add(operator::closed(replicas.close(selection, &closing).await?));

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::Request;
-use axum::http::uri::Authority as HostAndPort;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use hyper::StatusCode;
@@ -92,13 +91,30 @@ pub(crate) async fn only_from_here(request: Request, next: Next) -> Response {
     }
 }
 
-/// Whether a Host names this host: `localhost`, or a loopback address.
+/// Whether a Host names this host: `localhost`, or a loopback address, with or without a port (RFC 9110 section 7.2). User
+/// information, a zone, a trailing dot or an empty port is in no Host that a program of this host sends.
 fn is_loopback(host: &HeaderValue) -> bool {
-    let host = host.to_str().ok().and_then(|host| host.parse::<HostAndPort>().ok());
-    let host = host.as_ref().map_or("", HostAndPort::host);
-    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let address = address.unwrap_or(host).parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.to_canonical().is_loopback())
+    let host = host.to_str().unwrap_or_default();
+    let (name, port) = match host.strip_prefix('[') {
+        Some(bracketed) => {
+            let Some((address, port)) = bracketed.split_once(']') else {
+                return false;
+            };
+            let address = address.parse::<Ipv6Addr>().map(IpAddr::V6);
+            (address.is_ok_and(|address| address.to_canonical().is_loopback()), port)
+        }
+        None => {
+            let (name, port) = host.split_at(host.find(':').unwrap_or(host.len()));
+            let is_address = name.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback());
+            (is_address || name.eq_ignore_ascii_case("localhost"), port)
+        }
+    };
+    name && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+}
+
+fn is_port(text: &str) -> bool {
+    // A sign is none of a port's digits.
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
 /// What proxies of HTTP add (RFC 7239, RFC 9110 section 7.6.3).

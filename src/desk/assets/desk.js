@@ -41,7 +41,7 @@ const grids = {
 const details = new Details({
   model,
   actions: (kind, row) => (kind === "tunnel"
-    ? [{ label: "Why slow?", run: () => details.diagnose(row) }, ...tunnelActions(row)]
+    ? [{ label: "Why slow?", run: () => details.diagnose(row) }, ...tunnelActions(model, row)]
     : targetActions(row)),
   onClose: () => grids[view]?.root.focus({ preventScroll: true }),
 });
@@ -191,7 +191,7 @@ function act(key) {
   const grid = grids[view];
   const row = grid?.row();
   if (!row || row.isSilent) return;
-  const actions = view === "tunnels" ? tunnelActions(row) : targetActions(row);
+  const actions = view === "tunnels" ? tunnelActions(model, row) : targetActions(row);
   actions.find((action) => action.key === key)?.run();
 }
 

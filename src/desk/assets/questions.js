@@ -10,11 +10,11 @@ export function onFinished(done) {
   finished = done;
 }
 
-/** What may be done with a tunnel. */
-export function tunnelActions(row) {
+/** What may be done with a tunnel of a model. */
+export function tunnelActions(model, row) {
   return [
-    { label: "Limit…", key: "l", run: () => limit(row) },
-    { label: "End…", key: "x", isDangerous: true, run: () => end(row) },
+    { label: "Limit…", key: "l", run: () => limit(model, row) },
+    { label: "End…", key: "x", isDangerous: true, run: () => end(model, row) },
   ];
 }
 
@@ -28,24 +28,24 @@ export function targetActions(row) {
 
 const REASON = { id: "reason", label: "Reason", hint: "It goes into the access log.", isRequired: true };
 
-function factsOf(row) {
+function factsOf(model, row) {
   const { facts } = row;
   return [
     ["client", `${row.user ? `${row.user} · ` : ""}${authority(row.client, facts["client.port"])}`],
     ["target", row.target],
-    ["age", duration(Date.now() - row.since)],
+    ["age", duration(model.now() - row.since)],
     ["bytes", bytes(row.sent + row.received)],
     ["replica", row.replica],
   ];
 }
 
-function end(row) {
+function end(model, row) {
   ask({
     title: "End this tunnel?",
     text: row.facts["tunnel.resumable"]
       ? "Its session is resumable, and goes on by another tunnel: cordon the target to keep it off."
       : "The session in it ends at once, on both sides.",
-    facts: factsOf(row),
+    facts: factsOf(model, row),
     fields: [REASON],
     confirm: "End the tunnel",
     isDangerous: true,
@@ -67,13 +67,13 @@ function endAll(row) {
   });
 }
 
-function limit(row) {
+function limit(model, row) {
   const { download, upload } = row.facts;
   const options = ["unlimited", "default", "10MiB/s", "1MiB/s", "100KiB/s"];
   ask({
     title: "Limit this tunnel",
     text: "The rates hold until the tunnel ends. `default` is the target's rate again.",
-    facts: factsOf(row),
+    facts: factsOf(model, row),
     fields: [
       { id: "download", label: "To the client", value: download?.rate, options, hint: "Such as 1MiB/s." },
       { id: "upload", label: "From the client", value: upload?.rate, options },

@@ -104,6 +104,31 @@ fn foreign_names_and_origins_are_refused_even_with_the_secret() {
 }
 
 #[test]
+fn a_reason_for_an_end_can_be_read() {
+    let desk = desk();
+    let fields = [
+        format!("Host: {}", desk.address()),
+        format!("Authorization: Bearer {}", desk.secret()),
+    ];
+    for (path, which) in [
+        ("close", r#""replica": "x", "tunnel_id": "0005a1c2-0""#),
+        ("close-target", r#""target": "team-a/devbox""#),
+    ] {
+        for reason in ["", " ", "\u{200b}", "\u{2800}\u{3164}", "over\u{202e}", "\u{9b}2J"] {
+            let body = format!(r#"{{{which}, "reason": "{reason}"}}"#);
+            let answer = ask(&desk, &format!("POST /api/{path}"), &fields, &body);
+            assert!(
+                answer.starts_with("HTTP/1.1 400 ") && answer.contains("a reason"),
+                "{path} {reason:?}: {answer}"
+            );
+        }
+        let body = format!(r#"{{{which}, "reason": "it loops"}}"#);
+        let answer = ask(&desk, &format!("POST /api/{path}"), &fields, &body);
+        assert!(!answer.starts_with("HTTP/1.1 400 "), "{path}: {answer}");
+    }
+}
+
+#[test]
 fn every_answer_tells_the_browser_to_keep_it_to_itself() {
     let desk = desk();
     let host = [format!("Host: {}", desk.address())];

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, setrlimit};
 use tempfile::TempDir;
 
 use super::ports::{Ports, READY};
@@ -75,6 +75,17 @@ impl Process {
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Gives new descriptors only numbers below `current`. Those that it has stay.
+    pub(crate) fn limit_descriptors(&self, current: u32, maximum: u32) {
+        let [current, maximum] = [current, maximum].map(|number| Some(number.into()));
+        prlimit(
+            Some(Pid::from_child(&self.child)),
+            Resource::Nofile,
+            Rlimit { current, maximum },
+        )
+        .unwrap();
     }
 
     /// Whether it has not ended.

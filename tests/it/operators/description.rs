@@ -152,6 +152,78 @@ fn every_answer_is_as_its_description_says() {
     }
 }
 
+/// Values at the borders of a query's schema, and whether each fits it.
+fn borders(schema: &Value, next: &str) -> Vec<(String, bool)> {
+    let fits = |value: &str| (value.to_owned(), true);
+    for keyword in schema.as_object().unwrap().keys() {
+        let known = ["type", "enum", "minimum", "maximum", "minLength", "pattern", "anyOf"];
+        assert!(known.contains(&&**keyword), "{keyword} is checked by nothing");
+    }
+    match schema["type"].as_str().unwrap() {
+        "integer" => ["minimum", "maximum"]
+            .map(|border| fits(&schema[border].to_string()))
+            .into(),
+        "string" => {
+            let mut values = vec![(String::new(), schema["minLength"] != 1 && schema["enum"].is_null())];
+            let named = schema["enum"].as_array().into_iter().flatten();
+            values.extend(named.map(|value| fits(value.as_str().unwrap())));
+            for format in schema["anyOf"].as_array().into_iter().flatten() {
+                match format["format"].as_str().unwrap() {
+                    "ipv4" => values.push(fits("192.0.2.1")),
+                    "ipv6" => values.push(fits("2001:db8::1")),
+                    other => panic!("{other} is checked by nothing"),
+                }
+            }
+            // Only the proxy's own one is a cursor.
+            values.extend(schema["pattern"].is_string().then(|| fits(next)));
+            values
+        }
+        other => panic!("{other} is no type of a query"),
+    }
+}
+
+/// A generator of clients, or of tests, makes requests from the document alone.
+#[test]
+fn a_query_that_fits_its_description_is_no_bad_request() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = two_targets(&one, &other, "");
+    let document = document(&server);
+    let _open = [server.tunnel("one:22", &one), server.tunnel("other:22", &other)];
+    let id = all(&server, 2)[0].tunnel_id.clone();
+    let next_of = |route: &str| -> String {
+        let part: Value = serde_json::from_str(&server.ask_admin("GET", &format!("{route}?limit=1")).body).unwrap();
+        // Of one client there is no second part.
+        part["next"].as_str().unwrap_or("NzoxOTIuMC4yLjEg").to_owned()
+    };
+    let mut asked = 0;
+    for (route, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let queries = operation["parameters"].as_array().into_iter().flatten();
+            for query in queries.filter(|parameter| parameter["in"] == "query") {
+                let name = query["name"].as_str().unwrap();
+                let next = if name == "cursor" {
+                    next_of(route)
+                } else {
+                    String::new()
+                };
+                for (value, fits) in borders(&query["schema"], &next) {
+                    // None of those that are named ends, and which ones are meant has to be said.
+                    let more = match (&**method, name) {
+                        ("delete", "limit") => "&user=none",
+                        ("delete", _) => "&limit=0",
+                        _ => "",
+                    };
+                    let path = format!("{}?{name}={value}{more}", path(route, &id));
+                    let answer = server.ask_admin(&method.to_uppercase(), &path);
+                    assert_eq!(answer.status != 400, fits, "{method} {path}: {}", answer.body);
+                    asked += 1;
+                }
+            }
+        }
+    }
+    assert!(asked > 30, "{asked}");
+}
+
 /// The path of a route.
 fn path(route: &str, id: &str) -> String {
     route

@@ -50,6 +50,29 @@ fn what_is_wrong_with_a_query_a_path_or_a_body_is_named() {
 }
 
 #[test]
+fn a_body_that_is_no_object_is_refused_with_the_form_that_is_wanted() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = two_targets(&one, &other, "");
+    let _open = server.tunnel("one:22", &one);
+    let id = &all(&server, 1)[0].tunnel_id;
+    let (this, those) = (format!("/tunnels/{id}"), "/tunnels?target=static/one:22");
+    let (rates, reason) = (r#"{"download": RATE, "upload": RATE}"#, r#"{"reason": TEXT}"#);
+    for (method, path, form) in [
+        ("PATCH", &*this, rates),
+        ("DELETE", &this, reason),
+        ("DELETE", those, reason),
+    ] {
+        for body in ["[]", r#" ["1MiB/s"]"#, "null", r#""1MiB/s""#] {
+            let answer = server.tell_admin(method, path, body);
+            assert_eq!(answer.status, 400, "{method} {path} {body}: {}", answer.body);
+            let fault: api::Fault = serde_json::from_str(&answer.body).unwrap();
+            assert_eq!(fault.error, format!("body: expected {form}"));
+        }
+    }
+    assert_eq!(tunnels(&server, "").total, 1);
+}
+
+#[test]
 fn the_oldest_tunnels_of_a_target_are_ended_up_to_a_limit() {
     let (one, other) = (Target::listen(), Target::listen());
     let server = two_targets(&one, &other, "");
