@@ -215,8 +215,8 @@ async fn until_both_end(
         return failure.into();
     }
     match first {
-        Side::Client => half_closed(download, upload, first, terms).await,
-        Side::Target | Side::Proxy => half_closed(upload, download, first, terms).await,
+        Side::Client => cold(half_closed(download, upload, first, terms)).await,
+        Side::Target | Side::Proxy => cold(half_closed(upload, download, first, terms)).await,
     }
 }
 
@@ -295,19 +295,24 @@ impl From<Failure> for Close {
 }
 
 /// Completes when no byte was written either way for `longest`, counted from `since` at the earliest.
-async fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) -> Close {
-    let Some(longest) = longest else {
-        return pending().await;
-    };
-    loop {
-        let deadline = meter.last_moved().max(since) + longest;
-        if deadline <= Instant::now() {
-            return Close {
-                by: Side::Proxy,
-                reason: Reason::Idle,
-            };
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
+)]
+fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) -> impl Future<Output = Close> {
+    async move {
+        let Some(longest) = longest else {
+            return pending().await;
+        };
+        while let deadline = meter.last_moved().max(since) + longest
+            && deadline > Instant::now()
+        {
+            cold(sleep_until(deadline)).await;
         }
-        cold(sleep_until(deadline)).await;
+        Close {
+            by: Side::Proxy,
+            reason: Reason::Idle,
+        }
     }
 }
 

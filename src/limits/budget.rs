@@ -125,6 +125,11 @@ pub struct Share<'a> {
 }
 
 impl Share<'_> {
+    /// Whether no limit is set now: every grant would be of all that is asked for.
+    pub fn is_unlimited(&self) -> bool {
+        self.budget.rate().is_unlimited()
+    }
+
     /// Waits until it is served, and returns how many bytes it is granted: 1 to `most`.
     ///
     /// `waited` is called with the length of each wait. What is not used is [given back](Self::give_back).

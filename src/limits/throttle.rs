@@ -43,6 +43,15 @@ impl<'a> Throttle<'a> {
         }
     }
 
+    /// Whether no limit is set now: every admission would be of all that is asked for.
+    pub fn is_unlimited(&mut self) -> bool {
+        let is_unlimited = self.in_force().rate.is_unlimited();
+        if is_unlimited {
+            self.is_unlimited = true;
+        }
+        is_unlimited
+    }
+
     /// Waits until enough bytes for a wake-up may be moved, and returns how many: 1 to `most`.
     ///
     /// `waited` is called with the length of each wait for credit. What is moved then must be [`spent`](Self::spend).

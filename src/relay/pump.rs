@@ -11,6 +11,7 @@ use super::copy::{self, Copied, CopyError, Halves, Residue};
 use super::splice::Pipe;
 use super::strategy::{Step, Strategy};
 use super::terms::{Bounds, Terms};
+use crate::cold::cold;
 use crate::direction::Direction;
 use crate::limits::budget::{Budget, Share};
 use crate::limits::slots::Slot;
@@ -131,7 +132,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             self.readable().await?;
             let admitted = self.admit(self.strategy.next().most()).await;
             if matches!(self.strategy.next(), Step::Lend(_)) {
-                self.lender_ready().await?;
+                cold(self.lender_ready()).await?;
             }
             let read = poll_fn(|context| Poll::Ready(self.fill(context, admitted))).await?;
             self.settle(admitted, read.unwrap_or_default());
@@ -162,6 +163,13 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
 
     /// Waits until every limit lets bytes through, and returns how many: 1 to `most`.
     async fn admit(&mut self, most: usize) -> usize {
+        if self.throttle.is_unlimited() && self.shares.iter().flatten().all(Share::is_unlimited) {
+            return most;
+        }
+        cold(self.admit_by_limits(most)).await
+    }
+
+    async fn admit_by_limits(&mut self, most: usize) -> usize {
         let (meter, direction) = (self.terms.meter, self.strategy.direction());
         let waited = |wait| meter.throttled(direction, wait);
         let mut admitted = self.throttle.admit(most, waited).await;
@@ -211,7 +219,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
                 let by = self.receiver();
                 return Err(Failure { by, error });
             }
-            Poll::Pending => self.wait_until_written().await? >= SLOW,
+            Poll::Pending => cold(self.wait_until_written()).await? >= SLOW,
         };
         self.strategy.has_written(slowly);
         Ok(())
@@ -327,7 +335,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             if self.strategy.shares_task() {
                 yield_within_task().await;
             } else {
-                self.terms.resources.yielder.yield_now().await;
+                cold(self.terms.resources.yielder.yield_now()).await;
             }
         }
     }
