@@ -1,6 +1,6 @@
 //! The results, round by round, and the table of their medians.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::rows::{Goal, ROWS, Row};
@@ -12,8 +12,6 @@ pub(crate) struct Results {
     /// The heads of the columns: ours, then Envoy, then the others.
     pub(crate) programs: Vec<String>,
     figures: BTreeMap<(&'static str, String), Vec<f64>>,
-    /// What this machine could not measure, and why.
-    pub(crate) left_out: BTreeSet<String>,
 }
 
 /// Ours beside its goal.
@@ -99,9 +97,6 @@ impl Results {
                 }
                 table.push_str("|\n");
             }
-        }
-        for line in &self.left_out {
-            write!(table, "\n{line}\n").unwrap();
         }
         table
     }

@@ -36,6 +36,17 @@ impl Route<'static> {
 }
 
 impl<'a> Route<'a> {
+    /// To that address of a proxy, without TLS, under that name.
+    pub(crate) fn to(proxy: SocketAddr, name: Option<&'a str>) -> Self {
+        Self {
+            plain: proxy,
+            tls: proxy,
+            client: None,
+            name,
+            security: None,
+        }
+    }
+
     /// The same way under another name.
     pub(crate) fn named(self, name: &'a str) -> Self {
         Self {
