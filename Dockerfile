@@ -30,8 +30,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
         --target "$(uname -m)-unknown-linux-musl" \
     && install -D "target/$(uname -m)-unknown-linux-musl/client/switchboard" /out/switchboard
 
-# The anchor has two threads at most, for which musl's allocator will do, and takes a third of the memory that it takes in the
-# image below. The program is static, so that other images can copy it, whatever their C library is.
+# The anchor has two threads at most, for which musl's allocator will do, and has 5 MiB resident instead of 14 in the image below. The program is static, so that other images can copy it, whatever their C library is.
 FROM gcr.io/distroless/static-debian12:nonroot AS anchor
 ARG VERSION=0.0.0
 ARG REVISION=unknown

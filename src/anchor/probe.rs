@@ -125,7 +125,7 @@ fn reach(to: SocketAddr) -> Dialling {
         let options = dial::Options {
             dial_try: LONGEST_DIAL,
             dial: LONGEST_DIAL,
-            unpaced_within_host: true,
+            unpaced_on_loopback: true,
         };
         dial(&[to], 0, &options).await
     })

@@ -34,7 +34,7 @@ pub(crate) struct Anchor {
         default_value = "127.0.0.1:22"
     )]
     to: SocketAddr,
-    /// Serve /metrics, /livez and /readyz at this address
+    /// Serve /metrics, /livez, /readyz and, for processes of this host, /drain at this address
     #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR")]
     admin: Option<SocketAddr>,
     /// Keep a session for so long without a connection

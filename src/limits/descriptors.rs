@@ -51,7 +51,7 @@ impl Descriptors {
         fit.map_or(wanted, |fit| wanted.min(fit))
     }
 
-    /// The connections that the admin port may have: two thirds of what [`fitting`](Self::fitting) leaves free.
+    /// The connections that the admin port may have: two thirds of the descriptors that are reserved.
     pub(crate) fn admin_connections(self) -> NonZeroU32 {
         at_most(None, self.reserved() * 2 / 3)
     }

@@ -18,8 +18,8 @@ pub struct Options {
     pub dial_try: Duration,
     /// At all addresses together.
     pub dial: Duration,
-    /// Whether a connection to this host itself is not paced.
-    pub unpaced_within_host: bool,
+    /// Whether a connection to a loopback address is made without pacing.
+    pub unpaced_on_loopback: bool,
 }
 
 impl Default for Options {
@@ -27,7 +27,7 @@ impl Default for Options {
         Self {
             dial_try: Duration::from_secs(3),
             dial: Duration::from_secs(10),
-            unpaced_within_host: false,
+            unpaced_on_loopback: false,
         }
     }
 }
@@ -77,7 +77,7 @@ async fn connect(address: SocketAddr, options: &Options) -> io::Result<Upstream>
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    if options.unpaced_within_host && address.ip().is_loopback() {
+    if options.unpaced_on_loopback && address.ip().is_loopback() {
         socket::do_not_pace(&socket);
     }
     let stream = socket.connect(address).await?;
@@ -116,11 +116,11 @@ mod tests {
     use tokio::net::TcpListener;
 
     #[tokio::test]
-    async fn only_a_connection_within_the_host_that_is_asked_for_is_not_paced() {
+    async fn only_a_connection_to_loopback_is_not_paced_where_that_is_asked_for() {
         let (_listener, address) = listening().await;
-        let control = async |unpaced_within_host| {
+        let control = async |unpaced_on_loopback| {
             let options = Options {
-                unpaced_within_host,
+                unpaced_on_loopback,
                 ..Options::default()
             };
             let stream = dial(&[address], 0, &options).await.unwrap().stream;

@@ -249,11 +249,12 @@ pub(super) fn merge<T: Item>(answers: Vec<Answer<(Vec<T>, usize)>>, query: &Quer
     listed
 }
 
-/// Of one replica. A process has two descriptors for each tunnel, and fewer than this.
+/// Of one replica. No process has so many tunnels: each takes two descriptors.
 const MOST_ITEMS: usize = 1_000_000;
 /// Of the items of one replica in memory. The 100,000 tunnels that a process has by default at most take less.
 const MOST_BYTES: usize = 128 << 20;
-/// A whole list, in deadlines of one part: fifty parts have 100,000 tunnels.
+/// A whole list, in deadlines of one part. Parts take far less than their deadlines: so many are enough for the fifty of 100,000
+/// tunnels.
 const LONGEST_LIST: u32 = 12;
 
 #[cfg(test)]

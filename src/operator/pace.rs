@@ -9,20 +9,20 @@ use super::request::ReplicaError;
 /// The work of one stream. It is counted in bytes: those that came, and as many for each line and each read as these cost.
 #[derive(Debug)]
 pub(super) struct Pace {
-    second: Instant,
-    /// Since then.
-    done: usize,
-    /// The seconds before, one after the other, which were full.
-    full: u32,
+    second_began: Instant,
+    /// The work since then, in bytes of JSON.
+    work: usize,
+    /// How many seconds in a row were full.
+    full_seconds: u32,
 }
 
 impl Pace {
     /// Of a stream that begins.
     pub(super) fn start() -> Self {
         Self {
-            second: Instant::now(),
-            done: 0,
-            full: 0,
+            second_began: Instant::now(),
+            work: 0,
+            full_seconds: 0,
         }
     }
 
@@ -31,26 +31,26 @@ impl Pace {
     /// # Errors
     /// There was too much for a minute.
     pub(super) async fn keep(&mut self, data: &[u8]) -> Result<(), ReplicaError> {
-        if self.second.elapsed() >= SECOND {
+        if self.second_began.elapsed() >= SECOND {
             self.begin_second(0);
         }
         let lines = data.iter().filter(|byte| **byte == b'\n').count();
-        self.done += data.len() + (1 + lines) * COST;
-        if self.done < MOST_A_SECOND {
+        self.work += data.len() + (1 + lines) * COST;
+        if self.work < MOST_A_SECOND {
             return Ok(());
         }
-        if self.full >= LONGEST_FLOOD {
+        if self.full_seconds >= LONGEST_FLOOD {
             return Err(ReplicaError::Endless(
-                "its events are given up: for a minute they have come faster than they are read".to_owned(),
+                "its events are given up: for a minute they were more than 16 MiB a second".to_owned(),
             ));
         }
-        sleep_until(self.second + SECOND).await;
-        self.begin_second(self.full + 1);
+        sleep_until(self.second_began + SECOND).await;
+        self.begin_second(self.full_seconds + 1);
         Ok(())
     }
 
-    fn begin_second(&mut self, full: u32) {
-        (self.second, self.done, self.full) = (Instant::now(), 0, full);
+    fn begin_second(&mut self, full_seconds: u32) {
+        (self.second_began, self.work, self.full_seconds) = (Instant::now(), 0, full_seconds);
     }
 }
 

@@ -12,10 +12,10 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::access_line::MEMBERS;
+use crate::access_line::{ACCESS, MEMBERS};
 
 /// The same bytes as tracing-subscriber's flattened JSON without spans and target, at 0.4 times the cost; and the ready
-/// members of an access event as they are.
+/// members of an access event of the proxy as they are.
 ///
 /// tracing-subscriber's passes every quotation mark, comma and number separately to a [`fmt::Write`], and checks each piece
 /// for UTF-8.
@@ -28,7 +28,7 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        if event.metadata().fields().field(MEMBERS).is_some() {
+        if event.metadata().target() == ACCESS && event.metadata().fields().field(MEMBERS).is_some() {
             return write_members(writer, event);
         }
         let mut timestamp = String::with_capacity(TIMESTAMP_BYTES);
@@ -168,5 +168,13 @@ mod tests {
             info!(target: "access", members = ",\"count\":1,\"reason\":\"a\\nb\"");
         });
         assert_eq!(sink.said(), "\"level\":\"INFO\",\"count\":1,\"reason\":\"a\\nb\"}\n");
+        let sink = Sink::default();
+        let layer = format::layer().event_format(JsonLine).with_writer(sink.clone());
+        subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            info!(members = ",\"count\":1", "a message");
+        });
+        // A message may have a field of that name, and no say in the form of its line.
+        let line = "\"level\":\"INFO\",\"message\":\"a message\",\"members\":\",\\\"count\\\":1\"}\n";
+        assert_eq!(sink.said(), line);
     }
 }

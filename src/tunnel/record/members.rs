@@ -41,7 +41,7 @@ impl Members {
         }
     }
 
-    /// The same of a value whose characters stand for themselves in JSON: addresses and ids.
+    /// The same without escaping, for addresses and ids: only for what cannot have a quotation mark, a backslash or a control.
     pub(super) fn shown_as_is(&mut self, key: &str, value: Option<impl fmt::Display>) {
         self.0.extend_from_slice(key.as_bytes());
         self.0.push(b'"');
