@@ -11,42 +11,47 @@ use super::client::{Client, block_on, echo};
 use crate::harness::peer::Peer;
 use crate::harness::target::{Echo, Target};
 
-/// A relay to that address that passes each byte of a client on in a write of its own.
-fn dripping(to: SocketAddr) -> SocketAddr {
+/// A relay to that address that passes each byte of a client on in a write of its own: so many of each connection, and no
+/// further one.
+fn dripping<const N: usize>(to: SocketAddr, most: [usize; N]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
-        for client in listener.incoming().map_while(Result::ok).take(3) {
+        for (client, most) in listener.incoming().map_while(Result::ok).zip(most) {
             let anchor = TcpStream::connect(to).unwrap();
             anchor.set_nodelay(true).unwrap();
             let (mut from, mut back) = (anchor.try_clone().unwrap(), client.try_clone().unwrap());
             thread::spawn(move || io::copy(&mut from, &mut back));
-            thread::spawn(move || drip(client, anchor));
+            thread::spawn(move || drip(client, anchor, most));
         }
     });
     address
 }
 
-/// To the end of one side.
-fn drip(mut client: TcpStream, mut anchor: TcpStream) -> io::Result<()> {
+/// To the end of one side. The bytes beyond `most` are lost.
+fn drip(mut client: TcpStream, mut anchor: TcpStream, most: usize) -> io::Result<()> {
     let mut chunk = [0; 4096];
+    let mut left = most;
     loop {
         let read = client.read(&mut chunk)?;
         if read == 0 {
             return anchor.shutdown(std::net::Shutdown::Write);
         }
-        for byte in &chunk[..read] {
+        for byte in chunk[..read].iter().take(left) {
             anchor.write_all(&[*byte])?;
         }
+        left = left.saturating_sub(read);
     }
 }
 
 #[test]
 fn lines_proofs_and_frames_may_come_byte_by_byte() {
     const LENGTH: usize = 100_000;
+    // The session cannot end before its third connection, however long this thread waits for a processor.
+    const OF_A_CONNECTION: usize = LENGTH / 3;
     let target = Echo::listen();
     let anchor = Anchor::start(target.address(), &[]);
-    let slow = dripping(anchor.address());
+    let slow = dripping(anchor.address(), [OF_A_CONNECTION, OF_A_CONNECTION, usize::MAX]);
     block_on(async {
         let (mut client, user) = Client::begin(slow).await.unwrap();
         let echoing = tokio::spawn(echo(user, LENGTH));
