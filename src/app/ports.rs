@@ -115,24 +115,54 @@ impl Acceptor {
         let connections = &self.tasks.connections;
         match self.places.place(self.here) {
             Placement::Here(placed) => {
+                let accepted = Box::new(Accepted { stream, peer, port });
                 connections.spawn(async move {
-                    let _placed = placed;
-                    tunnel::serve(stream, peer, port, &shared).await;
+                    serve(accepted, &shared).await;
+                    drop(placed);
                 });
             }
             Placement::There(handle, placed) => {
                 // It fails where the descriptor is none: there is nothing left to serve.
                 let Ok(stream) = stream.into_std() else { return };
+                let accepted = Box::new(Accepted { stream, peer, port });
                 let serve = async move {
-                    let _placed = placed;
-                    if let Ok(stream) = TcpStream::from_std(stream) {
-                        tunnel::serve(stream, peer, port, &shared).await;
+                    if let Some(accepted) = register(accepted) {
+                        serve(accepted, &shared).await;
                     }
+                    drop(placed);
                 };
                 connections.spawn_on(serve, handle);
             }
         }
     }
+}
+
+/// A connection that was accepted. Boxed on its way into its task, which has room for it for as long as the tunnel runs.
+struct Accepted<S> {
+    stream: S,
+    peer: SocketAddr,
+    port: Arc<Port>,
+}
+
+/// Registers a connection that another runtime has accepted with the driver of this one.
+#[expect(
+    clippy::boxed_local,
+    reason = "the caller is a task, which has room for what it passes on"
+)]
+fn register(accepted: Box<Accepted<std::net::TcpStream>>) -> Option<Box<Accepted<TcpStream>>> {
+    let Accepted { stream, peer, port } = *accepted;
+    let stream = TcpStream::from_std(stream).ok()?;
+    Some(Box::new(Accepted { stream, peer, port }))
+}
+
+/// No async function: it would keep the box, empty, for as long.
+#[expect(
+    clippy::boxed_local,
+    reason = "the caller is a task, which has room for what it passes on"
+)]
+fn serve(accepted: Box<Accepted<TcpStream>>, shared: &Shared) -> impl Future<Output = ()> + Send {
+    let Accepted { stream, peer, port } = *accepted;
+    tunnel::serve(stream, peer, port, shared)
 }
 
 /// The time that a client needs for its request after the accept.

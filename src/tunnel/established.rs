@@ -81,41 +81,52 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         self.record.closed(close, is_told);
     }
 
+    /// Without names for the parts of the tunnel: an idle tunnel would keep each of them.
     async fn carry(&mut self, shared: &Shared) -> Ended {
-        let Self {
-            ends,
-            target,
-            holdings,
-            record,
-        } = self;
         let options = relay::Options {
-            idle: target.idle(shared.relay.idle),
+            idle: self.target.idle(shared.relay.idle),
             ..shared.relay
         };
-        let holds_back = target.ssh_only() && !target.reports();
-        if is_reported(target) {
-            ends.early.inspector = Some(Arc::new(record.watch()));
+        let holds_back = self.target.ssh_only() && !self.target.reports();
+        if is_reported(&self.target) {
+            self.ends.early.inspector = Some(Arc::new(self.record.watch()));
         }
         let terms = Terms {
-            upload: bounds(Direction::Upload, target, holdings, record.tunnel(), shared),
-            download: bounds(Direction::Download, target, holdings, record.tunnel(), shared),
-            meter: &record.tunnel().meter,
+            upload: bounds(
+                Direction::Upload,
+                &self.target,
+                &self.holdings,
+                self.record.tunnel(),
+                shared,
+            ),
+            download: bounds(
+                Direction::Download,
+                &self.target,
+                &self.holdings,
+                self.record.tunnel(),
+                shared,
+            ),
+            meter: &self.record.tunnel().meter,
             resources: &shared.resources,
             engine: Engine::Adaptive,
             options: &options,
-            last_look: Some(record),
+            last_look: Some(&self.record),
             // A client that has to identify itself has done so before the relay.
-            inspected: if holds_back { None } else { Some(&record.tunnel().open) },
+            inspected: if holds_back {
+                None
+            } else {
+                Some(&self.record.tunnel().open)
+            },
         };
-        let mut ending = pin!(ending(target, holdings, record, shared));
+        let mut ending = pin!(ending(&self.target, &self.holdings, &self.record, shared));
         if holds_back {
-            let ended = cold(hold_back(ends, holdings, record, shared, ending.as_mut())).await;
-            if let Some(ended) = ended {
+            let held_back = hold_back(&mut self.ends, &self.holdings, &self.record, shared, ending.as_mut());
+            if let Some(ended) = cold(held_back).await {
                 return ended;
             }
         }
-        let ended = until_end(ends, &terms, ending).await;
-        cold(part(ends, holdings, record, ended)).await;
+        let ended = until_end(&mut self.ends, &terms, ending).await;
+        cold(part(&mut self.ends, &self.holdings, &self.record, ended)).await;
         Ended {
             close: ended.close,
             is_told: false,
