@@ -25,8 +25,30 @@ pub(super) struct Judged {
     state: Mutex<State>,
     /// Where its target's last activity is noted.
     series: Arc<TargetSeries>,
-    /// When the tunnel has begun, by the host's clock and by one that is never set.
-    began: (SystemTime, Instant),
+}
+
+/// When a tunnel was established.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// By the host's clock.
+    pub since: SystemTime,
+    /// By a clock that is never set.
+    pub established: Instant,
+}
+
+impl Start {
+    /// Just now.
+    pub(super) fn now() -> Self {
+        Self {
+            since: SystemTime::now(),
+            established: Instant::now(),
+        }
+    }
+
+    /// A later moment by the clock of the host, as if that was not set meanwhile.
+    fn by_the_hosts_clock(self, moment: Instant) -> SystemTime {
+        self.since + moment.saturating_duration_since(self.established)
+    }
 }
 
 #[derive(Debug)]
@@ -38,49 +60,42 @@ struct State {
 
 impl Judged {
     /// A tunnel that begins is active.
-    pub(super) fn new(series: &Arc<TargetSeries>) -> Self {
-        let began = (SystemTime::now(), Instant::now());
-        series.was_active(began.0);
+    pub(super) fn new(series: &Arc<TargetSeries>, start: Start) -> Self {
+        series.was_active(start.since);
         Self {
             state: Mutex::new(State {
                 history: History::default(),
                 was_active: true,
-                last_active: began.1,
+                last_active: start.established,
             }),
             series: Arc::clone(series),
-            began,
         }
     }
 
     /// Ends a minute of the tunnel with that meter.
-    pub(super) fn end_minute(&self, meter: &Meter) {
+    pub(super) fn end_minute(&self, meter: &Meter, start: Start) {
         let mut state = self.state.lock();
         state.was_active = state.history.end_minute(meter.so_far());
         if state.was_active {
-            self.note(&mut state, meter);
+            self.note(&mut state, meter, start);
         }
     }
 
     /// The state at this moment.
-    pub(super) fn now(&self, meter: &Meter) -> Activity {
+    pub(super) fn now(&self, meter: &Meter, start: Start) -> Activity {
         let mut state = self.state.lock();
         let is_active_already = state.history.is_active_already(meter.so_far());
         if is_active_already {
-            self.note(&mut state, meter);
+            self.note(&mut state, meter, start);
         }
         Activity {
             is_active: state.was_active || is_active_already,
-            last_active: self.by_the_hosts_clock(state.last_active),
+            last_active: start.by_the_hosts_clock(state.last_active),
         }
     }
 
-    fn note(&self, state: &mut State, meter: &Meter) {
+    fn note(&self, state: &mut State, meter: &Meter, start: Start) {
         state.last_active = meter.last_moved();
-        self.series.was_active(self.by_the_hosts_clock(state.last_active));
-    }
-
-    fn by_the_hosts_clock(&self, moment: Instant) -> SystemTime {
-        let (since, established) = self.began;
-        since + moment.saturating_duration_since(established)
+        self.series.was_active(start.by_the_hosts_clock(state.last_active));
     }
 }

@@ -3,13 +3,13 @@
 use std::future::poll_fn;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::activity::{Activity, Judged};
+use super::activity::{Activity, Judged, Start};
 use super::facts::Facts;
 use super::legs::{LastSeen, Trip};
 use crate::direction::Direction;
@@ -25,10 +25,8 @@ use crate::text::excerpt;
 pub struct OpenTunnel {
     /// What was learnt of it before its 200, and the SSH software of both sides behind that.
     pub facts: Facts,
-    /// When it was established, by the host's clock.
-    pub since: SystemTime,
-    /// The same by a clock that is never set.
-    pub established: Instant,
+    /// When it was established.
+    pub start: Start,
     /// Its byte counts.
     pub meter: Meter,
     /// The tunnel in a drain.
@@ -75,18 +73,18 @@ struct Look {
 impl OpenTunnel {
     /// A tunnel that was established just now; its bytes are also its target's.
     pub(super) fn new(facts: Facts, series: &Arc<TargetSeries>, open: Open) -> Self {
+        let start = Start::now();
         Self {
             facts,
-            since: SystemTime::now(),
-            established: Instant::now(),
+            start,
             meter: Meter::new(Arc::clone(&series.totals)),
             open,
             own_rates: Default::default(),
             closing: OnceLock::new(),
             closer: AtomicWaker::new(),
-            judged: Judged::new(series),
+            judged: Judged::new(series, start),
             look: Mutex::new(Look {
-                at: Instant::now(),
+                at: start.established,
                 upload: 0,
                 download: 0,
                 rates: ByteRates::default(),
@@ -97,12 +95,12 @@ impl OpenTunnel {
 
     /// Whether it is used, at this moment.
     pub fn activity(&self) -> Activity {
-        self.judged.now(&self.meter)
+        self.judged.now(&self.meter, self.start)
     }
 
     /// Ends a minute, as the rule of [`activity`](crate::relay::activity_rule) counts them.
     pub(super) fn end_minute(&self) {
-        self.judged.end_minute(&self.meter);
+        self.judged.end_minute(&self.meter, self.start);
     }
 
     /// Bytes a second between the last two looks that were at least a second apart; the first look was when it began.

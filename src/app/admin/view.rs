@@ -51,8 +51,8 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel<Text<'_>> {
     let since = |moment| millis(now.saturating_duration_since(moment));
     api::Tunnel {
         tunnel_id: Text::Id(facts.id),
-        since: Text::Moment(open.since),
-        age_ms: since(open.established),
+        since: Text::Moment(open.start.since),
+        age_ms: since(open.start.established),
         idle_ms: since(open.meter.last_moved()),
         is_active: activity.is_active,
         last_active: Text::Moment(activity.last_active),
@@ -144,7 +144,7 @@ pub(super) fn reason(open: &OpenTunnel) -> api::Use {
         client_address: open.facts.client.ip(),
         client_software: software.map(ToString::to_string).unwrap_or_default(),
         user_name: user(&open.facts).to_owned(),
-        since: rfc3339(open.since),
+        since: rfc3339(open.start.since),
         is_active: activity.is_active,
         last_active: rfc3339(activity.last_active),
         bytes_sent: open.meter.bytes(Direction::Download),

@@ -74,7 +74,7 @@ impl<'a> TunnelRecord<'a> {
     /// Reports, at the end of a tunnel that was watched, a side that has sent something and has not identified itself, or
     /// was silent for `longest`: `ssh_only` would not have waited longer.
     pub fn finish_watch(&self, longest: Duration) {
-        let is_late = self.tunnel().established.elapsed() >= longest;
+        let is_late = self.tunnel().start.established.elapsed() >= longest;
         for direction in [Direction::Upload, Direction::Download] {
             let side = sender(direction);
             let has_identified = self.tunnel().facts.seen.software(side).is_some();
@@ -113,7 +113,7 @@ impl Drop for TunnelRecord<'_> {
         metrics.closed(outcome);
         metrics
             .tunnel_duration
-            .observe(tunnel.established.elapsed().as_secs_f64());
+            .observe(tunnel.start.established.elapsed().as_secs_f64());
         self.held.series.tunnels_active.dec();
         if self.is_told {
             metrics.answers_in_band.inc();
