@@ -22,6 +22,7 @@ use crate::access::{Grant, Mode};
 use crate::allowlist::{Target, Woken};
 use crate::cold::cold;
 use crate::connect::{self, Asked, CredentialPolicy, Exchange, Refusals, http2};
+use crate::drain::Open;
 use crate::end_notice::Marker;
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Client;
@@ -188,6 +189,8 @@ struct Reached {
     target: Arc<Target>,
     holdings: Box<Holdings>,
     upstream: Upstream,
+    /// The tunnel counts as open before its client has the 200: a drain cuts it from then on.
+    open: Open,
 }
 
 /// What bounds the tunnels of one client, or of one user where users are known: an office behind one address is not one
@@ -257,6 +260,7 @@ async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denia
         target,
         holdings,
         upstream,
+        open: pending.shared.drain.opened(),
     })
 }
 

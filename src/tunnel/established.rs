@@ -56,9 +56,10 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             target,
             holdings,
             upstream,
+            open,
         } = reached;
         Self {
-            record: pending.record.established(&target, pending.shared.drain.opened()),
+            record: pending.record.established(&target, open),
             target,
             holdings,
             ends: Transports {
