@@ -49,8 +49,10 @@ impl AsyncRead for PipeInput {
 
 /// Lets a pipe hold more, unless it does, or its user has as much memory in pipes as it may have (pipe(7)).
 fn enlarge(pipe: &impl AsFd) {
-    if fcntl_getpipe_size(pipe).is_ok_and(|size| size < LARGE) {
-        // A small pipe is slower, and a pipe.
+    // A small pipe is slower, and a pipe.
+    if fcntl_getpipe_size(pipe).is_ok_and(|size| size < LARGE) && fcntl_setpipe_size(pipe, LARGE).is_ok() {
+        // Linux 5.8 to 6.6 wakes those that wait for a full pipe before it has more in it for them (bug 212295 of
+        // kernel.org), and no read of a pipe that is not full wakes them later. The same size again wakes them once it has.
         fcntl_setpipe_size(pipe, LARGE).ok();
     }
 }
