@@ -59,7 +59,11 @@ fn enlarge(pipe: &impl AsFd) {
 
 /// A pipe that is written. It has no buffer: what was written is in the pipe.
 #[derive(Debug)]
-pub(crate) struct PipeOutput(Sender);
+pub(crate) struct PipeOutput {
+    pipe: Sender,
+    /// Whether it has the size for bulk, or cannot have it.
+    is_large: bool,
+}
 
 impl PipeOutput {
     /// Opens the pipe behind a descriptor. Needs a runtime.
@@ -67,18 +71,28 @@ impl PipeOutput {
     /// # Errors
     /// It is no pipe, it is another user's, or there is no `/proc`.
     pub(crate) fn open(output: &impl AsFd) -> io::Result<Self> {
-        OpenOptions::new().open_sender(path(output)).map(Self)
+        let pipe = OpenOptions::new().open_sender(path(output))?;
+        Ok(Self { pipe, is_large: false })
     }
 
     /// Whether its reader has closed it.
     pub(crate) fn has_no_reader(&self) -> bool {
-        super::has_no_reader(&self.0)
+        super::has_no_reader(&self.pipe)
+    }
+
+    fn wrote(&mut self, bytes: usize) {
+        if !self.is_large && bytes >= BULK {
+            self.is_large = true;
+            enlarge(&self.pipe);
+        }
     }
 }
 
 impl AsyncWrite for PipeOutput {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        let written = ready!(Pin::new(&mut self.pipe).poll_write(context, bytes))?;
+        self.wrote(written);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_write_vectored(
@@ -86,7 +100,9 @@ impl AsyncWrite for PipeOutput {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(context, pieces)
+        let written = ready!(Pin::new(&mut self.pipe).poll_write_vectored(context, pieces))?;
+        self.wrote(written);
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -106,7 +122,7 @@ fn path(of: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", of.as_fd().as_raw_fd())
 }
 
-/// A read of so many bytes is of bulk: half of what a pipe holds.
+/// A read or a write of so many bytes is of bulk: half of what a pipe holds.
 const BULK: usize = 32 * 1024;
 /// The bytes that a pipe of bulk holds, four times as many as at first: its writer and its reader wake each other a quarter as
 /// often. A user has 64 MiB for all pipes (fs.pipe-user-pages-soft), beyond which new ones are tiny.
@@ -154,6 +170,25 @@ mod tests {
         writer.write_all(&chunk).unwrap();
         assert_eq!(input.read(&mut chunk).await.unwrap(), BULK);
         assert_eq!(fcntl_getpipe_size(&reader).unwrap(), LARGE);
+    }
+
+    #[tokio::test]
+    async fn bulk_out_gets_a_larger_pipe_and_the_echoes_of_keystrokes_do_not() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut output = PipeOutput::open(&writer).unwrap();
+        let size = fcntl_getpipe_size(&reader).unwrap();
+        let chunk = [0; BULK];
+        for (bytes, larger) in [(1, size), (BULK - 1, size), (BULK, LARGE)] {
+            let (first, second) = chunk.get(..bytes).unwrap().split_at(bytes / 2);
+            let pieces = [IoSlice::new(first), IoSlice::new(second)];
+            assert_eq!(output.write_vectored(&pieces).await.unwrap(), bytes);
+            assert_eq!(fcntl_getpipe_size(&reader).unwrap(), larger);
+            reader.read_exact(&mut vec![0; bytes]).unwrap();
+        }
+        let (_reader, writer) = io::pipe().unwrap();
+        let mut output = PipeOutput::open(&writer).unwrap();
+        assert_eq!(output.write(&chunk).await.unwrap(), BULK);
+        assert_eq!(fcntl_getpipe_size(&writer).unwrap(), LARGE);
     }
 
     #[tokio::test]
