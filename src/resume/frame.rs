@@ -42,6 +42,11 @@ pub enum Frame {
     Going(Going),
     /// The session is over.
     End(End),
+    /// So many bytes of its own stream the sender keeps at the most until they are acknowledged.
+    Keeps {
+        /// The bytes.
+        window: u32,
+    },
 }
 
 /// A line or a frame that cannot be. The session, or before there is one the connection, ends with [`End::Malformed`].
@@ -98,6 +103,7 @@ impl Frame {
             Self::Pong(number) => header(out, PONG, &[&number.to_be_bytes()]),
             Self::Going(going) => header(out, GOING, &[&[going.code()]]),
             Self::End(end) => header(out, END, &[&[end.code()]]),
+            Self::Keeps { window } => header(out, KEEPS, &[&window.to_be_bytes()]),
         }
     }
 
@@ -125,6 +131,9 @@ impl Frame {
             PONG => Self::Pong(fields.number()?),
             GOING => Self::Going(Going::from(u8::from_be_bytes(fields.take()?))),
             END => Self::End(End::from(u8::from_be_bytes(fields.take()?))),
+            KEEPS => Self::Keeps {
+                window: u32::from_be_bytes(fields.take()?),
+            },
             _ => return Ok(None),
         };
         if fields.0.is_empty() {
@@ -274,8 +283,8 @@ impl Decoder {
         let length = length.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
         match kind {
             DATA => self.begin_data(length, input).map(|()| None),
-            PROOF..=END if length > LONGEST_HELD - HEAD => Err(Violation::Length),
-            PROOF..=END => {
+            PROOF..=KEEPS if length > LONGEST_HELD - HEAD => Err(Violation::Length),
+            PROOF..=KEEPS => {
                 if !self.hold(HEAD + length, input) {
                     return Ok(None);
                 }
@@ -336,6 +345,7 @@ const PING: u8 = 6;
 const PONG: u8 = 7;
 const GOING: u8 = 8;
 const END: u8 = 9;
+const KEEPS: u8 = 10;
 
 /// The bytes of a type and a length.
 const HEAD: usize = 4;

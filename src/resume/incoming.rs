@@ -18,6 +18,8 @@ pub(super) struct Incoming {
     held: Buffer,
     /// The bytes behind `passed` that are asked for.
     window: usize,
+    /// The bytes that the other side keeps at the most, if it has said so on this connection.
+    kept: Option<usize>,
     /// All in front of it has been passed on.
     passed: u64,
     /// The offset of what comes next.
@@ -39,6 +41,7 @@ impl Incoming {
         Self {
             held: Buffer::default(),
             window,
+            kept: None,
             passed: 0,
             expected: 0,
             is_finished: false,
@@ -139,9 +142,14 @@ impl Incoming {
         }
     }
 
+    /// The other side keeps so many bytes at the most.
+    pub(super) fn set_kept(&mut self, kept: usize) {
+        self.kept = Some(kept);
+    }
+
     /// A new connection knows nothing of what was passed on.
     pub(super) fn resume(&mut self, now: Instant) {
-        self.told = None;
+        (self.told, self.kept) = (None, None);
         self.note(now);
     }
 
@@ -157,7 +165,7 @@ impl Incoming {
     /// When an acknowledgement is due.
     pub(super) fn due(&self) -> Option<Instant> {
         let since = self.untold_since?;
-        let step = (self.window / 4).max(1) as u64;
+        let step = self.step();
         let Some(told) = self.told else {
             return Some(since);
         };
@@ -165,6 +173,8 @@ impl Incoming {
         let is_urgent = passed >= step || self.is_complete() || self.wanted() >= self.limit + step;
         let delay = if is_urgent {
             Duration::ZERO
+        } else if passed >= step / 2 && self.kept.is_some() {
+            LONGEST_DELAY_OF_HALF_A_STEP
         } else if passed >= SMALLEST_WINDOW.into() {
             LONGEST_DELAY_OF_MUCH
         } else {
@@ -191,6 +201,16 @@ impl Incoming {
     /// The bytes of memory.
     pub(super) fn memory(&self) -> usize {
         self.held.memory()
+    }
+
+    /// The bytes behind which an acknowledgement is urgent. The other side does not wait for it: it has as many again to send.
+    /// What it keeps is not known of one that does not say it; it may be less than is asked for.
+    fn step(&self) -> u64 {
+        let step = match self.kept {
+            Some(kept) => self.window.min(kept) / 2,
+            None => self.window / 4,
+        };
+        step.max(1) as u64
     }
 
     fn wanted(&self) -> u64 {
@@ -256,5 +276,8 @@ const LONGEST_DELAY: Duration = Duration::from_millis(100);
 /// The same for a smallest window of bytes or more: the other side may keep much less than is asked for here, as its memory
 /// is short, and waits.
 const LONGEST_DELAY_OF_MUCH: Duration = Duration::from_millis(10);
+/// The same for half of what makes one urgent: on a long path the other side has sent all it may, and the rest of it does not
+/// wait for long.
+const LONGEST_DELAY_OF_HALF_A_STEP: Duration = Duration::from_millis(2);
 /// The most pieces of one [`Pass`]: one of bulk brings three, as a read has two frames and ends within one.
 const MOST_PIECES: usize = 8;

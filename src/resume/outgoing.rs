@@ -1,8 +1,8 @@
 //! The stream that a side sends: what was not acknowledged is kept, and sent again on the next connection.
 
-use super::INITIAL_WINDOW;
 use super::buffer::Buffer;
 use super::frame::{DATA_HEAD, Frame, LONGEST_DATA, Output, Violation};
+use super::{INITIAL_WINDOW, SMALLEST_WINDOW};
 
 /// The bytes of one stream from the first that was not acknowledged.
 ///
@@ -15,6 +15,8 @@ pub(super) struct Outgoing {
     kept_from: u64,
     /// The bytes that may be kept.
     window: usize,
+    /// What this connection was told of `window`.
+    told_window: Option<usize>,
     /// The bytes of the stream so far.
     length: u64,
     /// Whether the stream ends at `length`. The end takes one offset.
@@ -48,6 +50,7 @@ impl Outgoing {
             kept: Buffer::default(),
             kept_from: 0,
             window,
+            told_window: None,
             length: 0,
             is_finished: false,
             acknowledged: 0,
@@ -99,7 +102,7 @@ impl Outgoing {
         self.window = window;
     }
 
-    /// Appends frames with what may be sent, up to `most` bytes of `out` in all. Returns whether there was something.
+    /// Appends frames with what may be sent, and with the window if the other side does not know it, up to `most` bytes of `out` in all. Returns whether there was something.
     pub(super) fn send<O: Output>(&mut self, out: &mut O, most: usize) -> bool {
         let before = self.cursor;
         while out.length() + DATA_HEAD < most && !out.is_full() {
@@ -116,6 +119,13 @@ impl Outgoing {
                 None => break,
             };
             self.advance(sent);
+        }
+        // It is of no use to the other side as long as hardly anything waits for its acknowledgement.
+        let is_told = self.told_window == Some(self.window);
+        if !is_told && !self.is_abandoned && self.cursor.saturating_sub(self.acknowledged) >= SMALLEST_WINDOW.into() {
+            self.told_window = Some(self.window);
+            let window = u32::try_from(self.window).unwrap_or(u32::MAX);
+            out.frame(Frame::Keeps { window });
         }
         if O::COPIES {
             self.carry_all();
@@ -185,6 +195,7 @@ impl Outgoing {
             return Err(Violation::Claim);
         }
         (self.carried, self.cursor) = (received, received);
+        self.told_window = None;
         Ok(())
     }
 

@@ -362,6 +362,7 @@ impl Session {
             Frame::Ping(number) => self.on_link(|link| link.pong = Some(number)),
             Frame::Pong(number) => self.on_link(|link| link.liveness.answered(number)),
             Frame::Going(going) => self.on_link(|link| link.left = Some(going)),
+            Frame::Keeps { window } => self.incoming.set_kept(bounded(window)),
             Frame::Proof { .. } | Frame::Attached { .. } => return Err(Violation::Order),
         }
         Ok(())

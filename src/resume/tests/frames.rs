@@ -21,6 +21,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         any::<u64>().prop_map(Frame::Pong),
         any::<u8>().prop_map(|code| Frame::Going(Going::from(code))),
         any::<u8>().prop_map(|code| Frame::End(End::from(code))),
+        any::<u32>().prop_map(|window| Frame::Keeps { window }),
     ]
 }
 
@@ -35,7 +36,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     prop_oneof![
         frame().prop_map(Sent::Frame),
         (0..u64::MAX / 2, proptest::collection::vec(any::<u8>(), 1..300)).prop_map(|(at, bytes)| Sent::Data(at, bytes)),
-        (10..=255_u8, proptest::collection::vec(any::<u8>(), 0..LONGEST_UNKNOWN))
+        (11..=255_u8, proptest::collection::vec(any::<u8>(), 0..LONGEST_UNKNOWN))
             .prop_map(|(kind, bytes)| Sent::Unknown(kind, bytes)),
     ]
 }
@@ -156,6 +157,7 @@ fn a_frame_is_in_the_document_as_it_is_sent() {
     assert_eq!(encoded(&[frame]), [5, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 5, 0, 1, 0, 0]);
     assert_eq!(encoded(&[Frame::End(End::Version)]), [9, 0, 0, 1, 11]);
     assert_eq!(encoded(&[Frame::Going(Going::Draining)]), [8, 0, 0, 1, 2]);
+    assert_eq!(encoded(&[Frame::Keeps { window: 65_536 }]), [10, 0, 0, 4, 0, 1, 0, 0]);
     for code in 0..=255 {
         assert_eq!(encoded(&[Frame::End(End::from(code))])[4], code);
         assert_eq!(encoded(&[Frame::Going(Going::from(code))])[4], code);

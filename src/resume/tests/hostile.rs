@@ -81,7 +81,7 @@ fn what_a_later_version_adds_is_skipped() {
 /// Frames as a liar would choose them: near what is right.
 fn lie() -> impl Strategy<Value = Vec<u8>> {
     let offset = prop_oneof![0..4_u64, 16_000..17_000_u64, Just(u64::MAX), any::<u64>()];
-    let kinds = (0..12_u8, offset, 0..3000_usize, any::<u32>());
+    let kinds = (0..13_u8, offset, 0..3000_usize, any::<u32>());
     kinds.prop_map(|(kind, offset, length, window)| match kind {
         0..=3 => {
             let mut bytes = Vec::new();
@@ -94,6 +94,7 @@ fn lie() -> impl Strategy<Value = Vec<u8>> {
         8 => encoded(&[Frame::Pong(offset)]),
         9 => encoded(&[Frame::Going(Going::Moving)]),
         10 => encoded(&[Frame::End(End::Reset)]),
+        11 => encoded(&[Frame::Keeps { window }]),
         _ => vec![kind; length % 40],
     })
 }

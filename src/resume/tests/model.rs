@@ -358,6 +358,30 @@ proptest! {
     }
 
     #[test]
+    fn bulk_does_not_wait_for_a_clock(
+        windows in windows(),
+        by in role(),
+        changes in proptest::collection::vec(proptest::option::of(4096..80_000_u32), 1..20),
+    ) {
+        let mut world = World::new(windows);
+        let other = by.other();
+        for change in changes {
+            let before = world.sides(other).0.passed;
+            // One that becomes less may be less than what is under way.
+            world.apply(&Event::Write(by, usize::MAX));
+            if let Some(window) = change {
+                world.apply(&Event::SetWindow(by, window));
+            }
+            world.apply(&Event::TransmitKept(by, usize::MAX, 100_000));
+            world.apply(&Event::Deliver(other, usize::MAX, 10_000));
+            world.apply(&Event::Pass(other, usize::MAX));
+            world.apply(&Event::TransmitKept(other, usize::MAX, 100_000));
+            world.apply(&Event::Deliver(by, usize::MAX, 0));
+            prop_assert!(world.sides(other).0.passed > before, "the sender waits");
+        }
+    }
+
+    #[test]
     fn a_reset_comes_behind_all_that_was_written_before_it_and_is_never_an_end_of_stream(
         windows in windows(),
         by in role(),

@@ -65,6 +65,7 @@ impl Side {
 
 const WINDOW: u32 = 32 * 1024;
 const FIRST_ACK: &str = "Ack { offset: 0, window: 32768 }";
+const KEEPS: &str = "Keeps { window: 32768 }";
 
 #[test]
 fn a_connection_begins_with_the_window() {
@@ -80,7 +81,7 @@ fn no_more_is_sent_than_was_asked_for_and_no_more_is_kept_than_the_window() {
     let mut side = Side::new();
     assert_eq!(side.session.write(&[1; 100_000]), 32_768);
     assert_eq!((side.session.free(), side.session.write(b"x")), (0, 0));
-    assert_eq!(side.sends(), [FIRST_ACK, "Data(0+16384)"]);
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(0+16384)", KEEPS]);
     side.receive(&[Frame::Ack {
         offset: 10,
         window: 20_000,
@@ -177,6 +178,62 @@ fn a_sender_that_keeps_less_than_a_quarter_of_the_window_waits_no_longer_than_10
 }
 
 #[test]
+fn a_sender_that_says_what_it_keeps_has_an_acknowledgement_behind_half_of_that() {
+    let mut side = Side::new();
+    side.sends();
+    side.receive(&[Frame::Keeps { window: 8192 }]);
+    side.receive_data(0, &[7; 16_000]);
+    side.pass(4095);
+    assert!(side.sends().is_empty());
+    side.pass(1);
+    assert_eq!(side.sends(), ["Ack { offset: 4096, window: 32768 }"]);
+    // Half of that within 2 ms.
+    side.pass(2048);
+    side.later(1);
+    assert!(side.sends().is_empty());
+    side.later(1);
+    assert_eq!(side.sends(), ["Ack { offset: 6144, window: 32768 }"]);
+    // It keeps less from now on than what was passed on since.
+    side.pass(2047);
+    assert!(side.sends().is_empty());
+    side.receive(&[Frame::Keeps { window: 0 }]);
+    assert!(side.sends().is_empty());
+    side.pass(1);
+    assert_eq!(side.sends(), ["Ack { offset: 8192, window: 32768 }"]);
+    // More than is asked for here does not count.
+    side.receive(&[Frame::Keeps { window: u32::MAX }]);
+    side.receive_data(16_000, &[7; 20_000]);
+    side.pass(7808);
+    side.pass(8575);
+    assert!(side.sends().is_empty());
+    side.pass(1);
+    assert_eq!(side.sends(), ["Ack { offset: 24576, window: 32768 }"]);
+    // The next connection may be to one that does not say it.
+    side.attach(0).unwrap();
+    side.sends();
+    side.pass(8192);
+    assert_eq!(side.sends(), ["Ack { offset: 32768, window: 32768 }"]);
+}
+
+#[test]
+fn what_is_kept_is_said_once_a_connection_while_much_is_unacknowledged_and_when_it_changes() {
+    let mut side = Side::new();
+    side.sends();
+    side.session.write(&[1; 4095]);
+    assert_eq!(side.sends(), ["Data(0+4095)"]);
+    side.session.write(b"x");
+    assert_eq!(side.sends(), ["Data(4095+1)", KEEPS]);
+    side.session.write(b"x");
+    assert_eq!(side.sends(), ["Data(4096+1)"]);
+    side.session.set_window(8192, side.now);
+    assert_eq!(side.sends(), ["Keeps { window: 8192 }"]);
+    side.attach(0).unwrap();
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(0+4097)", "Keeps { window: 8192 }"]);
+    side.session.abort(End::Closed);
+    assert_eq!(side.sends(), ["End(Closed)"]);
+}
+
+#[test]
 fn an_end_of_stream_takes_an_offset_and_leaves_the_other_direction_open() {
     let mut side = Side::new();
     side.session.write(b"abc");
@@ -207,7 +264,7 @@ fn an_end_comes_behind_what_was_written_before_and_is_answered() {
     side.session.write(&[1; 20_000]);
     side.session.end(End::Reset);
     assert_eq!((side.session.free(), side.session.write(b"x")), (0, 0));
-    assert_eq!(side.sends(), [FIRST_ACK, "Data(0+16384)"]);
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(0+16384)", KEEPS]);
     side.receive(&[Frame::Ack {
         offset: 0,
         window: 20_000,
@@ -215,7 +272,7 @@ fn an_end_comes_behind_what_was_written_before_and_is_answered() {
     assert_eq!(side.sends(), ["Data(16384+3616)", "End(Reset)"]);
     // Both were lost.
     side.attach(16_384).unwrap();
-    assert_eq!(side.sends(), [FIRST_ACK, "Data(16384+3616)", "End(Reset)"]);
+    assert_eq!(side.sends(), [FIRST_ACK, "Data(16384+3616)", KEEPS, "End(Reset)"]);
     assert!(!side.session.is_over());
     side.receive(&[Frame::End(End::Reset)]);
     assert!(side.session.is_over() && side.sends().is_empty());
