@@ -13,19 +13,19 @@ use crate::cold::cold;
 pub struct Throttle<'a> {
     limit: &'a Limit,
     own: Option<&'a OwnRate>,
-    bucket: Bucket,
-    /// There was no limit at the last call: a limit that is set now starts with a full bucket.
-    is_unlimited: bool,
+    /// `None`: there was no limit at the last call, and one that is set now starts with a full bucket. Boxed: an idle tunnel
+    /// without limits has two throttles.
+    bucket: Option<Box<Bucket>>,
 }
 
 impl<'a> Throttle<'a> {
     /// A throttle with a full bucket.
     pub fn new(limit: &'a Limit) -> Self {
+        let is_limited = !limit.rate().is_unlimited();
         Self {
             limit,
             own: None,
-            bucket: Bucket::full(limit),
-            is_unlimited: false,
+            bucket: is_limited.then(|| Box::new(Bucket::full(limit))),
         }
     }
 
@@ -47,7 +47,7 @@ impl<'a> Throttle<'a> {
     pub fn is_unlimited(&mut self) -> bool {
         let is_unlimited = self.in_force().rate.is_unlimited();
         if is_unlimited {
-            self.is_unlimited = true;
+            self.bucket = None;
         }
         is_unlimited
     }
@@ -59,52 +59,53 @@ impl<'a> Throttle<'a> {
         loop {
             match self.admit_at_once(most) {
                 Ok(admitted) => return admitted,
-                Err(rate) => waited(cold(self.sleep_for_credit(rate)).await),
+                Err(until) => waited(cold(self.sleep_for_credit(until)).await),
             }
         }
     }
 
-    /// The error is the rate to wait for.
-    fn admit_at_once(&mut self, most: usize) -> Result<usize, Rate> {
+    /// The error is the moment at which a quantum of credit is there.
+    fn admit_at_once(&mut self, most: usize) -> Result<usize, Instant> {
         let in_force = self.in_force();
         let InForce { rate, burst } = in_force;
-        if self.is_unlimited && !rate.is_unlimited() {
-            self.bucket = Bucket::full(in_force);
-        }
-        self.is_unlimited = rate.is_unlimited();
-        if self.is_unlimited {
+        if rate.is_unlimited() {
+            self.bucket = None;
             return Ok(most);
         }
-        self.bucket.earn(in_force, false);
-        let available = self.bucket.available();
+        let bucket = self.bucket.get_or_insert_with(|| Box::new(Bucket::full(in_force)));
+        bucket.earn(in_force, false);
+        let available = bucket.available();
         if available < worth_moving(rate).min(burst).min(most as u64) {
-            return Err(rate);
+            return Err(bucket.available_at(worth_waiting_for(in_force), rate));
         }
         Ok(usize::try_from(available).unwrap_or(usize::MAX).min(most))
     }
 
     /// Takes what was moved from the bucket.
     pub fn spend(&mut self, bytes: usize) {
-        if self.is_unlimited {
-            return;
+        let in_force = self.in_force();
+        if let Some(bucket) = &mut self.bucket {
+            bucket.earn(in_force, false);
+            bucket.spend(bytes as u64);
+            bucket.forgive_debt();
         }
-        self.bucket.earn(self.in_force(), false);
-        self.bucket.spend(bytes as u64);
-        self.bucket.forgive_debt();
     }
 
-    /// Sleeps until a quantum of credit is there, and returns how long that took.
-    async fn sleep_for_credit(&mut self, rate: Rate) -> Duration {
+    /// Sleeps until that moment, and returns how long it took.
+    async fn sleep_for_credit(&mut self, until: Instant) -> Duration {
         let asleep = Instant::now();
-        sleep_until(self.bucket.available_at(self.worth_waiting_for(rate), rate)).await;
-        self.bucket.earn(self.in_force(), true);
+        sleep_until(until).await;
+        let in_force = self.in_force();
+        if let Some(bucket) = &mut self.bucket {
+            bucket.earn(in_force, true);
+        }
         asleep.elapsed()
     }
+}
 
-    /// How many bytes to sleep for: those of one quantum of time, within the burst.
-    fn worth_waiting_for(&self, rate: Rate) -> u64 {
-        (rate.get() / QUANTA_PER_SECOND).min(self.limit.burst()).max(1)
-    }
+/// How many bytes to sleep for: those of one quantum of time, within the burst.
+fn worth_waiting_for(InForce { rate, burst }: InForce) -> u64 {
+    (rate.get() / QUANTA_PER_SECOND).min(burst).max(1)
 }
 
 /// The fewest bytes that are worth a wake-up. A slow rate makes do with less.
