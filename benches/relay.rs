@@ -195,7 +195,7 @@ fn relay_all(engine: Engine, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
             let mut ends: Transports<tokio::net::TcpStream> = Transports {
                 downstream: downstream.try_into().unwrap(),
                 upstream: upstream.try_into().unwrap(),
-                early: Box::default(),
+                early: None,
             };
             let (resources, limit) = (Arc::clone(&resources), Arc::clone(&limit));
             tunnels.spawn(async move {

@@ -134,7 +134,7 @@ async fn relayed(rate: &str) -> Accuracy {
     let mut ends = Transports {
         downstream,
         upstream,
-        early: Box::default(),
+        early: None,
     };
     let peers = std::thread::spawn(move || runtime().block_on(flood(client, target)));
     let accuracy = {

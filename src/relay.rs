@@ -2,7 +2,6 @@
 
 use std::future::{Future, pending, poll_fn};
 use std::io;
-use std::mem::take;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
@@ -119,22 +118,26 @@ pub async fn until_end<D: Transport>(
     terms: &Terms<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Ended {
-    let early = &mut transports.early;
+    let Early {
+        upload: early_upload,
+        download: early_download,
+        inspector,
+    } = transports.early.take().map(|early| *early).unwrap_or_default();
     let (from_client, to_client) = transports.downstream.split();
     let (from_target, to_target) = Transport::split(&mut transports.upstream);
     let up = Halves {
         reader: from_client,
         writer: to_target,
-        beginning: Beginning::of(Direction::Upload, terms.inspected, early.inspector.clone()),
+        beginning: Beginning::of(Direction::Upload, terms.inspected, inspector.clone()),
     };
     let down = Halves {
         reader: from_target,
         writer: to_client,
-        beginning: Beginning::of(Direction::Download, None, early.inspector.take()),
+        beginning: Beginning::of(Direction::Download, None, inspector),
     };
     let strategy = |direction| Strategy::new(direction, D::BULK, terms.engine);
-    let mut upload = Pump::new(up, strategy(Direction::Upload), terms).beginning_with(take(&mut early.upload));
-    let mut download = Pump::new(down, strategy(Direction::Download), terms).beginning_with(take(&mut early.download));
+    let mut upload = Pump::new(up, strategy(Direction::Upload), terms).beginning_with(early_upload);
+    let mut download = Pump::new(down, strategy(Direction::Download), terms).beginning_with(early_download);
     let close = tokio::select! {
         biased;
         close = until_both_end(&mut upload, &mut download, terms) => close,

@@ -35,10 +35,10 @@ impl Plain {
         Transports {
             downstream,
             upstream,
-            early: Box::new(Early {
+            early: Some(Box::new(Early {
                 upload,
                 ..Early::default()
-            }),
+            })),
         }
     }
 

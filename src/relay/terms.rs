@@ -40,8 +40,8 @@ pub struct Transports<D> {
     pub downstream: D,
     /// The target's: always a socket, whose bytes are the tunnel's.
     pub upstream: TcpStream,
-    /// Boxed: it is gone when the relay has begun.
-    pub early: Box<Early>,
+    /// `None` once the relay has begun: an idle tunnel holds none.
+    pub early: Option<Box<Early>>,
 }
 
 /// Early data: the first bytes of each direction, read before the relay begins.

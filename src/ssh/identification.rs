@@ -55,21 +55,12 @@ pub async fn exchange<D: Transport>(
 ) -> Result<(), Close> {
     let (from_client, to_client) = transports.downstream.split();
     let (from_target, to_target) = Transport::split(&mut transports.upstream);
+    let early = transports.early.get_or_insert_default();
     let progress = Progress::default();
     let client_says = |line: Line<'_>| identified(Side::Client, line);
     let target_says = |line: Line<'_>| identified(Side::Target, line);
-    let mut upload = Opening::new(
-        Direction::Upload,
-        from_client,
-        to_target,
-        take(&mut transports.early.upload),
-    );
-    let mut download = Opening::new(
-        Direction::Download,
-        from_target,
-        to_client,
-        take(&mut transports.early.download),
-    );
+    let mut upload = Opening::new(Direction::Upload, from_client, to_target, take(&mut early.upload));
+    let mut download = Opening::new(Direction::Download, from_target, to_client, take(&mut early.download));
     let both = async {
         tokio::select! {
             biased;
@@ -83,10 +74,10 @@ pub async fn exchange<D: Transport>(
         by: if download.passed { Side::Client } else { Side::Target },
         reason: Reason::NotSsh,
     }));
-    *transports.early = Early {
+    **early = Early {
         upload: upload.held,
         download: download.held,
-        inspector: transports.early.inspector.take(),
+        inspector: early.inspector.take(),
     };
     result
 }

@@ -65,10 +65,10 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             ends: Transports {
                 downstream,
                 upstream: upstream.stream,
-                early: Box::new(Early {
+                early: Some(Box::new(Early {
                     upload: early,
                     ..Early::default()
-                }),
+                })),
             },
         }
     }
@@ -90,7 +90,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         };
         let holds_back = self.target.ssh_only() && !self.target.reports();
         if is_reported(&self.target) {
-            self.ends.early.inspector = Some(Arc::new(self.record.watch()));
+            self.ends.early.get_or_insert_default().inspector = Some(Arc::new(self.record.watch()));
         }
         let terms = Terms {
             upload: bounds(
@@ -202,7 +202,7 @@ fn unidentified_end<'a, D>(
 ) -> in_band::End<'a> {
     in_band::End {
         reason: close.reason,
-        said: &ends.early.download,
+        said: ends.early.as_ref().map_or(&[], |early| &early.download),
         deadline: shared.identification.identification,
         operator: record.tunnel().closing().unwrap_or_default(),
     }
@@ -266,7 +266,7 @@ async fn tell<D: Transport>(
 ) -> bool {
     let Unidentified { close, is_client_ssh } = unidentified;
     // PuTTY waits for the server's identification, and sends nothing before.
-    let may_be_ssh = *is_client_ssh || ends.early.upload.is_empty();
+    let may_be_ssh = *is_client_ssh || ends.early.as_ref().is_none_or(|early| early.upload.is_empty());
     if !may_be_ssh || close.by == Side::Client || record.tunnel().meter.bytes(Direction::Download) > 0 {
         return false;
     }

@@ -89,7 +89,7 @@ async fn ends() -> (TcpStream, TcpStream, Transports<TcpStream>) {
     let ends = Transports {
         downstream,
         upstream,
-        early: Box::default(),
+        early: None,
     };
     (client, target, ends)
 }
@@ -138,10 +138,8 @@ async fn identifications_are_passed_on_and_the_bytes_behind_them_wait() {
     assert_eq!(result, Ok(()));
     assert_eq!(said, [(Side::Client, "a".to_owned()), (Side::Target, "b".to_owned())]);
     assert_eq!(heard, [b"SSH-2.0-a\r\n".to_vec(), b"hello\r\nSSH-2.0-b\n".to_vec()]);
-    assert_eq!(
-        (ends.early.upload, ends.early.download),
-        (b"\x01\x02".to_vec(), b"rest".to_vec())
-    );
+    let early = ends.early.unwrap();
+    assert_eq!((early.upload, early.download), (b"\x01\x02".to_vec(), b"rest".to_vec()));
 }
 
 #[tokio::test]
@@ -264,10 +262,8 @@ async fn an_announcement_passes_before_the_identification_and_the_client_may_wai
     };
     let (result, ()) = tokio::join!(exchange(&mut ends, &meter, &options, |_, _| ()), script);
     assert_eq!(result, Ok(()));
-    assert_eq!(
-        (ends.early.upload, ends.early.download),
-        (b"proof".to_vec(), b"frames".to_vec())
-    );
+    let early = ends.early.unwrap();
+    assert_eq!((early.upload, early.download), (b"proof".to_vec(), b"frames".to_vec()));
 }
 
 #[tokio::test]

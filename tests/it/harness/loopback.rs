@@ -130,10 +130,10 @@ impl Wires {
         let ends = Transports {
             downstream,
             upstream,
-            early: Box::new(Early {
+            early: Some(Box::new(Early {
                 upload: early,
                 ..Early::default()
-            }),
+            })),
         };
         Self { client, target, ends }
     }

@@ -85,12 +85,13 @@ pub(crate) async fn perform<D: Downstream>(
         let mut ends = Transports {
             downstream,
             upstream,
-            early: Box::new(Early {
+            early: Some(Box::new(Early {
                 upload,
                 ..Early::default()
-            }),
+            })),
         };
         let returned = relay(&mut ends, &terms, pin!(pending())).await;
+        assert!(ends.early.is_none(), "an idle tunnel would hold it");
         drop(ends);
         close.set(Some(returned));
     };
