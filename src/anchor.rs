@@ -24,7 +24,7 @@ use crate::daemon::logging::LogLinesDropped;
 use crate::daemon::readiness::{Condition, Readiness};
 use crate::exposition;
 use crate::limits::TotalCaps;
-use crate::limits::descriptors::Descriptors;
+use crate::limits::descriptors::{Descriptors, TooFew};
 use crate::limits::slots::Slots;
 use crate::limits::unfinished::Unfinished;
 use crate::net::listener;
@@ -66,6 +66,9 @@ pub struct Options {
 /// Why an anchor did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// The limit of open files is too low.
+    #[error(transparent)]
+    Descriptors(#[from] TooFew),
     /// A port cannot be bound.
     #[error("cannot listen on {address}")]
     Bind {
@@ -139,7 +142,7 @@ impl Anchor {
     /// # Errors
     /// A port cannot be bound, or the system has no random bytes.
     pub fn start(options: Options, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
-        let descriptors = Descriptors::raise();
+        let descriptors = Descriptors::raise()?;
         let shared = Arc::new(share(options, descriptors)?);
         let listener = bind(options.listen, |address| listener::bind(&address.into()))?;
         if listener.local_addr().is_ok_and(|own| leads_to(options.to, own)) {

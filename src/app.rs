@@ -32,6 +32,7 @@ use crate::kubernetes::{self, Controller};
 use crate::limits;
 use crate::limits::budget::Budgets;
 use crate::limits::clients::Clients;
+use crate::limits::descriptors::TooFew;
 use crate::limits::slots::Slots;
 use crate::limits::unfinished::Unfinished;
 use crate::metrics::Metrics;
@@ -66,6 +67,9 @@ pub enum StartError {
     /// The thread that reads the configuration cannot be started.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
+    /// The limit of open files is too low.
+    #[error(transparent)]
+    Descriptors(#[from] TooFew),
     /// A port cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -194,7 +198,7 @@ struct Started {
 impl Started {
     /// Binds every port.
     fn bind(self, log_lines_dropped: LogLinesDropped) -> Result<App, StartError> {
-        let mut capacity = Capacity::raise();
+        let mut capacity = Capacity::raise()?;
         let cores = Cores::start(self.config.threads, threads::workers(ProcessSize::SERVE.workers));
         capacity.reserve(cores.descriptors(self.config.listen.len()));
         let (shared, conductor, mut writer) = share(&self.config, self.tls, &mut capacity)?;

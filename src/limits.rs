@@ -9,7 +9,7 @@ pub mod budget;
 mod caps;
 pub mod clients;
 mod connect_rate;
-pub(crate) mod descriptors;
+pub mod descriptors;
 pub mod queue;
 pub mod slots;
 pub mod throttle;

@@ -65,7 +65,7 @@ async fn said(client: &mut TcpStream) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_resume_that_meets_the_end_of_its_session_is_told_so() {
-    let shared = share(options(), Descriptors::raise()).unwrap();
+    let shared = share(options(), Descriptors::raise().unwrap()).unwrap();
     let keys = Keys::decoy().unwrap();
     let opened = shared.sessions.open(keys.clone()).unwrap();
     let claim = Claim {
@@ -114,7 +114,7 @@ async fn lasts(shared: &Shared, state: &str) -> u64 {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_of_which_nothing_was_acknowledged_ends_after_a_minute_and_says_so_for_five() {
-    let shared = Arc::new(share(options(), Descriptors::raise()).unwrap());
+    let shared = Arc::new(share(options(), Descriptors::raise().unwrap()).unwrap());
     let [client, stream] = pair().await;
     let [_server, upstream] = pair().await;
     let keys = Keys::decoy().unwrap();

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use tracing::{info, warn};
 
 use crate::limits::TotalCaps;
-use crate::limits::descriptors::Descriptors;
+use crate::limits::descriptors::{Descriptors, TooFew};
 use crate::metrics::Metrics;
 
 /// The limit of open files, and the pipes that it allows.
@@ -20,13 +20,16 @@ pub(super) struct Capacity {
 
 impl Capacity {
     /// Raises the limit of open files as far as the process may.
-    pub(super) fn raise() -> Self {
-        let descriptors = Descriptors::raise();
-        Self {
+    ///
+    /// # Errors
+    /// It is too low to serve.
+    pub(super) fn raise() -> Result<Self, TooFew> {
+        let descriptors = Descriptors::raise()?;
+        Ok(Self {
             descriptors,
             pipes: descriptors.pipes(MOST_PIPES),
             told: None,
-        }
+        })
     }
 
     /// The connections that the admin port may have.
@@ -34,7 +37,7 @@ impl Capacity {
         self.descriptors.admin_connections()
     }
 
-    /// Keeps that many descriptors free for runtimes and their listeners.
+    /// Keeps that many descriptors free for runtimes and further listeners.
     pub(super) fn reserve(&mut self, runtimes: u64) {
         self.descriptors = self.descriptors.beside(runtimes);
     }

@@ -19,6 +19,7 @@ use tracing::warn;
 
 use crate::config::Threads;
 use crate::daemon::threads;
+use crate::net::listener;
 
 /// The runtimes, for as long as this is held.
 #[derive(Debug)]
@@ -90,10 +91,12 @@ impl Cores {
         &self.places
     }
 
-    /// The descriptors that the runtimes take, and their listeners beyond the first one of each of so many ports.
+    /// The descriptors that the runtimes take, and the listeners of so many ports beyond the first listener, each with what it
+    /// accepts at once.
     pub(super) fn descriptors(&self, ports: usize) -> u64 {
-        let listeners = ports * (self.places.count().get() - 1);
-        u64::try_from(self.running.len() * OF_A_RUNTIME + listeners).unwrap_or(u64::MAX)
+        let further = (ports * self.places.count().get()).saturating_sub(1);
+        let taken = self.running.len() * OF_A_RUNTIME + further * (1 + listener::AT_ONCE);
+        u64::try_from(taken).unwrap_or(u64::MAX)
     }
 }
 

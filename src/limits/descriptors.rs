@@ -17,21 +17,38 @@ pub(crate) struct Descriptors {
     runtimes: u64,
 }
 
+/// The process may have fewer descriptors than it serves with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the limit of open files is {0}, and has to be {LEAST} at least, see RLIMIT_NOFILE (`ulimit -Hn`)")]
+pub struct TooFew(u64);
+
 impl Descriptors {
     /// Raises the soft limit, most often 1,024, to the hard one.
-    pub(crate) fn raise() -> Self {
+    ///
+    /// # Errors
+    /// There are fewer than [`LEAST`].
+    pub(crate) fn raise() -> Result<Self, TooFew> {
         let limit = fs::read_to_string(LIMITS).ok().and_then(|page| open_files(&page));
         let limit = limit.unwrap_or_else(|| getrlimit(Resource::Nofile));
         let raised = Rlimit {
             current: limit.maximum,
             ..limit
         };
-        match setrlimit(Resource::Nofile, raised) {
-            Ok(()) => Self::from(limit.maximum),
+        let most = match setrlimit(Resource::Nofile, raised) {
+            Ok(()) => limit.maximum,
             Err(error) => {
                 warn!(%error, "cannot raise the limit of open files");
-                Self::from(limit.current)
+                limit.current
             }
+        };
+        Self::of(most)
+    }
+
+    /// So many, unless they are too few.
+    fn of(most: Option<u64>) -> Result<Self, TooFew> {
+        match most {
+            Some(most) if most < LEAST => Err(TooFew(most)),
+            most => Ok(Self { most, runtimes: 0 }),
         }
     }
 
@@ -51,13 +68,9 @@ impl Descriptors {
         fit.map_or(wanted, |fit| wanted.min(fit))
     }
 
-    /// The connections that the admin port may have: two thirds of the descriptors that are reserved.
+    /// The connections that the admin port may have: an eighth of the descriptors at most.
     pub(crate) fn admin_connections(self) -> NonZeroU32 {
-        at_most(None, self.reserved() * 2 / 3)
-    }
-
-    fn reserved(self) -> u64 {
-        self.most.map_or(RESERVED, |most| RESERVED.min(most / 4))
+        at_most(NonZeroU32::new(MOST_ADMIN), self.most.map_or(u64::MAX, |most| most / 8))
     }
 
     /// The caps lowered to what fits beside so many pipes. A tunnel takes two descriptors, a connection without one takes
@@ -65,7 +78,7 @@ impl Descriptors {
     pub(crate) fn fitting(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
         let Some(most) = self.most else { return caps };
         let pipes = 2 * u64::try_from(pipes).unwrap_or(u64::MAX / 2);
-        let reserved = self.reserved() + self.runtimes.min(most / 4);
+        let reserved = OTHERS + u64::from(self.admin_connections().get()) + self.runtimes.min(most / 4);
         let left = most.saturating_sub(reserved + pipes);
         let unfinished = at_most(caps.unfinished, left / 4);
         let tunnels = at_most(caps.tunnels, left.saturating_sub(unfinished.get().into()) / 2);
@@ -73,12 +86,6 @@ impl Descriptors {
             tunnels: Some(tunnels),
             unfinished: Some(unfinished),
         }
-    }
-}
-
-impl From<Option<u64>> for Descriptors {
-    fn from(most: Option<u64>) -> Self {
-        Self { most, runtimes: 0 }
     }
 }
 
@@ -103,8 +110,14 @@ fn at_most(cap: Option<NonZeroU32>, fitting: u64) -> NonZeroU32 {
 }
 
 const LIMITS: &str = "/proc/self/limits";
-/// Descriptors for 128 connections of the admin port, and for listeners, connections to the API server, files and the runtime.
-const RESERVED: u64 = 192;
+/// The fewest descriptors that a process serves with: half of them are for what is not a connection that it keeps.
+const LEAST: u64 = 128;
+/// The connections of the admin port where descriptors are plenty.
+const MOST_ADMIN: u32 = 128;
+/// What is open beside connections that are kept and pipes: 26 for the logs, runtimes, listeners and watches of an idle process
+/// that has every part, [`AT_ONCE`](crate::net::listener::AT_ONCE) on each of two ports that were accepted for others which
+/// have not closed yet, and 6 for files and requests of the process's own.
+const OTHERS: u64 = 64;
 
 #[cfg(test)]
 mod tests {
@@ -112,28 +125,36 @@ mod tests {
 
     #[test]
     fn the_caps_fit_the_descriptors() {
-        for most in [64, 256, 1024, 4096, 65_536, 1 << 20] {
-            let descriptors = Descriptors::from(Some(most));
+        for most in [LEAST, 192, 256, 512, 1024, 4096, 65_536, 1 << 20] {
+            let descriptors = Descriptors::of(Some(most)).unwrap();
             let pipes = descriptors.pipes(128);
             let TotalCaps { tunnels, unfinished } = descriptors.fitting(TotalCaps::default(), pipes);
             let (tunnels, unfinished) = (u64::from(tunnels.unwrap().get()), u64::from(unfinished.unwrap().get()));
             let admin = u64::from(descriptors.admin_connections().get());
             let taken = 2 * tunnels + unfinished + 2 * pipes as u64 + admin;
-            // Half as much as for the admin port is left for the rest.
-            assert!(taken + admin / 2 <= most, "{most}: {taken}");
-            assert_eq!(admin, 128.min(most / 6), "{most}");
-            assert!(tunnels > most / 5 || tunnels == 100_000, "{most}: {tunnels}");
-            assert!(unfinished > most / 8 || unfinished == 4096, "{most}: {unfinished}");
+            assert!(taken + 26 + 2 * 16 <= most, "{most}: {taken}");
+            assert_eq!(admin, 128.min(most / 8), "{most}");
+            assert!(tunnels > most / 11 || tunnels == 100_000, "{most}: {tunnels}");
+            assert!(unfinished >= most / 16 || unfinished == 4096, "{most}: {unfinished}");
         }
+    }
+
+    #[test]
+    fn fewer_descriptors_than_a_process_serves_with_are_refused() {
+        for few in [0, 64, LEAST - 1] {
+            assert_eq!(Descriptors::of(Some(few)).unwrap_err(), TooFew(few));
+        }
+        let expected = "the limit of open files is 64, and has to be 128 at least, see RLIMIT_NOFILE (`ulimit -Hn`)";
+        assert_eq!(TooFew(64).to_string(), expected);
     }
 
     #[test]
     fn the_runtimes_of_many_cores_lower_the_caps_by_what_they_take() {
         let tunnels = |descriptors: Descriptors| descriptors.fitting(TotalCaps::default(), 128).tunnels.unwrap().get();
-        let alone = Descriptors::from(Some(20_000));
+        let alone = Descriptors::of(Some(20_000)).unwrap();
         assert_eq!(tunnels(alone) - tunnels(alone.beside(320)), 160);
         // A quarter is left for others, however many cores there are.
-        let few = Descriptors::from(Some(1024));
+        let few = Descriptors::of(Some(1024)).unwrap();
         assert_eq!(tunnels(few.beside(320)), tunnels(few.beside(10_000)));
     }
 
@@ -155,7 +176,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_of_descriptors_the_caps_are_not_lowered() {
-        let unlimited = Descriptors::from(None);
+        let unlimited = Descriptors::of(None).unwrap();
         assert_eq!(unlimited.pipes(128), 128);
         assert_eq!(unlimited.admin_connections().get(), 128);
         assert_eq!(unlimited.fitting(TotalCaps::default(), 128), TotalCaps::default());
@@ -164,11 +185,5 @@ mod tests {
             unfinished: None,
         };
         assert_eq!(unlimited.fitting(any, 128), any);
-        let none = Descriptors::from(Some(0));
-        let least = none.fitting(any, none.pipes(128));
-        assert_eq!(
-            (least.tunnels, least.unfinished),
-            (NonZeroU32::new(1), NonZeroU32::new(1))
-        );
     }
 }

@@ -203,7 +203,7 @@ async fn accept_until(
     loop {
         // A pending connection that is evicted for a new one keeps its descriptor until its task has run.
         at_once += 1;
-        if at_once > MOST_AT_ONCE {
+        if at_once > AT_ONCE {
             at_once = 1;
             yield_now().await;
         }
@@ -289,8 +289,8 @@ pub(crate) fn reachable(listening: SocketAddr) -> SocketAddr {
 
 /// tokio's default is 1,024: of 2,000 clients at once half wait a second for their second SYN.
 const BACKLOG: i32 = 4096;
-/// Connections accepted before other tasks run. Each may evict another: far fewer than the descriptors kept free.
-const MOST_AT_ONCE: usize = 16;
+/// Connections that a listener accepts before other tasks run. Each may evict another, whose descriptor is closed only then.
+pub(crate) const AT_ONCE: usize = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Between two messages about pauses.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(10);
@@ -337,7 +337,7 @@ mod tests {
         timeout(Duration::from_secs(60), accept(listener.into(), all, serve, || {}))
             .await
             .unwrap();
-        assert!(most <= MOST_AT_ONCE, "{most}");
+        assert!(most <= AT_ONCE, "{most}");
         drop(clients);
     }
 

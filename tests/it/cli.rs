@@ -40,14 +40,18 @@ fn a_stderr_that_is_full_changes_no_exit_status() {
 #[test]
 fn too_few_descriptors_for_a_start_are_told_in_one_line() {
     let settings = Settings::new("");
-    for most in 4..24 {
+    for most in (4..24).chain([64, 127]) {
         let mut process = Process::spawn(switchboard_with_descriptors(
             most,
             &["serve", "--config", settings.path()],
         ));
         let line = process.stderr.next().unwrap_or_default();
         if line.contains(" WARN ") || line.contains(" INFO ") {
-            // The limit is high enough.
+            // The limit is high enough for the messages.
+            let said = process.stderr.rest();
+            let expected = format!("switchboard: the limit of open files is {most}, and has to be 128 at least");
+            assert!(said.last().is_some_and(|line| line.starts_with(&expected)), "{said:#?}");
+            assert_eq!(process.exit_status(), 1, "{most}");
             continue;
         }
         assert_eq!(process.exit_status(), 1, "{most}: {line}");

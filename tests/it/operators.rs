@@ -269,11 +269,11 @@ data: {"change":"cordoned","name":"static/one:22"}"#,
     events.read_past(r#""reason":"reset""#);
 }
 
-/// A sixth of the descriptors is kept for the connections of the admin port.
+/// An eighth of the descriptors is kept for the connections of the admin port.
 #[test]
 fn the_admin_port_takes_no_more_connections_than_descriptors_are_kept_for() {
     let settings = Settings::new("");
-    let command = switchboard_with_descriptors(96, &["serve", "--config", settings.path()]);
+    let command = switchboard_with_descriptors(128, &["serve", "--config", settings.path()]);
     let server = Server::start(command);
     let mut readers: Vec<_> = (0..16)
         .map(|_| {

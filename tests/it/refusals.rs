@@ -146,7 +146,7 @@ fn a_request_completed_during_the_drain_is_refused_with_retry_after() {
 
 #[test]
 fn a_full_descriptor_table_pauses_accepting_but_not_tunnels() {
-    const DESCRIPTORS: u32 = 64;
+    const DESCRIPTORS: u32 = 128;
     let echo = Echo::listen();
     let list = allow(&[("echo:22", echo.address())]);
     let settings = Settings::new(&format!("{list}timeouts: {{head: 1h}}\n"));

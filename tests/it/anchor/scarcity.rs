@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 #[test]
 fn an_anchor_without_descriptors_keeps_its_sessions_and_serves_again_when_it_has_some() {
-    const DESCRIPTORS: u32 = 48;
+    const DESCRIPTORS: u32 = 128;
     let target = Echo::listen();
     let mut anchor = Anchor::start_with_descriptors(DESCRIPTORS, target.address(), &[]);
     block_on(async {
