@@ -3,7 +3,7 @@
 //! A pipe is opened once more (proc_pid_fd(5)): O_NONBLOCK belongs to the open file description (open(2)), which the pipe's
 //! own descriptor may share with other processes.
 
-use std::io::{self, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,6 +13,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
 
 /// A pipe that is read.
+///
+/// Not by `poll_read` of tokio, which waits for the next write where a read has not filled its buffer. In packet mode (O_DIRECT
+/// in pipe(2)) a read ends with a packet, though more may be in the pipe, and the writer of a full one writes no more.
 #[derive(Debug)]
 pub(crate) struct PipeInput {
     pipe: Receiver,
@@ -37,9 +40,31 @@ impl AsyncRead for PipeInput {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.pipe).poll_read(context, buffer))?;
-        if !self.is_large && buffer.filled().len() - before >= BULK {
+        let length = loop {
+            ready!(self.pipe.poll_read_ready(context))?;
+            let free = buffer.initialize_unfilled();
+            let (pipe, most, mut read) = (&self.pipe, free.len(), None);
+            let tried = pipe.try_io(|| {
+                let length = rustix::io::read(pipe, free)?;
+                read = Some(length);
+                // No packet has so much, so the pipe is empty: of bulk, this spares the read that says EAGAIN.
+                let is_empty = length < most && length > LARGEST_PACKET;
+                if is_empty {
+                    Err(ErrorKind::WouldBlock.into())
+                } else {
+                    Ok(())
+                }
+            });
+            match (read, tried) {
+                (Some(length), _) => break length,
+                (None, Err(error)) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    return Poll::Ready(Err(error));
+                }
+                (None, _) => {}
+            }
+        };
+        buffer.advance(length);
+        if !self.is_large && length >= BULK {
             self.is_large = true;
             enlarge(&self.pipe);
         }
@@ -122,6 +147,12 @@ fn path(of: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", of.as_fd().as_raw_fd())
 }
 
+/// A page, in bytes: elsewhere the kernel may have larger ones than 4 KiB.
+const LARGEST_PACKET: usize = if cfg!(target_arch = "x86_64") {
+    4 << 10
+} else {
+    64 << 10
+};
 /// A read or a write of so many bytes is of bulk: half of what a pipe holds.
 const BULK: usize = 32 * 1024;
 /// The bytes that a pipe of bulk holds, four times as many as at first: its writer and its reader wake each other a quarter as
@@ -135,6 +166,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use rustix::fs::{OFlags, fcntl_getfl};
+    use rustix::pipe::PipeFlags;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     /// More than a pipe holds.
@@ -154,6 +186,26 @@ mod tests {
         input.read_to_end(&mut all).await.unwrap();
         writing.await.unwrap().unwrap();
         assert!(all == pattern());
+    }
+
+    #[tokio::test]
+    async fn a_full_pipe_of_packets_is_read_to_its_last_one() {
+        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::DIRECT | PipeFlags::NONBLOCK).unwrap();
+        let mut input = PipeInput::open(&reader).unwrap();
+        for packet in [vec![7; 1], vec![7; 4 << 10]] {
+            let mut written = 0;
+            while let Ok(length) = rustix::io::write(&writer, &packet) {
+                written += length;
+            }
+            assert!(written > packet.len());
+            let mut read = 0;
+            let mut chunk = [0; 2 * BULK];
+            while read < written {
+                read += input.read(&mut chunk).await.unwrap();
+            }
+        }
+        drop(writer);
+        assert_eq!(input.read(&mut [0]).await.unwrap(), 0);
     }
 
     #[tokio::test]
@@ -224,10 +276,7 @@ mod tests {
         let mut output = PipeOutput::open(&writer).unwrap();
         drop(reader);
         assert!(output.has_no_reader());
-        assert_eq!(
-            output.write_all(b"x").await.unwrap_err().kind(),
-            io::ErrorKind::BrokenPipe
-        );
+        assert_eq!(output.write_all(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
     }
 
     #[tokio::test]
