@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use switchboard::daemon::logging::{self, Logging, ParseError};
 use switchboard::daemon::size::ProcessSize;
 use switchboard::daemon::threads;
+use switchboard::platform::outlive_the_limit_of_a_file;
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -52,6 +53,10 @@ pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtim
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
+    {
+        let _entered = runtime.enter();
+        outlive_the_limit_of_a_file();
+    }
     Ok((runtime, logging))
 }
 

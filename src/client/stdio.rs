@@ -86,7 +86,10 @@ impl ClosableOutput {
         *self = match mem::replace(self, Self::Closed) {
             Self::Unopened(file) => match PipeOutput::open(&file) {
                 Ok(pipe) => Self::Pipe(pipe),
-                Err(_) => Self::Threads(tokio::fs::File::from_std(file)),
+                Err(_) => {
+                    platform::outlive_the_limit_of_a_file();
+                    Self::Threads(tokio::fs::File::from_std(file))
+                }
             },
             opened @ (Self::Pipe(_) | Self::Threads(_) | Self::Closed) => opened,
         };

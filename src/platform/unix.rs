@@ -118,6 +118,13 @@ pub(crate) fn give_up_after(socket: &impl AsFd, longest: Duration) -> io::Result
     Ok(())
 }
 
+/// Has a write beyond the largest size of files fail with EFBIG, where SIGXFSZ would end the process (setrlimit(2)). Needs a
+/// runtime.
+pub fn outlive_the_limit_of_a_file() {
+    // Its drop leaves the handler in its place.
+    drop(listen(SignalKind::from_raw(ProcessSignal::XFSZ.as_raw())));
+}
+
 /// SIGHUP, which ssh sends its ProxyCommand when it exits, and the signals that end it at once.
 #[derive(Debug)]
 pub(crate) struct Signals {

@@ -8,9 +8,9 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use crate::harness::ports::Ports;
-use crate::harness::process::{Process, Server, Settings, switchboard, switchboard_with_descriptors};
+use crate::harness::process::{Process, Server, Settings, switchboard, switchboard_with_descriptors, with_limit};
 use crate::harness::target::Target;
-use crate::harness::{allow, refusal};
+use crate::harness::{CONFIRMATION, allow, refusal};
 use rustix::process::geteuid;
 
 /// The exit status and all that was printed on stdout and stderr.
@@ -58,6 +58,21 @@ fn too_few_descriptors_for_a_start_are_told_in_one_line() {
         assert_eq!(process.stderr.rest(), [""; 0], "{most}: {line}");
         assert!(line.starts_with("switchboard: "), "{most}: {line}");
     }
+}
+
+#[test]
+fn an_output_beyond_the_largest_size_of_files_is_told() {
+    let proxy = Target::listen();
+    let url = format!("http://{}", proxy.address());
+    let connect = switchboard(&["connect", "--resume", "off", "--proxy", &url, "box:22"]);
+    let mut client = Process::spawn_into(with_limit("-f 1", &connect), tempfile::tempfile().unwrap());
+    let mut tunnel = proxy.accept();
+    tunnel.read_past("\r\n\r\n");
+    tunnel.send(CONFIRMATION);
+    tunnel.try_send([7; 64 << 10]).ok();
+    assert_eq!(client.exit_status(), 1);
+    let expected = "switchboard: box:22: cannot write to stdout: File too large (os error 27)";
+    assert_eq!(client.stderr.rest(), [expected]);
 }
 
 #[test]

@@ -3,11 +3,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::pipe;
 use std::net::Ipv4Addr;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::process::{Process, Server, Settings, switchboard, with_limit};
 use crate::harness::target::Target;
 use crate::harness::{allow, eventually, request};
 use rustix::process::Signal;
@@ -54,11 +54,8 @@ fn the_line_after_a_torn_one_begins_on_a_line_of_its_own() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("access.log");
     let settings = Settings::new(NO_DELAY);
-    // A limit of 1,024 bytes tears the second line. SIGXFSZ is ignored, so that write(2) fails instead.
-    let mut command = Command::new("bash");
-    command.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\""]);
-    let arguments = switchboard(&["serve", "--config", settings.path()]);
-    command.arg(arguments.get_program()).args(arguments.get_args());
+    // A limit of 1,024 bytes tears the second line. SIGXFSZ, which would end the process there, has its default action.
+    let command = with_limit("-f 1", &switchboard(&["serve", "--config", settings.path()]));
     let log = OpenOptions::new().append(true).create(true).open(&path).unwrap();
     let mut server = Server::start_into(command, log.try_clone().unwrap());
     server.answer("first:22");

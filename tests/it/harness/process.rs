@@ -144,8 +144,14 @@ pub(crate) fn switchboard_with_descriptors(most: u32, arguments: &[&str]) -> Com
 
 /// A program of ours with at most that many descriptors.
 pub(crate) fn with_descriptors(most: u32, command: &Command) -> Command {
-    let mut limited = Command::new("sh");
-    limited.args(["-c", &format!("ulimit -n {most} && exec \"$0\" \"$@\"")]);
+    with_limit(&format!("-n {most}"), command)
+}
+
+/// A program of ours under a limit, as ulimit of bash takes it, and with the default action for SIGXFSZ.
+pub(crate) fn with_limit(limit: &str, command: &Command) -> Command {
+    let mut limited = Command::new("env");
+    limited.args(["--default-signal=XFSZ", "bash", "-c"]);
+    limited.arg(format!("ulimit {limit} && exec \"$0\" \"$@\""));
     limited.arg(command.get_program());
     let arguments: Vec<_> = command.get_args().filter_map(OsStr::to_str).collect();
     clean(limited, &arguments)
