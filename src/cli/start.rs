@@ -45,7 +45,8 @@ impl From<Format> for logging::Format {
 /// Starts the runtime and the logs of a program that serves.
 pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtime, Logging)> {
     let workers = threads::workers(size.workers);
-    threads::try_start(workers).context("cannot start the threads, see pids.max and RLIMIT_NPROC")?;
+    threads::try_start(workers)
+        .context("cannot start the threads, see pids.max, RLIMIT_NPROC and, for their memory, RLIMIT_AS")?;
     try_descriptors().context("cannot open the files of a start, see RLIMIT_NOFILE")?;
     let logging = start_logging(log, size.queued_lines)?;
     let runtime = runtime::Builder::new_multi_thread()

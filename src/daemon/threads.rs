@@ -12,10 +12,12 @@ use std::sync::Mutex;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
-/// Starts the threads that a process with that many workers needs, all at a time, and ends them again.
+/// Starts the threads that a process with that many workers needs, all at a time, and ends them again. Memory for the start
+/// has to be free beside their stacks: an allocation that fails aborts the process.
 ///
 /// # Errors
-/// What pthread_create(3) says: EAGAIN at the limit of the user (RLIMIT_NPROC) or of the container (pids.max).
+/// What pthread_create(3) says: EAGAIN at the limit of the user (RLIMIT_NPROC) or of the container (pids.max), and where there
+/// is no address space for a stack (RLIMIT_AS). Or `OutOfMemory`.
 pub fn try_start(workers: NonZeroUsize) -> io::Result<()> {
     let before = running();
     let gate = Mutex::new(());
@@ -27,6 +29,7 @@ pub fn try_start(workers: NonZeroUsize) -> io::Result<()> {
                 .spawn_scoped(scope, || drop(gate.lock()))
                 .map(drop)
         });
+        let started = started.and_then(|()| try_memory());
         drop(closed);
         started
     });
@@ -38,6 +41,12 @@ pub fn try_start(workers: NonZeroUsize) -> io::Result<()> {
         thread::sleep(Duration::from_millis(1));
     }
     tried
+}
+
+/// Tries whether there is memory for a start. It is not touched.
+fn try_memory() -> io::Result<()> {
+    let tried = Vec::<u8>::new().try_reserve_exact(OF_A_START);
+    tried.map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
 /// The workers of the runtime: as many as processors, but at most that many, unless the environment names their number, as
@@ -77,6 +86,8 @@ fn running() -> usize {
 /// Two for the logs, one each for the admin port, the cluster, access roles, tickets and the configuration, and one for
 /// blocking calls.
 const OTHERS: usize = 8;
+/// In bytes. Half as much was too little beside RLIMIT_AS.
+const OF_A_START: usize = 8 << 20;
 /// The beginning of the names that Tokio gives.
 const WORKER: &str = "tokio-rt";
 /// In milliseconds.

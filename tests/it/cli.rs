@@ -11,7 +11,7 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard, switchboard_with_descriptors, with_limit};
 use crate::harness::target::Target;
 use crate::harness::{CONFIRMATION, allow, refusal};
-use rustix::process::geteuid;
+use rustix::process::{Signal, geteuid};
 
 /// The exit status and all that was printed on stdout and stderr.
 fn run(command: Command) -> (i32, String, String) {
@@ -58,6 +58,51 @@ fn too_few_descriptors_for_a_start_are_told_in_one_line() {
         assert_eq!(process.stderr.rest(), [""; 0], "{most}: {line}");
         assert!(line.starts_with("switchboard: "), "{most}: {line}");
     }
+}
+
+#[test]
+fn a_lack_of_memory_for_a_start_is_told_in_one_line() {
+    const STEP: usize = 2 << 10;
+    let expected =
+        "switchboard: cannot start the threads, see pids.max, RLIMIT_NPROC and, for their memory, RLIMIT_AS: ";
+    let settings = Settings::new("threads: per_core\ndrain: {delay: 0s}\n");
+    // From too little for the loader to more than enough.
+    let (mut refused, mut served) = (0, 0);
+    for most in (16 << 10..1 << 20).step_by(STEP) {
+        let mut command = with_limit(
+            &format!("-v {most}"),
+            &switchboard(&["serve", "--config", settings.path()]),
+        );
+        command.env("TOKIO_WORKER_THREADS", "2");
+        let mut process = Process::spawn(command);
+        let mut said = Vec::new();
+        while let Some(line) = process.stderr.next() {
+            let is_serving = line.contains(" public port ");
+            said.push(line);
+            if is_serving {
+                process.signal(Signal::TERM);
+                break;
+            }
+        }
+        said.extend(process.stderr.rest());
+        if said.iter().any(|line| line.contains(" public port ")) {
+            served += 1;
+            assert!(
+                !said.iter().any(|line| line.contains("memory allocation")),
+                "{most}: {said:#?}"
+            );
+        } else if said.first().is_some_and(|line| line.starts_with(expected)) {
+            refused += 1;
+            assert_eq!((process.exit_status(), said.len()), (1, 1), "{most}: {said:#?}");
+        } else {
+            // The process ended before its own code could try what there is.
+            assert_eq!(refused, 0, "{most}: {said:#?}");
+        }
+        if served == 8 {
+            break;
+        }
+    }
+    assert!(refused > 1 && served == 8, "{refused} {served}");
 }
 
 #[test]
