@@ -1,6 +1,7 @@
 //! What the programs that serve share, the proxy and the anchor: their logs, their threads, and the admin port.
 
 pub mod admin;
+pub(crate) mod connections;
 pub mod logging;
 pub(crate) mod readiness;
 pub mod size;

@@ -1,7 +1,6 @@
 //! The admin port: serves its pages on a thread of its own, so that it answers under load too.
 
 use std::convert::Infallible;
-use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -25,7 +24,9 @@ use tokio::time::sleep;
 use self::answer::{name_the_methods, text};
 use self::caller::Caller;
 pub use self::probes::{Handlers, Progress};
-use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
+
+use super::connections;
+use crate::limits::unfinished::{Membership, Ticket, Unfinished};
 use crate::net::listener;
 
 pub(crate) mod answer;
@@ -66,8 +67,8 @@ impl Routes {
 /// Binds the port and serves it from a new thread until the process ends, that many connections at once. Gives the bound
 /// address. Needs a runtime.
 ///
-/// One connection more evicts the oldest: were the newest refused, a peer that keeps connections open without a byte would
-/// fail the probes of the kubelet, which then restarts the pod with all its tunnels.
+/// One connection more evicts the oldest: no peer can fail the probes of the kubelet, which then would restart the pod with all
+/// its tunnels.
 ///
 /// # Errors
 /// What socket(2), bind(2), listen(2) or the start of a thread say.
@@ -81,25 +82,18 @@ pub fn start(address: SocketAddr, routes: Routes, connections: NonZeroU32) -> io
         TcpListener::from_std(listener)?
     };
     let router = routes.into_router();
-    let unfinished = Arc::new(Unfinished::new(Some(connections)));
     let pages = Arc::new(Unfinished::new(Some(MOST_PAGES)));
-    let mut number = 0;
-    let serve = move |stream, peer: SocketAddr| {
-        number += 1;
-        let standing = Standing::Welcome;
-        let ticket = Ticket { standing, number };
-        let (router, unfinished, pages) = (router.clone(), Arc::clone(&unfinished), Arc::clone(&pages));
-        tokio::spawn(async move {
-            let membership = Membership::join([Some(&unfinished), None], ticket);
+    let serve = move |stream, peer, ticket| {
+        let (router, pages) = (router.clone(), Arc::clone(&pages));
+        async move {
             let caller = Caller::new(peer);
             tokio::select! {
                 () = converse(stream, caller.clone(), router) => {}
                 () = one_page_too_many(caller, &pages, ticket) => {}
-                () = membership.evicted() => {}
             }
-        });
+        }
     };
-    let accept = async move { listener::accept(listener.into(), pending(), serve, || ()).await };
+    let accept = connections::accept(listener, connections, serve);
     thread::Builder::new()
         .name("admin".to_owned())
         .spawn(move || runtime.block_on(accept))?;

@@ -1,8 +1,6 @@
 //! Serves the page's port. Every program of this computer reaches it, so its connections are bounded in number and time.
 
-use std::future::pending;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -12,28 +10,16 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
-use crate::net::listener;
+use crate::daemon::connections;
 
 /// Serves until it is dropped.
 pub(super) async fn run(listener: TcpListener, router: Router) {
-    let open = Arc::new(Unfinished::new(Some(MOST_CONNECTIONS)));
-    let mut number = 0;
-    let serve = move |stream, _| {
-        number += 1;
-        let standing = Standing::Welcome;
-        let ticket = Ticket { standing, number };
-        let (router, open) = (router.clone(), Arc::clone(&open));
-        tokio::spawn(async move {
-            let membership = Membership::join([Some(&open), None], ticket);
-            tokio::select! {
-                // The errors of a peer that leaves or stalls are its own.
-                _ = timeout(LONGEST_CONNECTION, converse(stream, router)) => {}
-                () = membership.evicted() => {}
-            }
-        });
+    let serve = move |stream, _, _| {
+        let conversing = timeout(LONGEST_CONNECTION, converse(stream, router.clone()));
+        // The errors of a peer that leaves or stalls are its own.
+        async { conversing.await.map_or((), |_| ()) }
     };
-    listener::accept(listener.into(), pending(), serve, || ()).await;
+    connections::accept(listener, MOST_CONNECTIONS, serve).await;
 }
 
 async fn converse(stream: TcpStream, router: Router) -> hyper::Result<()> {

@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::daemon::readiness::Readiness;
+use crate::limits::unfinished::Standing;
 
 fn handlers(readiness: &Readiness) -> Handlers {
     Handlers {

@@ -1,0 +1,40 @@
+//! The connections of a port for operators, which are bounded in number.
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
+use crate::net::listener;
+
+/// Serves each connection in a task of its own, that many at once, until it is dropped.
+///
+/// One more evicts the oldest: were the newest refused, a peer that keeps connections open without a byte would keep all
+/// others out.
+pub(crate) async fn accept<F>(
+    listener: TcpListener,
+    most: NonZeroU32,
+    mut serve: impl FnMut(TcpStream, SocketAddr, Ticket) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let open = Arc::new(Unfinished::new(Some(most)));
+    let mut number = 0;
+    let spawn = move |stream, peer| {
+        number += 1;
+        let standing = Standing::Welcome;
+        let ticket = Ticket { standing, number };
+        let (serving, open) = (serve(stream, peer, ticket), Arc::clone(&open));
+        tokio::spawn(async move {
+            let membership = Membership::join([Some(&open), None], ticket);
+            tokio::select! {
+                () = serving => {}
+                () = membership.evicted() => {}
+            }
+        });
+    };
+    listener::accept(listener.into(), pending(), spawn, || ()).await;
+}
