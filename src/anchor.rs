@@ -158,7 +158,7 @@ impl Anchor {
         };
         let admin = match options.admin {
             Some(address) => Some(bind(address, |address| {
-                let routes = Routes::of_probes(handlers(&shared));
+                let routes = Routes::probes(handlers(&shared));
                 admin::start(address, routes, descriptors.admin_connections())
             })?),
             None => None,

@@ -37,7 +37,7 @@ pub(super) fn routes(handlers: Handlers, shared: &Arc<Shared>) -> Routes {
         .layer(axum::middleware::from_fn(caller::only_from_here))
         .with_state(Arc::clone(shared))
         .merge(activity::router().with_state(Arc::clone(shared)));
-    Routes::of_probes(handlers).and(openapi::router().merge(api), PATHS)
+    Routes::probes(handlers).and(openapi::router().merge(api), PATHS)
 }
 
 const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients, /refusals and \

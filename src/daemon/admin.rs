@@ -43,7 +43,7 @@ pub struct Routes {
 
 impl Routes {
     /// The pages of the probes.
-    pub fn of_probes(handlers: Handlers) -> Self {
+    pub fn probes(handlers: Handlers) -> Self {
         Self {
             router: probes::router(handlers),
             paths: "here are /metrics, /livez, /readyz and /drain\n",
@@ -136,14 +136,14 @@ where
 /// Completes when the connection has lasted too long: a stream of events, when its reader has not read for that long.
 async fn too_long(caller: Caller) {
     sleep(LONGEST_CONNECTION).await;
-    while caller.stays() {
+    while caller.take_renewal() {
         sleep(LONGEST_STALL).await;
     }
 }
 
 /// Completes when the connection has a page that is not read yet, and too many younger ones have one, too.
 async fn one_page_too_many(caller: Caller, pages: &Unfinished, ticket: Ticket) {
-    caller.page().await;
+    caller.page_announced().await;
     let membership = Membership::join([Some(pages), None], ticket);
     membership.evicted().await;
 }

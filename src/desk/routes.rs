@@ -255,7 +255,7 @@ impl From<ReplicaError> for Unserved {
             ReplicaError::Unreachable(_)
             | ReplicaError::Late(_)
             | ReplicaError::Strange(_)
-            | ReplicaError::Endless(_) => Self::gateway(said),
+            | ReplicaError::LimitExceeded(_) => Self::gateway(said),
         }
     }
 }

@@ -50,7 +50,7 @@ pub fn watch(replica: Replica, sender: mpsc::Sender<Told>) -> AbortOnDropHandle<
                 Err(error) => (false, error),
             };
             pause = match (was_open, &error) {
-                (true, ReplicaError::Endless(_)) => LONGEST_PAUSE,
+                (true, ReplicaError::LimitExceeded(_)) => LONGEST_PAUSE,
                 (true, _) => FIRST_PAUSE,
                 (false, _) => (pause * 2).min(LONGEST_PAUSE),
             };

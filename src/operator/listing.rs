@@ -165,7 +165,9 @@ pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Ve
 async fn within<T>(longest: Duration, list: impl Future<Output = Result<T, ReplicaError>>) -> Result<T, ReplicaError> {
     let late = |_| {
         let longest = humantime::format_duration(longest);
-        Err(ReplicaError::Endless(format!("its list has no end within {longest}")))
+        Err(ReplicaError::LimitExceeded(format!(
+            "its list has no end within {longest}"
+        )))
     };
     timeout(longest, list).await.unwrap_or_else(late)
 }
@@ -191,7 +193,7 @@ where
         if bytes > MOST_BYTES {
             let most = MOST_BYTES >> 20;
             let said = format!("its list is too long: more than {most} MiB in memory");
-            return Err(ReplicaError::Endless(said));
+            return Err(ReplicaError::LimitExceeded(said));
         }
         items.extend(part);
         if is_last || items.len() >= wanted {
@@ -343,7 +345,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_list_without_an_end_is_given_up_when_its_items_take_too_much_memory() {
-        let too_long = ReplicaError::Endless("its list is too long: more than 128 MiB in memory".to_owned());
+        let too_long = ReplicaError::LimitExceeded("its list is too long: more than 128 MiB in memory".to_owned());
         let expected = |bytes: usize| (MOST_BYTES / (LARGEST_PART * bytes) + 1, too_long.clone());
         let large = Tunnel {
             user_name: "x".repeat(10_000),

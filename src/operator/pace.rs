@@ -40,7 +40,7 @@ impl Pace {
             return Ok(());
         }
         if self.full_seconds >= LONGEST_FLOOD {
-            return Err(ReplicaError::Endless(
+            return Err(ReplicaError::LimitExceeded(
                 "its events are given up: for a minute they were more than 16 MiB a second".to_owned(),
             ));
         }

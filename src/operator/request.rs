@@ -21,9 +21,9 @@ pub enum ReplicaError {
     /// The answer is not one of the admin API.
     #[error("does not answer as switchboard does: {0}")]
     Strange(String),
-    /// Its list, or its events, are given up: a bound and what exceeds it.
+    /// Its list, or its events, have exceeded a limit, and are given up: the limit and what exceeds it.
     #[error("{0}")]
-    Endless(String),
+    LimitExceeded(String),
     /// It answers that it cannot serve the request.
     #[error("{error}")]
     Refused {

@@ -46,7 +46,7 @@ pub(super) fn told(watch: Watch, caller: Caller) -> Response {
     let mut events = Box::pin(stream::unfold(watch, next));
     // It is polled as long as the reader takes what was sent before.
     let events = stream::poll_fn(move |context| {
-        caller.stay();
+        caller.renew();
         events.poll_next_unpin(context)
     });
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()

@@ -18,7 +18,7 @@ use super::answer::Unserved;
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     peer: SocketAddr,
-    stays: Arc<AtomicBool>,
+    is_renewed: Arc<AtomicBool>,
     page: Arc<Notify>,
 }
 
@@ -26,29 +26,29 @@ impl Caller {
     pub(crate) fn new(peer: SocketAddr) -> Self {
         Self {
             peer,
-            stays: Arc::default(),
+            is_renewed: Arc::default(),
             page: Arc::default(),
         }
     }
 
-    /// The connection may last: its answer is a stream of events, and its reader reads.
-    pub(crate) fn stay(&self) {
-        self.stays.store(true, Ordering::Relaxed);
+    /// Lets the connection last longer: its answer is a stream of events, and its reader reads.
+    pub(crate) fn renew(&self) {
+        self.is_renewed.store(true, Ordering::Relaxed);
     }
 
-    /// The answer is a long page, which is in memory until it is read.
-    pub(crate) fn has_page(&self) {
+    /// Announces that the answer is a long page, which is in memory until it is read.
+    pub(crate) fn announce_page(&self) {
         self.page.notify_one();
     }
 
-    /// Completes when there is one.
-    pub(crate) async fn page(&self) {
+    /// Completes when such an answer is announced.
+    pub(crate) async fn page_announced(&self) {
         self.page.notified().await;
     }
 
-    /// Whether it may, since the last call.
-    pub(crate) fn stays(&self) -> bool {
-        self.stays.swap(false, Ordering::Relaxed)
+    /// Whether the connection was renewed since the last call.
+    pub(crate) fn take_renewal(&self) -> bool {
+        self.is_renewed.swap(false, Ordering::Relaxed)
     }
 
     /// Whether a request may see names and act.

@@ -62,7 +62,7 @@ pub(super) fn router(handlers: Handlers) -> Router {
 }
 
 async fn metrics(State(handlers): State<Arc<Handlers>>, Extension(caller): Extension<Caller>) -> Response {
-    caller.has_page();
+    caller.announce_page();
     let kind = HeaderValue::from_static(OF_METRICS);
     ([(CONTENT_TYPE, kind)], (handlers.scrape)()).into_response()
 }

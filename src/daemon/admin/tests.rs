@@ -23,7 +23,7 @@ fn handlers(readiness: &Readiness) -> Handlers {
 }
 
 async fn answer_to(request: Request<Body>, peer: &str, handlers: Handlers) -> Response {
-    let router = Routes::of_probes(handlers).into_router();
+    let router = Routes::probes(handlers).into_router();
     answer(router, Caller::new(peer.parse().unwrap()), request)
         .await
         .unwrap()
@@ -140,7 +140,7 @@ async fn what_a_proxy_passes_on_for_another_host_begins_no_drain() {
 
 #[tokio::test]
 async fn the_oldest_of_too_many_pages_that_are_not_read_is_ended() {
-    let router = || Routes::of_probes(handlers(&Readiness::default())).into_router();
+    let router = || Routes::probes(handlers(&Readiness::default())).into_router();
     let (pages, standing) = (Unfinished::new(Some(MOST_PAGES)), Standing::Welcome);
     let mut ends = Vec::new();
     for number in 0..=u64::from(MOST_PAGES.get()) {

@@ -160,9 +160,9 @@ impl<'a> Line<'a> {
         let shortened = |name| excerpt(name, LONGEST_NAME);
         let mut members = Members::new();
         members! { members;
-            shown_as_is "client.address" = client,
+            display_unescaped "client.address" = client,
             plain "client.port" = self.client_port,
-            shown_as_is "network.peer.address" = peer,
+            display_unescaped "network.peer.address" = peer,
             text "tls.version" = self.tls.map_or("", |peer| peer.version),
             text "tls.client.subject" = identity.map_or("", |identity| &identity.subject),
             text "tls.client.names" = &identity.map(Identity::listed_names).unwrap_or_default(),
@@ -174,10 +174,10 @@ impl<'a> Line<'a> {
             text "http.version" = self.http,
             text "server.address" = self.authority.map_or("", Authority::host),
             plain "server.port" = self.authority.map_or(0, Authority::port),
-            shown "client.software" = client_software,
-            shown_as_is "upstream.address" = self.upstream,
+            display "client.software" = client_software,
+            display_unescaped "upstream.address" = self.upstream,
             text "upstream.node" = self.node,
-            shown "upstream.software" = target_software,
+            display "upstream.software" = target_software,
             text "target.namespace" = self.target.map_or("", |target| &target.id().namespace),
             text "target.service" = self.target.map_or("", |target| &target.id().service),
             text "event" = self.event.label(),
@@ -195,7 +195,7 @@ impl<'a> Line<'a> {
             plain "tunnel.resumable" = self.is_resumable,
             text "answered" = self.answered.label(),
             text "operator.reason" = self.operator,
-            shown_as_is "tunnel_id" = self.id,
+            display_unescaped "tunnel_id" = self.id,
             plain "count" = self.count,
         }
         members

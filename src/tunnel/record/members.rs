@@ -34,7 +34,7 @@ impl Members {
     }
 
     /// The string as which the value shows itself; an empty one for `None`. It may have any characters.
-    pub(super) fn shown(&mut self, key: &str, value: Option<impl fmt::Display>) {
+    pub(super) fn display(&mut self, key: &str, value: Option<impl fmt::Display>) {
         match value {
             Some(value) => self.json(key, &value.to_string()),
             None => self.json(key, ""),
@@ -42,7 +42,7 @@ impl Members {
     }
 
     /// The same without escaping, for addresses and ids: only for what cannot have a quotation mark, a backslash or a control.
-    pub(super) fn shown_as_is(&mut self, key: &str, value: Option<impl fmt::Display>) {
+    pub(super) fn display_unescaped(&mut self, key: &str, value: Option<impl fmt::Display>) {
         self.0.extend_from_slice(key.as_bytes());
         self.0.push(b'"');
         if let Some(value) = value {
@@ -96,10 +96,10 @@ mod tests {
             plain "milliseconds" = 0.25_f64,
             plain "whole" = 0.0_f64,
             plain "resumable" = true,
-            shown "software" = Some("say \"x\""),
-            shown "nothing" = None::<&str>,
-            shown_as_is "address" = Some(address),
-            shown_as_is "absent" = None::<IpAddr>,
+            display "software" = Some("say \"x\""),
+            display "nothing" = None::<&str>,
+            display_unescaped "address" = Some(address),
+            display_unescaped "absent" = None::<IpAddr>,
             text "long" = &"x".repeat(2 * USUAL_BYTES),
         }
         let object = format!("{{{}}}", members.as_str().strip_prefix(',').unwrap());
