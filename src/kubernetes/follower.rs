@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::api::{self, BodyReader, FOLLOWER, encoded};
 use super::failure::{ApiError, Failure, backoff, random};
 use super::outage::Outage;
-use super::wire::{Page, Versioned, WatchEvent, error_event};
+use super::wire::{Listing, WatchEvent};
 use crate::metrics::Metrics;
 use crate::text::excerpt;
 
@@ -127,26 +127,16 @@ impl<C: Collection> Follower<C> {
 
     async fn list(&mut self, client: &Client) -> Result<(), ApiError> {
         let mut objects = Vec::new();
-        let mut token = String::new();
-        let mut pages = 0;
+        let mut listing = Listing::new(api::MOST_LISTED / self.collection.subject().page.max(1));
         let version = loop {
-            pages += 1;
-            if pages > api::MOST_LISTED / self.collection.subject().page.max(1) {
-                return Err(ApiError::new(Failure::Malformed, "a list without an end"));
-            }
-            let body = self.page(client, &token).await?;
-            let page: Page<'_> = serde_json::from_slice(&body).map_err(malformed)?;
-            for item in page.items.into_iter().flatten() {
+            let body = self.page(client, listing.token()).await?;
+            let (page, version) = listing.read(&body)?;
+            for item in page {
                 objects.push(self.collection.read(item.get()).map_err(malformed)?);
             }
-            let metadata = page.metadata.unwrap_or_default();
-            token = metadata.next.unwrap_or_default();
-            if token.is_empty() {
-                break metadata.version.filter(|version| !version.is_empty());
+            if let Some(version) = version {
+                break version;
             }
-        };
-        let Some(version) = version else {
-            return Err(ApiError::new(Failure::Malformed, "a list without a resource version"));
         };
         self.lists_whole = false;
         self.relist_at = Instant::now() + RELIST.mul_f64(0.8 + 0.4 * random());
@@ -202,21 +192,14 @@ impl<C: Collection> Follower<C> {
         let Some(line) = body.read_line(silence).await? else {
             return Ok(None);
         };
-        if line.trim_ascii().is_empty() {
+        let Some(WatchEvent { change, version }) = WatchEvent::read(&line)? else {
             return Ok(Some(None));
+        };
+        if let Some((object, is_deleted)) = change {
+            let object = self.collection.read(object.get()).map_err(malformed)?;
+            self.collection.apply(object, is_deleted);
         }
-        let WatchEvent { r#type, object } = serde_json::from_slice(&line).map_err(malformed)?;
-        match r#type {
-            "ERROR" => return Err(error_event(object)),
-            "ADDED" | "MODIFIED" | "DELETED" => {
-                let changed = self.collection.read(object.get()).map_err(malformed)?;
-                self.collection.apply(changed, r#type == "DELETED");
-            }
-            // "BOOKMARK", and types that are not known yet.
-            _ => {}
-        }
-        let versioned: Versioned = serde_json::from_str(object.get()).unwrap_or_default();
-        Ok(Some(versioned.metadata.and_then(|metadata| metadata.version)))
+        Ok(Some(version))
     }
 
     fn recovered(&mut self) {

@@ -20,7 +20,7 @@ use super::failure::{ApiError, Failure, backoff, random};
 use super::model::Key;
 use super::outage::Outage;
 use super::source::{Event, Feed, PAGE, SourceEvent};
-use super::wire::{Page, Versioned, WatchEvent, error_event};
+use super::wire::{Listing, WatchEvent};
 
 /// Follows a source until the reconciler is gone.
 pub(crate) async fn run(feed: Feed, events: mpsc::Sender<SourceEvent>) {
@@ -85,31 +85,20 @@ impl Reflector {
 
     async fn list(&mut self, client: &Client) -> Result<(), ApiError> {
         let mut objects = Vec::new();
-        let mut token = String::new();
-        let mut pages = 0;
+        let mut listing = Listing::new(api::MOST_LISTED / PAGE);
         let version = loop {
-            pages += 1;
-            if pages > api::MOST_LISTED / PAGE {
-                return Err(ApiError::new(Failure::Malformed, "a list without an end"));
-            }
-            let body = self.page(client, &token).await?;
-            let page: Page<'_> =
-                serde_json::from_slice(&body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
-            for item in page.items.into_iter().flatten() {
+            let body = self.page(client, listing.token()).await?;
+            let (page, version) = listing.read(&body)?;
+            for item in page {
                 match decode(self.feed.source.kind, item.get(), &self.feed.source.prefix) {
                     Decoded::Object(key, object) => objects.push((key, object)),
                     Decoded::Irrelevant(_) => {}
                     Decoded::Malformed(key) => self.report_malformed(key.as_ref()).await,
                 }
             }
-            let metadata = page.metadata.unwrap_or_default();
-            token = metadata.next.unwrap_or_default();
-            if token.is_empty() {
-                break metadata.version.filter(|version| !version.is_empty());
+            if let Some(version) = version {
+                break version;
             }
-        };
-        let Some(version) = version else {
-            return Err(ApiError::new(Failure::Malformed, "a list without a resource version"));
         };
         self.lists_whole = false;
         self.listed = Some(Instant::now());
@@ -168,20 +157,15 @@ impl Reflector {
         let Some(line) = body.read_line(longest_silence).await? else {
             return Ok(Next::End);
         };
-        if line.trim_ascii().is_empty() {
+        let Some(WatchEvent { change, version }) = WatchEvent::read(&line)? else {
             return Ok(Next::Event(None));
-        }
-        let WatchEvent { r#type, object } =
-            serde_json::from_slice(&line).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
-        let event = match r#type {
-            "ERROR" => return Err(error_event(object)),
-            "ADDED" | "MODIFIED" | "DELETED" => self.event_of(object, r#type == "DELETED").await,
-            // "BOOKMARK", and types that are not known yet.
-            _ => Event::Current,
+        };
+        let event = match change {
+            Some((object, is_deleted)) => self.event_of(object, is_deleted).await,
+            None => Event::Current,
         };
         self.send(event).await;
-        let versioned: Versioned = serde_json::from_str(object.get()).unwrap_or_default();
-        Ok(Next::Event(versioned.metadata.and_then(|metadata| metadata.version)))
+        Ok(Next::Event(version))
     }
 
     async fn event_of(&self, object: &RawValue, is_deleted: bool) -> Event {

@@ -5,46 +5,123 @@ use serde_json::value::RawValue;
 
 use super::failure::{ApiError, Failure};
 
+/// A list that is read page by page.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    /// The pages that are still read.
+    pages: usize,
+    token: String,
+}
+
+impl Listing {
+    /// A list of which no page is read yet, and so many are at most.
+    pub(crate) fn new(pages: usize) -> Self {
+        let token = String::new();
+        Self { pages, token }
+    }
+
+    /// The token of the next page (`continue`); empty for the first one.
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Reads the next page: its objects, and if it is the last one, the resource version of the list.
+    ///
+    /// # Errors
+    /// It is no page, there are too many, or the last one has no version.
+    pub(crate) fn read<'a>(&mut self, body: &'a [u8]) -> Result<(Vec<&'a RawValue>, Option<String>), ApiError> {
+        let page: Page<'_> = parsed(body)?;
+        let metadata = page.metadata.unwrap_or_default();
+        let objects = page.items.unwrap_or_default();
+        self.token = metadata.next.unwrap_or_default();
+        if self.token.is_empty() {
+            let version = metadata.version.filter(|version| !version.is_empty());
+            let missing = || ApiError::new(Failure::Malformed, "a list without a resource version");
+            return version.ok_or_else(missing).map(|version| (objects, Some(version)));
+        }
+        self.pages = self.pages.saturating_sub(1);
+        if self.pages == 0 {
+            return Err(ApiError::new(Failure::Malformed, "a list without an end"));
+        }
+        Ok((objects, None))
+    }
+}
+
+/// An event of a watch.
+#[derive(Debug)]
+pub(crate) struct WatchEvent<'a> {
+    /// The object that was added, changed or deleted, and whether it was deleted. `None` for a bookmark.
+    pub(crate) change: Option<(&'a RawValue, bool)>,
+    /// The resource version.
+    pub(crate) version: Option<String>,
+}
+
+impl<'a> WatchEvent<'a> {
+    /// Reads a line of a watch. `None` for an empty one.
+    ///
+    /// # Errors
+    /// It is no event, or one of an error.
+    pub(crate) fn read(line: &'a [u8]) -> Result<Option<Self>, ApiError> {
+        if line.trim_ascii().is_empty() {
+            return Ok(None);
+        }
+        let Line { r#type, object } = parsed(line)?;
+        let change = match r#type {
+            "ERROR" => return Err(error_event(object)),
+            "ADDED" | "MODIFIED" | "DELETED" => Some((object, r#type == "DELETED")),
+            // "BOOKMARK", and types that are not known yet.
+            _ => None,
+        };
+        let Versioned { metadata } = serde_json::from_str(object.get()).unwrap_or_default();
+        let version = metadata.and_then(|metadata| metadata.version);
+        Ok(Some(Self { change, version }))
+    }
+}
+
 /// A page of a list.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Page<'a> {
+struct Page<'a> {
     /// Its resource version, and where the next page begins.
-    pub(crate) metadata: Option<ListMetadata>,
+    metadata: Option<Metadata>,
     /// Its objects.
     #[serde(borrow)]
-    pub(crate) items: Option<Vec<&'a RawValue>>,
+    items: Option<Vec<&'a RawValue>>,
 }
 
 /// The metadata of a list or an object, as far as lists and watches need it.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct ListMetadata {
+struct Metadata {
     /// The resource version.
     #[serde(rename = "resourceVersion")]
-    pub(crate) version: Option<String>,
+    version: Option<String>,
     /// The token of the next page; empty or absent on the last one.
     #[serde(rename = "continue")]
-    pub(crate) next: Option<String>,
+    next: Option<String>,
 }
 
-/// An event of a watch.
+/// A line of a watch.
 #[derive(Debug, Deserialize)]
-pub(crate) struct WatchEvent<'a> {
+struct Line<'a> {
     /// What has become of the object: `ADDED`, `MODIFIED`, `DELETED`; or `BOOKMARK` or `ERROR`.
-    pub(crate) r#type: &'a str,
+    r#type: &'a str,
     /// The object.
     #[serde(borrow)]
-    pub(crate) object: &'a RawValue,
+    object: &'a RawValue,
 }
 
 /// An object, of which the resource version matters.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Versioned {
+struct Versioned {
     /// Its metadata.
-    pub(crate) metadata: Option<ListMetadata>,
+    metadata: Option<Metadata>,
+}
+
+fn parsed<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(json).map_err(|error| ApiError::caused(Failure::Malformed, &error))
 }
 
 /// The Status object of an ERROR event. The answer's own status code was sent before, as a success.
-pub(crate) fn error_event(object: &RawValue) -> ApiError {
+fn error_event(object: &RawValue) -> ApiError {
     #[derive(Default, Deserialize)]
     struct Status {
         code: Option<u16>,
@@ -53,4 +130,50 @@ pub(crate) fn error_event(object: &RawValue) -> ApiError {
     let Status { code, message } = serde_json::from_str(object.get()).unwrap_or_default();
     let failure = code.and_then(Failure::of_status).unwrap_or(Failure::Server);
     ApiError::new(failure, message.unwrap_or_else(|| "an error event".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_ends_with_a_page_that_names_no_other_and_is_bounded() {
+        let mut listing = Listing::new(2);
+        let (objects, version) = listing.read(br#"{"metadata":{"continue":"b"},"items":[1,2]}"#).unwrap();
+        assert_eq!((objects.len(), version, listing.token()), (2, None, "b"));
+        let last = br#"{"metadata":{"resourceVersion":"7","continue":""},"items":[3]}"#;
+        let (objects, version) = listing.read(last).unwrap();
+        assert_eq!((objects.len(), version.as_deref()), (1, Some("7")));
+        for (body, reason) in [
+            (&br#"{"metadata":{"continue":"b"}}"#[..], "a list without an end"),
+            (
+                br#"{"metadata":{"resourceVersion":""}}"#,
+                "a list without a resource version",
+            ),
+            (b"{}", "a list without a resource version"),
+        ] {
+            assert_eq!(Listing::new(1).read(body).unwrap_err().reason, reason);
+        }
+        assert!(Listing::new(1).read(b"[").is_err());
+    }
+
+    #[test]
+    fn a_line_of_a_watch_is_a_change_a_bookmark_or_an_error() {
+        let object = r#"{"metadata":{"resourceVersion":"8"}}"#;
+        for (kind, expected) in [
+            ("ADDED", Some(false)),
+            ("MODIFIED", Some(false)),
+            ("DELETED", Some(true)),
+            ("BOOKMARK", None),
+        ] {
+            let line = format!(r#"{{"type":"{kind}","object":{object}}}"#);
+            let WatchEvent { change, version } = WatchEvent::read(line.as_bytes()).unwrap().unwrap();
+            assert_eq!(change.map(|(_, is_deleted)| is_deleted), expected, "{kind}");
+            assert_eq!(version.as_deref(), Some("8"), "{kind}");
+        }
+        assert!(WatchEvent::read(b" \r").unwrap().is_none());
+        let error = br#"{"type":"ERROR","object":{"code":410,"message":"too old"}}"#;
+        let error = WatchEvent::read(error).unwrap_err();
+        assert_eq!((error.failure, &*error.reason), (Failure::Expired, "too old"));
+    }
 }
