@@ -10,7 +10,7 @@ use tokio::sync::mpsc::error::SendError;
 use tokio::time::{Instant, timeout_at};
 
 use super::plain::Plain;
-use super::probe::Probe;
+use super::probe::{Probe, silence};
 use super::session::{Begun, Carried};
 use super::sessions::Resumption;
 use super::{Connection, Shared, last_words};
@@ -123,7 +123,7 @@ async fn welcome(connection: Connection, shared: &Arc<Shared>) -> Result<Admitte
     // Without random bytes there is no anchor.
     let welcome = Welcome::new(&shared.key).map_err(|_| Fault::Closed)?;
     let mut exchange = Exchange {
-        probe: Probe::new(shared.options.to, connection.since),
+        probe: Probe::new(shared.options.to, connection.since + silence(shared.sessions.len())),
         connection,
         welcome,
         shared,
@@ -153,6 +153,7 @@ impl Exchange<'_> {
                     if read? == 0 {
                         return Err(Fault::Closed);
                     }
+                    self.probe.halt();
                     let step = self.welcome.receive(&bytes, &self.shared.key).map_err(Fault::Ended)?;
                     bytes.clear();
                     if !matches!(step, Step::Undecided) {
@@ -213,6 +214,7 @@ impl Exchange<'_> {
             Ok(session) => session,
             Err(end) => return Err(self.say(&before, end).await),
         };
+        drop(self.probe);
         let resumption = Resumption {
             stream: self.connection.stream,
             peer: self.connection.peer,
@@ -227,6 +229,8 @@ impl Exchange<'_> {
 
     /// Says why there is no session, and closes the connection.
     async fn say(mut self, before: &[u8], end: End) -> Fault {
+        // The target does not wait for the client's close.
+        drop(self.probe);
         let mut bytes = before.to_vec();
         let rest = self.welcome.take_output();
         if rest.is_empty() {

@@ -1,5 +1,5 @@
 //! The connection to the SSH server that is made for a client in the exchange: at once when it is needed, and early for a
-//! client that is silent, as it may be one that waits for the server.
+//! client that has not sent a byte, as it may be one that waits for the server.
 
 use std::future::{Future, pending};
 use std::io;
@@ -19,6 +19,8 @@ use crate::resume::MOST_LINE_BYTES;
 pub(super) struct Probe {
     to: SocketAddr,
     state: State,
+    /// The client has spoken: what the target sends is not for it, until it is known what the client is.
+    has_spoken: bool,
 }
 
 enum State {
@@ -39,16 +41,26 @@ struct Connected {
 }
 
 impl Probe {
-    /// For a client that came at that moment.
-    pub(super) fn new(to: SocketAddr, since: Instant) -> Self {
+    /// For a client that may be silent until then.
+    pub(super) fn new(to: SocketAddr, until: Instant) -> Self {
         Self {
             to,
-            state: State::Waiting(since + SILENCE),
+            state: State::Waiting(until),
+            has_spoken: false,
         }
+    }
+
+    /// The client has sent a byte: from now on no dial begins for it, and nothing that the target sends is passed on. A
+    /// connection that there is already serves a plain client, or the session that the client begins.
+    pub(super) fn halt(&mut self) {
+        self.has_spoken = true;
     }
 
     /// The next bytes of the target for a client that is silent. It may be dropped at any time and called again.
     pub(super) async fn next(&mut self) -> Vec<u8> {
+        if self.has_spoken {
+            return pending().await;
+        }
         loop {
             match &mut self.state {
                 State::Waiting(until) => {
@@ -131,6 +143,15 @@ fn reach(to: SocketAddr) -> Dialling {
     })
 }
 
-/// How long a client may be silent before the target is asked to speak first.
+/// How long a client may be silent before the target is asked to speak first, at an anchor of so many sessions.
+///
+/// The anchor cannot see how far away a client is: behind a proxy, the round trip of its own connection is that to the proxy.
+/// Only a client with a session has a dial to lose, as its target is connected already. It speaks first, as soon as the proxy
+/// has answered, so that it is heard within this time if its round trip is no longer. More would not do: behind what
+/// holds the announcement back, a client gives a new session up after 3 s without it.
+pub(super) fn silence(sessions: usize) -> Duration {
+    if sessions == 0 { SILENCE } else { 2 * SILENCE }
+}
+
 const SILENCE: Duration = Duration::from_secs(1);
 const LONGEST_DIAL: Duration = Duration::from_secs(10);

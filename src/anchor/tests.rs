@@ -1,14 +1,20 @@
 //! Sessions on a clock that the test moves.
 
-use tokio::io::AsyncReadExt;
-use tokio::time::sleep;
+use std::sync::mpsc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::yield_now;
+use tokio::time::{advance, sleep};
 
 use super::exchange::{Fault, hand_over};
 use super::session::{Begun, Carried};
 use super::sessions::Resumption;
 use super::target::Dialled;
 use super::*;
-use crate::resume::keys::{Claim, Keys, Nonce, Nonces};
+use crate::resume::frame::Frame;
+use crate::resume::keys::{Claim, Keys, Mac, Nonce, Nonces, SessionId};
+use crate::resume::lines::{Hello, IDENTIFICATION};
+use crate::resume::opening::{self, Opening};
 use crate::resume::welcome::New;
 
 fn options() -> Options {
@@ -144,4 +150,151 @@ async fn a_session_of_which_nothing_was_acknowledged_ends_after_a_minute_and_say
     assert!((60..=62).contains(&unconfirmed), "{unconfirmed}");
     let ended = lasts(&shared, "gone").await;
     assert!((299..=302).contains(&ended), "{ended}");
+}
+
+/// An anchor's state, its target, and what keeps the clock from moving on by itself while nothing happens.
+fn beside_target() -> (Arc<Shared>, std::net::TcpListener, mpsc::Sender<()>) {
+    let target = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    target.set_nonblocking(true).unwrap();
+    let to = target.local_addr().unwrap();
+    let shared = share(Options { to, ..options() }, Descriptors::raise().unwrap()).unwrap();
+    let (still, end) = mpsc::channel();
+    // The clock waits for this task, which ends with the test.
+    tokio::task::spawn_blocking(move || end.recv().ok());
+    (Arc::new(shared), target, still)
+}
+
+/// A client that has sent these bytes before the anchor looks, and has read the announcement.
+async fn exchanging(shared: &Arc<Shared>, early: &[u8]) -> TcpStream {
+    let [mut client, stream] = pair().await;
+    client.write_all(early).await.unwrap();
+    while !early.is_empty() && stream.peek(&mut [0; 256]).await.unwrap() < early.len() {}
+    let connection = Connection {
+        peer: client.local_addr().unwrap(),
+        stream,
+        since: Instant::now(),
+    };
+    shared.tasks.spawn(exchange::serve(connection, Arc::clone(shared)));
+    client
+}
+
+/// The announcement.
+async fn announced(client: &mut TcpStream) -> Vec<u8> {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\n") {
+        line.push(client.read_u8().await.unwrap());
+    }
+    line
+}
+
+/// Lets every task that can go on do so.
+async fn settle() {
+    for _ in 0..20 {
+        yield_now().await;
+    }
+}
+
+/// A hello, and the proof behind it, of a session that the anchor does not have; its answer to them.
+fn resume_of_none() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+    let (id, nonce) = (SessionId([5; 16]), Nonce([3; 16]));
+    let (received, mac) = (0, Mac([9; 32]));
+    let (mut proof, mut answer) = (Vec::new(), Vec::new());
+    Frame::Proof { received, mac }.encode(&mut proof);
+    Frame::End(End::Gone).encode(&mut answer);
+    (Hello::Resume { id, nonce }.line().into_bytes(), proof, answer)
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_target_is_dialled_for_a_client_that_has_begun_its_hello() {
+    let (shared, target, _still) = beside_target();
+    let (hello, proof, gone) = resume_of_none();
+    let said_by_client = [&*hello, &proof].concat();
+    for spoken in [1, hello.len() - 1, hello.len(), said_by_client.len() - 1] {
+        let (before, after) = said_by_client.split_at(spoken);
+        let mut client = exchanging(&shared, before).await;
+        announced(&mut client).await;
+        advance(Duration::from_secs(5)).await;
+        settle().await;
+        client.write_all(after).await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer, [IDENTIFICATION.as_bytes(), &gone].concat(), "{spoken}");
+        let dialled = target.accept().map_err(|error| error.kind());
+        assert_eq!(dialled.err(), Some(io::ErrorKind::WouldBlock), "{spoken}");
+    }
+}
+
+/// A client that was silent for so long that the target was dialled for it; the target's end of that connection.
+async fn dialled(shared: &Arc<Shared>, target: &std::net::TcpListener) -> (TcpStream, Vec<u8>, TcpStream) {
+    let mut client = exchanging(shared, b"").await;
+    let announcement = announced(&mut client).await;
+    settle().await;
+    advance(Duration::from_secs(5)).await;
+    let server = loop {
+        match target.accept() {
+            Ok((server, _)) => break server,
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+        yield_now().await;
+    };
+    server.set_nonblocking(true).unwrap();
+    (client, announcement, TcpStream::from_std(server).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dial_for_a_silent_client_is_given_up_unheard_when_it_resumes() {
+    let (shared, target, _still) = beside_target();
+    let (hello, proof, gone) = resume_of_none();
+    let (mut client, _, mut server) = dialled(&shared, &target).await;
+    client.write_all(&hello).await.unwrap();
+    let mut identification = vec![0; IDENTIFICATION.len()];
+    client.read_exact(&mut identification).await.unwrap();
+    assert_eq!(identification, IDENTIFICATION.as_bytes());
+    // The target speaks now, and nothing of it is sent.
+    server.write_all(b"SSH-2.0-server\r\n").await.unwrap();
+    advance(Duration::from_secs(1)).await;
+    settle().await;
+    client.write_all(&proof).await.unwrap();
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer, gone);
+    // Unread bytes make the close a reset.
+    assert!(matches!(server.read(&mut [0]).await, Ok(0) | Err(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dial_for_a_silent_client_serves_the_session_that_it_begins() {
+    let (shared, target, _still) = beside_target();
+    let (mut client, announcement, mut server) = dialled(&shared, &target).await;
+    let mut opening = Opening::new().unwrap();
+    opening.receive(&announcement).unwrap();
+    client.write_all(&opening.take_output()).await.unwrap();
+    let attached = loop {
+        let step = opening.receive(&[client.read_u8().await.unwrap()]).unwrap();
+        if let opening::Step::Attached(attached) = step {
+            break attached;
+        }
+    };
+    server.write_all(b"SSH-2.0-server\r\n").await.unwrap();
+    let mut frames = attached.rest;
+    while !frames.ends_with(b"SSH-2.0-server\r\n") {
+        frames.push(client.read_u8().await.unwrap());
+    }
+    assert_eq!(target.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_anchor_that_has_sessions_waits_longer_before_it_asks_the_target_to_speak() {
+    let (shared, target, _still) = beside_target();
+    let _session = shared.sessions.open(Keys::decoy().unwrap()).unwrap();
+    let mut client = exchanging(&shared, b"").await;
+    announced(&mut client).await;
+    settle().await;
+    advance(Duration::from_millis(1900)).await;
+    settle().await;
+    assert_eq!(target.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    advance(Duration::from_millis(200)).await;
+    while target.accept().is_err() {
+        yield_now().await;
+    }
 }
