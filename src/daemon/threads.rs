@@ -86,7 +86,7 @@ fn running() -> usize {
 /// Two for the logs, one each for the admin port, the cluster, access roles, tickets and the configuration, and one for
 /// blocking calls.
 const OTHERS: usize = 8;
-/// In bytes. Half as much was too little beside RLIMIT_AS.
+/// In bytes. Under RLIMIT_AS, starts that had their threads and up to 6 MiB more ended by an abort.
 const OF_A_START: usize = 8 << 20;
 /// The beginning of the names that Tokio gives.
 const WORKER: &str = "tokio-rt";
