@@ -99,7 +99,7 @@ fn over_names(program: &Program, target: SocketAddr, effort: Effort) -> io::Resu
         set_ups(&routes, CLIENTS, WARM_UP)?;
         settle(&proxy);
         let before = proxy.processor_time();
-        let set_up = set_ups(&routes, CLIENTS, effort.period)?.len();
+        let set_up = set_ups(&routes, CLIENTS, effort.period)?.times.len();
         settle(&proxy);
         cost.push((count, micros(proxy.processor_time() - before) / set_up as f64));
         took.push((count, micros(proxy.started_in) / 1e3));

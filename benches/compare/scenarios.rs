@@ -6,7 +6,7 @@ use std::process::{self, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::load::{Bulk, due_set_ups, open_many, round_trips, set_ups};
+use crate::load::{Bulk, SetUps, due_set_ups, open_many, round_trips, set_ups};
 use crate::proxies::{Kind, Machine, Program, Proxy};
 use crate::route::Route;
 use crate::target::Role;
@@ -132,9 +132,7 @@ pub(crate) fn counted_set_ups(
 ) -> io::Result<Vec<Figure>> {
     settle(proxy);
     let before = proxy.processor_time();
-    let start = Instant::now();
-    let times = set_ups(&[route], CLIENTS, effort.period)?;
-    let took = start.elapsed();
+    let SetUps { times, took } = set_ups(&[route], CLIENTS, effort.period)?;
     settle(proxy);
     let used = proxy.processor_time() - before;
     Ok(vec![
