@@ -111,7 +111,8 @@ impl Stage {
         self.directory.path().join(name)
     }
 
-    /// Copies that to the file `there`. The end of it follows when it is asked for.
+    /// Copies that to the file `there`, and waits until the first bytes are there: a copy whose tunnel is not open yet when the
+    /// replicas are replaced would be one of the new replicas. The end of it follows when it is asked for.
     fn copy(&self, content: Arc<[u8]>) -> Copy {
         let mut command = self.command("ssh");
         command.args([HOST, &format!("cat >'{}'", self.path("there").display())]);
@@ -128,11 +129,17 @@ impl Stage {
             end.recv().map_err(io::Error::other)?;
             stdin.write_all(last)
         };
-        Copy {
+        let copy = Copy {
             process,
             ask_for_end,
             feeding: thread::spawn(feed),
-        }
+        };
+        until(PATIENCE, "the copy has begun", || {
+            fs::metadata(self.path("there"))
+                .is_ok_and(|there| there.len() > 0)
+                .then_some(())
+        });
+        copy
     }
 }
 
