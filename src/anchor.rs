@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+pub use self::destination::{Destination, DestinationError};
+use self::destination::{Dialler, leads_to};
 use self::metrics::Metrics;
 use self::record::Lines;
 use self::sessions::Sessions;
@@ -33,6 +35,7 @@ use crate::relay::meter::Totals;
 use crate::resume::keys::{CryptoError, OwnKey};
 use crate::resume::reason::End;
 
+mod destination;
 mod exchange;
 mod last_words;
 mod memory;
@@ -45,12 +48,12 @@ mod sessions;
 mod target;
 
 /// The settings of an anchor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The address for clients.
     pub listen: SocketAddr,
     /// The SSH server.
-    pub to: SocketAddr,
+    pub to: Destination,
     /// The address of `/metrics`, `/livez` and `/readyz`.
     pub admin: Option<SocketAddr>,
     /// How long a session is kept without a connection.
@@ -92,6 +95,7 @@ pub enum StartError {
 #[derive(Debug)]
 struct Shared {
     options: Options,
+    dialler: Arc<Dialler>,
     key: OwnKey,
     sessions: Arc<Sessions>,
     /// The connections in the exchange.
@@ -143,11 +147,13 @@ impl Anchor {
     /// A port cannot be bound, or the system has no random bytes.
     pub fn start(options: Options, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
         let descriptors = Descriptors::raise()?;
-        let shared = Arc::new(share(options, descriptors)?);
         let listener = bind(options.listen, |address| listener::bind(&address.into()))?;
-        if listener.local_addr().is_ok_and(|own| leads_to(options.to, own)) {
-            return Err(StartError::OwnTarget(options.to));
+        let own = listener.local_addr().unwrap_or(options.listen);
+        match options.to {
+            Destination::Address(to) if leads_to(to, own) => return Err(StartError::OwnTarget(to)),
+            Destination::Address(_) | Destination::Name(_) => {}
         }
+        let shared = Arc::new(share(options, own, descriptors)?);
         let (readiness, drain_request) = (Readiness::default(), CancellationToken::new());
         let listening = readiness.require("listener");
         let handlers = |shared: &Arc<Shared>| Handlers {
@@ -156,7 +162,7 @@ impl Anchor {
             progress: progress(Arc::clone(shared)),
             drain_request: drain_request.clone(),
         };
-        let admin = match options.admin {
+        let admin = match shared.options.admin {
             Some(address) => Some(bind(address, |address| {
                 let routes = Routes::probes(handlers(&shared));
                 admin::start(address, routes, descriptors.admin_connections())
@@ -182,6 +188,9 @@ impl Anchor {
         if let Ok(address) = listener.local_addr() {
             info!("public port {address}");
         }
+        // A name without an address is said at once. It may have one later.
+        let dialler = Arc::clone(&shared.dialler);
+        tokio::spawn(async move { dialler.addresses().await });
         drop(self.listening);
         let stopped = async {
             tokio::select! {
@@ -212,18 +221,11 @@ fn accepted(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     shared.tasks.spawn(exchange::serve(connection, Arc::clone(shared)));
 }
 
-/// Whether a connection to `target` arrives at a port that is bound at `own`, as far as the addresses tell.
-fn leads_to(target: SocketAddr, own: SocketAddr) -> bool {
-    let (to, at) = (target.ip().to_canonical(), own.ip().to_canonical());
-    let is_local = to.is_loopback() || to.is_unspecified();
-    target.port() == own.port() && (to == at || (is_local && (at.is_unspecified() || to.is_unspecified())))
-}
-
 fn bind<T>(address: SocketAddr, bind: impl FnOnce(SocketAddr) -> io::Result<T>) -> Result<T, StartError> {
     bind(address).map_err(|source| StartError::Bind { address, source })
 }
 
-fn share(options: Options, descriptors: Descriptors) -> Result<Shared, StartError> {
+fn share(options: Options, own: SocketAddr, descriptors: Descriptors) -> Result<Shared, StartError> {
     let pipes = descriptors.pipes(MOST_PIPES);
     // A session and a plain connection take two descriptors each, as a tunnel does. A connection in the exchange takes
     // two as well, once the target's first bytes are awaited.
@@ -248,7 +250,7 @@ fn share(options: Options, descriptors: Descriptors) -> Result<Shared, StartErro
         .memory_limit
         .set(i64::try_from(options.memory).unwrap_or(i64::MAX));
     Ok(Shared {
-        options,
+        dialler: Arc::new(Dialler::new(options.to.clone(), own)),
         key: OwnKey::generate()?,
         sessions: Arc::new(Sessions::new(sessions, options.memory)?),
         exchanges: Unfinished::new(NonZeroU32::new(half(fitting.unfinished))),
@@ -258,6 +260,7 @@ fn share(options: Options, descriptors: Descriptors) -> Result<Shared, StartErro
         metrics,
         lines: Lines::default(),
         numbers: AtomicU64::new(0),
+        options,
         stopping: CancellationToken::new(),
         tasks: TaskTracker::new(),
     })

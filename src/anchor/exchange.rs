@@ -123,7 +123,7 @@ async fn welcome(connection: Connection, shared: &Arc<Shared>) -> Result<Admitte
     // Without random bytes there is no anchor.
     let welcome = Welcome::new(&shared.key).map_err(|_| Fault::Closed)?;
     let mut exchange = Exchange {
-        probe: Probe::new(shared.options.to, connection.since + silence(shared.sessions.len())),
+        probe: Probe::new(&shared.dialler, connection.since + silence(shared.sessions.len())),
         connection,
         welcome,
         shared,
@@ -181,6 +181,7 @@ impl Exchange<'_> {
         Ok(Admitted::Plain(Box::new(Plain {
             transports: Plain::between(stream, dialled.stream, bytes),
             peer,
+            target: dialled.address,
             since,
             slot,
         })))
@@ -193,7 +194,7 @@ impl Exchange<'_> {
             Ok(opened) => opened,
             Err(end) => return Err(self.say(&before, end).await),
         };
-        let probe = std::mem::replace(&mut self.probe, Probe::new(self.shared.options.to, Instant::now()));
+        let probe = std::mem::replace(&mut self.probe, Probe::new(&self.shared.dialler, Instant::now()));
         let Ok(dialled) = probe.into_target().await else {
             return Err(self.say(&before, End::Unreachable).await);
         };

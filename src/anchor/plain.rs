@@ -23,6 +23,8 @@ pub(super) struct Plain {
     pub(super) transports: Transports<TcpStream>,
     /// The address of the client.
     pub(super) peer: SocketAddr,
+    /// The address of the target.
+    pub(super) target: SocketAddr,
     /// When it came.
     pub(super) since: Instant,
     /// One of the plain connections that there may be.
@@ -44,7 +46,7 @@ impl Plain {
 
     /// Passes bytes on to the end.
     pub(super) async fn carry(mut self, shared: &Shared) {
-        let addresses = [self.peer, shared.options.to];
+        let addresses = [self.peer, self.target];
         let record = Record::begin("plain", shared.next_number(), addresses, self.since);
         let limits = TunnelLimits::default();
         let unlimited = Limit::new(limits.upload, limits.burst);

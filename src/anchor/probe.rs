@@ -3,21 +3,21 @@
 
 use std::future::{Future, pending};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
+use super::destination::Dialler;
 use super::target::Dialled;
-use crate::net::dial::{self, Upstream, dial};
+use crate::net::dial::Upstream;
 use crate::outcome::Refusal;
 use crate::resume::MOST_LINE_BYTES;
 
 /// The connection to the target, or what comes before it.
 pub(super) struct Probe {
-    to: SocketAddr,
+    dialler: Arc<Dialler>,
     state: State,
     /// The client has spoken: what the target sends is not for it, until it is known what the client is.
     has_spoken: bool,
@@ -34,7 +34,7 @@ enum State {
 type Dialling = Pin<Box<dyn Future<Output = Result<Upstream, Refusal>> + Send>>;
 
 struct Connected {
-    stream: TcpStream,
+    upstream: Upstream,
     early: Vec<u8>,
     /// How the target's stream has ended.
     end: Option<io::Result<()>>,
@@ -42,9 +42,9 @@ struct Connected {
 
 impl Probe {
     /// For a client that may be silent until then.
-    pub(super) fn new(to: SocketAddr, until: Instant) -> Self {
+    pub(super) fn new(dialler: &Arc<Dialler>, until: Instant) -> Self {
         Self {
-            to,
+            dialler: Arc::clone(dialler),
             state: State::Waiting(until),
             has_spoken: false,
         }
@@ -65,7 +65,7 @@ impl Probe {
             match &mut self.state {
                 State::Waiting(until) => {
                     sleep_until(*until).await;
-                    self.state = State::Dialling(reach(self.to));
+                    self.state = State::Dialling(reach(&self.dialler));
                 }
                 State::Dialling(dialling) => {
                     let dialled = dialling.await;
@@ -83,12 +83,13 @@ impl Probe {
     /// The target cannot be reached.
     pub(super) async fn into_target(self) -> Result<Dialled, Refusal> {
         let connected = match self.state {
-            State::Waiting(_) | State::Failed => Connected::new(reach(self.to).await?),
+            State::Waiting(_) | State::Failed => Connected::new(self.dialler.dial().await?),
             State::Dialling(dialling) => Connected::new(dialling.await?),
             State::Connected(connected) => connected,
         };
         Ok(Dialled {
-            stream: connected.stream,
+            address: connected.upstream.address,
+            stream: connected.upstream.stream,
             early: connected.early,
             has_reset: matches!(connected.end, Some(Err(_))),
         })
@@ -98,7 +99,7 @@ impl Probe {
 impl Connected {
     fn new(upstream: Upstream) -> Self {
         Self {
-            stream: upstream.stream,
+            upstream,
             early: Vec::new(),
             end: None,
         }
@@ -106,7 +107,7 @@ impl Connected {
 
     async fn next(&mut self) -> Vec<u8> {
         while self.end.is_none() && self.early.len() < MOST_LINE_BYTES {
-            if let Err(error) = self.stream.readable().await {
+            if let Err(error) = self.upstream.stream.readable().await {
                 self.end = Some(Err(error));
                 break;
             }
@@ -127,20 +128,17 @@ impl Connected {
     fn try_read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = [0; MOST_LINE_BYTES];
         let free = MOST_LINE_BYTES - self.early.len();
-        let read = self.stream.try_read(bytes.get_mut(..free).unwrap_or_default())?;
+        let read = self
+            .upstream
+            .stream
+            .try_read(bytes.get_mut(..free).unwrap_or_default())?;
         Ok(bytes.get(..read).unwrap_or_default().to_vec())
     }
 }
 
-fn reach(to: SocketAddr) -> Dialling {
-    Box::pin(async move {
-        let options = dial::Options {
-            dial_try: LONGEST_DIAL,
-            dial: LONGEST_DIAL,
-            unpaced_on_loopback: true,
-        };
-        dial(&[to], 0, &options).await
-    })
+fn reach(dialler: &Arc<Dialler>) -> Dialling {
+    let dialler = Arc::clone(dialler);
+    Box::pin(async move { dialler.dial().await })
 }
 
 /// How long a client may be silent before the target is asked to speak first, at an anchor of so many sessions.
@@ -154,4 +152,3 @@ pub(super) fn silence(sessions: usize) -> Duration {
 }
 
 const SILENCE: Duration = Duration::from_secs(1);
-const LONGEST_DIAL: Duration = Duration::from_secs(10);

@@ -84,6 +84,7 @@ impl Carried {
             before,
             dialled,
         } = begun;
+        let target = dialled.address;
         let widest = shared.options.window;
         let window = shared.sessions.memory().window(widest, widest);
         let options = Options {
@@ -105,7 +106,7 @@ impl Carried {
             displaced: None,
             shared: Arc::clone(shared),
         };
-        let addresses = [connection.peer, shared.options.to];
+        let addresses = [connection.peer, target];
         let record = Record::begin("session", shared.next_number(), addresses, connection.since);
         carried.attach(Resumption {
             stream: connection.stream,

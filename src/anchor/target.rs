@@ -1,6 +1,7 @@
 //! The connection of a session to the SSH server: its two streams, counted, and the ways to end it.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,6 +51,8 @@ pub(super) struct Streams {
 /// The connection to the target, as the exchange has made it.
 #[derive(Debug)]
 pub(super) struct Dialled {
+    /// Where it leads.
+    pub(super) address: SocketAddr,
     pub(super) stream: TcpStream,
     /// What was read from it.
     pub(super) early: Vec<u8>,
@@ -64,6 +67,7 @@ pub(super) fn open(dialled: Dialled, bytes: SessionBytes) -> Target {
         stream,
         early,
         has_reset,
+        address: _,
     } = dialled;
     socket::reset_on_drop(&stream);
     let shared = Arc::new(Streams {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use switchboard::anchor;
+use switchboard::anchor::{self, Destination};
 use switchboard::daemon::size::ProcessSize;
 use switchboard::limits::Size;
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,14 +26,14 @@ pub(crate) struct Anchor {
         default_value = "0.0.0.0:2222"
     )]
     listen: SocketAddr,
-    /// Carry them to the SSH server at this address
+    /// Carry them to the SSH server at this address, or at this name, which is looked up for each connection
     #[arg(
         long,
         env = "SWITCHBOARD_ANCHOR_TO",
-        value_name = "ADDR",
+        value_name = "HOST:PORT",
         default_value = "127.0.0.1:22"
     )]
-    to: SocketAddr,
+    to: Destination,
     /// Serve /metrics, /livez, /readyz and, for processes of this host, /drain at this address
     #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR")]
     admin: Option<SocketAddr>,

@@ -27,6 +27,13 @@ impl Anchor {
         Self(Server::start(anchor(&Self::arguments(to, arguments).each())))
     }
 
+    /// In front of the target at that port of a name.
+    fn start_by_name(name: &str, port: u16) -> Self {
+        let (any, to) = ("127.0.0.1:0", format!("{name}:{port}"));
+        let arguments = ["anchor", "--listen", any, "--admin", any, "--to", &to];
+        Self(Server::start(anchor(&arguments)))
+    }
+
     /// The same with so many descriptors.
     fn start_with_descriptors(most: u32, to: SocketAddr, arguments: &[&str]) -> Self {
         let command = anchor(&Self::arguments(to, arguments).each());

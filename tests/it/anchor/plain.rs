@@ -2,6 +2,7 @@
 
 use super::Anchor;
 use crate::harness::peer::Peer;
+use crate::harness::process::anchor;
 use crate::harness::target::{Closed, Target};
 use crate::openssh::process::{program, quiet, run};
 use crate::openssh::sshd::Sshd;
@@ -71,6 +72,32 @@ fn a_client_that_waits_for_the_server_sees_it_and_no_target_is_dialled_for_one_t
     server.expect("SSH-2.0-client\r\n");
     server.send("the rest");
     client.expect("the rest");
+}
+
+#[test]
+fn a_target_may_be_a_name() {
+    let target = Target::listen();
+    let mut anchor = Anchor::start_by_name("localhost", target.address().port());
+    let mut client = plain(&anchor);
+    client.send("SSH-2.0-client\r\n");
+    let mut server = target.accept();
+    server.expect("SSH-2.0-client\r\n");
+    server.send("SSH-2.0-server\r\n");
+    client.expect("SSH-2.0-server\r\n");
+    client.reset();
+    server.expect_reset();
+    assert_eq!(anchor.access_line()["upstream.address"], target.address().to_string());
+}
+
+#[test]
+fn a_target_without_a_port_is_a_fault_of_the_command_line() {
+    let refused = anchor(&["anchor", "--to", "machine.example.com"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        said.contains("for '--to <HOST:PORT>': give HOST:PORT, such as"),
+        "{said}"
+    );
 }
 
 #[test]
