@@ -1,8 +1,9 @@
 """Checks the anchors of the SSH examples against the rest of each: `anchors.py EXAMPLES RENDERED…` exits 1 after a fault.
 With the program in the variable SWITCHBOARD, their flags are compared with those of its `anchor --help`, too.
 
-The Service leads to the anchor and the anchor to sshd, which is reached by no other path. The keepalives of sshd and ssh
-outlast the anchor's --grace, the container's memory has room for --memory, and probes and scrapes reach --admin.
+The Service leads to the anchor and the anchor to sshd, which is reached by no other path. The keepalives
+of sshd and ssh outlast the anchor's --grace, also those of an example without an anchor whose users log in to another one's.
+The container's memory has room for --memory, and probes and scrapes reach --admin.
 """
 
 import os
@@ -92,6 +93,7 @@ def check_container(name, template, container, flags):
 
 
 def check(name, folder, objects):
+    """The anchor of an example: `(Service, its longest --grace)` for each Service that leads to it."""
     config = next(folder.rglob("sshd_config")).read_text()
     found = list(anchors_of(objects))
     if found:
@@ -104,25 +106,38 @@ def check(name, folder, objects):
     unknown = sorted(set(flags) - KNOWN) if KNOWN is not None else []
     expect(not unknown, f"{name}: the anchor has no {unknown}")
     to = flags["to"].rsplit(":", 1)
+    services = [each for each in objects if each["kind"] == "Service"]
+    reached = {ports.get(port["targetPort"], port["targetPort"]) for each in services for port in each["spec"]["ports"]}
+    expect(port_of(flags["listen"]) in reached, f"{name}: no Service leads to --listen={flags['listen']}")
     expect([to[0]] == setting(config, "ListenAddress") == ["127.0.0.1"], f"{name}: sshd is not on loopback alone")
     expect([to[1]] == setting(config, "Port"), f"{name}: --to={flags['to']} is not the port of sshd")
-    targets = [port["targetPort"] for each in objects if each["kind"] == "Service" for port in each["spec"]["ports"]]
-    reached = {ports.get(port, port) for port in targets}
-    expect(port_of(flags["listen"]) in reached, f"{name}: no Service leads to --listen={flags['listen']}")
     expect(int(to[1]) not in reached, f"{name}: a Service leads past the anchor")
     grace = with_unit(flags["grace"], SECONDS)
     expect(keepalive(config, "Client") >= grace, f"{name}: ClientAlive… of sshd_config ends a session before --grace")
-    readme = (folder / "README.md").read_text()
-    expect(keepalive(readme, "Server") >= grace, f"{name}: ServerAlive… of README.md ends a session before --grace")
-    return 1
+    return {f"{each['metadata']['name']}.{each['metadata']['namespace']}": grace for each in services}
+
+
+def check_users(name, readme, graces):
+    """Each block of a user's ~/.ssh/config that leads to an anchor, whichever example has it."""
+    for block in re.findall(r"^```ssh-config\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL):
+        for host in re.split(r"^Host ", block, flags=re.MULTILINE)[1:]:
+            service = ".".join(setting(host, "HostName")[0].split(".")[:2])
+            expect(service in graces, f"{name}: no example has the Service {service}")
+            expect(
+                keepalive(host, "Server") >= graces.get(service, 0),
+                f"{name}: ServerAlive… of README.md ends a session before --grace",
+            )
 
 
 def main(examples, *rendered):
-    checked = 0
-    for file in map(Path, rendered):
-        folder = Path(examples) / file.stem.removeprefix("example-")
+    folders = {Path(examples) / Path(file).stem.removeprefix("example-"): file for file in rendered}
+    graces, checked = {}, 0
+    for folder, file in folders.items():
         if any(folder.rglob("sshd_config")):
-            checked += check(folder.name, folder, list(yaml.safe_load_all(file.read_text())))
+            graces |= check(folder.name, folder, list(yaml.safe_load_all(Path(file).read_text())))
+            checked += 1
+    for folder in folders:
+        check_users(folder.name, (folder / "README.md").read_text(), graces)
     print("\n".join(faults) or f"{checked} anchors")
     sys.exit(bool(faults) or checked < 3)
 
