@@ -1,7 +1,7 @@
 """Checks the anchors of the SSH examples against the rest of each: `anchors.py EXAMPLES RENDERED…` exits 1 after a fault.
 With the program in the variable SWITCHBOARD, their flags are compared with those of its `anchor --help`, too.
 
-The Service leads to the anchor and the anchor to sshd, which is reached by no other path. The keepalives
+The Service leads to the anchor and the anchor to sshd, which is reached by no other path if it is in the same pod. The keepalives
 of sshd and ssh outlast the anchor's --grace, also those of an example without an anchor whose users log in to another one's.
 The container's memory has room for --memory, and probes and scrapes reach --admin.
 """
@@ -94,7 +94,10 @@ def check_container(name, template, container, flags):
 
 def check(name, folder, objects):
     """The anchor of an example: `(Service, its longest --grace)` for each Service that leads to it."""
-    config = next(folder.rglob("sshd_config")).read_text()
+    beside = next(folder.rglob("sshd_config"), None)
+    readme = (folder / "README.md").read_text()
+    # An sshd elsewhere has its lines in a block of the README.
+    config = beside.read_text() if beside else readme
     found = list(anchors_of(objects))
     if found:
         template, container = found[0]
@@ -109,12 +112,27 @@ def check(name, folder, objects):
     services = [each for each in objects if each["kind"] == "Service"]
     reached = {ports.get(port["targetPort"], port["targetPort"]) for each in services for port in each["spec"]["ports"]}
     expect(port_of(flags["listen"]) in reached, f"{name}: no Service leads to --listen={flags['listen']}")
-    expect([to[0]] == setting(config, "ListenAddress") == ["127.0.0.1"], f"{name}: sshd is not on loopback alone")
-    expect([to[1]] == setting(config, "Port"), f"{name}: --to={flags['to']} is not the port of sshd")
-    expect(int(to[1]) not in reached, f"{name}: a Service leads past the anchor")
+    if beside:
+        expect([to[0]] == setting(config, "ListenAddress") == ["127.0.0.1"], f"{name}: sshd is not on loopback alone")
+        expect([to[1]] == setting(config, "Port"), f"{name}: --to={flags['to']} is not the port of sshd")
+        expect(int(to[1]) not in reached, f"{name}: a Service leads past the anchor")
+    else:
+        check_alone(name, objects, to[0])
     grace = with_unit(flags["grace"], SECONDS)
     expect(keepalive(config, "Client") >= grace, f"{name}: ClientAlive… of sshd_config ends a session before --grace")
     return {f"{each['metadata']['name']}.{each['metadata']['namespace']}": grace for each in services}
+
+
+def check_alone(name, objects, to):
+    """An anchor in a pod of its own: there is one, and no Service has addresses that pass it by."""
+    expect(to not in ("127.0.0.1", "localhost"), f"{name}: there is no sshd in the pod of the anchor")
+    for each in objects:
+        if each["kind"] == "Deployment":
+            expect(each["spec"]["replicas"] == 1, f"{name}: a session finds its own anchor only")
+            expect(each["spec"]["strategy"] == {"type": "Recreate"}, f"{name}: a new anchor would answer beside the old one")
+        if each["kind"] == "Service":
+            expect(each["spec"].get("selector"), f"{name}: the Service does not lead to the anchor")
+        expect(each["kind"] not in ("Endpoints", "EndpointSlice"), f"{name}: {each['kind']} leads past the anchor")
 
 
 def check_users(name, readme, graces):
@@ -129,17 +147,22 @@ def check_users(name, readme, graces):
             )
 
 
+def has_anchor(folder, objects):
+    return any(folder.rglob("sshd_config")) or any(anchors_of(objects))
+
+
 def main(examples, *rendered):
     folders = {Path(examples) / Path(file).stem.removeprefix("example-"): file for file in rendered}
     graces, checked = {}, 0
     for folder, file in folders.items():
-        if any(folder.rglob("sshd_config")):
-            graces |= check(folder.name, folder, list(yaml.safe_load_all(Path(file).read_text())))
+        objects = list(yaml.safe_load_all(Path(file).read_text()))
+        if has_anchor(folder, objects):
+            graces |= check(folder.name, folder, objects)
             checked += 1
     for folder in folders:
         check_users(folder.name, (folder / "README.md").read_text(), graces)
     print("\n".join(faults) or f"{checked} anchors")
-    sys.exit(bool(faults) or checked < 3)
+    sys.exit(bool(faults) or checked < 4)
 
 
 main(*sys.argv[1:])
