@@ -283,3 +283,35 @@ async fn an_anchor_that_has_sessions_waits_longer_before_it_asks_the_target_to_s
         yield_now().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_exchange_that_is_not_over_within_ten_seconds_is_dropped() {
+    let (shared, _target, _still) = beside_target();
+    let (hello, proof, _) = resume_of_none();
+    let all = [&*hello, &proof].concat();
+    // Also a plain client that waits for a target which is as silent.
+    let starts = [0, 1, hello.len(), all.len() - 1];
+    for (done, spoken) in starts.into_iter().enumerate() {
+        let mut client = exchanging(&shared, &all[..spoken]).await;
+        announced(&mut client).await;
+        settle().await;
+        for _ in 0..99 {
+            advance(Duration::from_millis(100)).await;
+            settle().await;
+        }
+        assert_eq!(shared.exchanges.len(), 1, "{spoken}");
+        let dropped = |count: usize| {
+            let page = shared.metrics.encode().unwrap();
+            page.contains(&format!("_exchanges_total{{result=\"timeout\"}} {count}\n"))
+        };
+        assert!(dropped(done), "{spoken}");
+        advance(Duration::from_millis(200)).await;
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).await.unwrap();
+        while !shared.exchanges.is_empty() {
+            yield_now().await;
+        }
+        settle().await;
+        assert!(dropped(done + 1), "{spoken}");
+    }
+}
