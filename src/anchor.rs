@@ -294,7 +294,7 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
         }
         .to_owned(),
         tunnels: u32::try_from(shared.sessions.len()).unwrap_or(u32::MAX),
-        resumable: 0,
+        resumable: None,
         connections: shared.plain.taken(),
     })
 }

@@ -77,10 +77,11 @@ pub fn drain(options: &Options) -> Result<Answer, RequestError> {
     loop {
         // As long as the ports are open, further tunnels may begin.
         let is_open = matches!(progress.phase.as_str(), "serving" | "leaving" | "parting");
-        let are_few = !is_open && progress.tunnels.saturating_sub(progress.resumable) <= at_most;
+        let resumable = progress.resumable.unwrap_or_default();
+        let are_few = !is_open && progress.tunnels.saturating_sub(resumable) <= at_most;
         // Resumable tunnels leave within seconds, and are waited for: when the process ends, all that are left reconnect
         // in one moment.
-        if are_few && progress.resumable == 0 {
+        if are_few && resumable == 0 {
             return Ok(Answer::Draining(progress));
         }
         if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {

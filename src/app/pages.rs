@@ -31,7 +31,7 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
     Box::new(move || Progress {
         phase: shared.drain.phase().label().to_owned(),
         tunnels: shared.tunnels.taken(),
-        resumable: u32::try_from(shared.drain.resumable()).unwrap_or(u32::MAX),
+        resumable: Some(u32::try_from(shared.drain.resumable()).unwrap_or(u32::MAX)),
         connections: u32::try_from(shared.metrics.connections_active.get()).unwrap_or_default(),
     })
 }

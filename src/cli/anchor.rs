@@ -89,5 +89,4 @@ fn serve(options: Anchor) -> anyhow::Result<()> {
 }
 
 /// For `--help`.
-pub(crate) const ANCHOR_EXITS: &str =
-    "Exit status: 0 stopped by a signal or by `switchboard drain`, 1 runtime error, 2 usage";
+pub(crate) const ANCHOR_EXITS: &str = "Exit status: 0 stopped by a signal or by POST /drain, 1 runtime error, 2 usage";

@@ -172,7 +172,7 @@ fn replicas(snapshot: &Snapshot, found: &Found, now: u64) -> Vec<ReplicaTold> {
             answered: seen.answered.map(|at| now.saturating_sub(ago(at))),
             tunnels: seen.tunnels.len(),
             phase: drain.map(|drain| drain.phase.clone()).unwrap_or_default(),
-            resumable: drain.map_or(0, |drain| drain.resumable),
+            resumable: drain.and_then(|drain| drain.resumable).unwrap_or_default(),
             connections: drain.map_or(0, |drain| drain.connections),
             deaf: found.deaf.get(&seen.replica).cloned(),
         }

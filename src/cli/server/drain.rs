@@ -55,8 +55,8 @@ fn describe(progress: &Progress) -> String {
         connections,
     } = progress;
     let resumable = match resumable {
-        0 => String::new(),
-        resumable => format!(" ({resumable} resumable)"),
+        None | Some(0) => String::new(),
+        Some(resumable) => format!(" ({resumable} resumable)"),
     };
     format!("{phase}: {tunnels} tunnels{resumable}, {connections} connections")
 }

@@ -44,9 +44,10 @@ pub struct Progress {
     pub phase: String,
     /// Tunnels, open or with their dial in progress.
     pub tunnels: u32,
-    /// Those of them whose sessions go on by other tunnels: a drain ends them first, and cuts none of them.
-    #[serde(default)]
-    pub resumable: u32,
+    /// Those of them whose sessions go on by other tunnels: a drain ends them first, and cuts none of them. An anchor has none
+    /// of these, as its end is that of all its sessions, and leaves the number out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumable: Option<u32>,
     /// Connections of clients.
     pub connections: u32,
 }

@@ -15,7 +15,7 @@ fn handlers(readiness: &Readiness) -> Handlers {
         progress: Box::new(|| Progress {
             phase: "serving".to_owned(),
             tunnels: 1,
-            resumable: 0,
+            resumable: Some(0),
             connections: 2,
         }),
         drain_request: CancellationToken::new(),

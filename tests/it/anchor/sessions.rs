@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::Anchor;
 use super::client::{Client, block_on, echo};
 use crate::harness::DEADLINE;
+use crate::harness::ports::Ports as _;
 use crate::harness::seccomp::Call;
 use crate::harness::target::{Closed, Echo, Target};
 
@@ -247,6 +248,26 @@ fn a_stop_is_said_to_every_client() {
     for _ in 0..2 {
         assert_eq!(anchor.access_line()["reason"], "stopping");
     }
+}
+
+#[test]
+fn a_drain_is_the_end_of_all_sessions() {
+    let target = Target::listen();
+    let mut anchor = Anchor::start(target.address(), &[]);
+    block_on(async {
+        let (mut client, _user) = Client::begin(anchor.address()).await.unwrap();
+        let mut server = target.accept();
+        let serving = anchor.0.ask_admin("GET", "/drain");
+        assert_eq!(
+            serving.body.trim_end(),
+            r#"{"phase":"serving","tunnels":1,"connections":0}"#
+        );
+        assert_eq!(anchor.0.ask_admin("POST", "/drain").status, 202);
+        assert_eq!(to_the_end(&mut client).await, End::Stopping);
+        server.expect_reset();
+    });
+    assert_eq!(anchor.0.process.exit_status(), 0);
+    assert_eq!(anchor.access_line()["reason"], "stopping");
 }
 
 #[test]
