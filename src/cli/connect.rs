@@ -82,7 +82,7 @@ In ~/.ssh/config:
     ProxyCommand switchboard connect --proxy https://ssh.example.com --context prod %h:%p
 
 A session whose connection is lost goes on over another one, if the target has an anchor (--resume). ssh must wait as \
-long: leave ServerAliveInterval at 0, its default.
+long: set ServerAliveInterval 0 (the default, but Debian's ssh has 300 with BatchMode).
 
 SWITCHBOARD_TOKEN in the environment is a bearer token, for a proxy whose URL has no user, without options for \
 credentials.
