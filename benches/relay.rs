@@ -207,7 +207,8 @@ fn relay_all(engine: Engine, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
                     engine,
                     options: &Options::default(),
                     last_look: None,
-                    inspected: None,
+                    tunnel: None,
+                    is_inspected: false,
                 };
                 relay(&mut ends, &terms, pin!(pending())).await
             });

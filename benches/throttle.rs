@@ -128,7 +128,8 @@ async fn relayed(rate: &str) -> Accuracy {
         engine: Engine::Adaptive,
         options: &options,
         last_look: None,
-        inspected: None,
+        tunnel: None,
+        is_inspected: false,
     };
     let ((client, downstream), (target, upstream)) = (pair().await, pair().await);
     let mut ends = Transports {

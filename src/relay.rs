@@ -12,6 +12,7 @@ use self::beginning::Beginning;
 pub use self::beginning::Inspect;
 use self::copy::Halves;
 use self::meter::Meter;
+use self::parting::{LONGEST_PARTING, LeftBehind};
 pub use self::pump::Failure;
 use self::pump::Pump;
 use self::strategy::Strategy;
@@ -25,6 +26,7 @@ pub mod activity_rule;
 mod beginning;
 mod copy;
 pub mod meter;
+mod parting;
 mod pump;
 mod splice;
 mod strategy;
@@ -37,7 +39,8 @@ mod yielder;
 /// the caller drops `transports`, which it does next; but a side that resets after it has finished has its end of stream
 /// passed on, and no reset. When `ending` or a timeout ends the tunnel, what was read is still written, and a side whose
 /// bytes go no further than that is reset: what it has received is not all, and must not look like it. The end of a resumable
-/// tunnel is an end of stream for both sides: the session in it has an end of its own, and is sent again what was lost.
+/// tunnel is an end of stream for both sides: the session in it has an end of its own, and is sent again what was lost. So such
+/// a tunnel has no half-close either: soon after one side has finished both have.
 pub async fn relay<D: Transport>(
     transports: &mut Transports<D>,
     terms: &Terms<'_>,
@@ -66,6 +69,8 @@ pub struct Ends {
     pub upload: bool,
     /// The target's.
     pub download: bool,
+    /// Whether the tunnel is resumable: what a side has not taken is sent again elsewhere, and is not waited for.
+    pub is_resumable: bool,
 }
 
 /// Prepares both transports for their drop after a tunnel has ended like that: with a reset, or gently.
@@ -78,10 +83,12 @@ pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, 
         Side::Target | Side::Proxy => ends.download,
     };
     match close.reason {
-        Reason::Eof if has_finished => cold(downstream.sent()).await,
+        Reason::Eof if has_finished && !ends.is_resumable => cold(downstream.sent()).await,
         Reason::Reset | Reason::Truncated | Reason::Io | Reason::Panic => match close.by {
-            Side::Client => pass_on_failure(downstream, has_finished, upstream).await,
-            Side::Target | Side::Proxy => pass_on_failure(upstream, has_finished, downstream).await,
+            Side::Client if has_finished => part_behind(downstream, ends, upstream).await,
+            Side::Client => reset(downstream, upstream),
+            Side::Target | Side::Proxy if has_finished => part_behind(upstream, ends, downstream).await,
+            Side::Target | Side::Proxy => reset(upstream, downstream),
         },
         Reason::Corrupted => match close.by {
             Side::Client => refuse_record(downstream, upstream).await,
@@ -128,7 +135,7 @@ pub async fn until_end<D: Transport>(
     let up = Halves {
         reader: from_client,
         writer: to_target,
-        beginning: Beginning::of(Direction::Upload, terms.inspected, inspector.clone()),
+        beginning: Beginning::of(Direction::Upload, terms.inspected(), inspector.clone()),
     };
     let down = Halves {
         reader: from_target,
@@ -159,6 +166,7 @@ pub async fn until_end<D: Transport>(
     let ends = Ends {
         upload: upload.has_finished(),
         download: download.has_finished(),
+        is_resumable: terms.is_resumable(),
     };
     Ended {
         close,
@@ -168,20 +176,24 @@ pub async fn until_end<D: Transport>(
 }
 
 /// Passes the failure of one transport on to the other.
-///
-/// If the failed one had finished, all that it sent stands in the other's send buffer, and a reset would discard the
-/// tail. A server that closes at once fails like that: a late message of its client makes its kernel answer with a reset.
-async fn pass_on_failure(failed: &mut impl Transport, has_finished: bool, other: &mut impl Transport) {
+fn reset(failed: &mut impl Transport, other: &mut impl Transport) {
     failed.reset_on_drop();
-    if has_finished {
-        cold(async {
+    other.reset_on_drop();
+}
+
+/// Parts with the other side of a transport that has failed behind its end of stream.
+///
+/// All that it sent stands in the other's send buffer, and a reset would discard the tail. A server that closes at once
+/// fails like that: a late message of its client makes its kernel answer with a reset.
+async fn part_behind(failed: &mut impl Transport, ends: Ends, other: &mut impl Transport) {
+    failed.reset_on_drop();
+    cold(async {
+        if !ends.is_resumable {
             other.sent().await;
-            other.close_gently().await;
-        })
-        .await;
-    } else {
-        other.reset_on_drop();
-    }
+        }
+        other.close_gently().await;
+    })
+    .await;
 }
 
 /// Lets the side whose record is broken read the alert, and resets the other: bytes are missing.
@@ -231,7 +243,11 @@ async fn half_closed(
     terms: &Terms<'_>,
 ) -> Close {
     let half_closed = terms.options.half_closed;
-    let longest = terms.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
+    let mut longest = terms.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
+    let is_resumable = terms.is_resumable();
+    if is_resumable {
+        longest = longest.min(LONGEST_PARTING);
+    }
     let failure = tokio::select! {
         biased;
         finished = running.run() => match finished {
@@ -239,7 +255,7 @@ async fn half_closed(
             Err(failure) => failure,
         },
         failure = ended.reader_failed() => failure,
-        close = silence(terms.meter, Some(longest), Instant::now()) => return close,
+        close = silence(terms.meter, Some(longest), Instant::now()) => return if is_resumable { eof(first) } else { close },
     };
     match first {
         Side::Client => {
@@ -285,6 +301,9 @@ impl From<Failure> for Close {
         reason = "the enum is the standard library's, and grows"
     )]
     fn from(Failure { by, error }: Failure) -> Self {
+        if LeftBehind::is(&error) {
+            return eof(by);
+        }
         let reason = match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
                 Reason::Reset

@@ -62,7 +62,8 @@ impl Plain {
             engine: Engine::Adaptive,
             options: &options,
             last_look: None,
-            inspected: None,
+            tunnel: None,
+            is_inspected: false,
         };
         let stopping = pin!(async {
             shared.stopping.cancelled().await;

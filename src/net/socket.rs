@@ -108,6 +108,20 @@ pub(crate) async fn failed(stream: &TcpStream) -> io::Error {
     }
 }
 
+/// Completes when the peer's FIN has come, without reading from the connection: bytes may stand in front of it.
+///
+/// # Errors
+/// As [`failed`].
+pub(crate) async fn ended(stream: &TcpStream) -> io::Result<()> {
+    // A wait for input would complete with the bytes in front. One for urgent data does so with the end only (`Ready` of tokio):
+    // the socket is not registered for urgent data itself.
+    tokio::select! {
+        biased;
+        error = failed(stream) => Err(error),
+        ended = stream.ready(Interest::PRIORITY) => ended.map(drop),
+    }
+}
+
 /// Reads until the end of stream, an error, or [`LINGER_BYTES`].
 async fn discard(stream: &TcpStream) {
     let mut left = LINGER_BYTES;

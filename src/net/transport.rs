@@ -108,6 +108,12 @@ pub trait Reader: Send {
     /// Completes when the peer resets or is given up, without reading.
     fn failed(&mut self) -> impl Future<Output = io::Error> + Send;
 
+    /// Completes when the peer's end of stream has come, without reading: bytes may stand in front of it.
+    ///
+    /// # Errors
+    /// As [`failed`](Self::failed).
+    fn ended(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+
     /// The socket, if its bytes are the tunnel's as they are.
     fn socket(&self) -> Option<&TcpStream> {
         None
@@ -222,6 +228,10 @@ impl Reader for ReadHalf<'_> {
 
     async fn failed(&mut self) -> io::Error {
         socket::failed(self.as_ref()).await
+    }
+
+    async fn ended(&mut self) -> io::Result<()> {
+        socket::ended(self.as_ref()).await
     }
 
     fn socket(&self) -> Option<&TcpStream> {

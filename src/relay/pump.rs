@@ -8,6 +8,7 @@ use std::{io, mem};
 use tokio::time::Instant;
 
 use super::copy::{self, Copied, CopyError, Halves, Residue};
+use super::parting::given_up;
 use super::splice::Pipe;
 use super::strategy::{Step, Strategy};
 use super::terms::{Bounds, Terms};
@@ -194,7 +195,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         }
     }
 
-    /// Waits until the writer can lend memory. Ends if the sending side resets meanwhile: nothing else would notice.
+    /// Waits until the writer can lend memory. Ends if the sending side is [given up](given_up) meanwhile.
     async fn lender_ready(&mut self) -> Result<(), Failure> {
         let (sender, receiver) = (self.sender(), self.receiver());
         let Halves { reader, writer, .. } = &mut self.halves;
@@ -205,11 +206,11 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         tokio::select! {
             biased;
             ready = ready => ready.map_err(|error| Failure { by: receiver, error }),
-            error = reader.failed() => Err(Failure { by: sender, error }),
+            error = given_up(reader, self.terms) => Err(Failure { by: sender, error }),
         }
     }
 
-    /// Writes all that is in flight. Ends if the sending side resets meanwhile: nothing else would notice.
+    /// Writes all that is in flight. Ends if the sending side is [given up](given_up) meanwhile.
     pub(super) async fn flush(&mut self) -> Result<(), Failure> {
         // Most often the receiver takes all of it at once: no clock is needed then.
         let at_once = poll_fn(|context| Poll::Ready(self.poll_write(context))).await;
@@ -237,7 +238,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
                 Ok(()) => Ok(start.elapsed()),
                 Err(error) => Err(Failure { by: receiver, error }),
             },
-            error = reader.failed() => Err(Failure { by: sender, error }),
+            error = given_up(reader, self.terms) => Err(Failure { by: sender, error }),
         }
     }
 

@@ -51,7 +51,7 @@ pub struct Early {
     pub upload: Vec<u8>,
     /// From the target.
     pub download: Vec<u8>,
-    /// What looks at the beginnings of both directions, if anything does; as with [`Terms::inspected`]. Here, where it takes
+    /// What looks at the beginnings of both directions, if anything does; as with [`Terms::is_inspected`]. Here, where it takes
     /// no memory of an idle tunnel.
     pub inspector: Option<Arc<dyn Inspect>>,
 }
@@ -101,12 +101,25 @@ pub struct Terms<'a> {
     pub options: &'a Options,
     /// Told when a side has ended, while both sockets are still there.
     pub last_look: Option<&'a dyn LastLook>,
-    /// The tunnel, if the beginning of its upload is to say whether it is resumable. The bytes behind that cost no more: a
+    /// The tunnel, if it may be resumable. One that is ends as soon as one of its sides has ended: the session in it has a
+    /// half-close of its own, and an end that a tunnel's tells nothing of.
+    pub tunnel: Option<&'a Open>,
+    /// Whether the beginning of the upload is to say whether it is resumable. The bytes behind that cost no more: a
     /// direction begins with copies through memory in any case. What an engine that always splices moves is not looked at.
-    pub inspected: Option<&'a Open>,
+    pub is_inspected: bool,
 }
 
-impl Terms<'_> {
+impl<'a> Terms<'a> {
+    /// The tunnel, if its upload's beginning is to be looked at.
+    pub(super) fn inspected(&self) -> Option<&'a Open> {
+        self.tunnel.filter(|_| self.is_inspected)
+    }
+
+    /// Whether the session in the tunnel is known to outlive it.
+    pub(super) fn is_resumable(&self) -> bool {
+        self.tunnel.is_some_and(Open::is_resumable)
+    }
+
     /// Tells that a side has ended.
     pub(super) fn look_at_end(&self) {
         if let Some(last_look) = self.last_look {

@@ -258,6 +258,14 @@ impl Reader for SessionReader<'_> {
     async fn failed(&mut self) -> io::Error {
         self.reader.failed().await
     }
+
+    /// A close_notify that is not read yet has its FIN behind it.
+    async fn ended(&mut self) -> io::Result<()> {
+        if lock(self.state).peer_has_ended {
+            return Ok(());
+        }
+        self.reader.ended().await
+    }
 }
 
 /// The half that encrypts what the client is sent.

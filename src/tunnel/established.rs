@@ -112,12 +112,9 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             engine: Engine::Adaptive,
             options: &options,
             last_look: Some(&self.record),
+            tunnel: Some(&self.record.tunnel().open),
             // A client that has to identify itself has done so before the relay.
-            inspected: if holds_back {
-                None
-            } else {
-                Some(&self.record.tunnel().open)
-            },
+            is_inspected: !holds_back,
         };
         let mut ending = pin!(ending(&self.target, &self.holdings, &self.record, shared));
         if holds_back {

@@ -1,6 +1,7 @@
 //! Drives the relay over real connections: equal bytes, exact counts, and every ending passed on as what it was.
 
 mod properties;
+mod resumable;
 mod timeouts;
 
 use std::cell::Cell;

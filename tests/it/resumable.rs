@@ -1,5 +1,5 @@
-//! The drain of tunnels whose sessions outlive them, between a scripted client and a scripted anchor: they end first, in
-//! order, and are not cut; all other tunnels run on.
+//! Tunnels whose sessions outlive them, between a scripted client and a scripted anchor: they end with either of their sides;
+//! in a drain they end first, in order, and are not cut; all other tunnels run on.
 
 use std::io::{Read, Write};
 use std::thread;
@@ -299,6 +299,81 @@ fn what_only_looks_like_a_hello_is_no_resumable_tunnel() {
     assert_eq!(server.scrape().value("tunnels_resumable"), 1.0);
     drop((client, service));
     server.settles("tunnels_resumable", 0.0);
+}
+
+/// A process with one slot for `devbox:22`, and no bound on half-closed tunnels.
+fn one_slot(target: &Target, ssh_only: bool, more: &str) -> Server {
+    let list = allow(&[("devbox:22", target.address())]);
+    Server::with(&Settings::new(&format!(
+        "{list}ssh_only: {ssh_only}\nlimits: {{target: {{max_tunnels: 1}}}}\ntimeouts: {{half_closed: 365d}}\n{more}"
+    )))
+}
+
+const ACTIVE: &str = r#"tunnels_active{target_namespace="static",target_service="devbox:22"}"#;
+
+fn ended_by(side: &str) -> String {
+    format!("tunnels_closed_total{{by=\"{side}\",reason=\"eof\"}}")
+}
+
+#[test]
+fn the_slot_of_a_resumable_tunnel_is_free_soon_after_either_side_has_ended() {
+    for ssh_only in [true, false] {
+        let target = Target::listen();
+        let server = one_slot(&target, ssh_only, "");
+        for side in ["client", "target"] {
+            let (mut client, mut anchor) = resumed(&server, &target);
+            // The other side keeps its connection, as behind a path that is silent.
+            let (finishes, stays) = match side {
+                "client" => (&mut client, &mut anchor),
+                _ => (&mut anchor, &mut client),
+            };
+            finishes.send("last words");
+            finishes.finish();
+            stays.expect("last words");
+            stays.expect_end();
+            finishes.expect_end();
+            server.settles(&ended_by(side), 1.0);
+            server.settles(ACTIVE, 0.0);
+        }
+        // Of ssh and sshd either direction may end alone.
+        let (mut client, mut service) = plain(&server, &target);
+        client.finish();
+        service.expect_end();
+        service.send("down");
+        client.expect("down");
+        assert_eq!(client.read_within(Duration::from_secs(3)), None);
+        server.process.signal(Signal::KILL);
+    }
+}
+
+#[test]
+fn over_tls_the_slot_of_a_resumable_tunnel_is_free_soon_after_either_side_has_ended() {
+    for side in ["client", "target"] {
+        let (authority, target) = (Authority::new(), Target::listen());
+        let certificate = authority.server("server", &["proxy.example.com"]).setting();
+        let more =
+            format!("listen: {{address: \"127.0.0.1:0\", tls: required}}\ntls: {{certificates: [{certificate}]}}\n");
+        let server = one_slot(&target, true, &more);
+        let mut client = connect(server.public(), &config(&authority, None), "proxy.example.com").unwrap();
+        open(&mut client, "devbox:22");
+        let mut anchor = target.accept();
+        client.write_all(hello("resume").as_bytes()).unwrap();
+        anchor.expect(hello("resume"));
+        anchor.send(ANCHOR);
+        client.read_exact(&mut [0; ANCHOR.len()]).unwrap();
+        if side == "client" {
+            client.conn.send_close_notify();
+            client.flush().unwrap();
+            anchor.expect_end();
+        } else {
+            anchor.finish();
+        }
+        // 0 and no error: rustls tells an end without a close_notify apart.
+        assert_eq!(client.read(&mut [0; 16]).unwrap(), 0);
+        server.settles(&ended_by(side), 1.0);
+        server.settles(ACTIVE, 0.0);
+        anchor.ends();
+    }
 }
 
 #[test]

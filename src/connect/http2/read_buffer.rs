@@ -103,6 +103,10 @@ mod tests {
         async fn failed(&mut self) -> io::Error {
             io::ErrorKind::ConnectionReset.into()
         }
+
+        async fn ended(&mut self) -> io::Result<()> {
+            Ok(())
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use switchboard::direction::Direction;
+use switchboard::drain::Open;
 use switchboard::limits::bucket::Limit;
 use switchboard::limits::{Rate, Size};
 use switchboard::outcome::Close;
@@ -40,6 +41,8 @@ pub(crate) struct Rig {
     pub(crate) resources: Resources,
     pub(crate) engine: Engine,
     pub(crate) options: Options,
+    /// The tunnel, if it is resumable.
+    pub(crate) resumable: Option<Open>,
 }
 
 impl Rig {
@@ -54,6 +57,7 @@ impl Rig {
             resources: Resources::new(pipes),
             engine,
             options: Options::default(),
+            resumable: None,
         }
     }
 
@@ -86,7 +90,8 @@ impl Rig {
             engine: self.engine,
             options: &self.options,
             last_look: None,
-            inspected: None,
+            tunnel: self.resumable.as_ref(),
+            is_inspected: false,
         }
     }
 

@@ -83,6 +83,36 @@ fn of_one_connection_a_drain_ends_the_streams_that_are_resumable_in_order() {
 }
 
 #[test]
+fn a_resumable_stream_ends_with_either_of_its_sides() {
+    let target = Target::listen();
+    let settings =
+        allow(&[("box:22", target.address())]) + "limits: {target: {max_tunnels: 1}}\ntimeouts: {half_closed: 365d}\n";
+    let proxy = Proxy::start(&settings);
+    let mut peer = Peer::connect(proxy.public());
+    for (stream, side) in [(1, "client"), (3, "target")] {
+        peer.open(stream, "box:22");
+        let mut anchor = target.accept();
+        peer.send(stream, hello("resume"));
+        anchor.expect(hello("resume"));
+        anchor.send(ANCHOR);
+        peer.expect(stream, ANCHOR);
+        if side == "client" {
+            peer.tell(&format!("end {stream}"));
+            anchor.expect_end();
+        } else {
+            anchor.finish();
+        }
+        peer.expect_end(stream);
+        proxy.settles(&format!("tunnels_closed_total{{by=\"{side}\",reason=\"eof\"}}"), 1.0);
+        proxy.settles(
+            r#"tunnels_active{target_namespace="static",target_service="box:22"}"#,
+            0.0,
+        );
+        anchor.ends();
+    }
+}
+
+#[test]
 fn a_connection_whose_tunnels_have_ended_is_closed_after_the_head_timeout() {
     let echo = Echo::listen();
     let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {head: 3s}\n"));

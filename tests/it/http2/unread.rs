@@ -16,12 +16,22 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::{Echo, Target};
 use crate::harness::{allow, eventually};
+use crate::resumable::hello;
 
 /// A connection on which stream 1 was sent so much that no stream has a send window any more.
 fn without_window(server: &Server, target: &Target) -> (Raw, Peer) {
+    without_window_behind(server, target, "")
+}
+
+/// The same, behind these words of the client.
+fn without_window_behind(server: &Server, target: &Target, says: &str) -> (Raw, Peer) {
     let mut raw = Raw::connect(server.public());
     raw.send(&frame(HEADERS, END_HEADERS, 1, &connect("box:22")));
+    if !says.is_empty() {
+        raw.send(&frame(DATA, 0, 1, says.as_bytes()));
+    }
     let mut source = target.accept();
+    source.expect(says);
     source.send([0; WINDOW]);
     assert_eq!(raw.next().kind, HEADERS);
     let mut came = 0;
@@ -63,6 +73,26 @@ fn a_refusal_without_a_send_window_is_given_up() {
     let reset = raw.next();
     assert_eq!((reset.kind, reset.stream), (RST_STREAM, 3));
     assert_eq!(reset.payload, u32::try_from(code::NO_ERROR).unwrap().to_be_bytes());
+}
+
+/// Of a session that outlives the stream nothing is lost: what the client does not take is sent again on the next one.
+#[test]
+fn a_resumable_stream_without_a_send_window_ends_with_its_anchor() {
+    let target = Target::listen();
+    let settings = allow(&[("box:22", target.address())]) + "timeouts: {half_closed: 365d}\n";
+    // The proxy's socket takes that and the end behind it, also while the proxy does not read from it.
+    for behind in [0, 30_000] {
+        let server = Server::with(&Settings::new(&settings));
+        let (_raw, mut anchor) = without_window_behind(&server, &target, &hello("resume"));
+        anchor.send(vec![0; behind]);
+        anchor.finish();
+        server.settles("tunnels_closed_total{by=\"target\",reason=\"eof\"}", 1.0);
+        server.settles(
+            r#"tunnels_active{target_namespace="static",target_service="box:22"}"#,
+            0.0,
+        );
+        anchor.ends();
+    }
 }
 
 #[test]

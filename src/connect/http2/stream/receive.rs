@@ -78,6 +78,17 @@ impl<'a> StreamReader<'a> {
     pub(super) fn new(receive: &'a mut ReceiveHalf, send: &'a Mutex<SendHalf>) -> Self {
         Self { receive, send }
     }
+
+    fn poll_failed(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        self.receive.inbox.receive_all(context);
+        if let Err(error) = self.receive.check() {
+            return Poll::Ready(error);
+        }
+        self.send.lock().poll_reset(context).map(|reset| match reset {
+            Ok(reason) => reset_error(reason),
+            Err(error) => stream_error(error),
+        })
+    }
 }
 
 impl Reader for StreamReader<'_> {
@@ -96,15 +107,14 @@ impl Reader for StreamReader<'_> {
 
     /// Payloads that are received meanwhile wait in the inbox. The window bounds them, as nothing of it is released.
     async fn failed(&mut self) -> io::Error {
-        poll_fn(|context| {
-            self.receive.inbox.receive_all(context);
-            if let Err(error) = self.receive.check() {
-                return Poll::Ready(error);
-            }
-            self.send.lock().poll_reset(context).map(|reset| match reset {
-                Ok(reason) => reset_error(reason),
-                Err(error) => stream_error(error),
-            })
+        poll_fn(|context| self.poll_failed(context)).await
+    }
+
+    async fn ended(&mut self) -> io::Result<()> {
+        poll_fn(|context| match self.poll_failed(context) {
+            Poll::Ready(error) => Poll::Ready(Err(error)),
+            Poll::Pending if self.receive.has_finished() => Poll::Ready(Ok(())),
+            Poll::Pending => Poll::Pending,
         })
         .await
     }

@@ -1,0 +1,49 @@
+//! The end of a resumable tunnel of which one side has ended. The frames in it have a half-close of their own, so that of a
+//! connection means nothing: it carries the session no more, and holds slots that the session's next tunnel may need.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::silence;
+use super::terms::Terms;
+use crate::net::transport::Reader;
+
+/// Completes when a sending side is given up whose bytes wait for their receiver: it has reset, or is a side of a resumable
+/// tunnel that has ended, and nothing has moved since for [`LONGEST_PARTING`]. Nothing else would notice.
+pub(super) async fn given_up(reader: &mut impl Reader, terms: &Terms<'_>) -> io::Error {
+    if !terms.is_resumable() {
+        return reader.failed().await;
+    }
+    if let Err(error) = reader.ended().await {
+        return error;
+    }
+    tokio::select! {
+        biased;
+        error = reader.failed() => error,
+        _ = silence(terms.meter, Some(LONGEST_PARTING), Instant::now()) => LeftBehind.into(),
+    }
+}
+
+/// The error of a side that has ended in order, behind bytes for which the other side has no use any more.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the side has ended, and its last bytes were not taken in time")]
+pub(super) struct LeftBehind;
+
+impl LeftBehind {
+    /// Whether that error is one.
+    pub(super) fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|cause| cause.is::<Self>())
+    }
+}
+
+impl From<LeftBehind> for io::Error {
+    fn from(left_behind: LeftBehind) -> Self {
+        Self::other(left_behind)
+    }
+}
+
+/// The longest silence of a tunnel of which one side has ended. A receiver on a slow link moves something more often: its ACKs come
+/// every 100 ms (docs/resume.md). So what a side has said behind many bytes, such as the end of its session, still arrives.
+pub(super) const LONGEST_PARTING: Duration = Duration::from_secs(2);
