@@ -37,7 +37,7 @@ impl Backoff {
             }
         };
         self.attempts += 1;
-        varied(pause).max(std::mem::take(&mut self.least))
+        varied(pause).max(varied(std::mem::take(&mut self.least)))
     }
 
     /// The time between two connections that one attempt begins while none of them has an answer.
@@ -93,8 +93,9 @@ const GROWING: [Duration; 4] = [
     Duration::from_secs(8),
 ];
 const LONGEST: Duration = Duration::from_secs(10);
-/// The longest pause that a proxy can ask for.
-const LONGEST_ASKED: Duration = Duration::from_secs(60);
+/// The longest pause that a proxy can ask for. What refuses a resume is most often a cap that its own tunnel before still
+/// counts in, which the proxy ends as soon as the anchor has given it up.
+const LONGEST_ASKED: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
 mod tests {
@@ -157,13 +158,18 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_asks_for_time_has_it_up_to_a_minute() {
+    fn a_proxy_that_asks_for_time_has_it_up_to_some_seconds() {
         let mut backoff = Backoff::default();
-        for (asked, pause) in [(30, 30), (90, 60), (u64::MAX, 60)] {
+        for (asked, pause) in [(2, 2_000), (30, 4_000), (u64::MAX, 4_000)] {
             backoff.heed(&refused(Some(asked)));
-            assert_eq!(backoff.pause(), Duration::from_secs(pause));
+            expect(backoff.pause(), pause);
             backoff.reset();
             assert_eq!(backoff.pause(), Duration::ZERO);
+        }
+        // One that goes on asking is asked less and less often, as any other.
+        for expected in [4_000, 4_000, 4_000, 4_000, 4_000, 8_000, 10_000] {
+            backoff.heed(&refused(Some(30)));
+            expect(backoff.pause(), expected);
         }
     }
 }
