@@ -43,6 +43,8 @@ pub(crate) enum Asked {
     Hangup,
     /// To end now.
     End,
+    /// The same, by the user's Ctrl-C.
+    Interrupt,
 }
 
 /// What a file of a [`Folder`] is opened for.

@@ -17,8 +17,10 @@ pub(super) enum Leaving {
     No,
     /// To end in order: SIGHUP.
     Soon,
-    /// To end now: SIGTERM, SIGINT.
+    /// To end now: SIGTERM.
     Now,
+    /// To end now: SIGINT. ssh gets it, too, from a user that needs no further word.
+    Interrupted,
 }
 
 /// The signals of the process, for what runs in it.
@@ -29,6 +31,11 @@ impl Exit {
     /// Without signals.
     pub(super) fn never() -> Self {
         Self(watch::channel(Leaving::No).1)
+    }
+
+    /// Whether the user has interrupted it.
+    pub(super) fn is_interrupted(&self) -> bool {
+        *self.0.borrow() == Leaving::Interrupted
     }
 
     /// Completes once a signal has asked for that, or for more.
@@ -63,6 +70,7 @@ where
         ended = &mut tunnel => return Some(ended),
         asked = signals.next() => match asked {
             Asked::End => Leaving::Now,
+            Asked::Interrupt => Leaving::Interrupted,
             Asked::Hangup => Leaving::Soon,
         },
     };

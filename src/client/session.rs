@@ -25,6 +25,7 @@ mod backoff;
 mod clocks;
 mod error;
 mod exchange;
+mod giving_up;
 mod outcome;
 mod reconnect;
 mod report;
@@ -48,6 +49,8 @@ pub(super) struct Session<'a, R, W> {
     has_begun: bool,
     exit: Exit,
     hung_up: Option<Instant>,
+    /// Since when stdout has no reader.
+    abandoned: Option<Instant>,
     is_leaving: bool,
     /// The error to report once the anchor knows that the session is over.
     error: Option<ClientError>,
@@ -91,6 +94,7 @@ where
             has_begun: false,
             exit,
             hung_up: None,
+            abandoned: None,
             is_leaving: false,
             error: None,
             sleeps: Sleeps::new(settings.clocks),
@@ -313,10 +317,7 @@ where
         self.deadlines.look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
         self.report.look();
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
-        let is_abandoned = self.local.is_abandoned;
-        if is_abandoned.is_some_and(|is_abandoned| is_abandoned(&self.local.stdout))
-            || is_over(self.hung_up.map(|at| at + LONGEST_LOGOUT))
-        {
+        if self.is_abandoned() || is_over(self.hung_up.map(|at| at + LONGEST_LOGOUT)) {
             self.leave();
         }
         // Where the other side has ended the session, what it has sent is passed on for as long as ssh takes it.
@@ -356,8 +357,15 @@ where
     fn asked(&mut self, leaving: Leaving) {
         match leaving {
             Leaving::No => {}
-            Leaving::Soon => _ = self.hung_up.get_or_insert_with(Instant::now),
-            Leaving::Now => self.leave(),
+            Leaving::Soon => {
+                self.ssh_has_left();
+                _ = self.hung_up.get_or_insert_with(Instant::now);
+            }
+            Leaving::Now => {
+                self.ssh_has_left();
+                self.leave();
+            }
+            Leaving::Interrupted => self.leave(),
         }
     }
 

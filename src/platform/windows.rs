@@ -124,8 +124,8 @@ impl Signals {
             }
         };
         tokio::select! {
-            () = interrupted => Asked::End,
-            () = broken => Asked::End,
+            () = interrupted => Asked::Interrupt,
+            () = broken => Asked::Interrupt,
             () = closed => Asked::Hangup,
         }
     }

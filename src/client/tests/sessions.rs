@@ -108,6 +108,18 @@ impl Path {
     }
 }
 
+/// Waits for a line for the user that contains this.
+async fn remark(remarks: &Mutex<Vec<String>>, expected: &str) {
+    let told = async {
+        while !remarks.lock().iter().any(|line| line.contains(expected)) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    if tokio::time::timeout(Duration::from_secs(30), told).await.is_err() {
+        panic!("{expected}: {:?}", remarks.lock());
+    }
+}
+
 /// Sends a text each way.
 async fn talk(session: &mut Session, beside: &mut Beside, text: &[u8]) {
     session.stdin.write_all(text).await.unwrap();

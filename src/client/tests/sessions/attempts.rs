@@ -2,18 +2,6 @@
 
 use super::*;
 
-/// Waits for a line for the user that contains this.
-async fn remark(rig: &Rig, expected: &str) {
-    let told = async {
-        while !rig.remarks.lock().iter().any(|line| line.contains(expected)) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    if tokio::time::timeout(Duration::from_secs(30), told).await.is_err() {
-        panic!("{expected}: {:?}", rig.remarks.lock());
-    }
-}
-
 #[tokio::test]
 async fn a_path_that_falls_silent_is_left_for_another() {
     let mut rig = Rig::new().await;
@@ -104,10 +92,10 @@ async fn a_proxy_that_cannot_serve_now_is_asked_again_and_the_user_is_told_once(
         drop(rig.proxy.answer(answer).await);
     }
     drop(rig.proxy.answer(b"HTTP/1.1 502 a target\x1b[2J\r\n\r\n").await);
-    remark(&rig, "reconnecting to 127.0.0.1: the proxy").await;
+    remark(&rig.remarks, "reconnecting to 127.0.0.1: the proxy").await;
     let _path = rig.path().await;
     expect(&mut beside.sshd, b"typed meanwhile").await;
-    remark(&rig, "reconnected after ").await;
+    remark(&rig.remarks, "reconnected after ").await;
     talk(&mut session, &mut beside, b"hello").await;
     log_out(session, beside).await;
     assert_eq!(rig.remarks.lock().len(), 2, "{:?}", rig.remarks.lock());

@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crate::client::hangup::{Exit, Leaving};
+
 #[tokio::test]
 async fn each_end_of_the_anchor_has_a_sentence_and_bytes_come_first() {
     for (end, expected) in [
@@ -167,26 +169,74 @@ async fn the_end_of_stdin_without_a_connection_is_passed_on_by_the_next() {
     .await;
 }
 
+/// A session with that ssh, whose signals are sent here.
+fn signalled(
+    options: Options,
+    is_abandoned: Option<fn(&DuplexStream) -> bool>,
+) -> (Session, tokio::sync::watch::Sender<Leaving>) {
+    let (stdin, theirs_in) = tokio::io::duplex(64 * 1024);
+    let (stdout, theirs_out) = tokio::io::duplex(64 * 1024);
+    let mut local = Local {
+        stdin: theirs_in,
+        stdout: theirs_out,
+        interactive: false,
+        is_abandoned,
+    };
+    let (ask, exit) = tokio::sync::watch::channel(Leaving::No);
+    let ended = tokio::spawn(async move { run_until(&options, &mut local, Exit(exit)).await });
+    (Session { stdin, stdout, ended }, ask)
+}
+
 #[tokio::test]
 async fn a_signal_ends_the_session_at_the_anchor() {
-    use crate::client::hangup::{Exit, Leaving};
-    for leaving in [Leaving::Soon, Leaving::Now] {
+    for leaving in [Leaving::Soon, Leaving::Now, Leaving::Interrupted] {
         let mut rig = Rig::new().await;
-        let options = rig.options(rig.proxy.http());
-        let (stdin, theirs_in) = tokio::io::duplex(64 * 1024);
-        let (stdout, theirs_out) = tokio::io::duplex(64 * 1024);
-        let mut local = Local {
-            stdin: theirs_in,
-            stdout: theirs_out,
-            interactive: false,
-            is_abandoned: None,
-        };
-        let (ask, exit) = tokio::sync::watch::channel(Leaving::No);
-        let ended = tokio::spawn(async move { run_until(&options, &mut local, Exit(exit)).await });
-        let mut session = Session { stdin, stdout, ended };
+        let (mut session, ask) = signalled(rig.options(rig.proxy.http()), None);
         let (_path, beside) = rig.begun(&mut session).await;
         ask.send_replace(leaving);
         session.end().await.unwrap();
         assert_eq!(within(beside.ended).await.unwrap(), Some(End::Closed));
+        assert_eq!(*rig.remarks.lock(), [""; 0], "{leaving:?}");
+    }
+}
+
+#[tokio::test]
+async fn ssh_that_leaves_during_an_outage_is_told_what_its_keepalives_have_to_be() {
+    static IS_GONE: AtomicU64 = AtomicU64::new(0);
+    fn is_gone(_: &DuplexStream) -> bool {
+        IS_GONE.load(Ordering::Relaxed) > 0
+    }
+    for (leaving, is_told) in [
+        (Some(Leaving::Soon), true),
+        (Some(Leaving::Now), true),
+        // Ctrl-C: ssh has not given up.
+        (Some(Leaving::Interrupted), false),
+        (None, true),
+    ] {
+        let mut rig = Rig::new().await;
+        let options = rig.options(rig.proxy.http());
+        let is_abandoned: Option<fn(&DuplexStream) -> bool> = match leaving {
+            None => Some(is_gone),
+            Some(_) => None,
+        };
+        let (mut session, ask) = signalled(options, is_abandoned);
+        let (path, _beside) = rig.begun(&mut session).await;
+        let Rig { proxy, remarks, .. } = rig;
+        drop(proxy);
+        path.cut().await;
+        remark(&remarks, "reconnecting to 127.0.0.1: ").await;
+        match leaving {
+            Some(leaving) => _ = ask.send_replace(leaving),
+            None => IS_GONE.store(1, Ordering::Relaxed),
+        }
+        session.end().await.unwrap();
+        let said = remarks.lock()[1..].join("\n");
+        let line = " s without a connection: if it gave up, its ServerAliveInterval times ServerAliveCountMax has to exceed an outage";
+        assert_eq!(
+            said.starts_with("ssh has left behind ") && said.ends_with(line),
+            is_told,
+            "{leaving:?}: {said}"
+        );
+        assert_eq!(remarks.lock().len(), 1 + usize::from(is_told), "{leaving:?}");
     }
 }

@@ -1,0 +1,39 @@
+//! ssh that leaves while there is no connection: its own keepalives have most often given the server up, and its user is told
+//! what decides on that.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+
+use super::Session;
+
+impl<R, W> Session<'_, R, W>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    /// Whether stdout has no reader any more: ssh is gone, perhaps without a signal.
+    pub(super) fn is_abandoned(&mut self) -> bool {
+        let is_abandoned = self.local.is_abandoned;
+        if !is_abandoned.is_some_and(|is_abandoned| is_abandoned(&self.local.stdout)) {
+            return false;
+        }
+        let now = Instant::now();
+        // A signal of the user's to both is known a moment later.
+        if now >= *self.abandoned.get_or_insert(now) + SIGNALLED && !self.exit.is_interrupted() {
+            self.ssh_has_left();
+        }
+        true
+    }
+
+    /// ssh has left, and not by its user's Ctrl-C. Without a connection it has most often given up.
+    pub(super) fn ssh_has_left(&mut self) {
+        let unanswered = self.driver.session().unanswered_since();
+        let silence = unanswered.map(|since| Instant::from_std(since).elapsed());
+        self.report.left(silence.filter(|silence| *silence >= self.patience));
+    }
+}
+
+/// The time between the end of a process group's ssh and the signal that has ended it, at most.
+const SIGNALLED: Duration = Duration::from_millis(200);
