@@ -1,12 +1,17 @@
-//! What is between a client and the proxy: it passes bytes on, cuts connections, and falls silent.
+//! What is between a client and the proxy: it passes bytes on, and has connections fail in every way.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
-use socket2::SockRef;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::faults::{Fault, Faults};
+use super::owner::owner_of;
 
 /// A relay in front of an address.
 pub(crate) struct Middle {
@@ -16,41 +21,52 @@ pub(crate) struct Middle {
 
 struct Shared {
     to: Mutex<SocketAddr>,
-    /// How many connections are cut after a while.
-    left: AtomicUsize,
+    /// What is still to happen, in this order.
+    faults: Mutex<Faults>,
+    /// What has happened so.
+    happened: Mutex<Vec<Fault>>,
+    /// How many connections were cut on demand.
     cuts: AtomicUsize,
     is_closed: AtomicBool,
     open: Mutex<Vec<Arc<Connection>>>,
+    /// Connections that are silent: they stay open to the end of the test, and what is sent on them is not read.
+    silent: Mutex<Vec<Arc<Connection>>>,
+    /// Held while a client is stopped: no test ends meanwhile.
+    stopping: Mutex<()>,
 }
 
 /// Both sides of one connection.
 struct Connection {
     client: TcpStream,
     proxy: TcpStream,
+    /// Neither bytes nor ends pass any more.
     is_silent: AtomicBool,
-    /// The bytes of both directions that still pass before it is cut.
-    budget: Option<AtomicUsize>,
+    /// The bytes of both directions that still pass before the next fault.
+    budget: AtomicUsize,
 }
 
 impl Middle {
-    /// Leads to that address, and cuts the first so many connections, each after some bytes.
-    pub(crate) fn start(to: SocketAddr, cuts: usize) -> Self {
+    /// Leads to that address. Each of these faults comes behind some bytes of a connection.
+    pub(crate) fn start(to: SocketAddr, faults: Faults) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             to: Mutex::new(to),
-            left: AtomicUsize::new(cuts),
+            faults: Mutex::new(faults),
+            happened: Mutex::default(),
             cuts: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
-            open: Mutex::new(Vec::new()),
+            open: Mutex::default(),
+            silent: Mutex::default(),
+            stopping: Mutex::default(),
         });
         let accepting = Arc::clone(&shared);
         thread::spawn(move || {
-            for (number, client) in listener.incoming().map_while(Result::ok).enumerate() {
+            for client in listener.incoming().map_while(Result::ok) {
                 if accepting.is_closed.load(Ordering::Relaxed) {
                     return;
                 }
-                accepting.carry(client, number);
+                accepting.carry(client);
             }
         });
         Self { address, shared }
@@ -63,22 +79,34 @@ impl Middle {
 
     /// Cuts all connections, with a reset or in order.
     pub(crate) fn cut(&self, by_reset: bool) {
+        self.fail_all(if by_reset { Fault::Reset } else { Fault::Close });
+    }
+
+    /// Has this happen to all connections that there are.
+    pub(crate) fn fail_all(&self, fault: Fault) {
         for connection in self.shared.open.lock().unwrap().drain(..) {
-            connection.cut(by_reset);
+            self.shared.fail(&connection, fault);
             self.shared.cuts.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Lets nothing pass any more on the connections that there are, and closes none.
-    pub(crate) fn fall_silent(&self) {
-        for connection in self.shared.open.lock().unwrap().iter() {
-            connection.is_silent.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// How many connections were cut.
+    /// How many connections were cut by the test.
     pub(crate) fn cuts(&self) -> usize {
         self.shared.cuts.load(Ordering::Relaxed)
+    }
+
+    /// Fails if a fault has not happened: then the test has shown less than it says.
+    #[track_caller]
+    pub(crate) fn has_failed_in_every_way(&self) {
+        let faults = self.shared.faults.lock().unwrap();
+        assert!(faults.is_empty(), "{faults:?} have not happened: more bytes are needed");
+    }
+
+    /// What has happened, and how the same comes again, for the message of a failing test.
+    pub(crate) fn log(&self) -> String {
+        let seed = self.shared.faults.lock().unwrap().seed();
+        let happened = self.shared.happened.lock().unwrap();
+        format!("SEED={seed}, {} faults: {happened:?}", happened.len())
     }
 }
 
@@ -87,11 +115,17 @@ impl Drop for Middle {
         self.shared.is_closed.store(true, Ordering::Relaxed);
         drop(TcpStream::connect(self.address));
         self.cut(true);
+        for connection in self.shared.silent.lock().unwrap().drain(..) {
+            // A thread may wait for it.
+            connection.client.shutdown(Shutdown::Both).ok();
+            connection.proxy.shutdown(Shutdown::Both).ok();
+        }
+        drop(self.shared.stopping.lock());
     }
 }
 
 impl Shared {
-    fn carry(self: &Arc<Self>, client: TcpStream, number: usize) {
+    fn carry(self: &Arc<Self>, client: TcpStream) {
         // Without a proxy the connection just ends.
         let to = *self.to.lock().unwrap();
         let Ok(proxy) = TcpStream::connect(to) else {
@@ -100,73 +134,138 @@ impl Shared {
         for stream in [&client, &proxy] {
             stream.set_nodelay(true).unwrap();
         }
-        let is_cut = self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
-            .is_ok();
-        // Behind the handshake and the exchange: a first connection that fails ends ssh, as without sessions.
-        let budget = 12_000 + number.wrapping_mul(7_919) % 97 * 2_500;
         let connection = Arc::new(Connection {
             client,
             proxy,
             is_silent: AtomicBool::new(false),
-            budget: is_cut.then(|| AtomicUsize::new(budget)),
+            budget: AtomicUsize::new(self.faults.lock().unwrap().budget()),
         });
         self.open.lock().unwrap().push(Arc::clone(&connection));
         for is_upload in [true, false] {
             let (connection, shared) = (Arc::clone(&connection), Arc::clone(self));
             thread::spawn(move || {
-                if connection.pass(is_upload) {
-                    shared.cuts.fetch_add(1, Ordering::Relaxed);
-                }
+                shared.pass(&connection, is_upload);
                 if !is_upload {
-                    shared
-                        .open
-                        .lock()
-                        .unwrap()
-                        .retain(|open| !Arc::ptr_eq(open, &connection));
+                    let mut open = shared.open.lock().unwrap();
+                    open.retain(|open| !Arc::ptr_eq(open, &connection));
                 }
             });
+        }
+    }
+
+    /// Passes one direction on to its end.
+    fn pass(&self, connection: &Arc<Connection>, is_upload: bool) {
+        let Connection { client, proxy, .. } = &**connection;
+        let (mut from, mut to) = if is_upload { (client, proxy) } else { (proxy, client) };
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            let read = from.read(&mut buffer);
+            if connection.is_silent() {
+                return;
+            }
+            let Ok(read @ 1..) = read else {
+                to.shutdown(Shutdown::Write).ok();
+                return;
+            };
+            if !connection.pays_for(read) {
+                self.next_fault(connection, read);
+                if connection.is_silent() {
+                    return;
+                }
+            }
+            if to.write_all(&buffer[..read]).is_err() && !connection.is_silent() {
+                self.fail(connection, Fault::Reset);
+                return;
+            }
+        }
+    }
+
+    /// Has the next fault happen to that connection, whose budget is too small for so many bytes.
+    fn next_fault(&self, connection: &Arc<Connection>, bytes: usize) {
+        let fault = {
+            let mut faults = self.faults.lock().unwrap();
+            // The other direction may have come first.
+            if connection.is_silent() || connection.pays_for(bytes) {
+                return;
+            }
+            connection.budget.store(faults.budget(), Ordering::Relaxed);
+            let Some(fault) = faults.next() else {
+                return;
+            };
+            self.happened.lock().unwrap().push(fault);
+            connection.silence(fault);
+            fault
+        };
+        self.fail(connection, fault);
+    }
+
+    fn fail(&self, connection: &Arc<Connection>, fault: Fault) {
+        connection.silence(fault);
+        if matches!(fault, Fault::Silence | Fault::ResetOfClient | Fault::ResetOfProxy) {
+            self.silent.lock().unwrap().push(Arc::clone(connection));
+        }
+        let Connection { client, proxy, .. } = &**connection;
+        match fault {
+            Fault::Close => {
+                for stream in [client, proxy] {
+                    stream.shutdown(Shutdown::Both).ok();
+                }
+            }
+            Fault::Reset => {
+                reset(client);
+                reset(proxy);
+            }
+            Fault::Silence => {}
+            Fault::ResetOfClient => reset(client),
+            Fault::ResetOfProxy => reset(proxy),
+            Fault::Stop => self.stop(connection),
+        }
+    }
+
+    /// Stops the client's process for a moment.
+    fn stop(&self, connection: &Connection) {
+        let _stopping = self.stopping.lock().unwrap();
+        let client = connection.client.peer_addr().ok().and_then(owner_of);
+        let Some(client) = client.filter(|_| !self.is_closed.load(Ordering::Relaxed)) else {
+            return;
+        };
+        let signal = |signal| kill_process(Pid::from_raw(client).unwrap(), signal).ok();
+        if signal(Signal::STOP).is_some() {
+            thread::sleep(MOMENT);
+            signal(Signal::CONT);
         }
     }
 }
 
 impl Connection {
-    /// Passes one direction on to its end. Whether the connection was cut here.
-    fn pass(&self, is_upload: bool) -> bool {
-        let (mut from, mut to) = (&self.client, &self.proxy);
-        if !is_upload {
-            (from, to) = (to, from);
-        }
-        let mut buffer = [0; 16 * 1024];
-        loop {
-            let Ok(read @ 1..) = from.read(&mut buffer) else {
-                to.shutdown(Shutdown::Write).ok();
-                return false;
-            };
-            if self.is_silent.load(Ordering::Relaxed) {
-                continue;
-            }
-            if let Some(budget) = &self.budget {
-                let left = budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(read));
-                if left.is_err() {
-                    self.cut(read % 2 == 0);
-                    return true;
-                }
-            }
-            if to.write_all(&buffer[..read]).is_err() {
-                self.cut(true);
-                return false;
-            }
+    fn is_silent(&self) -> bool {
+        self.is_silent.load(Ordering::Relaxed)
+    }
+
+    /// From now on nothing of it is passed on that would look like another fault, above all no end.
+    fn silence(&self, fault: Fault) {
+        if fault != Fault::Stop {
+            self.is_silent.store(true, Ordering::Relaxed);
         }
     }
 
-    fn cut(&self, by_reset: bool) {
-        for stream in [&self.client, &self.proxy] {
-            if by_reset {
-                SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO)).ok();
-            }
-            stream.shutdown(Shutdown::Both).ok();
-        }
+    /// Whether so many bytes pass before its next fault.
+    fn pays_for(&self, bytes: usize) -> bool {
+        let left = |left: usize| left.checked_sub(bytes);
+        self.budget
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left)
+            .is_ok()
     }
 }
+
+/// Sends a reset, whether another thread reads from the connection or not (tcp(7), connect(2)).
+fn reset(stream: &TcpStream) {
+    // It sends nothing, and wakes the reader, for which the kernel would refuse the reset.
+    stream.shutdown(Shutdown::Read).ok();
+    while rustix::net::connect_unspec(stream) == Err(Errno::BUSY) {
+        thread::yield_now();
+    }
+}
+
+/// How long a client is stopped.
+const MOMENT: Duration = Duration::from_millis(100);

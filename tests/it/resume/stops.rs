@@ -20,7 +20,7 @@ use crate::openssh::sshd::Sshd;
 fn a_client_that_was_stopped_goes_on() {
     // As long as a lid is closed for a moment: STOPPED=30 cargo test --test it resume::stops
     let seconds = std::env::var("STOPPED").map_or(0, |text| text.parse().expect("a number"));
-    let way = Way::cut("http", 0);
+    let way = Way::http();
     let mut shell = way.shell();
     let connect = Pid::from_raw(i32::try_from(connect_of(&shell.process)).unwrap()).unwrap();
     for round in 0..2 {
@@ -61,7 +61,7 @@ fn over_ipv6_a_session_outlives_the_death_of_its_proxy() {
 
 #[test]
 fn the_death_of_the_anchor_is_one_sentence_and_exit_status_1() {
-    let mut way = Way::cut("http", 0);
+    let mut way = Way::http();
     let proxy = format!("http://{}", way.middle.address);
     let mut command = quiet(ours());
     command
