@@ -1,6 +1,7 @@
 //! OpenSSH through `connect`, a middle that cuts connections, the proxy, and an anchor beside sshd.
 
 mod anchor;
+mod caps;
 mod dead_path;
 mod faults;
 mod middle;

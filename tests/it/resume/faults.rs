@@ -34,6 +34,13 @@ impl Faults {
         Self::shuffled(0, 1)
     }
 
+    /// That one, on the first connection.
+    pub(crate) fn one(fault: Fault) -> Self {
+        let mut faults = Self::none();
+        faults.next.push_back(fault);
+        faults
+    }
+
     /// So many, by the seed of the variable SEED, or by another one each time. Those that take a client seconds to find out are
     /// one in sixteen.
     pub(crate) fn random(count: usize) -> Self {
