@@ -14,12 +14,12 @@ use crate::openssh::lines::Lines;
 use crate::openssh::login::{HOST, PATIENCE, PORT, options};
 use crate::openssh::process::{Process, program, quiet};
 use crate::openssh::proxy::Proxy;
-use crate::openssh::sshd::Sshd;
+use crate::openssh::sshd::{Sshd, free_address};
 
 #[test]
 fn a_client_that_was_stopped_goes_on() {
     // As long as a lid is closed for a moment: STOPPED=30 cargo test --test it resume::stops
-    let seconds = std::env::var("STOPPED").map_or(0, |text| text.parse().expect("a number"));
+    let seconds = std::env::var("STOPPED").map_or(2, |text| text.parse().expect("a number"));
     let way = Way::http();
     let mut shell = way.shell();
     let connect = Pid::from_raw(i32::try_from(connect_of(&shell.process)).unwrap()).unwrap();
@@ -37,6 +37,22 @@ fn a_client_that_was_stopped_goes_on() {
         shell.echo(&format!("behind-{round}"));
     }
     shell.log_out();
+}
+
+#[test]
+fn ssh_that_gives_up_in_an_outage_is_told_what_its_keepalives_have_to_be() {
+    let way = Way::http();
+    let mut command = way.command("ssh");
+    // So long that no busy machine is taken for an outage.
+    command.args(["-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=10"]);
+    let mut shell = Shell::start(command);
+    way.middle.lead_to(free_address());
+    way.middle.cut(true);
+    let line = " s without a connection: if it gave up, its ServerAliveInterval times ServerAliveCountMax has to exceed an outage";
+    let told = |lines: &[String]| lines.iter().any(|said| said.ends_with(line)).then_some(());
+    let said = shell.stderr.wait(PATIENCE, told);
+    said.unwrap_or_else(|said| panic!("{said}\n{}", way.log()));
+    assert_eq!(shell.process.wait(PATIENCE).code(), Some(255));
 }
 
 #[test]
