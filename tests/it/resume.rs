@@ -9,6 +9,7 @@ mod owner;
 mod rollout;
 mod stops;
 mod uplinks;
+mod withdrawal;
 
 use std::fs;
 use std::io::Write as _;

@@ -100,6 +100,14 @@ impl Proxy {
         self.reload();
     }
 
+    /// Replaces a text of its configuration, and has it read.
+    pub(crate) fn replace(&self, old: &str, new: &str) {
+        let text = fs::read_to_string(&self.configuration).unwrap();
+        assert!(text.contains(old), "{text} is without {old}");
+        fs::write(&self.configuration, text.replace(old, new)).unwrap();
+        self.reload();
+    }
+
     /// Waits until `count` tunnels and refusals are in the access log, and gives their lines.
     pub(crate) fn access_lines(&self, count: usize) -> Vec<String> {
         self.stdout

@@ -48,6 +48,11 @@ impl Anchor {
         self.process.wait(SOON);
     }
 
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
     /// What it has said, for the message of a failing test.
     pub(crate) fn log(&self) -> String {
         self.log.all().join("\n")

@@ -1,0 +1,67 @@
+//! A user that loses the right to a target, or a target that leaves the allowlist, while a session runs: the next tunnel is
+//! refused, `connect` ends with that, and the anchor is told nothing.
+
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::{Way, is_zombie};
+use crate::openssh::login::{HOST, PATIENCE, PORT};
+use crate::openssh::process::until;
+
+/// Has the proxy read a configuration in which the target's name is followed or replaced by that.
+fn withdraws(entry: &str, reason: &str, told: &str) {
+    let way = Way::http();
+    let mut shell = way.shell();
+    shell.type_in("pid-$$");
+    let pid = |lines: &[String]| {
+        lines
+            .iter()
+            .find_map(|line| line.strip_prefix("pid-")?.parse::<u32>().ok())
+    };
+    let pid = shell.stdout.wait(PATIENCE, pid).unwrap();
+    way.proxy.replace(&format!("name: \"{HOST}:{PORT}\""), entry);
+    if reason == "reset" {
+        // A tunnel that was allowed runs on.
+        shell.echo("behind-withdrawal");
+        way.middle.cut(true);
+    }
+    let is_told = |lines: &[String]| lines.iter().any(|line| line.ends_with(told)).then_some(());
+    let said = shell.stderr.wait(PATIENCE, is_told);
+    said.unwrap_or_else(|said| panic!("{said}\n{}", way.log()));
+    assert_eq!(shell.process.wait(PATIENCE).code(), Some(255), "{}", way.log());
+    // One tunnel, and one attempt behind it.
+    let lines = way.proxy.access_lines(2);
+    let lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{}", way.log());
+    assert_eq!(
+        (&lines[0]["reason"], &lines[1]["status"]),
+        (&reason.into(), &403.into())
+    );
+    // What the user has started is there until the anchor ends.
+    let is_gone = || !PathBuf::from(format!("/proc/{pid}/stat")).exists() || is_zombie(pid);
+    assert!(!is_gone(), "{}", way.log());
+    way.anchor.signal(Signal::TERM);
+    until(PATIENCE, "the shell ends with the anchor", || is_gone().then_some(()));
+}
+
+#[test]
+fn a_session_ends_with_the_right_of_its_user_and_what_runs_in_it_with_the_anchor() {
+    let guarded = format!("name: \"{HOST}:{PORT}\", allowed_clients: [alice@example.com]");
+    withdraws(
+        &guarded,
+        "reset",
+        ": the proxy answered 403: the target requires a client certificate",
+    );
+}
+
+#[test]
+fn a_session_ends_when_its_target_leaves_the_allowlist() {
+    let another = format!("name: \"another.{HOST}:{PORT}\"");
+    withdraws(
+        &another,
+        "revoked",
+        ": the proxy answered 403: the target is not on the allowlist",
+    );
+}
