@@ -1,7 +1,7 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build man demo screenshots test test-kubernetes test-diagnosis fuzz soak lint bench bench-compare dist cross clean
+.PHONY: help build man demo screenshots test test-kubernetes test-diagnosis fuzz soak soak-resume lint bench bench-compare dist cross clean
 
 CARGO ?= cargo
 SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients
@@ -42,6 +42,10 @@ fuzz: ## Look for inputs that break a property, for SECONDS=60 a target; it inst
 soak: ## Run everything at once for a while and compare every number, exactly, for MINUTES=20
 	tests/install-clients iproute2 util-linux
 	$(CARGO) test --locked --bench soak -- $(or $(MINUTES),20)
+
+soak-resume: ## Copy MIB=1024 through sessions by scp and sftp while CUTS=1000 connections fail; SEED= repeats an order
+	tests/install-clients openssh-client openssh-server
+	CUTS=$(or $(CUTS),1000) MIB=$(or $(MIB),1024) $(CARGO) test --locked --test it resume::copies_are_exact_while
 
 lint: ## Check format, lints, licences and sources; what is optional runs where it is installed
 	$(CARGO) fmt --check

@@ -190,7 +190,7 @@ impl Shell {
 
 #[test]
 fn copies_are_exact_while_connections_fail_in_every_way() {
-    // A gibibyte over a thousand faults takes minutes: CUTS=1000 MIB=1024. The order of one that has failed: SEED=…
+    // A gibibyte over a thousand faults takes minutes: `make soak-resume`. The order of one that has failed: SEED=…
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
     let (cuts, mebibytes) = (number("CUTS", 64), number("MIB", 12));
     let way = Way::with("http", Faults::random(cuts), "");
