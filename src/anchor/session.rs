@@ -18,7 +18,7 @@ use super::target::{self, Dialled, Parting, Target};
 use super::{Connection, Shared, last_words};
 use crate::cold::cold;
 use crate::net::socket;
-use crate::resume::driver::{Driver, Event, Exchanged, Link, Side};
+use crate::resume::driver::{Driver, Event, Exchanged, Link, Side, Unlinked};
 use crate::resume::frame::Frame;
 use crate::resume::keys::{Claim, Keys, Nonces};
 use crate::resume::reason::{End, Going};
@@ -137,7 +137,12 @@ impl Carried {
                     self.driver.session_mut().end(End::Reset);
                     self.begin_ending();
                 }
-                Turn::Event(Event::Unlinked(_)) => {
+                Turn::Event(Event::Unlinked(unlinked)) => {
+                    if let (Unlinked::Silent, Some(link)) = (unlinked, &self.link) {
+                        // A FIN would stand behind what the proxy has no room for, which would keep the tunnel's slot. All
+                        // that was not acknowledged is sent again.
+                        socket::reset_on_drop(&link.stream);
+                    }
                     record.detached(Instant::now());
                     self.on_detached();
                     if self.is_stopping {
