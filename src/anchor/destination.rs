@@ -60,12 +60,12 @@ pub struct DestinationError;
 #[derive(Debug)]
 pub(super) struct Dialler {
     to: Destination,
-    /// The anchor's own address: a name that leads there would make each connection another one.
+    /// The anchor's own address: a name that leads there would make a loop.
     own: SocketAddr,
     look_up: LookUp,
     lookups: Arc<Semaphore>,
     /// The last lookup has led to no address, and the log says so.
-    is_lost: AtomicBool,
+    is_failing: AtomicBool,
 }
 
 /// The addresses of `HOST:PORT`.
@@ -79,11 +79,11 @@ impl Dialler {
             own,
             look_up: |name| Box::pin(async move { lookup_host(&*name).await.map(Iterator::collect) }),
             lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
-            is_lost: AtomicBool::new(false),
+            is_failing: AtomicBool::new(false),
         }
     }
 
-    /// A connection to the target, within [`LONGEST_DIAL`]. Of several addresses each has an even part of the time.
+    /// A connection to the target, within [`LONGEST_DIAL`]. Several addresses have even parts of what the lookup has left of it.
     ///
     /// # Errors
     /// The target cannot be reached, or its name has no address.
@@ -111,7 +111,7 @@ impl Dialler {
             Ok(Ok(mut addresses)) => {
                 addresses.retain(|&address| !leads_to(address, self.own));
                 if !addresses.is_empty() {
-                    if self.is_lost.swap(false, Ordering::Relaxed) {
+                    if self.is_failing.swap(false, Ordering::Relaxed) {
                         info!("the target {name} has an address again");
                     }
                     return addresses;
@@ -119,15 +119,16 @@ impl Dialler {
                 "it has no address but this anchor's own".to_owned()
             }
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {LONGEST_LOOKUP:?}"),
+            Err(_) => format!("no answer, or no free lookup, within {LONGEST_LOOKUP:?}"),
         };
-        if !self.is_lost.swap(true, Ordering::Relaxed) {
+        if !self.is_failing.swap(true, Ordering::Relaxed) {
             warn!("the target {name} cannot be looked up, so clients are turned away: {fault}");
         }
         Vec::new()
     }
 
-    /// A lookup takes a thread for as long as the resolver takes, also when its client has left.
+    /// A lookup takes a thread for as long as the resolver takes. In a task of its own, so that the permit is held until that thread
+    /// is free, also when the client has left.
     async fn addresses_of(&self, name: Box<str>) -> io::Result<Vec<SocketAddr>> {
         let permit = Arc::clone(&self.lookups).acquire_owned().await;
         let addresses = (self.look_up)(name);
@@ -261,6 +262,6 @@ mod tests {
     async fn a_name_without_an_address_is_no_endpoint() {
         let dialler = dialler(|_| Box::pin(async { Err(io::Error::other("no such name")) }));
         assert_eq!(dialler.dial().await.unwrap_err(), Refusal::NoEndpoint);
-        assert!(dialler.is_lost.load(Ordering::Relaxed));
+        assert!(dialler.is_failing.load(Ordering::Relaxed));
     }
 }

@@ -317,7 +317,7 @@ where
         self.deadlines.look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
         self.report.look();
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
-        if self.is_abandoned() || is_over(self.hung_up.map(|at| at + LONGEST_LOGOUT)) {
+        if self.notice_abandoned() || is_over(self.hung_up.map(|at| at + LONGEST_LOGOUT)) {
             self.leave();
         }
         // Where the other side has ended the session, what it has sent is passed on for as long as ssh takes it.

@@ -10,8 +10,8 @@ use super::silence;
 use super::terms::Terms;
 use crate::net::transport::Reader;
 
-/// Completes when a sending side is given up whose bytes wait for their receiver: it has reset, or is a side of a resumable
-/// tunnel that has ended, and nothing has moved since for [`LONGEST_PARTING`]. Nothing else would notice.
+/// Completes when the sender is to be given up although bytes of it wait for their receiver: its connection has failed or, in a
+/// resumable tunnel, it has ended and no byte has moved for [`LONGEST_PARTING`]. Nothing else would notice.
 pub(super) async fn given_up(reader: &mut impl Reader, terms: &Terms<'_>) -> io::Error {
     if !terms.is_resumable() {
         return reader.failed().await;
@@ -26,7 +26,7 @@ pub(super) async fn given_up(reader: &mut impl Reader, terms: &Terms<'_>) -> io:
     }
 }
 
-/// The error of a side that has ended in order, behind bytes for which the other side has no use any more.
+/// The error of a side that has ended in order, but whose last bytes the other side did not take in time.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the side has ended, and its last bytes were not taken in time")]
 pub(super) struct LeftBehind;
@@ -44,6 +44,7 @@ impl From<LeftBehind> for io::Error {
     }
 }
 
-/// The longest silence of a tunnel of which one side has ended. A receiver on a slow link moves something more often: its ACKs come
-/// every 100 ms (docs/resume.md). So what a side has said behind many bytes, such as the end of its session, still arrives.
+/// The longest silence of a tunnel of which one side has ended. A receiver on a slow link moves something more often: while it passes
+/// bytes on, an ACK follows within 100 ms (docs/resume.md). So what a side has said behind many bytes, such as the end of its
+/// session, still arrives.
 pub(super) const LONGEST_PARTING: Duration = Duration::from_secs(2);

@@ -101,8 +101,8 @@ pub struct Terms<'a> {
     pub options: &'a Options,
     /// Told when a side has ended, while both sockets are still there.
     pub last_look: Option<&'a dyn LastLook>,
-    /// The tunnel, if it may be resumable. One that is ends as soon as one of its sides has ended: the session in it has a
-    /// half-close of its own, and an end that a tunnel's tells nothing of.
+    /// The tunnel, if it may be resumable. One that is ends once one of its sides has ended and no byte has moved for 2 s since:
+    /// the session in it has a half-close of its own, and an end of which the tunnel's says nothing.
     pub tunnel: Option<&'a Open>,
     /// Whether the beginning of the upload is to say whether it is resumable. The bytes behind that cost no more: a
     /// direction begins with copies through memory in any case. What an engine that always splices moves is not looked at.

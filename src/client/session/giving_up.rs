@@ -1,5 +1,5 @@
-//! ssh that leaves while there is no connection: its own keepalives have most often given the server up, and its user is told
-//! what decides on that.
+//! ssh that ends while there is no connection: most often its own keepalives have timed out, so its user is told which settings
+//! decide on that.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    /// Whether stdout has no reader any more: ssh is gone, perhaps without a signal.
-    pub(super) fn is_abandoned(&mut self) -> bool {
+    /// Whether stdout has no reader any more: ssh is gone, perhaps without a signal. If so, and not by Ctrl-C, the user is told.
+    pub(super) fn notice_abandoned(&mut self) -> bool {
         let is_abandoned = self.local.is_abandoned;
         if !is_abandoned.is_some_and(|is_abandoned| is_abandoned(&self.local.stdout)) {
             return false;
         }
         let now = Instant::now();
-        // A signal of the user's to both is known a moment later.
+        // Ctrl-C signals ssh and this process together, and ssh may be seen to be gone before the signal.
         if now >= *self.abandoned.get_or_insert(now) + SIGNALLED && !self.exit.is_interrupted() {
             self.ssh_has_left();
         }
@@ -35,5 +35,5 @@ where
     }
 }
 
-/// The time between the end of a process group's ssh and the signal that has ended it, at most.
+/// A signal to both is known to this process that long after ssh's end, at most.
 const SIGNALLED: Duration = Duration::from_millis(200);

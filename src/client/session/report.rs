@@ -97,8 +97,8 @@ impl Report {
         if let Some(longest) = longest.filter(|_| !self.is_left) {
             self.is_left = true;
             let line = format!(
-                "ssh has left behind {} s without a connection: if it gave up, its ServerAliveInterval times \
-                 ServerAliveCountMax has to exceed an outage",
+                "ssh has ended after {} s without a connection: if it gave up, its ServerAliveInterval times \
+                 ServerAliveCountMax has to exceed such an outage",
                 longest.as_secs()
             );
             (self.remarks.0)(&line);

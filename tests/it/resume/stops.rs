@@ -48,7 +48,7 @@ fn ssh_that_gives_up_in_an_outage_is_told_what_its_keepalives_have_to_be() {
     let mut shell = Shell::start(command);
     way.middle.lead_to(free_address());
     way.middle.cut(true);
-    let line = " s without a connection: if it gave up, its ServerAliveInterval times ServerAliveCountMax has to exceed an outage";
+    let line = " s without a connection: if it gave up, its ServerAliveInterval times ServerAliveCountMax has to exceed such an outage";
     let told = |lines: &[String]| lines.iter().any(|said| said.ends_with(line)).then_some(());
     let said = shell.stderr.wait(PATIENCE, told);
     said.unwrap_or_else(|said| panic!("{said}\n{}", way.log()));

@@ -231,9 +231,9 @@ async fn ssh_that_leaves_during_an_outage_is_told_what_its_keepalives_have_to_be
         }
         session.end().await.unwrap();
         let said = remarks.lock()[1..].join("\n");
-        let line = " s without a connection: if it gave up, its ServerAliveInterval times ServerAliveCountMax has to exceed an outage";
+        let line = " s without a connection: if it gave up, its ServerAliveInterval times ServerAliveCountMax has to exceed such an outage";
         assert_eq!(
-            said.starts_with("ssh has left behind ") && said.ends_with(line),
+            said.starts_with("ssh has ended after ") && said.ends_with(line),
             is_told,
             "{leaving:?}: {said}"
         );

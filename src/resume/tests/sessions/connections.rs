@@ -87,6 +87,20 @@ fn unacknowledged_bytes_are_a_question_too() {
     assert_eq!(side.link_state(), LinkState::Dead);
 }
 
+#[test]
+fn the_silence_of_a_connection_is_known_when_it_was_dropped_until_the_next_one() {
+    let mut side = Side::new();
+    side.sends();
+    side.session.write(b"key");
+    let asked = side.now;
+    side.sends();
+    side.later(5000);
+    side.session.detach(side.attachment);
+    assert_eq!(side.session.unanswered_since(), Some(asked));
+    side.attach(0).unwrap();
+    assert_eq!(side.session.unanswered_since(), None);
+}
+
 /// As with Ctrl-S in a terminal: the bytes stay unacknowledged for minutes, and the path is well.
 #[test]
 fn a_stalled_program_on_the_other_side_is_not_a_dead_path() {
