@@ -44,6 +44,14 @@ pub enum End {
     Unknown(u8),
 }
 
+/// The end that a side has decided on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    pub(super) end: End,
+    /// Whether it waits until all bytes in front of it were sent.
+    pub(super) is_orderly: bool,
+}
+
 impl Going {
     /// The code of a frame.
     pub(super) fn code(self) -> u8 {

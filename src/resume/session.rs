@@ -10,7 +10,7 @@ pub use super::link::{Attachment, LinkState};
 use super::liveness::Timing;
 use super::options::{Options, bounded};
 use super::outgoing::Outgoing;
-use super::reason::{End, Going};
+use super::reason::{End, Ending, Going};
 
 /// One side of a session.
 ///
@@ -31,13 +31,6 @@ pub struct Session {
     /// The end that the other side has sent.
     ended: Option<End>,
     violation: Option<Violation>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Ending {
-    end: End,
-    /// Whether it waits until all bytes in front of it were sent.
-    is_orderly: bool,
 }
 
 impl Session {
