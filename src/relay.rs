@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::beginning::Beginning;
 pub use self::beginning::Inspect;
 use self::copy::Halves;
+use self::half_close::{LONGEST_SILENCE, LeftBehind};
 use self::meter::Meter;
-use self::parting::{LONGEST_PARTING, LeftBehind};
 pub use self::pump::Failure;
 use self::pump::Pump;
 use self::strategy::Strategy;
@@ -25,8 +25,8 @@ use crate::outcome::{Close, Reason, Side};
 pub mod activity_rule;
 mod beginning;
 mod copy;
+mod half_close;
 pub mod meter;
-mod parting;
 mod pump;
 mod splice;
 mod strategy;
@@ -119,7 +119,7 @@ async fn part(side: &mut impl Transport, has_its_end: bool) {
     }
 }
 
-/// As [`relay`], without the parting from both sides.
+/// As [`relay`], but closes neither side.
 pub async fn until_end<D: Transport>(
     transports: &mut Transports<D>,
     terms: &Terms<'_>,
@@ -246,7 +246,7 @@ async fn half_closed(
     let mut longest = terms.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
     let is_resumable = terms.is_resumable();
     if is_resumable {
-        longest = longest.min(LONGEST_PARTING);
+        longest = longest.min(LONGEST_SILENCE);
     }
     let failure = tokio::select! {
         biased;

@@ -8,7 +8,7 @@ use std::{io, mem};
 use tokio::time::Instant;
 
 use super::copy::{self, Copied, CopyError, Halves, Residue};
-use super::parting::given_up;
+use super::half_close::given_up;
 use super::splice::Pipe;
 use super::strategy::{Step, Strategy};
 use super::terms::{Bounds, Terms};

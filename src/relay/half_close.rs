@@ -11,7 +11,7 @@ use super::terms::Terms;
 use crate::net::transport::Reader;
 
 /// Completes when the sender is to be given up although bytes of it wait for their receiver: its connection has failed or, in a
-/// resumable tunnel, it has ended and no byte has moved for [`LONGEST_PARTING`]. Nothing else would notice.
+/// resumable tunnel, it has ended and no byte has moved for [`LONGEST_SILENCE`]. Nothing else would notice.
 pub(super) async fn given_up(reader: &mut impl Reader, terms: &Terms<'_>) -> io::Error {
     if !terms.is_resumable() {
         return reader.failed().await;
@@ -22,7 +22,7 @@ pub(super) async fn given_up(reader: &mut impl Reader, terms: &Terms<'_>) -> io:
     tokio::select! {
         biased;
         error = reader.failed() => error,
-        _ = silence(terms.meter, Some(LONGEST_PARTING), Instant::now()) => LeftBehind.into(),
+        _ = silence(terms.meter, Some(LONGEST_SILENCE), Instant::now()) => LeftBehind.into(),
     }
 }
 
@@ -47,4 +47,4 @@ impl From<LeftBehind> for io::Error {
 /// The longest silence of a tunnel of which one side has ended. A receiver on a slow link moves something more often: while it passes
 /// bytes on, an ACK follows within 100 ms (docs/resume.md). So what a side has said behind many bytes, such as the end of its
 /// session, still arrives.
-pub(super) const LONGEST_PARTING: Duration = Duration::from_secs(2);
+pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(2);
