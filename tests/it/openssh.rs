@@ -19,46 +19,37 @@ use login::{GUARDED, HOST, Login};
 use process::{Process, program, quiet, run};
 use tasks::{assert_spoken, assert_tunnel, echo, shell};
 
-/// Each client does each thing under a name of its own.
+/// Each client does each thing under a name of its own, with and without an anchor in front of sshd.
 macro_rules! each_client {
     ($($module:ident: $client:ident,)*) => { $(
         mod $module {
             use super::clients::$client as CLIENT;
 
-            #[test]
-            fn runs_a_command() {
-                super::tasks::runs_a_command(&CLIENT);
-            }
-
-            #[test]
-            fn runs_a_command_through_an_anchor() {
-                super::tasks::runs_a_command_by(&CLIENT, &super::Login::through_an_anchor(&CLIENT));
-            }
-
-            #[test]
-            fn copies_64_mib_up() {
-                super::tasks::copies_64_mib_up(&CLIENT);
-            }
-
-            #[test]
-            fn copies_64_mib_down() {
-                super::tasks::copies_64_mib_down(&CLIENT);
-            }
-
-            #[test]
-            fn puts_and_gets_files() {
-                super::tasks::puts_and_gets_files(&CLIENT);
-            }
-
-            #[test]
-            fn forwards_like_vs_code() {
-                super::tasks::forwards_like_vs_code(&CLIENT);
-            }
+            each_task!(through);
 
             #[test]
             fn shows_refusals() {
                 super::tasks::shows_refusals(&CLIENT);
             }
+
+            mod by_an_anchor {
+                use super::CLIENT;
+
+                each_task!(through_an_anchor);
+            }
+        }
+    )* };
+}
+
+/// What works alike either way: by the login that this function starts.
+macro_rules! each_task {
+    ($start:ident) => {
+        each_task! { $start: runs_a_command, copies_64_mib_up, copies_64_mib_down, puts_and_gets_files, forwards_like_vs_code }
+    };
+    ($start:ident: $($task:ident),*) => { $(
+        #[test]
+        fn $task() {
+            crate::openssh::tasks::$task(&CLIENT, &crate::openssh::Login::$start(&CLIENT));
         }
     )* };
 }
@@ -175,7 +166,7 @@ fn a_session_outlives_sigterm() {
     drop(session.child().stdin.take());
     assert!(session.wait(SOON).success());
     assert_eq!(login.proxy.wait().code(), Some(0), "{}", login.proxy.log());
-    assert_tunnel(&clients::SWITCHBOARD, &login.proxy.access_lines(1)[0]);
+    assert_tunnel(&clients::SWITCHBOARD, &login, &login.proxy.access_lines(1)[0]);
 }
 
 /// sshd 9.8 and later punishes addresses that connect and do not log in, and all of them have the proxy's.

@@ -11,11 +11,7 @@ use super::login::{self, CLOSED, GUARDED, HOST, Login, noise};
 use super::process::Process;
 use super::{SOON, socks, sshd};
 
-pub(super) fn runs_a_command(client: &Client) {
-    runs_a_command_by(client, &Login::through(client));
-}
-
-pub(super) fn runs_a_command_by(client: &Client, login: &Login) {
+pub(super) fn runs_a_command(client: &Client, login: &Login) {
     let mut ssh = login.command("ssh");
     let finished = login.run(ssh.arg(HOST).arg("cat; echo to stderr >&2; exit 0"), b"through stdin\n");
     assert_eq!(finished.stdout, "through stdin\n");
@@ -26,17 +22,11 @@ pub(super) fn runs_a_command_by(client: &Client, login: &Login) {
     assert_eq!(login.attempt(ssh.arg(HOST).arg("exit 7"), &[]).status.code(), Some(7));
 
     for line in login.proxy.access_lines(2) {
-        // A client of a session speaks to the anchor, and ssh to sshd within that.
-        if login.has_session(client) {
-            assert_tunnel_of(client, &line, ["switchboard_resume_1 new", "switchboard_anchor_1"]);
-        } else {
-            assert_tunnel(client, &line);
-        }
+        assert_tunnel(client, login, &line);
     }
 }
 
-pub(super) fn copies_64_mib_up(client: &Client) {
-    let login = Login::through(client);
+pub(super) fn copies_64_mib_up(client: &Client, login: &Login) {
     let content = noise(64 << 20);
     let here = login.write("here", &content);
     let there = login.path("there");
@@ -48,11 +38,10 @@ pub(super) fn copies_64_mib_up(client: &Client) {
         &[],
     );
     assert!(fs::read(there).unwrap() == content, "the copy is another one");
-    assert_tunnel(client, &login.proxy.access_lines(1)[0]);
+    assert_tunnel(client, login, &login.proxy.access_lines(1)[0]);
 }
 
-pub(super) fn copies_64_mib_down(client: &Client) {
-    let login = Login::through(client);
+pub(super) fn copies_64_mib_down(client: &Client, login: &Login) {
     let content = noise(64 << 20);
     let there = login.write("there", &content);
     let here = login.path("here");
@@ -64,11 +53,10 @@ pub(super) fn copies_64_mib_down(client: &Client) {
         &[],
     );
     assert!(fs::read(here).unwrap() == content, "the copy is another one");
-    assert_tunnel(client, &login.proxy.access_lines(1)[0]);
+    assert_tunnel(client, login, &login.proxy.access_lines(1)[0]);
 }
 
-pub(super) fn puts_and_gets_files(client: &Client) {
-    let login = Login::through(client);
+pub(super) fn puts_and_gets_files(client: &Client, login: &Login) {
     let files = [
         ("empty", 0),
         ("one byte", 1),
@@ -99,16 +87,15 @@ pub(super) fn puts_and_gets_files(client: &Client) {
             "{name} was not got whole"
         );
     }
-    assert_tunnel(client, &login.proxy.access_lines(1)[0]);
+    assert_tunnel(client, login, &login.proxy.access_lines(1)[0]);
 }
 
 /// VS Code keeps one `ssh -T -D PORT host` with a shell on its stdin, and opens all else through that port.
-pub(super) fn forwards_like_vs_code(client: &Client) {
-    let login = Login::through(client);
+pub(super) fn forwards_like_vs_code(client: &Client, login: &Login) {
     let content = noise(8 << 20);
     let fetches = 4;
     let (target, server) = socks::serve(content.clone(), fetches);
-    let (socks, mut session) = vs_code_session(&login);
+    let (socks, mut session) = vs_code_session(login);
 
     thread::scope(|scope| {
         let readers: Vec<_> = (0..fetches)
@@ -125,7 +112,7 @@ pub(super) fn forwards_like_vs_code(client: &Client) {
 
     drop(session.child().stdin.take());
     assert!(session.wait(SOON).success());
-    assert_tunnel(client, &login.proxy.access_lines(1)[0]);
+    assert_tunnel(client, login, &login.proxy.access_lines(1)[0]);
 }
 
 /// Starts the session on a port that was free a moment ago, and again when another process has taken it.
@@ -240,12 +227,13 @@ pub(super) fn echo(session: &mut Process, stdout: &Lines, text: &str) {
 }
 
 /// A tunnel that ended as sessions do. Whether the client's own end comes as a FIN or as a reset is the client's way.
-pub(super) fn assert_tunnel(client: &Client, line: &str) {
-    assert_tunnel_of(client, line, ["OpenSSH_", "OpenSSH_"]);
-}
-
-/// The same, of a client and a target with this software.
-fn assert_tunnel_of(client: &Client, line: &str, [near, far]: [&str; 2]) {
+pub(super) fn assert_tunnel(client: &Client, login: &Login, line: &str) {
+    // A client of a session speaks to the anchor, and ssh to sshd within that.
+    let [near, far] = if login.has_session(client) {
+        ["switchboard_resume_1 new", "switchboard_anchor_1"]
+    } else {
+        ["OpenSSH_", "OpenSSH_"]
+    };
     assert_spoken(client, line);
     for field in [
         r#""status":200"#,
