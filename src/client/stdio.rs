@@ -78,7 +78,8 @@ impl ClosableOutput {
             Self::Unopened(file) => platform::has_no_reader(file),
             Self::Pipe(pipe) => pipe.has_no_reader(),
             Self::Threads(file) => platform::has_no_reader(file),
-            Self::Closed => true,
+            // By its shutdown: its reader has been told the end, and the other stream goes on.
+            Self::Closed => false,
         }
     }
 
@@ -158,6 +159,10 @@ mod tests {
         assert!(output.is_abandoned());
         let file = tempfile::tempfile().unwrap();
         assert!(!ClosableOutput::from(file).is_abandoned());
+        let (_reader, writer) = io::pipe().unwrap();
+        let mut output = ClosableOutput::from(File::from(OwnedFd::from(writer)));
+        output.shutdown().await.unwrap();
+        assert!(!output.is_abandoned());
     }
 
     #[tokio::test]

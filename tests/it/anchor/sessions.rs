@@ -1,5 +1,8 @@
 //! Sessions: they outlive their connections, and end with a reason.
 
+use std::io::{Write as _, pipe};
+use std::time::Duration;
+
 use switchboard::resume::driver::{Event, Unlinked};
 use switchboard::resume::opening::Failure;
 use switchboard::resume::reason::{End, Going};
@@ -8,10 +11,11 @@ use tokio::time::timeout;
 
 use super::Anchor;
 use super::client::{Client, block_on, echo};
-use crate::harness::DEADLINE;
 use crate::harness::ports::Ports as _;
+use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::seccomp::Call;
 use crate::harness::target::{Closed, Echo, Target};
+use crate::harness::{DEADLINE, allow};
 
 /// Runs a client until its session is over.
 async fn to_the_end(client: &mut Client) -> End {
@@ -20,6 +24,32 @@ async fn to_the_end(client: &mut Client) -> End {
         panic!("{event:?}");
     };
     end
+}
+
+/// By the real client, whose stdout is closed by then.
+#[test]
+fn an_upload_goes_on_when_the_target_has_finished() {
+    let target = Target::listen();
+    let mut anchor = Anchor::start(target.address(), &[]);
+    let address = anchor.address();
+    let server = Server::with(&Settings::new(&allow(&[("devbox:22", address)])));
+    let proxy = format!("http://{}", server.public());
+    let mut command = switchboard(&["connect", "--proxy", &proxy, "devbox:22"]);
+    let (stdin, mut user) = pipe().unwrap();
+    let mut client = Process::spawn_from(&mut command, stdin);
+    drop(command);
+    let mut service = target.accept();
+    service.send("SSH-2.0-x\r\n");
+    service.finish();
+    assert_eq!(client.stdout.rest(), ["SSH-2.0-x"]);
+    // Longer than it takes to see that a reader of stdout has left.
+    assert_eq!(service.read_within(Duration::from_secs(2)), None);
+    user.write_all(b"SSH-2.0-y\r\nthe rest").unwrap();
+    drop(user);
+    service.expect("SSH-2.0-y\r\nthe rest");
+    service.expect_end();
+    assert_eq!(client.exit_status(), 0);
+    assert_eq!(anchor.access_line()["reason"], "done");
 }
 
 #[test]
@@ -36,7 +66,7 @@ fn all_bytes_arrive_once_and_in_order_over_connections_that_are_cut() {
             // A cut falls wherever the streams are by then: in lines, in frames, in nothing.
             let event = tokio::select! {
                 event = client.run() => event,
-                () = tokio::time::sleep(std::time::Duration::from_micros(next)), if resumes < 100 => {
+                () = tokio::time::sleep(Duration::from_micros(next)), if resumes < 100 => {
                     next = next * 7 % 49_999 + 1_000;
                     match client.resume(anchor.address()).await {
                         Ok(()) => {}
