@@ -38,6 +38,7 @@ use crate::resume::reason::End;
 mod destination;
 mod exchange;
 mod last_words;
+mod lookups;
 mod memory;
 pub mod metrics;
 mod plain;

@@ -1,20 +1,15 @@
-//! The target of an anchor: its address, or its name, which is looked up for each connection to it.
+//! The target of an anchor: its address, or its name, which is looked up when a connection to it is made.
 
 use std::fmt;
-use std::future::Future;
-use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::net::lookup_host;
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::lookups::Lookups;
 use crate::authority::Authority;
 use crate::net::dial::{self, Upstream, dial};
 use crate::outcome::Refusal;
@@ -32,7 +27,7 @@ impl FromStr for Destination {
     type Err = DestinationError;
 
     fn from_str(text: &str) -> Result<Self, DestinationError> {
-        if let Ok(address) = text.parse() {
+        if let Some(address) = text.parse().ok().filter(|address: &SocketAddr| address.port() != 0) {
             return Ok(Self::Address(address));
         }
         match text.parse::<Authority>() {
@@ -59,26 +54,29 @@ pub struct DestinationError;
 /// Makes connections to the target.
 #[derive(Debug)]
 pub(super) struct Dialler {
-    to: Destination,
+    target: Target,
     /// The anchor's own address: a name that leads there would make a loop.
     own: SocketAddr,
-    look_up: LookUp,
-    lookups: Arc<Semaphore>,
     /// The last lookup has led to no address, and the log says so.
     is_failing: AtomicBool,
 }
 
-/// The addresses of `HOST:PORT`.
-type LookUp = fn(Box<str>) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+#[derive(Debug)]
+enum Target {
+    Address(SocketAddr),
+    Name(Lookups),
+}
 
 impl Dialler {
     /// Of the anchor that listens at `own`.
     pub(super) fn new(to: Destination, own: SocketAddr) -> Self {
+        let target = match to {
+            Destination::Address(address) => Target::Address(address),
+            Destination::Name(name) => Target::Name(Lookups::new(name)),
+        };
         Self {
-            to,
+            target,
             own,
-            look_up: |name| Box::pin(async move { lookup_host(&*name).await.map(Iterator::collect) }),
-            lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
             is_failing: AtomicBool::new(false),
         }
     }
@@ -102,13 +100,13 @@ impl Dialler {
 
     /// The target's addresses now. Where a name has none, the log says why, and says when it has one again.
     pub(super) async fn addresses(&self) -> Vec<SocketAddr> {
-        let name = match &self.to {
-            Destination::Address(address) => return vec![*address],
-            Destination::Name(name) => name,
+        let lookups = match &self.target {
+            Target::Address(address) => return vec![*address],
+            Target::Name(lookups) => lookups,
         };
-        let deadline = Instant::now() + LONGEST_LOOKUP;
-        let fault = match timeout_at(deadline, self.addresses_of(name.clone())).await {
-            Ok(Ok(mut addresses)) => {
+        let name = lookups.name();
+        let fault = match lookups.addresses().await {
+            Ok(mut addresses) => {
                 addresses.retain(|&address| !leads_to(address, self.own));
                 if !addresses.is_empty() {
                     if self.is_failing.swap(false, Ordering::Relaxed) {
@@ -118,25 +116,12 @@ impl Dialler {
                 }
                 "it has no address but this anchor's own".to_owned()
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer, or no free lookup, within {LONGEST_LOOKUP:?}"),
+            Err(error) => error.to_string(),
         };
         if !self.is_failing.swap(true, Ordering::Relaxed) {
             warn!("the target {name} cannot be looked up, so clients are turned away: {fault}");
         }
         Vec::new()
-    }
-
-    /// A lookup takes a thread for as long as the resolver takes. In a task of its own, so that the permit is held until that thread
-    /// is free, also when the client has left.
-    async fn addresses_of(&self, name: Box<str>) -> io::Result<Vec<SocketAddr>> {
-        let permit = Arc::clone(&self.lookups).acquire_owned().await;
-        let addresses = (self.look_up)(name);
-        let lookup = tokio::spawn(async move {
-            let _permit = permit;
-            addresses.await
-        });
-        lookup.await.map_err(io::Error::other)?
     }
 }
 
@@ -149,26 +134,24 @@ pub(super) fn leads_to(target: SocketAddr, own: SocketAddr) -> bool {
 
 /// The longest that a client waits for the target: for its addresses, and for one that accepts.
 const LONGEST_DIAL: Duration = Duration::from_secs(10);
-const LONGEST_LOOKUP: Duration = Duration::from_secs(5);
-/// The lookups at a time: the name is the same, and one that is answered takes milliseconds.
-const MOST_LOOKUPS: usize = 8;
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
+    use std::io;
     use std::sync::atomic::AtomicUsize;
 
     use tokio::net::TcpListener;
-    use tokio::task::JoinSet;
 
     use super::*;
+    use crate::anchor::lookups::LookUp;
 
     const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
     fn dialler(look_up: LookUp) -> Dialler {
+        let name = "machine.example.com:22";
         Dialler {
-            look_up,
-            ..Dialler::new("machine.example.com:22".parse().unwrap(), OWN)
+            target: Target::Name(Lookups::by(look_up, name.into())),
+            ..Dialler::new(name.parse().unwrap(), OWN)
         }
     }
 
@@ -187,6 +170,8 @@ mod tests {
             "machine:",
             ":22",
             "machine:0",
+            "127.0.0.1:0",
+            "[::1]:0",
             "machine:ssh",
             "::1:22",
             "user@machine:22",
@@ -235,27 +220,6 @@ mod tests {
         dialler.own = OWN;
         NEXT.store(OWN.port().into(), Ordering::Relaxed);
         assert_eq!(dialler.dial().await.unwrap_err(), Refusal::NoEndpoint);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_resolver_that_does_not_answer_is_asked_few_times_and_given_up() {
-        static ASKED: AtomicUsize = AtomicUsize::new(0);
-        let dialler = Arc::new(dialler(|_| {
-            ASKED.fetch_add(1, Ordering::Relaxed);
-            Box::pin(pending())
-        }));
-        let start = Instant::now();
-        let mut dials = JoinSet::new();
-        for _ in 0..20 {
-            let dialler = Arc::clone(&dialler);
-            dials.spawn(async move { dialler.dial().await });
-        }
-        while let Some(refused) = dials.join_next().await {
-            assert_eq!(refused.unwrap().unwrap_err(), Refusal::NoEndpoint);
-        }
-        assert!(start.elapsed() >= LONGEST_LOOKUP && start.elapsed() < LONGEST_DIAL);
-        // Those that were given up still have their threads.
-        assert_eq!(ASKED.load(Ordering::Relaxed), MOST_LOOKUPS);
     }
 
     #[tokio::test]
