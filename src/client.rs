@@ -1,6 +1,6 @@
 //! The ProxyCommand: a tunnel between stdin, stdout and a target behind an HTTP CONNECT proxy.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::authority::{Authority, AuthorityError};
 use crate::secret::Secret;
-use crate::text::{chain, printable};
+use crate::text::chain;
 
 mod attempt;
 mod carry;
@@ -33,6 +33,7 @@ mod relay;
 mod route;
 mod session;
 pub mod ssh_config;
+mod stderr;
 mod stdio;
 pub mod ticket;
 mod tls;
@@ -150,9 +151,7 @@ pub fn command(options: &Options) -> ExitCode {
 }
 
 fn report(options: &Options, error: &ClientError) -> ExitCode {
-    let line = printable(&options.sentence(error), LONGEST_LINE);
-    // With stderr closed the exit code remains.
-    writeln!(io::stderr(), "switchboard: {line}").ok();
+    stderr::last_line(&options.sentence(error));
     ExitCode::from(error.exit_code())
 }
 

@@ -30,9 +30,9 @@ use self::unix as system;
 use self::windows as system;
 
 pub(crate) use self::system::{
-    Folder, Group, IS_WINDOWS, Signals, awake, create_private, give_up_after, has_no_reader, is_private, is_shortage,
-    is_suspended, is_symbolic_link, is_the_users, keep_owner, killed_by, make_private_folder, open_regular, shell,
-    take_stdout, with_sleep,
+    Folder, Group, IS_WINDOWS, Signals, awake, create_private, give_up_after, has_no_reader, has_room, is_private,
+    is_shortage, is_suspended, is_symbolic_link, is_the_users, keep_owner, killed_by, make_private_folder,
+    open_regular, shell, take_stdout, with_sleep,
 };
 pub use self::system::{cache_folder, home, home_of_ssh, outlive_the_limit_of_a_file};
 

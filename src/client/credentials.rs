@@ -1,6 +1,5 @@
 //! The user's credentials for the proxy: from the environment, a file, a command or a kubeconfig.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +13,6 @@ use super::tls::KeyPair;
 use crate::file;
 use crate::platform;
 use crate::secret::Secret;
-use crate::text::printable;
 
 mod api;
 mod api_server;
@@ -217,11 +215,6 @@ fn bearer(origin: &str, text: &str) -> Result<Credentials, CredentialError> {
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
-}
-
-/// Says on stderr what stops no login.
-fn remark(line: &str) {
-    writeln!(io::stderr(), "switchboard: {}", printable(line, super::LONGEST_LINE)).unwrap_or_default();
 }
 
 /// A token has at most 12 KiB.

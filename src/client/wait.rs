@@ -1,6 +1,5 @@
 //! Waits where the proxy says when another request makes sense: `--wait`, and always for a target that it has started.
 
-use std::io::{self, Write};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -8,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::dialing::Dialing;
 use super::login::Login;
 use super::opened::Opened;
-use super::{ClientError, LONGEST_LINE, Options, attempt};
+use super::{ClientError, LONGEST_LINE, Options, attempt, stderr};
 use crate::text::{chain, printable};
 
 /// Opens the tunnel. A 429 or 503 is followed by another request when the proxy asks for it, for as long as
@@ -28,11 +27,7 @@ pub(super) async fn open(options: &Options, login: &mut Login, dialing: &mut Dia
             // Each request is held for a while by the proxy, so the line comes every ten seconds or so.
             let (waited, left) = (began.elapsed().as_secs(), left.as_secs());
             let target = &options.target;
-            writeln!(
-                io::stderr(),
-                "switchboard: {target} is starting: waited {waited} s, {left} s left"
-            )
-            .ok();
+            stderr::line(&format!("{target} is starting: waited {waited} s, {left} s left"));
             sleep(SHORTEST).await;
             continue;
         }
@@ -44,8 +39,7 @@ pub(super) async fn open(options: &Options, login: &mut Login, dialing: &mut Dia
         }
         if options.verbose || !is_told {
             is_told = true;
-            let line = printable(&chain(&error), LONGEST_LINE);
-            writeln!(io::stderr(), "switchboard: {line}: waiting").ok();
+            stderr::line(&format!("{}: waiting", printable(&chain(&error), LONGEST_LINE)));
         }
         sleep(pause).await;
     }

@@ -108,6 +108,13 @@ pub(crate) fn has_no_reader(output: &impl AsFd) -> bool {
     poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
+/// Whether an output takes a line without a wait for its reader, now or within that time (poll(2)): POLLOUT, or the error of a write.
+pub(crate) fn has_room(output: &impl AsFd, longest: Duration) -> bool {
+    let mut polled = [PollFd::new(output, PollFlags::OUT)];
+    let longest = Timespec::try_from(longest).ok();
+    poll(&mut polled, longest.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
 /// Has the kernel give a connection up when bytes of it are not acknowledged for so long (TCP_USER_TIMEOUT of tcp(7)). macOS
 /// has no such option that is safe to call: there only a connection without a byte is given up, by keepalive.
 pub(crate) fn give_up_after(socket: &impl AsFd, longest: Duration) -> io::Result<()> {

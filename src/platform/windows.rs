@@ -80,6 +80,11 @@ pub(crate) fn has_no_reader<T>(_output: &T) -> bool {
     false
 }
 
+/// Neither a pipe nor a console tells.
+pub(crate) fn has_room<T>(_output: &T, _longest: Duration) -> bool {
+    true
+}
+
 /// The events of the console. A program that ends another one sends none: TerminateProcess is no signal.
 #[derive(Debug)]
 pub(crate) struct Signals {

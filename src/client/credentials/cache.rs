@@ -15,7 +15,8 @@ use tokio::time::{Instant, sleep};
 use zeroize::Zeroizing;
 
 use super::authorization::{Authorization, Token};
-use super::{CredentialError, Credentials, Issued, now, remark};
+use super::{CredentialError, Credentials, Issued, now};
+use crate::client::stderr;
 use crate::client::tls::KeyPair;
 use crate::json::Object;
 use crate::platform::{Folder, Purpose, Unusable, is_private, is_symbolic_link};
@@ -97,7 +98,7 @@ impl Cache {
             }),
             Err(Unusable(reason)) => {
                 if let Some(reason) = reason {
-                    remark(&format!("{} is not used as a cache: {reason}", path.display()));
+                    stderr::line(&format!("{} is not used as a cache: {reason}", path.display()));
                 }
                 None
             }
@@ -109,7 +110,7 @@ impl Cache {
         let name = format!("{}.json", key.0);
         let ignored = |reason: &str| {
             if !self.has_remarked.swap(true, Ordering::Relaxed) {
-                remark(&format!("{} is ignored: {reason}", self.path.join(&name).display()));
+                stderr::line(&format!("{} is ignored: {reason}", self.path.join(&name).display()));
             }
         };
         let file = match self.folder.file(&name, Purpose::Read) {
@@ -141,7 +142,7 @@ impl Cache {
             // A full or read-only disk changes nothing but the time of the next login.
             if error.kind() != io::ErrorKind::ReadOnlyFilesystem {
                 let path = self.path.display();
-                remark(&format!("cannot keep the credentials in {path}: {error}"));
+                stderr::line(&format!("cannot keep the credentials in {path}: {error}"));
             }
         }
     }

@@ -1,13 +1,12 @@
 //! What the user is told of a session without a connection: one line when it lasts, and one when it is over.
 
 use std::fmt;
-use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::client::{ClientError, LONGEST_LINE};
+use crate::client::{ClientError, LONGEST_LINE, stderr};
 use crate::text::{chain, printable};
 
 /// Where lines for the user go.
@@ -17,10 +16,7 @@ pub struct Remarks(pub Arc<dyn Fn(&str) + Send + Sync>);
 /// To stderr.
 impl Default for Remarks {
     fn default() -> Self {
-        Self(Arc::new(|line| {
-            // With stderr closed the session goes on.
-            writeln!(io::stderr(), "switchboard: {line}").ok();
-        }))
+        Self(Arc::new(stderr::line))
     }
 }
 

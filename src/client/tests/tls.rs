@@ -1,6 +1,7 @@
 //! An `https://` proxy: its certificate, and the end of either side.
 
 use super::*;
+use std::io;
 use std::time::SystemTime;
 
 #[tokio::test]
@@ -220,7 +221,7 @@ async fn an_end_within_a_record_is_a_truncation() {
 /// Sends a record with these bytes but for its last byte, and a FIN.
 pub(super) async fn truncate_within_a_record(stream: TlsStream<TcpStream>, bytes: &[u8]) {
     let (mut tcp, mut connection) = stream.into_inner();
-    Write::write_all(&mut connection.writer(), bytes).unwrap();
+    io::Write::write_all(&mut connection.writer(), bytes).unwrap();
     let mut record = Vec::new();
     connection.write_tls(&mut record).unwrap();
     record.pop();

@@ -1,0 +1,30 @@
+//! Lines for the user on stderr. A stderr that is full, as its reader has stalled, or a terminal that is stopped by Ctrl-S, must stop
+//! neither a session nor the end of the process: a line for which there is no room is dropped.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use crate::platform::has_room;
+use crate::text::printable;
+
+/// Writes a line, without a wait for its reader.
+pub(super) fn line(line: &str) {
+    write(line, Duration::ZERO);
+}
+
+/// Writes a line that says why the process ends, for which its reader has a second.
+pub(super) fn last_line(line: &str) {
+    write(line, Duration::from_secs(1));
+}
+
+fn write(line: &str, longest: Duration) {
+    let stderr = io::stderr();
+    if has_room(&stderr, longest) {
+        // With stderr closed the session goes on, and the exit status remains.
+        let line = format!("switchboard: {}\n", printable(line, LONGEST));
+        stderr.lock().write_all(line.as_bytes()).ok();
+    }
+}
+
+/// Characters of a line: fewer than the 4 KiB that a pipe with room takes at once (pipe(7)).
+const LONGEST: usize = 500;
