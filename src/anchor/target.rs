@@ -247,18 +247,10 @@ impl AsyncWrite for Sink {
         if let Some(half) = &mut self.half {
             match ready!(Pin::new(half).poll_shutdown(context)) {
                 // Without an end of stream a target may wait for ever: its session must not.
-                Err(error) if !is_of_a_lost_connection(&error) => return Poll::Ready(Err(error)),
+                Err(error) if socket::is_refusal_of_an_end(&error) => return Poll::Ready(Err(error)),
                 Ok(()) | Err(_) => self.shared.has_finished.store(true, Ordering::Relaxed),
             }
         }
         Poll::Ready(Ok(()))
     }
-}
-
-/// Whether a socket need not be shut down, as its connection is gone: the read says so.
-fn is_of_a_lost_connection(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotConnected | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-    )
 }

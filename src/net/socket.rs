@@ -61,6 +61,16 @@ pub(crate) fn do_not_pace(socket: &impl AsFd) {
     SockRef::from(socket).set_tcp_congestion(b"reno").ok();
 }
 
+/// Whether the system has refused to send an end of stream (shutdown(2)), so that the peer would wait for it for ever. A lost
+/// connection needs none: the read says so.
+pub(crate) fn is_refusal_of_an_end(error: &io::Error) -> bool {
+    let is_lost = matches!(
+        error.kind(),
+        io::ErrorKind::NotConnected | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    );
+    error.raw_os_error().is_some() && !is_lost
+}
+
 /// Sends a FIN after all that was written, then waits for the peer's, within bounds of time and bytes.
 ///
 /// The caller drops the socket next. A close with unread input makes the kernel send a reset, and a reset makes the

@@ -17,6 +17,7 @@ use crate::direction::Direction;
 use crate::limits::budget::{Budget, Share};
 use crate::limits::slots::Slot;
 use crate::limits::throttle::Throttle;
+use crate::net::socket::is_refusal_of_an_end;
 use crate::net::transport::{Reader, Writer};
 use crate::outcome::Side;
 
@@ -150,9 +151,10 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         // Before the shutdown: a socket that has seen both ends of stream may be gone at once.
         self.terms.look_at_end();
         self.has_finished = true;
-        // It fails when the receiver has reset meanwhile, which the other direction will find when it reads.
-        poll_fn(|context| self.halves.writer.poll_shutdown(context)).await.ok();
-        Ok(())
+        let end = poll_fn(|context| self.halves.writer.poll_shutdown(context)).await;
+        // Where the receiver has reset meanwhile, the other direction will find that when it reads.
+        let error = end.err().filter(is_refusal_of_an_end);
+        error.map_or(Ok(()), |error| Err(self.not_taken(error)))
     }
 
     /// Waits for something to read. Before a limit is asked, so that an idle tunnel takes no part of a budget.
@@ -216,10 +218,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         let at_once = poll_fn(|context| Poll::Ready(self.poll_write(context))).await;
         let slowly = match at_once {
             Poll::Ready(Ok(())) => false,
-            Poll::Ready(Err(error)) => {
-                let by = self.receiver();
-                return Err(Failure { by, error });
-            }
+            Poll::Ready(Err(error)) => return Err(self.not_taken(error)),
             Poll::Pending => cold(self.wait_until_written()).await? >= SLOW,
         };
         self.strategy.has_written(slowly);
@@ -307,10 +306,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
                 by: self.sender(),
                 error,
             },
-            CopyError::Write(error) => Failure {
-                by: self.receiver(),
-                error,
-            },
+            CopyError::Write(error) => self.not_taken(error),
         })?;
         self.in_flight = match copied.residue {
             None => InFlight::Nothing,
@@ -346,6 +342,11 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             Direction::Upload => Side::Client,
             Direction::Download => Side::Target,
         }
+    }
+
+    fn not_taken(&self, error: io::Error) -> Failure {
+        let by = self.receiver();
+        Failure { by, error }
     }
 
     fn receiver(&self) -> Side {
