@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::runtime;
+use tokio::runtime::{self, Runtime};
 use tokio::time::sleep;
 
 use self::answer::{name_the_methods, text};
@@ -65,7 +65,7 @@ impl Routes {
 }
 
 /// Binds the port and serves it from a new thread until the process ends, that many connections at once. Gives the bound
-/// address. Needs a runtime.
+/// address.
 ///
 /// One connection more evicts the oldest: no peer can fail the probes of the kubelet, which then would restart the pod with all
 /// its tunnels.
@@ -73,14 +73,8 @@ impl Routes {
 /// # Errors
 /// What socket(2), bind(2), listen(2) or the start of a thread say.
 pub fn start(address: SocketAddr, routes: Routes, connections: NonZeroU32) -> io::Result<SocketAddr> {
-    // Bound before there is a runtime for it: one that is dropped inside another panics.
     let listener = listener::bind(&address.into())?.into_std()?;
     let address = listener.local_addr()?;
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let listener = {
-        let _entered = runtime.enter();
-        TcpListener::from_std(listener)?
-    };
     let router = routes.into_router();
     let pages = Arc::new(Unfinished::new(Some(MOST_PAGES)));
     let serve = move |stream, peer, ticket| {
@@ -93,11 +87,26 @@ pub fn start(address: SocketAddr, routes: Routes, connections: NonZeroU32) -> io
             }
         }
     };
-    let accept = connections::accept(listener, connections, serve);
-    thread::Builder::new()
-        .name("admin".to_owned())
-        .spawn(move || runtime.block_on(accept))?;
+    let (told, started) = mpsc::sync_channel(1);
+    // A runtime that is dropped inside another panics, so this one is made and dropped in the thread.
+    let run = move || match enter(listener) {
+        Ok((runtime, listener)) => {
+            told.send(Ok(())).ok();
+            runtime.block_on(connections::accept(listener, connections, serve));
+        }
+        Err(error) => drop(told.send(Err(error))),
+    };
+    thread::Builder::new().name("admin".to_owned()).spawn(run)?;
+    started.recv().map_err(io::Error::other)??;
     Ok(address)
+}
+
+fn enter(listener: std::net::TcpListener) -> io::Result<(Runtime, TcpListener)> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let entered = runtime.enter();
+    let listener = TcpListener::from_std(listener)?;
+    drop(entered);
+    Ok((runtime, listener))
 }
 
 /// Answers the one request of a connection, within the time that it may last.
