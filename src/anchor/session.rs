@@ -210,14 +210,15 @@ impl Carried {
         if let Some(since) = self.ending {
             return Some(since + LONGEST_END);
         }
-        let is_confirmed = self.driver.session().is_confirmed();
-        let longest = if is_confirmed {
-            self.shared.options.grace
-        } else {
-            self.shared.options.grace.min(LONGEST_UNCONFIRMED)
+        let session = self.driver.session();
+        let longest = match (session.received(), session.is_confirmed()) {
+            // SSH clients speak at once. Until the end of the session sshd counts one that has not logged in.
+            (0, _) => LONGEST_SILENT,
+            (_, false) => LONGEST_UNCONFIRMED,
+            (_, true) => Duration::MAX,
         };
         // On overflow there is no deadline.
-        self.detached?.checked_add(longest)
+        self.detached?.checked_add(longest.min(self.shared.options.grace))
     }
 
     /// Lets a connection carry the session. What it claims is read and said in one step, so that an older one brings nothing
@@ -383,5 +384,7 @@ async fn until(deadline: Option<Instant>) {
 
 /// How long a session is kept behind its end, to say it to a client that resumes it.
 const LONGEST_END: Duration = Duration::from_secs(300);
+/// How long a session lasts without a connection if no byte of the client's stream has come.
+const LONGEST_SILENT: Duration = Duration::from_secs(10);
 /// How long an older connection has to take its last frames.
 const LONGEST_GOING: Duration = Duration::from_secs(1);

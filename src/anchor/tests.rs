@@ -11,7 +11,7 @@ use super::session::{Begun, Carried};
 use super::sessions::Resumption;
 use super::target::Dialled;
 use super::*;
-use crate::resume::frame::Frame;
+use crate::resume::frame::{self, Frame};
 use crate::resume::keys::{Claim, Keys, Mac, Nonce, Nonces, SessionId};
 use crate::resume::lines::{Hello, IDENTIFICATION};
 use crate::resume::opening::{self, Opening};
@@ -102,8 +102,8 @@ async fn lasts(shared: &Shared, state: &str) -> u64 {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_session_of_which_nothing_was_acknowledged_ends_after_a_minute_and_says_so_for_five() {
+/// Begins a session with these frames, whose connection then ends.
+async fn left_behind(rest: Vec<u8>) -> Arc<Shared> {
     let shared = Arc::new(share(options(), LOOPBACK, Descriptors::raise().unwrap()).unwrap());
     let [client, stream] = pair().await;
     let [_server, upstream] = pair().await;
@@ -111,11 +111,7 @@ async fn a_session_of_which_nothing_was_acknowledged_ends_after_a_minute_and_say
     let nonces = nonces();
     let begun = Begun {
         opened: shared.sessions.open(keys.clone()).unwrap(),
-        new: New {
-            keys,
-            nonces,
-            rest: Vec::new(),
-        },
+        new: New { keys, nonces, rest },
         before: Vec::new(),
         dialled: Dialled {
             address: upstream.peer_addr().unwrap(),
@@ -131,10 +127,20 @@ async fn a_session_of_which_nothing_was_acknowledged_ends_after_a_minute_and_say
     };
     Carried::begin(begun, connection, &shared);
     drop(client);
-    let unconfirmed = lasts(&shared, "ended").await;
-    assert!((60..=62).contains(&unconfirmed), "{unconfirmed}");
-    let ended = lasts(&shared, "gone").await;
-    assert!((299..=302).contains(&ended), "{ended}");
+    shared
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_has_hardly_begun_ends_soon_and_says_so_for_five_minutes() {
+    let mut identification = Vec::new();
+    frame::encode_data(&mut identification, 0, (b"SSH-2.0-x\r\n", &[]));
+    for (frames, longest) in [(Vec::new(), 10), (identification, 60)] {
+        let shared = left_behind(frames).await;
+        let detached = lasts(&shared, "ended").await;
+        assert!((longest..=longest + 2).contains(&detached), "{detached}");
+        let ended = lasts(&shared, "gone").await;
+        assert!((299..=302).contains(&ended), "{ended}");
+    }
 }
 
 /// An anchor's state, its target, and what keeps the clock from moving on by itself while nothing happens.
