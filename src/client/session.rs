@@ -361,11 +361,8 @@ where
                 self.ssh_has_left();
                 _ = self.hung_up.get_or_insert_with(Instant::now);
             }
-            Leaving::Now => {
-                self.ssh_has_left();
-                self.leave();
-            }
-            Leaving::Interrupted => self.leave(),
+            // Ctrl-C, or a signal to this process alone: ssh sends SIGHUP.
+            Leaving::Now | Leaving::Interrupted => self.leave(),
         }
     }
 

@@ -124,8 +124,9 @@ impl ClientError {
     pub(in crate::client) fn retry(&self) -> Retry {
         match self {
             Self::Session(error) => error.retry(),
-            // 408, 425 and 429 ask for another request; a captive portal redirects.
-            Self::Refused { status, .. } if (400..500).contains(status) && !matches!(status, 408 | 425 | 429) => {
+            // 408, 425 and 429 ask for another request; a captive portal redirects. The request was good before, so a 400 is that of
+            // one which the network has cut off.
+            Self::Refused { status, .. } if (400..500).contains(status) && !matches!(status, 400 | 408 | 425 | 429) => {
                 Retry::Never
             }
             Self::CredentialsRequired { .. }

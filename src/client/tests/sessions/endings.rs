@@ -208,8 +208,8 @@ async fn ssh_that_leaves_during_an_outage_is_told_what_its_keepalives_have_to_be
     }
     for (leaving, is_told) in [
         (Some(Leaving::Soon), true),
-        (Some(Leaving::Now), true),
-        // Ctrl-C: ssh has not given up.
+        // A signal to this process, and Ctrl-C: ssh has not given up.
+        (Some(Leaving::Now), false),
         (Some(Leaving::Interrupted), false),
         (None, true),
     ] {
