@@ -169,6 +169,10 @@ async fn hold_back<D: Transport>(
             let notice = notice::of_end(marker, &end, record);
             notice::send(&mut ends.downstream, &notice).await
         }
+        Some(marker) if close.reason == Reason::NotSsh => {
+            let notice = notice::of_proxy(marker, close.reason, record);
+            notice::send(&mut ends.downstream, &notice).await
+        }
         Some(_) | None => false,
     };
     let is_told = !is_noticed && holdings.refusals != Refusals::Http && tell(ends, &unidentified, record, shared).await;

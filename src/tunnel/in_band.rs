@@ -95,13 +95,11 @@ pub(super) fn phrase_of_proxy(reason: Reason, operator: &str) -> String {
         Reason::Lifetime => "the longest time for a connection is over",
         Reason::ClosedByOperator if operator.is_empty() => "an operator ended the connection",
         Reason::ClosedByOperator => return format!("an operator ended the connection: {operator}"),
-        Reason::Panic
-        | Reason::NotSsh
-        | Reason::Eof
-        | Reason::Reset
-        | Reason::Io
-        | Reason::Truncated
-        | Reason::Corrupted => "the proxy ended the connection",
+        // Of a target it is said in other words: see `phrase`.
+        Reason::NotSsh => "the client has sent no SSH identification",
+        Reason::Panic | Reason::Eof | Reason::Reset | Reason::Io | Reason::Truncated | Reason::Corrupted => {
+            "the proxy ended the connection"
+        }
     };
     phrase.to_owned()
 }

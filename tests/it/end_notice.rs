@@ -206,6 +206,26 @@ fn what_connect_says_of_a_target_that_is_no_ssh_server() {
     }
 }
 
+#[test]
+fn what_connect_says_where_it_does_not_speak_for_an_ssh_client() {
+    for (scheme, flags) in PROTOCOLS {
+        let world = World::new("ssh_only: true\n");
+        let (stdin, mut user) = pipe().unwrap();
+        let mut command = world.command(scheme, flags);
+        let mut client = Process::spawn_from(&mut command, stdin);
+        drop(command);
+        let mut service = world.target.accept();
+        service.send("SSH-2.0-x\r\nmuch more");
+        assert_eq!(client.stdout.next().as_deref(), Some("SSH-2.0-x"));
+        user.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        assert_eq!(client.exit_status(), 1);
+        let told = client.stderr.rest().join("\n");
+        let expected =
+            "switchboard: devbox:22: the proxy ended the session: the client has sent no SSH identification (id ";
+        assert!(told.starts_with(expected), "{told}");
+    }
+}
+
 const MARKER: &str = "00112233445566778899aabbccddeeff";
 
 fn asking(fields: &str) -> String {
