@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl Routes {
 }
 
 /// Binds the port and serves it from a new thread until the process ends, that many connections at once. Gives the bound
-/// address.
+/// address. Needs a runtime.
 ///
 /// One connection more evicts the oldest: no peer can fail the probes of the kubelet, which then would restart the pod with all
 /// its tunnels.
@@ -75,6 +75,8 @@ impl Routes {
 pub fn start(address: SocketAddr, routes: Routes, connections: NonZeroU32) -> io::Result<SocketAddr> {
     let listener = listener::bind(&address.into())?.into_std()?;
     let address = listener.local_addr()?;
+    let runtime = Inner::new()?;
+    let listener = runtime.listener(listener)?;
     let router = routes.into_router();
     let pages = Arc::new(Unfinished::new(Some(MOST_PAGES)));
     let serve = move |stream, peer, ticket| {
@@ -87,26 +89,41 @@ pub fn start(address: SocketAddr, routes: Routes, connections: NonZeroU32) -> io
             }
         }
     };
-    let (told, started) = mpsc::sync_channel(1);
-    // A runtime that is dropped inside another panics, so this one is made and dropped in the thread.
-    let run = move || match enter(listener) {
-        Ok((runtime, listener)) => {
-            told.send(Ok(())).ok();
-            runtime.block_on(connections::accept(listener, connections, serve));
-        }
-        Err(error) => drop(told.send(Err(error))),
-    };
-    thread::Builder::new().name("admin".to_owned()).spawn(run)?;
-    started.recv().map_err(io::Error::other)??;
+    let accept = connections::accept(listener, connections, serve);
+    thread::Builder::new()
+        .name("admin".to_owned())
+        .spawn(move || runtime.block_on(accept))?;
     Ok(address)
 }
 
-fn enter(listener: std::net::TcpListener) -> io::Result<(Runtime, TcpListener)> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let entered = runtime.enter();
-    let listener = TcpListener::from_std(listener)?;
-    drop(entered);
-    Ok((runtime, listener))
+/// A runtime whose drop may be inside another one, where that of Tokio's panics.
+struct Inner(Option<Runtime>);
+
+impl Inner {
+    fn new() -> io::Result<Self> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self(Some(runtime)))
+    }
+
+    /// Makes a listener of this runtime.
+    fn listener(&self, listener: std::net::TcpListener) -> io::Result<TcpListener> {
+        let _entered = self.0.as_ref().map(Runtime::enter);
+        TcpListener::from_std(listener)
+    }
+
+    fn block_on(&self, task: impl Future<Output = ()>) {
+        if let Some(runtime) = &self.0 {
+            runtime.block_on(task);
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// Answers the one request of a connection, within the time that it may last.
