@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
@@ -23,15 +23,21 @@ pub fn try_start(workers: NonZeroUsize) -> io::Result<()> {
     let gate = Mutex::new(());
     let tried = thread::scope(|scope| {
         let closed = gate.lock();
-        let threads = workers.get() + OTHERS;
-        let started = (0..threads).try_for_each(|_| {
-            thread::Builder::new()
-                .spawn_scoped(scope, || drop(gate.lock()))
-                .map(drop)
+        let (begins, begun) = mpsc::sync_channel(1);
+        let tried = (0..workers.get() + OTHERS).try_for_each(|_| {
+            // One after the other: a thread that has its stack, and no memory for the rest, would panic or hang.
+            try_memory(STACK + OF_A_THREAD)?;
+            let begins = begins.clone();
+            let wait = || {
+                begins.send(()).ok();
+                drop((begins, gate.lock()));
+            };
+            thread::Builder::new().stack_size(STACK).spawn_scoped(scope, wait)?;
+            begun.recv_timeout(LONGEST_BEGIN).map_err(io::Error::other)
         });
-        let started = started.and_then(|()| try_memory());
+        let tried = tried.and_then(|()| try_memory(OF_A_START));
         drop(closed);
-        started
+        tried
     });
     // A thread that was joined counts until the kernel has released it.
     for _ in 0..LONGEST_RELEASE {
@@ -43,9 +49,9 @@ pub fn try_start(workers: NonZeroUsize) -> io::Result<()> {
     tried
 }
 
-/// Tries whether there is memory for a start. It is not touched.
-fn try_memory() -> io::Result<()> {
-    let tried = Vec::<u8>::new().try_reserve_exact(OF_A_START);
+/// Tries whether there are so many bytes of memory. They are not touched.
+fn try_memory(bytes: usize) -> io::Result<()> {
+    let tried = Vec::<u8>::new().try_reserve_exact(bytes);
     tried.map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
@@ -88,6 +94,11 @@ fn running() -> usize {
 const OTHERS: usize = 8;
 /// In bytes. Under RLIMIT_AS, starts that had their threads and up to 6 MiB more ended by an abort.
 const OF_A_START: usize = 8 << 20;
+/// In bytes: of a worker by Tokio's default, and of other threads by std's.
+const STACK: usize = 2 << 20;
+/// In bytes: what a thread allocates at its begin, beside an arena of glibc's, which it can do without.
+const OF_A_THREAD: usize = 1 << 20;
+const LONGEST_BEGIN: Duration = Duration::from_secs(60);
 /// The beginning of the names that Tokio gives.
 const WORKER: &str = "tokio-rt";
 /// In milliseconds.
