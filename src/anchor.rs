@@ -304,8 +304,8 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
 const MOST_EXCHANGES: u32 = 512;
 /// Pipes of plain connections.
 const MOST_PIPES: usize = 32;
-/// How long clients have to answer that the process ends.
-const LONGEST_STOP: Duration = Duration::from_secs(5);
+/// How long sessions have to end at the stop: clients have 5 seconds of it to answer.
+const LONGEST_STOP: Duration = Duration::from_secs(7);
 
 #[cfg(test)]
 mod tests;

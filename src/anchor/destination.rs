@@ -58,13 +58,24 @@ pub(super) struct Dialler {
     /// The anchor's own address: a name that leads there would make a loop.
     own: SocketAddr,
     /// The last lookup has led to no address, and the log says so.
-    is_failing: AtomicBool,
+    is_unknown: AtomicBool,
+    /// The last address could not be reached, and the log says so.
+    is_unreachable: AtomicBool,
 }
 
 #[derive(Debug)]
 enum Target {
     Address(SocketAddr),
     Name(Lookups),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name(lookups) => f.write_str(lookups.name()),
+        }
+    }
 }
 
 impl Dialler {
@@ -77,25 +88,39 @@ impl Dialler {
         Self {
             target,
             own,
-            is_failing: AtomicBool::new(false),
+            is_unknown: AtomicBool::default(),
+            is_unreachable: AtomicBool::default(),
         }
     }
 
-    /// A connection to the target, within [`LONGEST_DIAL`]. Several addresses have even parts of what the lookup has left of it.
+    /// A connection to the target, within [`LONGEST_DIAL`]. Several addresses have even parts of what the lookup has left of it. Where
+    /// there is none, the log says why, and says when there is one again.
     ///
     /// # Errors
     /// The target cannot be reached, or its name has no address.
     pub(super) async fn dial(&self) -> Result<Upstream, Refusal> {
         let deadline = Instant::now() + LONGEST_DIAL;
         let addresses = self.addresses().await;
+        if addresses.is_empty() {
+            return Err(Refusal::NoEndpoint);
+        }
         let left = deadline.saturating_duration_since(Instant::now());
-        let shares = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+        let shares = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         let options = dial::Options {
             dial_try: left / shares,
             dial: left,
             unpaced_on_loopback: true,
         };
-        dial(&addresses, 0, &options).await
+        let dialled = dial(&addresses, 0, &options).await;
+        let was_unreachable = self.is_unreachable.swap(dialled.is_err(), Ordering::Relaxed);
+        match &dialled {
+            Err(refusal) if !was_unreachable => {
+                warn!("clients are turned away: {} ({})", refusal.phrase(), self.target);
+            }
+            Ok(_) if was_unreachable => info!("the target {} can be reached again", self.target),
+            Ok(_) | Err(_) => {}
+        }
+        dialled
     }
 
     /// The target's addresses now. Where a name has none, the log says why, and says when it has one again.
@@ -109,7 +134,7 @@ impl Dialler {
             Ok(mut addresses) => {
                 addresses.retain(|&address| !leads_to(address, self.own));
                 if !addresses.is_empty() {
-                    if self.is_failing.swap(false, Ordering::Relaxed) {
+                    if self.is_unknown.swap(false, Ordering::Relaxed) {
                         info!("the target {name} has an address again");
                     }
                     return addresses;
@@ -118,7 +143,7 @@ impl Dialler {
             }
             Err(error) => error.to_string(),
         };
-        if !self.is_failing.swap(true, Ordering::Relaxed) {
+        if !self.is_unknown.swap(true, Ordering::Relaxed) {
             warn!("the target {name} cannot be looked up, so clients are turned away: {fault}");
         }
         Vec::new()
@@ -226,6 +251,6 @@ mod tests {
     async fn a_name_without_an_address_is_no_endpoint() {
         let dialler = dialler(|_| Box::pin(async { Err(io::Error::other("no such name")) }));
         assert_eq!(dialler.dial().await.unwrap_err(), Refusal::NoEndpoint);
-        assert!(dialler.is_failing.load(Ordering::Relaxed));
+        assert!(dialler.is_unknown.load(Ordering::Relaxed));
     }
 }

@@ -9,11 +9,11 @@ use anyhow::Context;
 use clap::Args;
 use switchboard::anchor::{self, Destination};
 use switchboard::daemon::size::ProcessSize;
-use switchboard::limits::Size;
+use switchboard::units::{Size, UnitError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::client_flags::window;
-use crate::cli::start::{LogFlags, failed, start, stopped};
+use crate::cli::start::{LogFlags, address, failed, start, stopped};
 
 /// The arguments of `anchor`.
 #[derive(Args)]
@@ -23,6 +23,7 @@ pub(crate) struct Anchor {
         long,
         env = "SWITCHBOARD_ANCHOR_LISTEN",
         value_name = "ADDR",
+        value_parser = address,
         default_value = "0.0.0.0:2222"
     )]
     listen: SocketAddr,
@@ -35,7 +36,7 @@ pub(crate) struct Anchor {
     )]
     to: Destination,
     /// Serve /metrics, /livez, /readyz and, for processes of this host, /drain at this address
-    #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR")]
+    #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR", value_parser = address)]
     admin: Option<SocketAddr>,
     /// Keep a session for so long without a connection
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, default_value = "24h")]
@@ -46,8 +47,8 @@ pub(crate) struct Anchor {
     /// Keep no more than so many sessions, and as many connections of clients without one
     #[arg(long, value_name = "N", default_value = "1000")]
     max_sessions: NonZeroU32,
-    /// Keep no more than so many bytes of all sessions together
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    /// Keep no more than so many bytes of all sessions together, at least 64KiB
+    #[arg(long, value_name = "SIZE", value_parser = memory, default_value = "256MiB")]
     memory: Size,
     #[command(flatten)]
     log: LogFlags,
@@ -80,12 +81,21 @@ fn serve(options: Anchor) -> anyhow::Result<()> {
         // A terminal that is closed is no reason to end sessions: a handler that does nothing.
         let _hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
         let anchor = anchor::Anchor::start(options.into(), Box::new(move || dropped.lines()))?;
-        Box::pin(anchor.run(stopped)).await;
-        anyhow::Ok(())
+        // On a worker thread, as its connections are: in the main thread it would accept faster than they begin.
+        tokio::spawn(anchor.run(stopped)).await.context("the anchor has failed")
     })?;
     runtime.shutdown_background();
     drop(logging);
     Ok(())
+}
+
+/// With less, the first session would be without a window that carries anything.
+fn memory(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
+    if size.get() < 64 << 10 {
+        return Err("an anchor has 64KiB or more".to_owned());
+    }
+    Ok(size)
 }
 
 /// For `--help`.

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fs::File;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -72,6 +73,12 @@ fn start_logging(flags: &LogFlags, queued: usize) -> anyhow::Result<Logging> {
         logging::StartError::Filter(fault) => anyhow::Error::new(fault).context("--log"),
         logging::StartError::Open(_) => error.into(),
     })
+}
+
+/// An address of this host to listen at, or to ask.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse()
+        .map_err(|_| "give an IP address and a port, such as 127.0.0.1:2222 or [::]:2222")
 }
 
 /// Completes at the first signal to stop.

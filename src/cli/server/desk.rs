@@ -8,13 +8,14 @@ use switchboard::desk::{self, Opening};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::reach::{Reach, print, run};
+use crate::cli::start::address;
 use crate::cli::to_stderr;
 
 /// The arguments of `desk`.
 #[derive(Args)]
 pub(crate) struct Desk {
     /// Where the page listens, on loopback; port 0 is any free one
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDR", value_parser = address, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// Open the page in the browser, by xdg-open
     #[arg(long)]

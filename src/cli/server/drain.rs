@@ -9,6 +9,8 @@ use clap::Args;
 use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::daemon::admin::Progress;
 
+use crate::cli::start::address;
+
 /// The arguments of `drain`.
 #[derive(Args)]
 pub(crate) struct Drain {
@@ -17,6 +19,7 @@ pub(crate) struct Drain {
         long,
         env = "SWITCHBOARD_ADMIN",
         value_name = "ADDR",
+        value_parser = address,
         default_value = "127.0.0.1:9090"
     )]
     admin: SocketAddr,

@@ -6,14 +6,16 @@ use clap::Args;
 use switchboard::allowlist::StaticTarget;
 use switchboard::config::Overrides;
 
+use crate::cli::start::address;
+
 /// What goes over the settings of the file.
 #[derive(Args)]
 pub(crate) struct OverrideFlags {
     /// Serve clients at this address, in place of the file's (repeatable)
-    #[arg(long, env = "SWITCHBOARD_LISTEN", value_name = "ADDR", value_delimiter = ',')]
+    #[arg(long, env = "SWITCHBOARD_LISTEN", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     listen: Vec<SocketAddr>,
     /// Serve /metrics, /livez and /readyz at this address
-    #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR")]
+    #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR", value_parser = address)]
     admin: Option<SocketAddr>,
     /// Allow this target, besides the file's (repeatable; separated by spaces in the environment)
     #[arg(

@@ -13,6 +13,7 @@ use switchboard::kubernetes::PodSearch;
 use switchboard::operator::table::{Table, terminal_width};
 use switchboard::operator::{Replicas, Source, State, shown};
 
+use crate::cli::start::address;
 use crate::cli::to_stderr;
 
 /// Where the replicas are.
@@ -20,7 +21,7 @@ use crate::cli::to_stderr;
 pub(crate) struct Reach {
     /// The admin port of a replica, which answers on its own host only (repeatable) [default: SWITCHBOARD_ADMIN or
     /// 127.0.0.1:9090]
-    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     admin: Vec<SocketAddr>,
     /// Wait no longer for the answer of a replica
     #[arg(long, value_name = "DURATION", value_parser = deadline, default_value = "5s")]

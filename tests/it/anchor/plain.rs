@@ -90,24 +90,55 @@ fn a_target_may_be_a_name() {
 }
 
 #[test]
-fn a_target_without_a_port_is_a_fault_of_the_command_line() {
-    let refused = anchor(&["anchor", "--to", "machine.example.com"]).output().unwrap();
-    assert_eq!(refused.status.code(), Some(2));
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(
-        said.contains("for '--to <HOST:PORT>': give HOST:PORT, such as"),
-        "{said}"
-    );
+fn a_value_that_cannot_work_is_a_fault_of_the_command_line() {
+    for (option, value, expected) in [
+        (
+            "--to",
+            "machine.example.com",
+            "for '--to <HOST:PORT>': give HOST:PORT, such as",
+        ),
+        ("--to", "127.0.0.1:0", "for '--to <HOST:PORT>': give HOST:PORT, such as"),
+        (
+            "--listen",
+            "2222",
+            "for '--listen <ADDR>': give an IP address and a port, such as",
+        ),
+        (
+            "--admin",
+            "localhost:9090",
+            "for '--admin <ADDR>': give an IP address and a port, such as",
+        ),
+        (
+            "--memory",
+            "63KiB",
+            "for '--memory <SIZE>': an anchor has 64KiB or more",
+        ),
+        ("--window", "1KiB", "for '--window <SIZE>': a window has 4KiB to 64MiB"),
+    ] {
+        let refused = anchor(&["anchor", option, value]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{option} {value}");
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(said.contains(expected), "{said}");
+    }
 }
 
 #[test]
-fn a_target_that_cannot_be_reached_closes_the_connection() {
+fn a_target_that_cannot_be_reached_closes_the_connection_and_the_log_says_why_once() {
     let target = Closed::bind();
-    let anchor = Anchor::start(target.address(), &[]);
-    let mut client = plain(&anchor);
-    client.send("SSH-2.0-client\r\n");
-    client.ends();
-    anchor.counts("exchanges_total{result=\"unreachable\"}", 1.0);
+    let mut anchor = Anchor::start(target.address(), &[]);
+    for count in [1.0, 2.0] {
+        let mut client = plain(&anchor);
+        client.send("SSH-2.0-client\r\n");
+        client.ends();
+        anchor.counts("exchanges_total{result=\"unreachable\"}", count);
+    }
+    anchor.stop();
+    let log = anchor.0.process.stderr.rest().join("\n");
+    let expected = format!(
+        "clients are turned away: the target refused the connection ({})",
+        target.address()
+    );
+    assert_eq!(log.matches(&expected).count(), 1, "{log}");
 }
 
 #[test]
