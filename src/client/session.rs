@@ -339,7 +339,11 @@ where
         };
         if let Some((outage, reason)) = self.report.outage().filter(|(outage, _)| *outage >= grace) {
             let reason = reason.to_owned();
-            return Err(SessionError::Grace { outage, reason }.into());
+            let error = match self.secrets {
+                Some(_) => SessionError::Grace { outage, reason },
+                None => SessionError::Unbegun { outage, reason },
+            };
+            return Err(error.into());
         }
         if self.sleeps.has_slept() {
             return Err(self.leave_path(SessionError::Slept));

@@ -63,6 +63,14 @@ pub enum SessionError {
         /// The last reason.
         reason: String,
     },
+    /// The anchor has begun no session in that time.
+    #[error("no session has begun within {} s: {reason}", outage.as_secs())]
+    Unbegun {
+        /// For how long.
+        outage: Duration,
+        /// The last reason.
+        reason: String,
+    },
 }
 
 impl SessionError {
@@ -76,7 +84,8 @@ impl SessionError {
             | Self::Displaced
             | Self::Violated(_)
             | Self::Ended(_)
-            | Self::Grace { .. } => Retry::Never,
+            | Self::Grace { .. }
+            | Self::Unbegun { .. } => Retry::Never,
         }
     }
 }

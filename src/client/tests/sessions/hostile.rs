@@ -4,13 +4,27 @@ use super::*;
 
 /// A client that has sent its hello to this announcement.
 async fn announced(rig: &Rig) -> (Session, TcpStream) {
-    let session = rig.start();
+    announced_to(rig.start(), rig).await
+}
+
+async fn announced_to(session: Session, rig: &Rig) -> (Session, TcpStream) {
     let mut stream = rig.proxy.answer(ACCEPT).await;
     let key = crate::resume::keys::OwnKey::generate().unwrap().public();
     let line = format!("switchboard-resume-1 {key} {}\r\n", "b".repeat(32));
     stream.write_all(line.as_bytes()).await.unwrap();
     read_exactly::<40>(&mut stream).await;
     (session, stream)
+}
+
+#[tokio::test]
+async fn an_anchor_that_begins_no_session_has_lost_none() {
+    let rig = Rig::new().await;
+    let mut options = rig.options(rig.proxy.http());
+    options.session.as_mut().unwrap().grace = Duration::from_millis(600);
+    let (session, stream) = announced_to(Session::start(options), &rig).await;
+    drop((stream, rig.proxy));
+    let line = session.failure().await;
+    assert!(line.starts_with("no session has begun within "), "{line}");
 }
 
 #[tokio::test]
