@@ -204,9 +204,10 @@ impl Anchor {
         listener::accept(listener.into(), stopped, serve, || shared.metrics.accept_paused.inc()).await;
         shared.stopping.cancel();
         shared.tasks.close();
-        if timeout(LONGEST_STOP, shared.tasks.wait()).await.is_err() {
+        let longest = LONGEST_STOP + LONGEST_CLOSE;
+        if timeout(longest, shared.tasks.wait()).await.is_err() {
             let left = shared.tasks.len();
-            warn!("{left} connections did not end within {LONGEST_STOP:?}: their clients have not answered");
+            warn!("{left} connections did not end within {longest:?}: their clients have not answered");
         }
         shared.lines.tell();
     }
@@ -304,8 +305,10 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
 const MOST_EXCHANGES: u32 = 512;
 /// Pipes of plain connections.
 const MOST_PIPES: usize = 32;
-/// How long sessions have to end at the stop: clients have 5 seconds of it to answer.
-const LONGEST_STOP: Duration = Duration::from_secs(7);
+/// How long clients have to answer that the process ends.
+const LONGEST_STOP: Duration = Duration::from_secs(5);
+/// How long sessions have to close their connections behind that.
+const LONGEST_CLOSE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use super::memory::Share;
 use super::record::{Closing, Record};
 use super::sessions::{Account, Opened, Resumption};
 use super::target::{self, Dialled, Parting, Target};
-use super::{Connection, Shared, last_words};
+use super::{Connection, LONGEST_STOP, Shared, last_words};
 use crate::cold::cold;
 use crate::net::socket;
 use crate::resume::driver::{Driver, Event, Exchanged, Link, Side, Unlinked};
@@ -55,8 +55,8 @@ pub(super) struct Carried {
     detached: Option<Instant>,
     /// Since when the session is over for one of both sides.
     ending: Option<Instant>,
-    /// The process ends.
-    is_stopping: bool,
+    /// Since when the process ends.
+    stopping: Option<Instant>,
     /// The last words on a connection that was displaced: no more than one at a time.
     displaced: Option<AbortOnDropHandle<()>>,
     shared: Arc<Shared>,
@@ -102,7 +102,7 @@ impl Carried {
             newest: connection.since,
             detached: None,
             ending: None,
-            is_stopping: false,
+            stopping: None,
             displaced: None,
             shared: Arc::clone(shared),
         };
@@ -145,7 +145,7 @@ impl Carried {
                     }
                     record.detached(Instant::now());
                     self.on_detached();
-                    if self.is_stopping {
+                    if self.stopping.is_some() {
                         break End::Stopping;
                     }
                 }
@@ -155,7 +155,7 @@ impl Carried {
                 Turn::Evicted => self.abort(End::Memory),
                 Turn::TimedOut if self.ending.is_none() => self.abort(End::Expired),
                 Turn::Stopping if self.link.is_some() => {
-                    self.is_stopping = true;
+                    self.stopping = Some(Instant::now());
                     self.abort(End::Stopping);
                 }
                 Turn::Stopping => break End::Stopping,
@@ -170,7 +170,7 @@ impl Carried {
     /// Moves bytes until there is something to decide.
     async fn turn(&mut self) -> Turn {
         let deadline = self.deadline();
-        let is_stopping = self.is_stopping;
+        let is_stopping = self.stopping.is_some();
         let Self {
             opened,
             driver,
@@ -207,6 +207,9 @@ impl Carried {
 
     /// When the session is given up, if nothing happens before.
     fn deadline(&self) -> Option<Instant> {
+        if let Some(since) = self.stopping {
+            return Some(since + LONGEST_STOP);
+        }
         if let Some(since) = self.ending {
             return Some(since + LONGEST_END);
         }

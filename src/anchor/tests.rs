@@ -102,8 +102,8 @@ async fn lasts(shared: &Shared, state: &str) -> u64 {
     }
 }
 
-/// Begins a session with these frames, whose connection then ends.
-async fn left_behind(rest: Vec<u8>) -> Arc<Shared> {
+/// Begins a session with these frames, and gives its client's connection.
+async fn begun(rest: Vec<u8>) -> (Arc<Shared>, TcpStream) {
     let shared = Arc::new(share(options(), LOOPBACK, Descriptors::raise().unwrap()).unwrap());
     let [client, stream] = pair().await;
     let [_server, upstream] = pair().await;
@@ -126,8 +126,7 @@ async fn left_behind(rest: Vec<u8>) -> Arc<Shared> {
         since: Instant::now(),
     };
     Carried::begin(begun, connection, &shared);
-    drop(client);
-    shared
+    (shared, client)
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,12 +134,21 @@ async fn a_session_that_has_hardly_begun_ends_soon_and_says_so_for_five_minutes(
     let mut identification = Vec::new();
     frame::encode_data(&mut identification, 0, (b"SSH-2.0-x\r\n", &[]));
     for (frames, longest) in [(Vec::new(), 10), (identification, 60)] {
-        let shared = left_behind(frames).await;
+        let (shared, client) = begun(frames).await;
+        drop(client);
         let detached = lasts(&shared, "ended").await;
         assert!((longest..=longest + 2).contains(&detached), "{detached}");
         let ended = lasts(&shared, "gone").await;
         assert!((299..=302).contains(&ended), "{ended}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_answer_at_the_stop_holds_it_up_for_five_seconds() {
+    let (shared, _client) = begun(Vec::new()).await;
+    shared.stopping.cancel();
+    let stopping = lasts(&shared, "gone").await;
+    assert!((5..=7).contains(&stopping), "{stopping}");
 }
 
 /// An anchor's state, its target, and what keeps the clock from moving on by itself while nothing happens.
