@@ -1,5 +1,6 @@
 //! Lines for the user on stderr. A stderr that is full, as its reader has stalled, or a terminal that is stopped by Ctrl-S, must stop
-//! neither a session nor the end of the process: a line for which there is no room is dropped.
+//! neither a session nor the end of the process: a line for which there is no room is dropped. Windows does not tell
+//! whether there is room.
 
 use std::io::{self, Write};
 use std::time::Duration;
