@@ -1,11 +1,12 @@
 //! The target of an anchor: its address, or its name, which is looked up when a connection to it is made.
 
 use std::fmt;
+use std::mem;
 use std::net::SocketAddr;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -57,10 +58,42 @@ pub(super) struct Dialler {
     target: Target,
     /// The anchor's own address: a name that leads there would make a loop.
     own: SocketAddr,
-    /// The last lookup has led to no address, and the log says so.
-    is_unknown: AtomicBool,
-    /// The last address could not be reached, and the log says so.
-    is_unreachable: AtomicBool,
+    /// Of lookups: the last one has led to no address.
+    unknown: Fault,
+    /// Of connections: the last address could not be reached.
+    unreachable: Fault,
+}
+
+/// A fault that the log is told of when it begins and when it is over, at most once in [`SHORTEST_PAUSE`]: strangers may bring it about
+/// by many connections.
+#[derive(Debug, Default)]
+struct Fault(Mutex<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    is_told: bool,
+    last: Option<Instant>,
+}
+
+impl Fault {
+    /// It is there. Whether the log is to be told.
+    fn begins(&self) -> bool {
+        let mut told = self.0.lock();
+        let is_too_soon = told.last.is_some_and(|last| last.elapsed() < SHORTEST_PAUSE);
+        if told.is_told || is_too_soon {
+            return false;
+        }
+        *told = Told {
+            is_told: true,
+            last: Some(Instant::now()),
+        };
+        true
+    }
+
+    /// It is not there. Whether the log is to be told, as it was told of the begin.
+    fn is_over(&self) -> bool {
+        mem::take(&mut self.0.lock().is_told)
+    }
 }
 
 #[derive(Debug)]
@@ -88,8 +121,8 @@ impl Dialler {
         Self {
             target,
             own,
-            is_unknown: AtomicBool::default(),
-            is_unreachable: AtomicBool::default(),
+            unknown: Fault::default(),
+            unreachable: Fault::default(),
         }
     }
 
@@ -112,12 +145,11 @@ impl Dialler {
             unpaced_on_loopback: true,
         };
         let dialled = dial(&addresses, 0, &options).await;
-        let was_unreachable = self.is_unreachable.swap(dialled.is_err(), Ordering::Relaxed);
         match &dialled {
-            Err(refusal) if !was_unreachable => {
+            Err(refusal) if self.unreachable.begins() => {
                 warn!("clients are turned away: {} ({})", refusal.phrase(), self.target);
             }
-            Ok(_) if was_unreachable => info!("the target {} can be reached again", self.target),
+            Ok(_) if self.unreachable.is_over() => info!("the target {} can be reached again", self.target),
             Ok(_) | Err(_) => {}
         }
         dialled
@@ -134,7 +166,7 @@ impl Dialler {
             Ok(mut addresses) => {
                 addresses.retain(|&address| !leads_to(address, self.own));
                 if !addresses.is_empty() {
-                    if self.is_unknown.swap(false, Ordering::Relaxed) {
+                    if self.unknown.is_over() {
                         info!("the target {name} has an address again");
                     }
                     return addresses;
@@ -143,7 +175,7 @@ impl Dialler {
             }
             Err(error) => error.to_string(),
         };
-        if !self.is_unknown.swap(true, Ordering::Relaxed) {
+        if self.unknown.begins() {
             warn!("the target {name} cannot be looked up, so clients are turned away: {fault}");
         }
         Vec::new()
@@ -159,11 +191,13 @@ pub(super) fn leads_to(target: SocketAddr, own: SocketAddr) -> bool {
 
 /// The longest that a client waits for the target: for its addresses, and for one that accepts.
 const LONGEST_DIAL: Duration = Duration::from_secs(10);
+/// Between two lines about the begin of a fault.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::net::TcpListener;
 
@@ -247,10 +281,26 @@ mod tests {
         assert_eq!(dialler.dial().await.unwrap_err(), Refusal::NoEndpoint);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_fault_that_comes_and_goes_fills_no_log() {
+        let fault = Fault::default();
+        let (mut begins, mut ends) = (0, 0);
+        for _ in 0..1_000 {
+            begins += u32::from(fault.begins());
+            ends += u32::from(fault.is_over());
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        assert_eq!((begins, ends), (10, 10));
+        // One that was too soon is told of when it lasts.
+        assert!(fault.begins() && fault.is_over() && !fault.begins());
+        tokio::time::advance(SHORTEST_PAUSE).await;
+        assert!(fault.begins() && !fault.begins());
+    }
+
     #[tokio::test]
     async fn a_name_without_an_address_is_no_endpoint() {
         let dialler = dialler(|_| Box::pin(async { Err(io::Error::other("no such name")) }));
         assert_eq!(dialler.dial().await.unwrap_err(), Refusal::NoEndpoint);
-        assert!(dialler.is_unknown.load(Ordering::Relaxed));
+        assert!(dialler.unknown.is_over());
     }
 }
