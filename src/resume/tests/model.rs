@@ -5,59 +5,11 @@ use std::io::IoSlice;
 use proptest::prelude::*;
 
 use self::event::{Event, Role, event, role, windows};
+use self::side::{Side, byte};
 use super::*;
-use crate::resume::outbox::Outbox;
-use crate::resume::session::Attachment;
 
 mod event;
-
-/// One side, its programs, and what is on the way to it.
-struct Side {
-    session: Session,
-    attachment: Option<Attachment>,
-    /// Its connection: that of the other side may be another one.
-    connection: u64,
-    inbound: Vec<u8>,
-    /// The frames that are being written.
-    outbox: Outbox,
-    /// The reference: the bytes that were written here, and those that were passed on here. A byte is known by its offset.
-    written: u64,
-    finished: bool,
-    passed: u64,
-    passed_fin: bool,
-    widest: usize,
-}
-
-impl Side {
-    fn new(window: u32) -> Self {
-        let session = Session::new(Options {
-            window,
-            ..Options::default()
-        });
-        Self {
-            widest: session.free().max(INITIAL_WINDOW as usize),
-            session,
-            attachment: None,
-            connection: 0,
-            inbound: Vec::new(),
-            outbox: Outbox::default(),
-            written: 0,
-            finished: false,
-            passed: 0,
-            passed_fin: false,
-        }
-    }
-}
-
-/// The byte at an offset of the stream that a side sends. No two parts of a stream are alike.
-fn byte(from: Role, offset: u64) -> u8 {
-    let salt = if from == Role::Client {
-        0x9e37_79b9_7f4a_7c15
-    } else {
-        0xc2b2_ae3d_27d4_eb4f_u64
-    };
-    (offset.wrapping_add(1).wrapping_mul(salt) >> 56) as u8
-}
+mod side;
 
 struct World {
     client: Side,
