@@ -20,7 +20,8 @@ demo: ## Log in with a real ssh through the proxy to a throwaway sshd, and show 
 
 screenshots: ## Take the pictures of the page of `switchboard desk`, into docs/desk
 	tests/install-clients chromium chromium-driver
-	$(CARGO) test --locked --test it desk::pictures -- --ignored
+	mkdir -p docs/desk
+	SWITCHBOARD_PICTURES=docs/desk $(CARGO) test --locked --test it desk::pictures
 
 test: ## Install what the tests need (Debian, Ubuntu), then run them all
 	tests/install-clients

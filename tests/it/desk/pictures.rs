@@ -1,7 +1,7 @@
-//! The pictures of the page in `docs/desk/`: `make screenshots` takes them.
+//! The pictures of the page: `make screenshots` has them taken into `docs/desk/`, with more rates to draw.
 
-use std::fs;
 use std::path::Path;
+use std::{env, fs};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -11,8 +11,10 @@ use super::lists;
 use super::stage::{Desk, Pretender, target, tunnel};
 
 #[test]
-#[ignore = "it writes into docs/: make screenshots"]
-fn screenshots() {
+fn the_page_is_drawn_in_light_in_dark_and_on_a_phone() {
+    let folder = env::var_os("SWITCHBOARD_PICTURES");
+    // With a folder until the sparklines are full.
+    let steps: u64 = if folder.is_some() { 70 } else { 2 };
     let targets = vec![
         target("team-a", "devbox", 2, false),
         target("team-a", "gpu-box", 2, true),
@@ -22,8 +24,8 @@ fn screenshots() {
     let desk = Desk::of(&replicas.each_ref().map(|replica| replica.address));
     let page = desk.page();
     lists(&page, 48);
-    // Rates that go up and down, until the sparklines are full.
-    for step in 0..70_u64 {
+    // Rates that go up and down.
+    for step in 0..steps {
         for replica in &replicas {
             replica.change(|tunnels| {
                 for (number, one) in (0_u64..).zip(tunnels.iter_mut()) {
@@ -38,11 +40,12 @@ fn screenshots() {
         }
         page.waits(&format!("document.body.dataset.answers > {step}"));
     }
-    let take = |name: &str| {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/desk");
-        fs::create_dir_all(&folder).unwrap();
+    let take = |name: &str, size: [u32; 2]| {
         let picture = BASE64_STANDARD.decode(page.picture()).unwrap();
-        fs::write(folder.join(format!("{name}.png")), picture).unwrap();
+        assert_eq!(size_of(&picture), size, "{name}");
+        if let Some(folder) = &folder {
+            fs::write(Path::new(folder).join(format!("{name}.png")), picture).unwrap();
+        }
     };
     page.resize(1200, 560);
     for scheme in ["light", "dark"] {
@@ -57,7 +60,7 @@ fn screenshots() {
             .as_u64()
             .unwrap();
         page.waits(&format!("document.body.dataset.answers > {answers} + 1"));
-        take(scheme);
+        take(scheme, [1200, 560]);
     }
     page.click("#details-close");
     page.prefers("light");
@@ -67,5 +70,13 @@ fn screenshots() {
         .as_u64()
         .unwrap();
     page.waits(&format!("document.body.dataset.answers > {answers} + 1"));
-    take("phone");
+    take("phone", [360, 640]);
+}
+
+/// The width and the height of a PNG (RFC 2083, sections 3.1 and 4.1.1).
+#[track_caller]
+fn size_of(picture: &[u8]) -> [u32; 2] {
+    let head: &[u8; 24] = picture.first_chunk().unwrap();
+    assert_eq!((&head[..8], &head[12..16]), (&b"\x89PNG\r\n\x1a\n"[..], &b"IHDR"[..]));
+    [16, 20].map(|at| u32::from_be_bytes(head[at..at + 4].try_into().unwrap()))
 }
