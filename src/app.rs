@@ -165,8 +165,9 @@ impl App {
                 () = self.drain_request.cancelled() => break false,
             }
         };
-        self.readiness.withdraw("shutdown");
+        // What has seen the process become not ready finds the metric set.
         self.shared.metrics.draining.set(1);
+        self.readiness.withdraw("shutdown");
         let cut_short = CancellationToken::new();
         let second_stop = async {
             // Kubernetes sends SIGTERM when the preStop hook that has asked for the drain is done: that signal is the
