@@ -1,14 +1,12 @@
 //! All replicas are replaced under two hundred sessions and a copy.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
 
 use super::Shell;
 use super::anchor::Anchor;
@@ -90,7 +88,7 @@ impl Stage {
         let listen = format!("address: \"{}\", reuse_port: true", self.address);
         let more = format!(
             "    - {{name: \"{ECHO}\", addresses: [\"{}\"]}}\n\
-             limits: {{client: {{max_tunnels: unlimited, connects_per_second: unlimited, max_unfinished: unlimited}}}}\n",
+             limits: {{tunnel: {{upload: {RATE}}}, client: {{{UNLIMITED}}}}}\n",
             self.echoing.address
         );
         Proxy::start_at(&listen, self.directory.path(), self.anchor.address, &more)
@@ -111,51 +109,18 @@ impl Stage {
         self.directory.path().join(name)
     }
 
-    /// Copies that to the file `there`, and waits until the first bytes are there: a copy whose tunnel is not open yet when the
-    /// replicas are replaced would be one of the new replicas. The end of it follows when it is asked for.
-    fn copy(&self, content: Arc<[u8]>) -> Copy {
-        let mut command = self.command("ssh");
-        command.args([HOST, &format!("cat >'{}'", self.path("there").display())]);
-        let mut process = Process::start(command.stdin(Stdio::piped()));
-        let mut stdin = process.child().stdin.take().unwrap();
-        let (ask_for_end, end) = mpsc::channel::<()>();
-        let feed = move || {
-            let (first, last) = content.split_at(content.len() - PIECE);
-            for piece in first.chunks(PIECE) {
-                stdin.write_all(piece)?;
-                // So that bytes come all the time, whatever the machine's speed.
-                thread::sleep(PAUSE);
-            }
-            end.recv().map_err(io::Error::other)?;
-            stdin.write_all(last)
-        };
-        let copy = Copy {
-            process,
-            ask_for_end,
-            feeding: thread::spawn(feed),
-        };
+    /// Copies the file `here` to `there`, and waits until the first bytes are there: a copy whose tunnel is not open yet when the
+    /// replicas are replaced would be one of the new replicas. At [`RATE`] it does not end before they are.
+    fn copy(&self) -> Process {
+        let mut command = self.command("scp");
+        let there = format!("{HOST}:{}", self.path("there").display());
+        let copy = Process::start(command.arg(self.path("here")).arg(there));
         until(PATIENCE, "the copy has begun", || {
             fs::metadata(self.path("there"))
                 .is_ok_and(|there| there.len() > 0)
                 .then_some(())
         });
         copy
-    }
-}
-
-/// A copy that does not end by itself: it is under way during the whole replacement.
-struct Copy {
-    process: Process,
-    ask_for_end: mpsc::Sender<()>,
-    feeding: thread::JoinHandle<io::Result<()>>,
-}
-
-impl Copy {
-    /// Lets it end.
-    fn end(mut self) {
-        self.ask_for_end.send(()).unwrap();
-        assert!(self.process.wait(2 * PATIENCE).success());
-        self.feeding.join().unwrap().unwrap();
     }
 }
 
@@ -191,21 +156,25 @@ fn replace(stage: &Stage, old: &mut [Proxy], shells: &mut [Shell], typists: &mut
 
 #[test]
 fn two_hundred_sessions_and_a_copy_outlive_the_replacement_of_all_replicas() {
-    // A gibibyte takes minutes: MIB=1024 cargo test --test it resume::rollout
-    let mebibytes: usize = std::env::var("MIB").map_or(64, |text| text.parse().expect("a number"));
+    // Of a gibibyte: MIB=1024 cargo test --test it resume::rollout
+    let mebibytes: usize = std::env::var("MIB").map_or(128, |text| text.parse().expect("a number"));
     let stage = Stage::start();
     let mut old = [stage.replica(), stage.replica()];
-    let content: Arc<[u8]> = noise(mebibytes << 20).into();
+    let content = noise(mebibytes << 20);
+    fs::write(stage.path("here"), &content).unwrap();
     let mut shells: Vec<Shell> = (0..SHELLS).map(|_| Shell::start(stage.command("ssh"))).collect();
     let mut typists: Vec<Typist> = (0..TYPISTS).map(|_| Typist::start(stage.address)).collect();
-    let copy = stage.copy(Arc::clone(&content));
-    let _new = replace(&stage, &mut old, &mut shells, &mut typists);
+    let mut copy = stage.copy();
+    let new = replace(&stage, &mut old, &mut shells, &mut typists);
     for (number, shell) in shells.iter_mut().enumerate() {
         shell.echo(&format!("behind-{number}"));
     }
-    copy.end();
+    // The replicas have one configuration.
+    new[0].replace(RATE, "unlimited");
+    new[1].reload();
+    assert!(copy.wait(2 * PATIENCE).success());
     assert!(
-        fs::read(stage.path("there")).unwrap() == *content,
+        fs::read(stage.path("there")).unwrap() == content,
         "the copy is another one"
     );
     shells.into_iter().for_each(Shell::log_out);
@@ -220,9 +189,9 @@ fn two_hundred_sessions_and_a_copy_outlive_the_replacement_of_all_replicas() {
     assert_eq!(moved.len(), tunnels, "{others:?}");
 }
 
-/// What the copy sends at a time, and the time between two.
-const PIECE: usize = 256 * 1024;
-const PAUSE: Duration = Duration::from_millis(20);
+/// Of each tunnel, until the replicas are replaced: the copy takes four minutes, which is more than a drain has.
+const RATE: &str = "512KiB/s";
+const UNLIMITED: &str = "max_tunnels: unlimited, connects_per_second: unlimited, max_unfinished: unlimited";
 const ECHO: &str = "echo.ns:80";
 const IDENTIFICATION: &[u8; 15] = b"SSH-2.0-typist\n";
 const SHELLS: usize = 20;
