@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::memory::Share;
 use super::record::{Closing, Record};
 use super::sessions::{Account, Opened, Resumption};
-use super::target::{self, Dialled, Parting, Target};
+use super::target::{self, CloseMode, Dialled, Target};
 use super::{Connection, LONGEST_STOP, Shared, last_words};
 use crate::cold::cold;
 use crate::net::socket;
@@ -293,14 +293,14 @@ impl Carried {
         self.ending = Some(Instant::now());
         self.opened.account.set_ended();
         if self.driver.session().ended().is_none() {
-            self.part(Parting::CutOff);
+            self.close_target(CloseMode::CutOff);
         }
     }
 
     /// Closes the connection to the target, in a task of its own, as that may take a second.
-    fn part(&mut self, parting: Parting) {
+    fn close_target(&mut self, mode: CloseMode) {
         if let Some(leaving) = target::take(&mut self.target) {
-            self.shared.tasks.spawn(leaving.close(parting));
+            self.shared.tasks.spawn(leaving.close(mode));
         }
     }
 
@@ -308,7 +308,11 @@ impl Carried {
         // What this side has decided on is the reason, whatever the answer says.
         let end = self.driver.session().ending().unwrap_or(end);
         let is_orderly = end == End::Done;
-        self.part(if is_orderly { Parting::Orderly } else { Parting::CutOff });
+        self.close_target(if is_orderly {
+            CloseMode::Orderly
+        } else {
+            CloseMode::CutOff
+        });
         let streams = Arc::clone(self.target.source.streams());
         let Self {
             opened, link, shared, ..

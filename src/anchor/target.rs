@@ -94,7 +94,7 @@ pub(super) fn open(dialled: Dialled, bytes: SessionBytes) -> Target {
 
 /// The way to end the connection to a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Parting {
+pub(super) enum CloseMode {
     /// Both streams have ended.
     Orderly,
     /// The client's stream may not be complete, and must not look like it.
@@ -120,18 +120,18 @@ pub(super) struct Leaving {
 
 impl Leaving {
     /// Closes it, within bounds of time.
-    pub(super) async fn close(self, parting: Parting) {
-        match parting {
-            Parting::Orderly => {
+    pub(super) async fn close(self, mode: CloseMode) {
+        match mode {
+            CloseMode::Orderly => {
                 socket::finish_on_drop(&self.stream);
                 socket::close_gently(&self.stream).await;
             }
             // All that the client has sent was passed on: there is nothing to hide.
-            Parting::CutOff if self.has_finished => {
+            CloseMode::CutOff if self.has_finished => {
                 socket::finish_on_drop(&self.stream);
                 socket::close_gently(&self.stream).await;
             }
-            Parting::CutOff => socket::cut_off(&self.stream).await,
+            CloseMode::CutOff => socket::cut_off(&self.stream).await,
         }
     }
 }

@@ -109,6 +109,10 @@ async fn a_refusal_that_restricts_ends_the_session_with_its_sentence() {
             "the proxy answered 403: the user may not ssh to the target",
         ),
         ("HTTP/1.1 404 no such target", "the proxy answered 404: no such target"),
+        (
+            "HTTP/1.1 410 the target is gone",
+            "the proxy answered 410: the target is gone",
+        ),
         ("HTTP/1.1 407 who", "the proxy answered 407: who (give credentials"),
     ] {
         let mut rig = Rig::new().await;
