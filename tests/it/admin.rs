@@ -88,6 +88,8 @@ fn every_metric_has_its_type_and_its_labels() {
     let target = Target::listen();
     let proxy = Proxy::start(&allow(&[("devbox:22", target.address())]));
     let (_client, _server) = proxy.tunnel("devbox:22", &target);
+    // The first tunnel makes the series of its target, behind its 200.
+    proxy.settles(TUNNELS, 1.0);
     let response = proxy.ask_admin("GET", "/metrics");
     assert_eq!(response.status, 200);
     assert!(
