@@ -323,7 +323,8 @@ fn a_drain_shows_on_the_admin_port_before_any_tunnel_ends() {
     assert_eq!(proxy.scrape().value("draining"), 0.0);
     let (client, server) = proxy.tunnel("devbox:22", &target);
     proxy.stop();
-    proxy.settles("draining", 1.0);
+    proxy.becomes(503);
+    assert_eq!(proxy.scrape().value("draining"), 1.0);
     let response = proxy.ask_admin("GET", "/readyz");
     assert_eq!(
         (response.status, response.body.as_str()),
