@@ -88,6 +88,13 @@ pub(crate) trait Ports {
         eventually(&format!("readyz {status}"), answers);
     }
 
+    /// Waits until the answer of `/drain` begins with that.
+    #[track_caller]
+    fn drains_to(&self, progress: &str) {
+        let answers = || self.ask_admin("GET", "/drain").body.starts_with(progress);
+        eventually(progress, || answers().then_some(()));
+    }
+
     /// Waits until the public port refuses connections.
     fn stops_accepting(&self) {
         eventually("the public port is closed", || Peer::try_connect(self.public()).err());
