@@ -134,7 +134,8 @@ fn a_request_completed_during_the_drain_is_refused_with_retry_after() {
     let mut client = proxy.client(start);
     proxy.settles("connections_active", 1.0);
     proxy.stop();
-    proxy.stops_accepting();
+    // What is complete while the port closes still has its tunnel.
+    proxy.drains_to(r#"{"phase":"stopped""#);
     client.send(end);
     let phrase = "the proxy is shutting down, try again";
     let expected = refusal(503, phrase, "connection_limit_reached", "Retry-After: 1\r\n");
