@@ -132,7 +132,7 @@ fn a_connection_whose_tunnels_have_ended_is_closed_after_the_head_timeout() {
 #[test]
 fn a_connection_without_a_request_gets_goaway_and_counts_as_a_late_head() {
     let echo = Echo::listen();
-    let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {head: 300ms}\n"));
+    let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {head: 1s}\n"));
     assert_eq!(
         Raw::connect(proxy.public()).goaway().map(u64::from),
         Some(code::NO_ERROR)

@@ -16,7 +16,7 @@ use crate::harness::loopback::Wires;
 
 #[tokio::test]
 async fn an_idle_tunnel_ends_at_its_timeout() {
-    const IDLE: Duration = Duration::from_millis(500);
+    const IDLE: Duration = Duration::from_secs(1);
     for_each_setup(async |mut rig| {
         rig.options.idle = Some(IDLE);
         let start = Instant::now();
