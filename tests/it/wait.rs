@@ -31,8 +31,10 @@ fn the_next_request_comes_when_the_proxy_says_and_the_session_begins() {
         let proxy = Target::listen();
         let mut client = connect(&proxy, &["--wait"]);
         for _ in 0..2 {
-            asked(&proxy).send(busy(status, "Retry-After: 1\r\n"));
+            let mut first = asked(&proxy);
             let refused = Instant::now();
+            first.send(busy(status, "Retry-After: 1\r\n"));
+            drop(first);
             let mut next = asked(&proxy);
             assert!(
                 refused.elapsed() >= Duration::from_millis(900),
