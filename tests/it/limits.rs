@@ -76,12 +76,12 @@ async fn keeps_to(rate: u64) {
                 let period = Duration::from_millis(1200);
                 tokio::select! {
                     () = flood(&mut from) => unreachable!("it never ends"),
-                    received = receive(&mut to, |_| start.elapsed() >= period, allowed) => received,
+                    received = receive(&mut to, |received| received > BURST && start.elapsed() >= period, allowed) => received,
                 }
             };
-            let (_, received) = rig.carry(Wires::new().await, pending(), script).await;
-            // How near it comes to its rate is the machine's affair, and the bench's; that it moves on is not.
-            assert!(received > BURST, "{received} {:?}", rig.engine);
+            // How near it comes to its rate is the machine's affair, and the bench's; that it moves on behind the burst, which
+            // ends this, is not.
+            rig.carry(Wires::new().await, pending(), script).await;
             assert!(rig.totals.throttled(direction) > Duration::ZERO);
         }
     })
