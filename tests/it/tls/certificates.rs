@@ -1,12 +1,11 @@
 //! Which certificate the proxy shows, which ones of clients it accepts, and how they change.
 
-use std::fs;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::harness::authority::{Authority, Issued};
+use crate::harness::authority::{Authority, Issued, replace};
 use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
@@ -209,7 +208,7 @@ fn a_reload_brings_other_certificates() {
             .value("tls_handshakes_total{resumed=\"true\",version=\"1.3\"}"),
         1.0
     );
-    fs::write(&old.cert, "nothing").unwrap();
+    replace(&old.cert, "nothing");
     proxy.settles("tls_reload_failures_total", 1.0);
     proxy.reload(&settings("required", &[&old], ""));
     proxy.settles("config_reload_failures_total", 1.0);
