@@ -104,7 +104,7 @@ struct Known {
 impl Settings {
     /// The faults of the files and the remarks about them.
     pub fn judge(&self) -> Judgement {
-        match Material::of(self, &Contents::read(self)) {
+        match Material::of(self, &Contents::read_changed(self, None)) {
             Ok(material) => Judgement {
                 faults: Vec::new(),
                 remarks: true_now(&material.cautions()).cloned().collect(),
@@ -179,12 +179,12 @@ impl Tls {
     /// locked during the read, which may last until a mount answers: others read meanwhile, and what an earlier read
     /// brings after a later one is out of date.
     pub fn reload(&self) -> Reloaded {
-        let (settings, number) = {
+        let (settings, number, before) = {
             let mut known = self.known();
             known.reads += 1;
-            (known.settings.clone(), known.reads)
+            (known.settings.clone(), known.reads, known.fingerprint)
         };
-        let contents = Contents::read(&settings);
+        let contents = Contents::read_changed(&settings, before);
         if let Some(reason) = contents.shortage() {
             return Reloaded::Postponed(reason.to_owned());
         }

@@ -90,6 +90,21 @@ impl Contents {
         }
     }
 
+    /// Reads the files. Contents with another fingerprint than `before` are read again until two reads agree: a mounted Secret
+    /// may be swapped between two of its files, which would make a key one of another certificate, and a file that is written in
+    /// place is empty for a moment.
+    pub(super) fn read_changed(settings: &Settings, before: Option<u64>) -> Self {
+        let (mut contents, mut last) = (Self::read(settings), before);
+        for _ in 1..MOST_READS {
+            let fingerprint = Some(contents.fingerprint());
+            if std::mem::replace(&mut last, fingerprint) == fingerprint {
+                break;
+            }
+            contents = Self::read(settings);
+        }
+        contents
+    }
+
     /// The reason why some file was not read, if it was a shortage of descriptors or memory: that is no fault of it.
     pub(super) fn shortage(&self) -> Option<&str> {
         let pairs = self.pairs.iter().flat_map(|(cert, key)| [cert, key]);
@@ -162,3 +177,6 @@ impl PemFile<'_> {
         bytes.map_err(|unread| self.fault(unread.reason.clone()))
     }
 }
+
+/// Of files that change all the time the last read counts.
+const MOST_READS: usize = 5;
