@@ -4,12 +4,12 @@ mod check;
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{Ipv6Addr, TcpListener};
 use std::process::Command;
 
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard, switchboard_with_descriptors, with_limit};
-use crate::harness::target::Target;
+use crate::harness::target::{Closed, Target};
 use crate::harness::{CONFIRMATION, allow, refusal};
 use rustix::process::{Signal, geteuid};
 
@@ -292,9 +292,8 @@ fn several_listeners_and_targets_come_from_flags_alone() {
 fn one_number_may_be_had_for_each_family() {
     let target = Target::listen();
     let settings = Settings::new(&allow(&[("devbox:22", target.address())]));
-    let free = TcpListener::bind("[::]:0").unwrap();
-    let number = free.local_addr().unwrap().port();
-    drop(free);
+    let port = Closed::on(Ipv6Addr::UNSPECIFIED);
+    let number = port.address().port();
     let (v4, v6) = (format!("0.0.0.0:{number}"), format!("[::]:{number}"));
     for listen in [[&*v4, &*v6], [&*v6, &*v4]] {
         let mut command = switchboard(&["serve", "--config", settings.path()]);

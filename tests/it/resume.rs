@@ -20,6 +20,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::openssh::clients::ours;
+use crate::harness::target::Closed;
 use crate::openssh::lines::Lines;
 use crate::openssh::login::{HOST, PATIENCE, noise, options};
 use crate::openssh::process::{Finished, Process, program, quiet, run, until};
@@ -305,8 +306,8 @@ fn sessions_outlive_the_rollout_of_their_proxy() {
 fn what_is_typed_during_an_outage_arrives_and_the_user_is_told() {
     let way = Way::http();
     let mut shell = way.shell();
-    // Nothing listens there.
-    way.middle.lead_to(crate::openssh::sshd::free_address());
+    let closed = Closed::bind();
+    way.middle.lead_to(closed.address());
     way.middle.cut(false);
     shell.type_in("typed-meanwhile");
     let told =
@@ -329,7 +330,8 @@ fn a_master_connection_and_its_forward_outlive_cuts() {
     let way = Way::http();
     let control = way.path("control");
     let master_of = format!("ControlPath={}", control.display());
-    let socks = crate::openssh::sshd::free_address();
+    let (port, closed) = (Closed::bind(), Closed::bind());
+    let socks = port.address();
     let mut command = way.command("ssh");
     command
         .args(["-M", "-N", "-o", &master_of, "-D", &socks.to_string(), HOST])
@@ -353,7 +355,7 @@ fn a_master_connection_and_its_forward_outlive_cuts() {
         serving.join().unwrap();
     }
     // Channels that are opened while there is no connection: a command, and a forward.
-    way.middle.lead_to(crate::openssh::sshd::free_address());
+    way.middle.lead_to(closed.address());
     way.middle.cut(true);
     let content = noise(100_000);
     let (target, serving) = crate::openssh::socks::serve(content.clone(), 1);
@@ -408,7 +410,8 @@ fn nothing_is_left_behind_ssh_that_is_killed_without_a_connection() {
     let way = Way::http();
     let shell = way.shell();
     let connect = connect_of(&shell.process);
-    way.middle.lead_to(crate::openssh::sshd::free_address());
+    let closed = Closed::bind();
+    way.middle.lead_to(closed.address());
     way.middle.cut(true);
     let Shell { process, .. } = shell;
     process.signal(Signal::KILL);

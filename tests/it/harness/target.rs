@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener};
 use std::thread;
 
 use socket2::{Domain, SockRef, Socket, Type};
@@ -54,17 +54,25 @@ impl Target {
     }
 }
 
-/// An address of loopback that refuses connections: its port is taken, by a socket that does not listen.
+/// An address that refuses connections: its port is taken, by a socket that does not listen. The kernel gives the port to no
+/// other socket, and one that is bound to it by name and has SO_REUSEADDR, as those of servers have, may listen there.
 #[derive(Debug)]
 pub(crate) struct Closed {
     socket: Socket,
 }
 
 impl Closed {
-    /// Takes a port.
+    /// Takes a port of loopback.
     pub(crate) fn bind() -> Self {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.bind(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        Self::on(Ipv4Addr::LOCALHOST)
+    }
+
+    /// Takes a port of that address.
+    pub(crate) fn on(address: impl Into<IpAddr>) -> Self {
+        let any = SocketAddr::new(address.into(), 0);
+        let socket = Socket::new(Domain::for_address(any), Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&any.into()).unwrap();
         Self { socket }
     }
 

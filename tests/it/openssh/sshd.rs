@@ -1,13 +1,14 @@
 //! A throwaway sshd: own keys, own configuration, own port, and the user who runs the test as its only account.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use super::lines::Lines;
 use super::process::{Process, program, quiet, run};
+use crate::harness::target::Closed;
 
 /// A running sshd. Its keys are in the directory that it was given: `host_key`, `client_key` and their `.pub`.
 pub(crate) struct Sshd {
@@ -15,10 +16,11 @@ pub(crate) struct Sshd {
     pub(crate) user: String,
     log: Lines,
     _process: Process,
+    _port: Closed,
 }
 
 impl Sshd {
-    /// Makes the keys and starts it. Another process may take the port that was found free: then it tries the next.
+    /// Makes the keys and starts it.
     pub(crate) fn start(directory: &Path) -> Self {
         let binary = program("sshd", "openssh-server");
         make_key(directory, "host_key");
@@ -28,21 +30,17 @@ impl Sshd {
             fs::create_dir_all("/run/sshd").unwrap();
         }
         let user = run(quiet("id").arg("-un"), &[], directory, SOON).succeeded().stdout;
-        for _ in 0..TRIES {
-            let address = free_address();
-            match try_start(&binary, directory, address) {
-                Ok((process, log)) => {
-                    return Self {
-                        address,
-                        user: user.trim().to_owned(),
-                        log,
-                        _process: process,
-                    };
-                }
-                Err(said) => assert!(said.contains("Address already in use"), "sshd does not start: {said}"),
-            }
+        let port = Closed::bind();
+        let address = port.address();
+        let started = try_start(&binary, directory, address);
+        let (process, log) = started.unwrap_or_else(|said| panic!("sshd does not start: {said}"));
+        Self {
+            address,
+            user: user.trim().to_owned(),
+            log,
+            _process: process,
+            _port: port,
         }
-        panic!("no port for sshd after {TRIES} tries");
     }
 
     /// The number of connections that it has accepted.
@@ -58,11 +56,6 @@ impl Sshd {
     pub(crate) fn log(&self) -> String {
         self.log.all().join("\n")
     }
-}
-
-/// An address of this host whose port was free a moment ago.
-pub(crate) fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 fn try_start(binary: &Path, directory: &Path, address: SocketAddr) -> Result<(Process, Lines), String> {
@@ -97,5 +90,4 @@ fn make_key(directory: &Path, name: &str) {
     run(&mut command, &[], directory, SOON).succeeded();
 }
 
-const TRIES: usize = 8;
 const SOON: Duration = Duration::from_secs(120);

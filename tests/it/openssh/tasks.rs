@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::thread;
 
@@ -9,7 +10,8 @@ use super::clients::Client;
 use super::lines::Lines;
 use super::login::{self, CLOSED, GUARDED, HOST, Login, noise};
 use super::process::Process;
-use super::{SOON, socks, sshd};
+use super::{SOON, socks};
+use crate::harness::target::Closed;
 
 pub(super) fn runs_a_command(client: &Client, login: &Login) {
     let mut ssh = login.command("ssh");
@@ -95,7 +97,9 @@ pub(super) fn forwards_like_vs_code(client: &Client, login: &Login) {
     let content = noise(8 << 20);
     let fetches = 4;
     let (target, server) = socks::serve(content.clone(), fetches);
-    let (socks, mut session) = vs_code_session(login);
+    let port = Closed::bind();
+    let socks = port.address();
+    let mut session = vs_code_session(login, socks);
 
     thread::scope(|scope| {
         let readers: Vec<_> = (0..fetches)
@@ -115,45 +119,37 @@ pub(super) fn forwards_like_vs_code(client: &Client, login: &Login) {
     assert_tunnel(client, login, &login.proxy.access_lines(1)[0]);
 }
 
-/// Starts the session on a port that was free a moment ago, and again when another process has taken it.
-fn vs_code_session(login: &Login) -> (std::net::SocketAddr, Process) {
-    for _ in 0..8 {
-        let socks = sshd::free_address();
-        let mut command = login.command("ssh");
-        command
-            .args([
-                "-T",
-                "-o",
-                "ExitOnForwardFailure=yes",
-                "-D",
-                &socks.to_string(),
-                HOST,
-                "sh",
-            ])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut session = Process::start(&mut command);
-        let stdout = Lines::of(session.child().stdout.take().unwrap());
-        let stderr = Lines::of(session.child().stderr.take().unwrap());
-        // ssh listens before it asks for the shell: the shell's answer says that the port is open.
-        session
-            .child()
-            .stdin
-            .as_mut()
-            .unwrap()
-            .write_all(b"echo ready\n")
-            .unwrap();
-        if stdout
-            .wait(SOON, |lines| lines.contains(&"ready".to_owned()).then_some(()))
-            .is_ok()
-        {
-            return (socks, session);
-        }
-        let said = stderr.all().join("\n");
-        assert!(said.contains("Address already in use"), "{said}\n{}", login.proxy.log());
-    }
-    panic!("no port for the forward");
+/// Starts the session, whose forward listens there.
+fn vs_code_session(login: &Login, socks: SocketAddr) -> Process {
+    let mut command = login.command("ssh");
+    command
+        .args([
+            "-T",
+            "-o",
+            "ExitOnForwardFailure=yes",
+            "-D",
+            &socks.to_string(),
+            HOST,
+            "sh",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut session = Process::start(&mut command);
+    let stdout = Lines::of(session.child().stdout.take().unwrap());
+    let stderr = Lines::of(session.child().stderr.take().unwrap());
+    // ssh listens before it asks for the shell: the shell's answer says that the port is open.
+    session
+        .child()
+        .stdin
+        .as_mut()
+        .unwrap()
+        .write_all(b"echo ready\n")
+        .unwrap();
+    let is_ready = |lines: &[String]| lines.contains(&"ready".to_owned()).then_some(());
+    let ready = stdout.wait(SOON, is_ready);
+    ready.unwrap_or_else(|said| panic!("{said}\n{}\n{}", stderr.all().join("\n"), login.proxy.log()));
+    session
 }
 
 pub(super) fn shows_refusals(client: &Client) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::harness::process::anchors;
+use crate::harness::target::Closed;
 use crate::openssh::lines::Lines;
 use crate::openssh::process::{Process, quiet};
 
@@ -15,12 +16,19 @@ pub(crate) struct Anchor {
     pub(crate) address: SocketAddr,
     log: Lines,
     process: Process,
+    /// Keeps the port when the process is killed.
+    _port: Option<Closed>,
 }
 
 impl Anchor {
     /// Starts one beside that SSH server.
     pub(crate) fn start(to: SocketAddr) -> Self {
-        Self::start_at("127.0.0.1:0".parse().unwrap(), to)
+        let port = Closed::bind();
+        let anchor = Self::start_at(port.address(), to);
+        Self {
+            _port: Some(port),
+            ..anchor
+        }
     }
 
     /// The same at a known address.
@@ -39,6 +47,7 @@ impl Anchor {
             address: address.unwrap_or_else(|said| panic!("the anchor does not listen: {said}")),
             log,
             process,
+            _port: None,
         }
     }
 

@@ -10,12 +10,12 @@ use std::thread;
 
 use super::Shell;
 use super::anchor::Anchor;
-use crate::harness::target::Echo;
+use crate::harness::target::{Closed, Echo};
 use crate::openssh::clients::ours;
 use crate::openssh::login::{HOST, PATIENCE, noise, options};
 use crate::openssh::process::{Process, program, quiet, until};
 use crate::openssh::proxy::Proxy;
-use crate::openssh::sshd::{Sshd, free_address};
+use crate::openssh::sshd::Sshd;
 use tempfile::TempDir;
 
 /// A `connect` whose target echoes.
@@ -67,19 +67,21 @@ struct Stage {
     echoing: Anchor,
     _echo: Echo,
     address: SocketAddr,
+    _port: Closed,
     directory: TempDir,
 }
 
 impl Stage {
     fn start() -> Self {
         let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
-        let (sshd, echo) = (Sshd::start(directory.path()), Echo::listen());
+        let (sshd, echo, port) = (Sshd::start(directory.path()), Echo::listen(), Closed::bind());
         Self {
             anchor: Anchor::start(sshd.address),
             echoing: Anchor::start(echo.address()),
             sshd,
             _echo: echo,
-            address: free_address(),
+            address: port.address(),
+            _port: port,
             directory,
         }
     }

@@ -1,6 +1,6 @@
 //! Processes that stop, or are killed: `connect`, the proxy and the anchor.
 
-use std::net::TcpListener;
+use std::net::Ipv6Addr;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -9,12 +9,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::anchor::Anchor;
 use super::{Shell, Way, connect_of};
+use crate::harness::target::Closed;
 use crate::openssh::clients::ours;
 use crate::openssh::lines::Lines;
 use crate::openssh::login::{HOST, PATIENCE, PORT, options};
 use crate::openssh::process::{Process, program, quiet};
 use crate::openssh::proxy::Proxy;
-use crate::openssh::sshd::{Sshd, free_address};
+use crate::openssh::sshd::Sshd;
 
 #[test]
 fn a_client_that_was_stopped_goes_on() {
@@ -46,7 +47,8 @@ fn ssh_that_gives_up_in_an_outage_is_told_what_its_keepalives_have_to_be() {
     // So long that no busy machine is taken for an outage.
     command.args(["-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=10"]);
     let mut shell = Shell::start(command);
-    way.middle.lead_to(free_address());
+    let closed = Closed::bind();
+    way.middle.lead_to(closed.address());
     way.middle.cut(true);
     let line = " s without a connection: if it gave up, its ServerAliveInterval times ServerAliveCountMax has to exceed such an outage";
     let told = |lines: &[String]| lines.iter().any(|said| said.ends_with(line)).then_some(());
@@ -61,7 +63,8 @@ fn over_ipv6_a_session_outlives_the_death_of_its_proxy() {
     let path = directory.path();
     let sshd = Sshd::start(path);
     let anchor = Anchor::start_at("[::1]:0".parse().unwrap(), sshd.address);
-    let address = TcpListener::bind("[::1]:0").unwrap().local_addr().unwrap();
+    let port = Closed::on(Ipv6Addr::LOCALHOST);
+    let address = port.address();
     let listen = format!("address: \"{address}\", reuse_port: true");
     let mut first = Proxy::start_at(&listen, path, anchor.address, "");
     let binary = ours();
