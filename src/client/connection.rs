@@ -54,7 +54,7 @@ pub(super) async fn connect_one(address: SocketAddr, share: Duration) -> io::Res
 mod tests {
     use super::*;
     use socket2::SockRef;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
 
     async fn bound() -> (TcpListener, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -65,8 +65,10 @@ mod tests {
     #[tokio::test]
     async fn an_address_that_refuses_is_followed_by_the_next() {
         let deadline = Deadline::after(Duration::from_secs(10));
-        let (gone, closed) = bound().await;
-        drop(gone);
+        // Its port is taken by a socket that does not listen.
+        let gone = TcpSocket::new_v4().unwrap();
+        gone.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let closed = gone.local_addr().unwrap();
         let (_listener, open) = bound().await;
         let stream = connect_in_order(&[closed, open], deadline).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open);

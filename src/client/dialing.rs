@@ -474,7 +474,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_port_that_refuses_ends_the_attempt_at_once() {
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // Its port is taken by a socket that does not listen.
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
         let proxy: ProxyUrl = format!("http://{address}").parse().unwrap();
         let error = dialing(vec![address]).connect(&proxy, patient()).await.unwrap_err();
         assert!(matches!(error, ClientError::Connect { .. }), "{error}");

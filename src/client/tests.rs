@@ -8,7 +8,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WantsServerCert;
 use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
@@ -68,13 +68,20 @@ impl Session {
 
 struct Proxy {
     listener: TcpListener,
+    port: TcpSocket,
 }
 
 impl Proxy {
     async fn bind() -> Self {
-        Self {
-            listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
-        }
+        let port = reserved("127.0.0.1:0".parse().unwrap());
+        let listener = reserved(port.local_addr().unwrap()).listen(128).unwrap();
+        Self { listener, port }
+    }
+
+    /// From now on its port refuses connections. It is free when the socket that is returned is dropped: until then no other test
+    /// has it.
+    fn close(self) -> TcpSocket {
+        self.port
     }
 
     fn options(&self, scheme: &str, userinfo: &str) -> Options {
@@ -110,6 +117,14 @@ impl Proxy {
         stream.write_all(head).await.unwrap();
         stream
     }
+}
+
+/// A socket that is bound there, also beside another one that does not listen.
+fn reserved(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(address).unwrap();
+    socket
 }
 
 /// A self-signed certificate, as a file for `--ca` and as a TLS server.
@@ -272,7 +287,7 @@ async fn a_closed_port_is_named_with_its_address() {
     let proxy = Proxy::bind().await;
     let options = proxy.http();
     let address = proxy.listener.local_addr().unwrap();
-    drop(proxy);
+    let _port = proxy.close();
     let line = Session::start(options).failure().await;
     assert!(
         line.starts_with(&format!("cannot connect to the proxy at {address}: Connection refused")),

@@ -85,14 +85,8 @@ async fn what_the_other_proxy_says_is_told_with_its_variable_and_without_its_pas
         assert!(line.starts_with(&start) && line.contains(expected), "{line}");
         assert!(!line.contains("s3cret"), "{line}");
     }
-    drop(forward.listener);
-    let gone = through(
-        &Proxy {
-            listener: TcpListener::bind(at).await.unwrap(),
-        },
-        "",
-        proxy.http(),
-    );
+    let gone = through(&forward, "", proxy.http());
+    let _port = forward.close();
     let line = Session::start(gone).failure().await;
     assert!(
         line.contains("the environment does not lead to") && line.contains("Connection refused"),

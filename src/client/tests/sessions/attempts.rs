@@ -132,7 +132,7 @@ async fn the_grace_bounds_the_time_without_a_connection() {
     options.session.as_mut().unwrap().grace = Duration::from_millis(600);
     let mut session = Session::start(options);
     let (path, _beside) = rig.begun(&mut session).await;
-    drop(rig.proxy);
+    let _port = rig.proxy.close();
     path.cut().await;
     let line = session.failure().await;
     let expected = "the session is lost: it had no connection for ";

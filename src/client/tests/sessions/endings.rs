@@ -222,7 +222,7 @@ async fn ssh_that_leaves_during_an_outage_is_told_what_its_keepalives_have_to_be
         let (mut session, ask) = signalled(options, is_abandoned);
         let (path, _beside) = rig.begun(&mut session).await;
         let Rig { proxy, remarks, .. } = rig;
-        drop(proxy);
+        let _port = proxy.close();
         path.cut().await;
         remark(&remarks, "reconnecting to 127.0.0.1: ").await;
         match leaving {

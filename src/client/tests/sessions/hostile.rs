@@ -22,7 +22,8 @@ async fn an_anchor_that_begins_no_session_has_lost_none() {
     let mut options = rig.options(rig.proxy.http());
     options.session.as_mut().unwrap().grace = Duration::from_millis(600);
     let (session, stream) = announced_to(Session::start(options), &rig).await;
-    drop((stream, rig.proxy));
+    let _port = rig.proxy.close();
+    drop(stream);
     let line = session.failure().await;
     assert!(line.starts_with("no session has begun within "), "{line}");
 }
