@@ -244,7 +244,7 @@ async fn a_body_that_never_comes_does_not_hide_the_refusal() {
     assert_eq!(session.failure().await, "the proxy answered 503");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_silent_proxy_is_reported_as_a_timeout_over_http_2() {
     let proxy = Http2Proxy::bind().await;
     let session = Session::start(Options {

@@ -129,7 +129,7 @@ async fn interim_answers_are_skipped_and_late_settings_accepted() {
     assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_proxy_without_any_frame_is_reported_as_a_timeout() {
     let proxy = Http2Proxy::bind().await;
     let session = Session::start(Options {

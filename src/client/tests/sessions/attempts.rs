@@ -2,7 +2,7 @@
 
 use super::*;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_path_that_falls_silent_is_left_for_another() {
     let mut rig = Rig::new().await;
     let mut options = rig.options(rig.proxy.http());
