@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::openssh::clients::ours;
 use crate::harness::target::Closed;
@@ -139,6 +140,17 @@ impl Way {
     fn shell(&self) -> Shell {
         Shell::start(self.command("ssh"))
     }
+}
+
+/// Access lines in the order of the accepts. They are written in that of the ends, and a client that has lost its tunnel may have
+/// the answer to its next request before the line of that tunnel is written.
+fn by_accept(lines: &[String]) -> Vec<Value> {
+    let mut lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    lines.sort_by_key(|line| {
+        let (_, number) = line["tunnel_id"].as_str().unwrap().split_once('-').unwrap();
+        u64::from_str_radix(number, 16).unwrap()
+    });
+    lines
 }
 
 struct Shell {

@@ -2,10 +2,8 @@
 
 use std::{fs, thread};
 
-use serde_json::Value;
-
 use super::faults::{Fault, Faults};
-use super::{Way, noise};
+use super::{Way, by_accept, noise};
 use crate::openssh::login::{HOST, PATIENCE};
 use crate::openssh::process::until;
 
@@ -50,22 +48,23 @@ fn resumes_under(cap: &str, status: u16, busy: Busy) {
         way.middle.has_failed_in_every_way();
         way.expect_file("copy", &content);
     }
-    assert_eq!(way.sshd.connections(), 1, "{}", way.log());
+    way.sshd.expect_connections(1);
     let lines = until(PATIENCE, "the lines of both tunnels", || {
-        let lines = way.proxy.access_lines(2).into_iter();
-        let lines: Vec<Value> = lines.map(|line| serde_json::from_str(&line).unwrap()).collect();
+        let lines = by_accept(&way.proxy.access_lines(2));
         let tunnels = lines.iter().filter(|line| line["tunnel.resumable"] == true);
         (tunnels.count() == 2).then_some(lines)
     });
-    let first = lines.iter().position(|line| line["tunnel.resumable"] == true).unwrap();
-    // The anchor has given the path up by a reset, which bytes that wait on it do not delay, and the proxy its tunnel with that.
-    let end = ["closed_by", "reason"].map(|field| lines[first][field].as_str().unwrap());
-    assert_eq!(end, ["target", "reset"], "{}", way.log());
-    // Each attempt before was refused by the cap, and none behind it.
-    assert_eq!(lines.len(), first + 2, "{}", way.log());
-    for refused in &lines[..first] {
+    // Each attempt between both tunnels was refused by the cap, and there was none behind them.
+    let [first, refused @ .., second] = &lines[..] else {
+        panic!("{}", way.log());
+    };
+    for refused in refused {
         assert_eq!(refused["status"], status, "{refused}");
     }
+    assert_eq!(second["tunnel.resumable"], true, "{}", way.log());
+    // The anchor has given the path up by a reset, which bytes that wait on it do not delay, and the proxy its tunnel with that.
+    let end = ["closed_by", "reason"].map(|field| first[field].as_str().unwrap());
+    assert_eq!(end, ["target", "reset"], "{}", way.log());
 }
 
 #[test]

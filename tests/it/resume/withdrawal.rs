@@ -4,9 +4,8 @@
 use std::path::PathBuf;
 
 use rustix::process::Signal;
-use serde_json::Value;
 
-use super::{Way, is_zombie};
+use super::{Way, by_accept, is_zombie};
 use crate::openssh::login::{HOST, PATIENCE, PORT};
 use crate::openssh::process::until;
 
@@ -32,8 +31,7 @@ fn withdraws(entry: &str, reason: &str, told: &str) {
     said.unwrap_or_else(|said| panic!("{said}\n{}", way.log()));
     assert_eq!(shell.process.wait(PATIENCE).code(), Some(255), "{}", way.log());
     // One tunnel, and one attempt behind it.
-    let lines = way.proxy.access_lines(2);
-    let lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = by_accept(&way.proxy.access_lines(2));
     assert_eq!(lines.len(), 2, "{}", way.log());
     assert_eq!(
         (&lines[0]["reason"], &lines[1]["status"]),
