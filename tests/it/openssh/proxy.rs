@@ -112,11 +112,15 @@ impl Proxy {
     pub(crate) fn access_lines(&self, count: usize) -> Vec<String> {
         self.stdout
             .wait(SOON, |lines| {
-                let ended = |line: &&String| !line.contains(r#""event":"open""#);
-                let lines: Vec<String> = lines.iter().filter(ended).cloned().collect();
+                let lines = ended(lines);
                 (lines.len() >= count).then_some(lines)
             })
             .unwrap_or_else(|said| panic!("{count} access lines expected: {said}\n{}", self.log()))
+    }
+
+    /// The lines of all tunnels and refusals, once it has ended.
+    pub(crate) fn all_access_lines(&self) -> Vec<String> {
+        ended(&self.stdout.whole(SOON))
     }
 
     /// Asks it to stop, as Kubernetes does.
@@ -174,6 +178,12 @@ impl Proxy {
     pub(crate) fn log(&self) -> String {
         format!("{}\n{}", self.stderr.all().join("\n"), self.stdout.all().join("\n"))
     }
+}
+
+/// The access lines but for those of the beginnings of tunnels.
+fn ended(lines: &[String]) -> Vec<String> {
+    let is_end = |line: &&String| !line.contains(r#""event":"open""#);
+    lines.iter().filter(is_end).cloned().collect()
 }
 
 fn address_after(line: &str, words: &str) -> Option<SocketAddr> {
