@@ -182,15 +182,15 @@ fn sshd_sees_the_logins_and_no_other_connection() {
         }
     };
     idles();
-    assert_eq!(login.sshd.connections(), 0, "{}", login.sshd.log());
+    login.sshd.expect_connections(0);
     for logins in 1..=2 {
         login.run(login.command("ssh").args([HOST, "true"]), b"");
         idles();
-        assert_eq!(login.sshd.connections(), logins, "{}", login.sshd.log());
+        login.sshd.expect_connections(logins);
     }
     login.proxy.terminate();
     assert_eq!(login.proxy.wait().code(), Some(0), "{}", login.proxy.log());
-    assert_eq!(login.sshd.connections(), 2, "{}", login.sshd.log());
+    login.sshd.expect_connections(2);
 }
 
 /// The README may only name what is tested here, to the letter but for the throwaway certificate.

@@ -20,8 +20,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::openssh::clients::ours;
 use crate::harness::target::Closed;
+use crate::openssh::clients::ours;
 use crate::openssh::lines::Lines;
 use crate::openssh::login::{HOST, PATIENCE, noise, options};
 use crate::openssh::process::{Finished, Process, program, quiet, run, until};
@@ -249,7 +249,8 @@ fn what_is_typed_in_a_terminal_over_cuts_arrives_as_it_was_typed() {
     assert!(process.wait(PATIENCE).success(), "{}", way.log());
     let expected = format!("first\n{}\n", lines.join("\n"));
     assert_eq!(fs::read_to_string(way.path("typed")).unwrap(), expected);
-    let echoed: Vec<String> = echoed.all().iter().map(|line| line.trim_end().to_owned()).collect();
+    let echoed = echoed.whole(PATIENCE);
+    let echoed: Vec<String> = echoed.iter().map(|line| line.trim_end().to_owned()).collect();
     assert_eq!(echoed.join("\n") + "\n", expected);
     assert!(way.middle.cuts() >= 10, "{}", way.middle.cuts());
 }
@@ -274,7 +275,7 @@ fn a_shell_outlives_cuts_resets_silence_and_half_open_connections() {
         shell.echo(&format!("behind-{fault:?}"));
     }
     shell.log_out();
-    assert_eq!(way.sshd.connections(), 1, "{}", way.log());
+    way.sshd.expect_connections(1);
 }
 
 #[test]
@@ -291,7 +292,7 @@ fn sessions_outlive_the_death_of_their_proxy() {
     for shell in shells {
         shell.log_out();
     }
-    assert_eq!(way.sshd.connections(), 5, "{}", way.log());
+    way.sshd.expect_connections(5);
 }
 
 #[test]
@@ -311,7 +312,7 @@ fn sessions_outlive_the_rollout_of_their_proxy() {
     for shell in shells {
         shell.log_out();
     }
-    assert_eq!(way.sshd.connections(), 8, "{}", way.log());
+    way.sshd.expect_connections(8);
 }
 
 #[test]
@@ -394,7 +395,7 @@ fn a_master_connection_and_its_forward_outlive_cuts() {
         master.has_ended().then_some(())
     });
     master.wait(PATIENCE);
-    assert_eq!(way.sshd.connections(), 1, "{}", way.log());
+    way.sshd.expect_connections(1);
 }
 
 #[test]

@@ -43,13 +43,15 @@ impl Sshd {
         }
     }
 
-    /// The number of connections that it has accepted.
-    pub(crate) fn connections(&self) -> usize {
-        self.log
-            .all()
-            .iter()
-            .filter(|line| line.starts_with("Connection from "))
-            .count()
+    /// Waits until it has told of so many connections, and expects that they are all. It tells of one when it accepts it.
+    #[track_caller]
+    pub(crate) fn expect_connections(&self, count: usize) {
+        let told = |lines: &[String]| {
+            let accepted = lines.iter().filter(|line| line.starts_with("Connection from "));
+            Some(accepted.count()).filter(|accepted| *accepted >= count)
+        };
+        let accepted = self.log.wait(SOON, told).unwrap_or_else(|said| panic!("{said}"));
+        assert_eq!(accepted, count, "{}", self.log());
     }
 
     /// Its log, for the message of a failing test.
