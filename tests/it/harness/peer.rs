@@ -211,7 +211,7 @@ impl Peer {
 }
 
 /// An address of IPv4 as /proc/net/tcp has it.
-fn as_in_the_table(address: SocketAddr) -> String {
+pub(crate) fn as_in_the_table(address: SocketAddr) -> String {
     let SocketAddr::V4(address) = address else {
         panic!("{address} is none of the tests' addresses")
     };

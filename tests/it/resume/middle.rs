@@ -225,7 +225,9 @@ impl Shared {
     /// Stops the client's process for a moment.
     fn stop(&self, connection: &Connection) {
         let _stopping = self.stopping.lock().unwrap();
-        let client = connection.client.peer_addr().ok().and_then(owner_of);
+        let Connection { client, .. } = connection;
+        let ends = client.peer_addr().ok().zip(client.local_addr().ok());
+        let client = ends.and_then(|(from, to)| owner_of(from, to));
         let Some(client) = client.filter(|_| !self.is_closed.load(Ordering::Relaxed)) else {
             return;
         };

@@ -3,22 +3,17 @@
 use std::fs;
 use std::net::SocketAddr;
 
-/// The id of the process whose end of a connection over IPv4 has that address (proc_pid_net(5), proc_pid_fd(5)).
-pub(crate) fn owner_of(address: SocketAddr) -> Option<i32> {
-    let SocketAddr::V4(address) = address else {
-        panic!("{address} is none of the tests' addresses")
-    };
-    let its = format!(
-        "{:08X}:{:04X}",
-        u32::from_le_bytes(address.ip().octets()),
-        address.port()
-    );
+use crate::harness::peer::as_in_the_table;
+
+/// The id of the process that has the end of a connection over IPv4 from that address to that one (proc_pid_net(5),
+/// proc_pid_fd(5)). Connections to different servers may have one local port.
+pub(crate) fn owner_of(from: SocketAddr, to: SocketAddr) -> Option<i32> {
+    let [from, to] = [from, to].map(as_in_the_table);
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
     let inode = table.lines().find_map(|line| {
         let columns: Vec<&str> = line.split_whitespace().collect();
-        (columns.get(1) == Some(&&*its))
-            .then(|| columns.get(9).copied())
-            .flatten()
+        let is_it = columns.get(1) == Some(&&*from) && columns.get(2) == Some(&&*to);
+        is_it.then(|| columns.get(9).copied()).flatten()
     })?;
     let socket = format!("socket:[{inode}]");
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
