@@ -54,7 +54,7 @@ fn cells(client: &Program, worlds: &[Worlds; 2]) -> Vec<Cell> {
     let cells = REFUSALS.iter().enumerate().map(|(number, refusal)| {
         let [by_http, in_band] = worlds.each_ref().map(|world| {
             // A second look where the first one is in vain: ssh kills its ProxyCommand, perhaps in front of its message.
-            (0..2).any(|_| {
+            (0..refusal.looks()).any(|_| {
                 let terminal = world.terminal(number, client);
                 refusal.shown.iter().any(|text| terminal.contains(text))
             })
