@@ -137,9 +137,15 @@ impl Blackhole {
         socket.listen(0).unwrap();
         socket.set_read_timeout(Some(DEADLINE)).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let queued = Peer::connect(address);
+        // The connection is open as soon as the client has its SYN-ACK: its own ACK may still be on the way to the queue, whose
+        // length the table has as the bytes to be read (proc_pid_net(5)).
+        let full = format!("0100007F:{:04X} 00000000:0000 0A 00000000:00000001 ", address.port());
+        let is_full = || fs::read_to_string("/proc/net/tcp").unwrap().contains(&full);
+        eventually("the queue is full", || is_full().then_some(()));
         Self {
             socket,
-            _queued: Peer::connect(address),
+            _queued: queued,
         }
     }
 
