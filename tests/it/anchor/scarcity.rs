@@ -57,8 +57,18 @@ fn a_thousand_sessions_without_a_connection_stay_within_the_memory() {
     block_on(async {
         let mut sessions = Vec::new();
         for _ in 0..SESSIONS {
-            let (mut client, user) = Client::begin(anchor.address()).await.unwrap();
-            let server = target.accept();
+            let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
+            let mut server = target.accept();
+            // One that has sent nothing would be kept for 10 s, in which a busy machine may not begin them all.
+            user.write_all(b"x").await.unwrap();
+            let reading = tokio::task::spawn_blocking(move || {
+                server.expect("x");
+                server
+            });
+            let server = tokio::select! {
+                event = client.run() => panic!("{event:?}"),
+                server = reading => server.unwrap(),
+            };
             // Its descriptor is free for the next one.
             drop(client.cut());
             sessions.push((client, user, server));
