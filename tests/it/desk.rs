@@ -17,6 +17,7 @@ use crate::harness::ports::Ports as _;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::Target;
 use crate::harness::{allow, eventually};
+use crate::operators::all;
 
 /// A proxy with the targets `one:22` and `other:22`.
 fn proxy(one: &Target, other: &Target) -> Server {
@@ -53,14 +54,14 @@ fn is_quiet(page: &Browser) {
 fn tunnels_are_listed_searched_and_sorted() {
     let (one, other) = (Target::listen(), Target::listen());
     let server = proxy(&one, &other);
-    let mut open = [
-        server.tunnel("one:22", &one),
-        server.tunnel("other:22", &other),
-        server.tunnel("one:22", &one),
-    ];
-    for ((client, service), count) in open.iter_mut().zip([10, 3000, 200]) {
-        client.send("x".repeat(count));
-        service.expect("x".repeat(count));
+    let mut open = Vec::new();
+    for (name, target, bytes) in [("one:22", &one, 10), ("other:22", &other, 3000), ("one:22", &one, 200)] {
+        let (mut client, mut service) = server.tunnel(name, target);
+        client.send("x".repeat(bytes));
+        service.expect("x".repeat(bytes));
+        open.push((client, service));
+        // The page sorts by the time from which a tunnel is listed.
+        all(&server, open.len());
     }
     let desk = Desk::of(&[server.admin()]);
     let page = desk.page();
@@ -71,7 +72,10 @@ fn tunnels_are_listed_searched_and_sorted() {
     );
     page.click("#grid-tunnels .head .bytes button");
     page.waits("document.querySelector('.head .bytes').getAttribute('aria-sort') === 'descending'");
-    assert_eq!(column(&page, "bytes"), ["2.93 KiB", "200 B", "10 B"]);
+    // The last bytes may be counted a moment after the page has asked.
+    eventually("the bytes are shown", || {
+        (column(&page, "bytes") == ["2.93 KiB", "200 B", "10 B"]).then_some(())
+    });
     page.click("#grid-tunnels .head .bytes button");
     page.waits("document.querySelector('.head .bytes').getAttribute('aria-sort') === 'ascending'");
     assert_eq!(column(&page, "bytes"), ["10 B", "200 B", "2.93 KiB"]);
@@ -83,8 +87,7 @@ fn tunnels_are_listed_searched_and_sorted() {
     page.types(ESCAPE);
     lists(&page, 3);
     // A tunnel that begins and one that ends are seen without a reload.
-    let [first, ..] = open;
-    drop(first);
+    drop(open.remove(0));
     lists(&page, 2);
     let _fourth = server.tunnel("one:22", &one);
     lists(&page, 3);
@@ -96,6 +99,7 @@ fn an_operator_ends_a_tunnel_with_a_reason_and_limits_another() {
     let (one, other) = (Target::listen(), Target::listen());
     let mut server = proxy(&one, &other);
     let (mut client, mut service) = server.tunnel("one:22", &one);
+    all(&server, 1);
     let (mut kept, mut kept_service) = server.tunnel("other:22", &other);
     let desk = Desk::of(&[server.admin()]);
     let page = desk.page();
@@ -246,11 +250,12 @@ fn refusals_are_counted_by_reason() {
     page.types("3");
     page.waits("!document.querySelector('#empty-refusals').hidden");
     // The events are told from the moment on in which the desk watches them, the counts from the start of the proxy on.
-    eventually("a refusal is counted", || {
+    eventually("a refusal is told", || {
         assert!(server.answer("nowhere:22").starts_with("HTTP/1.1 403 "));
-        (page.text("#count-refusals") != "0").then_some(())
+        (page.run("return document.querySelector('#refusal-latest tbody tr') !== null;") == true).then_some(())
     });
     page.waits("document.querySelector('#refusal-reasons tbody tr')");
+    page.waits("document.querySelector('#count-refusals').textContent !== '0'");
     assert_eq!(page.text("#refusal-reasons tbody td"), "not_allowed");
     assert!(page.text("#refusal-latest tbody tr").contains("nowhere:22"));
     is_quiet(&page);
