@@ -27,17 +27,20 @@ fn a_deleted_namespace_of_the_list_counts_as_empty_after_a_restart() {
         stage.api.delete(&namespace("team-b", &json!({})));
         stage.proxy.refuses("svc-b.team-b:22", 403).await;
         stage.api.allow_namespace("team-b", false);
+        let started = Instant::now();
         stage.restart_proxy().await;
-        assert!(!stage.proxy.is_ready().await, "a 403 may pass");
+        let is_ready = stage.proxy.is_ready().await;
+        assert!(!is_ready || started.elapsed() >= LASTING, "a 403 may pass");
         let stage = stage.ready().await;
         stage.proxy.reaches("svc-a.team-a:22", "10.9.1.1:22").await;
         stage.proxy.refuses("svc-b.team-b:22", 403).await;
         assert_eq!(forbidden(&stage).await, Some(1.0));
-        let messages = stage.proxy.messages();
-        let warned = messages
-            .lines()
-            .any(|line| line.contains("WARN") && line.contains("namespace=\"team-b\""));
-        assert!(warned, "{messages}");
+        eventually("the log names the namespace", async || {
+            let messages = stage.proxy.messages();
+            let names_it = |line: &str| line.contains("WARN") && line.contains("namespace=\"team-b\"");
+            messages.lines().any(names_it)
+        })
+        .await;
         is_asked_seldom(&stage).await;
         // It is made anew, and its Role.
         stage.api.put(slice("team-b", "svc-b", &["10.9.1.3"]));
@@ -80,13 +83,16 @@ async fn is_asked_seldom(stage: &Stage) {
         counts_as_empty.count() == 2
     })
     .await;
-    let (refusals, errors) = (stage.api.refusals("team-b"), stage.errors("forbidden").await);
     let since = Instant::now();
+    let (refusals, errors) = (stage.api.refusals("team-b"), stage.errors("forbidden").await);
     // Each of them once more at once, as it may have been in the middle of it.
     eventually("it is asked for", async || stage.api.refusals("team-b") >= refusals + 4).await;
     assert!(since.elapsed() >= Duration::from_secs(20), "{:?}", since.elapsed());
     assert_eq!(stage.errors("forbidden").await.to_string(), errors.to_string());
 }
+
+/// Refusals for so long are more than those of a moment.
+const LASTING: Duration = Duration::from_secs(10);
 
 /// The number of namespaces that count as empty.
 async fn forbidden(stage: &Stage) -> Option<f64> {

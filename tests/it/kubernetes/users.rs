@@ -7,7 +7,8 @@ use std::process::Command;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::api::{Api, Token};
+use super::access::WATCHES;
+use super::api::{Api, Token, Verb};
 use super::lab::{self, Lab};
 use super::objects::{annotated, role, role_binding, service, slice, with};
 use super::proxy::{Tunnel, eventually, settings};
@@ -148,6 +149,11 @@ fn a_binding_that_is_deleted_ends_its_tunnels_though_the_next_check_is_a_day_awa
         stage.put("box", "10.9.1.1");
         stage.answers("box.team-a:22", "bobs-token", "200").await;
         let mut tunnel = stage.tunnel("box.team-a:22", "bobs-token").await.unwrap();
+        // Before the first lists a binding that goes is no change, and seen only by the next check.
+        eventually("roles and bindings are watched", async || {
+            stage.api.seen(Verb::Watch) >= WATCHES
+        })
+        .await;
         stage.api.delete(&role_binding("team-a", "bob", "ssh", "bob"));
         tunnel.ended().await;
         stage.ended_as("unauthorized", "bob").await;
