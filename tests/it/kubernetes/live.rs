@@ -210,8 +210,11 @@ fn an_annotation_that_restricts_and_cannot_be_read_closes_the_service() {
         let refused = stage.proxy.refuses("svc-a.team-a:22", 403).await;
         assert_eq!(refused.phrase, "the target requires a client certificate");
         let closed = "reason=\"target_closed\"";
-        let counted = stage.proxy.metric("switchboard_connect_requests_total", closed).await;
-        assert!(counted >= Some(2.0), "{counted:?}");
+        // A refusal is counted after its answer.
+        eventually("both are counted", async || {
+            stage.proxy.metric("switchboard_connect_requests_total", closed).await >= Some(2.0)
+        })
+        .await;
         tunnel.echo().await.unwrap();
     });
 }
@@ -240,7 +243,10 @@ fn annotations_bound_tunnels_and_their_silence() {
             .put(annotated(service("team-a", "idle"), &[("idle-timeout", "1s")]));
         let is_ended = async || {
             let ended = stage.proxy.access();
-            stage.proxy.connect("idle.team-a:22").await.unwrap().ended().await;
+            // On a busy machine the time may be over before the pod has said a word.
+            if let Ok(mut tunnel) = stage.proxy.connect("idle.team-a:22").await {
+                tunnel.ended().await;
+            }
             ended.iter().any(|line| line["reason"] == "idle")
         };
         stage.proxy.reaches("idle.team-a:22", "10.9.1.2:22").await;
