@@ -15,6 +15,8 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 const BURST: u64 = 64 << 10;
+/// Of a flow that takes little more than a second.
+const LONGEST: Duration = Duration::from_secs(60);
 
 fn set(limit: &Limit, rate: u64, burst: u64) {
     limit.set(Rate::per_second(rate).unwrap(), Size::bytes(burst).unwrap());
@@ -52,7 +54,9 @@ async fn receive(from: &mut TcpStream, enough: impl Fn(u64) -> bool, allowed: im
     let mut buffer = vec![0; 256 << 10];
     let mut received = 0;
     while !enough(received) {
-        received += from.read(&mut buffer).await.unwrap() as u64;
+        let count = from.read(&mut buffer).await.unwrap() as u64;
+        assert!(count > 0, "the flow has ended after {received}");
+        received += count;
         let allowed = allowed();
         assert!(received as f64 <= allowed, "{received} received, {allowed} allowed");
     }
@@ -79,9 +83,10 @@ async fn keeps_to(rate: u64) {
                     received = receive(&mut to, |received| received > BURST && start.elapsed() >= period, allowed) => received,
                 }
             };
-            // How near it comes to its rate is the machine's affair, and the bench's; that it moves on behind the burst, which
-            // ends this, is not.
-            rig.carry(Wires::new().await, pending(), script).await;
+            // How near it comes to its rate is the machine's affair, and the bench's; that it moves on behind the burst is not.
+            let carried = rig.carry(Wires::new().await, pending(), script);
+            let (_, received) = timeout(LONGEST, carried).await.expect("it moves on");
+            assert!(received > BURST, "{received} {:?}", rig.engine);
             assert!(rig.totals.throttled(direction) > Duration::ZERO);
         }
     })

@@ -3,6 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::*;
 
@@ -46,9 +47,11 @@ fn a_pair_that_is_swapped_between_the_reads_of_its_files_is_no_faulty_one() {
     };
     let tls = Tls::new(settings, Options::default()).unwrap();
     let loaded = AtomicUsize::new(0);
+    let begun = Instant::now();
     let read = || {
         let mut others = Vec::new();
         while loaded.load(Ordering::Relaxed) < SWAPS {
+            assert!(begun.elapsed() < LONGEST, "{others:?}");
             match tls.reload() {
                 Reloaded::Unchanged => {}
                 Reloaded::Loaded => _ = loaded.fetch_add(1, Ordering::Relaxed),
@@ -63,6 +66,7 @@ fn a_pair_that_is_swapped_between_the_reads_of_its_files_is_no_faulty_one() {
             swap(name);
             // One at a time: the one before has been read.
             while loaded.load(Ordering::Relaxed) <= number {
+                assert!(begun.elapsed() < LONGEST, "swap {number} is not loaded");
                 thread::yield_now();
             }
         }
@@ -73,3 +77,5 @@ fn a_pair_that_is_swapped_between_the_reads_of_its_files_is_no_faulty_one() {
 
 /// So many that some come between two reads.
 const SWAPS: usize = 300;
+/// It takes a tenth of a second.
+const LONGEST: Duration = Duration::from_secs(60);
