@@ -165,7 +165,7 @@ impl App {
                 () = self.drain_request.cancelled() => break false,
             }
         };
-        // What has seen the process become not ready finds the metric set.
+        // First, so that a probe which finds the process not ready finds the metric set.
         self.shared.metrics.draining.set(1);
         self.readiness.withdraw("shutdown");
         let cut_short = CancellationToken::new();
