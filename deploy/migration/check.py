@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Logs in through the real Envoy, by its own route and by the one that passes CONNECT on to switchboard.
 
-    ENVOY=path/to/envoy benches/compare/moving/check.py path/to/switchboard
+    ENVOY=path/to/envoy deploy/migration/check.py path/to/switchboard
 
-The virtual hosts are those of old.yaml and forward.yaml beside this file, read from their EnvoyFilters; the clusters that
-Istio would make of Services lead to an sshd and to switchboard on loopback. `switchboard import` translates old.yaml.
-Everything is on free ports of loopback and in a temporary directory, and ends with the script. Istio itself takes no part:
-that it merges a patch into a gateway is its own promise.
+The virtual hosts are those of old.yaml and forward.yaml beside this file, read from their EnvoyFilters; the clusters
+that Istio would make of Services lead to an sshd and to switchboard on loopback. `switchboard import` translates
+old.yaml. It needs ssh, sshd and PyYAML; `benches/compare/run` installs an Envoy into target/compare/venv. Everything
+is on free ports of loopback and in a temporary directory, and ends with the script. Istio itself takes no part: that
+it merges a patch into a gateway is its own promise.
 """
 
 import contextlib
@@ -22,8 +23,8 @@ from pathlib import Path
 
 import yaml
 
-HERE = Path(__file__).parent
-TESTS = HERE.parents[2] / "tests/it/openssh"
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parents[1] / "tests/it/openssh"
 OLD = "svc-old.team-a.svc.cluster.local"
 NEW = "svc-new.team-a.svc.cluster.local"
 SWITCHBOARD = "outbound|80||switchboard.switchboard.svc.cluster.local"
