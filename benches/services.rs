@@ -3,7 +3,7 @@
 //! 2,000.
 //!
 //! `cargo bench --bench services [-- SERVICES]`. It runs the real binary against an API server with nothing but lists in
-//! pages and watches. It prints one line for each figure, and no figure fails it.
+//! pages and watches. It prints one line for each figure, and exits with 1 if one exceeds its bound.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -26,7 +26,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-fn main() {
+use self::bounds::bound;
+
+#[path = "support/bounds.rs"]
+mod bounds;
+
+fn main() -> ExitCode {
     let count = std::env::args()
         .find_map(|argument| argument.parse().ok())
         .unwrap_or(10_000);
@@ -51,21 +56,29 @@ fn main() {
     let both = memory_of(cluster(count, UNLABELLED));
     let run = Run::new(cluster(count, 0));
     println!("first list of {count} Services and their slices: {:.2?}", run.synced);
+    bound("first list: 2 s", run.synced <= Duration::from_secs(2));
     thread::sleep(SETTLE);
-    let memory = run.resident();
+    let of_target = bytes_each(run.resident(), idle_memory, count);
     println!(
-        "memory of a target: {:.0} B ({idle_memory} KiB with none), beside {UNLABELLED} Services without the label: {:.0} B",
-        bytes_each(memory, idle_memory, count),
+        "memory of a target: {of_target:.0} B ({idle_memory} KiB with none), beside {UNLABELLED} Services without the label: {:.0} B",
         bytes_each(both, unlabelled, count),
     );
+    bound("memory of a target: 1,500 B", of_target <= 1500.0);
     let mut waits: Vec<Duration> = (0..EVENTS).map(|index| run.event_to_routable(index)).collect();
     waits.sort();
     for (name, share) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
         let index = ((waits.len() - 1) as f64 * share) as usize;
         println!("event to routable {name}: {:.2?}", waits[index]);
+        if name == "p99" {
+            bound(
+                "event to routable p99: 20 ms",
+                waits[index] <= Duration::from_millis(20),
+            );
+        }
     }
     drop(run);
     churn();
+    bounds::status()
 }
 
 /// 200 tunnels over 4 Services, while 2,000 others come, change and go.
@@ -102,11 +115,10 @@ fn churn() {
     let took = began.elapsed();
     let lost = tunnels
         .iter_mut()
-        .filter_map(|tunnel| echo(tunnel).is_none().then_some(()));
-    println!(
-        "churn of {CHURN} Services in {took:.2?}: tunnels of others lost: {} of 200",
-        lost.count()
-    );
+        .filter_map(|tunnel| echo(tunnel).is_none().then_some(()))
+        .count();
+    println!("churn of {CHURN} Services in {took:.2?}: tunnels of others lost: {lost} of 200");
+    bound("lost tunnels of others: 0", lost == 0);
 }
 
 /// The Services of the server.

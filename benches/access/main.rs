@@ -1,7 +1,7 @@
 //! What access control costs: processor time of a set-up, waits for the API server, the load on it, and its memory.
 //!
 //! `cargo bench --bench access`. The real binary runs twice, with access control and without, beside an API server that
-//! answers each review after a millisecond. It prints one line for each figure, and no figure fails it.
+//! answers each review after a millisecond. It prints one line for each figure, and exits with 1 if one exceeds its bound.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,20 +14,24 @@
     reason = "a bench that cannot run has failed, and prints what it found"
 )]
 
+#[path = "../support/bounds.rs"]
+mod bounds;
 mod proxy;
 mod server;
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::bounds::bound;
 use self::proxy::Proxy;
 use self::server::{SERVICES, Server, authority};
 
-fn main() {
+fn main() -> ExitCode {
     let pod = pod();
     let server = Server::start(pod);
     let open = Proxy::start(server.address, "open");
@@ -38,6 +42,7 @@ fn main() {
     revocation(&enforcing, &server);
     rechecks(&enforcing, &server);
     memory(&enforcing);
+    bounds::status()
 }
 
 /// The processor time of a set-up whose credential and decision are cached, beside one without access control.
@@ -71,6 +76,7 @@ fn set_up(open: &Proxy, enforcing: &Proxy) {
     println!(
         "set-up, processor: open {without:.0} µs, cached {with:.0} µs, difference {more:.1} µs (medians of {ROUNDS})"
     );
+    bound("processor time of access control in a set-up: 20 µs", more <= 20.0);
 }
 
 /// The time to an answer with two reviews, less what the API server took for them.
@@ -90,12 +96,16 @@ fn uncached(open: &Proxy, enforcing: &Proxy, server: &Server) {
         let (_, after) = server.reviews();
         beyond.push(took.saturating_sub(after - before));
     }
+    let p99 = quantile(&mut beyond, 0.99);
     println!(
-        "login, uncached, beyond the API server's own time: p50 {:.2?}, p99 {:.2?}; open: p50 {:.2?}, p99 {:.2?}",
+        "login, uncached, beyond the API server's own time: p50 {:.2?}, p99 {p99:.2?}; open: p50 {:.2?}, p99 {:.2?}",
         quantile(&mut beyond, 0.5),
-        quantile(&mut beyond, 0.99),
         quantile(&mut without, 0.5),
         quantile(&mut without, 0.99)
+    );
+    bound(
+        "uncached login beyond the API server's own time, p99: 2 ms",
+        p99 <= Duration::from_millis(2),
     );
 }
 
@@ -137,18 +147,23 @@ fn flood(proxy: &Proxy, server: &Server) {
             stop.store(true, Ordering::Relaxed);
         });
         let took = began.elapsed().as_secs_f64();
+        let (p99, at_once) = (quantile(&mut waits, 0.99), server.most_at_once());
         println!(
-            "logins of {USERS} users {}: p50 {:.2?}, p99 {:.2?}; reviews {:.0}/s, at most {} at once; rubbish refused {:.0}/s",
-            if rubbish { "beside rubbish" } else { "alone" },
+            "logins of {USERS} users {}: p50 {:.2?}, p99 {p99:.2?}; reviews {:.0}/s, at most {at_once} at once; invalid tokens refused {:.0}/s",
+            if rubbish { "beside invalid tokens" } else { "alone" },
             quantile(&mut waits, 0.5),
-            quantile(&mut waits, 0.99),
             (server.reviews().0 - before) as f64 / took,
-            server.most_at_once(),
             refused.load(Ordering::Relaxed) as f64 / took
         );
+        (p99, at_once)
     };
-    logins(false, 1);
-    logins(true, 2);
+    let (alone, _) = logins(false, 1);
+    let (beside, at_once) = logins(true, 2);
+    bound(
+        "logins beside invalid tokens, p99: twice that of logins alone",
+        beside <= 2 * alone,
+    );
+    bound("reviews at once: 8", at_once <= 8);
 }
 
 /// The time from the event of a removed RoleBinding to the end of the tunnel.
@@ -168,10 +183,14 @@ fn revocation(proxy: &Proxy, server: &Server) {
         );
         waits.push(began.elapsed());
     }
+    let longest = quantile(&mut waits, 1.0);
     println!(
-        "removed RoleBinding to the end of its tunnel: p50 {:.2?}, max {:.2?} of {REVOCATIONS}",
-        quantile(&mut waits, 0.5),
-        quantile(&mut waits, 1.0)
+        "removed RoleBinding to the end of its tunnel: p50 {:.2?}, max {longest:.2?} of {REVOCATIONS}",
+        quantile(&mut waits, 0.5)
+    );
+    bound(
+        "removed RoleBinding to the end of its tunnel: 1 s",
+        longest <= Duration::from_secs(1),
     );
 }
 
@@ -195,6 +214,7 @@ fn rechecks(proxy: &Proxy, server: &Server) {
         "{} tunnels of {PAIRS} pairs: {rate:.1} reviews/s at a recheck of 5m",
         tunnels.len()
     );
+    bound("reviews of running tunnels: 10/s", rate <= 10.0);
 }
 
 /// The memory of full caches.
@@ -215,10 +235,9 @@ fn memory(proxy: &Proxy) {
             });
         }
     });
-    println!(
-        "memory after {FILLING} different tokens: {} KiB more than {before} KiB",
-        proxy.resident().saturating_sub(before)
-    );
+    let more = proxy.resident().saturating_sub(before);
+    println!("memory after {FILLING} different tokens: {more} KiB more than {before} KiB");
+    bound("memory of tokens: 8 MiB", more <= 8 * 1024);
 }
 
 /// Accepts connections, and holds each until its client ends it.

@@ -1,7 +1,8 @@
 //! What a session costs beside one plain connection, and how soon it goes on: keystrokes, bulk, cuts, a rollout, memory.
 //!
 //! `cargo bench --bench resume`, or `cargo bench --bench resume -- bulk` for one part. The real proxy, anchor and `connect`
-//! run over loopback. It prints one line for each figure, and no figure fails it.
+//! run over loopback. It prints one line for each figure, and exits with 1 if one exceeds its bound. `SWITCHBOARD_BENCH_PROGRAM`
+//! names another build's program to run, and `SWITCHBOARD_BENCH_ANCHOR` one whose anchor to run.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,26 +17,31 @@
 )]
 
 mod black_hole;
+#[path = "../support/bounds.rs"]
+mod bounds;
 mod link;
 mod programs;
 mod target;
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use self::black_hole::BlackHole;
+use self::bounds::bound;
 use self::link::Link;
 use self::programs::{Anchor, Client, LOOPBACK, Mode, Proxy, free_address};
 use self::target::Target;
 
-fn main() {
+fn main() -> ExitCode {
     if black_hole::is_inside() {
-        return black_holes_inside();
+        black_holes_inside();
+        return bounds::status();
     }
-    let parts: [(&str, fn(&Stage)); 7] = [
+    let parts: [Part; 7] = [
         ("keystrokes", keystrokes),
         ("bulk", bulk),
         ("set-up", set_up),
@@ -53,7 +59,11 @@ fn main() {
             part(&Stage::start());
         }
     }
+    bounds::status()
 }
+
+/// A part's name, by which it is asked for, and its measurement.
+type Part = (&'static str, fn(&Stage));
 
 /// All but the clients.
 struct Stage {
@@ -148,6 +158,8 @@ fn bulk(stage: &Stage) {
                 session / plain
             );
         }
+        bound("GiB/s of a session: 0.8 times plain", session[0] >= 0.8 * plain[0]);
+        bound("CPU-s/GiB of both sides: 1.5 times plain", session[1] <= 1.5 * plain[1]);
     }
 }
 
@@ -240,12 +252,17 @@ fn cuts(stage: &Stage) {
 }
 
 fn report_cut(what: &str, outage: Duration, mut waits: Vec<Duration>) {
+    let p99 = quantile(&mut waits, 0.99);
     println!(
-        "{what} of {outage:?}, from the return of the link to an echo: p50 {:.2?}, p99 {:.2?}, max {:.2?} of {}",
+        "{what} of {outage:?}, from the return of the link to an echo: p50 {:.2?}, p99 {p99:.2?}, max {:.2?} of {}",
         quantile(&mut waits, 0.5),
-        quantile(&mut waits, 0.99),
         quantile(&mut waits, 1.0),
         waits.len()
+    );
+    // Over loopback a round trip is no part of it.
+    bound(
+        format_args!("{what} of {outage:?}, p99: 1 s"),
+        p99 <= Duration::from_secs(1),
     );
 }
 
@@ -323,11 +340,16 @@ fn rollout(stage: &Stage) {
     });
     let lost = stalls.iter().filter(|stall| stall.is_none()).count();
     let mut stalls: Vec<_> = stalls.into_iter().flatten().collect();
+    let longest = quantile(&mut stalls, 1.0);
     println!(
-        "rollout: {lost} of {ROLLOUT_SESSIONS} sessions cut; longest round trip of a session: p50 {:.2?}, p99 {:.2?}, max {:.2?}",
+        "rollout: {lost} of {ROLLOUT_SESSIONS} sessions cut; longest round trip of a session: p50 {:.2?}, p99 {:.2?}, max {longest:.2?}",
         quantile(&mut stalls, 0.5),
-        quantile(&mut stalls, 0.99),
-        quantile(&mut stalls, 1.0)
+        quantile(&mut stalls, 0.99)
+    );
+    bound("sessions cut by a rollout: 0", lost == 0);
+    bound(
+        "longest round trip in a rollout: 2 s",
+        longest <= Duration::from_secs(2),
     );
 }
 
@@ -349,6 +371,10 @@ fn memory(stage: &Stage) {
     let each = idle.saturating_sub(one) as f64 / (SESSIONS - 1) as f64;
     println!("memory of the anchor: {fresh} KiB fresh, {one} KiB with one session");
     println!("memory of the anchor: {idle} KiB with {SESSIONS} idle sessions: {each:.1} KiB each");
+    if programs::is_another_anchor() {
+        bound("the small anchor with one session: 8 MiB", one <= 8 * 1024);
+    }
+    bound("an idle session of the anchor: 16 KiB", each <= 16.0);
     drop((first, others));
     let detached = r#"switchboard_anchor_sessions{state="detached"}"#;
     let began = Instant::now();
@@ -356,16 +382,17 @@ fn memory(stage: &Stage) {
         thread::sleep(Duration::from_millis(50));
     }
     let written = stage.target.flood();
+    let ended = anchor.metric(r#"switchboard_anchor_session_ends_total{reason="memory"}"#);
     println!(
-        "memory of the anchor: {} sessions detached, {} ended for memory, {:.0} MiB kept of {:.0} MiB written and {:.0} MiB \
+        "memory of the anchor: {} sessions detached, {ended} ended for memory, {:.0} MiB kept of {:.0} MiB written and {:.0} MiB \
          allowed, {} MiB resident",
         anchor.metric(detached),
-        anchor.metric(r#"switchboard_anchor_session_ends_total{reason="memory"}"#),
         anchor.metric("switchboard_anchor_memory_bytes") / MIB,
         written as f64 / MIB,
         anchor.metric("switchboard_anchor_memory_limit_bytes") / MIB,
         anchor.process.resident() / 1024
     );
+    bound("detached sessions ended for memory: 0", ended == 0.0);
 }
 
 /// Starts so many clients, some at a time.

@@ -110,7 +110,7 @@ pub struct Anchor {
 impl Anchor {
     pub fn start(target: SocketAddr) -> Self {
         let (address, admin) = (free_address(LOOPBACK), free_address(LOOPBACK));
-        let mut command = Command::new(program());
+        let mut command = Command::new(env::var_os(ANCHOR).unwrap_or_else(program));
         command.args(["anchor", "--log", "error"]);
         for (flag, address) in [("--listen", address), ("--to", target), ("--admin", admin)] {
             command.args([flag, &address.to_string()]);
@@ -229,6 +229,12 @@ fn get(address: SocketAddr, path: &str) -> Option<String> {
     Some(answer)
 }
 
+/// Returns whether the anchor is that of another program, such as the small one.
+pub fn is_another_anchor() -> bool {
+    env::var_os(ANCHOR).is_some()
+}
+
+const ANCHOR: &str = "SWITCHBOARD_BENCH_ANCHOR";
 pub const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The program: the one of this build, or another build's, to compare both by the same bench.
