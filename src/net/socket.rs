@@ -54,8 +54,9 @@ pub(crate) fn keep_unsent_short(stream: &TcpStream) {
 /// Takes the congestion control that every system has and every user may choose (tcp(7)), for a connection to a loopback
 /// address.
 ///
-/// BBR, where it is the system's, paces by a timer for each few segments. Nothing within a host can be congested, and the timers
-/// were two thirds of the processor time of sender, relay and reader together (benches/README.md). A socket keeps pacing once it is connected: it has to be told before.
+/// BBR, where it is the system's, paces by a timer for each few segments. Nothing within a host can be congested, and the
+/// timers were two thirds of the processor time of sender, relay and reader together
+/// (docs/decisions/12-no-pacing-on-loopback.md). A socket keeps pacing once it is connected: it has to be told before.
 pub(crate) fn do_not_pace(socket: &impl AsFd) {
     // Without it bulk only takes more processor time.
     SockRef::from(socket).set_tcp_congestion(b"reno").ok();
@@ -150,7 +151,7 @@ fn try_discard(stream: &TcpStream) -> io::Result<usize> {
     stream.try_read(&mut [0; 4096])
 }
 
-/// In bytes: 10 ms at 100 Mbit/s. benches/README.md has what it costs.
+/// In bytes: 10 ms at 100 Mbit/s. docs/decisions/11-http2-keystrokes.md has what it costs.
 const MOST_UNSENT: u32 = 128 * 1024;
 const USER_TIMEOUT: Duration = Duration::from_secs(120);
 const LINGER: Duration = Duration::from_secs(1);

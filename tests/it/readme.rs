@@ -187,11 +187,19 @@ fn every_file_of_tests_has_a_row() {
 #[test]
 fn every_link_between_documents_leads_to_a_file() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut documents: Vec<_> = ["", "docs", "deploy", "benches", "benches/compare", "tests"]
-        .iter()
-        .flat_map(|folder| fs::read_dir(root.join(folder)).unwrap())
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut documents: Vec<_> = [
+        "",
+        "docs",
+        "docs/decisions",
+        "deploy",
+        "benches",
+        "benches/compare",
+        "tests",
+    ]
+    .iter()
+    .flat_map(|folder| fs::read_dir(root.join(folder)).unwrap())
+    .map(|entry| entry.unwrap().path())
+    .collect();
     documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     assert!(documents.len() > 10, "{documents:?}");
     for document in documents {

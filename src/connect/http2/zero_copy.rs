@@ -2,7 +2,7 @@
 //!
 //! h2 takes a payload as a [`Buf`](bytes::Buf) and later writes plain slices ([`tokio::io::AsyncWrite`]): which buffer
 //! a slice belongs to, and so what must stay alive until it is sent, is lost in between. Its address tells. In bulk this
-//! saves a copy of every byte (benches/README.md).
+//! saves a copy of every byte (docs/decisions/10-http2-bulk.md).
 //!
 //! This relies on what h2 0.4 does, in `src/codec/framed_write.rs`:
 //!
