@@ -128,12 +128,12 @@ pub(crate) struct SetUps {
 /// Each takes a port of the proxy's address towards the one target, and one of the load tool's towards the proxy. Linux gives
 /// a port anew when it was closed a second ago (`tcp_tw_reuse`), and has 28,232: without the pauses a second's set-ups use
 /// them up, and what is measured is the kernel's search for a free one.
-pub(crate) fn set_ups(names: &[Route<'_>], clients: usize, period: Duration) -> io::Result<SetUps> {
+pub(crate) fn set_ups(route: Route<'_>, clients: usize, period: Duration) -> io::Result<SetUps> {
     let mut all = SetUps::default();
     while all.took < period {
         thread::sleep(PORTS_FREE_AGAIN);
         let start = Instant::now();
-        let times = burst(names, clients, BURST.min(period))?;
+        let times = burst(route, clients, BURST.min(period))?;
         all.took += start.elapsed();
         all.times.extend(times);
     }
@@ -141,25 +141,19 @@ pub(crate) fn set_ups(names: &[Route<'_>], clients: usize, period: Duration) -> 
 }
 
 /// Set-ups one after the other in each of `clients` threads.
-fn burst(names: &[Route<'_>], clients: usize, period: Duration) -> io::Result<Vec<Duration>> {
+fn burst(route: Route<'_>, clients: usize, period: Duration) -> io::Result<Vec<Duration>> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let client = |offset: usize| {
-            let stop = &stop;
-            move || {
-                let mut times = Vec::new();
-                for route in names.iter().cycle().skip(offset * names.len() / clients) {
-                    let start = Instant::now();
-                    drop(route.set_up()?);
-                    times.push(start.elapsed());
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
-                }
-                io::Result::Ok(times)
+        let client = || {
+            let mut times = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                drop(route.set_up()?);
+                times.push(start.elapsed());
             }
+            io::Result::Ok(times)
         };
-        let clients: Vec<_> = (0..clients).map(|offset| scope.spawn(client(offset))).collect();
+        let clients: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
         thread::sleep(period);
         stop.store(true, Ordering::Relaxed);
         let mut all = Vec::new();

@@ -21,11 +21,8 @@ use self::proxies::{Kind, Machine, Program, Proxy};
 use self::report::{ENVOY, Results};
 use self::scenarios::{Effort, Figure};
 
-mod growth;
 mod http2;
-mod idle50k;
 mod load;
-mod plot;
 mod protocols;
 mod proxies;
 mod report;
@@ -41,22 +38,21 @@ struct Wanted {
     effort: Effort,
     /// Only scenarios whose name contains one of these; all of them when there are none.
     only: Vec<String>,
-    growth: bool,
     /// Other switchboards, to be measured in the same run.
     against: Vec<PathBuf>,
     /// Lines of the configuration, with each of which the own switchboard is measured once more.
     with: Vec<String>,
-    /// Where the figures and the table are written.
+    /// Where the table is written.
     output: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let done = match env::args().nth(1).as_deref() {
-        Some(idle50k::HOLD) => idle50k::hold(),
-        _ => wanted().and_then(|wanted| run(&wanted)),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
+    match wanted().and_then(|wanted| run(&wanted)) {
+        Ok(lost) if lost.is_empty() => ExitCode::SUCCESS,
+        Ok(lost) => {
+            eprintln!("compare: missed, and met in the last table: {}", lost.join("; "));
+            ExitCode::FAILURE
+        }
         Err(error) => {
             eprintln!("compare: {error}");
             ExitCode::FAILURE
@@ -68,7 +64,6 @@ fn wanted() -> io::Result<Wanted> {
     let mut wanted = Wanted {
         effort: FULL,
         only: Vec::new(),
-        growth: true,
         against: Vec::new(),
         with: Vec::new(),
         output: None,
@@ -82,7 +77,6 @@ fn wanted() -> io::Result<Wanted> {
             "--quick" => wanted.effort = QUICK,
             "--rounds" => wanted.effort.rounds = value()?.parse().map_err(io::Error::other)?,
             "--only" => wanted.only.extend(value()?.split(',').map(str::to_owned)),
-            "--no-growth" => wanted.growth = false,
             "--against" => wanted.against.push(value()?.into()),
             "--with" => wanted.with.push(value()?),
             "--output" => wanted.output = Some(value()?.into()),
@@ -92,7 +86,8 @@ fn wanted() -> io::Result<Wanted> {
     Ok(wanted)
 }
 
-fn run(wanted: &Wanted) -> io::Result<()> {
+/// Measures and prints the table; returns the rows whose goal is missed although the last table met it.
+fn run(wanted: &Wanted) -> io::Result<Vec<&'static str>> {
     let target = target::start()?;
     let programs = programs(wanted)?;
     let mut results = Results::new(programs.iter().map(|program| program.name.clone()).collect());
@@ -105,19 +100,11 @@ fn run(wanted: &Wanted) -> io::Result<()> {
     }
     let table = results.table();
     println!("{table}");
-    let mut written = vec![("table.md", table), ("figures.svg", plot::ratios(&results))];
-    if wanted.growth && wanted.wants("growth") {
-        let growth = growth::measure(&programs, target, wanted.effort)?;
-        println!("{}", growth.table());
-        written.extend([("growth.md", growth.table()), ("growth.svg", plot::growth(&growth))]);
-    }
     if let Some(directory) = &wanted.output {
         fs::create_dir_all(directory)?;
-        for (name, text) in written {
-            fs::write(directory.join(name), text)?;
-        }
+        fs::write(directory.join("table.md"), table)?;
     }
-    Ok(())
+    Ok(results.lost(include_str!("table.md")))
 }
 
 /// The order of `programs` in a round: a Williams design, in which over `programs` rounds each one comes first once and
@@ -168,9 +155,6 @@ fn named(program: &str, scenario: &str) -> impl Fn(io::Error) -> io::Error {
 
 impl Wanted {
     fn wants(&self, name: &str) -> bool {
-        if BY_NAME_ONLY.contains(&name) {
-            return self.only.iter().any(|part| part == name);
-        }
         self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
     }
 }
@@ -196,16 +180,12 @@ fn programs(wanted: &Wanted) -> io::Result<Vec<Program>> {
 }
 
 /// Scenarios that start a process of their own.
-const ALONE: [(&str, RunAlone); 5] = [
+const ALONE: [(&str, RunAlone); 4] = [
     ("idle", scenarios::idle),
-    (IDLE_50K, idle50k::idle),
     ("tls-idle", protocols::idle_tls),
     ("h2-idle", protocols::idle_http2),
     ("pinned", scenarios::pinned),
 ];
-const IDLE_50K: &str = "idle50k";
-/// They take long.
-const BY_NAME_ONLY: [&str; 1] = [IDLE_50K];
 type RunAlone = fn(&Program, SocketAddr, Effort) -> io::Result<Vec<Figure>>;
 const FULL: Effort = Effort {
     rounds: 3,
@@ -217,5 +197,5 @@ const QUICK: Effort = Effort {
     period: Duration::from_millis(700),
     idle_tunnels: 2_000,
 };
-const USAGE: &str = "usage: compare [--quick] [--rounds N] [--only NAME,…] [--no-growth] [--against SWITCHBOARD]… \
-                     [--with LINE]… [--output DIRECTORY]";
+const USAGE: &str = "usage: compare [--quick] [--rounds N] [--only NAME,…] [--against SWITCHBOARD]… [--with LINE]… \
+                     [--output DIRECTORY]";

@@ -70,14 +70,14 @@ fn http2(
 fn full(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
     let security = Security::new(HTTP1)?;
     let route = Route::through(proxy).secured(&security);
-    set_ups(&[route], CLIENTS, WARM_UP)?;
+    set_ups(route, CLIENTS, WARM_UP)?;
     counted_set_ups(proxy, route, effort, ["tls-full.rate", "tls-full.cpu", "tls-full.p99"])
 }
 
 fn resumed(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
     let security = Security::resuming(HTTP1)?;
     let route = Route::through(proxy).secured(&security);
-    set_ups(&[route], CLIENTS, WARM_UP)?;
+    set_ups(route, CLIENTS, WARM_UP)?;
     let full = security.full_handshakes();
     let rows = ["tls-resumed.rate", "tls-resumed.cpu", "tls-resumed.p99"];
     let figures = counted_set_ups(proxy, route, effort, rows)?;

@@ -8,7 +8,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::secure::write_certificate;
@@ -33,14 +32,10 @@ pub(crate) enum Kind {
 }
 
 /// On what it runs, and with what.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Machine {
     /// One processor to be held to; otherwise all.
     pub(crate) processor: Option<usize>,
-    /// Further names for switchboard's allowlist, all of them the target's.
-    pub(crate) names: Vec<String>,
-    /// The most tunnels that a proxy has to hold where its configuration says so; the usual number where that is more.
-    pub(crate) tunnels: usize,
 }
 
 /// A proxy that runs. Dropped, it ends.
@@ -49,8 +44,6 @@ pub(crate) struct Proxy {
     pub(crate) kind: Kind,
     pub(crate) address: SocketAddr,
     pub(crate) tls_address: SocketAddr,
-    /// From its start to its first accept.
-    pub(crate) started_in: Duration,
     child: Child,
     _directory: TempDir,
 }
@@ -77,12 +70,6 @@ impl Program {
 
     /// Starts it in front of `target` and waits until it accepts.
     pub(crate) fn start(&self, target: SocketAddr, machine: &Machine) -> io::Result<Proxy> {
-        self.start_before(&[target], machine)
-    }
-
-    /// The same in front of several ports of the target, which get the tunnels in turn.
-    pub(crate) fn start_before(&self, targets: &[SocketAddr], machine: &Machine) -> io::Result<Proxy> {
-        let target = *targets.first().ok_or(io::ErrorKind::InvalidInput)?;
         let directory = tempfile::tempdir()?;
         write_certificate(directory.path())?;
         let (address, tls_address, admin) = (free_address()?, free_address()?, free_address()?);
@@ -96,29 +83,19 @@ impl Program {
             .replace("@DIRECTORY@", &directory.path().display().to_string())
             .replace("@ADMIN@", &admin.to_string())
             .replace("@TARGET@", &target.to_string())
-            .replace("@TARGETS@", &self.kind.list(targets))
-            .replace("@TUNNELS@", &machine.tunnels.max(USUAL_TUNNELS).to_string())
+            .replace("@TARGET_PORT@", &target.port().to_string())
             .replace("@THREADS@", threads);
         let file = directory.path().join("settings.yaml");
         fs::write(&file, settings)?;
-        let start = Instant::now();
-        let mut command = self.command(&file, threads, machine.processor);
-        // A configuration file has no room for so many.
-        for names in machine.names.chunks(NAMES_AT_ONCE) {
-            let allowed: Vec<_> = names.iter().map(|name| format!("{name}={target}")).collect();
-            command.arg("--allow").arg(allowed.join(" "));
-        }
-        let child = command.spawn()?;
+        let child = self.command(&file, threads, machine.processor).spawn()?;
         let mut proxy = Proxy {
             kind: self.kind,
             address,
             tls_address,
-            started_in: Duration::ZERO,
             child,
             _directory: directory,
         };
-        proxy.wait_until_it_accepts(start + LONGEST_START)?;
-        proxy.started_in = start.elapsed();
+        proxy.wait_until_it_accepts(Instant::now() + LONGEST_START)?;
         Ok(proxy)
     }
 
@@ -155,23 +132,6 @@ impl Program {
         };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
-    }
-}
-
-impl Kind {
-    /// The ports of the target as the configuration has them.
-    fn list(self, targets: &[SocketAddr]) -> String {
-        let one = |(number, target): (usize, &SocketAddr)| match self {
-            Self::Switchboard => format!("\"{target}\""),
-            Self::Envoy => format!(
-                "{{endpoint: {{address: {{socket_address: {{address: {}, port_value: {}}}}}}}}}",
-                target.ip(),
-                target.port()
-            ),
-            Self::HaProxy => format!("    server target{number} {target}"),
-        };
-        let targets: Vec<_> = targets.iter().enumerate().map(one).collect();
-        targets.join(if self == Self::HaProxy { "\n" } else { ", " })
     }
 }
 
@@ -223,22 +183,10 @@ impl Drop for Proxy {
     }
 }
 
-/// Makes room for long command lines: they may take a quarter of the stack (execve(2)).
-pub(crate) fn allow_long_command_lines() -> io::Result<()> {
-    let mut limit = getrlimit(Resource::Stack);
-    limit.current = Some(LARGE_STACK);
-    Ok(setrlimit(Resource::Stack, limit)?)
-}
-
 fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
 /// How many threads Envoy and HAProxy get: one each for the processors of the machine that the figures are from.
 const PROCESSORS: &str = "2";
-/// As many as one argument may carry, 128 KiB (execve(2)).
-const NAMES_AT_ONCE: usize = 2_000;
-/// A limit of 20,000 open files allows it.
-const USUAL_TUNNELS: usize = 9_500;
-const LARGE_STACK: u64 = 64 << 20;
 const LONGEST_START: Duration = Duration::from_secs(60);

@@ -10,13 +10,13 @@ use crate::scenarios::Figure;
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     /// The heads of the columns: ours, then Envoy, then the others.
-    pub(crate) programs: Vec<String>,
+    programs: Vec<String>,
     figures: BTreeMap<(&'static str, String), Vec<f64>>,
 }
 
 /// Ours beside its goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+enum Verdict {
     Met,
     Missed,
     /// There is no goal, or nothing to compare with.
@@ -38,26 +38,26 @@ impl Results {
     }
 
     /// The median over the rounds.
-    pub(crate) fn median(&self, row: &'static str, program: &str) -> Option<f64> {
+    fn median(&self, row: &'static str, program: &str) -> Option<f64> {
         median(self.figures.get(&(row, program.to_owned()))?)
     }
 
     /// The median of the ratios that the rounds gave: what disturbs the machine for a while disturbs both.
-    pub(crate) fn ratio(&self, row: &'static str, program: &str, other: (&'static str, &str)) -> Option<f64> {
+    fn ratio(&self, row: &'static str, program: &str, other: (&'static str, &str)) -> Option<f64> {
         let figures = self.figures.get(&(row, program.to_owned()))?;
         let others = self.figures.get(&(other.0, other.1.to_owned()))?;
         let ratios: Vec<_> = figures.iter().zip(others).map(|(one, two)| one / two).collect();
         median(&ratios)
     }
 
-    pub(crate) fn of_envoy(&self, row: &Row, program: &str) -> Option<f64> {
+    fn of_envoy(&self, row: &Row, program: &str) -> Option<f64> {
         if let Goal::LoadTool = row.goal {
             return None;
         }
         self.ratio(row.id, program, (row.id, ENVOY))
     }
 
-    pub(crate) fn verdict(&self, row: &Row, program: &str) -> Verdict {
+    fn verdict(&self, row: &Row, program: &str) -> Verdict {
         let (reached, goal) = match row.goal {
             Goal::OfEnvoy(goal) => (self.of_envoy(row, program), goal),
             Goal::OfRow(other, goal) => (self.ratio(row.id, program, (other, program)), goal),
@@ -69,6 +69,24 @@ impl Results {
             Some(reached) if (row.more && reached >= goal) || (!row.more && reached <= goal) => Verdict::Met,
             Some(_) => Verdict::Missed,
         }
+    }
+
+    /// The rows that miss their goal now and met it in `table`, an earlier [`Self::table`].
+    pub(crate) fn lost(&self, table: &str) -> Vec<&'static str> {
+        let was_met = |row: &Row| {
+            let mut lines = table.lines().map(|line| line.split('|').map(str::trim));
+            lines.any(|mut cells| cells.nth(1) == Some(row.label) && cells.any(|cell| cell == "met"))
+        };
+        let is_missed = |row: &&Row| {
+            self.programs
+                .first()
+                .is_some_and(|ours| self.verdict(row, ours) == Verdict::Missed)
+        };
+        ROWS.iter()
+            .filter(is_missed)
+            .filter(|row| was_met(row))
+            .map(|row| row.label)
+            .collect()
     }
 
     /// As Markdown that reads well as plain text too.
@@ -145,7 +163,7 @@ impl Results {
 }
 
 /// The middle one; of an even number the mean of the two in the middle.
-pub(crate) fn median(figures: &[f64]) -> Option<f64> {
+fn median(figures: &[f64]) -> Option<f64> {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (low, high) = (

@@ -1,9 +1,7 @@
 //! The way through a proxy to the target, and a tunnel on that way.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-
-use socket2::{Domain, Socket, Type};
+use std::net::{SocketAddr, TcpStream};
 
 use crate::proxies::{Kind, Proxy};
 use crate::secure::{Security, Session};
@@ -14,8 +12,6 @@ use crate::target::{ANSWER, Role};
 pub(crate) struct Route<'a> {
     plain: SocketAddr,
     tls: SocketAddr,
-    /// The client's address; `None` is the kernel's choice.
-    client: Option<Ipv4Addr>,
     /// What to ask for; `None` where nobody asks.
     pub(crate) name: Option<&'a str>,
     /// `None` without TLS.
@@ -28,7 +24,6 @@ impl Route<'static> {
         Route {
             plain: proxy.address,
             tls: proxy.tls_address,
-            client: None,
             name: (proxy.kind != Kind::HaProxy).then_some("target.bench:22"),
             security: None,
         }
@@ -36,29 +31,10 @@ impl Route<'static> {
 }
 
 impl<'a> Route<'a> {
-    /// To that address of a proxy, without TLS, under that name.
-    pub(crate) fn to(proxy: SocketAddr, name: Option<&'a str>) -> Self {
-        Self {
-            plain: proxy,
-            tls: proxy,
-            client: None,
-            name,
-            security: None,
-        }
-    }
-
     /// The same way under another name.
     pub(crate) fn named(self, name: &'a str) -> Self {
         Self {
             name: Some(name),
-            ..self
-        }
-    }
-
-    /// The same way for a client with that address.
-    pub(crate) fn of_client(self, address: Ipv4Addr) -> Self {
-        Self {
-            client: Some(address),
             ..self
         }
     }
@@ -100,23 +76,13 @@ impl<'a> Route<'a> {
     }
 
     fn connect(self) -> io::Result<Tunnel> {
-        let socket = match self.client {
-            Some(client) => connect_from(client, self.address())?,
-            None => TcpStream::connect(self.address())?,
-        };
+        let socket = TcpStream::connect(self.address())?;
         socket.set_nodelay(true)?;
         match self.security {
             Some(security) => Ok(Tunnel::Tls(Box::new(security.begin(socket)?))),
             None => Ok(Tunnel::Plain(socket)),
         }
     }
-}
-
-fn connect_from(client: Ipv4Addr, to: SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    socket.bind(&SocketAddr::from((client, 0)).into())?;
-    socket.connect(&to.into())?;
-    Ok(socket.into())
 }
 
 /// A tunnel as its client has it.

@@ -23,7 +23,7 @@ pub(crate) enum Goal {
     Absolute(f64),
     /// Shown only.
     None,
-    /// The load tool's own figure, for judging the rows beside it: neither compared nor drawn.
+    /// The load tool's own figure, for judging the rows beside it: not compared.
     LoadTool,
 }
 
@@ -50,7 +50,7 @@ const fn more(id: &'static str, label: &'static str, digits: usize, goal: Goal) 
 }
 
 /// All of them, in the order of the table.
-pub(crate) const ROWS: [Row; 67] = [
+pub(crate) const ROWS: [Row; 64] = [
     less(
         "down8.cpu",
         "download, 8 tunnels: CPU-s per GiB",
@@ -103,24 +103,6 @@ pub(crate) const ROWS: [Row; 67] = [
         "all idle tunnels together: CPU ms a second",
         2,
         Goal::Absolute(1.0),
-    ),
-    less(
-        "idle50k.memory",
-        "50,000 idle tunnels: KiB each",
-        1,
-        Goal::Absolute(4.0),
-    ),
-    less(
-        "idle50k.descriptors",
-        "50,000 idle tunnels: descriptors each",
-        2,
-        Goal::Absolute(2.0),
-    ),
-    less(
-        "idle50k.cpu",
-        "50,000 idle tunnels together: CPU ms a second",
-        2,
-        Goal::None,
     ),
     less(
         "limited.cpu",

@@ -119,7 +119,7 @@ fn beside(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
 
 fn set_up(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
     let route = Route::through(proxy);
-    set_ups(&[route], CLIENTS, WARM_UP)?;
+    set_ups(route, CLIENTS, WARM_UP)?;
     counted_set_ups(proxy, route, effort, ["setup.rate", "setup.cpu", "setup.p99"])
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn counted_set_ups(
 ) -> io::Result<Vec<Figure>> {
     settle(proxy);
     let before = proxy.processor_time();
-    let SetUps { times, took } = set_ups(&[route], CLIENTS, effort.period)?;
+    let SetUps { times, took } = set_ups(route, CLIENTS, effort.period)?;
     settle(proxy);
     let used = proxy.processor_time() - before;
     Ok(vec![
@@ -191,16 +191,13 @@ pub(crate) fn held_by_idle<T>(
 
 /// The proxy on one processor, everything else on another.
 pub(crate) fn pinned(program: &Program, target: SocketAddr, effort: Effort) -> io::Result<Vec<Figure>> {
-    let machine = Machine {
-        processor: Some(0),
-        ..Machine::default()
-    };
+    let machine = Machine { processor: Some(0) };
     let proxy = program.start(target, &machine)?;
     if proxy.kind == Kind::HaProxy {
         return Ok(Vec::new());
     }
     let route = Route::through(&proxy);
-    set_ups(&[route], 2, WARM_UP)?;
+    set_ups(route, 2, WARM_UP)?;
     hold_this_process_to("1")?;
     let times = due_set_ups(route, 3500, effort.period.max(Duration::from_secs(1)));
     hold_this_process_to("0-1023")?;
