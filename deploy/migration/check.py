@@ -215,7 +215,7 @@ def main():
             expect("by switchboard itself, both names", scene.login(OLD, both) + scene.login(NEW, both), "inin"),
             expect("what `import` made of old.yaml", scene.login(OLD, old_only), "in"),
             expect("by a port outside that ssh -R leads in", scene.login(NEW, scene.tunnel(sshd, both)), "in"),
-            expect("a name on neither list, by the old gateway", scene.login("x" + NEW, after), "403"),
+            expect("a name on neither list, by the old gateway", scene.login("x" + NEW, after), "Forbidden"),
         ]
     return 0 if all(results) else 1
 
