@@ -45,7 +45,7 @@ mod tickets;
 mod waker;
 mod wire;
 
-pub(crate) use self::api::encoded;
+pub(crate) use self::api::{encoded, report_cluster};
 pub use self::controller::Controller;
 pub use self::options::Options;
 pub use self::pods::PodSearch;

@@ -14,6 +14,8 @@ pub struct Options {
     pub hide_names: bool,
     /// Whether a tunnel outlives the credential that opened it.
     pub at_expiry: AtExpiry,
+    /// The kubeconfig of all that reads a cluster here; `None` is that of the pod or the user.
+    pub kubeconfig: Option<PathBuf>,
     /// The API server as authenticator and authorizer.
     pub kubernetes: Option<Kubernetes>,
     /// The OIDC issuers whose tokens are verified here.
@@ -22,6 +24,13 @@ pub struct Options {
     pub users: Option<PathBuf>,
     /// Short tickets in place of tokens.
     pub tickets: Option<TicketOptions>,
+}
+
+impl Options {
+    /// Returns whether any of it reads a cluster.
+    pub fn reads_cluster(&self) -> bool {
+        self.kubernetes.is_some() || self.tickets.is_some()
+    }
 }
 
 /// Whether the question is asked at all.
@@ -59,8 +68,6 @@ pub enum AtExpiry {
 /// The API server as authenticator and authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubernetes {
-    /// The kubeconfig; `None` is that of the allowlist.
-    pub kubeconfig: Option<PathBuf>,
     /// The audiences of which a token must have one; empty text is the API server's own.
     pub audiences: Vec<Box<str>>,
     /// Whether a client certificate proves a user: its common name, with its organizations as groups.
@@ -78,7 +85,6 @@ pub struct Kubernetes {
 impl Default for Kubernetes {
     fn default() -> Self {
         Self {
-            kubeconfig: None,
             audiences: vec!["switchboard".into()],
             certificates: true,
             check: Check::default(),

@@ -1,6 +1,5 @@
 //! Brings what proves users and decides about their rights, and follows what changes it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,15 +8,15 @@ use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use super::ticket_source::TicketSource;
-use crate::access::{self, Access, Kubernetes, Mode, Reviewer, Sources, oidc, passwords};
+use crate::access::{self, Access, Mode, Reviewer, Sources, oidc, passwords};
 use crate::config::Config;
-use crate::kubernetes::{ApiReviewer, RbacWatch};
+use crate::kubernetes::{ApiReviewer, RbacWatch, report_cluster};
 use crate::tunnel::Shared;
 
 /// The sources of users and rights, for as long as they are configured.
 #[derive(Debug, Default)]
 pub(super) struct Users {
-    applied: Option<(access::Options, Option<PathBuf>)>,
+    applied: Option<access::Options>,
     sources: Sources,
     /// Dropped with the settings that it follows.
     _watch: Option<RbacWatch>,
@@ -34,23 +33,24 @@ impl Users {
         if let Some(users) = &self.sources.users {
             users.read_again();
         }
-        let kubeconfig = config.kubernetes.as_ref().and_then(|own| own.kubeconfig.clone());
-        let settings = Some((config.access.clone(), kubeconfig));
-        if self.applied == settings {
+        if self.applied.as_ref() == Some(&config.access) {
             return;
         }
-        let options = config.access.clone();
+        let options = &config.access;
         let is_asked = options.mode != Mode::Open;
         let knows_certificates = options.kubernetes.as_ref().is_some_and(|own| own.certificates);
         shared.tls.keep_certificates(is_asked && knows_certificates);
+        if is_asked && options.reads_cluster() {
+            tokio::spawn(report_cluster("access", options.kubeconfig.clone()));
+        }
         let mut before = std::mem::take(self);
         let (sources, watch) = match is_asked {
-            true => (before.sources(config, shared), watch(config, shared)),
+            true => (before.sources(options, shared), watch(options, shared)),
             false => (Sources::default(), None),
         };
-        shared.access.apply(options, sources.clone());
+        shared.access.apply(options.clone(), sources.clone());
         *self = Self {
-            applied: settings,
+            applied: Some(options.clone()),
             following: match sources.users {
                 Some(_) => before.following,
                 None => JoinSet::new(),
@@ -63,9 +63,8 @@ impl Users {
 
     /// The sources of these settings. Those whose own settings are as before go on: their keys and users are in force,
     /// whether or not their file or server can be read at the moment.
-    fn sources(&mut self, config: &Config, shared: &Arc<Shared>) -> Sources {
-        let options = &config.access;
-        let applied = self.applied.as_ref().map(|(options, _)| options);
+    fn sources(&mut self, options: &access::Options, shared: &Arc<Shared>) -> Sources {
+        let applied = self.applied.as_ref();
         let has_same_issuers = applied.is_some_and(|before| before.oidc == options.oidc);
         let has_same_users = applied.is_some_and(|before| before.users == options.users);
         let issuers = self.sources.issuers.take().filter(|_| has_same_issuers);
@@ -75,21 +74,20 @@ impl Users {
         }
         Sources {
             reviewer: options.kubernetes.as_ref().map(|own| {
-                let reviewer: Arc<dyn Reviewer> = Arc::new(ApiReviewer::new(own, fallback(config)));
+                let reviewer: Arc<dyn Reviewer> = Arc::new(ApiReviewer::new(own, options.kubeconfig.clone()));
                 reviewer
             }),
             issuers: issuers.or_else(|| issuers_of(options)),
             users: users.or_else(|| users_of(options, shared, &mut self.following)),
-            tickets: self.tickets(config, shared),
+            tickets: self.tickets(options, shared),
         }
     }
 }
 
 impl Users {
     /// The tickets of these settings, and what follows them. With the settings as before, those that are known stay.
-    fn tickets(&mut self, config: &Config, shared: &Arc<Shared>) -> Option<Arc<access::tickets::Tickets>> {
-        let options = config.access.tickets.as_ref();
-        let settings = options.map(|options| (options.clone(), kubeconfig_of(config)));
+    fn tickets(&mut self, options: &access::Options, shared: &Arc<Shared>) -> Option<Arc<access::tickets::Tickets>> {
+        let settings = options.tickets.clone().map(|own| (own, options.kubeconfig.clone()));
         let same = self
             .tickets
             .take()
@@ -152,28 +150,13 @@ fn users_of(
     Some(users)
 }
 
-/// The kubeconfig of `access`, else that of the allowlist.
-fn kubeconfig_of(config: &Config) -> Option<PathBuf> {
-    let own = config.access.kubernetes.as_ref();
-    own.and_then(|own| own.kubeconfig.clone()).or_else(|| fallback(config))
-}
-
-/// The kubeconfig of the allowlist, where `access` has none of its own.
-fn fallback(config: &Config) -> Option<PathBuf> {
-    config.kubernetes.as_ref().and_then(|own| own.kubeconfig.clone())
-}
-
 /// Follows roles and bindings, if the settings say so.
-fn watch(config: &Config, shared: &Arc<Shared>) -> Option<RbacWatch> {
-    let Kubernetes {
-        kubeconfig, watch_rbac, ..
-    } = config.access.kubernetes.as_ref()?;
-    if !watch_rbac {
+fn watch(options: &access::Options, shared: &Arc<Shared>) -> Option<RbacWatch> {
+    if !options.kubernetes.as_ref()?.watch_rbac {
         return None;
     }
     let access: Arc<Access> = Arc::clone(&shared.access);
-    let kubeconfig = kubeconfig.clone().or_else(|| fallback(config));
-    let watch = RbacWatch::start(kubeconfig, shared.metrics.clone(), move |change| {
+    let watch = RbacWatch::start(options.kubeconfig.clone(), shared.metrics.clone(), move |change| {
         access.changed(&change)
     });
     watch

@@ -32,15 +32,20 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     let access = top
         .field("access")
         .and_then(|field| field.section(|keys| access::read(keys, knows_clients)));
+    let mut access = access.unwrap_or_default();
+    let is_shared = access.reads_cluster() && access.kubeconfig.is_none();
     let allowlist = top
         .field("allowlist")
-        .and_then(|field| field.section(|keys| allowlist::read(keys, knows_clients)));
+        .and_then(|field| field.section(|keys| allowlist::read(keys, knows_clients, is_shared)));
     let Allowlist {
         targets,
         kubernetes,
+        kubeconfig,
         report,
     } = allowlist.unwrap_or_default();
-    let access = access.unwrap_or_default();
+    if is_shared {
+        access.kubeconfig = kubeconfig;
+    }
     if report && access.mode == crate::access::Mode::Enforce {
         // Neither key may undo what the other one says.
         top.itself()

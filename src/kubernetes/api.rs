@@ -7,7 +7,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
-use hyper::{Request, Response};
+use hyper::{Request, Response, Uri};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+use tracing::info;
 
 use super::failure::{ApiError, Failure};
 
@@ -74,6 +75,48 @@ pub(crate) struct Login {
     pub(crate) context: Option<String>,
 }
 
+impl Login {
+    fn is_of_pod(&self) -> bool {
+        self.context.is_none() && env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+    }
+
+    /// Returns where it comes from, for the log.
+    fn origin(&self) -> String {
+        match (&self.kubeconfig, env::var("KUBECONFIG")) {
+            (Some(file), _) => file.display().to_string(),
+            (None, _) if self.is_of_pod() => "the service account of the pod".to_owned(),
+            (None, Ok(files)) if !files.is_empty() => format!("KUBECONFIG={files}"),
+            (None, _) => "~/.kube/config".to_owned(),
+        }
+    }
+}
+
+/// Logs which cluster a section of the configuration reads, once its kubeconfig has been read.
+pub(crate) async fn report_cluster(section: &'static str, kubeconfig: Option<PathBuf>) {
+    let (runtime, context) = (Handle::current(), None);
+    let login = Login { kubeconfig, context };
+    let reading = spawn_blocking(move || {
+        let (from, config) = (login.origin(), runtime.block_on(configuration(&login)));
+        let server = config.ok().map(|config| without_login(&config.cluster_url));
+        match server {
+            Some(server) => info!(server, from, "`{section}` reads this API server"),
+            // Those that ask it say why.
+            None => info!(from, "`{section}` reads no API server: its kubeconfig cannot be used"),
+        }
+    });
+    // An error is a panic, which has been printed.
+    reading.await.ok();
+}
+
+/// The URL without a name and a password, which no log may have.
+fn without_login(url: &Uri) -> String {
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    match authority.rsplit_once('@') {
+        Some((login, _)) => url.to_string().replacen(&format!("{login}@"), "", 1),
+        None => url.to_string(),
+    }
+}
+
 async fn configuration(login: &Login) -> Result<Config, ApiError> {
     let options = KubeConfigOptions {
         context: login.context.clone(),
@@ -84,7 +127,7 @@ async fn configuration(login: &Login) -> Result<Config, ApiError> {
         let config = Config::from_custom_kubeconfig(file, &options).await;
         return config.map_err(|error| ApiError::caused(Failure::Credentials, &error));
     }
-    if login.context.is_none() && env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+    if login.is_of_pod() {
         return Config::incluster().map_err(|error| ApiError::caused(Failure::Credentials, &error));
     }
     let config = Config::from_kubeconfig(&options).await;

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use tracing::error;
 
 use super::activity_reports::ActivityReports;
+use super::api::report_cluster;
 use super::failure::Failure;
 use super::link::Link;
 use super::model::EndpointFault;
@@ -107,6 +108,8 @@ struct Worker {
 impl Worker {
     /// Runs one reconciler and a reflector for each source, and restarts all of them after a panic of any.
     async fn run(self) {
+        let kubeconfig = self.options.kubeconfig.clone();
+        tokio::spawn(report_cluster("allowlist.kubernetes", kubeconfig));
         loop {
             let (sender, events) = mpsc::channel(QUEUED_EVENTS);
             let mut rules = self.rules.clone();

@@ -45,11 +45,11 @@ struct Health {
 }
 
 impl ApiReviewer {
-    /// A reviewer that asks with the kubeconfig of these options, else with that of the allowlist. Nothing is read or asked
-    /// before the first question, and that is answered on the runtime of its caller.
-    pub fn new(options: &words::Kubernetes, kubeconfig_of_allowlist: Option<PathBuf>) -> Self {
+    /// A reviewer that asks with that kubeconfig. Nothing is read or asked before the first question, and that is answered
+    /// on the runtime of its caller.
+    pub fn new(options: &words::Kubernetes, kubeconfig: Option<PathBuf>) -> Self {
         Self {
-            kubeconfig: options.kubeconfig.clone().or(kubeconfig_of_allowlist),
+            kubeconfig,
             audiences: Audiences::new(&options.audiences),
             session: Mutex::new(Session::new()),
             health: Mutex::default(),

@@ -16,21 +16,24 @@ pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Options {
     let faults = section.faults();
     let mode_field = section.field("mode");
     let mode = mode_field.as_ref().and_then(|field| field.parse(&MODE));
+    let tickets = section
+        .field("tickets")
+        .and_then(|field| field.section(tickets::read))
+        .flatten();
+    let (kubernetes, kubeconfig) = section
+        .field("kubernetes")
+        .and_then(|field| field.section(|keys| cluster::read(keys, knows_clients, tickets.is_some())))
+        .unwrap_or_default();
     let options = Options {
         mode: mode.unwrap_or_default(),
         cleartext: section.value("cleartext", &CLEARTEXT).unwrap_or_default(),
         hide_names: section.value("hide_names", &BOOLEAN).unwrap_or_default(),
         at_expiry: section.value("at_expiry", &AT_EXPIRY).unwrap_or_default(),
-        kubernetes: section
-            .field("kubernetes")
-            .and_then(|field| field.section(|keys| cluster::read(keys, knows_clients)))
-            .flatten(),
+        kubeconfig,
+        kubernetes,
         oidc: issuers::read(section),
         users: section.field("users").and_then(|field| field.section(users)).flatten(),
-        tickets: section
-            .field("tickets")
-            .and_then(|field| field.section(tickets::read))
-            .flatten(),
+        tickets,
     };
     // A fault in a way to prove users is one thing to mend, and not two.
     if section.faults() == faults

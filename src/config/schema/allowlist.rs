@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use super::{kubernetes, limits};
 use crate::allowlist::{StaticTarget, UserLists};
@@ -18,20 +19,25 @@ use crate::values::unless;
 pub(super) struct Allowlist {
     pub(super) targets: Vec<StaticTarget>,
     pub(super) kubernetes: Option<Options>,
+    /// The kubeconfig, whether or not the Services are read.
+    pub(super) kubeconfig: Option<PathBuf>,
     /// Whether what `ssh_only` and `access` would refuse is reported only.
     pub(super) report: bool,
 }
 
-/// Reads the section. `knows_clients`: whether a port asks clients for certificates.
-pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Allowlist {
+/// Reads the section. `knows_clients`: whether a port asks clients for certificates. `is_shared`: whether `access` reads the
+/// same cluster.
+pub(super) fn read(section: &mut Section<'_>, knows_clients: bool, is_shared: bool) -> Allowlist {
     let report = section.value("report", &BOOLEAN).unwrap_or_default();
     let targets = static_targets(section, knows_clients);
-    let kubernetes = section
+    let (kubernetes, kubeconfig) = section
         .field("kubernetes")
-        .and_then(|field| field.section(|keys| kubernetes::read(keys, knows_clients)));
+        .and_then(|field| field.section(|keys| kubernetes::read(keys, knows_clients, is_shared)))
+        .unwrap_or_default();
     Allowlist {
         targets,
-        kubernetes: kubernetes.flatten(),
+        kubernetes,
+        kubeconfig,
         report,
     }
 }

@@ -7,15 +7,19 @@ use crate::config::section::Section;
 use crate::kubernetes::{Options, files, label_selector};
 use crate::values::domain;
 
-/// Reads the section; `None` unless it is enabled. The other keys are checked in either case.
+/// Reads the section, `None` unless it is enabled, and its kubeconfig. The other keys are checked in either case.
 ///
-/// `knows_clients`: whether a port asks clients for certificates.
-pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Options> {
+/// `knows_clients`: whether a port asks clients for certificates. `is_shared`: whether `access` reads the same cluster.
+pub(super) fn read(
+    section: &mut Section<'_>,
+    knows_clients: bool,
+    is_shared: bool,
+) -> (Option<Options>, Option<PathBuf>) {
     let default = Options::default();
     let enabled = section.value("enabled", &BOOLEAN).unwrap_or_default();
     let judge = |judge: Judge| enabled.then_some(judge);
     let options = Options {
-        kubeconfig: file(section, "kubeconfig", judge(files::kubeconfig_fault)),
+        kubeconfig: kubeconfig(section, enabled || is_shared),
         namespaces: section.list("namespaces", &NAMESPACE),
         namespace_selector: section.value("namespace_selector", &SELECTOR),
         selector: section.value("selector", &SELECTOR).unwrap_or(default.selector),
@@ -44,7 +48,15 @@ pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Opt
         knows_clients,
         knows_users: default.knows_users,
     };
-    enabled.then_some(options)
+    let kubeconfig = options.kubeconfig.clone();
+    (enabled.then_some(options), kubeconfig)
+}
+
+/// Reads a kubeconfig. One that nothing uses is a fault: its author believes that it is.
+pub(super) fn kubeconfig(section: &mut Section<'_>, is_used: bool) -> Option<PathBuf> {
+    let unused: Judge = |_| Some("nothing that is enabled reads this cluster".to_owned());
+    let judge = if is_used { files::kubeconfig_fault } else { unused };
+    file(section, "kubeconfig", Some(judge))
 }
 
 /// Finds the reason why this host has no such file.

@@ -13,8 +13,8 @@ pub(super) fn everything() -> crate::access::Options {
         cleartext: Cleartext::Allow,
         hide_names: true,
         at_expiry: AtExpiry::Close,
+        kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
         kubernetes: Some(Kubernetes {
-            kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
             audiences: vec!["ssh".into(), "".into()],
             certificates: false,
             check: Check {
@@ -278,12 +278,51 @@ fn a_file_that_is_missing_is_a_fault_for_check_and_a_warning_for_serve() {
             );
         }
     }
-    let off = with_alice("access: {kubernetes: {enabled: false, kubeconfig: /no/config}}");
-    assert!(
-        said(&off, Purpose::Check)
+}
+
+#[test]
+fn a_kubeconfig_is_used_by_all_that_reads_a_cluster_or_is_a_fault() {
+    let tickets = "mode: enforce, tickets: {enabled: true}";
+    for (access, allowlist, used, unused) in [
+        (
+            "kubernetes: {kubeconfig: /a}",
+            "",
+            None,
+            &["1:35: access.kubernetes"][..],
+        ),
+        ("", "kubeconfig: /b", None, &["2:38: allowlist.kubernetes"]),
+        (tickets, "kubeconfig: /b", Some("/b"), &[]),
+        (tickets, "enabled: true, kubeconfig: /b", Some("/b"), &[]),
+        (
+            "mode: enforce, tickets: {enabled: true}, kubernetes: {kubeconfig: /a}",
+            "enabled: true, kubeconfig: /b",
+            Some("/a"),
+            &[],
+        ),
+        (
+            "mode: enforce, kubernetes: {enabled: true, kubeconfig: /a}",
+            "enabled: false, kubeconfig: /b",
+            Some("/a"),
+            &["2:54: allowlist.kubernetes"],
+        ),
+    ] {
+        let text = format!(
+            "access: {{{access}}}\nallowlist: {{kubernetes: {{{allowlist}}}, \
+             static: [{{name: a:1, addresses: [1.1.1.1:1], allowed_users: [alice]}}]}}\n"
+        );
+        let found = said(&text, Purpose::Check);
+        let found = found.iter().filter(|line| line.contains("nothing that is enabled"));
+        let expected = unused
             .iter()
-            .all(|line| !line.contains("kubeconfig"))
-    );
+            .map(|place| place.replace(": ", ": error: ") + ".kubeconfig: nothing that is enabled reads this cluster");
+        assert_eq!(
+            found.cloned().collect::<Vec<_>>(),
+            expected.collect::<Vec<_>>(),
+            "{text}"
+        );
+        let served = Loaded::from_reader("f", text.as_bytes(), &Overrides::default(), Purpose::Serve);
+        assert_eq!(served.unwrap().config.access.kubeconfig, used.map(Into::into), "{text}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Tickets from the program that makes them to the tunnels that they open, through the real binary.
 
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
@@ -13,8 +14,8 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::api::{Api, Token, Verb};
-use super::lab::{self, Lab, PROXY};
-use super::objects::{role, role_binding, service, slice, with};
+use super::lab::{self, API, Lab, PROXY};
+use super::objects::{annotated, role, role_binding, service, slice, with};
 use super::proxy::{PATIENCE, PORT, Proxy, Refused, Tunnel, eventually, settings};
 use super::stage::Stage;
 
@@ -376,6 +377,37 @@ fn entry(minted: &Minted) -> Value {
         target: None,
     };
     json!({ minted.key.to_string(): STANDARD.encode(ticket.encode().unwrap()) })
+}
+
+#[test]
+fn tickets_are_read_from_the_cluster_that_access_names_and_the_log_names_each_cluster() {
+    lab::run(async |lab| {
+        let directory = lab.directory().join("named");
+        std::fs::create_dir(&directory).unwrap();
+        let named = Api::new(&directory, SocketAddr::new(API.ip(), 6444));
+        let [ticket, of_the_allowlist] = [(); 2].map(|()| Minted::new().unwrap());
+        named.put(secret(&entry(&ticket)));
+        named.open();
+        let access = json!({
+            "mode": "enforce", "cleartext": "allow", "kubernetes": {"kubeconfig": named.kubeconfig()},
+            "tickets": {"enabled": true, "secret": "switchboard/switchboard-tickets"},
+        });
+        let prepare = async |api: &Api| {
+            api.put(secret(&entry(&of_the_allowlist)));
+            api.put(slice("team-a", "devbox", &["10.9.1.1"]));
+            api.put(annotated(service("team-a", "devbox"), &[("allowed-users", "carol")]));
+            api.open();
+        };
+        let stage = Stage::over(lab, with(settings(&[]), "/access", access), prepare).await;
+        let stage = stage.ready().await;
+        drop(logged_in(&stage.proxy, ticket.ticket.expose()).await);
+        refused(&stage.proxy, of_the_allowlist.ticket.expose(), UNKNOWN).await;
+        for (section, api, port) in [("allowlist.kubernetes", &stage.api, 6443), ("access", &named, 6444)] {
+            let file = api.kubeconfig().display().to_string();
+            let line = format!("`{section}` reads this API server server=\"https://10.8.0.1:{port}/\" from=\"{file}\"");
+            eventually(&line, async || stage.proxy.messages().contains(&line)).await;
+        }
+    });
 }
 
 #[test]

@@ -4,21 +4,23 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::access::{Check, Kubernetes};
-use crate::config::form::{BOOLEAN, DURATION, Form, PATH, Schema};
+use crate::config::form::{BOOLEAN, DURATION, Form, Schema};
+use crate::config::schema::kubernetes::kubeconfig;
 use crate::config::section::{Field, Section};
-use crate::kubernetes::files::kubeconfig_fault;
 use crate::values;
 
-/// Reads the section; `None` unless it is enabled. The other keys are checked in either case.
+/// Reads the section, `None` unless it is enabled, and its kubeconfig. The other keys are checked in either case.
 ///
-/// `knows_clients`: whether a port asks clients for certificates.
-pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Kubernetes> {
+/// `knows_clients`: whether a port asks clients for certificates. `has_tickets`: whether tickets are read from this cluster.
+pub(super) fn read(
+    section: &mut Section<'_>,
+    knows_clients: bool,
+    has_tickets: bool,
+) -> (Option<Kubernetes>, Option<PathBuf>) {
     let default = Kubernetes::default();
     let enabled = section.value("enabled", &BOOLEAN).unwrap_or_default();
+    let kubeconfig = kubeconfig(section, enabled || has_tickets);
     let options = Kubernetes {
-        kubeconfig: section
-            .field("kubeconfig")
-            .and_then(|field| kubeconfig(&field, enabled)),
         audiences: section
             .field("audiences")
             .map_or(default.audiences, |field| audiences(&field)),
@@ -31,15 +33,7 @@ pub(super) fn read(section: &mut Section<'_>, knows_clients: bool) -> Option<Kub
         watch_rbac: section.value("watch_rbac", &BOOLEAN).unwrap_or(default.watch_rbac),
         stale: section.value("stale", &STALE).unwrap_or(default.stale),
     };
-    enabled.then_some(options)
-}
-
-fn kubeconfig(field: &Field<'_>, enabled: bool) -> Option<PathBuf> {
-    let path = field.parse(&PATH)?;
-    if let Some(reason) = enabled.then(|| kubeconfig_fault(&path)).flatten() {
-        field.dispensable_fault(reason);
-    }
-    Some(path)
+    (enabled.then_some(options), kubeconfig)
 }
 
 fn audiences(field: &Field<'_>) -> Vec<Box<str>> {
