@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::config::Threads;
-use crate::daemon::threads;
+use crate::daemon::{threads, vital};
 use crate::net::listener;
 
 /// The runtimes, for as long as this is held.
@@ -114,6 +114,7 @@ fn start(number: usize) -> io::Result<(Place, oneshot::Sender<()>)> {
     let (stop, stopped) = oneshot::channel::<()>();
     let (tell, told) = mpsc::channel();
     let run = move || {
+        vital::mark();
         let runtime = match runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {

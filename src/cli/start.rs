@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use switchboard::daemon::logging::{self, Logging, ParseError};
 use switchboard::daemon::size::ProcessSize;
-use switchboard::daemon::threads;
+use switchboard::daemon::{calls, threads, vital};
 use switchboard::platform::outlive_the_limit_of_a_file;
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -45,14 +45,18 @@ impl From<Format> for logging::Format {
 
 /// Starts the runtime and the logs of a program that serves.
 pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtime, Logging)> {
+    vital::watch();
+    vital::mark();
     let workers = threads::workers(size.workers);
     threads::try_start(workers)
         .context("cannot start the threads, see pids.max, RLIMIT_NPROC and, for their memory, RLIMIT_AS")?;
     try_descriptors().context("cannot open the files of a start, see RLIMIT_NOFILE")?;
+    calls::try_calls()?;
     let logging = start_logging(log, size.queued_lines)?;
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(workers.get())
         .enable_all()
+        .on_thread_park(vital::mark)
         .build()
         .context("cannot start the runtime")?;
     {

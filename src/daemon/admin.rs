@@ -25,7 +25,7 @@ use self::answer::{name_the_methods, text};
 use self::caller::Caller;
 pub use self::probes::{Handlers, Progress};
 
-use super::connections;
+use super::{connections, vital};
 use crate::limits::unfinished::{Membership, Ticket, Unfinished};
 use crate::net::listener;
 
@@ -90,9 +90,10 @@ pub fn start(address: SocketAddr, routes: Routes, connections: NonZeroU32) -> io
         }
     };
     let accept = connections::accept(listener, connections, serve);
-    thread::Builder::new()
-        .name("admin".to_owned())
-        .spawn(move || runtime.block_on(accept))?;
+    thread::Builder::new().name("admin".to_owned()).spawn(move || {
+        vital::mark();
+        runtime.block_on(accept);
+    })?;
     Ok(address)
 }
 

@@ -3,8 +3,6 @@
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use tracing::Level;
@@ -18,6 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use self::json_line::JsonLine;
 use self::writer::{BatchWriter, Lost};
+use super::threads::run_within;
 use crate::access_line::ACCESS;
 
 mod json_line;
@@ -56,16 +55,8 @@ impl Drop for Logging {
     /// In a thread, with a limit on the wait: the drop of a guard whose queue is full prints that to stdout, for which
     /// it would wait as long as the reader stalls.
     fn drop(&mut self) {
-        let (done, written) = mpsc::channel::<()>();
         let writers = self.writers.take();
-        let flush = move || {
-            drop(writers);
-            drop(done);
-        };
-        if thread::Builder::new().spawn(flush).is_ok() {
-            // Never a message: the wait ends with the sender, or at its limit.
-            written.recv_timeout(LONGEST_FLUSH).ok();
-        }
+        run_within(LONGEST_FLUSH, move || drop(writers));
     }
 }
 

@@ -49,6 +49,19 @@ pub fn try_start(workers: NonZeroUsize) -> io::Result<()> {
     tried
 }
 
+/// Runs `work` in a thread, and waits no longer than that for its end. Without a thread it does not run.
+pub(crate) fn run_within(longest: Duration, work: impl FnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel::<()>();
+    let run = move || {
+        work();
+        drop(done);
+    };
+    if thread::Builder::new().spawn(run).is_ok() {
+        // Never a message: the wait ends with the sender, or at its limit.
+        ended.recv_timeout(longest).ok();
+    }
+}
+
 /// Tries whether there are so many bytes of memory. They are not touched.
 fn try_memory(bytes: usize) -> io::Result<()> {
     let tried = Vec::<u8>::new().try_reserve_exact(bytes);

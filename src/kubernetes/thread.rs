@@ -6,6 +6,8 @@ use std::thread::{self, JoinHandle};
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
+use crate::daemon::vital;
+
 /// Runs until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Thread {
@@ -23,6 +25,7 @@ impl Thread {
         let stopped = stop.clone();
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            vital::mark();
             runtime.block_on(async {
                 tokio::select! {
                     () = work => {}
@@ -43,7 +46,6 @@ impl Drop for Thread {
     fn drop(&mut self) {
         self.stop.cancel();
         if let Some(thread) = self.thread.take() {
-            // An error is a panic of the thread, which has ended it as well.
             thread.join().ok();
         }
     }

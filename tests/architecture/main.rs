@@ -84,7 +84,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
 ];
 
 /// The folders that may name a crate. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 35] = [
+const OWNERS: [(&str, &[&str]); 36] = [
     ("anyhow", &["cli"]),
     ("arc_swap", &["access", "allowlist"]),
     ("aws_lc_rs", &["access", "client", "desk", "resume", "ticket", "tls"]),
@@ -119,10 +119,19 @@ const OWNERS: [(&str, &[&str]); 35] = [
     ("jsonwebtoken", &["access"]),
     ("k8s_openapi", &["kubernetes"]),
     ("kube", &["kubernetes"]),
+    ("nix", &["daemon"]),
     ("prometheus", &["anchor", "exposition", "metrics"]),
     (
         "rustix",
-        &["exposition", "kubernetes", "limits", "net", "platform", "relay"],
+        &[
+            "daemon",
+            "exposition",
+            "kubernetes",
+            "limits",
+            "net",
+            "platform",
+            "relay",
+        ],
     ),
     ("ratatui", &["operator"]),
     ("rcgen", &["client", "kubernetes"]),

@@ -1,12 +1,13 @@
 //! The real binary where the kernel refuses a system call (a seccomp profile, a sandbox): it loses no byte, and says what it
 //! goes without.
 
+use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
 use crate::harness::authority::Authority;
 use crate::harness::loopback::Part;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::process::{Process, Server, Settings, anchor, switchboard};
 use crate::harness::seccomp::{Call, ERRORS};
 use crate::harness::stream::Stream;
 use crate::harness::{CONFIRMATION, DEADLINE, allow, request};
@@ -109,6 +110,44 @@ fn a_process_that_cannot_accept_says_so_and_ends() {
         let said = process.stderr.rest();
         let last = said.last().unwrap();
         assert!(last.contains("the system refuses accept4(2)"), "{said:?}");
+    }
+}
+
+/// The programs that serve, with a configuration that is as good as any.
+fn programs(settings: &Settings) -> [Command; 2] {
+    let any = "127.0.0.1:0";
+    [
+        switchboard(&["serve", "--config", settings.path()]),
+        anchor(&["anchor", "--listen", any, "--admin", any, "--to", "127.0.0.1:1"]),
+    ]
+}
+
+/// A call without which nothing is served, and the sentence about it.
+const NEEDED: [(Call, &str); 4] = [
+    (Call::EpollWait, "unexpected error when polling the I/O driver"),
+    (Call::Recvfrom, "the system refuses recvfrom(2)"),
+    (Call::Socketpair, "the system refuses socketpair(2)"),
+    (Call::Getrandom, "the system refuses getrandom(2)"),
+];
+
+#[test]
+fn a_process_that_could_not_serve_ends_with_a_sentence() {
+    let settings = Settings::new("allowlist: {static: []}\n");
+    for (call, sentence) in NEEDED {
+        // AWS-LC and std know systems without getrandom(2), and read /dev/urandom there.
+        for error in ERRORS
+            .into_iter()
+            .filter(|error| (call, *error) != (Call::Getrandom, ENOSYS))
+        {
+            for command in programs(&settings) {
+                let mut process = Process::spawn_refusing(call, error, command);
+                let said = process.stderr.rest();
+                assert_eq!(process.exit_status(), 1, "{call:?} {error}: {said:?}");
+                let sentences = said.iter().filter(|line| line.contains(sentence)).count();
+                let panics = said.iter().filter(|line| line.contains("panicked at")).count();
+                assert_eq!((sentences, panics), (1, 0), "{call:?} {error}: {said:?}");
+            }
+        }
     }
 }
 

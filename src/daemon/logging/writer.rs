@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
 
+use crate::daemon::vital;
+
 /// A writer of whole lines, which it is given one by one.
 ///
 /// The thread of its queue flushes when the queue is empty. During the pause after that, lines queue up without a
@@ -128,6 +130,7 @@ impl<W: Write> Write for BatchWriter<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        vital::mark();
         self.write_batch();
         thread::sleep(PAUSE);
         Ok(())

@@ -7,9 +7,13 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::thread;
 
+#[cfg(not(target_arch = "x86_64"))]
+use libc::SYS_epoll_pwait as EPOLL_WAIT;
+#[cfg(target_arch = "x86_64")]
+use libc::SYS_epoll_wait as EPOLL_WAIT;
 use libc::{
-    EINVAL, ENOMEM, ENOSYS, EPERM, F_SETPIPE_SZ, IPPROTO_TCP, SYS_accept4, SYS_fcntl, SYS_getsockopt, SYS_pipe2,
-    SYS_prlimit64, SYS_shutdown, SYS_splice, TCP_INFO,
+    EINVAL, ENOMEM, ENOSYS, EPERM, F_SETPIPE_SZ, IPPROTO_TCP, SYS_accept4, SYS_fcntl, SYS_getrandom, SYS_getsockopt,
+    SYS_pipe2, SYS_prlimit64, SYS_recvfrom, SYS_shutdown, SYS_socketpair, SYS_splice, TCP_INFO,
 };
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -28,6 +32,10 @@ pub(crate) enum Call {
     TcpInfo,
     Prlimit64,
     Shutdown,
+    EpollWait,
+    Recvfrom,
+    Getrandom,
+    Socketpair,
 }
 
 /// The numbers of the errors that sandboxes refuse system calls with.
@@ -45,7 +53,10 @@ pub(crate) fn refuse(call: Call, error: i32) {
 pub(crate) fn spawn_refusing(call: Call, error: i32, mut command: Command) -> io::Result<Child> {
     // posix_spawn(3) takes a descriptor of 256 and more for a bad one where prlimit64(2) is refused, and this process may have
     // that many. A command with a user, the same as ever, is started by fork(2).
-    command.uid(rustix::process::geteuid().as_raw());
+    // fork(2) of std needs calls in this process that posix_spawn(3) does not.
+    if call == Call::Prlimit64 {
+        command.uid(rustix::process::geteuid().as_raw());
+    }
     let start = move || {
         refuse(call, error);
         command.spawn()
@@ -74,6 +85,10 @@ fn filter(call: Call, error: i32) -> BpfProgram {
         Call::Accept4 => (SYS_accept4, Vec::new()),
         Call::Prlimit64 => (SYS_prlimit64, Vec::new()),
         Call::Shutdown => (SYS_shutdown, Vec::new()),
+        Call::EpollWait => (EPOLL_WAIT, Vec::new()),
+        Call::Recvfrom => (SYS_recvfrom, Vec::new()),
+        Call::Getrandom => (SYS_getrandom, Vec::new()),
+        Call::Socketpair => (SYS_socketpair, Vec::new()),
         Call::TcpInfo => {
             let (level, option) = (IPPROTO_TCP as u64, TCP_INFO as u64);
             (

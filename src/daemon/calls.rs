@@ -1,0 +1,26 @@
+//! Tries at the start the system calls that the process cannot do without.
+//!
+//! A call that a seccomp profile refuses would be a panic or an abort, at the start or when the first client comes.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Tries each of them.
+///
+/// # Errors
+/// The system refuses one of them: the error names it.
+pub fn try_calls() -> io::Result<()> {
+    let refuses = |call| move |error: io::Error| io::Error::other(format!("the system refuses {call}: {error}"));
+    // Without it AWS-LC aborts the process, but for a system that does not know it: then there is /dev/urandom.
+    match getrandom(&mut [0; 1], GetRandomFlags::empty()) {
+        Err(Errno::NOSYS) => drop(File::open("/dev/urandom")?),
+        random => drop(random.map_err(|error| refuses("getrandom(2)")(error.into()))?),
+    }
+    let (mut sender, mut receiver) = UnixStream::pair().map_err(refuses("socketpair(2)"))?;
+    sender.write_all(&[0]).map_err(refuses("sendto(2)"))?;
+    receiver.read_exact(&mut [0]).map_err(refuses("recvfrom(2)"))
+}
