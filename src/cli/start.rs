@@ -45,6 +45,7 @@ impl From<Format> for logging::Format {
 
 /// Starts the runtime and the logs of a program that serves.
 pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtime, Logging)> {
+    calls::unblock_signals().context("cannot unblock signals")?;
     vital::watch();
     vital::mark();
     let workers = threads::workers(size.workers);

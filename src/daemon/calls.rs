@@ -1,4 +1,4 @@
-//! Tries at the start the system calls that the process cannot do without.
+//! Tries at the start the system calls that the process cannot do without, and has the kernel deliver its signals.
 //!
 //! A call that a seccomp profile refuses would be a panic or an abort, at the start or when the first client comes.
 
@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
+use nix::sys::signal::{SigSet, Signal};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -23,4 +24,14 @@ pub fn try_calls() -> io::Result<()> {
     let (mut sender, mut receiver) = UnixStream::pair().map_err(refuses("socketpair(2)"))?;
     sender.write_all(&[0]).map_err(refuses("sendto(2)"))?;
     receiver.read_exact(&mut [0]).map_err(refuses("recvfrom(2)"))
+}
+
+/// Unblocks the signals that the process handles, for this thread and those that it starts. A supervisor that has blocked
+/// them for itself may pass that on.
+///
+/// # Errors
+/// What sigprocmask(2) says.
+pub fn unblock_signals() -> io::Result<()> {
+    let handled = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGCHLD];
+    Ok(SigSet::from_iter(handled).thread_unblock()?)
 }

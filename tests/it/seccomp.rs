@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use crate::harness::authority::Authority;
 use crate::harness::loopback::Part;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Process, Server, Settings, anchor, switchboard};
+use crate::harness::process::{Process, Server, Settings, anchor, blocking_signals, switchboard};
 use crate::harness::seccomp::{Call, ERRORS};
 use crate::harness::stream::Stream;
 use crate::harness::{CONFIRMATION, DEADLINE, allow, request};
@@ -147,6 +147,21 @@ fn a_process_that_could_not_serve_ends_with_a_sentence() {
                 let panics = said.iter().filter(|line| line.contains("panicked at")).count();
                 assert_eq!((sentences, panics), (1, 0), "{call:?} {error}: {said:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_process_that_was_started_with_its_signals_blocked_hears_them() {
+    let settings = Settings::new("drain: {delay: 0s}\nallowlist: {static: []}\n");
+    for stop in [Signal::TERM, Signal::INT] {
+        let [serve, anchor] = programs(&settings).map(|command| blocking_signals("HUP,INT,TERM", &command));
+        let mut serve = Server::start(serve).process;
+        serve.signal(Signal::HUP);
+        serve.stderr.find("configuration reloaded");
+        for mut process in [serve, Server::start(anchor).process] {
+            process.signal(stop);
+            assert_eq!(process.exit_status(), 0);
         }
     }
 }

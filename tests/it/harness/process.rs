@@ -157,6 +157,16 @@ pub(crate) fn with_limit(limit: &str, command: &Command) -> Command {
     clean(limited, &arguments)
 }
 
+/// A program of ours that is started with those signals blocked, as a supervisor may that has blocked them for itself.
+pub(crate) fn blocking_signals(signals: &str, command: &Command) -> Command {
+    let mut blocking = Command::new("env");
+    blocking
+        .arg(format!("--block-signal={signals}"))
+        .arg(command.get_program());
+    let arguments: Vec<_> = command.get_args().filter_map(OsStr::to_str).collect();
+    clean(blocking, &arguments)
+}
+
 /// The binary, with the default action for SIGHUP and SIGINT. Tests that are run by `nohup`, or in the background by a shell
 /// without job control, would pass on that they ignore one or both (POSIX, Shell Command Language 2.11), and `connect` leaves a
 /// signal ignored that it finds so.
