@@ -37,6 +37,7 @@ use crate::resume::reason::End;
 
 mod destination;
 mod exchange;
+mod key_exchange;
 mod last_words;
 mod lookups;
 mod memory;

@@ -213,15 +213,14 @@ impl Carried {
         if let Some(since) = self.ending {
             return Some(since + LONGEST_END);
         }
-        let session = self.driver.session();
-        let longest = match (session.received(), session.is_confirmed()) {
-            // SSH clients speak at once. Until the end of the session sshd counts one that has not logged in.
-            (0, _) => LONGEST_SILENT,
-            (_, false) => LONGEST_UNCONFIRMED,
-            (_, true) => Duration::MAX,
+        let detached = self.detached?;
+        let longest = match self.opened.account.login_timeout(detached) {
+            Some(timeout) => timeout,
+            None if self.driver.session().is_confirmed() => Duration::MAX,
+            None => LONGEST_UNCONFIRMED,
         };
         // On overflow there is no deadline.
-        self.detached?.checked_add(longest.min(self.shared.options.grace))
+        detached.checked_add(longest.min(self.shared.options.grace))
     }
 
     /// Lets a connection carry the session. What it claims is read and said in one step, so that an older one brings nothing
@@ -358,14 +357,12 @@ impl Moving<'_> {
             let run = pin!(self.driver.run(self.link.as_mut(), self.target));
             run.poll(context)
         };
-        if self
-            .target
-            .source
-            .streams()
-            .has_just_ended
-            .swap(false, Ordering::Relaxed)
-        {
+        let streams = self.target.source.streams();
+        if streams.has_just_ended.swap(false, Ordering::Relaxed) {
             self.account.set_target_gone();
+        }
+        if streams.has_just_exchanged_keys.swap(false, Ordering::Relaxed) {
+            self.account.set_keys_exchanged();
         }
         let memory = self.driver.memory();
         if self.share.set(memory) {
@@ -391,7 +388,5 @@ async fn until(deadline: Option<Instant>) {
 
 /// How long a session is kept behind its end, to say it to a client that resumes it.
 const LONGEST_END: Duration = Duration::from_secs(300);
-/// How long a session lasts without a connection if no byte of the client's stream has come.
-const LONGEST_SILENT: Duration = Duration::from_secs(10);
 /// How long an older connection has to take its last frames.
 const LONGEST_GOING: Duration = Duration::from_secs(1);

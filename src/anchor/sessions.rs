@@ -59,14 +59,17 @@ struct Handle {
 }
 
 /// What the task of a session tells the others of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Account {
     state: Mutex<State>,
     eviction: Notify,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct State {
+    opened: Instant,
+    /// True if SSH's key exchange has ended: nobody has logged in before that.
+    has_keys: bool,
     detached: Option<Instant>,
     is_ended: bool,
     /// Since when the target has ended its stream: what is left are bytes to fetch.
@@ -76,6 +79,36 @@ struct State {
 }
 
 impl Account {
+    fn new() -> Self {
+        let state = State {
+            opened: Instant::now(),
+            has_keys: false,
+            detached: None,
+            is_ended: false,
+            target_gone: None,
+            is_evicted: false,
+            memory: 0,
+        };
+        Self {
+            state: Mutex::new(state),
+            eviction: Notify::new(),
+        }
+    }
+
+    /// Notes that SSH's key exchange has ended.
+    pub(super) fn set_keys_exchanged(&self) {
+        self.state.lock().has_keys = true;
+    }
+
+    /// Returns how long the session, which has been detached since then, waits for its client; `None` if its user may have
+    /// logged in.
+    pub(super) fn login_timeout(&self, detached: Instant) -> Option<Duration> {
+        let State { opened, has_keys, .. } = *self.state.lock();
+        // A client that attaches again and again has no more time for its login than others.
+        let left = (opened + LOGIN_TIMEOUT).saturating_duration_since(detached);
+        (!has_keys).then_some(left.min(KEY_EXCHANGE_TIMEOUT))
+    }
+
     /// The session has a connection, or has lost it at that moment.
     pub(super) fn set_detached(&self, since: Option<Instant>) {
         self.state.lock().detached = since;
@@ -156,22 +189,19 @@ impl Sessions {
         })
     }
 
-    /// Opens a session. Where there are as many as may be, one that is of no more use is forgotten for it: one that has
-    /// ended, or else one whose target is gone and whose client does not come.
+    /// Opens a session, and forgets the [least useful](least_useful) one for it if there are too many.
     ///
     /// # Errors
     /// [`End::Full`].
     pub(super) fn open(self: &Arc<Self>, keys: Keys) -> Result<Opened, End> {
         let (sender, resumptions) = mpsc::channel(QUEUED_RESUMPTIONS);
-        let account = Arc::<Account>::default();
+        let account = Arc::new(Account::new());
         let handle = Handle {
             resumptions: sender,
             account: Arc::clone(&account),
         };
         let mut registry = self.registry.lock();
-        if registry.is_full()
-            && let Some(id) = least_useful(&registry)
-        {
+        if let Some(id) = least_useful(&registry) {
             // Its task ends when nothing can resume it any more.
             registry.remove(id);
         }
@@ -254,29 +284,147 @@ impl Sessions {
     }
 }
 
-/// A session that is of no more use: one that has ended, or else the one that waits longest for a client that does not
-/// fetch what its target has left behind. A peer could keep such sessions for ever, without a login.
-fn least_useful(registry: &Registry<Handle>) -> Option<SessionId> {
-    let now = Instant::now();
-    let mut chosen = None;
-    for (id, handle) in registry.iter() {
-        let state = *handle.account.state.lock();
-        let since = match (state.detached, state.target_gone) {
-            _ if state.is_ended => None,
-            (Some(since), Some(_)) => Some(since),
-            (None, Some(since)) if now.duration_since(since) > LONGEST_FETCH => Some(since),
-            _ => continue,
-        };
-        if chosen.is_none_or(|(_, other)| since < other) {
-            chosen = Some((id, since));
-        }
-    }
-    chosen.map(|(id, _)| id)
+/// The sessions that may be given up for a new one, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    /// It has ended, or waits for a client that does not fetch what its target has sent before its end. A peer could keep
+    /// such sessions for ever, without a login.
+    Spent,
+    /// It is detached, and nobody has logged in.
+    WithoutKeys,
+    /// It is detached, and the SSH server would not have closed it yet if nobody has logged in.
+    Young,
 }
 
+impl State {
+    /// Returns the class, and since when the session waits; `None` if it is not given up for others.
+    fn class(&self, now: Instant) -> Option<(Class, Option<Instant>)> {
+        let class = match (self.detached, self.target_gone) {
+            _ if self.is_ended => return Some((Class::Spent, None)),
+            (Some(_), Some(_)) => Class::Spent,
+            (None, Some(since)) if now.duration_since(since) > LONGEST_FETCH => {
+                return Some((Class::Spent, Some(since)));
+            }
+            (Some(_), None) if !self.has_keys => Class::WithoutKeys,
+            (Some(_), None) if now.duration_since(self.opened) < LOGIN_TIMEOUT => Class::Young,
+            _ => return None,
+        };
+        Some((class, self.detached))
+    }
+}
+
+/// Returns the session to give up for a new one, if there are too many. One without a login takes a place for logins at the SSH
+/// server, and while it is detached no cap on tunnels counts it: so few of them wait for their clients.
+fn least_useful(registry: &Registry<Handle>) -> Option<SessionId> {
+    let now = Instant::now();
+    let class = |(id, handle): (SessionId, &Handle)| Some((handle.account.state.lock().class(now)?, id));
+    let candidates: Vec<_> = registry.iter().filter_map(class).collect();
+    let unproven = candidates.iter().filter(|((class, _), _)| *class > Class::Spent);
+    let classes = if unproven.count() >= MAX_UNPROVEN {
+        Class::WithoutKeys..=Class::Young
+    } else if registry.is_full() {
+        Class::Spent..=Class::WithoutKeys
+    } else {
+        return None;
+    };
+    let fitting = candidates.into_iter().filter(|((class, _), _)| classes.contains(class));
+    fitting.min_by_key(|(rank, _)| *rank).map(|(_, id)| id)
+}
+
+/// Detached sessions in which nobody may have logged in. With the 64 tunnels that one user has by default they are fewer than
+/// the logins that an SSH server with `MaxStartups 100:30:500` accepts from everybody.
+const MAX_UNPROVEN: usize = 32;
+/// How long a session waits for its client in the middle of the key exchange: a lost path is found within 15 s.
+const KEY_EXCHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an SSH server waits for a login: OpenSSH's LoginGraceTime, 120 s and up to 4 s more, and the time of its start.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(150);
 /// How long a client with a connection has to fetch the last bytes before its session may be given up for a new one.
 const LONGEST_FETCH: Duration = Duration::from_secs(300);
 /// How long a connection has to take the answer that its session has ended.
 const LONGEST_REFUSAL: Duration = Duration::from_secs(1);
 /// Connections that wait for the task of their session, which takes them at once.
 const QUEUED_RESUMPTIONS: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn sessions(most: u32) -> Arc<Sessions> {
+        Arc::new(Sessions::new(most, 0).unwrap())
+    }
+
+    fn open(sessions: &Arc<Sessions>) -> Opened {
+        sessions.open(Keys::decoy().unwrap()).unwrap()
+    }
+
+    /// One that is detached now, before or after its key exchange.
+    fn detached(sessions: &Arc<Sessions>, has_keys: bool) -> Opened {
+        let opened = open(sessions);
+        if has_keys {
+            opened.account.set_keys_exchanged();
+        }
+        opened.account.set_detached(Some(Instant::now()));
+        opened
+    }
+
+    fn is_forgotten(opened: &mut Opened) -> bool {
+        opened.resumptions.try_recv().err() == Some(mpsc::error::TryRecvError::Disconnected)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_sessions_without_a_login_wait_and_the_oldest_go_first() {
+        for has_keys in [false, true] {
+            let sessions = sessions(1000);
+            let mut all = Vec::new();
+            for _ in 0..200 {
+                all.push(detached(&sessions, has_keys));
+                advance(Duration::from_millis(100)).await;
+            }
+            let forgotten = all.iter_mut().map(is_forgotten).collect::<Vec<_>>();
+            let expected = [[true].repeat(200 - MAX_UNPROVEN), [false].repeat(MAX_UNPROVEN)].concat();
+            assert_eq!(forgotten, expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_thousand_abandoned_sessions_take_nothing_from_users_who_have_logged_in() {
+        let sessions = sessions(1000);
+        let mut attached = open(&sessions);
+        let mut asleep = detached(&sessions, true);
+        advance(LOGIN_TIMEOUT).await;
+        let mut young = detached(&sessions, true);
+        // Their targets never close: each of them has a task that waits.
+        let mut abandoned = Vec::new();
+        for _ in 0..10_000 {
+            abandoned.push(detached(&sessions, false));
+            assert!(sessions.len() <= 3 + MAX_UNPROVEN, "{}", sessions.len());
+        }
+        for (name, opened) in [
+            ("attached", &mut attached),
+            ("asleep", &mut asleep),
+            ("young", &mut young),
+        ] {
+            assert!(!is_forgotten(opened), "{name}");
+        }
+        // As many whose users may have logged in: the oldest of these goes.
+        advance(Duration::from_secs(1)).await;
+        let _others: Vec<_> = (0..=MAX_UNPROVEN).map(|_| detached(&sessions, true)).collect();
+        assert_eq!(
+            [&mut attached, &mut asleep, &mut young].map(is_forgotten),
+            [false, false, true]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_anchor_gives_up_a_session_without_keys_and_none_whose_user_may_have_logged_in() {
+        let sessions = sessions(3);
+        let (_attached, mut young, mut without_keys) =
+            (open(&sessions), detached(&sessions, true), detached(&sessions, false));
+        let _new = open(&sessions);
+        assert!(is_forgotten(&mut without_keys));
+        assert_eq!(sessions.open(Keys::decoy().unwrap()).err(), Some(End::Full));
+        assert!(!is_forgotten(&mut young));
+    }
+}

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf, split};
 use tokio::net::TcpStream;
 
+use super::key_exchange::KeyExchange;
 use super::metrics::SessionBytes;
 use crate::net::socket;
 use crate::resume::driver::Program;
@@ -23,6 +24,7 @@ pub(super) struct Source {
     half: Option<ReadHalf<TcpStream>>,
     /// What it has sent before the session began.
     early: Vec<u8>,
+    key_exchange: KeyExchange,
     shared: Arc<Streams>,
 }
 
@@ -46,6 +48,8 @@ pub(super) struct Streams {
     has_finished: AtomicBool,
     /// The target's end of stream has been read, and was not noted yet.
     pub(super) has_just_ended: AtomicBool,
+    /// SSH's key exchange has ended, and that was not noted yet.
+    pub(super) has_just_exchanged_keys: AtomicBool,
 }
 
 /// The connection to the target, as the exchange has made it.
@@ -77,12 +81,14 @@ pub(super) fn open(dialled: Dialled, bytes: SessionBytes) -> Target {
         has_reset: AtomicBool::new(has_reset),
         has_finished: AtomicBool::new(false),
         has_just_ended: AtomicBool::new(false),
+        has_just_exchanged_keys: AtomicBool::new(false),
     });
     let (read, write) = split(stream);
     Program {
         source: Source {
             half: Some(read),
             early,
+            key_exchange: KeyExchange::default(),
             shared: Arc::clone(&shared),
         },
         sink: Sink {
@@ -141,6 +147,14 @@ impl Source {
     pub(super) fn streams(&self) -> &Arc<Streams> {
         &self.shared
     }
+
+    fn note_sent(&mut self, bytes: &[u8]) {
+        self.shared.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.shared.bytes.downloaded(bytes.len());
+        if self.key_exchange.ends_with(bytes) {
+            self.shared.has_just_exchanged_keys.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl AsyncRead for Source {
@@ -152,12 +166,12 @@ impl AsyncRead for Source {
         let this = &mut *self;
         if !this.early.is_empty() {
             let count = this.early.len().min(buffer.remaining());
-            buffer.put_slice(this.early.get(..count).unwrap_or_default());
-            this.early.drain(..count);
+            let early: Vec<u8> = this.early.drain(..count).collect();
+            buffer.put_slice(&early);
             if this.early.is_empty() {
                 this.early = Vec::new();
             }
-            this.shared.count_sent(count);
+            this.note_sent(&early);
             return Poll::Ready(Ok(()));
         }
         let Some(half) = &mut this.half else {
@@ -165,9 +179,10 @@ impl AsyncRead for Source {
         };
         let before = buffer.filled().len();
         let result = ready!(Pin::new(half).poll_read(context, buffer));
-        let count = buffer.filled().len() - before;
         match result {
-            Ok(()) if count > 0 => this.shared.count_sent(count),
+            Ok(()) if buffer.filled().len() > before => {
+                this.note_sent(buffer.filled().get(before..).unwrap_or_default())
+            }
             // A write has taken the error of the socket, and the read says that this was the end.
             Ok(()) if this.shared.has_reset.load(Ordering::Relaxed) => {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
@@ -176,13 +191,6 @@ impl AsyncRead for Source {
             Err(error) => return Poll::Ready(Err(error)),
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl Streams {
-    fn count_sent(&self, count: usize) {
-        self.sent.fetch_add(count as u64, Ordering::Relaxed);
-        self.bytes.downloaded(count);
     }
 }
 

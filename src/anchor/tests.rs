@@ -85,15 +85,18 @@ async fn a_resume_that_meets_the_end_of_its_session_is_told_so() {
     }
 }
 
+fn is_there(shared: &Shared, state: &str) -> bool {
+    let sessions = shared.sessions.count();
+    sessions.iter().any(|(name, count)| *name == state && *count > 0)
+}
+
 /// How long it takes until no session, or one that has ended, is left.
 async fn lasts(shared: &Shared, state: &str) -> u64 {
     let start = Instant::now();
     loop {
-        let sessions = shared.sessions.count();
-        let is_there = |name: &str| sessions.iter().any(|(state, count)| *state == name && *count > 0);
         let has_come = match state {
             "gone" => shared.sessions.len() == 0,
-            state => is_there(state),
+            state => is_there(shared, state),
         };
         if has_come {
             return start.elapsed().as_secs();
@@ -102,16 +105,30 @@ async fn lasts(shared: &Shared, state: &str) -> u64 {
     }
 }
 
-/// Begins a session with these frames, and gives its client's connection.
-async fn begun(rest: Vec<u8>) -> (Arc<Shared>, TcpStream) {
+/// A session that was begun with these frames, and the other ends of its connections.
+struct Stage {
+    shared: Arc<Shared>,
+    client: TcpStream,
+    server: TcpStream,
+    keys: Keys,
+    id: SessionId,
+}
+
+async fn begun(rest: Vec<u8>) -> Stage {
     let shared = Arc::new(share(options(), LOOPBACK, Descriptors::raise().unwrap()).unwrap());
     let [client, stream] = pair().await;
-    let [_server, upstream] = pair().await;
+    let [server, upstream] = pair().await;
     let keys = Keys::decoy().unwrap();
     let nonces = nonces();
+    let opened = shared.sessions.open(keys.clone()).unwrap();
+    let id = opened.id;
     let begun = Begun {
-        opened: shared.sessions.open(keys.clone()).unwrap(),
-        new: New { keys, nonces, rest },
+        opened,
+        new: New {
+            keys: keys.clone(),
+            nonces,
+            rest,
+        },
         before: Vec::new(),
         dialled: Dialled {
             address: upstream.peer_addr().unwrap(),
@@ -126,26 +143,109 @@ async fn begun(rest: Vec<u8>) -> (Arc<Shared>, TcpStream) {
         since: Instant::now(),
     };
     Carried::begin(begun, connection, &shared);
-    (shared, client)
+    Stage {
+        shared,
+        client,
+        server,
+        keys,
+        id,
+    }
+}
+
+impl Stage {
+    /// Attaches another connection in place of the one before.
+    async fn attach(&mut self) {
+        let claim = Claim {
+            nonces: nonces(),
+            id: self.id,
+            received: 0,
+        };
+        let proof = self.keys.prove_client(&claim);
+        let session = self.shared.sessions.prove(&claim, &proof).unwrap();
+        let [client, stream] = pair().await;
+        self.client = client;
+        let resumption = Resumption {
+            peer: stream.peer_addr().unwrap(),
+            stream,
+            since: Instant::now(),
+            nonces: claim.nonces,
+            received: 0,
+            before: Vec::new(),
+            rest: Vec::new(),
+        };
+        hand_over(&session, resumption).await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_has_hardly_begun_ends_soon_and_says_so_for_five_minutes() {
     let mut identification = Vec::new();
     frame::encode_data(&mut identification, 0, (b"SSH-2.0-x\r\n", &[]));
-    for (frames, longest) in [(Vec::new(), 10), (identification, 60)] {
-        let (shared, client) = begun(frames).await;
+    for frames in [Vec::new(), identification] {
+        let Stage {
+            shared,
+            client,
+            mut server,
+            ..
+        } = begun(frames).await;
+        server.write_all(b"SSH-2.0-y\r\n").await.unwrap();
         drop(client);
         let detached = lasts(&shared, "ended").await;
-        assert!((longest..=longest + 2).contains(&detached), "{detached}");
+        assert!((30..=32).contains(&detached), "{detached}");
+        // The SSH server has its place for a login again.
+        let reset = server.read_to_end(&mut Vec::new()).await.unwrap_err();
+        assert_eq!(reset.kind(), io::ErrorKind::ConnectionReset);
         let ended = lasts(&shared, "gone").await;
-        assert!((299..=302).contains(&ended), "{ended}");
+        assert!((297..=302).contains(&ended), "{ended}");
     }
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_attaches_again_and_again_without_a_login_has_no_more_time_than_others() {
+    let mut stage = begun(Vec::new()).await;
+    let start = Instant::now();
+    while !is_there(&stage.shared, "ended") {
+        stage.attach().await;
+        sleep(Duration::from_secs(1)).await;
+        stage.client.shutdown().await.unwrap();
+        sleep(Duration::from_secs(20)).await;
+    }
+    let lasted = start.elapsed().as_secs();
+    assert!((150..=175).contains(&lasted), "{lasted}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_user_may_have_logged_in_waits_for_the_whole_grace() {
+    let Stage {
+        shared,
+        mut client,
+        mut server,
+        ..
+    } = begun(Vec::new()).await;
+    let key_exchange = [b"SSH-2.0-x\r\n\0\0\0\x0c\x0a\x15".as_slice(), &[0; 10]].concat();
+    server.write_all(&key_exchange).await.unwrap();
+    let mut frames = Vec::new();
+    while !frames.ends_with(&key_exchange) {
+        frames.push(client.read_u8().await.unwrap());
+    }
+    let (offset, window) = (key_exchange.len() as u64, 1 << 20);
+    let mut acknowledgement = Vec::new();
+    Frame::Ack { offset, window }.encode(&mut acknowledgement);
+    client.write_all(&acknowledgement).await.unwrap();
+    drop(client);
+    sleep(Duration::from_secs(24 * 3600 - 10)).await;
+    assert!(is_there(&shared, "detached"));
+    assert!(lasts(&shared, "ended").await <= 12);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_answer_at_the_stop_holds_it_up_for_five_seconds() {
-    let (shared, _client) = begun(Vec::new()).await;
+    let Stage {
+        shared,
+        client: _client,
+        server: _server,
+        ..
+    } = begun(Vec::new()).await;
     shared.stopping.cancel();
     let stopping = lasts(&shared, "gone").await;
     assert!((5..=7).contains(&stopping), "{stopping}");

@@ -1,5 +1,6 @@
 //! OpenSSH through `connect`, a middle that cuts connections, the proxy, and an anchor beside sshd.
 
+mod abandoned;
 mod anchor;
 mod caps;
 mod dead_path;

@@ -59,6 +59,26 @@ impl Client {
         timeout(DEADLINE, running).await.expect("the session moves")
     }
 
+    /// Has the target send the end of a key exchange, and acknowledges it: the user may have logged in from now on.
+    pub(crate) async fn exchanges_keys(&mut self, user: &mut DuplexStream, mut target: Peer) -> Peer {
+        target.send(KEY_EXCHANGE);
+        let mut bytes = [0; KEY_EXCHANGE.len()];
+        let exchanged = async {
+            user.read_exact(&mut bytes).await.unwrap();
+            // The acknowledgement is in front of it.
+            user.write_all(b"x").await.unwrap();
+            let heard = tokio::task::spawn_blocking(move || {
+                target.expect("x");
+                target
+            });
+            heard.await.unwrap()
+        };
+        tokio::select! {
+            event = self.run() => panic!("{event:?}"),
+            target = exchanged => target,
+        }
+    }
+
     /// Expects that what the target sends comes out of the session's stdout.
     pub(crate) async fn hears(&mut self, user: &mut DuplexStream, target: &mut Peer) {
         target.send("hello");
@@ -155,4 +175,6 @@ pub(crate) async fn echo(user: DuplexStream, length: usize) -> io::Result<()> {
     tokio::try_join!(write, read).map(|_| ())
 }
 
+/// An identification and SSH_MSG_NEWKEYS.
+const KEY_EXCHANGE: [u8; 27] = *b"SSH-2.0-x\r\n\0\0\0\x0c\x0a\x15\0\0\0\0\0\0\0\0\0\0";
 const CHUNK: usize = 32 * 1024;

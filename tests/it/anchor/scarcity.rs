@@ -8,6 +8,7 @@ use crate::harness::target::{Echo, Target};
 use crate::harness::{DEADLINE, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 #[test]
 fn an_anchor_without_descriptors_keeps_its_sessions_and_serves_again_when_it_has_some() {
@@ -55,23 +56,26 @@ fn a_thousand_sessions_without_a_connection_stay_within_the_memory() {
     let target = Target::listen();
     let anchor = Anchor::start(target.address(), &["--memory", "64MiB"]);
     block_on(async {
-        let mut sessions = Vec::new();
+        let stop = CancellationToken::new();
+        let mut attached = Vec::new();
         for _ in 0..SESSIONS {
             let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
-            let mut server = target.accept();
-            // One that has sent nothing would be kept for 10 s, in which a busy machine may not begin them all.
-            user.write_all(b"x").await.unwrap();
-            let reading = tokio::task::spawn_blocking(move || {
-                server.expect("x");
-                server
-            });
-            let server = tokio::select! {
-                event = client.run() => panic!("{event:?}"),
-                server = reading => server.unwrap(),
-            };
-            // Its descriptor is free for the next one.
-            drop(client.cut());
-            sessions.push((client, user, server));
+            let server = client.exchanges_keys(&mut user, target.accept()).await;
+            let stopped = stop.clone().cancelled_owned();
+            // It answers the anchor's PINGs until all lose their connections at once: in the first minutes a session that is
+            // without one may be given up for those that begin.
+            attached.push(tokio::spawn(async move {
+                tokio::select! {
+                    event = client.run() => panic!("{event:?}"),
+                    () = stopped => drop(client.cut()),
+                }
+                (client, user, server)
+            }));
+        }
+        stop.cancel();
+        let mut sessions = Vec::new();
+        for client in attached {
+            sessions.push(client.await.unwrap());
         }
         anchor.counts("sessions{state=\"detached\"}", SESSIONS as f64);
         let page = anchor.0.scrape();

@@ -216,26 +216,33 @@ fn one_session_too_many_is_refused_unless_another_is_of_no_more_use() {
     let target = Target::listen();
     let anchor = Anchor::start(target.address(), &["--max-sessions", "1"]);
     block_on(async {
-        let (mut client, _user) = Client::begin(anchor.address()).await.unwrap();
-        let server = target.accept();
+        let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
+        let server = client.exchanges_keys(&mut user, target.accept()).await;
         let failure = Client::begin(anchor.address()).await.err();
         assert_eq!(failure, Some(Failure::Ended(End::Full)));
-        // A session that has lost its connection and its target has nothing but its last bytes.
+        // Its user may have logged in.
         drop(client.cut());
         anchor.counts("sessions{state=\"detached\"}", 1.0);
         assert_eq!(
             Client::begin(anchor.address()).await.err(),
             Some(Failure::Ended(End::Full))
         );
+        // A session that has lost its connection and its target has nothing but its last bytes.
         drop(server);
-        let (_client, _user) = loop {
+        let (mut other, _user) = loop {
             match Client::begin(anchor.address()).await {
                 Ok(begun) => break begun,
                 Err(failure) => assert_eq!(failure, Failure::Ended(End::Full)),
             }
         };
-        target.accept();
         assert_eq!(client.resume(anchor.address()).await, Err(Failure::Ended(End::Gone)));
+        // One without a login gives its place up, here and at the SSH server.
+        let mut server = target.accept();
+        drop(other.cut());
+        anchor.counts("sessions{state=\"detached\"}", 1.0);
+        let _new = Client::begin(anchor.address()).await.unwrap();
+        server.expect_reset();
+        anchor.counts("session_ends_total{reason=\"full\"}", 2.0);
     });
 }
 
