@@ -39,6 +39,7 @@ fn main() -> ExitCode {
     set_up(&open, &enforcing);
     uncached(&open, &enforcing, &server);
     flood(&enforcing, &server);
+    guesses(&enforcing);
     revocation(&enforcing, &server);
     rechecks(&enforcing, &server);
     memory(&enforcing);
@@ -166,6 +167,62 @@ fn flood(proxy: &Proxy, server: &Server) {
     bound("reviews at once: 8", at_once <= 8);
 }
 
+/// The logins by password of users with a network of their own, alone and beside 60 networks with wrong passwords.
+fn guesses(proxy: &Proxy) {
+    let counts = [const { AtomicU64::new(0) }; 2];
+    let [refused, late] = &counts;
+    for (flood, first) in [(false, 10_000), (true, 20_000)] {
+        let stop = AtomicBool::new(false);
+        let mut waits = Vec::new();
+        thread::scope(|scope| {
+            let guess = |network: u64, number: u64| match proxy.login(
+                network + 2,
+                &authority(1),
+                &format!("user-{network}-{number}"),
+                "wrong",
+            ) {
+                Some(407) => refused.fetch_add(1, Ordering::Relaxed),
+                Some(_) | None => late.fetch_add(1, Ordering::Relaxed),
+            };
+            if flood {
+                let stop = &stop;
+                scope.spawn(move || {
+                    let mut next = Instant::now();
+                    for number in 0..u64::MAX {
+                        for network in 0..GUESSERS {
+                            scope.spawn(move || guess(network, number));
+                        }
+                        next += BETWEEN_GUESSES;
+                        thread::sleep(next.saturating_duration_since(Instant::now()));
+                        if stop.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+                // The queue is full by then.
+                thread::sleep(Duration::from_secs(5));
+            }
+            for index in 0..NEWCOMERS {
+                let began = Instant::now();
+                let status = proxy.login(first + index, &authority(index % 40), "alice", "correct");
+                assert_eq!(status, Some(200), "after {:?}", began.elapsed());
+                waits.push(began.elapsed());
+                thread::sleep(Duration::from_millis(50));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        println!(
+            "password logins of {NEWCOMERS} networks {}: p50 {:.2?}, p99 {:.2?}, max {:.2?}; wrong ones: {} refused, {} without room",
+            if flood { "beside wrong ones of 60" } else { "alone" },
+            quantile(&mut waits, 0.5),
+            quantile(&mut waits, 0.99),
+            quantile(&mut waits, 1.0),
+            refused.load(Ordering::Relaxed),
+            late.load(Ordering::Relaxed)
+        );
+    }
+}
+
 /// The time from the event of a removed RoleBinding to the end of the tunnel.
 fn revocation(proxy: &Proxy, server: &Server) {
     let mut waits = Vec::new();
@@ -278,6 +335,10 @@ const USERS: u64 = 50;
 const FLOODERS: u64 = 8;
 /// Of each flooder: 1,000 a second of all, which leaves the machine processor time for the logins.
 const BETWEEN_RUBBISH: Duration = Duration::from_millis(8);
+const GUESSERS: u64 = 60;
+/// Of each guesser: five a second.
+const BETWEEN_GUESSES: Duration = Duration::from_millis(200);
+const NEWCOMERS: u64 = 100;
 const REVOCATIONS: u64 = 50;
 const TUNNELS: u64 = 5000;
 const PAIRS: u64 = 2000;

@@ -7,6 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use socket2::{Domain, Socket, Type};
 
@@ -29,6 +31,7 @@ impl Proxy {
             "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
         });
         fs::write(path("kubeconfig"), kubeconfig.to_string()).unwrap();
+        fs::write(path("users"), USERS).unwrap();
         let unlimited = json!({"max_tunnels": "unlimited"});
         let config = json!({
             "listen": [public.to_string()], "admin": admin.to_string(), "ssh_only": false,
@@ -39,7 +42,7 @@ impl Proxy {
             "allowlist": {"kubernetes": {
                 "enabled": true, "kubeconfig": path("kubeconfig"), "allowed_cidrs": ["127.0.0.0/8"],
             }},
-            "access": {"mode": mode, "kubernetes": {"enabled": true}},
+            "access": {"mode": mode, "kubernetes": {"enabled": true}, "users": {"file": path("users")}},
         });
         fs::write(path("config"), config.to_string()).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_switchboard"))
@@ -66,18 +69,28 @@ impl Proxy {
     /// Opens a tunnel from 127.0.0.1.
     pub fn tunnel(&self, authority: &str, token: Option<&str>) -> io::Result<TcpStream> {
         let stream = TcpStream::connect(self.public)?;
-        let (stream, status) = ask(stream, authority, token)?;
+        let (stream, status) = ask(stream, authority, &bearer(token))?;
         assert_eq!(status, 200, "{authority}");
         Ok(stream)
     }
 
-    /// The status of a request from 127.0.0.`host`; `None` when there is no answer.
+    /// The status of a request with a token from that host of 127.0.0.0/8; `None` when there is no answer.
     pub fn status(&self, host: u64, authority: &str, token: Option<&str>) -> Option<u16> {
+        self.answer(host, authority, &bearer(token))
+    }
+
+    /// The same with a user and a password.
+    pub fn login(&self, host: u64, authority: &str, user: &str, password: &str) -> Option<u16> {
+        let credential = STANDARD.encode(format!("{user}:{password}"));
+        self.answer(host, authority, &format!("Proxy-Authorization: Basic {credential}\r\n"))
+    }
+
+    fn answer(&self, host: u64, authority: &str, credential: &str) -> Option<u16> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        let source = Ipv4Addr::new(127, 0, 0, u8::try_from(host).unwrap());
+        let source = Ipv4Addr::from_bits(0x7f00_0000 + u32::try_from(host).unwrap());
         socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
         socket.connect(&self.public.into()).ok()?;
-        ask(socket.into(), authority, token).ok().map(|(_, status)| status)
+        ask(socket.into(), authority, credential).ok().map(|(_, status)| status)
     }
 
     /// The processor time that the process has used.
@@ -106,10 +119,14 @@ impl Drop for Proxy {
     }
 }
 
-fn ask(mut stream: TcpStream, authority: &str, token: Option<&str>) -> io::Result<(TcpStream, u16)> {
-    let credential = token.map_or(String::new(), |token| {
+/// The field of a token.
+fn bearer(token: Option<&str>) -> String {
+    token.map_or(String::new(), |token| {
         format!("Proxy-Authorization: Bearer {token}\r\n")
-    });
+    })
+}
+
+fn ask(mut stream: TcpStream, authority: &str, credential: &str) -> io::Result<(TcpStream, u16)> {
     let head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{credential}\r\n");
     stream.write_all(head.as_bytes())?;
     let mut answer = Vec::new();
@@ -146,3 +163,6 @@ fn get(address: SocketAddr, path: &str) -> Option<String> {
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
+
+/// The password is `correct`: made by htpasswd(1) with a cost of 10.
+const USERS: &str = "alice:$2y$10$lPR00T8PO0e0CsucVF5uE.tKCDBkVUVMSAMixGUZ9VmBf5Wexoj9W\n";

@@ -372,7 +372,7 @@ const LARGEST: u64 = 1 << 20;
 /// The faults of one file that are reported one by one: a file of 1 MiB may have 500,000, and each is a line of the log.
 const MOST_FAULTS: usize = 20;
 /// The passwords that are hashed at a time: each takes a processor for a while.
-const MOST_HASHED: usize = 2;
+pub(super) const MOST_HASHED: usize = 2;
 /// Those that wait for it.
 const MOST_WAITING: usize = 16;
 const LONGEST_WAIT: Duration = Duration::from_secs(5);

@@ -1,4 +1,6 @@
-//! Bounds the questions that are asked at a time, of all clients and of each: a flood from one address starves no other.
+//! Bounds the questions that are asked at a time, of all clients and of each: a flood starves no other address.
+//!
+//! The network that was served longest ago is next, so that a newcomer waits for none that was served a moment before.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -9,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::passwords::MOST_HASHED;
 use crate::limits::clients::network;
 
 /// The permits of questions, and the requests that wait for one.
@@ -46,7 +49,7 @@ impl Bounds {
 
     /// Those of passwords: an office may log in at once after a change of the file, and a hash takes tenths of a second.
     pub(super) const PASSWORDS: Self = Self {
-        asking: 8,
+        asking: MOST_HASHED,
         asking_of_one: 2,
         waiting: 256,
         waiting_of_one: 64,
@@ -60,13 +63,23 @@ struct State {
     networks: HashMap<IpAddr, Share>,
     waiting: VecDeque<Waiting>,
     next: u64,
+    /// The number of permits so far.
+    turns: u64,
 }
 
 /// What the clients of one network ask and wait for.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Share {
     asking: usize,
     waiting: usize,
+    /// The turn in which it was served last; 0 if it has not been served lately.
+    served: u64,
+}
+
+impl Share {
+    fn is_idle(&self) -> bool {
+        self.asking == 0 && self.waiting == 0
+    }
 }
 
 #[derive(Debug)]
@@ -130,17 +143,26 @@ impl Queue {
 
 impl State {
     fn share(&mut self, network: IpAddr) -> &mut Share {
+        if self.networks.len() >= MOST_NETWORKS && !self.networks.contains_key(&network) {
+            let oldest = self.turns.saturating_sub(SHORTEST_MEMORY);
+            self.networks
+                .retain(|_, share| share.served > oldest || !share.is_idle());
+        }
         self.networks.entry(network).or_default()
     }
 
     fn begin(&mut self, network: IpAddr) {
         self.asking += 1;
-        self.share(network).asking += 1;
+        self.turns += 1;
+        let turn = self.turns;
+        let share = self.share(network);
+        share.asking += 1;
+        share.served = turn;
     }
 
     fn wait(&mut self, network: IpAddr, most: &Bounds) -> Option<(u64, oneshot::Receiver<Permit>)> {
-        let own = self.share(network).waiting;
-        if own >= most.waiting_of_one || (self.waiting.len() >= most.waiting && !self.displace(own)) {
+        let own = *self.share(network);
+        if own.waiting >= most.waiting_of_one || (self.waiting.len() >= most.waiting && !self.displace(own)) {
             self.tidy(network);
             return None;
         }
@@ -152,29 +174,29 @@ impl State {
         Some((number, granted))
     }
 
-    /// Ends the youngest wait of the network with the most, if that has more than one that has `own`.
-    fn displace(&mut self, own: usize) -> bool {
-        let most = self.networks.iter().max_by_key(|(_, share)| share.waiting);
-        let Some((&network, _)) = most.filter(|(_, share)| share.waiting > own + 1) else {
-            return false;
-        };
-        let youngest = self.waiting.iter().rposition(|waiting| waiting.network == network);
-        youngest.is_some_and(|index| self.leave(index).is_some())
+    /// Ends the youngest wait of the network with the most, and of those the one that was served last, if that has more than
+    /// one that has `own`, or as many and was served later.
+    fn displace(&mut self, own: Share) -> bool {
+        let rank = |share: &Share| (share.waiting, share.served);
+        let most = self.shares().max_by_key(|(_, share)| rank(share));
+        let index = most.filter(|(_, share)| rank(share) > (own.waiting + 1, own.served));
+        index.is_some_and(|(index, _)| self.leave(index).is_some())
     }
 
-    /// The first one of the networks that ask least, if a permit is free for it.
+    /// Each request that waits, in the order of their arrival, by its network.
+    fn shares(&self) -> impl Iterator<Item = (usize, Share)> {
+        let share = |waiting: &Waiting| self.networks.get(&waiting.network).copied().unwrap_or_default();
+        let waiting = self.waiting.iter().enumerate();
+        waiting.map(move |(index, waiting)| (index, share(waiting)))
+    }
+
+    /// The first one of the network that was served longest ago, of those that a permit is free for.
     fn next_waiting(&mut self, most: &Bounds) -> Option<Waiting> {
         if self.asking >= most.asking {
             return None;
         }
-        let asking = |waiting: &Waiting| self.networks.get(&waiting.network).map_or(0, |share| share.asking);
-        let first = self.waiting.iter().enumerate();
-        let (index, least) = first
-            .map(|(index, waiting)| (index, asking(waiting)))
-            .min_by_key(|(_, asking)| *asking)?;
-        if least >= most.asking_of_one {
-            return None;
-        }
+        let free = self.shares().filter(|(_, share)| share.asking < most.asking_of_one);
+        let (index, _) = free.min_by_key(|(_, share)| share.served)?;
         let next = self.leave(index)?;
         self.begin(next.network);
         Some(next)
@@ -187,10 +209,10 @@ impl State {
         Some(left)
     }
 
-    /// Forgets a network that neither asks nor waits.
+    /// Forgets a network that has not been served, once it waits no more.
     fn tidy(&mut self, network: IpAddr) {
-        let share = self.share(network);
-        if share.asking == 0 && share.waiting == 0 {
+        let is_new = |share: &Share| share.is_idle() && share.served == 0;
+        if self.networks.get(&network).is_some_and(is_new) {
             self.networks.remove(&network);
         }
     }
@@ -218,17 +240,23 @@ impl Drop for Permit {
             let mut state = self.queue.state.lock();
             state.asking -= 1;
             state.share(self.network).asking -= 1;
-            state.tidy(self.network);
         }
         self.queue.serve();
     }
 }
 
+/// The networks with a share: about 300 KiB. Beyond, those that were served longest ago are forgotten.
+const MOST_NETWORKS: usize = 4096;
+/// The turns for which a network is remembered at least.
+const SHORTEST_MEMORY: u64 = 2048;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+    use tokio::sync::Semaphore;
     use tokio::task::{JoinHandle, yield_now};
+    use tokio::time::{Instant, sleep};
 
     fn client(number: u32) -> IpAddr {
         Ipv4Addr::from_bits(number).into()
@@ -247,7 +275,7 @@ mod tests {
 
     fn is_idle(queue: &Queue) -> bool {
         let state = queue.state.lock();
-        state.asking == 0 && state.waiting.is_empty() && state.networks.is_empty()
+        state.asking == 0 && state.waiting.is_empty() && state.networks.values().all(Share::is_idle)
     }
 
     #[tokio::test(start_paused = true)]
@@ -269,32 +297,28 @@ mod tests {
         assert!(is_idle(&queue));
     }
 
+    /// Takes every permit, on behalf of networks that are no others' here.
+    async fn fill(queue: &Arc<Queue>) -> Vec<Permit> {
+        let mut held = Vec::new();
+        for number in 0..u32::try_from(queue.bounds.asking).unwrap() {
+            held.push(queue.enter(client(1_000_000 + number)).await.unwrap());
+        }
+        held
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_takes_the_first_request_of_another_network() {
         let queue = Queue::new(Bounds::COSTLY);
-        let mut held = Vec::new();
-        for number in 0..4 {
-            for _ in 0..2 {
-                held.push(queue.enter(client(number)).await.unwrap());
-            }
-        }
-        let flood: Vec<_> = (0..8)
-            .flat_map(|number| (0..8).map(move |_| number))
-            .map(|number| enter(&queue, number))
-            .collect();
+        let held = fill(&queue).await;
+        let flood: Vec<_> = (0..64).map(|request| enter(&queue, request % 8)).collect();
         settle().await;
         assert_eq!(queue.state.lock().waiting.len(), 64);
         let newcomer = enter(&queue, 100);
         settle().await;
         assert_eq!(queue.state.lock().waiting.len(), 64);
         assert_eq!(flood.iter().filter(|request| request.is_finished()).count(), 1);
-        // The networks without a question of their own come first, so that it waits for one question of each.
         drop(held);
-        for (index, request) in flood.into_iter().enumerate() {
-            if index == 16 {
-                settle().await;
-                assert!(newcomer.is_finished());
-            }
+        for request in flood {
             drop(request.await.unwrap());
         }
         assert!(newcomer.await.unwrap().is_some());
@@ -303,10 +327,102 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_full_queue_takes_a_newcomer_in_place_of_a_network_that_was_served_lately() {
+        let queue = Queue::new(Bounds::COSTLY);
+        for number in 0..64 {
+            drop(queue.enter(client(number)).await);
+        }
+        let held = fill(&queue).await;
+        let others: Vec<_> = (0..64).map(|number| enter(&queue, number)).collect();
+        settle().await;
+        let newcomer = enter(&queue, 100);
+        settle().await;
+        let finished = others.iter().map(JoinHandle::is_finished);
+        assert_eq!(finished.collect::<Vec<_>>(), [vec![false; 63], vec![true]].concat());
+        // Nor does the one that has made room make room for itself.
+        assert!(queue.enter(client(63)).await.is_none());
+        drop(held);
+        assert!(newcomer.await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_network_that_was_served_longest_ago_is_next_whether_it_has_waited_since_or_not() {
+        for bounds in [Bounds::COSTLY, Bounds::PASSWORDS] {
+            let queue = Queue::new(bounds);
+            // Each asks again after each answer, and waits for nothing between.
+            for number in (0..60).chain(0..60) {
+                drop(queue.enter(client(number)).await);
+            }
+            let mut held = fill(&queue).await;
+            let flood: Vec<_> = (0..60).rev().map(|number| enter(&queue, number)).collect();
+            settle().await;
+            let newcomer = enter(&queue, 100);
+            settle().await;
+            drop(held.pop());
+            settle().await;
+            assert!(newcomer.is_finished() && !flood.iter().any(JoinHandle::is_finished));
+            drop((held, newcomer.await));
+            let mut served = 0;
+            for request in flood.into_iter().rev() {
+                served += usize::from(request.await.unwrap().is_some());
+            }
+            assert_eq!(served, 60);
+        }
+    }
+
+    /// Sixty networks with five wrong passwords a second each, of which two are checked at a time, 80 ms each.
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_does_not_wait_for_sixty_networks_with_more_passwords_than_can_be_checked() {
+        let queue = Queue::new(Bounds::PASSWORDS);
+        let processors = Arc::new(Semaphore::new(2));
+        let login = |number: u32| {
+            let (queue, processors) = (Arc::clone(&queue), Arc::clone(&processors));
+            tokio::spawn(async move {
+                let start = Instant::now();
+                let _permit = queue.enter(client(number)).await?;
+                let _processor = processors.acquire().await.ok()?;
+                sleep(Duration::from_millis(80)).await;
+                Some(start.elapsed())
+            })
+        };
+        let mut newcomers = Vec::new();
+        for round in 0..150 {
+            (0..60).for_each(|number| drop(login(number)));
+            sleep(Duration::from_millis(200)).await;
+            newcomers.push(login(1_000 + round));
+        }
+        let mut waits = Vec::new();
+        for newcomer in newcomers {
+            waits.push(newcomer.await.unwrap().unwrap());
+        }
+        // Before each of the sixty was served once, they are newcomers as well.
+        let (first, later) = waits.split_at(13);
+        assert!(
+            first.iter().all(|wait| *wait <= Duration::from_millis(60 * 40 + 80)),
+            "{first:?}"
+        );
+        assert!(
+            later.iter().all(|wait| *wait <= Duration::from_millis(160)),
+            "{later:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn networks_that_were_served_are_remembered_within_a_bound() {
+        let queue = Queue::new(Bounds::COSTLY);
+        for number in 0..3 * u32::try_from(MOST_NETWORKS).unwrap() {
+            drop(queue.enter(client(number)).await);
+        }
+        let state = queue.state.lock();
+        assert!(state.networks.len() <= MOST_NETWORKS, "{}", state.networks.len());
+        assert!(state.networks.len() >= MOST_NETWORKS / 2);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_wait_ends_after_three_seconds_and_one_that_is_left_is_forgotten() {
         let queue = Queue::new(Bounds::COSTLY);
         let held = [queue.enter(client(1)).await, queue.enter(client(1)).await];
-        let start = tokio::time::Instant::now();
+        let start = Instant::now();
         let left = enter(&queue, 1);
         settle().await;
         left.abort();
