@@ -11,6 +11,7 @@ mod due;
 mod evidence;
 mod flight;
 mod grants;
+mod guess_limiter;
 mod memory;
 pub mod oidc;
 mod options;
@@ -82,15 +83,20 @@ impl Sources {
     /// Where there is a file, a text that no token looks like stays a password: a typing error in a name must not send
     /// the password that belongs to it to another server.
     fn normalized(&self, credential: &Credential) -> Credential {
-        let takes_tokens = self.reviewer.is_some() || self.issuers.is_some();
-        match (credential, &self.users) {
-            // Whether or not the file has the name: names are no oracle.
-            (Credential::Basic { password, .. }, Some(_)) if !takes_tokens || !is_like_a_token(password.expose()) => {
-                credential.clone()
-            }
-            (Credential::Basic { password, .. }, _) => Credential::Bearer(password.clone()),
-            (Credential::Bearer(_), _) => credential.clone(),
+        match (credential, self.password_name(credential)) {
+            (Credential::Basic { password, .. }, None) => Credential::Bearer(password.clone()),
+            (Credential::Basic { .. }, Some(_)) | (Credential::Bearer(_), _) => credential.clone(),
         }
+    }
+
+    /// The name with which a credential comes that is a password, whether or not the file has it: names are no oracle.
+    fn password_name<'a>(&self, credential: &'a Credential) -> Option<&'a str> {
+        let Credential::Basic { user, password } = credential else {
+            return None;
+        };
+        let takes_tokens = self.reviewer.is_some() || self.issuers.is_some();
+        let is_token = takes_tokens && is_like_a_token(password.expose());
+        (self.users.is_some() && !is_token && self.ticket(credential).is_none()).then_some(user)
     }
 
     /// The tickets, and the hash of a credential that has the shape of one: as a token, or as the password of any user.
@@ -205,11 +211,22 @@ impl Access {
     /// Why it is of none that is known here.
     pub async fn identify(&self, evidence: Evidence<'_>) -> Result<Subject, Denial> {
         let rules = self.rules.load_full();
+        let presented = evidence.credential.as_ref().and_then(|read| read.as_ref().ok());
+        let name = presented.and_then(|credential| rules.sources.password_name(credential));
+        let method = name.map_or(NO_METHOD, |_| Method::Password.label());
         let identified = self.subject(&rules, evidence).await;
         if let Err(denial) = &identified {
-            self.metrics.access_ended(NO_METHOD, denial.refusal.label());
+            self.metrics.access_ended(method, denial.refusal.label());
         }
         identified
+    }
+
+    /// The user of the file for whom a credential claims to be the password; `None` for a name that is no user's.
+    pub fn claimed_user(&self, credential: &Credential) -> Option<Box<str>> {
+        let sources = &self.rules.load().sources;
+        let name = sources.password_name(credential)?;
+        let is_known = sources.users.as_ref().is_some_and(|users| users.contains(name));
+        is_known.then(|| name.into())
     }
 
     async fn subject(&self, rules: &Arc<Rules>, mut evidence: Evidence<'_>) -> Result<Subject, Denial> {
@@ -226,7 +243,11 @@ impl Access {
         };
         let proof = match evidence.take_credential()? {
             Some(credential) => {
-                let verdict = self.questions.verdict(rules, &credential, evidence.client).await;
+                let client = evidence.client;
+                if !self.questions.allows_guess(rules, &credential, client) {
+                    return Err(Refusal::GuessRate.into());
+                }
+                let verdict = self.questions.verdict(rules, &credential, client).await;
                 let user = match verdict {
                     Ok(Verdict::Proved(user)) => user,
                     Ok(Verdict::Refused(phrase)) => {
@@ -307,10 +328,11 @@ const ALLOWED: &str = "allowed";
 /// The values of the label `method`.
 const METHODS: [&str; 6] = [NO_METHOD, "token_review", "oidc", "password", "ticket", "certificate"];
 /// The values of the label `result`.
-const RESULTS: [&str; 7] = [
+const RESULTS: [&str; 8] = [
     ALLOWED,
     "credentials_required",
     "credentials_refused",
+    "guess_rate",
     "credentials_in_clear",
     "identity_refused",
     "not_authorized",

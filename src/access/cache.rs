@@ -143,7 +143,8 @@ mod tests {
 
     fn digests(count: usize) -> Vec<Digest> {
         let key = Key::new();
-        let digest = |number: usize| key.credential(&Credential::Bearer(number.to_string().as_str().into()));
+        let digest =
+            |number: usize| key.credential(&Credential::Bearer(number.to_string().as_str().into()), [0; 4].into());
         (0..count).map(digest).collect()
     }
 

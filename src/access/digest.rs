@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
+use std::net::{IpAddr, Ipv4Addr};
 
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand;
@@ -12,6 +13,7 @@ use aws_lc_rs::rand;
 use super::reviewer::Action;
 use super::user::User;
 use crate::credential::Credential;
+use crate::limits::clients::network;
 use crate::tls::Peer;
 
 /// HMAC-SHA256 of what is asked.
@@ -34,11 +36,14 @@ impl Key {
         Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
     }
 
-    /// The digest of a credential.
-    pub(super) fn credential(&self, credential: &Credential) -> Digest {
+    /// The digest of a credential; of a password, as that of the client's network. If it were remembered for all networks,
+    /// they could try others on it without being counted.
+    pub(super) fn credential(&self, credential: &Credential, client: IpAddr) -> Digest {
         match credential {
             Credential::Bearer(token) => self.parts(["bearer", token.expose()]),
-            Credential::Basic { user, password } => self.parts(["basic", &**user, password.expose()]),
+            Credential::Basic { user, password } => {
+                self.parts(["basic", &**user, password.expose(), &network(client).to_string()])
+            }
         }
     }
 
@@ -62,7 +67,8 @@ impl Key {
         for part in user_parts(user) {
             update(&mut context, part.as_bytes());
         }
-        let proof = credential.map(|credential| self.credential(credential));
+        // Wherever it comes from.
+        let proof = credential.map(|credential| self.credential(credential, Ipv4Addr::UNSPECIFIED.into()));
         update(&mut context, proof.as_ref().map_or(&[], |digest| &digest.0));
         let own = certificate.and_then(|peer| peer.certificates.first());
         update(&mut context, own.map_or(&[], |own| own.as_ref()));
@@ -123,6 +129,8 @@ mod tests {
     use super::*;
     use crate::access::test_support::user;
 
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
     #[test]
     fn a_digest_is_of_every_part_and_of_the_process() {
         let (key, other) = (Key::new(), Key::new());
@@ -131,15 +139,18 @@ mod tests {
             password: password.into(),
         };
         let bearer = |token: &str| Credential::Bearer(token.into());
-        assert_eq!(key.credential(&bearer("x")), key.credential(&bearer("x")));
+        let of = |credential: &Credential, network: [u8; 4]| key.credential(credential, network.into());
+        assert_ne!(of(&basic("a", "x"), [1; 4]), of(&basic("a", "x"), [2; 4]));
+        assert_eq!(of(&bearer("x"), [1; 4]), of(&bearer("x"), [2; 4]));
+        assert_eq!(key.credential(&bearer("x"), HERE), key.credential(&bearer("x"), HERE));
         for (one, two) in [
             (bearer("x"), bearer("y")),
             (basic("ab", "c"), basic("a", "bc")),
             (basic("", "x"), bearer("x")),
         ] {
-            assert_ne!(key.credential(&one), key.credential(&two));
+            assert_ne!(key.credential(&one, HERE), key.credential(&two, HERE));
         }
-        assert_ne!(key.credential(&bearer("x")), other.credential(&bearer("x")));
+        assert_ne!(key.credential(&bearer("x"), HERE), other.credential(&bearer("x"), HERE));
         let alice = user("alice");
         let mut changed = [alice.clone(), alice.clone(), alice.clone(), alice.clone()];
         changed[0].groups.push("ops".into());

@@ -243,7 +243,8 @@ mod tests {
 
     fn digests() -> impl Iterator<Item = Digest> {
         let key = Key::new();
-        (0_u64..).map(move |number| key.credential(&Credential::Bearer(number.to_string().as_str().into())))
+        (0_u64..)
+            .map(move |number| key.credential(&Credential::Bearer(number.to_string().as_str().into()), [0; 4].into()))
     }
 
     fn proved(user: User) -> Verdict {

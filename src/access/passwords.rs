@@ -100,6 +100,14 @@ impl Users {
         self.len() == 0
     }
 
+    /// The first line whose password is guessed fast; `None` without any.
+    pub fn weakness(&self) -> Option<UserFault> {
+        let line = self.table.load().values().filter_map(|entry| entry.weak_line).min();
+        let reason =
+            "bcrypt with a cost below 10 is guessed fast: make the hashes with `htpasswd -nB -C 10`".to_owned();
+        line.is_some().then_some(UserFault { line, reason })
+    }
+
     /// Judges a password. `None`: there is no such user.
     ///
     /// Two are judged at a time, and 16 wait for up to 5 s; then there is no answer.
@@ -335,7 +343,7 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
             }),
             false => more += 1,
         };
-        let (name, entry) = match Entry::parse(line) {
+        let (name, entry) = match Entry::parse(number, line) {
             Ok(parsed) => parsed,
             Err(reason) => {
                 fault(reason);

@@ -12,12 +12,14 @@ use super::Rules;
 use super::breaker::Breaker;
 use super::digest::{Digest, Key};
 use super::flight::{Answer, Flights, busy};
+use super::guess_limiter::GuessLimiter;
 use super::memory::Memory;
 use super::options::Check;
 use super::queue::{Bounds, Permit, Queue};
 use super::reviewer::{Action, Decision, Review, Reviewer, Unavailable, Verdict};
 use super::user::{Method, User};
 use crate::credential::Credential;
+use crate::limits::clients::network;
 use crate::metrics::Metrics;
 use crate::secret::Secret;
 
@@ -34,6 +36,8 @@ pub(super) struct Questions {
     rights: Arc<Queue>,
     /// Of passwords, whose checks take as long: they keep no question from the API server.
     passwords: Arc<Queue>,
+    /// Of passwords and, apart from them, of tickets.
+    guesses: GuessLimiter,
     /// Of token reviews, and of access reviews.
     breakers: [Arc<Breaker>; 2],
     metrics: Metrics,
@@ -56,9 +60,24 @@ impl Questions {
             tokens: Queue::new(Bounds::COSTLY),
             rights: Queue::new(Bounds::COSTLY),
             passwords: Queue::new(Bounds::PASSWORDS),
+            guesses: GuessLimiter::default(),
             breakers: [Arc::default(), Arc::default()],
             metrics: metrics.clone(),
         })
+    }
+
+    /// Returns whether a ticket or a password of this client is looked at, right or wrong.
+    ///
+    /// Guesses at a user from elsewhere do not lock that user out of a network that has sent no wrong password lately.
+    pub(super) fn allows_guess(&self, rules: &Rules, credential: &Credential, client: IpAddr) -> bool {
+        if rules.sources.ticket(credential).is_some() {
+            return self.guesses.allows((TICKETS, network(client)));
+        }
+        let network = (PASSWORDS, network(client));
+        // By name whether or not a user has it: names are no oracle.
+        let allows = |name| self.guesses.allows(network) && self.guesses.allows((PASSWORDS, name));
+        let name = rules.sources.password_name(credential);
+        name.is_none_or(|name| self.guesses.is_clear(network) || allows(name))
     }
 
     /// The user of the credential, on behalf of a client.
@@ -70,13 +89,14 @@ impl Questions {
     ) -> Answer<Verdict> {
         if let Some((tickets, key)) = rules.sources.ticket(credential) {
             // Not remembered: one that is taken back is refused at once.
-            return tickets.verdict(key, client);
+            let count = || self.guesses.record_wrong((TICKETS, network(client)), key);
+            return tickets.verdict(key, count);
         }
         let credential = Arc::new(rules.sources.normalized(credential));
         if let Some(refused) = rules.refuse_at_sight(&credential) {
             return Ok(refused);
         }
-        let digest = self.key.credential(&credential);
+        let digest = self.key.credential(&credential, client);
         let epoch = {
             let memory = self.memory.lock();
             if let Some(verdict) = memory.verdict(&digest) {
@@ -89,7 +109,14 @@ impl Questions {
             let (own, rules, credential) = (Arc::clone(self), Arc::clone(rules), Arc::clone(&credential));
             async move {
                 let _permit = own.permit(&rules, &credential, client).await?;
-                own.prove(&rules, &credential, client).await
+                let verdict = own.prove(&rules, &credential, client).await?;
+                // What was sent for that name before is no guess.
+                if let (Verdict::Refused(_), Credential::Basic { user, .. }) = (&verdict, &*credential)
+                    && own.guesses.record_wrong((PASSWORDS, &**user), digest)
+                {
+                    own.guesses.record_wrong((PASSWORDS, network(client)), digest);
+                }
+                Ok(verdict)
             }
         });
         match answer.await {
@@ -109,7 +136,10 @@ impl Questions {
             Credential::Bearer(token) if rules.sources.is_of_issuer(token) => return Ok(None),
             Credential::Bearer(_) => &self.tokens,
         };
-        queue.enter(client).await.map(Some).ok_or_else(busy)
+        let permit = queue.enter(client).await;
+        // Guesses that waited beside it may have been wrong.
+        let permit = permit.filter(|_| self.allows_guess(rules, credential, client));
+        permit.map(Some).ok_or_else(busy)
     }
 
     /// Whether the user may do that, on behalf of a client.
@@ -176,7 +206,7 @@ impl Questions {
         } else {
             verdict
         };
-        memory.keep_verdict(self.key.credential(credential), epoch, &verdict);
+        memory.keep_verdict(self.key.credential(credential, client), epoch, &verdict);
         Ok(verdict)
     }
 
@@ -293,6 +323,9 @@ fn probed() -> Action {
     }
 }
 
+/// What is guessed at.
+const TICKETS: &str = "tickets";
+const PASSWORDS: &str = "passwords";
 const TOKEN: usize = 0;
 const ACCESS: usize = 1;
 /// The values of the label `kind`.

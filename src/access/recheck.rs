@@ -282,7 +282,7 @@ impl Access {
             rules.sources.normalized(credential)
         };
         let half = rules.options.kubernetes.as_ref().map_or(FALLBACK, |own| own.recheck) / 2;
-        let digest = self.questions.key.credential(&credential);
+        let digest = self.questions.key.credential(&credential, subject.client);
         let remembered = self.questions.memory.lock().stale_verdict(&digest, half);
         let verdict = match remembered {
             Some(verdict) => Ok(verdict),

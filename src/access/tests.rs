@@ -16,6 +16,7 @@ use crate::limits::TargetLimits;
 use crate::outcome::Reason;
 use crate::tls::{Identity, Peer};
 
+mod guesses;
 mod identities;
 mod taken_back;
 mod tickets;

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +14,6 @@ use tokio::sync::watch;
 
 use self::entry::Entry;
 pub use self::requests::{Request, Requests};
-use self::tries::Tries;
 use super::reviewer::{Unavailable, Verdict};
 use super::token::SKEW;
 use super::user::User;
@@ -24,7 +22,6 @@ pub use crate::ticket::{Key, Minted, SECRET_TYPE, SIGNER, Ticket, TicketTarget, 
 
 mod entry;
 mod requests;
-mod tries;
 
 /// The tickets in force, by their hashes.
 #[derive(Debug)]
@@ -35,7 +32,6 @@ pub struct Tickets {
     lists: Mutex<Lists>,
     /// The number of tables so far.
     changed: watch::Sender<u64>,
-    tries: Tries,
 }
 
 type Entries = HashMap<Key, Arc<Entry>>;
@@ -120,7 +116,6 @@ impl Tickets {
             table: ArcSwap::default(),
             lists: Mutex::default(),
             changed: watch::Sender::new(0),
-            tries: Tries::default(),
         }
     }
 
@@ -148,18 +143,14 @@ impl Tickets {
         latest.is_some_and(|latest| expires > latest)
     }
 
-    /// The verdict on the ticket of that hash, on behalf of a client. Wrong ones are counted against its network, and
-    /// beyond the bound the table is not looked at.
-    pub(super) fn verdict(&self, key: Key, client: IpAddr) -> Result<Verdict, Unavailable> {
-        if !self.tries.are_left(client) {
-            return Ok(Verdict::Refused(TOO_MANY.into()));
-        }
+    /// The verdict on the ticket of that hash. `record_wrong` counts one that there is not.
+    pub(super) fn verdict(&self, key: Key, record_wrong: impl FnOnce() -> bool) -> Result<Verdict, Unavailable> {
         match self.judge(key, SystemTime::now()) {
             Judged::Proved(proof) => Ok(Verdict::Proved(proof.user)),
             Judged::Expired => Ok(Verdict::Refused(EXPIRED.into())),
             Judged::TooLong => Ok(Verdict::Refused(TOO_LONG.into())),
             Judged::Unknown => {
-                self.tries.count(client, key);
+                record_wrong();
                 Ok(Verdict::Refused(UNKNOWN.into()))
             }
             Judged::Unlisted => Err(Unavailable {
@@ -283,7 +274,6 @@ impl std::error::Error for TicketFault {}
 pub(super) const UNKNOWN: &str = "the ticket is not known, or was taken back";
 pub(super) const EXPIRED: &str = "the ticket has expired";
 const TOO_LONG: &str = "the ticket is valid for longer than tickets may be";
-const TOO_MANY: &str = "too many wrong tickets have come from this network, try again in a minute";
 /// The tickets of a list. A Secret of 1 MiB has room for a quarter of them.
 const MOST: usize = 16_384;
 

@@ -23,6 +23,11 @@ refusals! {
     CredentialsRefused =>
         407, "credentials_refused", Proxy, "http_request_denied", None,
         "the credentials are wrong or have expired";
+    /// Too many wrong tickets or passwords came before. The credential was not looked at, so it may be right: no 407, after
+    /// which a client drops it.
+    GuessRate =>
+        429, "guess_rate", Proxy, "connection_limit_reached", Some(10),
+        "too many wrong credentials from this network or for this user";
     /// The connection is in clear, where a credential can be read by others.
     CredentialsInClear =>
         403, "credentials_in_clear", Proxy, "http_request_denied", None,
@@ -203,6 +208,7 @@ impl Refusal {
                 | Self::ClientFull
                 | Self::UserFull
                 | Self::ConnectRate
+                | Self::GuessRate
                 | Self::ProxyFull
                 | Self::Crowded
         )

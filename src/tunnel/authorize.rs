@@ -50,6 +50,8 @@ async fn authorize_user(
 ) -> Result<Authorized, Denial> {
     let access = &pending.shared.access;
     pending.record.set_authority(authority.clone());
+    let presented = credential.as_ref().and_then(|read| read.as_ref().ok());
+    let claimed = presented.and_then(|credential| access.claimed_user(credential));
     let identified = bounded(counts, access.identify(evidence(credential, pending))).await;
     let subject = match identified {
         Ok(subject) => {
@@ -57,6 +59,7 @@ async fn authorize_user(
             Ok(subject)
         }
         Err(denial) => {
+            pending.record.set_claimed_user(claimed);
             pending.record.set_authorization(&denial);
             if counts {
                 return Err(denial);

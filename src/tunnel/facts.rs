@@ -41,6 +41,8 @@ pub struct Facts {
     pub tls: Option<Arc<Peer>>,
     /// The user of the request.
     pub user: Option<Arc<User>>,
+    /// The user whose password the request claims to have, if that has proved none.
+    pub claimed: Option<Box<str>>,
     /// Why the user may reach the target, or why not.
     pub authorization: Option<Box<str>>,
     /// The HTTP version that the client speaks: `1` or `2`; empty before it is known.
@@ -75,6 +77,7 @@ impl Facts {
             dial_ms: 0.0,
             tls: None,
             user: None,
+            claimed: None,
             authorization: None,
             http: "",
             locals: [None; 2],

@@ -246,6 +246,7 @@ mod tests {
             (Refusal::TargetRefused, Code::ServiceNotAvailable),
             (Refusal::TargetFull, Code::TooManyConnections),
             (Refusal::ConnectRate, Code::TooManyConnections),
+            (Refusal::GuessRate, Code::TooManyConnections),
             (Refusal::TlsRequired, Code::ProtocolError),
         ] {
             assert_eq!(code(refusal), expected, "{refusal:?}");

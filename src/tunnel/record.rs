@@ -129,6 +129,11 @@ impl<'a> Record<'a> {
         self.facts.user = Some(user);
     }
 
+    /// The user whose password the request claims to have, if that has proved none.
+    pub fn set_claimed_user(&mut self, user: Option<Box<str>>) {
+        self.facts.claimed = user;
+    }
+
     /// Why the user may reach the target.
     pub fn set_reason(&mut self, reason: &str) {
         self.facts.authorization = Some(excerpt(reason, LONGEST_REASON).into());

@@ -26,6 +26,7 @@ fn fields(client: Value) -> Value {
         "user.groups": "",
         "user.id": "",
         "auth.method": "",
+        "auth.claimed_user": "",
         "authorization.reason": "",
         "http.version": "1",
         "server.address": "",

@@ -1,12 +1,14 @@
 //! Users that the proxy itself proves, as the program does it: by a file of passwords, and by the keys of an OIDC issuer.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use rustix::process::Signal;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::harness::CONFIRMATION;
@@ -17,6 +19,8 @@ use crate::harness::target::Target;
 
 /// The password is `correct`: made by htpasswd(1).
 pub(crate) const LINE: &str = "alice:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu:ops\n";
+
+const WRONG: &str = "HTTP/1.1 407 the user or the password is wrong";
 
 fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
@@ -29,11 +33,13 @@ fn ask(server: &Server, credential: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
+fn head(credential: &str) -> String {
+    format!("CONNECT box:22 HTTP/1.1\r\nHost: box:22\r\nProxy-Authorization: {credential}\r\n\r\n")
+}
+
 fn request(server: &Server, credential: &str) -> Peer {
     let mut client = Peer::connect(server.public());
-    client.send(format!(
-        "CONNECT box:22 HTTP/1.1\r\nHost: box:22\r\nProxy-Authorization: {credential}\r\n\r\n"
-    ));
+    client.send(head(credential));
     client
 }
 
@@ -74,6 +80,66 @@ fn a_line_of_the_file_opens_a_target_and_its_removal_ends_the_tunnel() {
         ask(&server, &basic("alice", "correct")),
         "HTTP/1.1 407 the user or the password is wrong"
     );
+}
+
+#[test]
+fn guesses_at_passwords_are_seen_and_bounded_and_lock_no_user_out() {
+    let target = Target::listen();
+    let folder = TempDir::new().unwrap();
+    let users = folder.path().join("users");
+    fs::write(&users, LINE).unwrap();
+    let settings = format!(
+        "ssh_only: false\naccess: {{mode: enforce, users: {{file: {}}}}}\nallowlist:\n  static:\n    - {{name: \"box:22\", \
+         addresses: [\"{}\"], allowed_groups: [ops]}}\n",
+        users.display(),
+        target.address()
+    );
+    let mut server = Server::with(&Settings::new(&settings));
+    assert_eq!(ask(&server, &basic("mallory-7c1", "x")), WRONG);
+    let mut guesses = (0..).map(|guess| basic("alice", &format!("guess-{guess}")));
+    // Until it is limited: every ten seconds a guess is looked at.
+    let mut limited = |user, password| loop {
+        while ask(&server, &guesses.next().unwrap()) == WRONG {}
+        let mut client = request(&server, &basic(user, password));
+        let text = String::from_utf8(client.read_once()).unwrap();
+        if text.starts_with("HTTP/1.1 429 ") {
+            return text + &client.rest_as_text();
+        }
+    };
+    let answers =
+        [("alice", "correct"), ("alice", "x"), ("mallory-7c1", "y")].map(|(user, password)| limited(user, password));
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:#?}");
+    for expected in [
+        " too many wrong credentials from this network or for this user\r\n",
+        "\r\nRetry-After: 10\r\n",
+    ] {
+        assert!(answers[0].contains(expected), "{}", answers[0]);
+    }
+    let mut elsewhere = Peer::connect_from(Ipv4Addr::new(127, 0, 0, 2), server.public());
+    elsewhere.send(head(&basic("alice", "correct")));
+    elsewhere.expect(CONFIRMATION);
+    let counted = |result| {
+        let series = format!("access_requests_total{{method=\"password\",result=\"{result}\"}}");
+        server.scrape().value(&series)
+    };
+    assert!(counted("credentials_refused") >= 100.0 && counted("guess_rate") >= 3.0);
+    let refused = counted("credentials_refused") + counted("guess_rate");
+    elsewhere.reset();
+    server.process.signal(Signal::TERM);
+    let lines = server.process.stdout.rest();
+    assert!(!lines.concat().contains("mallory"), "{lines:#?}");
+    let lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |reason: &'static str| lines.iter().filter(move |line| line["reason"] == reason);
+    for reason in ["credentials_refused", "guess_rate"] {
+        let named = of(reason).find(|line| line["auth.claimed_user"] == "alice" && line["user.name"] == "");
+        assert!(named.is_some(), "{reason} {lines:#?}");
+    }
+    let count = |line: &Value| line["count"].as_f64().unwrap();
+    let sum = of("credentials_refused")
+        .chain(of("guess_rate"))
+        .map(count)
+        .sum::<f64>();
+    assert_eq!(sum, refused);
 }
 
 #[test]

@@ -11,15 +11,17 @@ use crate::user_name::is_name;
 pub(super) struct Entry {
     hash: Hash,
     groups: Vec<Box<str>>,
+    /// Its line, if the password is guessed fast.
+    pub(super) weak_line: Option<usize>,
 }
 
 impl Entry {
-    /// Parses `name:hash` or `name:hash:group,group`. Names and groups have no colon, so none is of the cluster's own
-    /// (`system:masters`).
+    /// Parses the line of that number, `name:hash` or `name:hash:group,group`. Names and groups have no colon, so none is of
+    /// the cluster's own (`system:masters`).
     ///
     /// # Errors
     /// The fault of the line, without any part of its hash.
-    pub(super) fn parse(line: &str) -> Result<(&str, Self), String> {
+    pub(super) fn parse(number: usize, line: &str) -> Result<(&str, Self), String> {
         let (name, rest) = line
             .split_once(':')
             .ok_or("there is no colon: a line is name:hash or name:hash:groups")?;
@@ -42,7 +44,15 @@ impl Entry {
             return Err("a group is empty, too long, not printable, or has a space at an end".to_owned());
         }
         let groups = groups.into_iter().map(Into::into).collect();
-        Ok((name, Self { hash, groups }))
+        let weak_line = hash.is_weak().then_some(number);
+        Ok((
+            name,
+            Self {
+                hash,
+                groups,
+                weak_line,
+            },
+        ))
     }
 
     /// The user, by this name.

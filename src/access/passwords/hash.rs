@@ -41,6 +41,11 @@ impl Hash {
         })
     }
 
+    /// Whether passwords with this hash are guessed fast: a bcrypt hash of less than the cost that is recommended.
+    pub(super) fn is_weak(&self) -> bool {
+        self.kind == Kind::Bcrypt && HashParts::from_str(&self.text).is_ok_and(|parts| parts.get_cost() < WEAK_BELOW)
+    }
+
     /// Whether the password has this hash. It blocks: by the costliest hash for a second or two.
     ///
     /// # Errors
@@ -149,5 +154,7 @@ const MOST_WORK: u64 = 1 << 20;
 const MOST_LANES: u32 = 64;
 /// Of bcrypt: each step doubles the time, and 14 takes 1 to 3 s (measured).
 const COSTS: std::ops::RangeInclusive<u32> = 4..=14;
+/// Of bcrypt, as OWASP recommends; `htpasswd -B` makes 5, which is guessed 32 times as fast.
+const WEAK_BELOW: u32 = 10;
 /// Of SHA-crypt: passlib's default is 656,000; the most take about a second (measured).
 const ROUNDS: std::ops::RangeInclusive<u32> = 1000..=1_000_000;

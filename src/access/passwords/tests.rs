@@ -336,6 +336,22 @@ async fn a_line_that_is_removed_or_changed_while_its_password_is_checked_counts_
 }
 
 #[test]
+fn the_first_line_that_is_guessed_fast_is_named() {
+    let weakness = |hashes: &[&str]| {
+        let lines = (0..)
+            .zip(hashes)
+            .map(|(number, hash)| format!("user{}:{hash}\n", 9 - number));
+        let users = File::new(&("# a comment\n".to_owned() + &lines.collect::<String>())).open();
+        users.weakness().map(|weakness| weakness.to_string())
+    };
+    assert_eq!(weakness(&[HASHES[1], HASHES[4], HASHES[5], HASHES[7]]), None);
+    assert_eq!(
+        weakness(&[HASHES[1], HASHES[0], HASHES[2], HASHES[3]]).unwrap(),
+        "line 3: bcrypt with a cost below 10 is guessed fast: make the hashes with `htpasswd -nB -C 10`"
+    );
+}
+
+#[test]
 fn a_hash_is_not_printed() {
     let users = File::new(&line("alice")).open();
     assert!(!format!("{users:?}").contains("$2y$"));

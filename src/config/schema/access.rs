@@ -54,7 +54,11 @@ pub(in crate::config) fn proves_users(options: &Options) -> bool {
 fn users(section: &mut Section<'_>) -> Option<PathBuf> {
     let field = section.required("file")?;
     let path = field.parse(&PATH)?;
-    for fault in Users::open(&path).err().unwrap_or_default() {
+    let users = Users::open(&path);
+    if let Some(weakness) = users.as_ref().ok().and_then(Users::weakness) {
+        field.warning(format!("{}: {weakness}", path.display()));
+    }
+    for fault in users.err().unwrap_or_default() {
         field.dispensable_fault(format!("{}: {fault}", path.display()));
     }
     Some(path)

@@ -356,6 +356,21 @@ fn the_files_of_users_and_keys_are_judged() {
 }
 
 #[test]
+fn a_hash_that_is_guessed_fast_is_warned_of_with_its_file_and_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(
+        file.path(),
+        "#\nalice:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu\n",
+    )
+    .unwrap();
+    let path = file.path().display();
+    let text = with_alice(&format!("access:\n  mode: enforce\n  users: {{file: {path}}}\n"));
+    let start = format!("3:17: warning: access.users.file: {path}: line 2: bcrypt with a cost below 10 ");
+    let lines = said(&text, Purpose::Check);
+    assert!(lines.iter().any(|line| line.starts_with(&start)), "{lines:?}");
+}
+
+#[test]
 fn a_check_is_a_word_or_a_right() {
     let check = |text: &str| {
         let text = with_alice(&format!("access: {{kubernetes: {{enabled: true, check: {text}}}}}"));

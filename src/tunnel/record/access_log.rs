@@ -47,13 +47,15 @@ struct Share {
     refusal: Refusal,
     written: u32,
     left_out: u64,
+    /// The claimed user of those that were left out; empty if they differ.
+    claimed: Option<Box<str>>,
 }
 
 impl AccessLog {
     /// Writes the line, or counts it for a later one.
     pub(super) fn write(&self, line: &Line<'_>) {
         let is_admitted = match (line.outcome, line.addresses) {
-            (Some(Outcome::Refused(refusal)), Some(addresses)) => self.admits(addresses, refusal),
+            (Some(Outcome::Refused(refusal)), Some(addresses)) => self.admits(addresses, refusal, line.claimed),
             (Some(Outcome::Refused(_)), None) | (Some(Outcome::Closed(_)) | None, _) => true,
         };
         if is_admitted {
@@ -75,7 +77,7 @@ impl AccessLog {
         self.write_counts();
     }
 
-    fn admits(&self, addresses: [IpAddr; 2], refusal: Refusal) -> bool {
+    fn admits(&self, addresses: [IpAddr; 2], refusal: Refusal, claimed: &str) -> bool {
         let [client, _] = addresses;
         let most = lines_a_second(refusal);
         let key = (Some(network(client)), refusal.label());
@@ -93,6 +95,7 @@ impl AccessLog {
             refusal,
             written: 0,
             left_out: 0,
+            claimed: None,
         });
         let is_admitted = has_space && is_in_bound && share.written < most;
         if is_admitted {
@@ -100,6 +103,10 @@ impl AccessLog {
             *written += 1;
         } else {
             share.left_out += 1;
+            let same = share.claimed.get_or_insert_with(|| claimed.into());
+            if **same != *claimed {
+                *same = Box::default();
+            }
         }
         is_admitted
     }
@@ -112,15 +119,16 @@ impl AccessLog {
             if share.left_out == 0 {
                 return false;
             }
-            due.push((share.first, share.refusal, share.left_out));
+            let claimed = share.claimed.take().unwrap_or_default();
+            due.push((share.first, share.refusal, share.left_out, claimed));
             share.left_out = 0;
             share.written = 1;
             true
         });
         second.written = u32::try_from(due.len()).unwrap_or(u32::MAX);
         drop(second);
-        for (first, refusal, count) in due {
-            Line::of_several(first, refusal, count).write();
+        for (first, refusal, count, claimed) in &due {
+            Line::of_several(*first, *refusal, *count, claimed).write();
         }
     }
 }
@@ -149,6 +157,7 @@ fn lines_a_second(refusal: Refusal) -> u32 {
         | Refusal::NoRequest
         | Refusal::CredentialsRequired
         | Refusal::CredentialsRefused
+        | Refusal::GuessRate
         | Refusal::CredentialsInClear
         | Refusal::IdentityRefused
         | Refusal::Flood => 1,
@@ -190,7 +199,7 @@ mod tests {
     /// The lines that are written at once, of that many refusals of a client.
     fn admitted(log: &AccessLog, client: &str, refusal: Refusal, refusals: u32) -> usize {
         let addresses = [client.parse().unwrap(); 2];
-        (0..refusals).filter(|_| log.admits(addresses, refusal)).count()
+        (0..refusals).filter(|_| log.admits(addresses, refusal, "")).count()
     }
 
     fn left_out(log: &AccessLog) -> u64 {
@@ -223,12 +232,34 @@ mod tests {
     }
 
     #[test]
+    fn a_count_names_the_user_at_whom_all_of_its_guesses_were_made() {
+        for (claimed, expected) in [
+            (["alice"; 3], "alice"),
+            (["alice", "bob", "bob"], ""),
+            (["", "", "bob"], ""),
+        ] {
+            let log = AccessLog::default();
+            assert_eq!(admitted(&log, "192.0.2.1", Refusal::CredentialsRefused, 1), 1);
+            for claimed in claimed {
+                log.admits(["192.0.2.1".parse().unwrap(); 2], Refusal::CredentialsRefused, claimed);
+            }
+            let second = log.seconds.lock();
+            let named = second
+                .shares
+                .values()
+                .filter_map(|share| share.claimed.as_deref())
+                .collect::<String>();
+            assert_eq!(named, expected);
+        }
+    }
+
+    #[test]
     fn the_table_is_bounded_and_counts_the_rest_by_reason() {
         let log = AccessLog::default();
         for number in 0..100_000 {
             let client = IpAddr::from(std::net::Ipv4Addr::from_bits(number));
             for refusal in Refusal::ALL {
-                log.admits([client; 2], *refusal);
+                log.admits([client; 2], *refusal, "");
             }
         }
         let second = log.seconds.lock();

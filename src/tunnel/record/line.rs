@@ -50,6 +50,8 @@ pub(super) struct Line<'a> {
     pub(super) client_port: u16,
     pub(super) tls: Option<&'a Peer>,
     pub(super) user: Option<&'a User>,
+    /// The user whose password the request claims to have.
+    pub(super) claimed: &'a str,
     pub(super) authorization: &'a str,
     pub(super) http: &'static str,
     pub(super) authority: Option<&'a Authority>,
@@ -87,6 +89,7 @@ impl<'a> Line<'a> {
             client_port: facts.client.port(),
             tls: facts.tls.as_deref(),
             user: facts.user.as_deref(),
+            claimed: facts.claimed.as_deref().unwrap_or_default(),
             authorization: facts.authorization.as_deref().unwrap_or_default(),
             http: facts.http,
             authority: facts.authority.as_ref(),
@@ -109,13 +112,14 @@ impl<'a> Line<'a> {
     }
 
     /// The line of several refusals of one client; without addresses, of many.
-    pub(super) fn of_several(addresses: Option<[IpAddr; 2]>, refusal: Refusal, count: u64) -> Self {
+    pub(super) fn of_several(addresses: Option<[IpAddr; 2]>, refusal: Refusal, count: u64, claimed: &'a str) -> Self {
         Self {
             event: Moment::Refuse,
             addresses,
             client_port: 0,
             tls: None,
             user: None,
+            claimed,
             authorization: "",
             http: "",
             authority: None,
@@ -170,6 +174,7 @@ impl<'a> Line<'a> {
             text "user.groups" = &self.user.map(groups).unwrap_or_default(),
             text "user.id" = &self.user.and_then(|user| user.uid.as_deref()).map(shortened).unwrap_or_default(),
             text "auth.method" = self.user.map_or("", |user| user.method.label()),
+            text "auth.claimed_user" = self.claimed,
             text "authorization.reason" = self.authorization,
             text "http.version" = self.http,
             text "server.address" = self.authority.map_or("", Authority::host),
