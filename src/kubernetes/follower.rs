@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::api::{self, BodyReader, FOLLOWER, encoded};
 use super::failure::{ApiError, Failure, backoff, random};
-use super::outage::Outage;
+use super::outage::{Outage, Refusals};
 use super::wire::{Listing, WatchEvent};
 use crate::metrics::Metrics;
 use crate::text::excerpt;
@@ -81,6 +81,7 @@ pub(crate) struct Follower<C> {
     /// Whether the log knows that the right to watch is missing.
     is_told: bool,
     outage: Outage,
+    refusals: Refusals,
 }
 
 impl<C: Collection> Follower<C> {
@@ -96,6 +97,7 @@ impl<C: Collection> Follower<C> {
             failures: 0,
             is_told: false,
             outage: Outage::default(),
+            refusals: Refusals::default(),
         }
     }
 
@@ -168,6 +170,11 @@ impl<C: Collection> Follower<C> {
         let path = watch_path(&self.collection.path(client), &version, lasts);
         let mut body = api::get_as(client, &path, accept).await?;
         self.recovered();
+        self.refusals = Refusals::default();
+        if std::mem::take(&mut self.is_told) {
+            let kind = self.collection.subject().kind;
+            info!(kind, "the right to list and watch is there again");
+        }
         let ended = loop {
             match self.next(&mut body, lasts + GRACE).await {
                 Ok(Some(seen)) => version = seen.unwrap_or(version),
@@ -203,10 +210,7 @@ impl<C: Collection> Follower<C> {
     }
 
     fn recovered(&mut self) {
-        let Subject { kind, .. } = *self.collection.subject();
-        if std::mem::take(&mut self.is_told) {
-            info!(kind, "the right to list and watch is there again");
-        }
+        let kind = self.collection.subject().kind;
         if let Some(after) = self.outage.end(Instant::now()) {
             info!(kind, ?after, "the API server answers again");
         }
@@ -214,7 +218,10 @@ impl<C: Collection> Follower<C> {
 
     /// Reports a failure, and waits before the next attempt.
     async fn recover(&mut self, error: &ApiError) {
+        let now = Instant::now();
         self.origin.metrics.watch_failed(error.failure.label());
+        self.refusals.failed(error.failure, now);
+        let lacks_rights = self.refusals.are_lasting(now);
         // A list tells what has changed meanwhile; and a server that was restored from a backup sends no event.
         self.version = None;
         if error.failure == Failure::Expired && self.failures == 0 {
@@ -225,8 +232,6 @@ impl<C: Collection> Follower<C> {
         // A new client: the certificate, the token or the address may have changed, a pooled connection may be half-open.
         self.client = None;
         self.failures = self.failures.saturating_add(1);
-        // A server that starts refuses for a moment.
-        let lacks_rights = error.failure == Failure::Forbidden && self.failures > PASSING;
         if lacks_rights {
             self.warn_missing_rights(error);
             sleep(ASK_AGAIN.mul_f64(0.8 + 0.4 * random())).await;
@@ -299,8 +304,6 @@ const GRACE: Duration = Duration::from_secs(3);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// The interval between lists, however well the watches go. A cluster may have ten thousand ServiceAccounts.
 const RELIST: Duration = Duration::from_secs(900);
-/// Refusals in a row that may pass: about two seconds.
-const PASSING: u32 = 4;
 /// The interval between lists while the right is missing.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 

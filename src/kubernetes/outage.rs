@@ -1,4 +1,4 @@
-//! An outage of the API server as one source sees it, and when the log is told about it.
+//! An outage of the API server as one source sees it, when the log is told about it, and when a 403 is no part of one.
 
 use std::time::Duration;
 
@@ -40,6 +40,27 @@ impl Outage {
     }
 }
 
+/// The refusals (403) of one source that no other failure came between.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    /// The first of them; `None` without any.
+    since: Option<Instant>,
+}
+
+impl Refusals {
+    /// Takes note of a failure. Only 403 after 403 says that a right is missing.
+    pub(crate) fn failed(&mut self, failure: Failure, now: Instant) {
+        self.since = (failure == Failure::Forbidden).then(|| self.since.unwrap_or(now));
+    }
+
+    /// Returns whether they have lasted for so long that they hardly pass.
+    pub(crate) fn are_lasting(&self, now: Instant) -> bool {
+        self.since.is_some_and(|since| now >= since + LASTING)
+    }
+}
+
+/// An API server that starts, or a Role that is replaced, refuses for a moment.
+const LASTING: Duration = Duration::from_secs(10);
 /// The interval between warnings of one failure.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 /// The shortest interval between warnings: a server that fails in two ways by turns fills no log.
@@ -73,6 +94,25 @@ mod tests {
     fn failures_by_turns_are_warned_of_at_most_every_five_seconds() {
         let by_turns: Vec<_> = [Failure::Connect, Failure::Server].repeat(6);
         assert_eq!(warnings(&by_turns), [0, 5, 10]);
+    }
+
+    #[test]
+    fn a_right_is_missing_after_ten_seconds_of_nothing_but_403() {
+        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        let mut are_lasting = |failure, second| {
+            let now = start + Duration::from_secs(second);
+            refusals.failed(failure, now);
+            refusals.are_lasting(now)
+        };
+        // As a server that is killed and comes back.
+        for second in 0..20 {
+            assert!(!are_lasting(Failure::Connect, second));
+        }
+        assert!(!are_lasting(Failure::Forbidden, 20));
+        assert!(!are_lasting(Failure::Forbidden, 29));
+        assert!(are_lasting(Failure::Forbidden, 30));
+        assert!(!are_lasting(Failure::Server, 31));
+        assert!(!are_lasting(Failure::Forbidden, 40));
     }
 
     #[test]

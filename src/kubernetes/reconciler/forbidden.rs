@@ -1,41 +1,24 @@
 //! Notices that the API server forbids to read a namespace for good: the namespace was deleted, and its Role with it.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::kubernetes::failure::Failure;
+use crate::kubernetes::outage::Refusals;
 use crate::kubernetes::source::Source;
 
 /// The refusals of one source.
 #[derive(Debug, Default)]
 pub(super) struct Forbidden {
-    /// The first 403 of those that nothing else came between.
-    since: Option<Instant>,
+    refusals: Refusals,
     /// Whether the source counts as empty.
     is_given_up: bool,
 }
 
 impl Forbidden {
-    /// Takes note of a failure. Only 403 after 403 says something about the namespace.
+    /// Takes note of a failure.
     pub(super) fn failed(&mut self, failure: Failure, now: Instant) {
-        match failure {
-            Failure::Forbidden => {
-                self.since.get_or_insert(now);
-            }
-            Failure::Credentials
-            | Failure::Connect
-            | Failure::Timeout
-            | Failure::Silent
-            | Failure::Cut
-            | Failure::Malformed
-            | Failure::Unauthorized
-            | Failure::Expired
-            | Failure::Throttled
-            | Failure::Refused
-            | Failure::Server => self.since = None,
-        }
+        self.refusals.failed(failure, now);
     }
 
     /// Takes note of a success. `true` if the source has counted as empty until now.
@@ -45,7 +28,7 @@ impl Forbidden {
 
     /// Whether it has been forbidden for so long that it hardly passes.
     pub(super) fn is_lasting(&self, now: Instant) -> bool {
-        self.since.is_some_and(|since| now >= since + LASTING)
+        self.refusals.are_lasting(now)
     }
 
     /// Counts the source as empty until the API server answers, and says so once.
@@ -65,6 +48,3 @@ impl Forbidden {
         self.is_given_up
     }
 }
-
-/// An API server that starts, or a Role that is replaced, refuses for a moment.
-const LASTING: Duration = Duration::from_secs(10);
