@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 /// Whether questions of one kind are asked at all.
@@ -13,6 +14,8 @@ use tokio::time::sleep;
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     state: Mutex<State>,
+    /// Notified when it is closed after it was open.
+    pub(super) closed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -30,20 +33,29 @@ impl Breaker {
 
     /// A question was answered.
     pub(super) fn succeeded(&self) {
-        let mut state = self.state.lock();
-        state.failures = 0;
-        state.is_open = false;
+        self.close(false);
     }
 
-    /// A question was not answered. `probe` asks one of our own, and says whether that was.
-    pub(super) fn failed<F>(self: &Arc<Self>, probe: impl Fn() -> F + Send + 'static)
+    fn close(&self, ends_probe: bool) {
+        let mut state = self.state.lock();
+        state.failures = 0;
+        state.is_probing &= !ends_probe;
+        if std::mem::take(&mut state.is_open) {
+            self.closed.notify_one();
+        }
+    }
+
+    /// A question was not answered. `probe` asks one of our own, and says whether that was: `at_once`, or if this failure
+    /// is one too many.
+    pub(super) fn failed<F>(self: &Arc<Self>, at_once: bool, probe: impl Fn() -> F + Send + 'static)
     where
         F: Future<Output = bool> + Send,
     {
         {
             let mut state = self.state.lock();
             state.failures += 1;
-            if state.failures < MOST_FAILURES || std::mem::replace(&mut state.is_probing, true) {
+            let is_due = at_once || state.failures >= MOST_FAILURES;
+            if !is_due || std::mem::replace(&mut state.is_probing, true) {
                 return;
             }
         }
@@ -57,26 +69,23 @@ struct Probing(Arc<Breaker>);
 
 impl Probing {
     async fn run<F: Future<Output = bool>>(self, probe: impl Fn() -> F) {
-        let mut pause = SHORTEST_PAUSE;
         while !probe().await {
             self.0.state.lock().is_open = true;
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(PAUSE).await;
         }
     }
 }
 
 impl Drop for Probing {
     fn drop(&mut self) {
-        *self.0.state.lock() = State::default();
+        self.0.close(true);
     }
 }
 
 /// Failures in a row before the probe.
 const MOST_FAILURES: u32 = 5;
-/// Between two probes.
-const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Between two probes. What was taken back during an outage ends so soon after it; one question a second is no load.
+const PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -91,7 +100,7 @@ mod tests {
         let fail = |times| {
             for _ in 0..times {
                 let (answers, probes) = (Arc::clone(&answers), Arc::clone(&probes));
-                breaker.failed(move || {
+                breaker.failed(false, move || {
                     probes.fetch_add(1, Ordering::Relaxed);
                     std::future::ready(answers.load(Ordering::Relaxed))
                 });
@@ -111,14 +120,14 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(probes.load(Ordering::Relaxed) == 2 && breaker.is_open());
         sleep(Duration::from_secs(120)).await;
-        // After 1, 3, 7 and 15 s, and then every 10 s.
         let asked = probes.load(Ordering::Relaxed);
-        assert!((14..=16).contains(&asked) && breaker.is_open(), "{asked}");
+        assert!((120..=123).contains(&asked) && breaker.is_open(), "{asked}");
         answers.store(true, Ordering::Relaxed);
         let start = Instant::now();
         while breaker.is_open() {
             sleep(Duration::from_millis(100)).await;
         }
-        assert!(start.elapsed() <= LONGEST_PAUSE + Duration::from_millis(100));
+        assert!(start.elapsed() <= PAUSE + Duration::from_millis(100));
+        breaker.closed.notified().await;
     }
 }

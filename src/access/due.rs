@@ -31,9 +31,8 @@ struct Checks {
     turns: VecDeque<Box<str>>,
     /// Pairs that were denied once, and when they are asked about again.
     denied: VecDeque<(Instant, Weak<Pair>)>,
-    /// Pairs without an answer, by when they are asked about again, and a number that tells those of one moment apart.
+    /// Pairs without an answer, by when they are asked about again, and their numbers.
     unanswered: BTreeMap<(Instant, u64), Weak<Pair>>,
-    number: u64,
     /// Checks that may be made at once.
     credit: f64,
     earned: Option<Instant>,
@@ -68,20 +67,36 @@ impl Due {
         }
     }
 
-    /// Has a pair checked again later, as there was no answer: after a second at first, and after half a minute in the end.
-    /// A right that was taken back while the API server was away so ends soon after it is back.
-    pub(super) fn push_unanswered(&self, pair: &Arc<Pair>, times: u32) {
-        // It waits there once. A change that concerns it has it checked before.
-        if !pair.awaits_answer() {
-            return;
-        }
-        let wait = FIRST_WAIT * (1 << times.saturating_sub(1).min(MOST_DOUBLED));
+    /// Has a pair checked again later, as there was no answer: for two seconds soon, since an API server that has just come
+    /// back says no less than it will, and after half a minute in the end. If it `was_asked`, and else when
+    /// [`push_all_unanswered`](Self::push_all_unanswered) is called.
+    pub(super) fn push_unanswered(&self, pair: &Arc<Pair>, times: u32, was_asked: bool) {
+        let doubled = if was_asked {
+            times.saturating_sub(SOON)
+        } else {
+            MOST_DOUBLED
+        };
+        let until = Instant::now() + FIRST_WAIT * (1 << doubled.min(MOST_DOUBLED));
         let mut checks = self.checks.lock();
-        checks.number += 1;
-        let due = (Instant::now() + wait, checks.number);
-        checks.unanswered.insert(due, Arc::downgrade(pair));
+        // It waits there once.
+        if let Some(before) = pair.wait_until(Some(until)) {
+            checks.unanswered.remove(&(before, pair.number));
+        }
+        checks.unanswered.insert((until, pair.number), Arc::downgrade(pair));
+        if !was_asked {
+            checks.credit += 1.0;
+        }
         drop(checks);
         self.more.notify_one();
+    }
+
+    /// Has all pairs without an answer checked.
+    pub(super) fn push_all_unanswered(&self) {
+        let mut checks = self.checks.lock();
+        for pair in std::mem::take(&mut checks.unanswered).into_values() {
+            checks.end_wait(&pair);
+            self.more.notify_one();
+        }
     }
 
     /// Has a pair that was denied checked once more, a moment later.
@@ -133,9 +148,8 @@ impl Checks {
             return Ok((pair, true));
         }
         while let Some(first) = self.unanswered.first_entry().filter(|first| first.key().0 <= now) {
-            if let Some(pair) = first.remove().upgrade().filter(|pair| pair.ends_wait()) {
-                self.push(&pair);
-            }
+            let pair = first.remove();
+            self.end_wait(&pair);
         }
         let denied = self.denied.front().map(|(due, _)| *due);
         let unanswered = self.unanswered.keys().next().map(|(due, _)| *due);
@@ -156,6 +170,15 @@ impl Checks {
         }
         self.credit -= 1.0;
         self.pop().map(|pair| (pair, false)).ok_or(due)
+    }
+
+    fn end_wait(&mut self, pair: &Weak<Pair>) {
+        if let Some(pair) = pair.upgrade() {
+            pair.wait_until(None);
+            if pair.becomes_due() {
+                self.push(&pair);
+            }
+        }
     }
 
     fn push(&mut self, pair: &Arc<Pair>) {
@@ -206,9 +229,10 @@ impl Changes {
 
 /// Between two denials of a pair.
 const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
-/// The wait for an answer after the first check without one. It is doubled with each further one, up to 32 s.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const MOST_DOUBLED: u32 = 5;
+/// The wait after each of the first checks without an answer. It is doubled with each further one, up to 32 s.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+const SOON: u32 = 8;
+const MOST_DOUBLED: u32 = 7;
 /// Changes that come within this time of each other are one.
 const TOGETHER: Duration = Duration::from_millis(50);
 /// The longest sleep without a check that is due.

@@ -31,12 +31,12 @@ pub(super) struct Pair {
     pub(super) target: Arc<Target>,
     /// Whether it is about to be checked.
     is_due: AtomicBool,
-    /// Whether it waits to be asked about again, as there was no answer.
-    is_waiting: AtomicBool,
+    /// When it is asked about again, as there was no answer.
+    waits_until: Mutex<Option<Instant>>,
     /// The checks without an answer since the last one with an answer.
     unanswered: AtomicU32,
     end: SetOnce<Reason>,
-    number: u64,
+    pub(super) number: u64,
     registry: Arc<Pairs>,
 }
 
@@ -129,15 +129,9 @@ impl Pair {
         self.is_due.store(false, Ordering::Release);
     }
 
-    /// Notes that it waits to be asked about again. Whether it did not before.
-    pub(super) fn awaits_answer(&self) -> bool {
-        !self.is_waiting.swap(true, Ordering::AcqRel)
-    }
-
-    /// Notes that the wait is over. Whether it was not due otherwise.
-    pub(super) fn ends_wait(&self) -> bool {
-        self.is_waiting.store(false, Ordering::Release);
-        self.becomes_due()
+    /// Notes when it is asked about again, and returns what was noted before.
+    pub(super) fn wait_until(&self, until: Option<Instant>) -> Option<Instant> {
+        std::mem::replace(&mut *self.waits_until.lock(), until)
     }
 
     /// Notes whether a check had an answer, and returns how many had none since the last one that had.
@@ -195,7 +189,7 @@ impl Pairs {
                     subject: subject.clone(),
                     target: Arc::clone(target),
                     is_due: AtomicBool::new(false),
-                    is_waiting: AtomicBool::new(false),
+                    waits_until: Mutex::default(),
                     unanswered: AtomicU32::new(0),
                     end: SetOnce::new(),
                     number,

@@ -258,16 +258,33 @@ impl Questions {
                     "no answer of the API server: {unavailable}"
                 );
                 self.metrics.access_reviewed(label, "unavailable");
-                self.probe(kind, reviewer);
+                self.probe(kind, reviewer, false);
             }
         }
         answer
     }
 
-    /// Notes a failure, and asks a question of our own if it is one too many.
-    fn probe(self: &Arc<Self>, kind: usize, reviewer: &Arc<dyn Reviewer>) {
+    /// Finds out whether rights are answered at all, and if not, when they are again.
+    pub(super) fn probe_rights(self: &Arc<Self>, rules: &Rules) {
+        if let Some(reviewer) = &rules.sources.reviewer {
+            self.probe(ACCESS, reviewer, true);
+        }
+    }
+
+    /// Whether no right is asked about at the moment: `rights_answered` tells the end of that.
+    pub(super) fn are_rights_suspended(&self) -> bool {
+        self.breaker(ACCESS).is_open()
+    }
+
+    /// Completes when rights are answered again.
+    pub(super) async fn rights_answered(&self) {
+        self.breaker(ACCESS).closed.notified().await;
+    }
+
+    /// Notes a failure, and asks a question of our own if it is one too many, or `at_once`.
+    fn probe(self: &Arc<Self>, kind: usize, reviewer: &Arc<dyn Reviewer>, at_once: bool) {
         let (own, reviewer) = (Arc::clone(self), Arc::clone(reviewer));
-        self.breaker(kind).failed(move || {
+        self.breaker(kind).failed(at_once, move || {
             let (own, reviewer) = (Arc::clone(&own), Arc::clone(&reviewer));
             async move {
                 let question = async {

@@ -126,6 +126,7 @@ impl Access {
     pub async fn keep_checking(&self) {
         tokio::join!(
             cold(self.follow_changes()),
+            cold(self.follow_answers()),
             cold(self.check_periodically()),
             cold(self.check_due()),
             cold(self.check_due()),
@@ -157,6 +158,18 @@ impl Access {
                     }
                 }
             }
+        }
+    }
+
+    /// Has those pairs checked that have no answer, whenever the API server answers again.
+    async fn follow_answers(&self) {
+        loop {
+            self.questions.rights_answered().await;
+            // Also of those that are being asked about.
+            for pair in self.pairs.all() {
+                pair.answered(true);
+            }
+            self.due.push_all_unanswered();
         }
     }
 
@@ -201,7 +214,8 @@ impl Access {
             let result = match checked {
                 Checked::Kept => "kept",
                 Checked::Unknown => {
-                    self.due.push_unanswered(&pair, unanswered);
+                    let was_asked = !self.questions.are_rights_suspended();
+                    self.due.push_unanswered(&pair, unanswered, was_asked);
                     "unknown"
                 }
                 Checked::Denied if !was_denied => {
@@ -247,7 +261,11 @@ impl Access {
         match decision {
             Ok(Decision { allowed: true, .. }) => Checked::Kept,
             Ok(Decision { complete: true, .. }) => Checked::Denied,
-            Ok(Decision { complete: false, .. }) | Err(_) => Checked::Unknown,
+            Ok(Decision { complete: false, .. }) => Checked::Unknown,
+            Err(_) => {
+                self.questions.probe_rights(rules);
+                Checked::Unknown
+            }
         }
     }
 
