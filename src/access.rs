@@ -24,6 +24,7 @@ mod ticket_check;
 pub mod tickets;
 pub mod token;
 mod user;
+mod watches;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -42,6 +43,8 @@ pub use self::options::{
 use self::questions::Questions;
 pub use self::reviewer::{Action, Change, Decision, Review, Reviewer, Unavailable, Verdict};
 pub use self::user::{AUTHENTICATED, Method, User};
+pub(crate) use self::watches::Watch;
+pub use self::watches::Watches;
 use crate::allowlist::Target;
 use crate::credential::Credential;
 use crate::metrics::Metrics;
@@ -203,6 +206,11 @@ impl Access {
     /// is not hidden: an unknown name needs no question to the API server.
     pub fn hides_names(&self) -> bool {
         self.rules.load().options.hide_names
+    }
+
+    /// The watches that take access back: a ticket opens no tunnel while one of them is late.
+    pub fn watches(&self) -> Arc<Watches> {
+        Arc::clone(&self.questions.watches)
     }
 
     /// The user of a request.

@@ -47,6 +47,7 @@ mod wire;
 
 pub(crate) use self::api::{encoded, report_cluster};
 pub use self::controller::Controller;
+pub use self::follower::Origin;
 pub use self::options::Options;
 pub use self::pods::PodSearch;
 pub(crate) use self::pods::{Forward, Pod, Pods};

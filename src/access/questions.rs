@@ -18,6 +18,7 @@ use super::options::Check;
 use super::queue::{Bounds, Permit, Queue};
 use super::reviewer::{Action, Decision, Review, Reviewer, Unavailable, Verdict};
 use super::user::{Method, User};
+use super::watches::Watches;
 use crate::credential::Credential;
 use crate::limits::clients::network;
 use crate::metrics::Metrics;
@@ -40,6 +41,8 @@ pub(super) struct Questions {
     guesses: GuessLimiter,
     /// Of token reviews, and of access reviews.
     breakers: [Arc<Breaker>; 2],
+    /// The watches that take access back.
+    pub(super) watches: Arc<Watches>,
     metrics: Metrics,
 }
 
@@ -62,6 +65,7 @@ impl Questions {
             passwords: Queue::new(Bounds::PASSWORDS),
             guesses: GuessLimiter::default(),
             breakers: [Arc::default(), Arc::default()],
+            watches: Arc::default(),
             metrics: metrics.clone(),
         })
     }
@@ -90,7 +94,7 @@ impl Questions {
         if let Some((tickets, key)) = rules.sources.ticket(credential) {
             // Not remembered: one that is taken back is refused at once.
             let count = || self.guesses.record_wrong((TICKETS, network(client)), key);
-            return tickets.verdict(key, count);
+            return tickets.verdict(key, self.watches.are_late(), count);
         }
         let credential = Arc::new(rules.sources.normalized(credential));
         if let Some(refused) = rules.refuse_at_sight(&credential) {

@@ -143,9 +143,19 @@ impl Tickets {
         latest.is_some_and(|latest| expires > latest)
     }
 
-    /// The verdict on the ticket of that hash. `record_wrong` counts one that there is not.
-    pub(super) fn verdict(&self, key: Key, record_wrong: impl FnOnce() -> bool) -> Result<Verdict, Unavailable> {
+    /// The verdict on the ticket of that hash. Where the table `is_late`, it may be out of date, and only a no counts that
+    /// stays one. `record_wrong` counts a ticket that there is not.
+    pub(super) fn verdict(
+        &self,
+        key: Key,
+        is_late: bool,
+        record_wrong: impl FnOnce() -> bool,
+    ) -> Result<Verdict, Unavailable> {
         match self.judge(key, SystemTime::now()) {
+            Judged::Proved(_) | Judged::Unknown if is_late => Err(Unavailable {
+                kind: "tickets",
+                message: "what was taken back may not be known yet".into(),
+            }),
             Judged::Proved(proof) => Ok(Verdict::Proved(proof.user)),
             Judged::Expired => Ok(Verdict::Refused(EXPIRED.into())),
             Judged::TooLong => Ok(Verdict::Refused(TOO_LONG.into())),

@@ -8,7 +8,7 @@ use tracing::error;
 
 use crate::access::TicketOptions;
 use crate::access::tickets::Tickets;
-use crate::kubernetes::TicketWatch;
+use crate::kubernetes::{Origin, TicketWatch};
 use crate::tunnel::Shared;
 
 /// The tickets by their settings. They are followed until it is dropped.
@@ -26,12 +26,12 @@ impl TicketSource {
     pub(super) fn start(settings: (TicketOptions, Option<PathBuf>), shared: &Arc<Shared>) -> Option<Self> {
         let (options, kubeconfig) = &settings;
         let tickets = Arc::new(Tickets::new(options.ttl));
-        let watch = TicketWatch::start(
-            kubeconfig.clone(),
-            shared.metrics.clone(),
-            options,
-            Arc::clone(&tickets),
-        );
+        let origin = Origin {
+            kubeconfig: kubeconfig.clone(),
+            metrics: shared.metrics.clone(),
+            watches: shared.access.watches(),
+        };
+        let watch = TicketWatch::start(origin, options, Arc::clone(&tickets));
         let watch = watch
             .inspect_err(|error| error!(%error, "cannot follow tickets: none is accepted"))
             .ok()?;

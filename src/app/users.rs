@@ -10,7 +10,7 @@ use tracing::{error, info, warn};
 use super::ticket_source::TicketSource;
 use crate::access::{self, Access, Mode, Reviewer, Sources, oidc, passwords};
 use crate::config::Config;
-use crate::kubernetes::{ApiReviewer, RbacWatch, report_cluster};
+use crate::kubernetes::{ApiReviewer, Origin, RbacWatch, report_cluster};
 use crate::tunnel::Shared;
 
 /// The sources of users and rights, for as long as they are configured.
@@ -156,9 +156,12 @@ fn watch(options: &access::Options, shared: &Arc<Shared>) -> Option<RbacWatch> {
         return None;
     }
     let access: Arc<Access> = Arc::clone(&shared.access);
-    let watch = RbacWatch::start(options.kubeconfig.clone(), shared.metrics.clone(), move |change| {
-        access.changed(&change)
-    });
+    let origin = Origin {
+        kubeconfig: options.kubeconfig.clone(),
+        metrics: shared.metrics.clone(),
+        watches: access.watches(),
+    };
+    let watch = RbacWatch::start(origin, move |change| access.changed(&change));
     watch
         .inspect_err(
             |error| error!(%error, "cannot follow roles and bindings: rights are asked about again at `recheck`"),

@@ -2,6 +2,7 @@
 //! deadline, a watch that ends in time is resumed, and after a failure the objects are listed anew.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
@@ -12,6 +13,7 @@ use super::api::{self, BodyReader, FOLLOWER, encoded};
 use super::failure::{ApiError, Failure, backoff, random};
 use super::outage::{Outage, Refusals};
 use super::wire::{Listing, WatchEvent};
+use crate::access::{Watch, Watches};
 use crate::metrics::Metrics;
 use crate::text::excerpt;
 
@@ -54,21 +56,26 @@ pub(crate) struct Subject {
     pub(crate) role: &'static str,
     /// What it means that the objects cannot be followed, for the log.
     pub(crate) effect: &'static str,
+    /// True if the right to follow them may be missing for good: access is taken back without them, only later.
+    pub(crate) is_optional: bool,
 }
 
-/// Where the API server is, and where failures are counted.
+/// Where the API server is, and where failures are noted.
 #[derive(Clone, Debug)]
-pub(crate) struct Origin {
+pub struct Origin {
     /// The kubeconfig; `None` is that of the pod or the user.
-    pub(crate) kubeconfig: Option<PathBuf>,
+    pub kubeconfig: Option<PathBuf>,
     /// The metrics.
-    pub(crate) metrics: Metrics,
+    pub metrics: Metrics,
+    /// The watches that take access back.
+    pub watches: Arc<Watches>,
 }
 
 /// Follows the objects of one kind.
 pub(crate) struct Follower<C> {
     collection: C,
     origin: Origin,
+    watch: Watch,
     client: Option<Client>,
     /// The resource version at which a watch resumes; `None` asks for a list.
     version: Option<String>,
@@ -87,7 +94,11 @@ pub(crate) struct Follower<C> {
 impl<C: Collection> Follower<C> {
     /// A follower that has not asked yet.
     pub(crate) fn new(collection: C, origin: Origin) -> Self {
+        let Subject { kind, is_optional, .. } = *collection.subject();
+        let watch = origin.watches.watch(kind);
+        watch.note(is_optional);
         Self {
+            watch,
             collection,
             origin,
             client: None,
@@ -143,8 +154,8 @@ impl<C: Collection> Follower<C> {
         self.lists_whole = false;
         self.relist_at = Instant::now() + RELIST.mul_f64(0.8 + 0.4 * random());
         self.version = Some(version);
-        self.recovered();
         self.collection.list(objects);
+        self.recovered();
         // The failures stay: a list says nothing of the watch behind it.
         Ok(())
     }
@@ -211,6 +222,7 @@ impl<C: Collection> Follower<C> {
 
     fn recovered(&mut self) {
         let kind = self.collection.subject().kind;
+        self.watch.note(true);
         if let Some(after) = self.outage.end(Instant::now()) {
             info!(kind, ?after, "the API server answers again");
         }
@@ -222,6 +234,7 @@ impl<C: Collection> Follower<C> {
         self.origin.metrics.watch_failed(error.failure.label());
         self.refusals.failed(error.failure, now);
         let lacks_rights = self.refusals.are_lasting(now);
+        self.watch.note(lacks_rights && self.collection.subject().is_optional);
         // A list tells what has changed meanwhile; and a server that was restored from a backup sends no event.
         self.version = None;
         if error.failure == Failure::Expired && self.failures == 0 {

@@ -4,7 +4,6 @@
 //! objects is listed and watched, and only what tells two versions of it apart is kept.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,6 @@ use super::failure::Failure;
 use super::follower::{Collection, Follower, Origin, Subject};
 use super::thread::Thread;
 use crate::access::Change;
-use crate::metrics::Metrics;
 
 mod kind;
 mod known;
@@ -36,15 +34,10 @@ impl RbacWatch {
     ///
     /// # Errors
     /// The thread or its runtime cannot be started.
-    pub fn start(
-        kubeconfig: Option<PathBuf>,
-        metrics: Metrics,
-        changed: impl Fn(Change) + Send + Sync + 'static,
-    ) -> io::Result<Self> {
+    pub fn start(origin: Origin, changed: impl Fn(Change) + Send + Sync + 'static) -> io::Result<Self> {
         for failure in Failure::ALL {
-            metrics.watch_may_fail(failure.label());
+            origin.metrics.watch_may_fail(failure.label());
         }
-        let origin = Origin { kubeconfig, metrics };
         let thread = Thread::start("rbac", follow(origin, Arc::new(changed)))?;
         Ok(Self { _thread: thread })
     }
@@ -70,6 +63,7 @@ impl Objects {
             page: PAGE,
             role: "the ClusterRole",
             effect: "changed access rights are seen only at `access.kubernetes.recheck`",
+            is_optional: true,
         };
         Self {
             subject,

@@ -4,7 +4,6 @@
 //! another one: so it is a note of a user's own, in the API server's hand.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +19,6 @@ use super::follower::{Collection, Follower, Origin};
 use super::thread::Thread;
 use crate::access::TicketOptions;
 use crate::access::tickets::{Requests, Tickets};
-use crate::metrics::Metrics;
 
 mod request;
 mod secret;
@@ -36,16 +34,11 @@ impl TicketWatch {
     ///
     /// # Errors
     /// The thread or its runtime cannot be started.
-    pub fn start(
-        kubeconfig: Option<PathBuf>,
-        metrics: Metrics,
-        options: &TicketOptions,
-        tickets: Arc<Tickets>,
-    ) -> io::Result<Self> {
+    pub fn start(origin: Origin, options: &TicketOptions, tickets: Arc<Tickets>) -> io::Result<Self> {
         for failure in Failure::ALL {
-            metrics.watch_may_fail(failure.label());
+            origin.metrics.watch_may_fail(failure.label());
         }
-        let work = follow(Origin { kubeconfig, metrics }, options.clone(), tickets);
+        let work = follow(origin, options.clone(), tickets);
         Ok(Self {
             _thread: Thread::start("tickets", work)?,
         })

@@ -216,6 +216,52 @@ async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_ticket_opens_no_tunnel_five_seconds_after_a_watch_has_lost_the_cluster_and_ends_none() {
+    let (world, tickets) = world(|_| {});
+    let (minted, expired) = (Minted::new().unwrap(), Minted::new().unwrap());
+    write(&tickets, &minted, &ticket(TTL / 2));
+    let own = world.grant(minted.ticket.expose(), "a").await.unwrap();
+    let refusal = async |ticket: &Minted| {
+        let denied = world.grant(ticket.ticket.expose(), "a").await.err();
+        denied.map(|denial| denial.refusal)
+    };
+    for name in ["secrets", "rolebindings"] {
+        let watches = world.access.watches();
+        let (watch, other) = (watches.watch(name), watches.watch("other"));
+        other.note(true);
+        watch.note(false);
+        sleep(seconds(4)).await;
+        watch.note(false);
+        assert_eq!(refusal(&minted).await, None);
+        sleep(seconds(1)).await;
+        assert_eq!(refusal(&minted).await, Some(Refusal::AccessUnknown));
+        // It may have been made since.
+        let unknown = Minted::new().unwrap();
+        assert_eq!(refusal(&unknown).await, Some(Refusal::AccessUnknown));
+        world.access.tickets_changed();
+        world.access.changed(&Change::Everywhere);
+        sleep(seconds(5)).await;
+        assert!(!has_ended(&own));
+        world.grant("alice", "a").await.unwrap();
+        watch.note(true);
+        assert_eq!(refusal(&minted).await, None);
+        assert_eq!(refusal(&unknown).await, Some(Refusal::CredentialsRefused));
+        // One that ends with its settings keeps nothing back.
+        watch.note(false);
+        sleep(seconds(5)).await;
+        drop(watch);
+        assert_eq!(refusal(&minted).await, None);
+    }
+    // A no that stays one is said.
+    let watch = world.access.watches().watch("secrets");
+    watch.note(false);
+    sleep(seconds(5)).await;
+    write(&tickets, &expired, &ticket(Duration::ZERO));
+    let denial = world.identify(expired.ticket.expose(), 1).await.unwrap_err();
+    assert_eq!(denial.phrase(), "the ticket has expired");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_right_that_is_taken_back_ends_the_tunnels_of_a_ticket() {
     let (world, tickets) = world(|_| {});
     let minted = Minted::new().unwrap();

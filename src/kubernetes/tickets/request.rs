@@ -193,6 +193,7 @@ const SUBJECT: Subject = Subject {
     page: PAGE,
     role: "the ClusterRole",
     effect: "tickets that users make or take back are not seen",
+    is_optional: false,
 };
 const NOT_PKCS10: &str = "it is no request in PKCS#10";
 /// Of an object that is looked at, in bytes.

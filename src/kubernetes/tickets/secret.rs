@@ -132,6 +132,7 @@ const SUBJECT: Subject = Subject {
     page: 1,
     role: "the Role",
     effect: "tickets that operators make or take back are not seen",
+    is_optional: false,
 };
 /// Faults in the log; a Secret may have thousands.
 const MOST_REPORTED: usize = 8;

@@ -1,8 +1,10 @@
 //! Changed roles, bindings and ServiceAccounts are told, as they happen and after an outage.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use switchboard::access::Change;
-use switchboard::kubernetes::RbacWatch;
+use switchboard::kubernetes::{Origin, RbacWatch};
 use switchboard::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
@@ -31,8 +33,13 @@ impl Scene {
         let (sender, changes) = unbounded_channel();
         let metrics = Metrics::new().unwrap();
         let told = move |change| sender.send(change).unwrap();
+        let origin = Origin {
+            kubeconfig: Some(api.kubeconfig()),
+            metrics: metrics.clone(),
+            watches: Arc::default(),
+        };
         Self {
-            _watch: RbacWatch::start(Some(api.kubeconfig()), metrics.clone(), told).unwrap(),
+            _watch: RbacWatch::start(origin, told).unwrap(),
             api,
             changes,
             metrics,

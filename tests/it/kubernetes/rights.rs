@@ -1,10 +1,11 @@
 //! Tokens, roles and bindings, reviewed and taken back: with a real API server or the fake one.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use switchboard::access::{Action, Change, Decision, Kubernetes, Reviewer, User, Verdict};
-use switchboard::kubernetes::{ApiReviewer, RbacWatch};
+use switchboard::kubernetes::{ApiReviewer, Origin, RbacWatch};
 use switchboard::metrics::Metrics;
 use switchboard::secret::Secret;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -56,7 +57,12 @@ async fn followed(ground: &Reviewing) -> (RbacWatch, UnboundedReceiver<Change>) 
     let (sender, mut changes) = unbounded_channel();
     // The receiver is gone when the scenario ends.
     let told = move |change| drop(sender.send(change));
-    let watch = RbacWatch::start(Some(ground.kubeconfig.clone()), Metrics::new().unwrap(), told).unwrap();
+    let origin = Origin {
+        kubeconfig: Some(ground.kubeconfig.clone()),
+        metrics: Metrics::new().unwrap(),
+        watches: Arc::default(),
+    };
+    let watch = RbacWatch::start(origin, told).unwrap();
     for kind in [
         role(&ground.here, "probe", &[]),
         role_binding(&ground.here, "probe", "probe", "nobody"),

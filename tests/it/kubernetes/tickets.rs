@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::api::{Api, Token, Verb};
+use super::api::{Api, Cut, Token, Verb};
 use super::lab::{self, API, Lab, PROXY};
 use super::objects::{annotated, role, role_binding, service, slice, with};
 use super::proxy::{PATIENCE, PORT, Proxy, Refused, Tunnel, eventually, settings};
@@ -440,6 +440,49 @@ fn what_the_api_server_fails_to_say_takes_no_ticket_back_and_a_reload_neither() 
         // The right cannot be asked about, and the ticket is none that is unknown.
         assert_ne!(denied.err().map(|refused| refused.status), Some(407));
         stage.api.open();
+        stage.api.delete(&written);
+        tunnel.ended().await;
+    });
+}
+
+#[test]
+fn while_tickets_are_not_followed_they_open_no_tunnel_and_end_none() {
+    lab::run(async |lab| {
+        let minted = Minted::new().unwrap();
+        let written = secret(&entry(&minted));
+        let stage = stage(lab, |api| {
+            api.know("alices", Token::new("alice", &["switchboard"]));
+            api.put(written.clone());
+        })
+        .await;
+        let ticket = minted.ticket.expose();
+        let mut tunnel = logged_in(&stage.proxy, ticket).await;
+        let forbid = |plural| {
+            stage.api.allow(plural, false);
+            stage.api.cut(Cut::MidLine);
+        };
+        forbid("secrets");
+        eventually("it opens no tunnel", async || {
+            let answer = login(&stage.proxy, ticket).await;
+            answer.is_err_and(|refused| refused.status == 503)
+        })
+        .await;
+        // One that was never there is not known to be wrong either, and other users get in.
+        let unknown = Minted::new().unwrap();
+        let refused = login(&stage.proxy, unknown.ticket.expose()).await.unwrap_err();
+        assert_eq!(refused.status, 503, "{refused:?}");
+        let alice = "Proxy-Authorization: Bearer alices\r\n";
+        drop(stage.proxy.connect_with("devbox.team-a:22", alice).await.unwrap());
+        tunnel.echo().await.unwrap();
+        stage.api.allow("secrets", true);
+        drop(logged_in(&stage.proxy, ticket).await);
+        // Without the right to follow bindings, rights are asked about at `recheck`.
+        forbid("rolebindings");
+        eventually("the log names the right", async || {
+            stage.proxy.messages().contains("lacks the rule {apiGroups: [\"rbac")
+        })
+        .await;
+        drop(logged_in(&stage.proxy, ticket).await);
         stage.api.delete(&written);
         tunnel.ended().await;
     });
