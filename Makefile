@@ -1,7 +1,7 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build man demo screenshots test test-kubernetes test-diagnosis fuzz soak soak-resume lint bench bench-compare dist cross clean
+.PHONY: help build man demo screenshots test test-kubernetes test-restarts test-diagnosis fuzz soak soak-resume lint bench bench-compare dist cross clean
 
 CARGO ?= cargo
 SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients
@@ -32,6 +32,11 @@ test-kubernetes: ## Run the tests that need no faults against a real API server:
 	@test -n "$(KUBECONFIG)" || { echo 'say which cluster: make test-kubernetes KUBECONFIG=FILE' >&2; exit 2; }
 	tests/install-clients iproute2 util-linux
 	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test it -- kubernetes::shapes:: kubernetes::changes:: kubernetes::rights:: kubernetes::writes::a_request_for
+
+test-restarts: ## Kill a real API server 20 times, and take rights back when it is there again: KUBE=DIR (tests/README.md says what it holds)
+	@test -x "$(KUBE)/up.sh" || { echo 'say how it is started: make test-restarts KUBE=DIR' >&2; exit 2; }
+	tests/install-clients iproute2 util-linux
+	SWITCHBOARD_TEST_KUBE="$(abspath $(KUBE))" SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBE))/admin.kubeconfig" $(CARGO) test --locked --test it -- --nocapture kubernetes::restarts::
 
 test-diagnosis: ## Make tunnels slow in 17 known ways, and count the right verdicts; it takes two minutes
 	$(CARGO) build --locked

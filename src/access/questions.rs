@@ -275,7 +275,7 @@ impl Questions {
         }
     }
 
-    /// Whether no right is asked about at the moment: `rights_answered` tells the end of that.
+    /// Returns whether no right is asked about at the moment: `rights_answered` tells the end of that.
     pub(super) fn are_rights_suspended(&self) -> bool {
         self.breaker(ACCESS).is_open()
     }

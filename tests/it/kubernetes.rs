@@ -3,6 +3,7 @@
 //! Each test has a network of its own (see `kubernetes/lab.rs`), and in it a proxy, pods and a fake API server that
 //! does what the scenario says. The scenarios of `kubernetes/shapes.rs`, `kubernetes/changes.rs` and
 //! `kubernetes/rights.rs` need no failure, and run against a real API server too: `make test-kubernetes KUBECONFIG=…`.
+//! The one of `kubernetes/restarts.rs` kills a real one: `make test-restarts KUBE=…`.
 mod access;
 mod api;
 mod changes;
@@ -20,6 +21,7 @@ mod pods;
 mod proxy;
 mod rbac;
 mod remote_drain;
+mod restarts;
 mod reviews;
 mod rights;
 mod send_proxy_protocol;

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::Request;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
@@ -17,8 +17,8 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 
-use super::api::{ADMINISTRATOR, Api as FakeApi};
-use super::lab::{self, API, Lab};
+use super::api::{ADMINISTRATOR, Api as FakeApi, Fault, Verb};
+use super::lab::{self, API, Lab, Program};
 use super::objects::{namespace, with};
 use super::pods::Pods;
 use super::proxy::{Proxy, eventually, settings};
@@ -32,6 +32,7 @@ pub(crate) struct Ground {
     /// The two namespaces.
     pub(crate) here: String,
     pub(crate) there: String,
+    directory: PathBuf,
     _pods: Pods,
 }
 
@@ -48,7 +49,7 @@ pub(crate) struct Reviewing {
 struct Cluster {
     client: Client,
     kubeconfig: Kubeconfig,
-    _fake: Option<FakeApi>,
+    fake: Option<FakeApi>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -60,7 +61,30 @@ impl std::fmt::Debug for Cluster {
 /// Runs a scenario in a network of its own, with these keys of `allowlist.kubernetes`. To be called as [`lab::run`] is.
 pub(crate) fn run<F: AsyncFnOnce(&Ground)>(kubernetes: &[(&str, Value)], scenario: F) {
     let test = lab::test_name(type_name::<F>());
-    lab::run_as(test, async |lab| Box::pin(within(&lab, kubernetes, scenario)).await);
+    lab::run_as(test, async |lab| {
+        Box::pin(within(&lab, kubernetes, None, scenario)).await
+    });
+}
+
+/// Runs a scenario with users and tickets, in which the API server is ended and started. To be called as [`lab::run`] is.
+pub(crate) fn run_restarting<F: AsyncFnOnce(&Ground)>(scenario: F) {
+    let access = json!({
+        "mode": "enforce", "cleartext": "allow", "kubernetes": {"enabled": true, "recheck": "1d"},
+        "tickets": {"enabled": true},
+    });
+    let program = Program {
+        arguments: &[
+            lab::test_name(type_name::<F>()),
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ],
+        longest: LONGEST,
+        namespaces: &lab::NAMESPACES,
+    };
+    lab::run_program(program, async |lab| {
+        Box::pin(within(&lab, &[], Some(access), scenario)).await;
+    });
 }
 
 /// Runs a scenario that needs no proxy. To be called as [`lab::run`] is.
@@ -96,7 +120,7 @@ fn unique_name() -> String {
     format!("switchboard-test-{:x}", nanos % 0x0100_0000_0000)
 }
 
-/// What the chart adds when the cluster decides who may go where.
+/// The rights that the chart adds when the cluster decides who may go where, and has tickets.
 fn rights_to_review(name: &str) -> [Value; 3] {
     let rights = "rbac.authorization.k8s.io";
     let metadata =
@@ -112,6 +136,8 @@ fn rights_to_review(name: &str) -> [Value; 3] {
     let rules = json!([
         {"apiGroups": [rights], "resources": followed, "verbs": ["list", "watch"]},
         {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["switchboard-tickets"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["list", "watch"]},
     ]);
     [
         json!({
@@ -122,14 +148,19 @@ fn rights_to_review(name: &str) -> [Value; 3] {
     ]
 }
 
-async fn within(lab: &Lab, kubernetes: &[(&str, Value)], scenario: impl AsyncFnOnce(&Ground)) {
+async fn within(lab: &Lab, kubernetes: &[(&str, Value)], access: Option<Value>, scenario: impl AsyncFnOnce(&Ground)) {
     let cluster = Cluster::connect(lab.directory()).await;
     let name = unique_name();
-    let setup = setup(&name, kubernetes);
+    let mut setup = setup(&name, kubernetes);
+    let mut settings = settings(kubernetes);
+    if let Some(access) = access {
+        setup.extend(rights_to_review(&name));
+        let secret = format!("{name}-a/switchboard-tickets");
+        settings = with(settings, "/access", with(access, "/tickets/secret", secret.into()));
+    }
     for object in &setup {
         cluster.apply(object).await;
     }
-    let settings = settings(kubernetes);
     let kubeconfig = cluster.proxys_kubeconfig(lab.directory(), &name).await;
     let settings = with(settings, "/allowlist/kubernetes/kubeconfig", kubeconfig.to_str().into());
     let ground = Ground {
@@ -137,6 +168,7 @@ async fn within(lab: &Lab, kubernetes: &[(&str, Value)], scenario: impl AsyncFnO
         cluster,
         here: format!("{name}-a"),
         there: format!("{name}-b"),
+        directory: lab.directory().to_owned(),
         _pods: Pods::start().await,
     };
     let done = unwound(async {
@@ -218,7 +250,50 @@ impl Ground {
     pub(crate) async fn delete(&self, object: &Value) {
         self.cluster.delete(object).await;
     }
+
+    /// A token of a service account for the proxy.
+    pub(crate) async fn token(&self, account: &str) -> String {
+        self.cluster.token(&self.here, account, &["switchboard"]).await
+    }
+
+    /// Returns whether the API server is a real one.
+    pub(crate) fn is_real(&self) -> bool {
+        self.cluster.fake.is_none()
+    }
+
+    /// Ends the API server, as a machine that fails does.
+    pub(crate) async fn stop_api(&self) {
+        match &self.cluster.fake {
+            Some(fake) => fake.close().await,
+            None => uplink::run_script(&self.directory, "down.sh apiserver").await,
+        }
+    }
+
+    /// Starts it; the result is complete when its script is. The fake one refuses for a moment, as a real one does.
+    pub(crate) fn start_api(&self) -> impl Future<Output = ()> + use<> {
+        if let Some(fake) = &self.cluster.fake {
+            fake.fail_only(Verb::List, Fault::Status(403), FORBIDDEN);
+            fake.open();
+        }
+        let (is_real, directory) = (self.is_real(), self.directory.clone());
+        async move {
+            if is_real {
+                uplink::run_script(&directory, "up.sh").await;
+            }
+        }
+    }
+
+    /// Returns whether `/readyz` of the API server says ok.
+    pub(crate) async fn is_api_ready(&self) -> bool {
+        let request = Request::get("/readyz").body(Vec::new()).unwrap();
+        self.cluster.fake.is_some() || self.cluster.client.request_text(request).await.is_ok()
+    }
 }
+
+/// Refusals of the fake API server after its start: one for each watch.
+const FORBIDDEN: usize = 9;
+/// The deadline of twenty restarts.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 impl Reviewing {
     /// Creates the object, or makes it be so.
@@ -257,7 +332,7 @@ impl Cluster {
         Self {
             client: Client::try_from(config.unwrap()).unwrap(),
             kubeconfig,
-            _fake: fake,
+            fake,
         }
     }
 
