@@ -50,14 +50,6 @@ enum World {
     Draining,
 }
 
-impl Refusal {
-    /// How often a client is tried until the text is on its terminal. The connect that the rate allows each second is taken by
-    /// another peer, unless that has to wait for a processor.
-    pub(super) fn looks(&self) -> usize {
-        if self.world == World::Rate { 6 } else { 2 }
-    }
-}
-
 macro_rules! refusal {
     ($name:literal, $world:ident, $host:literal, $port:literal, $($shown:literal),+) => {
         Refusal { name: $name, world: World::$world, host: $host, port: $port, shown: &[$($shown),+] }
