@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::process::{program, quiet, run};
+use super::process::program;
 use crate::harness::process::named_by;
 
 /// One way through the proxy.
@@ -170,19 +170,4 @@ fn script(name: &str) -> String {
     assert!(python.exists(), "no {}: run tests/install-clients", python.display());
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/http2");
     format!("{} {}", python.display(), folder.join(name).display())
-}
-
-/// Several programs are called nc; only OpenBSD's has `-X`.
-pub(crate) fn assert_nc_is_the_right_one(directory: &Path) {
-    let help = run(
-        quiet(program(NC.program, NC.package)).arg("-h"),
-        &[],
-        directory,
-        std::time::Duration::from_secs(60),
-    );
-    assert!(
-        format!("{}{}", help.stdout, help.stderr).contains("OpenBSD"),
-        "nc is another one here: install the Debian package {}",
-        NC.package
-    );
 }
