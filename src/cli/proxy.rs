@@ -43,3 +43,84 @@ pub(crate) fn conceal(mut command: clap::Command, error: clap::Error) -> clap::E
         "unexpected argument, which may be a part of a password and is not shown: is the URL in quotation marks?";
     command.error(error.kind(), message)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use proptest::prelude::*;
+
+    use crate::cli::CommandLine;
+
+    /// The error messages of a `connect` with that proxy URL, for each way to write the flag.
+    fn messages(url: &str) -> [String; 2] {
+        let joined = format!("--proxy={url}");
+        [&["--proxy", url][..], &[&joined]].map(|flag| {
+            let arguments = [&["switchboard", "connect", "devbox:22"], flag].concat();
+            let parsed = CommandLine::command().try_get_matches_from(arguments);
+            parsed.expect_err("the URL is malformed").to_string()
+        })
+    }
+
+    #[test]
+    fn a_malformed_url_is_reported_by_its_fault_without_its_password() {
+        for (url, fault) in [
+            ("http://bob:s3cret@host:99999", "the port of the proxy URL must be"),
+            ("http://bob:s3cret@host:", "the port of the proxy URL must be"),
+            ("http://bob:s3cret@host:0", "the port of the proxy URL must be"),
+            ("http://bob:s3cret", "the port of the proxy URL must be"),
+            ("socks5://bob:s3cret@host", "must begin with http:// or https://"),
+            ("bob:s3cret@host:8080", "must begin with http:// or https://"),
+            ("http:/bob:s3cret@host", "must begin with http:// or https://"),
+            (" http://bob:s3cret@host", "must begin with http:// or https://"),
+            ("http://bob:s3cret@ho st", "is not a valid name"),
+            ("http://bob:s3cret@host ", "must be 1 to 65535|is not a valid name"),
+            ("http://bob:s3cret@pr%6Fxy", "is not a valid name"),
+            ("http://bob:s3cret%@host", "a % that is not an escape"),
+            ("http://bob:s3cret%zz@host", "a % that is not an escape"),
+            ("http://bob:s3cret%0A@host", "a character that cannot be sent"),
+            ("http://bob%3A:s3cret@host", "a character that cannot be sent"),
+            ("http://bob:s3cret@more@", "the proxy URL has no host"),
+            ("http://bob:s3cret@", "the proxy URL has no host"),
+            ("http://bob:more@s3cret@host:x", "the port of the proxy URL must be"),
+            ("http://bob:s3cret@[host]", "only an IPv6 address may be in brackets"),
+            (
+                "http://bob:s3cret@[::1",
+                "in brackets|needs brackets|is not a valid name|must be 1 to 65535",
+            ),
+            ("http://bob:s3cret@fd00::1", "needs brackets"),
+            ("http://bob:s3cret@host/path", "takes no path, query or fragment"),
+            ("http://bob:s3/cret@host", "takes no path, query or fragment"),
+            ("http://bob:s3cret?@host", "takes no path, query or fragment"),
+        ] {
+            for message in messages(url) {
+                assert!(!message.contains("s3") && !message.contains("cret"), "{url}: {message}");
+                assert!(
+                    message.contains("--proxy <URL>") && message.contains("SWITCHBOARD_PROXY"),
+                    "{message}"
+                );
+                assert!(
+                    fault.split('|').any(|fault| message.contains(fault)),
+                    "{url}: {message}"
+                );
+            }
+        }
+    }
+
+    proptest! {
+        /// The password stands in a URL with one fault at least, or in several at once.
+        #[test]
+        fn no_malformed_url_is_printed_with_its_password(
+            scheme in prop_oneof!["http", "https", "HTTP", "socks5", "", "[a-z ]{0,6}"],
+            slashes in prop_oneof![Just("://"), Just(":/"), Just(":"), Just(" ://")],
+            user in "[a-z%@: ]{0,6}",
+            around in "[%@:/?# \\[\\]]{0,3}",
+            host in "[a-z0-9.:%@ \\[\\]]{0,10}",
+            port in prop_oneof![Just(":99999"), Just(":0"), Just(":x"), Just(": 1"), Just(":-1")],
+        ) {
+            let url = format!("{scheme}{slashes}{user}:{around}S3CRET{around}@{host}{port}");
+            for message in messages(&url) {
+                prop_assert!(!message.to_uppercase().contains("S3CRET"), "{url}: {message}");
+            }
+        }
+    }
+}
