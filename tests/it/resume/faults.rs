@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// What happens to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +41,13 @@ impl Faults {
         faults
     }
 
-    /// So many, by the seed of the variable SEED, or by another one each time. Those that take a client seconds to find out are
-    /// one in sixteen.
+    /// So many, by the seed of the variable SEED or that of all properties. Those that take a client seconds to find out are one in
+    /// sixteen.
     pub(crate) fn random(count: usize) -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let another = (since.as_secs() << 30) + u64::from(since.subsec_nanos());
-        let seed = std::env::var("SEED").map_or(another, |text| text.parse().expect("a number"));
+        let mut seeds = ["SEED", "PROPTEST_RNG_SEED"]
+            .into_iter()
+            .filter_map(|name| std::env::var(name).ok());
+        let seed: u64 = seeds.next().map_or(1, |text| text.parse().expect("a number"));
         Self::shuffled(count, seed | 1)
     }
 
