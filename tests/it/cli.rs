@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard, switchboard_with_descriptors, with_limit};
 use crate::harness::target::{Closed, Target};
-use crate::harness::{CONFIRMATION, allow, refusal};
+use crate::harness::{CONFIRMATION, allow, missing, refusal};
 use rustix::process::{Signal, geteuid};
 
 /// The exit status and all that was printed on stdout and stderr.
@@ -122,7 +122,7 @@ fn an_output_beyond_the_largest_size_of_files_is_told() {
 
 #[test]
 fn faulty_usage_or_settings_end_with_status_2() {
-    let faulty = Settings::new("unknown: 1\n");
+    let (faulty, missing) = (Settings::new("unknown: 1\n"), missing());
     let selects = Settings::new("allowlist: {kubernetes: {enabled: true, selector: 'a in (b'}}\n");
     let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
     let table: [(&[&str], &str); 19] = [
@@ -144,8 +144,8 @@ fn faulty_usage_or_settings_end_with_status_2() {
             ":3:1: error: unknown: unknown key",
         ),
         (
-            &["serve", "--config", "/nonexistent"],
-            "/nonexistent: error: cannot be read: No such file",
+            &["serve", "--config", &missing],
+            &format!("{missing}: error: cannot be read: No such file"),
         ),
         (&["serve", "--config", selects.path()], "`,` or `)`"),
         (&["check", "--config", selects.path()], "`,` or `)`"),
@@ -164,7 +164,7 @@ fn faulty_usage_or_settings_end_with_status_2() {
         ("SWITCHBOARD_LISTEN", "here"),
         ("SWITCHBOARD_ADMIN", "here"),
         ("SWITCHBOARD_ALLOW", "here"),
-        ("SWITCHBOARD_CONFIG", "/nonexistent"),
+        ("SWITCHBOARD_CONFIG", missing.as_str()),
         ("SWITCHBOARD_LOG", "a=b=c"),
         ("SWITCHBOARD_LOG_FORMAT", "xml"),
     ] {
@@ -253,7 +253,7 @@ fn a_flag_overrides_the_environment_and_that_the_file() {
             ]);
             // The file that the environment names is not even read.
             command
-                .env("SWITCHBOARD_CONFIG", "/nonexistent")
+                .env("SWITCHBOARD_CONFIG", missing())
                 .args(["--config", settings.path()]);
         } else {
             command.env("SWITCHBOARD_CONFIG", settings.path());
@@ -316,7 +316,7 @@ fn one_number_may_be_had_for_each_family() {
 fn the_log_filter_quietens_messages_but_not_the_access_log() {
     let target = Target::listen();
     let settings = Settings::new(&allow(&[("devbox:22", target.address())]));
-    let (status, _, stderr) = run(switchboard(&["serve", "--log", "off", "--config", "/nonexistent"]));
+    let (status, _, stderr) = run(switchboard(&["serve", "--log", "off", "--config", &missing()]));
     assert_eq!(status, 2);
     assert!(stderr.contains("cannot be read"), "{stderr}");
     let arguments = ["serve", "--log", "info,access=off", "--config", settings.path()];

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use self::demanding_proxy::DemandingProxy;
 use crate::harness::process::{Process, switchboard, switchboard_with_hangup};
-use crate::harness::{DEADLINE, eventually};
+use crate::harness::{DEADLINE, eventually, missing};
 use crate::openssh::clients::{SWITCHBOARD, ours};
 use crate::openssh::login::{HOST, Login};
 use crate::openssh::process::Process as Guarded;
@@ -274,7 +274,7 @@ fn kubeconfig_is_found_as_kubectl_finds_it() {
     let config = user.path(".kube/config");
     for (list, shown) in [
         (
-            format!("{}:{}:/no/such", config.display(), other.display()),
+            format!("{}:{}:{}", config.display(), other.display(), missing()),
             "Bearer good",
         ),
         (format!(":{}:{}", other.display(), config.display()), "Bearer other"),

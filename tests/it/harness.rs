@@ -16,6 +16,8 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 /// The deadline of every wait. It never decides a test that passes, on however busy a machine: it only ends one that
 /// hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
@@ -53,6 +55,12 @@ pub(crate) fn on_free_ports(settings: &str) -> String {
     let limits = unless("limits:", ONE_CLIENT);
     let timeouts = unless("timeouts:", PATIENT);
     format!("{listen}admin: 127.0.0.1:0\n{settings}{protocol}{limits}{timeouts}")
+}
+
+/// A path at which there is no file, nor a folder for one.
+pub(crate) fn missing() -> String {
+    let folder = TempDir::new().unwrap();
+    folder.path().join("missing").display().to_string()
 }
 
 /// A request that every client could have sent.

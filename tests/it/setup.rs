@@ -8,6 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use crate::harness::missing;
 use crate::harness::process::switchboard;
 use crate::openssh::clients::{SWITCHBOARD, ours};
 use crate::openssh::login::{HOST, Login, PORT};
@@ -198,7 +199,7 @@ fn ssh_reads_every_option_of_a_block_as_it_was_meant() {
 fn contradictions_are_said_before_anything_is_written() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("config");
-    let file = file.to_str().unwrap();
+    let (file, missing) = (file.to_str().unwrap(), missing());
     for (arguments, expected) in [
         (&["--proxy", "https://p", "--client", "nc"][..], "nc speaks no TLS"),
         (
@@ -214,10 +215,7 @@ fn contradictions_are_said_before_anything_is_written() {
             "cannot be used with each other",
         ),
         (&["--client", "nc"], "--client needs --proxy"),
-        (
-            &["--config", "/nonexistent/config.yaml"],
-            "/nonexistent/config.yaml: error: cannot be read",
-        ),
+        (&["--config", &missing], &format!("{missing}: error: cannot be read")),
     ] {
         let mut command = switchboard(&[&["config", "--write", file], arguments].concat());
         let output = command.output().unwrap();

@@ -123,7 +123,7 @@ fn issuer() -> Issuer {
         audiences: vec!["switchboard".into(), "other".into()],
         username: "email".into(),
         groups: Some("groups".into()),
-        jwks: Jwks::File("/nonexistent".into()),
+        jwks: Jwks::File(tempfile::tempdir().unwrap().path().join("missing")),
         ca: None,
     }
 }

@@ -155,15 +155,15 @@ async fn unusable_files_are_named_before_any_connection() {
             "{line}"
         );
     }
-    let missing = Identity {
-        certificate: "/nonexistent/tls.crt".into(),
-        key: "/nonexistent/tls.key".into(),
-    };
+    let folder = tempfile::tempdir().unwrap();
+    let [certificate, key] = ["tls.crt", "tls.key"].map(|name| folder.path().join(name));
+    let expected = format!("{}: there is no such file", certificate.display());
+    let missing = Identity { certificate, key };
     let (proxy, server) = (Proxy::bind().await, Server::named("127.0.0.1"));
     let line = Session::start(with_identity(Some(missing), server.options(&proxy)))
         .failure()
         .await;
-    assert!(line.contains("/nonexistent/tls.crt: there is no such file"), "{line}");
+    assert!(line.contains(&expected), "{line}");
 }
 
 #[tokio::test]

@@ -255,17 +255,21 @@ fn a_scalar_that_is_another_value_to_other_readers_of_yaml_is_a_fault() {
 
 #[test]
 fn a_missing_file_hides_no_other_fault_and_is_hidden_by_none() {
-    let text = "listen: {address: 0.0.0.0:8080, tls: optional}\n\
-                tls:\n  certificates:\n    - {cert: /no/such.crt, key: /no/such.key}\n    - {cert: /no/such.crt}\n  \
-                client_auth: maybe\n  client_ca: /no/such.ca\n  poll: 0s\n\
-                allowlist:\n  static:\n    - {name: a:1, addresses: [b]}\ndrain: {delay: soon}\n";
-    let said = faults(text);
+    let missing = tempfile::tempdir().unwrap().path().join("missing");
+    let missing = missing.display();
+    let text = format!(
+        "listen: {{address: 0.0.0.0:8080, tls: optional}}\n\
+                tls:\n  certificates:\n    - {{cert: {missing}.crt, key: {missing}.key}}\n    - {{cert: {missing}.crt}}\n  \
+                client_auth: maybe\n  client_ca: {missing}.ca\n  poll: 0s\n\
+                allowlist:\n  static:\n    - {{name: a:1, addresses: [b]}}\ndrain: {{delay: soon}}\n"
+    );
+    let said = faults(&text);
     let starts = [
-        "line 4: tls.certificates[0].cert: /no/such.crt: ",
-        "line 4: tls.certificates[0].key: /no/such.key: ",
+        &format!("line 4: tls.certificates[0].cert: {missing}.crt: "),
+        &format!("line 4: tls.certificates[0].key: {missing}.key: "),
         "line 5: tls.certificates[1]: `key` is missing",
         "line 6: tls.client_auth: expected ",
-        "line 7: tls.client_ca: /no/such.ca: ",
+        &format!("line 7: tls.client_ca: {missing}.ca: "),
         "line 8: tls.poll: must be more than 0s",
         "line 11: allowlist.static[0].addresses[0]: ",
         "line 12: drain.delay: expected ",
@@ -275,10 +279,11 @@ fn a_missing_file_hides_no_other_fault_and_is_hidden_by_none() {
         assert!(line.starts_with(start), "{line}");
     }
     // A missing certificate does not decide whether clients have certificates.
-    let no_client = faults(
-        "listen: {address: 0.0.0.0:8080, tls: optional}\ntls: {certificates: [{cert: /no/such, key: /no/such}]}\n\
-         allowlist: {static: [{name: a:1, addresses: [1.1.1.1:1], allowed_clients: [x]}]}",
-    );
+    let no_client = faults(&format!(
+        "listen: {{address: 0.0.0.0:8080, tls: optional}}\n\
+         tls: {{certificates: [{{cert: {missing}, key: {missing}}}]}}\n\
+         allowlist: {{static: [{{name: a:1, addresses: [1.1.1.1:1], allowed_clients: [x]}}]}}",
+    ));
     assert!(no_client.contains("line 3: allowlist.static[0].allowed_clients: no client has a certificate"));
 }
 

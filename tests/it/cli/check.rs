@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::harness::allow;
 use crate::harness::authority::Authority;
 use crate::harness::process::{Process, Settings, switchboard};
+use crate::harness::{allow, missing};
 
 use super::run;
 
@@ -66,7 +66,7 @@ fn check_reads_a_file_without_a_flag_or_standard_input() {
     let settings = Settings::new("");
     let elsewhere = |arguments: &[&str]| {
         let mut command = switchboard(arguments);
-        command.env("SWITCHBOARD_CONFIG", "/no/such/file");
+        command.env("SWITCHBOARD_CONFIG", missing());
         command
     };
     for arguments in [
@@ -124,7 +124,7 @@ fn check_prints_its_findings_as_json() {
         (&report["ok"], &report["findings"][0]["severity"]),
         (&true.into(), &"warning".into())
     );
-    let report = json("/no/such/file", 2);
+    let report = json(&missing(), 2);
     let finding = &report["findings"][0];
     assert_eq!(
         (&finding["line"], &finding["column"], &finding["key"]),
@@ -151,7 +151,7 @@ fn a_file_that_is_no_regular_file_is_not_waited_for() {
     }
 }
 
-/// Files that are accepted, refused, or accepted with warnings; the corpus of the fuzzers adds what is no sense at all.
+/// Files that are accepted, refused, or accepted with warnings, with MISSING for a path that is not there; the corpus of the fuzzers adds what is no sense at all.
 const JUDGED: [&str; 25] = [
     "{}",
     "allowlist: {static: [{name: \"a:22\", addresses: [\"127.0.0.1:1\"]}]}",
@@ -168,11 +168,11 @@ const JUDGED: [&str; 25] = [
     "drain: {delay: 366d}",
     "drain: {delay: 0s}",
     "tls: {client_auth: required}",
-    "tls: {certificates: [{cert: /no/such, key: /no/such}]}",
+    "tls: {certificates: [{cert: MISSING, key: MISSING}]}",
     "tls: {poll: 1s}",
     "allowlist: {kubernetes: {enabled: false, selector: \"\"}}",
     "allowlist: {kubernetes: {enabled: true, selector: \"a in (b\"}}",
-    "allowlist: {kubernetes: {enabled: false, kubeconfig: /no/such/file, snapshot_file: /no/such/folder/file}}",
+    "allowlist: {kubernetes: {enabled: false, kubeconfig: MISSING, snapshot_file: MISSING}}",
     "listen: [\"127.0.0.1:0\", {address: \"127.0.0.1:0\", proxy_protocol: required}]",
     "listen: [\"127.0.0.1:0\", {address: \"127.0.0.1:0\", tls: required}]",
     "listen: {address: \"127.0.0.1:0\", proxy_protocol: required, trusted_proxies: [\"fd00::/8\"]}",
@@ -214,7 +214,9 @@ fn files_of_a_cluster_that_are_missing_are_errors_of_check_and_warnings_of_serve
 fn check_and_serve_agree_on_every_file() {
     let corpus = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/config")).unwrap();
     let corpus = corpus.map(|entry| fs::read(entry.unwrap().path()).unwrap());
-    let texts = JUDGED.iter().map(|text| text.as_bytes().to_owned());
+    let texts = JUDGED
+        .iter()
+        .map(|text| text.replace("MISSING", &missing()).into_bytes());
     let settings = Settings::new("");
     let mut accepted = 0;
     for text in texts.chain(corpus) {
@@ -328,7 +330,7 @@ fn the_documented_settings_are_valid() {
 #[test]
 fn check_prints_the_format_of_the_file_as_json_schema() {
     let mut with_a_file = switchboard(&["check", "--schema"]);
-    with_a_file.env("SWITCHBOARD_CONFIG", "/no/such/file");
+    with_a_file.env("SWITCHBOARD_CONFIG", missing());
     for command in [switchboard(&["check", "--schema"]), with_a_file] {
         let (status, stdout, stderr) = run(command);
         assert_eq!((status, stderr.as_str()), (0, ""));

@@ -7,6 +7,7 @@ use std::thread;
 
 use crate::credentials::demanding_proxy::DemandingProxy;
 use crate::harness::authority::Authority;
+use crate::harness::missing;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, switchboard};
 use crate::harness::proxy::Proxy;
@@ -91,7 +92,7 @@ fn the_guilty_step_of_every_broken_set_up_is_named() {
     let tokens = format!("http://{}", logged_in.address);
     let (ca, other) = (authority.ca().display().to_string(), strange.ca().display().to_string());
     let office = says(b"HTTP/1.1 403 Forbidden by the office\r\n\r\n").to_string();
-    let none: &[(&str, &str)] = &[];
+    let (none, missing): (&[(&str, &str)], _) = (&[], missing());
     let misnamed = ["--ca", ca.as_str(), "--server-name", "other.example"];
     for (number, (proxy, flags, name, variables, [step, reason])) in [
         (
@@ -103,17 +104,17 @@ fn the_guilty_step_of_every_broken_set_up_is_named() {
         ),
         (
             &https,
-            &["--ca", "/nonexistent"],
+            &["--ca", &missing],
             "ssh.a",
             none,
             ["settings", "there is no such file"],
         ),
         (
             &http,
-            &["--token-file", "/nonexistent"],
+            &["--token-file", &missing],
             "ssh.a",
             none,
-            ["settings", "cannot read the token in /nonexistent"],
+            ["settings", &format!("cannot read the token in {missing}")],
         ),
         (&closed, &[], "ssh.a", none, ["TCP", "Connection refused"]),
         (

@@ -10,6 +10,7 @@ use std::thread;
 use tempfile::TempDir;
 
 use crate::credentials::demanding_proxy::DemandingProxy;
+use crate::harness::missing;
 use crate::harness::process::{Process, switchboard};
 use crate::openssh::clients::ours;
 use crate::openssh::process::quiet;
@@ -77,9 +78,10 @@ fn the_faults_of_the_file_are_told_at_once_with_their_places() {
         "{stderr}"
     );
     assert!(!stderr.contains("s3cret"), "{stderr}");
-    let (status, _, stderr) = ended(switchboard(&["connect", "--config", "/nonexistent", "a:22"]));
+    let missing = missing();
+    let (status, _, stderr) = ended(switchboard(&["connect", "--config", &missing, "a:22"]));
     assert!(
-        status == 2 && stderr.contains("/nonexistent: error: cannot be read"),
+        status == 2 && stderr.contains(&format!("{missing}: error: cannot be read")),
         "{stderr}"
     );
 }
@@ -110,9 +112,10 @@ fn check_tells_the_faults_of_the_clients_file_and_of_the_files_that_it_names() {
         assert_eq!(check(arguments), (0, format!("{file}: ok"), String::new()));
     }
     // `connect` asks for no file there: without one it takes a flag or a variable.
-    let (status, _, stderr) = check(&["/nonexistent"]);
+    let missing = missing();
+    let (status, _, stderr) = check(&[&missing]);
     assert!(
-        status == 2 && stderr.starts_with("/nonexistent: error: cannot be read"),
+        status == 2 && stderr.starts_with(&format!("{missing}: error: cannot be read")),
         "{stderr}"
     );
 }
@@ -281,7 +284,7 @@ fn what_was_meant_is_said_of_variables() {
         ("SWITCHBOARD_MODEL_CASES", "1", None),
         (
             "SWITCHBOARD_CA",
-            "/nonexistent",
+            &missing(),
             Some("SWITCHBOARD_CA is for an https:// proxy"),
         ),
         ("SWITCHBOARD_PROXY", "", Some("the proxy URL is empty")),

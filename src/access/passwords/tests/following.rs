@@ -8,7 +8,8 @@ use crate::access::passwords::following::MOST_STUCK;
 #[test]
 fn a_file_that_cannot_be_read_is_a_fault() {
     let open = |path: &Path| Users::open(path).unwrap_err()[0].to_string();
-    assert_eq!(open(Path::new("/nonexistent/users")), "there is no such file");
+    let missing = tempfile::tempdir().unwrap().path().join("users");
+    assert_eq!(open(&missing), "there is no such file");
     assert_eq!(open(Path::new("/dev/zero")), "it is a device, not a regular file");
     let file = tempfile::NamedTempFile::new().unwrap();
     assert_eq!(
