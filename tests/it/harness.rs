@@ -26,13 +26,18 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 pub(crate) const CONFIRMATION: &str = "HTTP/1.1 200 Connection established\r\n\r\n";
 
 /// Tries until there is a value, which is then returned, or the deadline has passed.
-pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
+pub(crate) fn eventually<T>(what: &str, attempt: impl FnMut() -> Option<T>) -> T {
+    within(DEADLINE, what, attempt)
+}
+
+/// The same with another deadline.
+pub(crate) fn within<T>(time: Duration, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + time;
     loop {
         if let Some(value) = attempt() {
             return value;
         }
-        assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {time:?}: {what}");
         thread::sleep(BETWEEN_ATTEMPTS);
     }
 }

@@ -152,8 +152,10 @@ fn before_the_ports_are_closed_no_resumable_tunnel_ends() {
     server.process.signal(Signal::TERM);
     server.becomes(503);
     // What would reconnect comes here again.
-    still_carries(&mut client, &mut anchor);
-    assert_eq!(client.read_within(Duration::from_millis(200)), None);
+    for _ in 0..20 {
+        still_carries(&mut client, &mut anchor);
+    }
+    assert_eq!(client.read_within(Duration::from_millis(1)), None);
     let (mut again, mut anchor_again) = resumed(&server, &target);
     still_carries(&mut again, &mut anchor_again);
     server.process.signal(Signal::TERM);
@@ -192,42 +194,6 @@ fn only_tunnels_that_were_cut_change_the_exit_status() {
         expected.push(("moved".to_owned(), true));
         assert_eq!(lines, expected);
     }
-}
-
-#[test]
-fn two_hundred_resumable_tunnels_end_spread_over_their_time_and_plain_ones_are_untouched() {
-    const SPREAD: Duration = Duration::from_millis(1000);
-    let target = Target::listen();
-    let mut server = server_to(&target, true, "{delay: 0s, timeout: 1h, resumable_spread: 1s}");
-    let tunnels: Vec<_> = (0..200).map(|_| resumed(&server, &target)).collect();
-    let mut others: Vec<_> = (0..5).map(|_| plain(&server, &target)).collect();
-    server.settles("tunnels_resumable", 200.0);
-    let start = Instant::now();
-    server.process.signal(Signal::TERM);
-    let ends: Vec<_> = tunnels
-        .into_iter()
-        .map(|(mut client, mut anchor)| {
-            thread::spawn(move || {
-                client.expect_end();
-                let ended = start.elapsed();
-                anchor.expect_end();
-                ended
-            })
-        })
-        .collect();
-    let mut ends: Vec<_> = ends.into_iter().map(|end| end.join().unwrap()).collect();
-    ends.sort();
-    // None comes before its time, however busy the machine is.
-    for (part, &end) in ends.iter().enumerate() {
-        let part = u32::try_from(part).unwrap().saturating_sub(10);
-        assert!(end >= SPREAD * part / 200, "{part}: {ends:?}");
-    }
-    server.settles(MOVED, 200.0);
-    for (client, service) in &mut others {
-        still_carries(client, service);
-    }
-    drop(others);
-    assert_eq!(server.process.exit_status(), 0);
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn two_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
     };
     let mut last = 0.0;
     eventually("nothing moves", || {
-        std::thread::sleep(Duration::from_millis(200));
+        server.turn();
         let now = moved(&server);
         (std::mem::replace(&mut last, now) == now).then_some(())
     });

@@ -6,6 +6,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::process::Process;
+use crate::harness::target::Closed;
 use crate::harness::{DEADLINE, eventually};
 
 /// A browser with one page.
@@ -20,6 +22,7 @@ use crate::harness::{DEADLINE, eventually};
 pub(super) struct Browser {
     driver: Process,
     address: SocketAddr,
+    _port: Closed,
     session: String,
     /// Its profile, and all that it writes.
     folder: TempDir,
@@ -28,47 +31,41 @@ pub(super) struct Browser {
 /// The fault of a command: its code, such as `stale element reference`.
 type Fault = String;
 
-/// A chromedriver and its port. `None`: it takes a free port of IPv6 and then the same one of IPv4, which another program may
-/// have.
-fn driver(folder: &TempDir) -> Option<(Process, u16)> {
+/// A chromedriver at a port that is kept for it.
+fn driver(folder: &TempDir, port: &Closed) -> Process {
     let mut command = Command::new("chromedriver");
-    command.arg("--port=0");
+    command.arg(format!("--port={}", port.address().port()));
     for name in ["HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"] {
         command.env(name, folder.path());
     }
     let mut driver = Process::spawn(command);
-    while let Some(line) = driver.stdout.next() {
-        if line.contains("started successfully on port ") {
-            let port = line.trim_end_matches('.').rsplit(' ').next().unwrap().parse().unwrap();
-            return Some((driver, port));
-        }
-    }
-    None
+    driver.stdout.find("started successfully on port ");
+    driver
 }
 
-const MOST_STARTS: u32 = 10;
+/// Whether the programs are installed.
+static IS_INSTALLED: LazyLock<bool> = LazyLock::new(|| {
+    let folder = TempDir::new().unwrap();
+    ["chromedriver", "chromium"].iter().all(|program| {
+        let mut command = Command::new(program);
+        let found = command.arg("--version").env("HOME", folder.path()).output();
+        found.is_ok_and(|output| output.status.success())
+    })
+});
 
 impl Browser {
     /// Starts one, with a window of that size, in which a foreign name leads to this computer.
     pub(super) fn start(width: u32, height: u32) -> Self {
         let folder = TempDir::new().unwrap();
-        let is_there = |program| {
-            let found = Command::new(program)
-                .arg("--version")
-                .env("HOME", folder.path())
-                .output();
-            found.is_ok_and(|output| output.status.success())
-        };
         assert!(
-            is_there("chromedriver") && is_there("chromium"),
+            *IS_INSTALLED,
             "chromium and chromedriver are not there: run tests/install-clients chromium chromium-driver"
         );
-        let (driver, port) = (0..MOST_STARTS)
-            .find_map(|_| driver(&folder))
-            .expect("chromedriver has no port");
+        let port = Closed::bind();
         let mut browser = Self {
-            driver,
-            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            driver: driver(&folder, &port),
+            address: port.address(),
+            _port: port,
             session: String::new(),
             folder,
         };

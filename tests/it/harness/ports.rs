@@ -42,6 +42,13 @@ pub(crate) trait Ports {
         self.client(request(name)).rest_as_text()
     }
 
+    /// Has it answer so many requests that it has done all else that it could do.
+    fn turn(&self) {
+        for _ in 0..20 {
+            self.answer("nowhere:22");
+        }
+    }
+
     /// The answer of the admin port to a request with that method and path.
     fn ask_admin(&self, method: &str, path: &str) -> Response {
         let mut client = Peer::connect(self.admin());

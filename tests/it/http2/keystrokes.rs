@@ -1,14 +1,13 @@
 //! The delay of keystrokes by bulk on the same connection, counted in bytes, not in time.
 
 use std::thread;
-use std::time::Duration;
 
 use super::raw::{DATA, END_HEADERS, HEADERS, Raw, connect, frame};
 use super::unread::downloads_stall;
-use crate::harness::allow;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::Target;
+use crate::harness::{allow, eventually};
 
 /// Twenty downloads have filled the connection when a key is pressed: its echo overtakes what their targets have to
 /// send.
@@ -37,8 +36,10 @@ fn an_echo_does_not_wait_for_the_downloads_of_others() {
     raw.send(&frame(DATA, 0, 1, b"k"));
     shell.expect(b"k");
     shell.send(b"k");
-    // It waits in the proxy now, counted or not, for a client that reads nothing yet.
-    thread::sleep(Duration::from_millis(500));
+    // Then it waits in the proxy for a client that reads nothing yet.
+    eventually("the proxy reads the echo", || {
+        (shell.unread_by(shell.other()) == 0).then_some(())
+    });
     let mut before = 0;
     loop {
         let next = raw.next();

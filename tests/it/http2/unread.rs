@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::thread;
-use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -55,7 +54,7 @@ fn downloaded(server: &Server) -> f64 {
 pub(crate) fn downloads_stall(server: &Server) {
     let mut last = None;
     eventually("all downloads stall", || {
-        thread::sleep(BETWEEN_LOOKS);
+        server.turn();
         let now = Some(downloaded(server));
         (std::mem::replace(&mut last, now) == now).then_some(())
     });
@@ -156,7 +155,7 @@ fn unread_downloads_are_bounded_for_all_streams_together() {
     let mut most = 0;
     let mut last = None;
     eventually("all downloads stall", || {
-        thread::sleep(BETWEEN_LOOKS);
+        server.turn();
         most = most.max(resident(&server).saturating_sub(before));
         let now = Some(downloaded(&server));
         (std::mem::replace(&mut last, now) == now).then_some(())
@@ -277,10 +276,21 @@ fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
             (raw, size)
         })
         .collect();
-    // Longer than a connection without a tunnel may stay; and a drain does not end before they have it.
-    thread::sleep(Duration::from_secs(4));
+    // Longer than a connection without a tunnel may stay: two have come and gone.
+    for _ in 0..2 {
+        server.client("").ends();
+    }
+    // And a drain does not end before they have it.
     server.process.signal(Signal::TERM);
-    thread::sleep(Duration::from_secs(4));
+    server.process.stderr.find("waiting for tunnels to end");
+    for _ in 0..20 {
+        assert!(
+            server
+                .ask_admin("GET", "/drain")
+                .body
+                .starts_with(r#"{"phase":"stopped""#)
+        );
+    }
     for (mut raw, size) in waiting {
         let mut came = 0;
         loop {
@@ -295,7 +305,5 @@ fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
     assert_eq!(server.process.exit_status(), 0);
 }
 
-/// Between two looks at what was downloaded: far longer than a target needs to send something.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 /// The window of a stream and of a connection by default (RFC 9113 section 6.9.2).
 const WINDOW: usize = 65_535;

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hyper::server::conn::http1;
@@ -72,6 +73,8 @@ pub(crate) struct Shared {
     pages: Mutex<HashMap<String, Page>>,
     is_frozen: watch::Sender<bool>,
     cut: watch::Sender<Option<Cut>>,
+    /// The number of watches that have lasted as long as they were to.
+    watches_over: AtomicUsize,
 }
 
 /// The rights of each token but the administrator's.
@@ -108,6 +111,7 @@ impl Api {
                 pages: Mutex::default(),
                 is_frozen: watch::Sender::default(),
                 cut: watch::Sender::default(),
+                watches_over: AtomicUsize::default(),
             }),
             address,
             credentials: Mutex::new(credentials),
@@ -182,6 +186,11 @@ impl Api {
     /// The number of requests of that kind so far.
     pub(crate) fn seen(&self, verb: Verb) -> usize {
         self.shared.script().seen(verb)
+    }
+
+    /// The number of watches that have come to their end.
+    pub(crate) fn watches_over(&self) -> usize {
+        self.shared.watches_over.load(Ordering::Relaxed)
     }
 
     /// Knows that token from now on, or as another one.

@@ -8,8 +8,8 @@ use tokio::time::sleep;
 use super::api::{Cut, Fault, Verb};
 use super::lab;
 use super::objects::{service, slice};
-use super::proxy::{eventually, settings, within};
-use super::stage::{RECOVERY, Stage};
+use super::proxy::{PATIENCE, eventually, settings, within};
+use super::stage::Stage;
 
 #[test]
 fn away_at_start_names_are_unknown_until_the_server_is_back() {
@@ -121,7 +121,7 @@ fn a_watch_that_ends_in_any_way_is_taken_up_again() {
             let watches = stage.api.seen(Verb::Watch);
             stage.api.cut(cut);
             let is_back = async || stage.api.seen(Verb::Watch) >= watches + 2;
-            let took = within(RECOVERY, &format!("{cut:?}: both watch again"), is_back).await;
+            let took = within(PATIENCE, &format!("{cut:?}: both watch again"), is_back).await;
             eprintln!("figure: {cut:?}: both watch again after {took:?}");
             stage.recovered(&format!("{cut:?}"), &format!("after-{index}")).await;
         }

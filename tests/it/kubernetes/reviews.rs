@@ -55,7 +55,7 @@ impl Scene {
         self.reviewer.review_access(&named(user), &ssh("devbox")).await
     }
 
-    /// Both questions have that kind of failure, each with a message that has all of these parts.
+    /// Both questions have that kind of failure, or one of two, each with a message that has all of these parts.
     async fn both_fail(&self, kind: &str, parts: &[&str]) {
         let answers = [
             self.token("good").await.map(|_| ()),
@@ -63,7 +63,10 @@ impl Scene {
         ];
         for answer in answers {
             let unavailable = answer.unwrap_err();
-            assert_eq!(unavailable.kind, kind, "{unavailable}");
+            assert!(
+                kind.split('|').any(|kind| kind == unavailable.kind),
+                "{kind}: {unavailable}"
+            );
             for part in parts {
                 assert!(unavailable.message.contains(part), "{unavailable}");
             }
@@ -239,9 +242,6 @@ fn what_is_no_answer_is_never_a_no() {
     lab::run(async |lab| {
         let scene = Scene::new(&lab, &["switchboard"]);
         scene.both_work().await;
-        let status = r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no"}"#;
-        let no = r#"{"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "status":
-            {"allowed": false, "authenticated": false}}"#;
         for (fault, kind) in [
             (Fault::Status(500), "server"),
             (Fault::Status(503), "server"),
@@ -277,7 +277,8 @@ fn a_server_that_hangs_is_not_waited_for_longer_than_the_deadline() {
         scene.api.heal();
         // Half open: nothing comes on the connections that there are, and another server takes the place of this one.
         scene.api.freeze(true);
-        scene.both_fail("timeout", &[]).await;
+        // The second question may be on a new connection, whose handshake has a deadline of its own.
+        scene.both_fail("timeout|connect", &[]).await;
         scene.api.close().await;
         scene.both_fail("connect", &[]).await;
         scene.api.freeze(false);

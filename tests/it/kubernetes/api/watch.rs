@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hyper::body::Bytes;
@@ -71,7 +72,10 @@ impl Watch {
                     return None;
                 }
                 _ = bookmarks.tick() => if self.has_bookmarks && self.bookmark(json!({})).await.is_err() { return None },
-                () = sleep_until(self.until) => return None,
+                () = sleep_until(self.until) => {
+                    self.shared.watches_over.fetch_add(1, Ordering::Relaxed);
+                    return None;
+                }
                 () = gone.closed() => return None,
             }
         }
