@@ -296,32 +296,6 @@ fn an_rsa_key_of_less_than_2048_bits_is_named() {
     assert_eq!(files.said(&settings), (vec![], vec![expected.to_owned()]));
 }
 
-#[test]
-fn each_file_with_glued_sections_is_faulty_and_names_the_line() {
-    let files = Files::new();
-    let made = files.issue(5, 2020, 2090);
-    let glued = |first: &str, second: &str| format!("{}{second}", first.trim_end());
-    let line = |text: &str| text.trim_end().lines().count();
-    let whole = "`-----BEGIN …-----` and `-----END …-----` must each be a whole line, with five hyphens on both sides";
-    let ca = files.authority.pem();
-    let chain = files.with_pair(&glued(&made.pem, &ca), &made.key);
-    assert_eq!(
-        files.said(&chain).0,
-        [format!("cert: line {}: {whole}", line(&made.pem))]
-    );
-    let key = files.with_pair(&made.pem, &glued(&made.key, &made.key));
-    assert_eq!(files.said(&key).0, [format!("key: line {}: {whole}", line(&made.key))]);
-    let list = files.list(1, &[], [2020, 2090]);
-    let lists = files.with_lists(&glued(&list, &list));
-    assert_eq!(files.said(&lists).0, [format!("crl: line {}: {whole}", line(&list))]);
-    let authorities = files.write("glued", &glued(&ca, &ca));
-    let settings = Settings {
-        client_ca: Some(authorities),
-        ..files.with_lists(&list)
-    };
-    assert_eq!(files.said(&settings).0, [format!("glued: line {}: {whole}", line(&ca))]);
-}
-
 /// A certificate with an RSA key of 1024 bits, and the key: no library here makes one.
 fn weak(files: &Files) -> [String; 2] {
     let [cert, key] = ["weak.crt", "weak.key"].map(|name| files.folder.path().join(name));

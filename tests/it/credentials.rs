@@ -91,19 +91,6 @@ const V1: &str = "client.authentication.k8s.io/v1";
 const CONTEXT: &[&str] = &["--context", "team"];
 
 #[test]
-fn eight_logins_at_once_run_the_plugin_once() {
-    let user = User::with_plugin(&format!("sleep 0.5; {}", prints("good")));
-    let proxy = DemandingProxy::start("good", None);
-    let mut logins: Vec<_> = (0..8).map(|_| Process::spawn(user.connect(&proxy, CONTEXT))).collect();
-    for login in &mut logins {
-        assert_eq!(login.exit_status(), 0, "{:?}", login.stderr.rest());
-        assert_eq!(login.stdout.rest(), ["hello"]);
-    }
-    assert_eq!(user.runs(), 1);
-    assert_eq!(proxy.shown(), ["Bearer good"; 8]);
-}
-
-#[test]
 fn a_plugin_that_reads_stdin_takes_nothing_of_the_tunnels() {
     let user = User::with_plugin(&format!("cat > stolen; {}", prints("good")));
     let proxy = DemandingProxy::start("good", None);

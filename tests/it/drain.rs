@@ -225,38 +225,6 @@ fn a_drain_by_the_admin_port_is_like_one_by_a_signal() {
 }
 
 #[test]
-fn a_web_page_cannot_begin_a_drain() {
-    let target = Target::listen();
-    let server = server_to(&target, "{delay: 0s}");
-    // What a browser sends that `kubectl port-forward` brings here: another site's form, and a name that was rebound.
-    for (fields, why) in [
-        (
-            "Host: localhost:9090\r\nOrigin: https://example.com\r\n",
-            "not from a page in a browser",
-        ),
-        (
-            "Host: 127.0.0.1:9090\r\nOrigin: null\r\nSec-Fetch-Site: cross-site\r\n",
-            "not from a page in a browser",
-        ),
-        (
-            "Host: rebound.example.com:9090\r\n",
-            "only as localhost or by a loopback address",
-        ),
-    ] {
-        let mut browser = Peer::connect(server.admin());
-        let form = "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 0\r\n";
-        browser.send(format!(
-            "POST /drain HTTP/1.1\r\n{fields}{form}Connection: close\r\n\r\n"
-        ));
-        let answer = browser.rest_as_text();
-        assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{answer}");
-        assert!(answer.ends_with(&format!("\r\n\r\n{why}\n")), "{answer}");
-    }
-    assert!(server.ask_admin("GET", "/drain").body.contains("\"serving\""));
-    server.tunnel("devbox:22", &target);
-}
-
-#[test]
 fn after_a_drain_by_the_admin_port_the_second_signal_ends_it_at_once() {
     let target = Target::listen();
     let mut server = server_to(&target, "{delay: 1h}");

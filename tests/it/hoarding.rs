@@ -207,42 +207,6 @@ fn a_client_above_its_connect_rate_gets_429_with_retry_after() {
     drop(open);
 }
 
-#[test]
-fn the_oldest_silent_connection_is_evicted_first() {
-    let crowded = full(503, "too many requests are incomplete, try again", 1);
-    for (limit, sources) in [("client", [1, 1, 1, 1]), ("total", [1, 2, 3, 4])] {
-        let target = Target::listen();
-        let list = allow(&[("devbox:22", target.address())]);
-        let limits = format!("limits: {{{limit}: {{max_unfinished: 3}}}}\n");
-        let proxy = Proxy::start(&format!("{list}{limits}timeouts: {{head: 1h}}\n"));
-        let request = request("devbox:22");
-        let (start, end) = request.split_at(20);
-        let mut waiting: Vec<Peer> = Vec::new();
-        for (count, last) in sources.into_iter().enumerate() {
-            let mut client = Peer::connect_from(Ipv4Addr::new(127, 0, 0, last), proxy.public());
-            client.send(start);
-            waiting.push(client);
-            proxy.settles(
-                "connections_accepted_total",
-                f64::from(u32::try_from(count + 1).unwrap()),
-            );
-            proxy.settles(
-                "connections_unfinished",
-                f64::from(u32::try_from(count + 1).unwrap().min(3)),
-            );
-        }
-        assert_eq!(waiting.remove(0).rest_as_text(), crowded, "{limit}");
-        // The others have lost nothing.
-        for mut client in waiting {
-            client.send(end);
-            client.expect(CONFIRMATION);
-            target.accept();
-        }
-        proxy.settles("connections_unfinished", 0.0);
-        proxy.settles(r#"connect_requests_total{code="503",reason="crowded"}"#, 1.0);
-    }
-}
-
 /// Refused clients may take a second to leave: they hold a slot, as connections with an incomplete request do.
 #[test]
 fn refused_clients_that_linger_are_evicted_too() {

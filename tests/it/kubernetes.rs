@@ -20,7 +20,6 @@ mod outages;
 mod pods;
 mod proxy;
 mod rbac;
-mod remote_drain;
 mod restarts;
 mod reviews;
 mod rights;

@@ -211,49 +211,6 @@ fn endless(write: impl Fn(&mut TcpStream, usize) -> io::Result<()> + Send + 'sta
     address
 }
 
-/// A replica whose list goes on and on: each part is whole, large and has another cursor.
-fn endless_list() -> String {
-    let text = "x".repeat(4000);
-    let item = format!(
-        r#"{{"tunnel_id":"1-1","client.address":"192.0.2.1","target.namespace":"{text}","target.service":"{text}"}}"#
-    );
-    let items = vec![item; 2000].join(",");
-    endless(move |stream, number| {
-        let body = format!(r#"{{"tunnels":[{items}],"total":1,"next":"{number}"}}"#);
-        write!(
-            stream,
-            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        )
-    })
-}
-
-#[test]
-fn a_list_without_an_end_is_given_up_and_hides_no_other() {
-    let pair = Pair::start();
-    let [first, _] = pair.all();
-    let _open = first.tunnel("one:22", &pair.one);
-    pair.lists(1);
-    let addresses = [first.admin().to_string(), endless_list()];
-    let mut process = Process::spawn(switchboard(&[
-        "tunnels",
-        "--timeout",
-        "60s",
-        "--admin",
-        &addresses.join(","),
-    ]));
-    let said = process.stderr.next().unwrap();
-    assert_eq!(
-        said,
-        format!(
-            "switchboard: {}: its list is too long: more than 128 MiB in memory",
-            addresses[1]
-        )
-    );
-    assert!(process.stdout.rest().join("\n").contains("static/one:22"));
-    assert_eq!(process.exit_status(), 3);
-}
-
 #[test]
 fn an_answer_that_never_begins_is_given_up() {
     let interim = "HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
@@ -269,30 +226,6 @@ fn an_answer_that_never_begins_is_given_up() {
             && said.stderr[0].ends_with("more than 256 KiB came in front of its answer"),
         "{said:#?}"
     );
-}
-
-#[test]
-fn a_reason_can_be_read_and_turns_no_text_around() {
-    let pair = Pair::start();
-    let [first, _] = pair.all();
-    let (mut client, mut service) = first.tunnel("one:22", &pair.one);
-    let listed = pair.lists(1);
-    let id = &ids(&listed, first)[0];
-    for reason in [
-        " ",
-        "\u{200b}",
-        "\u{2800}\u{3164}",
-        "over\u{202e}",
-        "a\u{1b}[2J",
-        "a\nb",
-        "\u{9b}2J",
-    ] {
-        let said = ask(&["tunnels", "close", id, "--yes", "--reason", reason], &pair.all());
-        assert_eq!(said.status, 2, "{reason:?}: {said:#?}");
-        assert!(said.stderr.join("\n").contains("a reason"), "{reason:?}: {said:#?}");
-    }
-    client.send("still");
-    service.expect("still");
 }
 
 #[test]
@@ -345,7 +278,11 @@ fn tunnels_are_ended_on_whichever_replica_they_are() {
     kept_service.expect("still");
     let line = pair.replicas[1].process.stdout.find("closed_by_operator");
     assert!(line.contains(r#""operator.reason":"it loops""#), "{line}");
-    for faulty in [&["tunnels", "close"][..], &["tunnels", "close", "x", "--user", "y"]] {
+    for faulty in [
+        &["tunnels", "close"][..],
+        &["tunnels", "close", "x", "--user", "y"],
+        &["tunnels", "close", "x", "--yes", "--reason", "\u{200b}"],
+    ] {
         assert_eq!(ask(faulty, &pair.all()).status, 2, "{faulty:?}");
     }
 }

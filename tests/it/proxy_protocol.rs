@@ -143,7 +143,6 @@ fn a_header_from_an_untrusted_address_is_refused() {
 fn a_connection_without_a_valid_header_is_refused() {
     let target = Target::listen();
     let proxy = Proxy::start(&(trusting("127.0.0.1/32") + &allow(&[("a:22", target.address())])));
-    let endless = format!("PROXY TCP4 {}", "1".repeat(4000));
     let mut oversized = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff".to_vec();
     oversized.resize(70_000, 0);
     let answer = refusal(

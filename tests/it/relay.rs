@@ -145,38 +145,6 @@ async fn a_reset_after_the_end_loses_no_byte() {
 }
 
 #[tokio::test]
-async fn sixteen_mebibytes_and_a_close_arrive_whole_every_time() {
-    for_each_setup(async |rig| {
-        let sent = vec![42; 16 << 20];
-        for round in 1..=20 {
-            let (close, ()) = rig
-                .carry(Wires::new().await, pending(), async |mut client, mut target| {
-                    let upload = async {
-                        client.write_all(&sent).await.unwrap();
-                        drop(client);
-                    };
-                    let receive = async {
-                        let (mut total, mut buffer) = (0, vec![0; 1 << 18]);
-                        loop {
-                            match target.read(&mut buffer).await.unwrap() {
-                                0 => break,
-                                read => total += read,
-                            }
-                        }
-                        assert_eq!(total, sent.len(), "round {round}");
-                        drop(target);
-                    };
-                    tokio::join!(upload, receive);
-                })
-                .await;
-            assert_eq!(close, eof(Side::Client));
-        }
-        assert_eq!(rig.meter.bytes(Direction::Upload), 20 * (16 << 20));
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn a_stalled_reader_hides_no_reset_of_the_other_side() {
     for_each_setup(async |rig| {
         for side in [Side::Client, Side::Target] {

@@ -2,8 +2,7 @@
 //! in a drain they end first, in order, and are not cut; all other tunnels run on.
 
 use std::io::{Read, Write};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;

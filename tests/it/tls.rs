@@ -127,54 +127,6 @@ fn a_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
 }
 
 #[test]
-fn bulk_arrives_whole_both_ways_in_pieces_of_any_size() {
-    let (authority, target) = (Authority::new(), Target::listen());
-    let server = authority.server("server", &[]);
-    let limited = format!(
-        "{}allowlist: {{static: [{{name: \"free:22\", addresses: [\"{address}\"]}}, {{name: \"slow:22\", addresses: \
-         [\"{address}\"], limits: {{download: 20MiB/s, upload: 20MiB/s, burst: 4KiB}}}}]}}\n",
-        settings("required", &[&server], ""),
-        address = target.address()
-    );
-    let proxy = Proxy::start(&limited);
-    let stream: Vec<u8> = (0..3_000_000_u32)
-        .map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()[0])
-        .collect();
-    for name in ["free:22", "slow:22"] {
-        for piece in [1_usize, 1_000, 16_384, 70_000, 3_000_000] {
-            let stream = &stream[..stream.len().min(piece * 3_000)];
-            let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
-            open(&mut client, name);
-            let mut service = target.accept();
-            let mut sending = service.again();
-            thread::scope(|scope| {
-                // Whole before the download begins: the scripted client has one thread.
-                let received = scope.spawn(move || {
-                    let mut received = Vec::new();
-                    while received.len() < stream.len() {
-                        received.extend(service.read_once());
-                    }
-                    received
-                });
-                for piece in stream.chunks(piece) {
-                    client.write_all(piece).unwrap();
-                }
-                assert!(received.join().unwrap() == *stream, "{name} {piece}");
-                scope.spawn(move || {
-                    for piece in stream.chunks(piece) {
-                        sending.send(piece);
-                    }
-                    sending.finish();
-                });
-                let mut received = Vec::new();
-                client.read_to_end(&mut received).unwrap();
-                assert!(received == *stream, "{name} {piece}");
-            });
-        }
-    }
-}
-
-#[test]
 fn an_end_without_close_notify_is_an_end_and_a_reset_is_a_reset() {
     let (authority, target) = (Authority::new(), Target::listen());
     let server = authority.server("server", &[]);

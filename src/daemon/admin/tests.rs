@@ -60,6 +60,9 @@ async fn each_path_has_its_answer() {
         let (said, _) = ask(method.clone(), path, &readiness).await;
         assert_eq!(said, status, "{method} {path}");
     }
+    let refused = answer_to(request(Method::POST, "/drain"), "192.0.2.1:1", handlers(&readiness)).await;
+    let text = axum::body::to_bytes(refused.into_body(), 100).await.unwrap();
+    assert_eq!(text, "only from loopback\n");
     drop(pending);
     assert_eq!(ask(Method::GET, "/readyz?verbose", &readiness).await.0, 200);
 }

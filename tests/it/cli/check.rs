@@ -283,21 +283,6 @@ fn tls_that_clients_can_go_round_is_warned_of() {
     }
 }
 
-/// What a process can live without until it is there: the check before a rollout refuses it, and a restart does not.
-#[test]
-fn a_missing_file_of_the_cluster_is_an_error_to_check_and_a_warning_to_serve() {
-    let settings = Settings::new("allowlist: {kubernetes: {enabled: true, kubeconfig: /no/such/file}}\n");
-    let path = settings.path();
-    let (status, _, stderr) = run(switchboard(&["check", path]));
-    assert_eq!(status, 2);
-    let error = stderr.lines().next().unwrap();
-    assert!(error.contains(": error: allowlist.kubernetes.kubeconfig: "), "{stderr}");
-    let mut served = Process::spawn(switchboard(&["serve", "--config", path]));
-    let logged = served.stderr.find(&error.replace(": error: ", ": warning: "));
-    assert!(logged.contains(" WARN "), "{logged}");
-    served.stderr.find("admin port ");
-}
-
 #[test]
 fn ports_of_a_flag_that_know_no_client_are_checked_against_the_targets_of_the_file() {
     let authority = Authority::new();

@@ -108,19 +108,6 @@ impl Authority {
         self.write_list(&CertificateRevocationListParams { next_update, ..list })
     }
 
-    /// The same with another list behind it, which has that number.
-    pub(crate) fn revoke_later(&self, number: u64, serials: &[u64]) -> PathBuf {
-        let path = self.path("crl.pem");
-        let later = self
-            .list(number, serials)
-            .signed_by(&self.issuer)
-            .unwrap()
-            .pem()
-            .unwrap();
-        replace(&path, fs::read_to_string(&path).unwrap() + &later);
-        path
-    }
-
     fn write_list(&self, list: &CertificateRevocationListParams) -> PathBuf {
         let path = self.path("crl.pem");
         replace(&path, list.signed_by(&self.issuer).unwrap().pem().unwrap());

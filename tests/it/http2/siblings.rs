@@ -215,28 +215,6 @@ fn a_target_that_stalls_leaves_the_others_their_windows() {
 }
 
 #[test]
-fn bulk_arrives_whole_both_ways() {
-    let echo = Echo::listen();
-    let proxy = Proxy::start(&allow(&[("box:22", echo.address())]));
-    let mut peer = Peer::connect(proxy.public());
-    let bytes = 16_u64 << 20;
-    for stream in [1, 3] {
-        peer.open(stream, "box:22");
-        peer.tell(&format!("bulk {stream} {bytes}"));
-    }
-    for stream in [1, 3] {
-        peer.tell(&format!("end {stream}"));
-        let ended = loop {
-            let next = peer.any(stream);
-            if next["event"] == "ended" {
-                break next;
-            }
-        };
-        assert_eq!(ended["total"], bytes);
-    }
-}
-
-#[test]
 fn a_limit_holds_for_each_stream_alone() {
     let echo = Echo::listen();
     let settings = allow(&[("box:22", echo.address())]) + "limits: {tunnel: {upload: 1MiB/s, burst: 64KiB}}\n";

@@ -1,7 +1,6 @@
 //! What is wrong with a request is told in JSON and by name, and changes nothing.
 
 use super::{all, tunnels, two_targets};
-use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::Target;
@@ -146,27 +145,4 @@ fn a_list_of_targets_and_of_clients_is_in_parts() {
         serde_json::from_str::<api::Clients>(&answer.body).unwrap(),
         api::Clients::default()
     );
-}
-
-/// The time from the request to the reset that the client sees; docs/operations.md has the figure.
-#[test]
-fn an_end_reaches_the_client() {
-    let (one, other) = (Target::listen(), Target::listen());
-    let server = two_targets(&one, &other, "");
-    let mut took: Vec<_> = (0..5)
-        .map(|_| {
-            let (mut client, mut service) = server.tunnel("one:22", &one);
-            let id = &all(&server, 1)[0].tunnel_id;
-            let mut operator = Peer::connect(server.admin());
-            let start = std::time::Instant::now();
-            operator.send(format!("DELETE /tunnels/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-            client.expect_reset();
-            let took = start.elapsed();
-            service.expect_reset();
-            all(&server, 0);
-            took
-        })
-        .collect();
-    took.sort_unstable();
-    println!("from the request to the reset: {:?} at the median of five", took[2]);
 }

@@ -41,23 +41,6 @@ fn a_client_that_was_stopped_goes_on() {
 }
 
 #[test]
-fn ssh_that_gives_up_in_an_outage_is_told_what_its_keepalives_have_to_be() {
-    let way = Way::http();
-    let mut command = way.command("ssh");
-    // So long that no busy machine is taken for an outage.
-    command.args(["-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=10"]);
-    let mut shell = Shell::start(command);
-    let closed = Closed::bind();
-    way.middle.lead_to(closed.address());
-    way.middle.cut(true);
-    let line = " s without a connection: if it gave up, its ServerAliveInterval times ServerAliveCountMax has to exceed such an outage";
-    let told = |lines: &[String]| lines.iter().any(|said| said.ends_with(line)).then_some(());
-    let said = shell.stderr.wait(PATIENCE, told);
-    said.unwrap_or_else(|said| panic!("{said}\n{}", way.log()));
-    assert_eq!(shell.process.wait(PATIENCE).code(), Some(255));
-}
-
-#[test]
 fn over_ipv6_a_session_outlives_the_death_of_its_proxy() {
     let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
     let path = directory.path();

@@ -1,16 +1,18 @@
-//! A user that loses the right to a target, or a target that leaves the allowlist, while a session runs: the next tunnel is
-//! refused, `connect` ends with that, and the anchor is told nothing.
+//! A target that leaves the allowlist while a session runs: the next tunnel is refused, `connect` ends with that, and the anchor is
+//! told nothing.
 
 use std::path::PathBuf;
 
 use rustix::process::Signal;
 
+use switchboard::outcome::Refusal;
+
 use super::{Way, by_accept, is_zombie};
 use crate::openssh::login::{HOST, PATIENCE, PORT};
 use crate::openssh::process::until;
 
-/// Has the proxy read a configuration in which the target's name is followed or replaced by that.
-fn withdraws(entry: &str, reason: &str, told: &str) {
+#[test]
+fn a_session_ends_when_its_target_leaves_the_allowlist() {
     let way = Way::http();
     let mut shell = way.shell();
     shell.type_in("pid-$$");
@@ -20,13 +22,10 @@ fn withdraws(entry: &str, reason: &str, told: &str) {
             .find_map(|line| line.strip_prefix("pid-")?.parse::<u32>().ok())
     };
     let pid = shell.stdout.wait(PATIENCE, pid).unwrap();
-    way.proxy.replace(&format!("name: \"{HOST}:{PORT}\""), entry);
-    if reason == "reset" {
-        // A tunnel that was allowed runs on.
-        shell.echo("behind-withdrawal");
-        way.middle.cut(true);
-    }
-    let is_told = |lines: &[String]| lines.iter().any(|line| line.ends_with(told)).then_some(());
+    let name = |first: &str| format!("name: \"{first}{HOST}:{PORT}\"");
+    way.proxy.replace(&name(""), &name("another."));
+    let told = format!(": the proxy answered 403: {}", Refusal::NotAllowed.phrase());
+    let is_told = |lines: &[String]| lines.iter().any(|line| line.ends_with(&told)).then_some(());
     let said = shell.stderr.wait(PATIENCE, is_told);
     said.unwrap_or_else(|said| panic!("{said}\n{}", way.log()));
     assert_eq!(shell.process.wait(PATIENCE).code(), Some(255), "{}", way.log());
@@ -35,31 +34,11 @@ fn withdraws(entry: &str, reason: &str, told: &str) {
     assert_eq!(lines.len(), 2, "{}", way.log());
     assert_eq!(
         (&lines[0]["reason"], &lines[1]["status"]),
-        (&reason.into(), &403.into())
+        (&"revoked".into(), &403.into())
     );
     // What the user has started is there until the anchor ends.
     let is_gone = || !PathBuf::from(format!("/proc/{pid}/stat")).exists() || is_zombie(pid);
     assert!(!is_gone(), "{}", way.log());
     way.anchor.signal(Signal::TERM);
     until(PATIENCE, "the shell ends with the anchor", || is_gone().then_some(()));
-}
-
-#[test]
-fn a_session_ends_with_the_right_of_its_user_and_what_runs_in_it_with_the_anchor() {
-    let guarded = format!("name: \"{HOST}:{PORT}\", allowed_clients: [alice@example.com]");
-    withdraws(
-        &guarded,
-        "reset",
-        ": the proxy answered 403: the target requires a client certificate",
-    );
-}
-
-#[test]
-fn a_session_ends_when_its_target_leaves_the_allowlist() {
-    let another = format!("name: \"another.{HOST}:{PORT}\"");
-    withdraws(
-        &another,
-        "revoked",
-        ": the proxy answered 403: the target is not on the allowlist",
-    );
 }

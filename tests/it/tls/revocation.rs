@@ -30,26 +30,13 @@ fn tries(proxy: &impl Ports, authority: &Authority, shows: &Issued) -> String {
 }
 
 #[test]
-fn a_list_past_its_next_update_refuses_every_client_unless_it_is_accepted() {
+fn a_reload_changes_what_becomes_of_an_expired_list() {
     let authority = Authority::new();
     let server = authority.server("server", &[]);
-    let [good, revoked] = [("good", 5), ("revoked", 6)].map(|(name, serial)| authority.client(name, &[], serial));
+    let good = authority.client("good", &[], 5);
     authority.revoke_once(&[6]);
-    for policy in ["", ", crl_expired: refuse"] {
-        let proxy = Proxy::start(&with_list(&authority, &server, policy));
-        let said = tries(&proxy, &authority, &good);
-        assert!(!said.contains("HTTP"), "{said}");
-        eventually("counted", || (failures(&proxy, "crl_expired") == 1.0).then_some(()));
-    }
     let proxy = Proxy::start(&with_list(&authority, &server, ", crl_expired: accept"));
-    let said = tries(&proxy, &authority, &good);
-    assert!(said.starts_with("HTTP/1.1 403"), "{said}");
-    let said = tries(&proxy, &authority, &revoked);
-    assert!(!said.contains("HTTP"), "{said}");
-    eventually("counted", || {
-        (failures(&proxy, "client_certificate_revoked") == 1.0).then_some(())
-    });
-    // A reload changes the policy, too.
+    assert!(tries(&proxy, &authority, &good).starts_with("HTTP/1.1 403"));
     proxy.reload(&with_list(&authority, &server, ""));
     eventually("refused", || {
         (!tries(&proxy, &authority, &good).contains("HTTP")).then_some(())
@@ -105,24 +92,4 @@ fn a_list_expires_without_a_reload_for_resumed_sessions_as_well() {
     eventually("the list expires", || (!comes().contains("HTTP")).then_some(()));
     eventually("counted", || (failures(&process, "crl_expired") >= 1.0).then_some(()));
     process.process.stderr.find("has expired: its nextUpdate was");
-}
-
-/// As an operator has it that appends each new list to the file.
-#[test]
-fn of_two_lists_in_the_file_the_newer_one_counts() {
-    let authority = Authority::new();
-    let server = authority.server("server", &[]);
-    let [good, revoked] = [("good", 5), ("revoked", 6)].map(|(name, serial)| authority.client(name, &[], serial));
-    authority.revoke(&[]);
-    let proxy = Proxy::start(&with_list(&authority, &server, ""));
-    assert!(tries(&proxy, &authority, &revoked).starts_with("HTTP/1.1 403"));
-    authority.revoke_later(2, &[6]);
-    eventually("the list is read", || {
-        (!tries(&proxy, &authority, &revoked).contains("HTTP")).then_some(())
-    });
-    assert!(tries(&proxy, &authority, &good).starts_with("HTTP/1.1 403"));
-    // Two of which neither is newer: what was there counts on.
-    authority.revoke_later(2, &[]);
-    proxy.settles("tls_reload_failures_total", 1.0);
-    assert!(!tries(&proxy, &authority, &revoked).contains("HTTP"));
 }
