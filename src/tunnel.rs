@@ -290,21 +290,3 @@ async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstre
     }
     Ok(upstream)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn size_of_output<A, B, C, D, F>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
-        size_of::<F>()
-    }
-
-    /// Every idle tunnel holds this future for its life, in clear or by TLS. With what Tokio and `app/ports.rs` add its task has
-    /// 1,664 bytes, a multiple of 128 (`Cell` of Tokio's tasks): 16 more would be 128 more.
-    #[test]
-    fn an_idle_tunnel_holds_a_future_of_1504_bytes_at_most() {
-        let bytes = size_of_output(|stream, peer, port, shared: &'static Shared| serve(stream, peer, port, shared));
-        println!("{bytes} bytes");
-        assert!((1024..=1504).contains(&bytes), "{bytes} bytes");
-    }
-}

@@ -63,39 +63,6 @@ fn every_reason_in_an_alert_exists() {
     assert!(seen > 0, "no reason is selected anywhere");
 }
 
-#[test]
-fn a_histogram_is_found_by_its_series_and_a_counter_by_its_name() {
-    let declared = Declared::of(
-        r#"
-        requests: counters(into, "switchboard_requests_total", "Help.", &["code"])?,
-        dial: histogram(
-            into,
-            "switchboard_dial_seconds",
-            "Help, and not switchboard_help_total.",
-        )?,
-        #[cfg(test)]
-        mod tests { const A: &str = "switchboard_of_a_test_total"; }
-        "#,
-    );
-    for (name, exists) in [
-        ("switchboard_requests_total", true),
-        ("switchboard_requests_total_count", false),
-        ("switchboard_dial_seconds", false),
-        ("switchboard_dial_seconds_bucket", true),
-        ("switchboard_dial_seconds_sum", true),
-        ("switchboard_dial_seconds_count", true),
-        ("switchboard_dial_seconds_max", false),
-        ("switchboard_help_total", false),
-        ("switchboard_of_a_test_total", false),
-        ("process_open_fds", false),
-    ] {
-        assert_eq!(declared.has_series(name), exists, "{name}");
-    }
-    let text = r#"rate(switchboard_a_total{reason=~"x|y"}[5m]) / process_b, {"expr": "c{reason=\"z\"}"}"#;
-    assert_eq!(metrics_in(text).len(), 2);
-    assert_eq!(reasons_in(text), ["x", "y", "z"]);
-}
-
 /// The metrics that a source declares, as string literals of whole names.
 struct Declared {
     plain: BTreeSet<String>,

@@ -365,20 +365,6 @@ mod tests {
         ));
     }
 
-    /// What is asked of it is a line in docs/operations.md.
-    #[test]
-    fn a_question_takes_microseconds() {
-        let diag = SockDiag::default();
-        let (_client, server, _listener) = pair("127.0.0.1");
-        let ends = ends(&server);
-        diag.look_up(ends).unwrap();
-        let start = std::time::Instant::now();
-        for _ in 0..1_000 {
-            diag.look_up(ends).unwrap();
-        }
-        println!("{:.1} us each", start.elapsed().as_secs_f64() * 1e3);
-    }
-
     #[test]
     fn foreign_and_short_answers_are_none() {
         assert_eq!(parse(&[], 1), Err(Errno::BADMSG));

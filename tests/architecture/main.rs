@@ -12,7 +12,7 @@ mod sources;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use self::sources::{Sources, root, words};
+use self::sources::{Sources, root};
 
 /// The folders of `src` from the bottom to the top, each with the file of its name; some are a file alone.
 const LAYERS: [(&str, &[&str]); 6] = [
@@ -273,21 +273,6 @@ fn each_crate_is_named_by_its_owners_only() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-}
-
-#[test]
-fn there_is_no_unsafe_and_nothing_relaxes_the_lints() {
-    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    assert!(manifest.contains("unsafe_code = \"forbid\""));
-    for source in &Sources::read().0 {
-        for word in ["unsafe", "allow"] {
-            let found = match word {
-                "allow" => source.code.contains("#[allow(") || source.code.contains("#![allow("),
-                _ => words(&source.code).any(|found| found == word),
-            };
-            assert!(!found, "{}: {word}", source.path.display());
-        }
-    }
 }
 
 #[test]

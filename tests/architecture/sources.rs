@@ -156,12 +156,6 @@ pub(crate) fn strip(text: &str) -> String {
     stripped
 }
 
-/// The words of the code: names, keywords and numbers.
-pub(crate) fn words(code: &str) -> impl Iterator<Item = &str> {
-    code.split(|character: char| !character.is_alphanumeric() && character != '_')
-        .filter(|word| !word.is_empty())
-}
-
 /// The paths of every `use`, one list each.
 fn uses(code: &str) -> Vec<Vec<ModulePath>> {
     let statements = code.split(';');
@@ -235,46 +229,4 @@ fn expand(tree: &str) -> Vec<ModulePath> {
         .filter(|member| !member.trim().is_empty())
         .flat_map(expand);
     paths.map(|path| [prefix.clone(), path].concat()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_use_tree_is_expanded_and_comments_and_strings_are_not_read() {
-        let code =
-            strip("use crate::{a::{B, C}, d as e};\nfn f() { super::g::h() } // crate::i\nlet s = \"crate::j\";\n");
-        let paths: Vec<_> = uses(&code)
-            .concat()
-            .into_iter()
-            .chain(inline_paths(&code))
-            .map(|path| path.join("::"))
-            .collect();
-        assert_eq!(
-            paths,
-            ["crate::a::B", "crate::a::C", "crate::d", "crate", "super::g::h"]
-        );
-        assert_eq!(strip("a '\"' b \"x\" c"), "a '' b \"\" c");
-    }
-
-    #[test]
-    fn a_path_leads_through_a_re_export_to_the_file_that_defines_it() {
-        let file = |module: &[&str], code: &str| Source {
-            path: PathBuf::new(),
-            module: module.iter().map(|name| (*name).to_owned()).collect(),
-            code: code.to_owned(),
-        };
-        let sources = Sources(vec![
-            file(&["a"], "pub use self::b::{C, D};\nmod b;"),
-            file(&["a", "b"], "pub struct C;"),
-            file(&["e"], "use crate::a::C; use super::a; use std::fmt;"),
-        ]);
-        let named = sources.0[2].imports(&sources);
-        let files: Vec<_> = named
-            .iter()
-            .map(|path| sources.definition(path).unwrap().module.join("::"))
-            .collect();
-        assert_eq!(files, ["a::b", "a", "a::b", "a"]);
-    }
 }

@@ -151,7 +151,7 @@ mod tests {
 
     /// A failure says that h2 no longer writes payloads in place: see the top of this file.
     #[tokio::test]
-    async fn h2_writes_a_payload_in_place_but_for_the_first_bytes_of_each_frame() {
+    async fn upgrade_h2_writes_a_payload_in_place_but_for_the_first_bytes_of_each_frame() {
         let (ours, theirs) = tokio::io::duplex(4 * BUFFER_BYTES);
         let outgoing = Outgoing::new(Credit::default());
         let claimed = Arc::new(AtomicUsize::new(0));

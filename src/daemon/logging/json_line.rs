@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_bytes_of_tracing_subscribers() {
+    fn upgrade_a_line_has_the_bytes_of_tracing_subscribers() {
         let [ours, theirs] = [Sink::default(), Sink::default()];
         let flattened = format::layer()
             .json()

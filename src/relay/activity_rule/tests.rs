@@ -152,8 +152,3 @@ fn a_minute_is_idle_if_it_is_silent_or_like_three_before() {
         assert_eq!(history.end_minute(moved), expected, "{more:?}");
     }
 }
-
-#[test]
-fn the_history_of_a_tunnel_is_small() {
-    assert!(size_of::<History>() <= 112, "{}", size_of::<History>());
-}
