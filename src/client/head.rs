@@ -320,11 +320,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_gives_its_phrase_or_the_first_line_of_its_text() {
         for (bytes, status, reason) in [
-            (
-                "HTTP/1.1 403 the target is not on the allowlist\r\n\r\nbody",
-                403,
-                "the target is not on the allowlist",
-            ),
+            ("HTTP/1.1 403 no such target\r\n\r\nbody", 403, "no such target"),
             (
                 "HTTP/1.1 403 \r\nContent-Type: text/plain\r\n\r\n  not allowed \nmore",
                 403,

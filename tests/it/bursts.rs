@@ -6,7 +6,8 @@ use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Echo};
-use crate::harness::{CONFIRMATION, allow, refusal, request};
+use crate::harness::{CONFIRMATION, allow, refused, request};
+use switchboard::outcome::Refusal;
 
 /// A proxy before one target, with the default limits, and timeouts that a slow machine does not reach.
 fn proxy(target: &Echo, limits: &str) -> Proxy {
@@ -80,12 +81,7 @@ fn the_queue_of_a_target_that_answers_nothing_is_bounded() {
     let _waiting: Vec<_> = (0..QUEUE + 2).map(|_| proxy.client(request("hole:22"))).collect();
     proxy.settles("connections_active", (QUEUE + 2) as f64);
     proxy.settles("connections_unfinished", 0.0);
-    let busy = refusal(
-        503,
-        "too many connections to the target are in progress, try again",
-        "connection_limit_reached",
-        "Retry-After: 1\r\n",
-    );
+    let busy = refused(Refusal::TargetBusy);
     assert_eq!(proxy.answer("hole:22"), busy);
     hole.expect_dials(2);
 }

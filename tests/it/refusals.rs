@@ -8,9 +8,11 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings, switchboard_with_descriptors};
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Closed, Echo, Target};
-use crate::harness::{CONFIRMATION, allow, refusal, request};
+use crate::harness::{CONFIRMATION, allow, refusal, refused, request};
 use switchboard::drain::Drained;
+use switchboard::outcome::Refusal;
 
+/// The answers to the letter: other tests take the phrases from the table of refusals.
 #[test]
 fn each_refusal_has_its_answer() {
     let target = Target::listen();
@@ -72,7 +74,7 @@ fn the_next_address_is_dialled_when_one_fails() {
 fn a_reset_of_the_target_is_a_502_or_a_reset_of_the_tunnel() {
     let target = Target::listen();
     let proxy = Proxy::start(&allow(&[("resets:22", target.address())]));
-    let refused = refusal(502, "the target refused the connection", "connection_refused", "");
+    let target_refused = refused(Refusal::TargetRefused);
     for _ in 0..50 {
         let mut client = proxy.client(request("resets:22"));
         target.accept().reset();
@@ -80,7 +82,7 @@ fn a_reset_of_the_target_is_a_502_or_a_reset_of_the_tunnel() {
         if answer == CONFIRMATION.as_bytes() {
             client.expect_reset();
         } else {
-            assert_eq!(String::from_utf8(answer).unwrap(), refused);
+            assert_eq!(String::from_utf8(answer).unwrap(), target_refused);
         }
     }
     proxy.settles("connections_active", 0.0);
@@ -88,10 +90,6 @@ fn a_reset_of_the_target_is_a_502_or_a_reset_of_the_tunnel() {
     let reset = page.value(r#"tunnels_closed_total{by="target",reason="reset"}"#);
     let refused = page.value(r#"connect_requests_total{code="502",reason="target_refused"}"#);
     assert_eq!(reset + refused, 50.0);
-}
-
-fn too_slow() -> String {
-    refusal(408, "the request head did not arrive in time", "http_request_error", "")
 }
 
 #[test]
@@ -116,7 +114,7 @@ fn a_trickling_head_is_refused_at_its_deadline_from_the_accept() {
             }
         }
         let answer = answer.unwrap_or_else(|| client.read_once());
-        assert_eq!(String::from_utf8(answer).unwrap(), too_slow());
+        assert_eq!(String::from_utf8(answer).unwrap(), refused(Refusal::HeadTimeout));
         client.expect_end();
         assert!(start.elapsed() >= HEAD);
     }
@@ -137,9 +135,7 @@ fn a_request_completed_during_the_drain_is_refused_with_retry_after() {
     // What is complete while the port closes still has its tunnel.
     proxy.drains_to(r#"{"phase":"stopped""#);
     client.send(end);
-    let phrase = "the proxy is shutting down, try again";
-    let expected = refusal(503, phrase, "connection_limit_reached", "Retry-After: 1\r\n");
-    assert_eq!(client.rest_as_text(), expected);
+    assert_eq!(client.rest_as_text(), refused(Refusal::Draining));
     drop(client);
     assert_eq!(proxy.drained(), Drained::Clean);
     target.expect_no_connection();
@@ -170,9 +166,7 @@ fn a_full_descriptor_table_pauses_accepting_but_not_tunnels() {
     running.expect("still here");
     // It was accepted, but there is no descriptor left for its target.
     next.send(request("echo:22"));
-    let phrase = "the proxy is out of sockets, try again";
-    let expected = refusal(503, phrase, "connection_limit_reached", "Retry-After: 1\r\n");
-    assert_eq!(next.rest_as_text(), expected);
+    assert_eq!(next.rest_as_text(), refused(Refusal::Exhausted));
     server.process.limit_descriptors(DESCRIPTORS, DESCRIPTORS);
     drop((page, waiting));
     let mut next = server.open("echo:22");

@@ -8,9 +8,10 @@ use crate::harness::authority::{Authority, Issued};
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::{Blackhole, Target};
-use crate::harness::{allow, eventually, refusal, request};
+use crate::harness::{allow, eventually, refused, request};
 use crate::tls::client::{config, connect};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+use switchboard::outcome::Refusal;
 
 fn reload(server: &mut Server) {
     server.process.signal(Signal::HUP);
@@ -63,7 +64,7 @@ while True:
 ";
 
 fn not_allowed() -> String {
-    refusal(403, "the target is not on the allowlist", "http_request_denied", "")
+    refused(Refusal::NotAllowed)
 }
 
 #[test]

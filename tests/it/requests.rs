@@ -8,7 +8,8 @@ use crate::harness::peer::{Peer, shown};
 use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
-use crate::harness::{CONFIRMATION, allow, refusal, request};
+use crate::harness::{CONFIRMATION, allow, refusal, refused, request};
+use switchboard::outcome::Refusal;
 use tables::{BAD_TARGETS, GOOD, LABEL, MALFORMED, UNKNOWN};
 
 const NAME: &str = "svc-a.ns.svc.cluster.local:80";
@@ -110,28 +111,28 @@ fn a_banner_that_is_there_first_follows_the_confirmation() {
 }
 
 /// A request that is refused, the bytes behind it, and the whole answer.
-fn refused() -> Vec<(Vec<u8>, String)> {
+fn requests() -> Vec<(Vec<u8>, String)> {
     let bad = |phrase| refusal(400, phrase, "http_request_error", "");
-    let not_allowed = refusal(403, "the target is not on the allowlist", "http_request_denied", "");
+    let not_allowed = refused(Refusal::NotAllowed);
     let method = refusal(
         405,
-        "only CONNECT is served here",
+        Refusal::MethodNotAllowed.phrase(),
         "http_request_error",
         "Allow: CONNECT\r\n",
     );
-    let large = refusal(431, "the request head is too large", "http_request_error", "");
-    let mut refused = Vec::new();
+    let large = refused(Refusal::HeadTooLarge);
+    let mut all = Vec::new();
     for (head, phrase) in MALFORMED {
-        refused.push((head.to_vec(), bad(phrase)));
+        all.push((head.to_vec(), bad(phrase)));
     }
     for (target, phrase) in BAD_TARGETS {
-        refused.push((request(target).into_bytes(), bad(phrase)));
+        all.push((request(target).into_bytes(), bad(phrase)));
     }
     for label in ["a".repeat(64), "a.".repeat(128)] {
-        refused.push((request(&format!("{label}:80")).into_bytes(), bad(LABEL)));
+        all.push((request(&format!("{label}:80")).into_bytes(), bad(LABEL)));
     }
     for name in UNKNOWN {
-        refused.push((request(name).into_bytes(), not_allowed.clone()));
+        all.push((request(name).into_bytes(), not_allowed.clone()));
     }
     for line in [
         "GET /",
@@ -142,13 +143,13 @@ fn refused() -> Vec<(Vec<u8>, String)> {
         "OPTIONS *",
         "POST /",
     ] {
-        refused.push((
+        all.push((
             format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes(),
             method.clone(),
         ));
     }
     let head = "CONNECT svc-a.ns.svc.cluster.local:80 HTTP/1.1\r\nHost: a\r\n";
-    refused.push((
+    all.push((
         format!("{head}{}\r\n", "X: y\r\n".repeat(64)).into_bytes(),
         large.clone(),
     ));
@@ -158,18 +159,18 @@ fn refused() -> Vec<(Vec<u8>, String)> {
         format!("{head}X: {}\r\n\r\n", "y".repeat(20_000)),
         format!("{head}{}: x\r\n\r\n", "X".repeat(20_000)),
     ] {
-        refused.push((long.into_bytes(), large.clone()));
+        all.push((long.into_bytes(), large.clone()));
     }
-    refused
+    all
 }
 
 #[test]
 fn each_refused_request_gets_its_exact_answer_and_no_dial() {
     let target = Target::listen();
     let proxy = proxy_to(&target, "");
-    let refused = refused();
+    let requests = requests();
     let mut count = 0;
-    for (head, answer) in &refused {
+    for (head, answer) in &requests {
         let pipelined = [request(NAME).as_bytes(), b"SSH-2.0-smuggled\r\n"].concat();
         for chopped in choppings(&[head, &pipelined]) {
             let mut client = Peer::connect(proxy.public());
@@ -223,7 +224,7 @@ fn a_line_of_4_mib_is_refused_at_its_first_16_kib() {
     let mut sending = client.again();
     let line = format!("CONNECT {}", "a".repeat(4 << 20));
     let sent = thread::spawn(move || sending.try_send(line));
-    client.expect(refusal(431, "the request head is too large", "http_request_error", ""));
+    client.expect(refused(Refusal::HeadTooLarge));
     proxy.settles("connections_active", 0.0);
     // Whether the rest of it fits the buffers of the kernel or fails is all the same.
     sent.join().unwrap().ok();

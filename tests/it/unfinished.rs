@@ -12,9 +12,10 @@ use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
-use crate::harness::{CONFIRMATION, allow, eventually, refusal, request};
+use crate::harness::{CONFIRMATION, allow, eventually, refused, request};
 use crate::http2::raw::{END_HEADERS, HEADERS, PREFACE, Raw, SETTINGS, connect, frame, goaway_in};
 use crate::tls::client::{Client, config, handshake, rest};
+use switchboard::outcome::Refusal;
 
 /// The bounds on connections without an answer: of one client, and in total.
 const BOUNDS: [&str; 2] = ["client", "total"];
@@ -68,8 +69,7 @@ impl Scene {
 }
 
 fn crowded() -> String {
-    let phrase = "too many requests are incomplete, try again";
-    refusal(503, phrase, "connection_limit_reached", "Retry-After: 1\r\n")
+    refused(Refusal::Crowded)
 }
 
 #[test]

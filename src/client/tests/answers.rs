@@ -7,15 +7,12 @@ async fn a_refusal_is_reported_in_the_proxys_words_and_stdout_stays_empty() {
     let proxy = Proxy::bind().await;
     let mut session = Session::start(proxy.http());
     let _stream = proxy
-        .answer(b"HTTP/1.1 403 the target is not on the allowlist\r\nConnection: close\r\n\r\n")
+        .answer(b"HTTP/1.1 403 no such target\r\nConnection: close\r\n\r\n")
         .await;
     assert_eq!(read_all(&mut session.stdout).await, b"");
     let error = session.end().await.unwrap_err();
     assert_eq!(error.exit_code(), 1);
-    assert_eq!(
-        error.to_string(),
-        "the proxy answered 403: the target is not on the allowlist"
-    );
+    assert_eq!(error.to_string(), "the proxy answered 403: no such target");
 }
 
 #[tokio::test]

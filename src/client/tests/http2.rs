@@ -206,9 +206,9 @@ async fn a_refusal_reads_as_it_does_over_http_1() {
     let refusal = |kind: &'static str| Response::builder().status(403).header("content-type", kind);
     for (response, body, line) in [
         (
-            refusal("text/plain").header("content-length", "37"),
-            &b"the target is not on the allowlist\r\n\n"[..],
-            "the proxy answered 403: the target is not on the allowlist",
+            refusal("text/plain").header("content-length", "17"),
+            &b"no such target\r\n\n"[..],
+            "the proxy answered 403: no such target",
         ),
         (
             refusal("text/plain"),

@@ -12,6 +12,7 @@ use super::login::{self, CLOSED, GUARDED, HOST, Login, noise};
 use super::process::Process;
 use super::{SOON, socks};
 use crate::harness::target::Closed;
+use switchboard::outcome::Refusal;
 
 pub(super) fn runs_a_command(client: &Client, login: &Login) {
     let mut ssh = login.command("ssh");
@@ -167,7 +168,7 @@ pub(super) fn shows_refusals(client: &Client) {
         (
             "unknown.ns.svc.cluster.local",
             403,
-            "the target is not on the allowlist",
+            Refusal::NotAllowed.phrase(),
             "not_allowed",
         ),
         (
@@ -176,7 +177,7 @@ pub(super) fn shows_refusals(client: &Client) {
             "the target requires a client certificate",
             "client_not_allowed",
         ),
-        (CLOSED, 502, "the target refused the connection", "target_refused"),
+        (CLOSED, 502, Refusal::TargetRefused.phrase(), "target_refused"),
         (
             HOST,
             503,
