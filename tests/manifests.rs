@@ -1,11 +1,12 @@
 //! Holds `deploy/` to the sources: every metric that a dashboard, an alert or an autoscaler names is declared in
-//! `src/metrics.rs`, and every reason that they select is one that can happen.
+//! `src/metrics.rs`, and every reason that they select is one that can happen. And `.cargo` to what is built.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read the files has failed")]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// The readers of metrics. `deploy/check` sees to it that the copies of them under `deploy/kustomize` are the same.
 const READERS: [&str; 8] = [
@@ -61,6 +62,19 @@ fn every_reason_in_an_alert_exists() {
         }
     }
     assert!(seen > 0, "no reason is selected anywhere");
+}
+
+/// `.cargo/config.toml` has to reach every build, that of the image too.
+#[test]
+fn no_program_measures_the_jitter_of_the_clock_at_its_start() {
+    let built = env!("CARGO_BIN_EXE_switchboard");
+    let found = Command::new("grep")
+        .args(["--quiet", "--text", "jent_read_entropy", built])
+        .status()
+        .unwrap();
+    assert_eq!(found.code(), Some(1), "{built} has it");
+    assert!(read(".dockerignore").lines().any(|line| line == "!.cargo"));
+    assert!(!read(".gitignore").contains(".cargo"));
 }
 
 /// The metrics that a source declares, as string literals of whole names.
