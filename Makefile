@@ -1,10 +1,10 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build man demo screenshots test test-kubernetes test-restarts test-diagnosis fuzz soak soak-resume lint bench bench-compare dist cross clean
+.PHONY: help build man demo screenshots test test-all test-kubernetes test-restarts test-diagnosis fuzz soak soak-resume lint bench bench-compare dist cross clean
 
 CARGO ?= cargo
-SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients
+SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -23,10 +23,16 @@ screenshots: ## Take the pictures of the page of `switchboard desk`, into docs/d
 	mkdir -p docs/desk
 	SWITCHBOARD_PICTURES=docs/desk $(CARGO) test --locked --test it desk::pictures
 
-test: ## Install what the tests need (Debian, Ubuntu), then run them all
+test: ## Install what the tests need (Debian, Ubuntu), then run all but the slow ones, and say how many those are
 	tests/install-clients
-	$(CARGO) test --locked
+	tests/run
 	SWITCHBOARD="$${CARGO_TARGET_DIR:-target}/debug/switchboard" deploy/check
+
+test-all: ## Run all tests, before a release: the slow ones, too, and every login with the clients for musl and Windows
+	tests/install-clients
+	tests/run all
+	SWITCHBOARD="$${CARGO_TARGET_DIR:-target}/debug/switchboard" deploy/check
+	LOGINS=all PROFILE=dev tests/cross/run musl windows
 
 test-kubernetes: ## Run the tests that need no faults against a real API server: KUBECONFIG=FILE
 	@test -n "$(KUBECONFIG)" || { echo 'say which cluster: make test-kubernetes KUBECONFIG=FILE' >&2; exit 2; }
@@ -56,8 +62,6 @@ soak-resume: ## Copy MIB=1024 through sessions by scp and sftp while CUTS=1000 c
 lint: ## Check format, lints, licences and sources; what is optional runs where it is installed
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
-	$(CARGO) clippy --no-default-features --features client --bin switchboard --locked -- -D warnings
-	$(CARGO) clippy --no-default-features --features anchor --bin switchboard --locked -- -D warnings
 	@$(call optional,cargo-deny,$(CARGO) deny --locked check --hide-inclusion-graph licenses bans sources)
 	@$(call optional,shellcheck,shellcheck $(SCRIPTS))
 	@$(call optional,hadolint,hadolint Dockerfile)
@@ -71,8 +75,8 @@ bench-compare: ## Measure beside Envoy and HAProxy, which it installs; a goal th
 dist: ## Make the Debian package, the static client with the anchor, an SBOM, licences and checksums, in target/dist
 	packaging/dist
 
-cross: ## Compile the client (musl: and the anchor) for other systems, and log in: TARGETS="musl windows macos", PROFILE=dev is quicker
-	PROFILE="$(or $(PROFILE),client)" tests/cross/run $(TARGETS)
+cross: ## Compile the client (musl: and the anchor) for other systems, and log in: TARGETS="musl windows macos", PROFILE=dev is quicker, LOGINS=all has every test of a login
+	PROFILE="$(or $(PROFILE),client)" LOGINS="$(LOGINS)" tests/cross/run $(TARGETS)
 
 clean: ## Remove what was built
 	$(CARGO) clean
