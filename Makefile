@@ -21,7 +21,7 @@ demo: ## Log in with a real ssh through the proxy to a throwaway sshd, and show 
 screenshots: ## Take the pictures of the page of `switchboard desk`, into docs/desk
 	tests/install-clients chromium chromium-driver
 	mkdir -p docs/desk
-	SWITCHBOARD_PICTURES=docs/desk $(CARGO) test --locked --test it desk::pictures
+	SWITCHBOARD_PICTURES=docs/desk $(CARGO) test --locked --test it desk::pictures::
 
 test: ## Install what the tests need (Debian, Ubuntu), then run all but the slow ones, and say how many those are
 	tests/install-clients
@@ -57,7 +57,7 @@ soak: ## Run everything at once for a while and compare every number, exactly, f
 
 soak-resume: ## Copy MIB=1024 through sessions by scp and sftp while CUTS=1000 connections fail; SEED= repeats an order
 	tests/install-clients openssh-client openssh-server
-	CUTS=$(or $(CUTS),1000) MIB=$(or $(MIB),1024) $(CARGO) test --locked --test it resume::copies_are_exact_while
+	CUTS=$(or $(CUTS),1000) MIB=$(or $(MIB),1024) $(CARGO) test --locked --test it resume::slow::copies_are_exact_while
 
 lint: ## Check format, lints, licences and sources; what is optional runs where it is installed
 	$(CARGO) fmt --check

@@ -351,7 +351,6 @@ fn the_drain_of_a_replica_is_shown() {
     is_quiet(&page);
 }
 
-#[test]
 fn five_thousand_tunnels_are_few_rows_in_the_document() {
     let replica = Pretender::start(
         (0..5000).map(tunnel).collect(),
@@ -440,3 +439,5 @@ fn the_focus_and_the_row_stay_over_updates() {
     assert_eq!(page.run(key), "grid-tunnels");
     is_quiet(&page);
 }
+
+tests_in! { slow: five_thousand_tunnels_are_few_rows_in_the_document }

@@ -251,7 +251,6 @@ fn evicted_connections_of_http_2_do_not_linger() {
     proxy.settles("connections_active", 0.0);
 }
 
-#[test]
 fn a_thousand_slow_and_silent_clients_delay_no_login() {
     const EACH: u16 = 50;
     let echo = Echo::listen();
@@ -422,3 +421,5 @@ fn the_cap_follows_from_the_descriptor_limit_which_is_never_reached() {
     assert_eq!(server.scrape().value("accept_paused_total"), 0.0);
     drop(silent);
 }
+
+tests_in! { measured: a_thousand_slow_and_silent_clients_delay_no_login }

@@ -9,6 +9,21 @@
 )]
 #![expect(clippy::large_futures, reason = "scripts live as long as their test")]
 
+/// Makes tests of functions in a module below theirs, whose name says when they run: `slow` in `make test-all` only, and
+/// `measured` there alone, since they hold a figure.
+macro_rules! tests_in {
+    ($module:ident: $($test:ident),+ $(,)?) => {
+        mod $module {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test();
+                }
+            )+
+        }
+    };
+}
+
 mod access;
 mod access_control;
 mod admin;

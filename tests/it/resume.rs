@@ -202,7 +202,6 @@ impl Shell {
     }
 }
 
-#[test]
 fn copies_are_exact_while_connections_fail_in_every_way() {
     // A gibibyte over a thousand faults takes minutes: `make soak-resume`. The order of one that has failed: SEED=…
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
@@ -443,3 +442,5 @@ fn connect_of(ssh: &Process) -> u32 {
 fn is_zombie(id: u32) -> bool {
     fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| stat.contains(") Z "))
 }
+
+tests_in! { slow: copies_are_exact_while_connections_fail_in_every_way }

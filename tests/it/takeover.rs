@@ -46,6 +46,15 @@ fn connect_repeatedly(public: SocketAddr, stop: &AtomicBool, connected: &AtomicU
 
 #[test]
 fn a_new_process_takes_over_without_a_failed_connect_or_a_cut_tunnel() {
+    takes_over(4);
+}
+
+fn a_new_process_takes_over_during_a_copy_of_1_gib() {
+    takes_over(64);
+}
+
+/// Beside a copy of so many blocks.
+fn takes_over(blocks: u64) {
     let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
     let sshd = Sshd::start(directory.path());
     let echo = Echo::listen();
@@ -53,11 +62,11 @@ fn a_new_process_takes_over_without_a_failed_connect_or_a_cut_tunnel() {
     let public = old.public();
 
     let mut tunnels: Vec<_> = (0..500).map(|_| old.open("echo:22")).collect();
-    let copy = Copy::begin(directory.path(), &sshd, public);
+    let copy = Copy::begin(directory.path(), &sshd, public, blocks);
     let copied =
         format!(r#"tunnel_bytes_total{{direction="upload",target_namespace="static",target_service="{HOST}:{PORT}"}}"#);
     eventually("the copy is under way", || {
-        (old.scrape().value(&copied) > 64e6).then_some(())
+        (old.scrape().value(&copied) > 32e6).then_some(())
     });
 
     let (stop, connected) = (AtomicBool::new(false), [const { AtomicU32::new(0) }; 2]);
@@ -126,8 +135,8 @@ struct Copy {
 }
 
 impl Copy {
-    fn begin(directory: &Path, sshd: &Sshd, proxy: SocketAddr) -> Self {
-        let mut here = write_1_gib(directory);
+    fn begin(directory: &Path, sshd: &Sshd, proxy: SocketAddr, blocks: u64) -> Self {
+        let mut here = write_blocks(directory, blocks);
         let mut ssh = quiet(program("ssh", "openssh-client"));
         ssh.args(options(directory, &sshd.user, &NC.command(proxy)))
             .args(["-c", "aes128-gcm@openssh.com", HOST])
@@ -137,7 +146,7 @@ impl Copy {
         let mut input = ssh.child().stdin.take().unwrap();
         let (last_block, told) = channel();
         let feeding = thread::spawn(move || {
-            let mut all_but_the_last = (&mut here).take(63 << 24);
+            let mut all_but_the_last = (&mut here).take((blocks - 1) * BLOCK as u64);
             copy(&mut all_but_the_last, &mut input).unwrap();
             told.recv().unwrap();
             copy(&mut here, &mut input).unwrap();
@@ -158,11 +167,11 @@ impl Copy {
     }
 }
 
-/// The file `here`, to be read from its start.
-fn write_1_gib(directory: &Path) -> File {
+/// The file `here` of so many blocks, to be read from its start.
+fn write_blocks(directory: &Path, blocks: u64) -> File {
     let mut file = File::create(directory.join("here")).unwrap();
-    let mut block = noise(16 << 20);
-    for number in 0..64_u64 {
+    let mut block = noise(BLOCK);
+    for number in 0..blocks {
         block[..8].copy_from_slice(&number.to_le_bytes());
         file.write_all(&block).unwrap();
     }
@@ -171,11 +180,12 @@ fn write_1_gib(directory: &Path) -> File {
 
 fn are_equal(one: &Path, other: &Path) -> bool {
     let (mut one, mut other) = (File::open(one).unwrap(), File::open(other).unwrap());
-    if one.metadata().unwrap().len() != other.metadata().unwrap().len() {
+    let length = one.metadata().unwrap().len();
+    if length != other.metadata().unwrap().len() {
         return false;
     }
-    let (mut this, mut that) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    for _ in 0..1024 {
+    let (mut this, mut that) = (vec![0; BLOCK], vec![0; BLOCK]);
+    for _ in 0..length / BLOCK as u64 {
         one.read_exact(&mut this).unwrap();
         other.read_exact(&mut that).unwrap();
         if this != that {
@@ -184,3 +194,8 @@ fn are_equal(one: &Path, other: &Path) -> bool {
     }
     true
 }
+
+/// The length of a block in bytes.
+const BLOCK: usize = 16 << 20;
+
+tests_in! { slow: a_new_process_takes_over_during_a_copy_of_1_gib }

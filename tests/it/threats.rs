@@ -42,7 +42,6 @@ use tokio::time::timeout;
 /// The memory of a tunnel when neither side reads: a buffer of 64 KiB each way, and its own state.
 const MOST_A_TUNNEL: f64 = (2 * 64 + 16) as f64 * 1024.0;
 
-#[test]
 fn two_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
     const TUNNELS: u16 = 200;
     let target = Target::listen();
@@ -331,3 +330,5 @@ fn no_connection_to_a_target_outlives_its_client_even_one_that_is_killed() {
     }
     proxy.settles("connections_active", 0.0);
 }
+
+tests_in! { measured: two_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented }

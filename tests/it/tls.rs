@@ -83,7 +83,6 @@ fn one_port_serves_tls_and_plain_clients() {
 /// and what keeps both open. The 512 KiB of sixteen directions leave room in that for a hundred tunnels.
 const MOST_A_TUNNEL: f64 = (3 * 64 + 64) as f64 * 1024.0;
 
-#[test]
 fn a_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
     const TUNNELS: u8 = 100;
     let (authority, target) = (Authority::new(), Target::listen());
@@ -368,3 +367,5 @@ fn plain_clients_of_a_tls_port_are_told_to_use_tls() {
         assert!(said.contains(&expected), "{said}");
     }
 }
+
+tests_in! { measured: a_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented }

@@ -49,7 +49,6 @@ fn an_anchor_without_descriptors_keeps_its_sessions_and_serves_again_when_it_has
     assert!(said.len() < 30, "{said:#?}");
 }
 
-#[test]
 fn a_thousand_sessions_without_a_connection_stay_within_the_memory() {
     const SESSIONS: usize = 1_000;
     const MEMORY: f64 = (64 << 20) as f64;
@@ -110,3 +109,5 @@ fn a_thousand_sessions_without_a_connection_stay_within_the_memory() {
         }
     });
 }
+
+tests_in! { measured: a_thousand_sessions_without_a_connection_stay_within_the_memory }

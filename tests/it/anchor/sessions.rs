@@ -337,7 +337,6 @@ fn memory_is_taken_from_the_session_that_has_been_without_a_connection_for_the_l
     });
 }
 
-#[test]
 fn an_idle_session_takes_no_more_than_16_kib() {
     const SESSIONS: usize = 1_000;
     let target = Target::listen();
@@ -362,3 +361,5 @@ fn an_idle_session_takes_no_more_than_16_kib() {
         assert!(each <= 16.0 * 1024.0, "{each} bytes each");
     });
 }
+
+tests_in! { measured: an_idle_session_takes_no_more_than_16_kib }

@@ -10,7 +10,6 @@ use super::browser::ENTER;
 use super::lists;
 use super::stage::{Desk, Pretender, target, tunnel};
 
-#[test]
 fn the_page_is_drawn_in_light_in_dark_and_on_a_phone() {
     let folder = env::var_os("SWITCHBOARD_PICTURES");
     // With a folder until the sparklines are full.
@@ -80,3 +79,5 @@ fn size_of(picture: &[u8]) -> [u32; 2] {
     assert_eq!((&head[..8], &head[12..16]), (&b"\x89PNG\r\n\x1a\n"[..], &b"IHDR"[..]));
     [16, 20].map(|at| u32::from_be_bytes(head[at..at + 4].try_into().unwrap()))
 }
+
+tests_in! { slow: the_page_is_drawn_in_light_in_dark_and_on_a_phone }

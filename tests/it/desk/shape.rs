@@ -33,7 +33,6 @@ fn serious(page: &Browser) -> Vec<String> {
     violations.iter().filter(is_serious).map(ToString::to_string).collect()
 }
 
-#[test]
 fn axe_finds_nothing_serious_in_light_and_dark() {
     let replica = furnished();
     // One that does not answer is shown, too: at a port that the kernel gives to no other test.
@@ -82,7 +81,6 @@ fn axe_finds_nothing_serious_in_light_and_dark() {
     }
 }
 
-#[test]
 fn a_phone_shows_everything_without_scrolling_sideways() {
     let desk = Desk::of(&[furnished().address]);
     let page = desk.page();
@@ -166,3 +164,5 @@ fn what_peers_have_sent_is_text_and_nothing_else() {
     assert_eq!(page.run("return document.title;"), "switchboard desk");
     is_quiet(&page);
 }
+
+tests_in! { slow: axe_finds_nothing_serious_in_light_and_dark, a_phone_shows_everything_without_scrolling_sideways }

@@ -244,7 +244,6 @@ fn a_limit_holds_for_each_stream_alone() {
 }
 
 /// 50 idle tunnels on one connection: at most 12 KiB each.
-#[test]
 fn an_idle_tunnel_holds_little_memory() {
     let echo = Echo::listen();
     let settings = allow(&[("box:22", echo.address())])
@@ -273,3 +272,5 @@ pub(crate) fn resident(server: &Server) -> usize {
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
+
+tests_in! { measured: an_idle_tunnel_holds_little_memory }

@@ -9,7 +9,6 @@ use super::objects::{namespace, service, slice};
 use super::proxy::{eventually, settings};
 use super::stage::Stage;
 
-#[test]
 fn a_deleted_namespace_of_the_list_counts_as_empty_after_a_restart() {
     lab::run(async |lab| {
         let settings = settings(&[("namespaces", json!(["team-a", "team-b"]))]);
@@ -54,7 +53,6 @@ fn a_deleted_namespace_of_the_list_counts_as_empty_after_a_restart() {
     });
 }
 
-#[test]
 fn without_any_namespace_that_can_be_read_the_proxy_is_not_ready() {
     lab::run(async |lab| {
         let settings = settings(&[("namespaces", json!(["team-a", "team-b"]))]);
@@ -100,4 +98,10 @@ async fn forbidden(stage: &Stage) -> Option<f64> {
         .proxy
         .metric("switchboard_allowlist_namespaces_forbidden", "")
         .await
+}
+
+tests_in! {
+    slow:
+    a_deleted_namespace_of_the_list_counts_as_empty_after_a_restart,
+    without_any_namespace_that_can_be_read_the_proxy_is_not_ready,
 }

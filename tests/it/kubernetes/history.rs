@@ -36,7 +36,6 @@ fn a_revision_that_expires_on_any_watch_or_page_forbids_nothing() {
 }
 
 /// A watch cache that lags, or an etcd that is compacted all the time.
-#[test]
 fn a_server_that_forgets_each_list_at_once_is_listed_ever_more_rarely() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
@@ -89,7 +88,6 @@ fn a_server_that_was_restored_to_lower_revisions_is_followed_from_there() {
     });
 }
 
-#[test]
 fn a_list_that_lost_most_is_held_back_until_it_is_confirmed() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
@@ -145,7 +143,6 @@ fn a_loss_that_a_later_list_corrects_never_shows() {
     });
 }
 
-#[test]
 fn a_list_without_any_service_is_not_confirmed_by_its_repetition() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
@@ -259,3 +256,10 @@ async fn is_held(stage: &Stage, expected: f64) {
 
 /// The shortest time between a list and one that confirms it.
 const CONFIRMING: Duration = Duration::from_secs(15);
+
+tests_in! {
+    slow:
+    a_server_that_forgets_each_list_at_once_is_listed_ever_more_rarely,
+    a_list_that_lost_most_is_held_back_until_it_is_confirmed,
+    a_list_without_any_service_is_not_confirmed_by_its_repetition,
+}

@@ -44,25 +44,22 @@ pub(crate) fn run<F: AsyncFnOnce(Lab)>(scenario: F) {
 
 /// The same for a test whose name is known.
 pub(crate) fn run_as(test: &str, scenario: impl AsyncFnOnce(Lab)) {
-    let program = Program {
-        arguments: &[test, "--exact", "--nocapture", "--test-threads=1"],
-        longest: LONGEST,
-        namespaces: &NAMESPACES,
-    };
-    run_program(program, scenario);
+    run_in(&NAMESPACES, test, scenario);
 }
 
 /// The same for a scenario with an sshd, which works only as the user that it is outside.
 pub(crate) fn run_with_sshd<F: AsyncFnOnce(Lab)>(scenario: F) {
+    run_in(&NAMESPACES_OF_THE_USER, test_name(type_name::<F>()), scenario);
+}
+
+fn run_in(namespaces: &[&[&str]], function: &str, scenario: impl AsyncFnOnce(Lab)) {
+    // The test may be in a module of `tests_in!`: the one of these names that there is runs.
+    let (module, name) = function.rsplit_once("::").unwrap();
+    let [slow, measured] = ["slow", "measured"].map(|below| format!("{module}::{below}::{name}"));
     let program = Program {
-        arguments: &[
-            test_name(type_name::<F>()),
-            "--exact",
-            "--nocapture",
-            "--test-threads=1",
-        ],
+        arguments: &[function, &slow, &measured, "--exact", "--nocapture", "--test-threads=1"],
         longest: LONGEST,
-        namespaces: &NAMESPACES_OF_THE_USER,
+        namespaces,
     };
     run_program(program, scenario);
 }

@@ -254,7 +254,6 @@ fn annotations_bound_tunnels_and_their_silence() {
     });
 }
 
-#[test]
 fn a_thousand_events_a_second_delay_no_keystroke() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
@@ -318,3 +317,5 @@ fn churn(stage: &Stage, written: u32) {
 /// Services do.
 const KEYS: u32 = 500;
 const TURNS: u32 = 10;
+
+tests_in! { measured: a_thousand_events_a_second_delay_no_keystroke }

@@ -13,7 +13,6 @@ use super::stage::Stage;
 /// hours, or 15 minutes of retransmissions (tcp(7), tcp_keepalive_time and tcp_retries2).
 const GIVEN_UP: Duration = Duration::from_secs(300);
 
-#[test]
 fn idle_and_busy_tunnels_whose_peers_vanish_are_given_up() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
@@ -37,3 +36,5 @@ fn idle_and_busy_tunnels_whose_peers_vanish_are_given_up() {
         drop((idle, busy));
     });
 }
+
+tests_in! { slow: idle_and_busy_tunnels_whose_peers_vanish_are_given_up }

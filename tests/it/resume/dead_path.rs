@@ -10,7 +10,6 @@ use crate::kubernetes::lab;
 use crate::openssh::clients::ours;
 
 /// Without TCP_USER_TIMEOUT the kernel would repeat the bytes for 15 minutes, and keepalive take two minutes.
-#[test]
 fn idle_and_busy_sessions_without_an_anchor_are_given_up_with_a_sentence() {
     lab::run_with_sshd(async |lab| {
         let target = Target::listen();
@@ -43,3 +42,5 @@ fn idle_and_busy_sessions_without_an_anchor_are_given_up_with_a_sentence() {
         }
     });
 }
+
+tests_in! { slow: idle_and_busy_sessions_without_an_anchor_are_given_up_with_a_sentence }

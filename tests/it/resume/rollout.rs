@@ -156,7 +156,6 @@ fn replace(stage: &Stage, old: &mut [Proxy], shells: &mut [Shell], typists: &mut
     })
 }
 
-#[test]
 fn two_hundred_sessions_and_a_copy_outlive_the_replacement_of_all_replicas() {
     // Of a gibibyte: MIB=1024 cargo test --test it resume::rollout
     let mebibytes: usize = std::env::var("MIB").map_or(128, |text| text.parse().expect("a number"));
@@ -201,3 +200,5 @@ const IDENTIFICATION: &[u8; 15] = b"SSH-2.0-typist\n";
 const SHELLS: usize = 20;
 const TYPISTS: usize = 180;
 const THREADS: usize = 6;
+
+tests_in! { slow: two_hundred_sessions_and_a_copy_outlive_the_replacement_of_all_replicas }

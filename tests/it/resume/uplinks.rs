@@ -87,7 +87,6 @@ impl Uplinks {
     }
 }
 
-#[test]
 fn a_copy_goes_on_while_its_source_address_changes() {
     lab::run_with_sshd(async |lab| {
         let way = Uplinks::start(lab);
@@ -118,7 +117,6 @@ fn a_copy_goes_on_while_its_source_address_changes() {
     });
 }
 
-#[test]
 fn an_idle_session_takes_another_path_as_soon_as_the_kernel_does() {
     lab::run_with_sshd(async |lab| {
         let way = Uplinks::start(lab);
@@ -138,3 +136,9 @@ fn an_idle_session_takes_another_path_as_soon_as_the_kernel_does() {
 const PROXY: &str = "10.8.2.1";
 /// Changes of the uplink during a copy.
 const CHANGES: usize = 4;
+
+tests_in! {
+    slow:
+    a_copy_goes_on_while_its_source_address_changes,
+    an_idle_session_takes_another_path_as_soon_as_the_kernel_does,
+}
