@@ -1,7 +1,6 @@
 //! The key of a client's new session, made beside the connection that will carry it.
 //!
-//! The first random bytes of a process take 40 to 60 ms of computing: the crypto library seeds itself from the jitter of
-//! the processor, besides the system. A client has that time while it opens its tunnel.
+//! The crypto library seeds itself for the first random bytes of a process. A client has that time while it opens its tunnel.
 
 use std::thread::{self, JoinHandle};
 
