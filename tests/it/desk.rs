@@ -393,7 +393,7 @@ fn five_thousand_tunnels_are_few_rows_in_the_document() {
     lists(&page, 10);
     page.waits(&format!("document.body.dataset.answers > {answers} + 3"));
     let long = page.run("return [long.length, Math.round(Math.max(0, ...long)), document.body.dataset.answers];");
-    println!("figure: 5,000 tunnels: tasks over 50 ms, the longest of them in ms, answers: {long}");
+    eprintln!("figure: 5,000 tunnels: tasks over 50 ms, the longest of them in ms, answers: {long}");
     is_quiet(&page);
 }
 

@@ -289,7 +289,7 @@ fn a_thousand_slow_and_silent_clients_delay_no_login() {
     }
     proxy.settles("connections_unfinished", 1000.0);
     let (alone, beside) = (median(alone), median(took));
-    println!("median of a login beside 500 slow and 500 silent clients: {beside:?}; alone: {alone:?}");
+    eprintln!("median of a login beside 500 slow and 500 silent clients: {beside:?}; alone: {alone:?}");
     // Held to what this machine does without them, whatever else it has to do.
     assert!(
         beside < alone * 20 + Duration::from_millis(100),

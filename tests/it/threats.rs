@@ -84,7 +84,7 @@ fn two_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
         (std::mem::replace(&mut last, now) == now).then_some(())
     });
     let each = (resident(&server) - before) / f64::from(TUNNELS);
-    println!("{each:.0} bytes for each of {TUNNELS} stalled tunnels");
+    eprintln!("{each:.0} bytes for each of {TUNNELS} stalled tunnels");
     assert!(each < MOST_A_TUNNEL, "{each}");
     // The others are none the worse.
     let (mut client, mut service) = server.tunnel("devbox:22", &target);

@@ -119,7 +119,7 @@ fn a_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
         .collect();
     let stalled: Vec<_> = filling.into_iter().map(|filling| filling.join().unwrap()).collect();
     let each = (resident() - before) / f64::from(TUNNELS);
-    println!("{each:.0} bytes for each of {TUNNELS} stalled tunnels");
+    eprintln!("{each:.0} bytes for each of {TUNNELS} stalled tunnels");
     assert!(each < MOST_A_TUNNEL, "{each}");
     drop(stalled);
     server.settles("connections_active", 0.0);

@@ -262,7 +262,7 @@ fn an_idle_tunnel_holds_little_memory() {
     let before = resident(&server);
     let _others: Vec<Peer> = (0..10).map(|_| fifty()).collect();
     let grown = resident(&server).saturating_sub(before);
-    println!("{:.2} KiB a tunnel", grown as f64 / 500.0);
+    eprintln!("{:.2} KiB a tunnel", grown as f64 / 500.0);
     assert!(grown < 12 * 500, "{grown} KiB for 500 tunnels");
 }
 
