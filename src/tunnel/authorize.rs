@@ -52,7 +52,7 @@ async fn authorize_user(
     pending.record.set_authority(authority.clone());
     let presented = credential.as_ref().and_then(|read| read.as_ref().ok());
     let claimed = presented.and_then(|credential| access.claimed_user(credential));
-    let identified = bounded(counts, access.identify(evidence(credential, pending))).await;
+    let identified = cold(bounded(counts, access.identify(evidence(credential, pending)))).await;
     let subject = match identified {
         Ok(subject) => {
             pending.record.set_user(Arc::clone(&subject.user));

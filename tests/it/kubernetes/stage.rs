@@ -189,4 +189,4 @@ const BETWEEN_CONNECTS: Duration = Duration::from_millis(3);
 const FEWEST: usize = 100;
 /// An API server that is back is found within 2 s, of which at most one is the backoff (tested in src). A busy machine may take
 /// longer, unless a watch has come to its end, after 20 s: what is only found because another begins was not recovered.
-const RECOVERY: Duration = Duration::from_secs(15);
+pub(super) const RECOVERY: Duration = Duration::from_secs(15);
