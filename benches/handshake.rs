@@ -22,8 +22,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use switchboard::authority::Authority;
-use switchboard::connect::{self, CredentialPolicy, Exchange};
+use switchboard::base::authority::Authority;
+use switchboard::proxy::http::{self, CredentialPolicy, Exchange};
 use thread_time::{ThreadTime, used};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -43,9 +43,9 @@ const REQUESTS: [(&str, &[u8]); 2] = [
 const EARLY: &[u8] = b"SSH-2.0-OpenSSH_9.2p1\r\n";
 
 async fn ours(stream: TcpStream) -> (TcpStream, usize) {
-    let mut exchange = connect::http1(stream, Vec::new());
+    let mut exchange = http::http1(stream, Vec::new());
     let authority = timeout(
-        connect::Options::default().head,
+        http::Options::default().head,
         exchange.read_head(CredentialPolicy::Ignored),
     )
     .await;

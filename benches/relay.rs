@@ -24,10 +24,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group};
-use switchboard::limits::bucket::Limit;
-use switchboard::limits::{Rate, Size};
-use switchboard::relay::meter::{Meter, Totals};
-use switchboard::relay::{Engine, Options, Resources, Terms, Transports, relay};
+use switchboard::tunnel::limits::bucket::Limit;
+use switchboard::tunnel::limits::{Rate, Size};
+use switchboard::tunnel::relay::meter::{Meter, Totals};
+use switchboard::tunnel::relay::{Engine, Options, Resources, Terms, Transports, relay};
 use thread_time::{ThreadTime, used};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;

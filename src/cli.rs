@@ -15,20 +15,20 @@ mod client_flags;
 mod completions;
 mod config;
 mod connect;
+mod misspelt_variables;
 mod proxy;
 #[cfg(feature = "server")]
 mod server;
 #[cfg(feature = "anchor")]
 mod start;
 mod ticket;
-mod variables;
 
 use self::completions::{Completions, Manual};
 use self::config::{CONFIG_EXAMPLE, ConfigFlags};
 use self::connect::{CONNECT_EXAMPLE, Connect};
+use self::misspelt_variables::naming_the_variable;
 use self::proxy::conceal;
 use self::ticket::{TICKET_EXAMPLE, Ticket};
-use self::variables::naming_the_variable;
 
 /// Runs the program that the arguments name.
 pub(crate) fn run() -> ExitCode {

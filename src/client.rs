@@ -8,51 +8,29 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::authority::{Authority, AuthorityError};
-use crate::secret::Secret;
-use crate::text::chain;
+use crate::base::authority::{Authority, AuthorityError};
+use crate::base::secret::Secret;
+use crate::base::text::chain;
 
-mod attempt;
-mod carry;
 pub mod check;
 pub mod configuration;
-mod connection;
 pub mod credentials;
-mod deadline;
-mod dialing;
-mod forward;
-mod hangup;
-mod head;
-mod http1;
-mod http2;
-mod in_band;
-mod login;
-mod notice;
-mod opened;
-mod relay;
-mod route;
-mod session;
 pub mod ssh_config;
 mod stderr;
-mod stdio;
 pub mod ticket;
-mod tls;
-mod transport;
-mod url;
-mod wait;
 
-use self::deadline::Deadline;
-use self::hangup::Exit;
-use self::http2::code;
+use self::connect::hangup::Exit;
+use self::dial::deadline::Deadline;
+use self::dial::http2::code;
 
+pub use self::connect::session::{Clocks, Remarks, SessionError, Settings};
 pub use self::credentials::CredentialError;
-pub use self::deadline::Step;
-pub use self::forward::{ForwardProxy, ForwardProxyFault};
-pub use self::session::{Clocks, Remarks, SessionError, Settings};
-pub use self::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};
-pub use crate::yaml::finding::Report;
+pub use self::dial::deadline::Step;
+pub use self::dial::forward::{ForwardProxy, ForwardProxyFault};
+pub use self::dial::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};
+pub use crate::base::yaml::finding::Report;
 
-pub use self::url::{ProxyUrl, ProxyUrlError, Scheme};
+pub use self::dial::url::{ProxyUrl, ProxyUrlError, Scheme};
 
 /// The settings of one tunnel.
 #[derive(Clone, Debug)]
@@ -120,23 +98,23 @@ pub struct Local<R, W> {
 /// SIGHUP the tunnel has a second to end in order, and a failure is not reported: ssh has exited.
 /// From here on the process's stdout leads to `/dev/null`: the tunnel owns the real one.
 pub fn command(options: &Options) -> ExitCode {
-    let local = match stdio::take_stdout() {
+    let local = match connect::stdio::take_stdout() {
         Ok(stdout) => Local {
-            stdin: stdio::Input::default(),
+            stdin: connect::stdio::Input::default(),
             stdout,
             interactive: io::stdin().is_terminal(),
             is_abandoned: None,
         },
         Err(error) => return report(options, &ClientError::Output(error)),
     };
-    let mut local = in_band::watch(local, &options.target);
+    let mut local = connect::in_band::watch(local, &options.target);
     local.is_abandoned = Some(|stdout| stdout.stream.is_abandoned());
     let streams = &mut local;
     let run = move |exit| async move {
         let ended = run_until(options, streams, exit).await;
         match ended {
             Ok(()) => Ok(ExitCode::SUCCESS),
-            Err(error) if in_band::tell(streams, &error, &options.target).await && !options.verbose => {
+            Err(error) if connect::in_band::tell(streams, &error, &options.target).await && !options.verbose => {
                 Ok(ExitCode::from(error.exit_code()))
             }
             Err(error) => Err(error),
@@ -175,7 +153,7 @@ where
     W: AsyncWrite + Unpin,
 {
     options.target.parse::<Authority>().map_err(ClientError::Target)?;
-    Box::pin(carry::tunnel(options, local, exit)).await
+    Box::pin(connect::carry::tunnel(options, local, exit)).await
 }
 
 fn run_to_the_end<T, F>(run: impl FnOnce(Exit) -> F) -> Option<Result<T, ClientError>>
@@ -187,7 +165,7 @@ where
         Ok(runtime) => runtime,
         Err(error) => return Some(Err(ClientError::Runtime(error))),
     };
-    let ended = runtime.block_on(hangup::run_until_hung_up(run));
+    let ended = runtime.block_on(connect::hangup::run_until_hung_up(run));
     // Dropping the runtime would wait for a read of stdin that may never return.
     runtime.shutdown_background();
     ended
@@ -396,6 +374,8 @@ impl ClientError {
 /// Characters of a message on stderr, and of a refusal's reason.
 const LONGEST_LINE: usize = 400;
 
+mod connect;
+mod dial;
 #[cfg(test)]
 #[expect(
     clippy::large_futures,

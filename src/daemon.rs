@@ -4,7 +4,7 @@ pub mod admin;
 pub mod calls;
 pub(crate) mod connections;
 pub mod logging;
+pub mod process_size;
 pub(crate) mod readiness;
-pub mod size;
 pub mod threads;
 pub mod vital;

@@ -14,43 +14,21 @@
 //! answers may have changed; [`tickets`] follows the tickets that are made in the
 //! cluster. [`pods`] is for the programs of operators: it finds the pods of a proxy, and forwards a port of each.
 
-mod activity_reports;
-mod annotations;
 mod api;
-mod controller;
-mod decode;
-mod endpoints;
-mod failure;
 pub(crate) mod files;
-mod follower;
-mod guards;
-mod join;
-pub(crate) mod label_selector;
-mod link;
-mod model;
+pub(crate) mod objects;
 mod options;
-mod outage;
 mod pods;
-mod rbac;
-mod reconciler;
-mod recorder;
-mod reflector;
-mod reviews;
-mod rules;
-mod shrink;
-mod snapshot;
-mod source;
-mod thread;
-mod tickets;
-mod waker;
-mod wire;
+mod targets;
+mod users;
+mod writes;
 
-pub(crate) use self::api::{encoded, report_cluster};
-pub use self::controller::Controller;
-pub use self::follower::Origin;
+pub use self::api::follower::Origin;
+pub(crate) use self::api::requests::{encoded, report_cluster};
 pub use self::options::Options;
 pub use self::pods::PodSearch;
 pub(crate) use self::pods::{Forward, Pod, Pods};
-pub use self::rbac::RbacWatch;
-pub use self::reviews::ApiReviewer;
-pub use self::tickets::TicketWatch;
+pub use self::targets::controller::Controller;
+pub use self::users::rbac::RbacWatch;
+pub use self::users::reviews::ApiReviewer;
+pub use self::users::tickets::TicketWatch;

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use switchboard::access::{
+use switchboard::base::secret::Secret;
+use switchboard::policy::access::evidence::credential::Credential;
+use switchboard::policy::access::{
     AUTHENTICATED, Access, Action, Decision, Evidence, Kubernetes, Method, Mode, Options, Review, Reviewer, Sources,
     User, Verdict,
 };
-use switchboard::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
-use switchboard::credential::Credential;
-use switchboard::limits::TargetLimits;
-use switchboard::metrics::Metrics;
-use switchboard::secret::Secret;
+use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
+use switchboard::tunnel::limits::TargetLimits;
+use switchboard::tunnel::metrics::Metrics;
 
 /// Proves tokens that begin with `good`, and allows what begins with `open`.
 #[derive(Debug)]

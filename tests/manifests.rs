@@ -48,9 +48,13 @@ fn every_metric_in_an_alert_is_declared() {
 
 #[test]
 fn every_reason_in_an_alert_exists() {
-    let sources = ["src/outcome.rs", "src/outcome/refusal.rs", "src/metrics.rs"]
-        .map(read)
-        .concat();
+    let sources = [
+        "src/tunnel/outcome.rs",
+        "src/tunnel/outcome/refusal.rs",
+        "src/tunnel/metrics.rs",
+    ]
+    .map(read)
+    .concat();
     let mut seen = 0;
     for path in READERS {
         for reason in reasons_in(&read(path)) {
@@ -85,9 +89,9 @@ struct Declared {
 
 impl Declared {
     fn read() -> Self {
-        let mut all = Self::of(&read("src/metrics.rs"));
+        let mut all = Self::of(&read("src/tunnel/metrics.rs"));
         // And those of the process, which both programs have.
-        for path in ["src/metrics/targets.rs", "src/exposition.rs"] {
+        for path in ["src/tunnel/metrics/targets.rs", "src/tunnel/exposition.rs"] {
             let further = Self::of(&read(path));
             all.plain.extend(further.plain);
             all.histograms.extend(further.histograms);

@@ -16,8 +16,8 @@ use std::fs::read_dir;
 use std::future::{pending, ready};
 
 use loopback::{Rig, SETUPS, Wires, reset};
-use switchboard::direction::Direction;
-use switchboard::outcome::{Close, Reason, Side};
+use switchboard::tunnel::direction::Direction;
+use switchboard::tunnel::outcome::{Close, Reason, Side};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -1,5 +1,7 @@
 //! The target of an anchor: its address, or its name, which is looked up when a connection to it is made.
 
+mod lookups;
+
 use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
@@ -10,10 +12,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::lookups::Lookups;
-use crate::authority::Authority;
-use crate::net::dial::{self, Upstream, dial};
-use crate::outcome::Refusal;
+use self::lookups::Lookups;
+use crate::base::authority::Authority;
+use crate::tunnel::dial::{self, Upstream, dial};
+use crate::tunnel::outcome::Refusal;
 
 /// The SSH server, as `--to` has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,7 +204,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::anchor::lookups::LookUp;
+    use crate::anchor::destination::lookups::LookUp;
 
     const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 

@@ -13,14 +13,14 @@ use super::plain::Plain;
 use super::probe::{Probe, silence};
 use super::session::{Begun, Carried};
 use super::sessions::Resumption;
-use super::{Connection, Shared, last_words};
-use crate::cold::cold;
-use crate::limits::unfinished::{Membership, Standing, Ticket};
+use super::{Connection, Shared, final_frames};
+use crate::base::cold::cold;
 use crate::net::socket;
-use crate::resume::LONGEST_EXCHANGE;
-use crate::resume::frame::Frame;
-use crate::resume::reason::End;
-use crate::resume::welcome::{New, Resume, Step, Welcome};
+use crate::protocol::resume::LONGEST_EXCHANGE;
+use crate::protocol::resume::exchange::welcome::{New, Resume, Step, Welcome};
+use crate::protocol::resume::frame::Frame;
+use crate::protocol::resume::reason::End;
+use crate::tunnel::limits::unfinished::{Membership, Standing, Ticket};
 
 /// Welcomes a client, and serves it as long as it is not the carrier of a session, which has a task of its own.
 pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
@@ -238,7 +238,7 @@ impl Exchange<'_> {
             Frame::End(end).encode(&mut bytes);
         }
         bytes.extend_from_slice(&rest);
-        last_words::say(self.connection.stream, &bytes, LONGEST_ANSWER).await;
+        final_frames::say(self.connection.stream, &bytes, LONGEST_ANSWER).await;
         Fault::Ended(end)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::resume::SMALLEST_WINDOW;
+use crate::protocol::resume::SMALLEST_WINDOW;
 
 /// The bytes that all sessions keep, and may keep.
 ///

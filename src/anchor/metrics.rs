@@ -2,10 +2,10 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, Result};
 
-use crate::direction::Direction;
-use crate::exposition::declare::{counter, counters, gauge, gauges};
-use crate::exposition::{page, registry};
-use crate::relay::meter::Totals;
+use crate::tunnel::direction::Direction;
+use crate::tunnel::exposition::declare::{counter, counters, gauge, gauges};
+use crate::tunnel::exposition::{page, registry};
+use crate::tunnel::relay::meter::Totals;
 
 /// The metrics of an anchor. No label comes from a peer.
 #[derive(Clone, Debug)]

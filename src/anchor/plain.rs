@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::record::{Closing, Record};
-use crate::limits::TunnelLimits;
-use crate::limits::bucket::Limit;
-use crate::limits::slots::Slot;
-use crate::outcome::{Close, Reason, Side};
-use crate::relay::meter::Meter;
-use crate::relay::{self, Early, Engine, Terms, Transports, relay};
+use crate::tunnel::limits::TunnelLimits;
+use crate::tunnel::limits::bucket::Limit;
+use crate::tunnel::limits::slots::Slot;
+use crate::tunnel::outcome::{Close, Reason, Side};
+use crate::tunnel::relay::meter::Meter;
+use crate::tunnel::relay::{self, Early, Engine, Terms, Transports, relay};
 
 /// A plain client whose target is reached.
 #[derive(Debug)]

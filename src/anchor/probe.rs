@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::destination::Dialler;
 use super::target::Dialled;
-use crate::net::dial::Upstream;
-use crate::outcome::Refusal;
-use crate::resume::MOST_LINE_BYTES;
+use crate::protocol::resume::MOST_LINE_BYTES;
+use crate::tunnel::dial::Upstream;
+use crate::tunnel::outcome::Refusal;
 
 /// The connection to the target, or what comes before it.
 pub(super) struct Probe {

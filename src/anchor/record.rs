@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::access_line::ACCESS;
-use crate::direction::Direction;
-use crate::relay::meter::Meter;
+use crate::daemon::logging::access_line::ACCESS;
+use crate::tunnel::direction::Direction;
+use crate::tunnel::relay::meter::Meter;
 
 /// The access lines of the process, no more than [`MOST_LINES`] in a second.
 #[derive(Debug, Default)]

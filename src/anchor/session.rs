@@ -15,16 +15,16 @@ use super::memory::Share;
 use super::record::{Closing, Record};
 use super::sessions::{Account, Opened, Resumption};
 use super::target::{self, CloseMode, Dialled, Target};
-use super::{Connection, LONGEST_STOP, Shared, last_words};
-use crate::cold::cold;
+use super::{Connection, LONGEST_STOP, Shared, final_frames};
+use crate::base::cold::cold;
 use crate::net::socket;
-use crate::resume::driver::{Driver, Event, Exchanged, Link, Side, Unlinked};
-use crate::resume::frame::Frame;
-use crate::resume::keys::{Claim, Keys, Nonces};
-use crate::resume::reason::{End, Going};
-use crate::resume::session::Session;
-use crate::resume::welcome::{New, attached};
-use crate::resume::{LONGEST_UNCONFIRMED, Options};
+use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side, Unlinked};
+use crate::protocol::resume::exchange::welcome::{New, attached};
+use crate::protocol::resume::frame::Frame;
+use crate::protocol::resume::keys::{Claim, Keys, Nonces};
+use crate::protocol::resume::reason::{End, Going};
+use crate::protocol::resume::session::Session;
+use crate::protocol::resume::{LONGEST_UNCONFIRMED, Options};
 
 /// A session that has all it needs to begin.
 #[derive(Debug)]
@@ -264,7 +264,7 @@ impl Carried {
             return;
         };
         Frame::Going(Going::Displaced).encode(&mut rest);
-        let last_words = async move { last_words::say(link.stream, &rest, LONGEST_GOING).await };
+        let last_words = async move { final_frames::say(link.stream, &rest, LONGEST_GOING).await };
         let task = self.shared.tasks.spawn(last_words);
         self.displaced = Some(AbortOnDropHandle::new(task));
     }

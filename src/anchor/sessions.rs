@@ -10,12 +10,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::last_words;
+use super::final_frames;
 use super::memory::Memory;
-use crate::resume::frame::Frame;
-use crate::resume::keys::{Claim, CryptoError, Keys, Mac, Nonces, SessionId};
-use crate::resume::reason::End;
-use crate::resume::registry::Registry;
+use crate::protocol::resume::frame::Frame;
+use crate::protocol::resume::keys::{Claim, CryptoError, Keys, Mac, Nonces, SessionId};
+use crate::protocol::resume::reason::End;
+use crate::protocol::resume::registry::Registry;
 
 /// A connection that has proved a session, on its way to the task of that session.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Resumption {
     /// Says that the session has ended while the connection was on its way to it, and closes the connection.
     pub(super) async fn refuse(mut self) {
         Frame::End(End::Gone).encode(&mut self.before);
-        last_words::say(self.stream, &self.before, LONGEST_REFUSAL).await;
+        final_frames::say(self.stream, &self.before, LONGEST_REFUSAL).await;
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use super::key_exchange::KeyExchange;
 use super::metrics::SessionBytes;
 use crate::net::socket;
-use crate::resume::driver::Program;
+use crate::protocol::resume::driver::Program;
 
 /// The target as the program of a session.
 pub(super) type Target = Program<Source, Sink>;

@@ -11,11 +11,11 @@ use super::session::{Begun, Carried};
 use super::sessions::Resumption;
 use super::target::Dialled;
 use super::*;
-use crate::resume::frame::{self, Frame};
-use crate::resume::keys::{Claim, Keys, Mac, Nonce, Nonces, SessionId};
-use crate::resume::lines::{Hello, IDENTIFICATION};
-use crate::resume::opening::{self, Opening};
-use crate::resume::welcome::New;
+use crate::protocol::resume::exchange::lines::{Hello, IDENTIFICATION};
+use crate::protocol::resume::exchange::opening::{self, Opening};
+use crate::protocol::resume::exchange::welcome::New;
+use crate::protocol::resume::frame::{self, Frame};
+use crate::protocol::resume::keys::{Claim, Keys, Mac, Nonce, Nonces, SessionId};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use switchboard::anchor::{self, Destination};
-use switchboard::daemon::size::ProcessSize;
-use switchboard::units::{Size, UnitError};
+use switchboard::base::units::{Size, UnitError};
+use switchboard::daemon::process_size::ProcessSize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::client_flags::window;

@@ -10,12 +10,12 @@ use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
+use switchboard::base::platform;
+use switchboard::base::units::{Size, UnitError};
 use switchboard::client::configuration::{self, Configuration, Entry};
 use switchboard::client::credentials::{self, Source};
 use switchboard::client::{self, ForwardProxy, Identity, ProxyUrl, Report, Scheme, Trust};
-use switchboard::platform;
-use switchboard::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
-use switchboard::units::{Size, UnitError};
+use switchboard::protocol::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
 
 mod credential_flags;
 

@@ -8,13 +8,13 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
+use switchboard::base::platform;
 use switchboard::client::check;
 use switchboard::client::ssh_config::{Block, ForeignClient, Place, ProxyCommand, System, plan};
-use switchboard::platform;
 
 use crate::cli::client_flags::{ClientFlags, Unusable};
+use crate::cli::misspelt_variables::warn_of_misspelt_variables;
 use crate::cli::to_stderr;
-use crate::cli::variables::warn_of_misspelt_variables;
 
 /// The arguments of `config`.
 #[derive(Args)]

@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use switchboard::client;
 
 use crate::cli::client_flags::{ClientFlags, Unusable};
-use crate::cli::variables::warn_of_misspelt_variables;
+use crate::cli::misspelt_variables::warn_of_misspelt_variables;
 
 /// The arguments of `connect`.
 #[derive(Args)]

@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use switchboard::app::StartError;
+use switchboard::proxy::serve::StartError;
 
 mod check;
 mod desk;
 mod drain;
 mod import;
 mod overrides;
-mod reach;
+mod replica_flags;
 mod serve;
 mod targets;
 mod top;
@@ -20,7 +20,7 @@ use self::check::{CHECK_EXITS, Check};
 use self::desk::{DESK_EXITS, Desk};
 use self::drain::{DRAIN_EXITS, Drain};
 use self::import::{IMPORT_EXITS, Import};
-use self::reach::OPERATOR_EXITS;
+use self::replica_flags::OPERATOR_EXITS;
 use self::serve::{SERVE_EXITS, Serve};
 use self::top::Top;
 use crate::cli::start::failed;

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use switchboard::base::platform::outlive_the_limit_of_a_file;
 use switchboard::daemon::logging::{self, Logging, ParseError};
-use switchboard::daemon::size::ProcessSize;
+use switchboard::daemon::process_size::ProcessSize;
 use switchboard::daemon::{calls, threads, vital};
-use switchboard::platform::outlive_the_limit_of_a_file;
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use switchboard::base::platform;
 use switchboard::client::credentials::Files;
 use switchboard::client::ticket::{self, Named, Options};
-use switchboard::platform;
-use switchboard::ticket::TicketTarget;
+use switchboard::protocol::ticket::TicketTarget;
 
 use crate::cli::client_flags::listed_files;
 

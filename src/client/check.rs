@@ -8,13 +8,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::dialing::Dialing;
-use super::login::Login;
-use super::opened::Finished;
-use super::transport::{Stream, read_some};
-use super::{ClientError, LONGEST_LINE, Options, Scheme, Step, attempt, notice};
-use crate::authority::Authority;
-use crate::text::{chain, printable};
+use super::connect::login::Login;
+use super::connect::open_tunnel::Finished;
+use super::connect::{attempt, notice};
+use super::dial::dialing::Dialing;
+use super::dial::transport::{Stream, read_some};
+use super::{ClientError, LONGEST_LINE, Options, Scheme, Step};
+use crate::base::authority::Authority;
+use crate::base::text::{chain, printable};
 
 /// A step on the way to an SSH server, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

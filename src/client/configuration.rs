@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::ssh_config::System;
 use super::{ProxyUrl, Scheme};
-use crate::file;
-use crate::platform;
-use crate::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
-use crate::yaml::finding::{Findings, Report};
-use crate::yaml::form::{BOOLEAN, DURATION, Form, PATH, SIZE, Schema};
-use crate::yaml::section::{Field, Section};
-use crate::yaml::{self, suggest};
+use crate::base::file;
+use crate::base::platform;
+use crate::base::yaml::finding::{Findings, Report};
+use crate::base::yaml::form::{BOOLEAN, DURATION, Form, PATH, SIZE, Schema};
+use crate::base::yaml::section::{Field, Section};
+use crate::base::yaml::{self, suggest};
+use crate::protocol::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
 
 /// The entries of a file, in its order.
 #[derive(Clone, Debug, Default)]

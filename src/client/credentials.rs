@@ -9,10 +9,10 @@ use self::authorization::{Authorization, Token};
 use self::cache::{Cache, Key};
 use self::error::ProgramFault;
 use super::Deadline;
-use super::tls::KeyPair;
-use crate::file;
-use crate::platform;
-use crate::secret::Secret;
+use super::dial::tls::KeyPair;
+use crate::base::file;
+use crate::base::platform;
+use crate::base::secret::Secret;
 
 mod api;
 mod api_server;

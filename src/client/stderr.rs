@@ -5,8 +5,8 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use crate::platform::has_room;
-use crate::text::printable;
+use crate::base::platform::has_room;
+use crate::base::text::printable;
 
 /// Writes a line, without a wait for its reader.
 pub(super) fn line(line: &str) {

@@ -1,7 +1,7 @@
 //! The client against scripted proxies, in bytes.
 
 use super::*;
-use crate::end_notice::Marker;
+use crate::protocol::end_notice::Marker;
 use std::sync::Arc;
 
 use rustls::pki_types::PrivateKeyDer;
@@ -260,7 +260,7 @@ async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
     let mut stream = proxy.accept().await;
     let mut segment = vec![0; 4096];
     let length = within(stream.read(&mut segment)).await.unwrap();
-    let request = head::Request {
+    let request = dial::head::Request {
         target: TARGET,
         authorization: Some("Basic dXNlcjpwQHNz".to_owned().into()),
         end_marker: end_marker(&segment),

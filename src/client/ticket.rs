@@ -14,9 +14,9 @@ use jiff::Timestamp;
 use self::error::TicketError;
 use super::LONGEST_LINE;
 use super::credentials::{Api, Files};
-use crate::secret::Secret;
-use crate::text::{chain, printable};
-use crate::ticket::{Minted, TicketTarget};
+use crate::base::secret::Secret;
+use crate::base::text::{chain, printable};
+use crate::protocol::ticket::{Minted, TicketTarget};
 
 mod error;
 mod request;

@@ -26,10 +26,11 @@ use self::caller::Caller;
 pub use self::probes::{Handlers, Progress};
 
 use super::{connections, vital};
-use crate::limits::unfinished::{Membership, Ticket, Unfinished};
 use crate::net::listener;
+use crate::tunnel::limits::unfinished::{Membership, Ticket, Unfinished};
 
 pub(crate) mod answer;
+pub mod api;
 pub(crate) mod caller;
 mod probes;
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
 use crate::net::listener;
+use crate::tunnel::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
 
 /// Serves each connection in a task of its own, that many at once, until it is dropped.
 ///

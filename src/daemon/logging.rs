@@ -14,11 +14,12 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use self::access_line::ACCESS;
 use self::json_line::JsonLine;
 use self::writer::{BatchWriter, Lost};
 use super::threads::run_within;
-use crate::access_line::ACCESS;
 
+pub(crate) mod access_line;
 mod json_line;
 mod writer;
 

@@ -10,7 +10,7 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use crate::text::chain;
+use crate::base::text::chain;
 
 /// The reason why this kubeconfig file leads to no API server. The server is not asked.
 pub(crate) fn kubeconfig_fault(path: &Path) -> Option<String> {

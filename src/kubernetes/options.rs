@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::allowlist::{self, Suffixes};
+use crate::policy::allowlist::{self, Suffixes};
 
 /// The Services of a cluster that are on the allowlist, and their names.
 #[derive(Clone, Debug, PartialEq, Eq)]

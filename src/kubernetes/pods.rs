@@ -13,8 +13,8 @@ use tokio::io::DuplexStream;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
-use super::api::{self, LONGEST_ANSWER, Login, encoded, failure_of};
-use super::failure::{ApiError, Failure};
+use super::api::failure::{ApiError, Failure};
+use super::api::requests::{self, LONGEST_ANSWER, Login, encoded, failure_of};
 
 /// Which pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Pods {
             kubeconfig: search.kubeconfig.clone(),
             context: search.context.clone(),
         };
-        let client = api::connect_as(login, OPERATOR).await?;
+        let client = requests::connect_as(login, OPERATOR).await?;
         let namespace = search.namespace.clone();
         Ok(Self {
             namespace: namespace.unwrap_or_else(|| client.default_namespace().to_owned()),
@@ -78,7 +78,7 @@ impl Pods {
     pub(crate) async fn list(&self) -> Result<Vec<Pod>, ApiError> {
         let (namespace, selector) = (encoded(&self.namespace), encoded(&self.selector));
         let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector={selector}");
-        let body = api::get(&self.client, &path).await?.read_all().await?;
+        let body = requests::get(&self.client, &path).await?.read_all().await?;
         let listed: Listed =
             serde_json::from_slice(&body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
         let mut pods: Vec<_> = listed.items.into_iter().filter_map(|pod| pod.read(self.port)).collect();

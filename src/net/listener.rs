@@ -15,7 +15,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::overlap::{collide, is_same, leaves_ipv4};
+use super::listen_conflicts::{collide, is_same, leaves_ipv4};
 use super::socket;
 
 /// Where a port listens.

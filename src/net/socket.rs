@@ -10,8 +10,8 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::cold::cold;
-use crate::keepalive::Keepalive;
+use crate::base::cold::cold;
+use crate::net::keepalive::Keepalive;
 
 /// Sets the options of both sockets of a tunnel: no delay for keystrokes, and an end for peers that have vanished.
 ///

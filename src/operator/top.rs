@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use self::model::{Action, Model};
-use super::{Follower, Query, Replicas, Selection};
-use crate::api::Closing;
+use super::replicas::{Follower, Query, Replicas, Selection};
+use crate::daemon::admin::api::Closing;
 
 mod draw;
 mod model;
@@ -117,7 +117,7 @@ async fn close(replicas: Arc<Replicas>, id: String) -> String {
         reason: "ended in switchboard top".to_owned(),
     };
     let answers = match replicas.close(&Selection::Id(id.clone()), &closing).await {
-        Ok(answers) => super::closed(answers),
+        Ok(answers) => super::replicas::closed(answers),
         Err(error) => return error.to_string(),
     };
     if let Some(closed) = answers.changed.first() {

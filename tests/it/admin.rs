@@ -9,7 +9,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Target};
 use crate::harness::{allow, eventually, request};
 use rustix::time::{ClockId, clock_gettime};
-use switchboard::drain::Drained;
+use switchboard::tunnel::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
 const METRICS: [(&str, &str, &[&str]); 47] = [

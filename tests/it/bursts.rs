@@ -7,7 +7,7 @@ use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Echo};
 use crate::harness::{CONFIRMATION, allow, refused, request};
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 /// A proxy before one target, with the default limits, and timeouts that a slow machine does not reach.
 fn proxy(target: &Echo, limits: &str) -> Proxy {

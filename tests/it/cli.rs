@@ -12,7 +12,7 @@ use crate::harness::process::{Process, Server, Settings, switchboard, switchboar
 use crate::harness::target::{Closed, Target};
 use crate::harness::{CONFIRMATION, allow, missing, refused};
 use rustix::process::{Signal, geteuid};
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 /// The exit status and all that was printed on stdout and stderr.
 fn run(command: Command) -> (i32, String, String) {

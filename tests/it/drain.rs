@@ -7,7 +7,7 @@ use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::{Blackhole, Closed, Target};
 use crate::harness::{allow, refused, request};
 use rustix::process::Signal;
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 /// A process with one target, `devbox:22`.
 fn server_to(target: &Target, drain: &str) -> Server {

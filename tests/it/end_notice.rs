@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use switchboard::api;
+use switchboard::daemon::admin::api;
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::harness::authority::Authority;

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 use tempfile::TempDir;
 
 /// The deadline of every wait. It never decides a test that passes, on however busy a machine: it only ends one that

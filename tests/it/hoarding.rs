@@ -11,7 +11,7 @@ use crate::harness::target::{Blackhole, Closed, Echo, Target};
 use crate::harness::{CONFIRMATION, allow, eventually, refusal, refused, request};
 use crate::http2::raw::{PREFACE, Raw, SETTINGS};
 use rustix::process::Signal;
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 /// Another client.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);

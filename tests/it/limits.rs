@@ -7,9 +7,9 @@ use std::future::pending;
 use std::time::Duration;
 
 use crate::harness::loopback::{Rig, SETUPS, Wires};
-use switchboard::direction::Direction;
-use switchboard::limits::bucket::{LONGEST_WAIT, Limit};
-use switchboard::limits::{Rate, Size};
+use switchboard::tunnel::direction::Direction;
+use switchboard::tunnel::limits::bucket::{LONGEST_WAIT, Limit};
+use switchboard::tunnel::limits::{Rate, Size};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};

@@ -19,8 +19,8 @@ use proptest::prelude::*;
 use schedule::{Role, Schedule, Step, schedule};
 use socket2::SockRef;
 use stage::{Direct, Disagreement, pair, perform};
-use switchboard::outcome::{Close, Reason, Side};
-use switchboard::relay::Engine;
+use switchboard::tunnel::outcome::{Close, Reason, Side};
+use switchboard::tunnel::relay::Engine;
 use tls::Protocol;
 use tokio::runtime::Builder;
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use login::{GUARDED, HOST, Login};
 use process::{Process, program, quiet, run};
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 use tasks::{assert_spoken, assert_tunnel, echo, shell};
 
 /// Each client does each task under a name of its own. An anchor sees the same bytes of every client that knows no session: one of

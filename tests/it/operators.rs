@@ -2,7 +2,7 @@
 //! tunnels, and events.
 
 use serde_json::Value;
-use switchboard::api;
+use switchboard::daemon::admin::api;
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;

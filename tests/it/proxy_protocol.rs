@@ -13,7 +13,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
 use crate::harness::{CONFIRMATION, allow, eventually, refused, request};
 use serde_json::Value;
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 /// A port that believes these networks.
 fn trusting(networks: &str) -> String {

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use switchboard::access::Access;
 use switchboard::anchor::metrics::Metrics as AnchorMetrics;
-use switchboard::config::Config;
-use switchboard::metrics::Metrics;
-use switchboard::outcome::{Reason, Refusal};
-use switchboard::tls::{Expiry, NextUpdate};
+use switchboard::net::tls::{Expiry, NextUpdate};
+use switchboard::policy::access::Access;
+use switchboard::proxy::config::Config;
+use switchboard::tunnel::metrics::Metrics;
+use switchboard::tunnel::outcome::{Reason, Refusal};
 
 const REFUSALS: &str = include_str!("../../docs/refusals.md");
 const ACCESS_LOG: &str = include_str!("../../docs/access-log.md");

@@ -9,8 +9,8 @@ use crate::harness::process::{Server, Settings, switchboard_with_descriptors};
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Closed, Echo, Target};
 use crate::harness::{CONFIRMATION, allow, refusal, refused, request};
-use switchboard::drain::Drained;
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::drain::Drained;
+use switchboard::tunnel::outcome::Refusal;
 
 /// The answers to the letter: other tests take the phrases from the table of refusals.
 #[test]

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use crate::harness::loopback::{Part, Rig, SETUPS, Wires, play, reset};
 use rustix::net::{SendFlags, send};
-use switchboard::direction::Direction;
-use switchboard::outcome::{Close, Reason, Side};
-use switchboard::relay::Engine;
+use switchboard::tunnel::direction::Direction;
+use switchboard::tunnel::outcome::{Close, Reason, Side};
+use switchboard::tunnel::relay::Engine;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;

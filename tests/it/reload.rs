@@ -11,7 +11,7 @@ use crate::harness::target::{Blackhole, Target};
 use crate::harness::{allow, eventually, refused, request};
 use crate::tls::client::{config, connect};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 fn reload(server: &mut Server) {
     server.process.signal(Signal::HUP);

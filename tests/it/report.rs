@@ -8,7 +8,7 @@ use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
 use crate::harness::{eventually, on_free_ports, refused, request};
 use crate::identities::LINE;
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 const CLIENT: &str = "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n";
 const SERVER: &str = "SSH-2.0-dropbear_2022.83\r\n";

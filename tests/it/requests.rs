@@ -9,7 +9,7 @@ use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
 use crate::harness::{CONFIRMATION, allow, refusal, refused, request};
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 use tables::{BAD_TARGETS, GOOD, LABEL, MALFORMED, UNKNOWN};
 
 const NAME: &str = "svc-a.ns.svc.cluster.local:80";

@@ -18,22 +18,22 @@ use crate::harness::{CONFIRMATION, DEADLINE, allow, eventually, request};
 use http::Request;
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
-use switchboard::access::Access;
-use switchboard::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
-use switchboard::drain::Conductor;
-use switchboard::limits::budget::Budgets;
-use switchboard::limits::clients::Clients;
-use switchboard::limits::slots::Slots;
-use switchboard::limits::unfinished::Unfinished;
-use switchboard::limits::users::Users;
-use switchboard::limits::{Limits, TargetCaps, TargetLimits};
-use switchboard::metrics::Metrics;
-use switchboard::relay::Resources;
-use switchboard::tls::{self, Tls};
-use switchboard::tunnel::ids::Ids;
-use switchboard::tunnel::record::AccessLog;
-use switchboard::tunnel::registry::Registry;
-use switchboard::tunnel::{self, Port, Shared};
+use switchboard::net::tls::{self, Tls};
+use switchboard::policy::access::Access;
+use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
+use switchboard::proxy::connection::{self, Port, Shared};
+use switchboard::proxy::open_tunnels::ids::Ids;
+use switchboard::proxy::open_tunnels::registry::Registry;
+use switchboard::proxy::record::AccessLog;
+use switchboard::tunnel::drain::Conductor;
+use switchboard::tunnel::limits::budget::Budgets;
+use switchboard::tunnel::limits::clients::Clients;
+use switchboard::tunnel::limits::slots::Slots;
+use switchboard::tunnel::limits::unfinished::Unfinished;
+use switchboard::tunnel::limits::users::Users;
+use switchboard::tunnel::limits::{Limits, TargetCaps, TargetLimits};
+use switchboard::tunnel::metrics::Metrics;
+use switchboard::tunnel::relay::Resources;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, yield_now};
@@ -147,10 +147,10 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
         total: Budgets::new(limits.total, burst),
         ids: Ids::default(),
         tls: Tls::new(tls::Settings::default(), tls::Options::default()).unwrap(),
-        connect: switchboard::connect::Options::default(),
-        dial: switchboard::net::dial::Options::default(),
-        identification: switchboard::ssh::identification::Options::default(),
-        relay: switchboard::relay::Options::default(),
+        connect: switchboard::proxy::http::Options::default(),
+        dial: switchboard::tunnel::dial::Options::default(),
+        identification: switchboard::tunnel::ssh::identification::Options::default(),
+        relay: switchboard::tunnel::relay::Options::default(),
     };
     (Arc::new(shared), conductor)
 }
@@ -163,7 +163,7 @@ async fn connect(shared: &Arc<Shared>) -> (TcpStream, JoinHandle<()>) {
     let (stream, peer) = accepted.unwrap();
     let port = Arc::new(Port::from(address));
     let shared = Arc::clone(shared);
-    let serving = tokio::spawn(async move { tunnel::serve(stream, peer, port, &shared).await });
+    let serving = tokio::spawn(async move { connection::serve(stream, peer, port, &shared).await });
     (client.unwrap(), serving)
 }
 

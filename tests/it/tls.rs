@@ -20,7 +20,7 @@ use crate::harness::target::Target;
 use crate::harness::{allow, eventually, refusal, refused, request};
 use client::{answer, config, connect, open, run, text};
 use serde_json::Value;
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 /// A port with that mode, these certificates, and further settings of the section `tls`.
 fn settings(mode: &str, certificates: &[&Issued], more: &str) -> String {

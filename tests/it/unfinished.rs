@@ -15,7 +15,7 @@ use crate::harness::target::Target;
 use crate::harness::{CONFIRMATION, allow, eventually, refused, request};
 use crate::http2::raw::{END_HEADERS, HEADERS, PREFACE, Raw, SETTINGS, connect, frame, goaway_in};
 use crate::tls::client::{Client, config, handshake, rest};
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 /// The bounds on connections without an answer: of one client, and in total.
 const BOUNDS: [&str; 2] = ["client", "total"];

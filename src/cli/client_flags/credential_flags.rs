@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
+use switchboard::base::platform;
 use switchboard::client::configuration::Entry;
 use switchboard::client::credentials::{Files, Source};
-use switchboard::platform;
 
 #[derive(Args, Clone)]
 pub(super) struct CredentialFlags {

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
-use switchboard::app::{LONGEST_READ, NOT_READ};
-use switchboard::config::{Config, Loaded, Overrides, Purpose, Report};
+use switchboard::proxy::config::{Config, Loaded, Overrides, Purpose, Report};
+use switchboard::proxy::serve::{LONGEST_READ, NOT_READ};
 
 use crate::cli::CommandLine;
 use crate::cli::server::overrides::OverrideFlags;

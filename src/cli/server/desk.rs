@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Args;
-use switchboard::desk::{self, Opening};
+use switchboard::operator::desk::{self, Opening};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::reach::{Reach, print, run};
+use super::replica_flags::{Reach, print, run};
 use crate::cli::start::address;
 use crate::cli::to_stderr;
 

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use switchboard::app::drain_request::{self, Answer, Wait};
 use switchboard::daemon::admin::Progress;
+use switchboard::proxy::drain_request::{self, Answer, Wait};
 
 use crate::cli::start::address;
 

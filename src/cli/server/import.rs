@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
-use switchboard::import::{self, Extent, Frp, Imported, Input, Options};
+use switchboard::operator::import::{self, Extent, Frp, Imported, Input, Options};
 
 use crate::cli::server::{USAGE, to_stderr};
 

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use clap::Args;
-use switchboard::allowlist::StaticTarget;
-use switchboard::config::Overrides;
+use switchboard::policy::allowlist::StaticTarget;
+use switchboard::proxy::config::Overrides;
 
 use crate::cli::start::address;
 

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use switchboard::app::{App, Command, LoadConfig};
-use switchboard::config::{Loaded, Purpose};
-use switchboard::daemon::size::ProcessSize;
-use switchboard::drain::Drained;
+use switchboard::daemon::process_size::ProcessSize;
+use switchboard::proxy::config::{Loaded, Purpose};
+use switchboard::proxy::serve::{App, Command, LoadConfig};
+use switchboard::tunnel::drain::Drained;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 

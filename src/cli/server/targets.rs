@@ -3,10 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use switchboard::api::{Client, Target};
-use switchboard::operator::{self, Query, TargetName, client_table, json, shown, target_table};
+use switchboard::daemon::admin::api::{Client, Target};
+use switchboard::operator::replicas::{self, Query, TargetName, json};
+use switchboard::operator::tables::formatting;
+use switchboard::operator::tables::listings::{client_table, target_table};
 
-use super::reach::{OPERATOR_EXITS, Reach, print, print_table, run, status};
+use super::replica_flags::{OPERATOR_EXITS, Reach, print, print_table, run, status};
 use crate::cli::to_stderr;
 
 /// The arguments of `targets`.
@@ -88,12 +90,15 @@ pub(crate) fn clients(options: List) -> anyhow::Result<ExitCode> {
 fn cordon(options: Cordon, is_cordoned: bool) -> anyhow::Result<ExitCode> {
     let replicas = options.reach.replicas()?;
     let answers = run(async { Ok(replicas.cordon(&options.target, is_cordoned).await?) })?;
-    let report = operator::changed_or_shown(answers);
+    let report = replicas::changed_or_shown(answers);
     if options.json {
         print(&(json(&report) + "\n"))?;
     } else {
         for row in &report.changed {
-            let (namespace, service) = (shown::foreign(&row.item.namespace), shown::foreign(&row.item.service));
+            let (namespace, service) = (
+                formatting::foreign(&row.item.namespace),
+                formatting::foreign(&row.item.service),
+            );
             let now = if row.item.is_cordoned {
                 "is cordoned"
             } else {
@@ -107,7 +112,7 @@ fn cordon(options: Cordon, is_cordoned: bool) -> anyhow::Result<ExitCode> {
         }
     }
     let status = status(&report.replicas);
-    if report.changed.is_empty() && report.replicas.iter().all(operator::State::answers) {
+    if report.changed.is_empty() && report.replicas.iter().all(replicas::State::answers) {
         to_stderr(format_args!(
             "switchboard: no target {} is on the allowlist",
             options.target

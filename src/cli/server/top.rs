@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use switchboard::api::Tunnel;
-use switchboard::operator::{Query, Sort, json, top, tunnel_table};
+use switchboard::daemon::admin::api::Tunnel;
+use switchboard::operator::replicas::{Query, Sort, json};
+use switchboard::operator::tables::listings::tunnel_table;
+use switchboard::operator::top;
 use tokio::time::sleep;
 
-use super::reach::{Reach, print, print_table, run, status};
+use super::replica_flags::{Reach, print, print_table, run, status};
 
 /// The arguments of `top`.
 #[derive(Args)]

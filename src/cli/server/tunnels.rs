@@ -5,13 +5,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use switchboard::api::{Closing, Rates, Tunnel};
-use switchboard::operator::{
-    self, Filter, Listed, Query, Reason, Replicas, Selection, Sort, TargetName, json, shown, tunnel_table,
+use switchboard::daemon::admin::api::{Closing, Rates, Tunnel};
+use switchboard::operator::replicas::{
+    self, Filter, Listed, Query, Reason, Replicas, Selection, Sort, TargetName, json,
 };
+use switchboard::operator::tables::formatting;
+use switchboard::operator::tables::listings::tunnel_table;
 use tokio::time::sleep;
 
-use super::reach::{OPERATOR_EXITS, Reach, confirm, print, print_table, run, status};
+use super::replica_flags::{OPERATOR_EXITS, Reach, confirm, print, print_table, run, status};
 use crate::cli::to_stderr;
 
 /// The arguments of `tunnels`.
@@ -235,10 +237,10 @@ fn why(options: Why) -> anyhow::Result<ExitCode> {
     if is_json {
         print(&(json(&looks) + "\n"))?;
     } else if !looks.is_empty() {
-        print_table(operator::diagnosis_table(&looks))?;
-        print(&operator::diagnosis_summary(&looks))?;
+        print_table(switchboard::operator::tables::diagnoses::diagnosis_table(&looks))?;
+        print(&switchboard::operator::tables::diagnoses::diagnosis_summary(&looks))?;
     }
-    if looks.is_empty() && states.iter().all(operator::State::answers) {
+    if looks.is_empty() && states.iter().all(replicas::State::answers) {
         return Ok(not_found());
     }
     Ok(status(&states))
@@ -246,12 +248,15 @@ fn why(options: Why) -> anyhow::Result<ExitCode> {
 
 fn show(options: Show, path: &str) -> anyhow::Result<ExitCode> {
     let replicas = options.reach.replicas()?;
-    let report = operator::changed_or_shown(run(async { Ok(replicas.show(&options.id, path).await?) })?);
+    let report = replicas::changed_or_shown(run(async { Ok(replicas.show(&options.id, path).await?) })?);
     if options.json {
         print(&(json(&report.changed) + "\n"))?;
     } else {
         for row in &report.changed {
-            print(&operator::fields(&row.replica, &row.item))?;
+            print(&switchboard::operator::tables::listings::fields(
+                &row.replica,
+                &row.item,
+            ))?;
         }
     }
     Ok(found(&report))
@@ -288,9 +293,9 @@ async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
     };
     let reason = options.reason.map(String::from).unwrap_or_default();
     let closing = Closing { reason };
-    let mut ended = operator::Ended::default();
+    let mut ended = replicas::Ended::default();
     for selection in &selections {
-        ended.add(operator::closed(replicas.close(selection, &closing).await?));
+        ended.add(replicas::closed(replicas.close(selection, &closing).await?));
     }
     if options.json {
         print(&(json(&ended) + "\n"))?;
@@ -298,24 +303,24 @@ async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
         print(&said(&ended, &listed))?;
     }
     let status = status(&ended.replicas);
-    if ended.changed.is_empty() && ended.replicas.iter().all(operator::State::answers) {
+    if ended.changed.is_empty() && ended.replicas.iter().all(replicas::State::answers) {
         return Ok(not_found());
     }
     Ok(status)
 }
 
 /// What has ended, in words.
-fn said(ended: &operator::Ended, listed: &Listed<Tunnel>) -> String {
+fn said(ended: &replicas::Ended, listed: &Listed<Tunnel>) -> String {
     let lines = ended.changed.iter().map(|row| {
         let known = listed
             .items
             .iter()
             .find(|known| known.item.tunnel_id == row.item.tunnel_id);
         let of = known.map(|known| {
-            let (client, target) = (known.item.client_address, shown::foreign(&known.target()));
+            let (client, target) = (known.item.client_address, formatting::foreign(&known.target()));
             format!(" of {client} to {target}")
         });
-        let id = shown::foreign(&row.item.tunnel_id);
+        let id = formatting::foreign(&row.item.tunnel_id);
         format!("closed {id}{} on {}\n", of.unwrap_or_default(), row.replica)
     });
     lines.collect()
@@ -327,13 +332,14 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
         download: options.download,
         upload: options.upload,
     };
-    let report = operator::changed_or_shown(run(async { Ok(replicas.limit(&options.id, &rates).await?) })?);
+    let report = replicas::changed_or_shown(run(async { Ok(replicas.limit(&options.id, &rates).await?) })?);
     if options.json {
         print(&(json(&report) + "\n"))?;
     } else {
         for row in &report.changed {
-            let [download, upload] = [&row.item.download, &row.item.upload].map(|limit| shown::foreign(&limit.rate));
-            let id = shown::foreign(&row.item.tunnel_id);
+            let [download, upload] =
+                [&row.item.download, &row.item.upload].map(|limit| formatting::foreign(&limit.rate));
+            let id = formatting::foreign(&row.item.tunnel_id);
             print(&format!(
                 "{id} on {}: download {download}, upload {upload}\n",
                 row.replica
@@ -344,11 +350,11 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
 }
 
 /// The exit status for one tunnel. It is of one replica: another one that does not answer takes nothing from what was found.
-fn found<T>(report: &operator::Changed<T>) -> ExitCode {
+fn found<T>(report: &replicas::Changed<T>) -> ExitCode {
     if !report.changed.is_empty() {
         return ExitCode::SUCCESS;
     }
-    if report.replicas.iter().all(operator::State::answers) {
+    if report.replicas.iter().all(replicas::State::answers) {
         return not_found();
     }
     status(&report.replicas);

@@ -23,9 +23,9 @@ use super::authorization::Authorization;
 use super::error::{ApiFault, CredentialError};
 use super::kubeconfig::{Cluster, Resolved};
 use super::{Credentials, user};
-use crate::client::tls;
-use crate::json::Object;
-use crate::text::printable;
+use crate::base::json::Object;
+use crate::base::text::printable;
+use crate::client::dial::tls;
 
 /// The API server of a context.
 pub(super) struct ApiServer<'a> {
@@ -138,7 +138,7 @@ impl<'a> ApiServer<'a> {
             .method(question.method.clone())
             .uri(format!("{}{}", self.prefix, question.path))
             .header(header::HOST, format!("{host}:{}", self.port))
-            .header(header::USER_AGENT, crate::client::head::USER_AGENT)
+            .header(header::USER_AGENT, crate::client::dial::head::USER_AGENT)
             .header(header::ACCEPT, "application/json")
             .header(header::CONTENT_TYPE, question.media_type);
         if let Some(authorization) = &credentials.authorization {

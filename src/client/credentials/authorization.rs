@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-use crate::secret::Secret;
+use crate::base::secret::Secret;
 
 /// A bearer token that can be sent as it is (RFC 6750 section 2.1).
 #[derive(Clone, Debug)]

@@ -16,11 +16,11 @@ use zeroize::Zeroizing;
 
 use super::authorization::{Authorization, Token};
 use super::{CredentialError, Credentials, Issued, now};
+use crate::base::json::Object;
+use crate::base::platform::{Folder, Purpose, Unusable, is_private, is_symbolic_link};
+use crate::base::secret::Secret;
+use crate::client::dial::tls::KeyPair;
 use crate::client::stderr;
-use crate::client::tls::KeyPair;
-use crate::json::Object;
-use crate::platform::{Folder, Purpose, Unusable, is_private, is_symbolic_link};
-use crate::secret::Secret;
 
 /// The folder of the cache, open.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use super::authorization::TokenFault;
 use super::exec_credential::OutputFault;
 use super::kubeconfig::KubeconfigFault;
 use super::process::ProcessFault;
-use crate::client::tls::{CaError, IdentityError};
+use crate::client::dial::tls::{CaError, IdentityError};
 
 /// The reason for which there are no credentials.
 #[derive(Debug, thiserror::Error)]

@@ -10,9 +10,9 @@ use super::authorization::{Authorization, Token, TokenFault};
 use super::jwt::Claims;
 use super::kubeconfig::Cluster;
 use super::{Credentials, Issued};
-use crate::client::tls::KeyPair;
-use crate::json::Object;
-use crate::secret::Secret;
+use crate::base::json::Object;
+use crate::base::secret::Secret;
+use crate::client::dial::tls::KeyPair;
 
 /// A version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
 use super::authorization::Token;
-use crate::json::Object;
+use crate::base::json::Object;
 
 /// The claims that matter to a client (RFC 7519 section 4.1).
 #[derive(Debug, Default, Deserialize)]

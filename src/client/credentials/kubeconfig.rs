@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use crate::file;
-use crate::secret::Secret;
-use crate::text::printable;
+use crate::base::file;
+use crate::base::secret::Secret;
+use crate::base::text::printable;
 
 /// The kubeconfig files to read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 use zeroize::Zeroizing;
 
-use crate::platform::{Group, is_suspended, killed_by};
+use crate::base::platform::{Group, is_suspended, killed_by};
 
 /// Runs the program to its end and returns what it printed.
 ///

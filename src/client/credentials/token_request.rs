@@ -14,9 +14,9 @@ use super::error::{ApiFault, CredentialError};
 use super::jwt::Claims;
 use super::kubeconfig::{Files, Resolved};
 use super::{Credentials, Issued, Store, exec_credential, user};
-use crate::json::Object;
-use crate::secret::Secret;
-use crate::text::printable;
+use crate::base::json::Object;
+use crate::base::secret::Secret;
+use crate::base::text::printable;
 
 impl Store {
     /// A token for that audience, of the ServiceAccount that the kubeconfig's user is.

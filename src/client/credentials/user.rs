@@ -16,10 +16,10 @@ use super::exec_credential::{self, Version};
 use super::kubeconfig::{Cluster, Exec, Files, Resolved, User};
 use super::process::{self, ProcessFault};
 use super::{Credentials, Issued, Store, bearer, of_file};
-use crate::client::tls::KeyPair;
-use crate::file;
-use crate::secret::Secret;
-use crate::text::printable;
+use crate::base::file;
+use crate::base::secret::Secret;
+use crate::base::text::printable;
+use crate::client::dial::tls::KeyPair;
 
 impl Store {
     /// The user's credentials. A token goes before a password, and both before a plugin, as for kubectl.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::text::escaped;
+use crate::base::text::escaped;
 
 /// The lines that go and come. Empty where nothing changes.
 pub(super) fn difference(path: &str, old: &[u8], new: &[u8]) -> String {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::block::{BlockFault, title};
 use super::difference::difference;
 use super::document::{self, DocumentFault};
-use crate::file;
-use crate::platform;
+use crate::base::file;
+use crate::base::platform;
 
 /// Where blocks are installed.
 #[derive(Clone, Debug)]
@@ -220,7 +220,7 @@ const LARGEST: u64 = 1 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::chain;
+    use crate::base::text::chain;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     struct Home {

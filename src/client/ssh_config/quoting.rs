@@ -1,6 +1,6 @@
 //! Words of a ProxyCommand: ssh expands `%` in them, and hands the line to a shell or, on Windows, to a new process.
 
-use crate::platform;
+use crate::base::platform;
 
 /// Whose rules a command line is written by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

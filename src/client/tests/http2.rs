@@ -167,7 +167,7 @@ async fn the_request_is_a_connect_with_the_target_as_typed_and_no_other_pseudo_f
     assert_eq!(
         others,
         [
-            ("user-agent", head::USER_AGENT),
+            ("user-agent", dial::head::USER_AGENT),
             ("proxy-authorization", "Basic dXNlcjpwQHNz")
         ]
     );

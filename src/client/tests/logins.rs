@@ -41,7 +41,10 @@ impl Home {
 
     /// A file whose name goes with its content: the same path for the same content.
     fn keep(&self, kind: &str, content: &str) -> PathBuf {
-        self.write(&format!("{kind}-{:x}", crate::fnv::fnv1a(content.as_bytes())), content)
+        self.write(
+            &format!("{kind}-{:x}", crate::base::fnv::fnv1a(content.as_bytes())),
+            content,
+        )
     }
 
     fn read(&self, name: &str) -> String {
@@ -263,7 +266,7 @@ async fn the_token_is_sent_over_http_1_in_one_segment() {
     let mut stream = proxy.accept().await;
     let mut segment = vec![0; 4096];
     let length = within(stream.read(&mut segment)).await.unwrap();
-    let request = head::Request {
+    let request = dial::head::Request {
         target: TARGET,
         authorization: Some("Bearer s3cret".to_owned().into()),
         end_marker: end_marker(&segment),

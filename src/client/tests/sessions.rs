@@ -4,15 +4,15 @@ use super::*;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::resume::Timing;
-use crate::resume::reason::{End, Going};
+use crate::protocol::resume::Timing;
+use crate::protocol::resume::reason::{End, Going};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use self::anchor::{Anchor, Beside, Order, Wire};
 
-pub(super) mod anchor;
+pub(crate) mod anchor;
 mod attempts;
 mod endings;
 mod hostile;

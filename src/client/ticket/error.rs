@@ -77,7 +77,7 @@ impl TicketError {
                 "an administrator creates it by: kubectl -n {} create secret generic {} --type={}",
                 quoted(namespace),
                 quoted(secret),
-                crate::ticket::SECRET_TYPE
+                crate::protocol::ticket::SECRET_TYPE
             )),
             Self::NoSecret {
                 secret,

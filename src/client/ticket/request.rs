@@ -12,7 +12,7 @@ use serde_json::json;
 use super::error::{TicketError, status_of};
 use super::{Made, Options, quoted};
 use crate::client::credentials::{Api, Question};
-use crate::ticket::{Key, Minted, SIGNER, TicketTarget};
+use crate::protocol::ticket::{Key, Minted, SIGNER, TicketTarget};
 
 /// Creates the request.
 pub(super) async fn make(api: &Api, minted: Minted, options: &Options) -> Result<Made, TicketError> {

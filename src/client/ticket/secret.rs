@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::error::{TicketError, status_of};
 use super::{Made, Named, Options, quoted};
 use crate::client::credentials::{Api, CredentialError, Question};
-use crate::ticket::{Minted, SECRET_TYPE, Ticket, data_of, expiry_of};
+use crate::protocol::ticket::{Minted, SECRET_TYPE, Ticket, data_of, expiry_of};
 
 /// Writes the entry, and removes those that have expired. Two that write at once change different keys.
 pub(super) async fn make(api: &Api, minted: Minted, named: &Named, options: &Options) -> Result<Made, TicketError> {

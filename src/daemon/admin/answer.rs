@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 
-use crate::api::Fault;
+use crate::daemon::admin::api::Fault;
 
 /// A request that cannot be served, said in JSON.
 #[derive(Debug)]

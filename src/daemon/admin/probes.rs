@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::text;
 use super::caller::Caller;
 use crate::daemon::readiness::Readiness;
-use crate::exposition::CONTENT_TYPE as OF_METRICS;
+use crate::tunnel::exposition::CONTENT_TYPE as OF_METRICS;
 
 /// The handlers of the pages.
 pub struct Handlers {
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Handlers {
 /// The state of the drain: the answer of `/drain`, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// `serving`, `leaving`, `parting`, `stopped`, `closing` or `ended`: see [`Phase`](crate::drain::Phase).
+    /// `serving`, `leaving`, `parting`, `stopped`, `closing` or `ended`: see [`Phase`](crate::tunnel::drain::Phase).
     pub phase: String,
     /// Tunnels, open or with their dial in progress.
     pub tunnels: u32,

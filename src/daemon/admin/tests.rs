@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::daemon::readiness::Readiness;
-use crate::limits::unfinished::Standing;
+use crate::tunnel::limits::unfinished::Standing;
 
 fn handlers(readiness: &Readiness) -> Handlers {
     Handlers {

@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::access_line::{ACCESS, MEMBERS};
+use crate::daemon::logging::access_line::{ACCESS, MEMBERS};
 
 /// The same bytes as tracing-subscriber's flattened JSON without spans and target, at 0.4 times the cost; and the ready
 /// members of an access event of the proxy as they are.

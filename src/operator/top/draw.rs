@@ -6,10 +6,10 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 
 use super::model::{Mode, Model, TREND};
-use crate::api::Tunnel;
-use crate::operator::Of;
-use crate::operator::shown::{bytes, foreign, span};
-use crate::operator::table::{Column, Table};
+use crate::daemon::admin::api::Tunnel;
+use crate::operator::replicas::Of;
+use crate::operator::tables::columns::{Column, Table};
+use crate::operator::tables::formatting::{bytes, foreign, span};
 
 /// Draws all of it.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {

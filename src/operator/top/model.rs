@@ -4,9 +4,9 @@ use std::collections::{HashMap, VecDeque};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::api::Tunnel;
-use crate::operator::shown::foreign;
-use crate::operator::{Item as _, Listed, Of, Query, Snapshot, Sort, State};
+use crate::daemon::admin::api::Tunnel;
+use crate::operator::replicas::{Item as _, Listed, Of, Query, Snapshot, Sort, State};
+use crate::operator::tables::formatting::foreign;
 
 /// The state of the view.
 pub(super) struct Model {
@@ -262,7 +262,7 @@ const LONGEST_WORDS: usize = 100;
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::operator::Seen;
+    use crate::operator::replicas::Seen;
     use serde_json::json;
     use tokio::time::Instant;
 
@@ -288,7 +288,7 @@ pub(super) mod tests {
             answered: Some(Instant::now()),
             error,
         };
-        let error = crate::operator::ReplicaError::Unreachable("refused".to_owned());
+        let error = crate::operator::replicas::ReplicaError::Unreachable("refused".to_owned());
         model.update(&Snapshot {
             replicas: vec![seen("one", tunnels, None), seen("two", &[], Some(error))],
             error: None,

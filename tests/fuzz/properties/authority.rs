@@ -1,6 +1,6 @@
 //! The text of an authority.
 
-use switchboard::authority::Authority;
+use switchboard::base::authority::Authority;
 
 /// It prints as it would have to be sent, and that is the same authority; every spelling of one is equal to it.
 pub(crate) fn check(bytes: &[u8]) {

@@ -1,6 +1,6 @@
 //! The text of a configuration.
 
-use switchboard::config::Config;
+use switchboard::proxy::config::Config;
 
 /// It is a configuration, or it has faults that name their position and the reason.
 pub(crate) fn check(bytes: &[u8]) {

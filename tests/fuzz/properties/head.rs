@@ -1,6 +1,6 @@
 //! From the bytes of a request head to the decision.
 
-use switchboard::connect::head::{MOST_BYTES, parse};
+use switchboard::proxy::http::head::{MOST_BYTES, parse};
 
 use super::naive;
 

@@ -1,7 +1,7 @@
 //! The first bytes of a side of an SSH connection.
 
-use switchboard::outcome::Side;
-use switchboard::ssh::identification::read;
+use switchboard::tunnel::outcome::Side;
+use switchboard::tunnel::ssh::identification::read;
 
 /// A line is the same however it is chopped and whatever comes behind it, and says that it is SSH.
 pub(crate) fn check(bytes: &[u8]) {

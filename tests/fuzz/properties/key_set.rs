@@ -1,6 +1,6 @@
 //! The text of a JSON Web Key Set.
 
-use switchboard::access::oidc::check_keys;
+use switchboard::policy::access::oidc::check_keys;
 
 /// It has 1 to 100 keys, or a fault in a sentence.
 pub(crate) fn check(bytes: &[u8]) {

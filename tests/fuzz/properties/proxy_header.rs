@@ -1,6 +1,6 @@
 //! The bytes of a PROXY protocol header.
 
-use switchboard::net::proxy_header::{Version, decode, encode};
+use switchboard::tunnel::proxy_header::{Version, decode, encode};
 
 /// A header is the same however it is chopped and whatever comes behind it, and what it says can be said again.
 pub(crate) fn check(bytes: &[u8]) {

@@ -2,10 +2,10 @@
 
 use std::sync::OnceLock;
 
-use switchboard::resume::keys::OwnKey;
-use switchboard::resume::lines::{First, first};
-use switchboard::resume::opening::{self, Opening};
-use switchboard::resume::welcome::{self, Welcome};
+use switchboard::protocol::resume::exchange::lines::{First, first};
+use switchboard::protocol::resume::exchange::opening::{self, Opening};
+use switchboard::protocol::resume::exchange::welcome::{self, Welcome};
+use switchboard::protocol::resume::keys::OwnKey;
 
 static KEY: OnceLock<OwnKey> = OnceLock::new();
 

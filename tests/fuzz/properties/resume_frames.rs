@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use switchboard::resume::frame::{Decoder, Piece, encode_data};
-use switchboard::resume::session::Session;
-use switchboard::resume::{INITIAL_WINDOW, Options};
+use switchboard::protocol::resume::frame::{Decoder, Piece, encode_data};
+use switchboard::protocol::resume::session::Session;
+use switchboard::protocol::resume::{INITIAL_WINDOW, Options};
 
 /// Frames are the same however they are chopped, and can be written again; a session that receives them keeps its
 /// bounds, and comes to the same state.

@@ -2,7 +2,7 @@
 
 use std::time::UNIX_EPOCH;
 
-use switchboard::access::token::{Claims, check_shape};
+use switchboard::policy::access::token::{Claims, check_shape};
 
 /// Its fault is a sentence in ASCII without the token; its claims are read, and judged for any time, without a panic.
 pub(crate) fn check(bytes: &[u8]) {

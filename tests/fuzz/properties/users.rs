@@ -1,6 +1,6 @@
 //! The text of a file of users.
 
-use switchboard::access::passwords::check as parse;
+use switchboard::policy::access::passwords::check as parse;
 
 /// It has users, or faults that name a line of it; and more lines never have fewer faults.
 pub(crate) fn check(bytes: &[u8]) {

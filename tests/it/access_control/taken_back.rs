@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use switchboard::access::{Change, Mode};
-use switchboard::allowlist::{StaticTarget, UserLists};
-use switchboard::limits::{Limits, SharedLimits, Size, UserCaps};
-use switchboard::outcome::Refusal;
+use switchboard::policy::access::{Change, Mode};
+use switchboard::policy::allowlist::{StaticTarget, UserLists};
+use switchboard::tunnel::limits::{Limits, SharedLimits, Size, UserCaps};
+use switchboard::tunnel::outcome::Refusal;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};

@@ -6,26 +6,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use switchboard::access::{
+use switchboard::base::secret::Secret;
+use switchboard::net::tls::{self, Tls};
+use switchboard::policy::access::{
     AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, Review, Reviewer, Sources, Unavailable,
     User, Verdict,
 };
-use switchboard::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, Writer};
-use switchboard::drain::Conductor;
-use switchboard::limits::budget::Budgets;
-use switchboard::limits::clients::Clients;
-use switchboard::limits::slots::Slots;
-use switchboard::limits::unfinished::Unfinished;
-use switchboard::limits::users::Users;
-use switchboard::limits::{Limits, TargetLimits};
-use switchboard::metrics::Metrics;
-use switchboard::relay::Resources;
-use switchboard::secret::Secret;
-use switchboard::tls::{self, Tls};
-use switchboard::tunnel::ids::Ids;
-use switchboard::tunnel::record::AccessLog;
-use switchboard::tunnel::registry::Registry;
-use switchboard::tunnel::{self, Port, Shared};
+use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, Writer};
+use switchboard::proxy::connection::{self, Port, Shared};
+use switchboard::proxy::open_tunnels::ids::Ids;
+use switchboard::proxy::open_tunnels::registry::Registry;
+use switchboard::proxy::record::AccessLog;
+use switchboard::tunnel::drain::Conductor;
+use switchboard::tunnel::limits::budget::Budgets;
+use switchboard::tunnel::limits::clients::Clients;
+use switchboard::tunnel::limits::slots::Slots;
+use switchboard::tunnel::limits::unfinished::Unfinished;
+use switchboard::tunnel::limits::users::Users;
+use switchboard::tunnel::limits::{Limits, TargetLimits};
+use switchboard::tunnel::metrics::Metrics;
+use switchboard::tunnel::relay::Resources;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -172,10 +172,10 @@ impl World {
             total: Budgets::new(limits.total, burst),
             ids: Ids::default(),
             tls: Tls::new(tls::Settings::default(), tls::Options::default()).unwrap(),
-            connect: switchboard::connect::Options::default(),
-            dial: switchboard::net::dial::Options::default(),
-            identification: switchboard::ssh::identification::Options::default(),
-            relay: switchboard::relay::Options::default(),
+            connect: switchboard::proxy::http::Options::default(),
+            dial: switchboard::tunnel::dial::Options::default(),
+            identification: switchboard::tunnel::ssh::identification::Options::default(),
+            relay: switchboard::tunnel::relay::Options::default(),
         };
         let checking = Arc::clone(&shared.access);
         let checks = tokio::spawn(async move { checking.keep_checking().await });
@@ -202,7 +202,7 @@ impl World {
         let (stream, peer) = accepted.unwrap();
         let shared = Arc::clone(&self.shared);
         let port = Arc::new(port);
-        let serving = tokio::spawn(async move { tunnel::serve(stream, peer, port, &shared).await });
+        let serving = tokio::spawn(async move { connection::serve(stream, peer, port, &shared).await });
         (client.unwrap(), serving)
     }
 

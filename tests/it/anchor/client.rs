@@ -3,10 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 
-use switchboard::resume::Options;
-use switchboard::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
-use switchboard::resume::opening::{Attached, Failure, Opening, Secrets, Step};
-use switchboard::resume::session::Session;
+use switchboard::protocol::resume::Options;
+use switchboard::protocol::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
+use switchboard::protocol::resume::exchange::opening::{Attached, Failure, Opening, Secrets, Step};
+use switchboard::protocol::resume::session::Session;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

@@ -3,9 +3,9 @@
 use std::io::{Write as _, pipe};
 use std::time::Duration;
 
-use switchboard::resume::driver::{Event, Unlinked};
-use switchboard::resume::opening::Failure;
-use switchboard::resume::reason::{End, Going};
+use switchboard::protocol::resume::driver::{Event, Unlinked};
+use switchboard::protocol::resume::exchange::opening::Failure;
+use switchboard::protocol::resume::reason::{End, Going};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
@@ -120,7 +120,8 @@ fn a_newer_connection_displaces_an_older_one() {
         let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
         let mut server = target.accept();
         // Another process with the keys, or the same one that believes its connection to be dead.
-        let opening = switchboard::resume::opening::Opening::resume(client.secrets.clone(), 0).unwrap();
+        let opening =
+            switchboard::protocol::resume::exchange::opening::Opening::resume(client.secrets.clone(), 0).unwrap();
         let other = super::client::exchange(anchor.address(), opening).await.unwrap();
         let event = client.run().await;
         let is_displaced = matches!(event, Event::Unlinked(Unlinked::Going(Going::Displaced)));

@@ -68,7 +68,7 @@ fn lines_proofs_and_frames_may_come_byte_by_byte() {
         }
         let event = client.run().await;
         assert!(
-            matches!(event, switchboard::resume::driver::Event::Over(_)),
+            matches!(event, switchboard::protocol::resume::driver::Event::Over(_)),
             "{event:?}"
         );
         echoing.await.unwrap().unwrap();

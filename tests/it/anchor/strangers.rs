@@ -1,10 +1,10 @@
 //! Peers without the keys of a session, and peers that do not keep to the protocol.
 
-use switchboard::resume::frame::Frame;
-use switchboard::resume::keys::{Mac, Nonce, PublicKey, SessionId};
-use switchboard::resume::lines::{Hello, IDENTIFICATION};
-use switchboard::resume::opening::{Failure, Opening, Step};
-use switchboard::resume::reason::End;
+use switchboard::protocol::resume::exchange::lines::{Hello, IDENTIFICATION};
+use switchboard::protocol::resume::exchange::opening::{Failure, Opening, Step};
+use switchboard::protocol::resume::frame::Frame;
+use switchboard::protocol::resume::keys::{Mac, Nonce, PublicKey, SessionId};
+use switchboard::protocol::resume::reason::End;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

@@ -9,13 +9,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use socket2::SockRef;
-use switchboard::direction::Direction;
-use switchboard::drain::Open;
-use switchboard::limits::bucket::Limit;
-use switchboard::limits::{Rate, Size};
-use switchboard::outcome::Close;
-use switchboard::relay::meter::{Meter, Totals};
-use switchboard::relay::{Early, Engine, Options, Resources, Terms, Transports, relay};
+use switchboard::tunnel::direction::Direction;
+use switchboard::tunnel::drain::Open;
+use switchboard::tunnel::limits::bucket::Limit;
+use switchboard::tunnel::limits::{Rate, Size};
+use switchboard::tunnel::outcome::Close;
+use switchboard::tunnel::relay::meter::{Meter, Totals};
+use switchboard::tunnel::relay::{Early, Engine, Options, Resources, Terms, Transports, relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use switchboard::app::{App, Command};
-use switchboard::config::{Loaded, Overrides, Purpose, Report};
-use switchboard::drain::Drained;
+use switchboard::proxy::config::{Loaded, Overrides, Purpose, Report};
+use switchboard::proxy::serve::{App, Command};
+use switchboard::tunnel::drain::Drained;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

@@ -1,6 +1,6 @@
 //! The ends of connections: by a drain, without a tunnel, without a request.
 
-use switchboard::drain::Drained;
+use switchboard::tunnel::drain::Drained;
 
 use super::peer::{Peer, code};
 use super::raw::Raw;

@@ -10,7 +10,7 @@ use crate::harness::process::{Server, Settings};
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Closed, Echo, Target};
 use crate::harness::{allow, eventually};
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 #[test]
 fn a_refused_stream_has_status_phrase_and_reason_and_does_not_hurt_its_siblings() {

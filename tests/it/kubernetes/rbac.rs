@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use switchboard::access::Change;
 use switchboard::kubernetes::{Origin, RbacWatch};
-use switchboard::metrics::Metrics;
+use switchboard::policy::access::Change;
+use switchboard::tunnel::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use switchboard::access::tickets::{Minted, Ticket};
+use switchboard::policy::access::tickets::{Minted, Ticket};
 use tokio::time::sleep;
 
 use super::cluster::{self, Ground};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use switchboard::access::{Action, Decision, Kubernetes, Method, Reviewer, Unavailable, User, Verdict};
+use switchboard::base::secret::Secret;
 use switchboard::kubernetes::ApiReviewer;
-use switchboard::secret::Secret;
+use switchboard::policy::access::{Action, Decision, Kubernetes, Method, Reviewer, Unavailable, User, Verdict};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

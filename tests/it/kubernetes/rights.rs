@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use switchboard::access::{Action, Change, Decision, Kubernetes, Reviewer, User, Verdict};
+use switchboard::base::secret::Secret;
 use switchboard::kubernetes::{ApiReviewer, Origin, RbacWatch};
-use switchboard::metrics::Metrics;
-use switchboard::secret::Secret;
+use switchboard::policy::access::{Action, Change, Decision, Kubernetes, Reviewer, User, Verdict};
+use switchboard::tunnel::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 

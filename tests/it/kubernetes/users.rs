@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 use super::api::{Api, Token};
 use super::lab::{self, Lab};

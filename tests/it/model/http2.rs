@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use http::{Method, Request};
-use switchboard::connect::{CredentialPolicy, Exchange, http2};
-use switchboard::drain::Conductor;
 use switchboard::net::transport::Transport;
+use switchboard::proxy::http::{CredentialPolicy, Exchange, http2};
+use switchboard::tunnel::drain::Conductor;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 

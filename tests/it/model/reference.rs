@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use switchboard::outcome::{Close, Reason, Side};
+use switchboard::tunnel::outcome::{Close, Reason, Side};
 
 use super::schedule::{Role, Step};
 

@@ -1,7 +1,7 @@
 //! The actions of both sides of one tunnel, in order: random, and shrunk when they fail.
 
 use proptest::prelude::*;
-use switchboard::outcome::Side;
+use switchboard::tunnel::outcome::Side;
 
 /// One of the two sides of the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use std::pin::pin;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use switchboard::direction::Direction;
 use switchboard::net::transport::Transport;
-use switchboard::outcome::{Close, Reason};
-use switchboard::relay::{Early, Options, Terms, Transports, relay};
+use switchboard::tunnel::direction::Direction;
+use switchboard::tunnel::outcome::{Close, Reason};
+use switchboard::tunnel::relay::{Early, Options, Terms, Transports, relay};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{spawn_blocking, yield_now};

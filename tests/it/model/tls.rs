@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
-use switchboard::tls::{CertificatePaths, Options, Session, Settings, Tls};
+use switchboard::net::tls::{CertificatePaths, Options, Session, Settings, Tls};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;

@@ -12,7 +12,7 @@ use super::login::{self, CLOSED, GUARDED, HOST, Login, noise};
 use super::process::Process;
 use super::{SOON, socks};
 use crate::harness::target::Closed;
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 pub(super) fn runs_a_command(client: &Client, login: &Login) {
     let mut ssh = login.command("ssh");

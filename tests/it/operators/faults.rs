@@ -4,7 +4,7 @@ use super::{all, tunnels, two_targets};
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::Target;
-use switchboard::api;
+use switchboard::daemon::admin::api;
 
 #[test]
 fn what_is_wrong_with_a_query_a_path_or_a_body_is_named() {

@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use serde_json::Value;
-use switchboard::api;
+use switchboard::daemon::admin::api;
 
 use super::{all, two_targets};
 use crate::harness::authority::Authority;

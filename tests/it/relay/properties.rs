@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::future::pending;
 
 use proptest::prelude::*;
-use switchboard::direction::Direction;
-use switchboard::outcome::{Reason, Side};
-use switchboard::relay::Engine;
+use switchboard::tunnel::direction::Direction;
+use switchboard::tunnel::outcome::{Reason, Side};
+use switchboard::tunnel::relay::Engine;
 
 use super::{block_on, reset_by};
 use crate::harness::loopback::{Part, Rig, SETUPS, Wires, play, play_and_reset};

@@ -4,9 +4,9 @@ use std::future::pending;
 use std::io;
 use std::time::Duration;
 
-use switchboard::direction::Direction;
-use switchboard::drain::Conductor;
-use switchboard::outcome::Side;
+use switchboard::tunnel::direction::Direction;
+use switchboard::tunnel::drain::Conductor;
+use switchboard::tunnel::outcome::Side;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};

@@ -4,8 +4,8 @@ use std::future::pending;
 use std::io;
 use std::time::Duration;
 
-use switchboard::direction::Direction;
-use switchboard::outcome::{Close, Reason, Side};
+use switchboard::tunnel::direction::Direction;
+use switchboard::tunnel::outcome::{Close, Reason, Side};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustix::process::Signal;
 
-use switchboard::outcome::Refusal;
+use switchboard::tunnel::outcome::Refusal;
 
 use super::{Way, by_accept, is_zombie};
 use crate::openssh::login::{HOST, PATIENCE, PORT};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use switchboard::config::{Config, Finding, Report};
+use switchboard::proxy::config::{Config, Finding, Report};
 
 use crate::harness::authority::Authority;
 

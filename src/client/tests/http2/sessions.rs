@@ -3,7 +3,7 @@
 use super::*;
 
 use crate::client::tests::sessions::anchor::Anchor;
-use crate::resume::reason::End;
+use crate::protocol::resume::reason::End;
 
 /// Leads a tunnel to an anchor. Aborting the task that is returned cuts the connection.
 fn lead(tunnel: Tunnel, anchor: &Arc<Anchor>) -> JoinHandle<()> {

@@ -201,7 +201,7 @@ async fn fresh_credentials_are_asked_for_with_pauses_that_grow_and_are_kept_betw
     let home = Home::new();
     let token = home.write("token", "first");
     let options = home.options(home.kubeconfig(&json!({"tokenFile": token})));
-    let mut login = login::Login::default();
+    let mut login = connect::login::Login::default();
     let first = login.credentials(&options).await.unwrap();
     assert_eq!(field(&first), "Bearer first");
     home.write("token", "second");

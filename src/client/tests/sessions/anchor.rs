@@ -2,16 +2,16 @@
 
 use super::*;
 
-use crate::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
-use crate::resume::keys::{Claim, Keys, Nonces, OwnKey, SessionId};
-use crate::resume::reason::{End, Going};
-use crate::resume::registry::Registry;
-use crate::resume::session;
-use crate::resume::welcome::{self, Step, Welcome};
+use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
+use crate::protocol::resume::exchange::welcome::{self, Step, Welcome};
+use crate::protocol::resume::keys::{Claim, Keys, Nonces, OwnKey, SessionId};
+use crate::protocol::resume::reason::{End, Going};
+use crate::protocol::resume::registry::Registry;
+use crate::protocol::resume::session;
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-pub(in crate::client::tests) type Wire = Box<dyn transport::Transport>;
+pub(in crate::client::tests) type Wire = Box<dyn dial::transport::Transport>;
 
 /// What the task of a session is told.
 pub(in crate::client::tests) enum Order {
@@ -145,7 +145,7 @@ struct Carrying {
 impl Carrying {
     /// Returns the end that both sides have agreed on. `None`: the session was forgotten.
     async fn run(mut self) -> Option<End> {
-        let options = crate::resume::Options::default();
+        let options = crate::protocol::resume::Options::default();
         let mut driver = Driver::new(session::Session::new(options), Side::Anchor);
         let mut link: Option<Link<Wire>> = None;
         loop {

@@ -170,7 +170,7 @@ async fn a_session_that_was_never_confirmed_begins_anew_with_the_same_bytes() {
     // It announces itself, and is gone.
     let line = format!(
         "switchboard-resume-1 {} {}\r\n",
-        crate::resume::keys::OwnKey::generate().unwrap().public(),
+        crate::protocol::resume::keys::OwnKey::generate().unwrap().public(),
         "b".repeat(32)
     );
     let mut stream = rig.proxy.answer(ACCEPT).await;

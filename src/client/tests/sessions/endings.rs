@@ -2,7 +2,7 @@
 
 use super::*;
 
-use crate::client::hangup::{Exit, Leaving};
+use crate::client::connect::hangup::{Exit, Leaving};
 
 #[tokio::test]
 async fn each_end_of_the_anchor_has_a_sentence_and_bytes_come_first() {

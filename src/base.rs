@@ -1,0 +1,16 @@
+//! Values, texts, files, YAML and the system, for every part. It knows neither networks nor tunnels.
+
+pub mod authority;
+#[cfg(feature = "anchor")]
+pub(crate) mod cold;
+pub(crate) mod file;
+#[cfg(feature = "server")]
+pub(crate) mod fnv;
+pub(crate) mod json;
+pub mod platform;
+pub mod secret;
+pub(crate) mod text;
+pub mod units;
+pub(crate) mod user_name;
+pub(crate) mod values;
+pub(crate) mod yaml;

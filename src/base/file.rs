@@ -1,0 +1,73 @@
+//! Reads regular files and nothing else: a FIFO is waited for until it has a writer, and a device may have no end.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+pub(crate) use crate::base::platform::open_regular as open;
+
+/// Reads a regular file of at most `longest` bytes.
+///
+/// # Errors
+/// `InvalidInput` for what is no regular file, `FileTooLarge` for a larger one, each with a sentence of its own; else
+/// what open(2) and read(2) say.
+pub(crate) fn read(path: &Path, longest: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(longest.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > longest {
+        let reason = format!("larger than {} MiB", longest >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    }
+    Ok(bytes)
+}
+
+/// Whether an error says that the process or the system is short of descriptors or memory, and nothing about the file.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    crate::base::platform::is_shortage(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+    use std::process::Command;
+
+    #[test]
+    fn only_a_regular_file_is_read_and_nothing_else_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("file"), "bytes").unwrap();
+        symlink("file", path("link")).unwrap();
+        assert!(Command::new("mkfifo").arg(path("fifo")).status().unwrap().success());
+        let _listener = UnixListener::bind(path("socket")).unwrap();
+        for name in ["file", "link"] {
+            assert_eq!(read(&path(name), 5).unwrap(), b"bytes", "{name}");
+        }
+        for (path, expected) in [
+            (path("fifo"), "it is a FIFO, not a regular file"),
+            (path("socket"), "it is a socket, not a regular file"),
+            (folder.path().to_owned(), "it is a directory, not a regular file"),
+            ("/dev/zero".into(), "it is a device, not a regular file"),
+        ] {
+            let error = read(&path, 5).unwrap_err();
+            assert_eq!(
+                (error.kind(), error.to_string().as_str()),
+                (io::ErrorKind::InvalidInput, expected)
+            );
+        }
+        assert_eq!(read(&path("none"), 5).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len((1 << 20) + 1).unwrap();
+        assert_eq!(read(file.path(), (1 << 20) + 1).unwrap().len(), (1 << 20) + 1);
+        let error = read(file.path(), 1 << 20).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (io::ErrorKind::FileTooLarge, "larger than 1 MiB")
+        );
+    }
+}

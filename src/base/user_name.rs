@@ -1,0 +1,17 @@
+//! Names of users and groups: which can be shown, and which are Kubernetes' own.
+
+use crate::base::text::is_unprintable;
+
+/// Whether a name of at most so many bytes can be shown, and is the only one that looks so.
+pub(crate) fn is_name(name: &str, longest: usize) -> bool {
+    !name.is_empty() && name.len() <= longest && name.trim() == name && !name.contains(is_unprintable)
+}
+
+/// Whether a name begins as those that Kubernetes keeps for itself, or looks so.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    name.trim_start()
+        .get(..RESERVED.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(RESERVED))
+}
+
+const RESERVED: &str = "system:";

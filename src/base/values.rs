@@ -1,0 +1,230 @@
+//! The text forms of settings, one set for the configuration file and the annotations of a Service.
+//!
+//! A parser takes the text of one value. Its error says what was expected and is shown to the author of that text.
+//! Rates, sizes and versions of the PROXY protocol are types with a [`FromStr`](std::str::FromStr) of their own.
+
+use std::fmt::Display;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::base::authority::Authority;
+use crate::base::text::excerpt;
+
+/// What `parse` makes of a text. The error ends with the text itself: ``expected `true` or `false` (found `yes`)``.
+pub(crate) fn read<T, E: Display>(text: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<T, String> {
+    parse(text).map_err(|error| format!("{error} (found `{}`)", shown(text)))
+}
+
+/// `None` for the word that stands for no value, such as `off`; for any other text, what `parse` makes of it.
+pub(crate) fn unless<T, E: Display>(
+    word: &str,
+    text: &str,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<Option<T>, String> {
+    if text == word {
+        return Ok(None);
+    }
+    parse(text).map(Some).map_err(|error| format!("{error}, or `{word}`"))
+}
+
+/// `true` or `false`.
+pub(crate) fn boolean(text: &str) -> Result<bool, &'static str> {
+    text.parse().map_err(|_| "expected `true` or `false`")
+}
+
+/// A whole number from 1 to 4,294,967,295.
+pub(crate) fn count(text: &str) -> Result<NonZeroU32, &'static str> {
+    text.parse().map_err(|_| "expected a whole number of at least 1")
+}
+
+/// A TCP port: 1 to 65,535.
+pub(crate) fn port(text: &str) -> Result<u16, &'static str> {
+    match text.parse() {
+        // `parse` takes a sign, too.
+        Ok(port) if port > 0 && !text.starts_with('+') => Ok(port),
+        _ => Err("expected a port: 1 to 65535"),
+    }
+}
+
+/// A duration from 0 s to a year, in units up to weeks.
+///
+/// Months and years, which humantime reads too, are a fault: `5M` would be five months, and is meant as five minutes.
+pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
+    let mut units = text.split(|character: char| !character.is_alphabetic());
+    if units.any(|unit| NO_UNITS.contains(&unit)) {
+        return Err("months and years are no units here: expected a duration such as `250ms`, `5m` or `30d`");
+    }
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration <= YEAR => Ok(duration),
+        Ok(_) => Err("must be at most 365d"),
+        Err(_) => Err("expected a duration such as `250ms`, `10s` or `1h30m`"),
+    }
+}
+
+/// A duration of more than 0 s and of at most a year.
+pub(crate) fn timeout(text: &str) -> Result<Duration, &'static str> {
+    match duration(text)? {
+        Duration::ZERO => Err("must be more than 0s"),
+        timeout => Ok(timeout),
+    }
+}
+
+/// A duration from 0 s to an hour, for a wait that may be switched off by 0 s.
+pub(crate) fn brief(text: &str) -> Result<Duration, &'static str> {
+    match duration(text)? {
+        brief if brief <= HOUR => Ok(brief),
+        _ => Err("must be at most 1h"),
+    }
+}
+
+/// A duration of more than 0 s and of at most an hour, for a deadline of a handshake.
+pub(crate) fn brief_timeout(text: &str) -> Result<Duration, &'static str> {
+    timeout(text)?;
+    brief(text)
+}
+
+/// A name that a client certificate may have: any text but the empty one.
+pub(crate) fn client_name(text: &str) -> Result<Box<str>, &'static str> {
+    match text {
+        "" => Err("expected a name of a client certificate"),
+        _ => Ok(text.into()),
+    }
+}
+
+/// The name of a user or a group, as an authenticator says it. Case matters.
+pub(crate) fn user_name(text: &str) -> Result<Box<str>, &'static str> {
+    match text {
+        "" => Err("expected the name of a user or group"),
+        "system:anonymous" | "system:unauthenticated" => {
+            Err("a request without credentials reaches no target: expected the name of a user or group")
+        }
+        _ => Ok(text.into()),
+    }
+}
+
+/// A DNS name in lower case, without dots at its ends.
+pub(crate) fn domain(text: &str) -> Result<Box<str>, &'static str> {
+    let name = text.trim_matches('.').to_ascii_lowercase();
+    match format!("{name}:1").parse::<Authority>() {
+        Ok(_) => Ok(name.into()),
+        Err(_) => Err("expected a DNS name such as `ssh.example.com`"),
+    }
+}
+
+/// An IP address with the length of its prefix.
+pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
+    text.parse()
+        .map_err(|_| "expected a network such as `10.0.0.0/8` or `fd00::/8`")
+}
+
+/// The path of a file.
+pub(crate) fn path(text: &str) -> Result<PathBuf, &'static str> {
+    match text {
+        "" => Err("expected the path of a file"),
+        _ => Ok(text.into()),
+    }
+}
+
+/// A text as a fault shows it: at most 60 characters, escaped.
+pub(crate) fn shown(text: &str) -> String {
+    excerpt(text, LONGEST_SHOWN)
+}
+
+/// The longest deadline of a handshake: each one holds a descriptor, and clients give up long before.
+const HOUR: Duration = Duration::from_secs(3600);
+/// The longest duration: a longer one is a unit typed wrong, and `Instant::now() + Duration::MAX` panics.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The units of humantime that are longer than a week.
+const NO_UNITS: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
+/// In characters.
+const LONGEST_SHOWN: usize = 60;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_their_bounds() {
+        type Parse = fn(&str) -> Result<Duration, &'static str>;
+        let secs = |secs| Ok(Duration::from_secs(secs));
+        let (zero, hour, year) = (
+            Err("must be more than 0s"),
+            Err("must be at most 1h"),
+            Err("must be at most 365d"),
+        );
+        let day = 24 * 3600;
+        for (parse, texts) in [
+            (
+                duration as Parse,
+                [
+                    ("0s", secs(0)),
+                    ("2h", secs(7200)),
+                    ("365d", secs(365 * day)),
+                    ("366d", year),
+                ],
+            ),
+            (
+                timeout,
+                [
+                    ("0s", zero),
+                    ("2h", secs(7200)),
+                    ("365d", secs(365 * day)),
+                    ("366d", year),
+                ],
+            ),
+            (
+                brief,
+                [("0s", secs(0)), ("1h", secs(3600)), ("61m", hour), ("366d", year)],
+            ),
+            (
+                brief_timeout,
+                [("0s", zero), ("1h", secs(3600)), ("61m", hour), ("366d", year)],
+            ),
+        ] {
+            for (text, expected) in texts {
+                assert_eq!(parse(text), expected, "{text}");
+            }
+            assert!(parse("10").is_err_and(|error| error.starts_with("expected a duration")));
+        }
+    }
+
+    #[test]
+    fn months_and_years_are_no_units() {
+        for text in [
+            "5M", "5 M", "1h 5M", "5M1s", "0.5M", "1month", "2 months", "1y", "1yr", "1yrs", "1 year", "1years",
+        ] {
+            assert!(humantime::parse_duration(text).is_ok(), "{text}");
+            let refused = duration(text).is_err_and(|error| error.starts_with("months and years"));
+            assert!(refused, "{text}");
+        }
+        for text in ["5m", "5min", "5 minutes", "1d 2h", "52w", "10ms", "7days"] {
+            assert!(duration(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_word_may_stand_for_no_value() {
+        assert_eq!(unless("unlimited", "unlimited", count), Ok(None));
+        assert_eq!(unless("unlimited", "3", count), Ok(NonZeroU32::new(3)));
+        assert_eq!(
+            unless("unlimited", "off", count),
+            Err("expected a whole number of at least 1, or `unlimited`".to_owned())
+        );
+    }
+
+    #[test]
+    fn an_error_ends_with_the_text() {
+        assert_eq!(read("22", port), Ok(22));
+        assert_eq!(
+            read("0", port),
+            Err("expected a port: 1 to 65535 (found `0`)".to_owned())
+        );
+        assert_eq!(
+            read("\u{1b}", boolean),
+            Err("expected `true` or `false` (found `\\u{1b}`)".to_owned())
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! SIGHUP, which ssh sends its ProxyCommand when it exits, and the signals that end it at once.
+
+use std::future::pending;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::base::platform::{Asked, Signals};
+use crate::client::ClientError;
+
+/// What a signal has asked for. Later ones are stronger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::client) enum Leaving {
+    /// Nothing.
+    No,
+    /// To end in order: SIGHUP.
+    Soon,
+    /// To end now: SIGTERM.
+    Now,
+    /// To end now: SIGINT. ssh gets it, too, from a user that needs no further word.
+    Interrupted,
+}
+
+/// The signals of the process, for what runs in it.
+#[derive(Clone, Debug)]
+pub(in crate::client) struct Exit(pub(in crate::client) watch::Receiver<Leaving>);
+
+impl Exit {
+    /// Without signals.
+    pub(in crate::client) fn never() -> Self {
+        Self(watch::channel(Leaving::No).1)
+    }
+
+    /// Whether the user has interrupted it.
+    pub(in crate::client) fn is_interrupted(&self) -> bool {
+        *self.0.borrow() == Leaving::Interrupted
+    }
+
+    /// Completes once a signal has asked for that, or for more.
+    pub(in crate::client) async fn asked(&mut self, least: Leaving) -> Leaving {
+        let asked = self
+            .0
+            .wait_for(|leaving| *leaving >= least)
+            .await
+            .map(|leaving| *leaving);
+        match asked {
+            Ok(leaving) => leaving,
+            Err(_) => pending().await,
+        }
+    }
+}
+
+/// Runs a tunnel to its end. `None` if a signal ended it before: nothing is left to report to then.
+///
+/// ssh sends SIGHUP at every logout, and right behind it closes stdin and stdout. A process that died of the signal would
+/// leave the proxy with a tunnel that was aborted, and perhaps without ssh's last message. So the tunnel has a moment to
+/// end in order, by the end of stdin. Behind SIGTERM and SIGINT it has one to end its credential plugin, and a session to
+/// tell its anchor.
+pub(in crate::client) async fn run_until_hung_up<T, F>(tunnel: impl FnOnce(Exit) -> F) -> Option<Result<T, ClientError>>
+where
+    F: Future<Output = Result<T, ClientError>>,
+{
+    let mut signals = Signals::listen();
+    let (ask, exit) = watch::channel(Leaving::No);
+    let mut tunnel = pin!(tunnel(Exit(exit)));
+    let leaving = tokio::select! {
+        biased;
+        ended = &mut tunnel => return Some(ended),
+        asked = signals.next() => match asked {
+            Asked::End => Leaving::Now,
+            Asked::Interrupt => Leaving::Interrupted,
+            Asked::Hangup => Leaving::Soon,
+        },
+    };
+    ask.send_replace(leaving);
+    match timeout(LONGEST_FAREWELL, tunnel).await {
+        Ok(Ok(done)) if leaving == Leaving::Soon => Some(Ok(done)),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+/// The time of a tunnel to end in order once ssh has exited.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(1);

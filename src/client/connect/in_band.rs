@@ -1,0 +1,356 @@
+//! Tells ssh in band why there is no session: by an SSH disconnect on stdout, in front of the target's first byte.
+//!
+//! ssh prints the sentence of the disconnect, also in scp and sftp and at LogLevel ERROR. That stdout leads to ssh is shown
+//! by stdin: an SSH client sends its identification at once.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::{Sleep, sleep, timeout};
+
+use crate::base::text::chain;
+use crate::client::{ClientError, Local};
+use crate::protocol::ssh_disconnect::{Code, disconnect, sentence};
+
+/// The streams of a program that may be ssh.
+pub(in crate::client) fn watch<R, W>(local: Local<R, W>, target: &str) -> Local<Input<R>, Output<W>>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let first = Arc::default();
+    Local {
+        stdin: Input {
+            stream: local.stdin,
+            first: Arc::clone(&first),
+        },
+        stdout: Output {
+            stream: local.stdout,
+            first,
+            state: if local.interactive { State::Begun } else { State::Empty },
+            unanswered: message(Code::ServiceNotAvailable, target, UNANSWERED),
+        },
+        interactive: local.interactive,
+        is_abandoned: None,
+    }
+}
+
+/// Tells ssh the failure, if nothing has gone to stdout yet and ssh reads it. False: it has to be told elsewhere.
+pub(in crate::client) async fn tell<R, W>(
+    local: &mut Local<Input<R>, Output<W>>,
+    error: &ClientError,
+    target: &str,
+) -> bool
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    match local.stdout.state {
+        State::Told => return true,
+        State::Empty => {}
+        State::Waiting(_) | State::Telling(_) | State::Begun => return false,
+    }
+    let mut chunk = vec![0; CHUNK];
+    let is_ssh = async {
+        loop {
+            if let Some(is_ssh) = local.stdin.first.lock().is_ssh() {
+                return is_ssh;
+            }
+            if local.stdin.read(&mut chunk).await.is_err() {
+                return false;
+            }
+        }
+    };
+    if timeout(LONGEST_WAIT, is_ssh).await != Ok(true) {
+        return false;
+    }
+    let (code, phrase) = of(error);
+    let message = message(code, target, &phrase);
+    let stream = &mut local.stdout.stream;
+    let told = async {
+        stream.write_all(&message).await?;
+        stream.flush().await
+    };
+    if !matches!(timeout(LONGEST_WAIT, told).await, Ok(Ok(()))) {
+        return false;
+    }
+    local.stdout.state = State::Told;
+    // ssh writes its key exchange before it reads: without a reader it would report a broken pipe instead.
+    let taken = async { while !matches!(local.stdin.read(&mut chunk).await, Ok(0) | Err(_)) {} };
+    timeout(LONGEST_FAREWELL, taken).await.ok();
+    true
+}
+
+/// The code and the phrase of a failure.
+fn of(error: &ClientError) -> (Code, String) {
+    if let ClientError::Refused { status, reason, .. } = error
+        && !reason.is_empty()
+    {
+        let code = match status {
+            401 | 403 | 407 => Code::NoMoreAuthMethods,
+            429 => Code::TooManyConnections,
+            500.. => Code::ServiceNotAvailable,
+            _ => Code::ProtocolError,
+        };
+        return (
+            code,
+            error
+                .advice()
+                .map_or_else(|| reason.clone(), |advice| format!("{reason} ({advice})")),
+        );
+    }
+    (Code::ServiceNotAvailable, chain(error))
+}
+
+impl ClientError {
+    /// When another try makes sense, as the proxy has said.
+    pub(in crate::client) fn advice(&self) -> Option<String> {
+        let Self::Refused { retry_after, .. } = self else {
+            return None;
+        };
+        retry_after.map(|pause| format!("retry after {}s", pause.as_secs()))
+    }
+}
+
+fn message(code: Code, target: &str, phrase: &str) -> Vec<u8> {
+    disconnect(code, &sentence(target, phrase, None, LONGEST_SENTENCE))
+}
+
+/// stdin, of which the first bytes are noted.
+#[derive(Debug)]
+pub(in crate::client) struct Input<R> {
+    stream: R,
+    first: Arc<Mutex<First>>,
+}
+
+/// The first bytes of stdin.
+#[derive(Debug, Default)]
+struct First {
+    bytes: Vec<u8>,
+    has_ended: bool,
+}
+
+impl First {
+    /// Whether an SSH client writes there, once that is known.
+    fn is_ssh(&self) -> Option<bool> {
+        if self.bytes.len() >= SSH.len() {
+            return Some(self.bytes == SSH);
+        }
+        (self.has_ended || !SSH.starts_with(&self.bytes)).then_some(false)
+    }
+
+    fn note(&mut self, bytes: &[u8]) {
+        self.has_ended |= bytes.is_empty();
+        let missing = SSH.len().saturating_sub(self.bytes.len());
+        self.bytes.extend(bytes.iter().take(missing));
+    }
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Input<R> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, first } = self.get_mut();
+        let before = buffer.filled().len();
+        ready!(Pin::new(stream).poll_read(context, buffer))?;
+        first.lock().note(buffer.filled().get(before..).unwrap_or_default());
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// stdout, whose end in front of its first byte is told to ssh.
+#[derive(Debug)]
+pub(in crate::client) struct Output<W> {
+    pub(in crate::client) stream: W,
+    first: Arc<Mutex<First>>,
+    state: State,
+    /// The message of an end in front of the first byte.
+    unanswered: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing was written.
+    Empty,
+    /// It ends, and what writes to stdin is not known yet.
+    Waiting(Pin<Box<Sleep>>),
+    /// So many bytes of the message are written.
+    Telling(usize),
+    /// ssh was told.
+    Told,
+    /// No message any more: the target's bytes were written, a terminal reads them, or stdin is not ssh's.
+    Begun,
+}
+
+impl<W> Output<W> {
+    fn wrote(&mut self, written: usize) -> Poll<io::Result<usize>> {
+        if written > 0 {
+            self.state = State::Begun;
+        }
+        Poll::Ready(Ok(written))
+    }
+}
+
+impl<W: AsyncWrite + Unpin> AsyncWrite for Output<W> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.stream).poll_write(context, bytes))?;
+        this.wrote(written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.stream).poll_write_vectored(context, pieces))?;
+        this.wrote(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            let is_ssh = this.first.lock().is_ssh();
+            this.state = match &mut this.state {
+                State::Told | State::Begun => return Pin::new(&mut this.stream).poll_shutdown(context),
+                State::Empty | State::Waiting(_) if is_ssh == Some(true) => State::Telling(0),
+                State::Empty | State::Waiting(_) if is_ssh == Some(false) => State::Begun,
+                State::Empty => State::Waiting(Box::pin(sleep(LONGEST_WAIT))),
+                State::Waiting(wait) => {
+                    // A read of stdin wakes the same task.
+                    ready!(wait.as_mut().poll(context));
+                    State::Begun
+                }
+                State::Telling(written) => {
+                    let rest = this.unanswered.get(*written..).unwrap_or_default();
+                    if rest.is_empty() {
+                        State::Told
+                    } else {
+                        State::Telling(*written + ready!(Pin::new(&mut this.stream).poll_write(context, rest))?)
+                    }
+                }
+            };
+        }
+    }
+}
+
+const SSH: &[u8] = b"SSH-";
+const UNANSWERED: &str = "the target closed the connection before its SSH identification";
+/// The wait for the first bytes of stdin, which ssh has sent before this process began; and for room in stdout.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// The wait for ssh to read and to exit.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
+/// OpenSSH prints 400 characters.
+const LONGEST_SENTENCE: usize = 390;
+const CHUNK: usize = 4 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Step;
+
+    fn local(stdin: &'static [u8], interactive: bool) -> Local<Input<&'static [u8]>, Output<Vec<u8>>> {
+        let local = Local {
+            stdin,
+            stdout: Vec::new(),
+            interactive,
+            is_abandoned: None,
+        };
+        watch(local, "svc-a.team-a:22")
+    }
+
+    fn refused(status: u16, seconds: Option<u64>) -> ClientError {
+        ClientError::Refused {
+            status,
+            retry_after: seconds.map(Duration::from_secs),
+            starting: None,
+            reason: "the target is closed to new tunnels".to_owned(),
+        }
+    }
+
+    fn text(bytes: &[u8]) -> String {
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+
+    #[tokio::test]
+    async fn an_ssh_client_is_told_and_no_other_program() {
+        for (stdin, interactive, is_told) in [
+            (&b"SSH-2.0-OpenSSH_9.2p1\r\nkey exchange"[..], false, true),
+            (b"SSH-2.0-x\r\n", true, false),
+            (b"GET / HTTP/1.1\r\n", false, false),
+            (b"SS", false, false),
+            (b"", false, false),
+        ] {
+            let mut local = local(stdin, interactive);
+            assert_eq!(
+                tell(&mut local, &refused(503, Some(30)), "svc-a.team-a:22").await,
+                is_told
+            );
+            let said = text(&local.stdout.stream);
+            let expected = "svc-a.team-a:22 is closed to new tunnels (retry after 30s)";
+            assert_eq!(said.contains(expected), is_told, "{said:?}");
+            assert_eq!(said.starts_with("SSH-2.0-switchboard\r\n"), is_told, "{said:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_told_behind_the_targets_first_byte() {
+        let mut local = local(b"SSH-2.0-x\r\n", false);
+        local.stdout.write_all(b"SSH-2.0-y\r\n").await.unwrap();
+        assert!(!tell(&mut local, &refused(503, None), "a:22").await);
+        local.stdout.shutdown().await.unwrap();
+        assert_eq!(text(&local.stdout.stream), "SSH-2.0-y\r\n");
+    }
+
+    #[tokio::test]
+    async fn an_end_in_front_of_the_first_byte_is_told() {
+        let mut local = local(b"SSH-2.0-x\r\n", false);
+        let Local { stdin, stdout, .. } = &mut local;
+        let mut read = Vec::new();
+        let (closed, read) = tokio::join!(stdout.shutdown(), stdin.read_to_end(&mut read));
+        closed.unwrap();
+        read.unwrap();
+        let said = text(&stdout.stream);
+        assert!(
+            said.contains("svc-a.team-a:22 closed the connection before its SSH identification"),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn each_failure_has_a_code() {
+        for (status, code) in [
+            (403, Code::NoMoreAuthMethods),
+            (407, Code::NoMoreAuthMethods),
+            (429, Code::TooManyConnections),
+            (503, Code::ServiceNotAvailable),
+            (400, Code::ProtocolError),
+        ] {
+            assert_eq!(of(&refused(status, None)).0, code);
+        }
+        let late = ClientError::Deadline {
+            step: Step::Answer,
+            timeout: Duration::from_secs(30),
+        };
+        assert_eq!(
+            of(&late),
+            (
+                Code::ServiceNotAvailable,
+                "the proxy's answer took longer than 30s".to_owned()
+            )
+        );
+    }
+}

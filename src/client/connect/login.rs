@@ -1,0 +1,87 @@
+//! The credentials of one process over all of its requests: a plugin that opens a browser runs when the proxy has refused
+//! what there is, and not at each request.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use crate::client::credentials::{self, CredentialError, Credentials, Source};
+
+/// What the proxy was shown last, and when a source may be asked again.
+#[derive(Debug)]
+pub(in crate::client) struct Login {
+    kept: Option<Credentials>,
+    /// When fresh credentials may be asked for again.
+    next: Option<Instant>,
+    pause: Duration,
+}
+
+impl Default for Login {
+    fn default() -> Self {
+        Self {
+            kept: None,
+            next: None,
+            pause: SHORTEST_PAUSE,
+        }
+    }
+}
+
+impl Login {
+    /// The credentials for a request. Those that a program gave are shown until the proxy refuses them: the network of a
+    /// second request may be one on which the program cannot work. Files are read again.
+    pub(in crate::client) async fn credentials(
+        &mut self,
+        source: &credentials::Options,
+    ) -> Result<Credentials, CredentialError> {
+        if let Some(kept) = &self.kept
+            && may_run_a_program(&source.source)
+        {
+            return Ok(kept.clone());
+        }
+        let obtained = source.obtain(None).await?;
+        self.kept = Some(obtained.clone());
+        Ok(obtained)
+    }
+
+    /// Other credentials than those that the proxy has refused. A program is asked at once for the first time, and then
+    /// with pauses that grow: the user may be away.
+    pub(in crate::client) async fn fresh(
+        &mut self,
+        source: &credentials::Options,
+        refused: &Credentials,
+    ) -> Result<Credentials, CredentialError> {
+        if may_run_a_program(&source.source) {
+            if let Some(next) = self.next {
+                sleep_until(next).await;
+                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            }
+            self.next = Some(Instant::now() + self.pause);
+        }
+        let obtained = source.obtain(Some(refused)).await;
+        if may_run_a_program(&source.source) {
+            // A login may have taken minutes.
+            self.next = Some(Instant::now() + self.pause);
+        }
+        let obtained = obtained?;
+        self.kept = Some(obtained.clone());
+        Ok(obtained)
+    }
+
+    /// The proxy has opened a tunnel: the next refusal is a new one.
+    pub(in crate::client) fn has_opened(&mut self) {
+        self.pause = SHORTEST_PAUSE;
+        self.next = self.next.map(|next| next.min(Instant::now() + SHORTEST_PAUSE));
+    }
+}
+
+fn may_run_a_program(source: &Source) -> bool {
+    match source {
+        Source::None | Source::Token(_) | Source::TokenFile(_) => false,
+        Source::TokenCommand(_) | Source::Kubeconfig { .. } => true,
+    }
+}
+
+/// Between two runs of a program for fresh credentials.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(60);
+/// Between two runs while none of them helps.
+const LONGEST_PAUSE: Duration = Duration::from_secs(16 * 60);

@@ -1,0 +1,125 @@
+//! The relay between stdin, stdout and the proxy, until both directions have ended.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+
+use super::notice;
+use crate::client::dial::transport::read_some;
+use crate::client::{ClientError, Local};
+
+/// Writes `early` to stdout, then relays. The end of one direction is passed on and leaves the other open.
+///
+/// Returns whether the target has sent anything.
+pub(in crate::client) async fn relay<S, R, W>(
+    stream: S,
+    early: Vec<u8>,
+    local: &mut Local<R, W>,
+) -> Result<Sent, ClientError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let (from_proxy, to_proxy) = tokio::io::split(stream);
+    let upload = copy(&mut local.stdin, to_proxy, Vec::new());
+    let download = copy(from_proxy, &mut local.stdout, early);
+    tokio::pin!(upload, download);
+    tokio::select! {
+        uploaded = &mut upload => match uploaded {
+            Ok(_) => download.await.or_else(download_error),
+            Err(CopyError::Read(error)) => Err(ClientError::Input(error)),
+            // The proxy's last bytes may be unread, and often give the reason. On a dead socket the download ends soon.
+            Err(CopyError::Write(error) | CopyError::Close(error)) => match download.await {
+                Err(CopyError::Read(read)) => Err(notice::ended(&read).unwrap_or(ClientError::Lost(error))),
+                Ok(_) => Err(ClientError::Lost(error)),
+                Err(error) => download_error(error),
+            },
+        },
+        downloaded = &mut download => match downloaded {
+            Ok(sent) if local.interactive => Ok(sent),
+            Ok(sent) => match upload.await {
+                Ok(_) => Ok(sent),
+                Err(error) => upload_error_after_download(error).map(|()| sent),
+            },
+            Err(error) => download_error(error),
+        },
+    }
+}
+
+/// What a side has sent up to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::client) enum Sent {
+    Nothing,
+    /// Or its bytes are of no use any more.
+    Bytes,
+}
+
+/// Copies `buffer` and then `reader` to `writer`, and shuts `writer` down at the end of `reader`.
+async fn copy<R, W>(mut reader: R, mut writer: W, mut buffer: Vec<u8>) -> Result<Sent, CopyError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut sent = Sent::Nothing;
+    loop {
+        if !buffer.is_empty() {
+            sent = Sent::Bytes;
+        }
+        writer.write_all(&buffer).await.map_err(CopyError::Write)?;
+        buffer.clear();
+        buffer.reserve_exact(BUFFER);
+        // No flush while there is more to read: the writer's thread, or TLS, works meanwhile.
+        let read = tokio::select! {
+            biased;
+            read = read_some(&mut reader, &mut buffer) => read,
+            flushed = writer.flush() => {
+                flushed.map_err(CopyError::Write)?;
+                read_some(&mut reader, &mut buffer).await
+            }
+        };
+        match read {
+            Ok(0) => return writer.shutdown().await.map(|()| sent).map_err(CopyError::Close),
+            Ok(_) => {}
+            Err(error) => {
+                // The bytes that were read before the error are delivered.
+                writer.flush().await.map_err(CopyError::Write)?;
+                return Err(CopyError::Read(error));
+            }
+        }
+    }
+}
+
+/// The step of one direction that failed.
+#[derive(Debug)]
+enum CopyError {
+    Read(io::Error),
+    Write(io::Error),
+    /// The shutdown, behind all bytes.
+    Close(io::Error),
+}
+
+fn download_error(error: CopyError) -> Result<Sent, ClientError> {
+    match error {
+        CopyError::Read(error) => Err(ClientError::Lost(error)),
+        CopyError::Write(error) | CopyError::Close(error) if is_reader_gone(&error) => Ok(Sent::Bytes),
+        CopyError::Write(error) | CopyError::Close(error) => Err(ClientError::Output(error)),
+    }
+}
+
+fn upload_error_after_download(error: CopyError) -> Result<(), ClientError> {
+    match error {
+        CopyError::Read(error) => Err(ClientError::Input(error)),
+        CopyError::Write(error) => Err(ClientError::Lost(error)),
+        // Both sides have ended: a close_notify that cannot be delivered is no loss.
+        CopyError::Close(_) => Ok(()),
+    }
+}
+
+/// Whether ssh has closed stdout: `EPIPE` on a pipe, perhaps a reset on a socket pair.
+pub(in crate::client) fn is_reader_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+/// Twice the capacity of a pipe: one read empties it.
+const BUFFER: usize = 128 * 1024;

@@ -1,0 +1,86 @@
+//! Waits where the proxy says when another request makes sense: `--wait`, and always for a target that it has started.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::attempt;
+use super::login::Login;
+use super::open_tunnel::Opened;
+use crate::base::text::{chain, printable};
+use crate::client::dial::dialing::Dialing;
+use crate::client::{ClientError, LONGEST_LINE, Options, stderr};
+
+/// Opens the tunnel. A 429 or 503 is followed by another request when the proxy asks for it, for as long as
+/// [`Options::wait`]. A target that is starting is waited for, as long as the proxy gives it, whatever that option says.
+pub(in crate::client) async fn open(
+    options: &Options,
+    login: &mut Login,
+    dialing: &mut Dialing,
+) -> Result<Opened, ClientError> {
+    let until = options.wait.and_then(|wait| Instant::now().checked_add(wait));
+    let (began, mut starts_by) = (Instant::now(), None);
+    let mut is_told = false;
+    loop {
+        let error = match Box::pin(attempt::open(options, login, dialing)).await {
+            Err(error) => error,
+            opened => return opened,
+        };
+        let left = starting(&error).map(|left| left.min(LONGEST_START));
+        if let Some(left) = left.filter(|_| starts_by.is_none_or(|by| Instant::now() < by)) {
+            starts_by.get_or_insert(Instant::now() + left + GRACE);
+            // Each request is held for a while by the proxy, so the line comes every ten seconds or so.
+            let (waited, left) = (began.elapsed().as_secs(), left.as_secs());
+            let target = &options.target;
+            stderr::line(&format!("{target} is starting: waited {waited} s, {left} s left"));
+            sleep(SHORTEST).await;
+            continue;
+        }
+        let (Some(until), Some(pause)) = (until, pause(&error)) else {
+            return Err(error);
+        };
+        if Instant::now() + pause > until {
+            return Err(error);
+        }
+        if options.verbose || !is_told {
+            is_told = true;
+            stderr::line(&format!("{}: waiting", printable(&chain(&error), LONGEST_LINE)));
+        }
+        sleep(pause).await;
+    }
+}
+
+/// How long the target has left to start, if the proxy has started it. The proxy ends the wait by another answer; one that
+/// does not is given up when the time that it has named first is over.
+fn starting(error: &ClientError) -> Option<Duration> {
+    if let ClientError::Refused {
+        status: 503, starting, ..
+    } = error
+    {
+        *starting
+    } else {
+        None
+    }
+}
+
+/// The time until another request makes sense.
+fn pause(error: &ClientError) -> Option<Duration> {
+    if let ClientError::Refused {
+        status: 429 | 503,
+        retry_after,
+        ..
+    } = error
+    {
+        return Some(retry_after.unwrap_or(UNNAMED).max(SHORTEST));
+    }
+    None
+}
+
+/// Where the proxy names no time.
+const UNNAMED: Duration = Duration::from_secs(5);
+/// What a proxy may name.
+const LONGEST_START: Duration = Duration::from_secs(3600);
+/// Behind the time that it has named, for its last answer.
+const GRACE: Duration = Duration::from_secs(30);
+/// A proxy that names none at all does not make this client spin.
+const SHORTEST: Duration = Duration::from_secs(1);

@@ -1,0 +1,408 @@
+//! A session of ssh with an anchor, over one tunnel after the other.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use self::backoff::Backoff;
+use self::error::Retry;
+use self::report::Report;
+use self::sleep_detector::Sleeps;
+use super::hangup::{Exit, Leaving};
+use super::login::Login;
+use super::open_tunnel::{Finished, Stream};
+use super::relay;
+use crate::client::dial::dialing::{Another, Dialing};
+use crate::client::{ClientError, Local, Options};
+use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
+use crate::protocol::resume::exchange::opening::{Opening, Secrets};
+use crate::protocol::resume::first_key::FirstKey;
+use crate::protocol::resume::reason::End;
+use crate::protocol::resume::session;
+use crate::protocol::resume::{self, LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
+
+mod backoff;
+mod error;
+mod exchange;
+mod keepalive_advice;
+mod outcome;
+mod reconnect;
+mod report;
+mod settings;
+mod sleep_detector;
+
+pub use self::error::SessionError;
+pub(in crate::client) use self::exchange::{Found, find};
+pub(in crate::client) use self::outcome::Left;
+pub use self::report::Remarks;
+pub use self::settings::Settings;
+pub use self::sleep_detector::Clocks;
+
+/// The client's side of a session.
+pub(in crate::client) struct Session<'a, R, W> {
+    options: &'a Options,
+    grace: Duration,
+    local: &'a mut Local<R, W>,
+    driver: Driver,
+    /// What proves the session, once the anchor has answered.
+    secrets: Option<Secrets>,
+    has_begun: bool,
+    exit: Exit,
+    hung_up: Option<Instant>,
+    /// Since when stdout has no reader.
+    abandoned: Option<Instant>,
+    is_leaving: bool,
+    /// The error to report once the anchor knows that the session is over.
+    error: Option<ClientError>,
+    sleeps: Sleeps,
+    dialing: Dialing,
+    report: Report,
+    backoff: Backoff,
+    /// The offset up to which the anchor has received, as of the last resume.
+    delivered: u64,
+    /// How long a connection may be silent before others are begun beside it.
+    patience: Duration,
+    deadlines: Deadlines,
+}
+
+/// When to do what. `None` is never.
+struct Deadlines {
+    look: Instant,
+    /// The anchor has to have answered a new session.
+    confirmation: Option<Instant>,
+    /// The anchor has to have heard that the session is over.
+    farewell: Option<Instant>,
+}
+
+impl<'a, R, W> Session<'a, R, W>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    /// A session that has not begun.
+    pub(in crate::client) fn new(
+        options: &'a Options,
+        settings: &Settings,
+        local: &'a mut Local<R, W>,
+        exit: Exit,
+    ) -> Self {
+        let session = session::Session::new(resume::Options {
+            window: settings.window,
+            timing: settings.timing,
+        });
+        Self {
+            options,
+            grace: settings.grace,
+            local,
+            driver: Driver::new(session, Side::Client),
+            secrets: None,
+            has_begun: false,
+            exit,
+            hung_up: None,
+            abandoned: None,
+            is_leaving: false,
+            error: None,
+            sleeps: Sleeps::new(settings.clocks),
+            dialing: Dialing::default(),
+            report: Report::new(settings.remarks.clone(), options.proxy.host()),
+            backoff: Backoff::default(),
+            delivered: 0,
+            patience: settings.patience,
+            deadlines: Deadlines {
+                look: Instant::now(),
+                confirmation: None,
+                farewell: None,
+            },
+        }
+    }
+
+    /// Tells how the first connection was made.
+    pub(in crate::client) fn dials_by(&mut self, dialing: Dialing) {
+        self.dialing = dialing;
+    }
+
+    /// What a plain tunnel is relayed with.
+    pub(in crate::client) fn local(&mut self) -> &mut Local<R, W> {
+        self.local
+    }
+
+    /// Whether an anchor was found.
+    pub(in crate::client) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Begins at an anchor that was found.
+    pub(in crate::client) async fn begin(
+        &mut self,
+        stream: Stream,
+        opening: Box<Opening>,
+    ) -> Result<Finished<Left>, ClientError> {
+        self.has_begun = true;
+        self.dialing.watch();
+        self.deadlines.confirmation = Some(Instant::now() + LONGEST_CONFIRMATION);
+        let link = self.driver.attach_early(stream, opening);
+        self.carry(link).await
+    }
+
+    /// Goes on behind the first tunnel until the session is over.
+    pub(in crate::client) async fn run(
+        mut self,
+        first: Result<Left, ClientError>,
+        login: &mut Login,
+    ) -> Result<(), ClientError> {
+        let mut carried = first;
+        loop {
+            let error = match carried {
+                Ok(left) => return self.end(left),
+                Err(error) => error,
+            };
+            // The other side cannot be told any more; or it was, and only its answer is lost.
+            let is_final = error.retry() == Retry::Never;
+            if (self.is_leaving || self.driver.session().is_complete()) && is_final {
+                return self.error.map_or(Ok(()), Err);
+            }
+            if is_final {
+                return Err(error);
+            }
+            self.report.lost(&error);
+            self.backoff.heed(&error);
+            carried = Box::pin(self.reconnect(login)).await;
+        }
+    }
+
+    fn end(self, left: Left) -> Result<(), ClientError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        if let Some(violation) = self.driver.session().violation() {
+            return Err(SessionError::Violated(violation).into());
+        }
+        match left {
+            Left::Over(_) | Left::Unheard if self.is_leaving => Ok(()),
+            Left::Over(End::Done) | Left::Unheard => Ok(()),
+            Left::Over(end) => Err(SessionError::Ended(end).into()),
+        }
+    }
+
+    /// Proves the session over a tunnel, and goes on there.
+    async fn resume(&mut self, stream: Stream, early: Vec<u8>) -> Result<Finished<Left>, ClientError> {
+        let Some(secrets) = self.secrets.clone() else {
+            return self.begin_anew(stream, early).await;
+        };
+        let received = self.driver.session().received();
+        let opening = Opening::resume(secrets, received).map_err(SessionError::from)?;
+        let exchange = timeout(LONGEST_EXCHANGE, exchange::resume(stream, early, opening));
+        let (stream, attached) = match self.beside(Box::pin(exchange)).await {
+            Ok(Ok(exchanged)) => exchanged?,
+            Ok(Err(_)) => return Err(SessionError::Unanswered.into()),
+            Err(interruption) => return interruption.into_result().map(Finished::unbounded),
+        };
+        // The connection before has served, if only for an upload.
+        if attached.received > self.delivered {
+            self.delivered = attached.received;
+            self.backoff.reset();
+        }
+        let exchanged = Exchanged {
+            answer: Vec::new(),
+            received: attached.received,
+            rest: &attached.rest,
+        };
+        let link = self.driver.attach(stream, exchanged);
+        self.report.connected();
+        self.carry(link).await
+    }
+
+    /// Begins once more with the same bytes, as the anchor never answered.
+    async fn begin_anew(&mut self, stream: Stream, early: Vec<u8>) -> Result<Finished<Left>, ClientError> {
+        let restarted = self.driver.session_mut().restart();
+        restarted.map_err(SessionError::Violated)?;
+        let key = FirstKey::make().map_err(SessionError::from)?;
+        match self.beside(Box::pin(find(stream, early, key))).await {
+            Ok(found) => match found? {
+                Found::Anchor { stream, opening } => self.begin(stream, opening).await,
+                Found::Plain { .. } => Err(SessionError::NoAnchor.into()),
+                Found::Broken { error, .. } => Err(ClientError::Lost(error)),
+            },
+            Err(interruption) => interruption.into_result().map(Finished::unbounded),
+        }
+    }
+
+    /// Moves bytes over a connection until the session leaves it. Ok: the session is over. Err: reconnect, unless its [`Retry`]
+    /// is never.
+    async fn carry(&mut self, mut link: Link<Stream>) -> Result<Finished<Left>, ClientError> {
+        let (since, received) = (Instant::now(), self.driver.session().received());
+        let left = loop {
+            if let Some(left) = self.step(Some(&mut link)).await.transpose() {
+                break left;
+            }
+        };
+        // A connection that has served is followed by another one at once.
+        if since.elapsed() >= SHORTEST_SERVICE || self.driver.session().received() > received {
+            self.backoff.reset();
+        }
+        left.map(|left| Finished {
+            done: left,
+            farewell: Some(LONGEST_FAREWELL),
+        })
+    }
+
+    /// Moves bytes until there is something to decide, and decides it. An error: the session goes on over another
+    /// connection, unless the error is final.
+    async fn step(&mut self, link: Option<&mut Link<Stream>>) -> Result<Option<Left>, ClientError> {
+        let is_linked = link.is_some();
+        let silent_at = self.silent_at().filter(|_| is_linked);
+        let is_silent = silent_at.is_some_and(|at| at <= Instant::now());
+        if is_linked && !is_silent {
+            self.dialing.keep();
+        }
+        let wake = silent_at
+            .filter(|_| !is_silent)
+            .map_or(self.wake(), |at| at.min(self.wake()));
+        let beside = is_silent.then(Backoff::pace_beside);
+        let mut program = Program {
+            source: &mut self.local.stdin,
+            sink: &mut self.local.stdout,
+        };
+        let asked = if self.hung_up.is_some() {
+            Leaving::Now
+        } else {
+            Leaving::Soon
+        };
+        // In random order: bytes that never end must not hide a signal or a timer.
+        let event = tokio::select! {
+            event = self.driver.run(link, &mut program) => event,
+            leaving = self.exit.asked(asked), if !self.is_leaving => {
+                self.asked(leaving);
+                return Ok(None);
+            }
+            another = self.dialing.another(beside) => match another {
+                Another::Path => return Err(self.leave_path(SessionError::Moved)),
+                // Something has come in the same moment.
+                Another::Connection if self.silent_at() != silent_at => return Ok(None),
+                Another::Connection => return Err(self.leave_path(SessionError::Silent)),
+            },
+            () = sleep_until(wake) => return self.look(is_linked),
+        };
+        match event {
+            Event::Over(end) => return Ok(Some(Left::Over(end))),
+            Event::Unlinked(unlinked) => return Err(unlinked.into()),
+            Event::Confirmed(secrets) => {
+                self.secrets = Some(secrets);
+                self.deadlines.confirmation = None;
+                self.report.connected();
+            }
+            Event::SourceFailed(error) => {
+                self.error.get_or_insert(ClientError::Input(error));
+                self.leave();
+            }
+            Event::SinkFailed(error) => {
+                if !relay::is_reader_gone(&error) {
+                    self.error.get_or_insert(ClientError::Output(error));
+                }
+                self.leave();
+            }
+        }
+        Ok(None)
+    }
+
+    /// When the connection has been silent for so long that others are begun beside it.
+    fn silent_at(&self) -> Option<Instant> {
+        let since = self.driver.session().unanswered_since()?;
+        Some(Instant::from_std(since) + self.patience)
+    }
+
+    fn wake(&self) -> Instant {
+        let Deadlines {
+            look,
+            confirmation,
+            farewell,
+        } = self.deadlines;
+        let hung_up = self.hung_up.filter(|_| !self.is_leaving).map(|at| at + LONGEST_LOGOUT);
+        [confirmation, farewell, hung_up]
+            .into_iter()
+            .flatten()
+            .fold(look, Instant::min)
+    }
+
+    /// Periodic checks: stdout's reader, deadlines, grace, suspend of the host.
+    fn look(&mut self, is_linked: bool) -> Result<Option<Left>, ClientError> {
+        let now = Instant::now();
+        self.deadlines.look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
+        self.report.look();
+        let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        if self.notice_abandoned() || is_over(self.hung_up.map(|at| at + LONGEST_LOGOUT)) {
+            self.leave();
+        }
+        // Where the other side has ended the session, what it has sent is passed on for as long as ssh takes it.
+        let session = self.driver.session();
+        if session.ending().is_some() && session.ended().is_none() {
+            self.deadlines.farewell.get_or_insert(now + LONGEST_FAREWELL);
+        }
+        if is_over(self.deadlines.farewell) {
+            self.driver.detach();
+            return Ok(Some(Left::Unheard));
+        }
+        if is_linked && is_over(self.deadlines.confirmation) {
+            self.driver.detach();
+            return Err(SessionError::Unanswered.into());
+        }
+        let grace = match self.secrets {
+            Some(_) => self.grace,
+            None => self.grace.min(LONGEST_UNCONFIRMED),
+        };
+        if let Some((outage, reason)) = self.report.outage().filter(|(outage, _)| *outage >= grace) {
+            let reason = reason.to_owned();
+            let error = match self.secrets {
+                Some(_) => SessionError::Grace { outage, reason },
+                None => SessionError::Unbegun { outage, reason },
+            };
+            return Err(error.into());
+        }
+        if self.sleeps.has_slept() {
+            return Err(self.leave_path(SessionError::Slept));
+        }
+        Ok(None)
+    }
+
+    /// Another network is worth an attempt at once.
+    fn leave_path(&mut self, reason: SessionError) -> ClientError {
+        self.backoff.reset();
+        self.driver.detach();
+        reason.into()
+    }
+
+    fn asked(&mut self, leaving: Leaving) {
+        match leaving {
+            Leaving::No => {}
+            Leaving::Soon => {
+                self.ssh_has_left();
+                _ = self.hung_up.get_or_insert_with(Instant::now);
+            }
+            // Ctrl-C, or a signal to this process alone: ssh sends SIGHUP.
+            Leaving::Now | Leaving::Interrupted => self.leave(),
+        }
+    }
+
+    /// ssh is gone, or the process has to go: the anchor is told behind what was read of stdin.
+    fn leave(&mut self) {
+        self.is_leaving = true;
+        self.driver.session_mut().end(End::Closed);
+        let now = Instant::now();
+        self.deadlines.farewell.get_or_insert(now + LONGEST_FAREWELL);
+        self.backoff.reset();
+    }
+}
+
+/// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the exchange.
+const LONGEST_CONFIRMATION: Duration = Duration::from_secs(20);
+/// The time to tell the anchor that ssh has left.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(1);
+/// After SIGHUP: the time for ssh to close stdin and for the target to finish.
+const LONGEST_LOGOUT: Duration = Duration::from_millis(500);
+/// Between two looks at clocks and stdout while there is a connection.
+const LINKED_LOOK: Duration = Duration::from_secs(1);
+/// Between two looks while there is none.
+const DETACHED_LOOK: Duration = Duration::from_millis(250);
+/// A connection that has lasted so long was a good one.
+const SHORTEST_SERVICE: Duration = Duration::from_secs(10);

@@ -1,0 +1,116 @@
+//! What the user is told of a session without a connection: one line when it lasts, and one when it is over.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::base::text::{chain, printable};
+use crate::client::{ClientError, LONGEST_LINE, stderr};
+
+/// Where lines for the user go.
+#[derive(Clone)]
+pub struct Remarks(pub Arc<dyn Fn(&str) + Send + Sync>);
+
+/// To stderr.
+impl Default for Remarks {
+    fn default() -> Self {
+        Self(Arc::new(stderr::line))
+    }
+}
+
+impl fmt::Debug for Remarks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Remarks")
+    }
+}
+
+/// The time since the connection was lost, and what was said of it.
+#[derive(Debug)]
+pub(super) struct Report {
+    remarks: Remarks,
+    proxy: String,
+    outage: Option<Outage>,
+    is_left: bool,
+}
+
+#[derive(Debug)]
+struct Outage {
+    since: Instant,
+    reason: String,
+    is_told: bool,
+}
+
+impl Report {
+    /// For connections through a proxy of that name.
+    pub(super) fn new(remarks: Remarks, proxy: &str) -> Self {
+        Self {
+            remarks,
+            proxy: proxy.to_owned(),
+            outage: None,
+            is_left: false,
+        }
+    }
+
+    /// There is no connection, for that reason.
+    pub(super) fn lost(&mut self, error: &ClientError) {
+        let reason = chain(error);
+        match &mut self.outage {
+            Some(outage) => outage.reason = reason,
+            None => {
+                self.outage = Some(Outage {
+                    since: Instant::now(),
+                    reason,
+                    is_told: false,
+                });
+            }
+        }
+    }
+
+    /// The time without a connection, and its last reason.
+    pub(super) fn outage(&self) -> Option<(Duration, &str)> {
+        let outage = self.outage.as_ref()?;
+        Some((outage.since.elapsed(), &outage.reason))
+    }
+
+    /// Tells of an outage that lasts. To be called now and then.
+    pub(super) fn look(&mut self) {
+        if let Some(outage) = &mut self.outage
+            && !outage.is_told
+            && outage.since.elapsed() >= SHORTEST_TOLD
+        {
+            outage.is_told = true;
+            let line = format!("reconnecting to {}: {}", self.proxy, outage.reason);
+            (self.remarks.0)(&printable(&line, LONGEST_LINE));
+        }
+    }
+
+    /// ssh has left. What a connection has been silent for counts as an outage, too.
+    pub(super) fn left(&mut self, silence: Option<Duration>) {
+        let outage = self.outage.as_ref().map(|outage| outage.since.elapsed());
+        let longest = outage.max(silence).filter(|outage| *outage >= SHORTEST_GIVEN_UP);
+        if let Some(longest) = longest.filter(|_| !self.is_left) {
+            self.is_left = true;
+            let line = format!(
+                "ssh has ended after {} s without a connection: if it gave up, its ServerAliveInterval times \
+                 ServerAliveCountMax has to exceed such an outage",
+                longest.as_secs()
+            );
+            (self.remarks.0)(&line);
+        }
+    }
+
+    /// There is a connection.
+    pub(super) fn connected(&mut self) {
+        if let Some(outage) = self.outage.take().filter(|outage| outage.is_told) {
+            let line = format!("reconnected after {} s", outage.since.elapsed().as_secs());
+            (self.remarks.0)(&line);
+        }
+    }
+}
+
+/// An outage that a user hardly notices is not told of.
+const SHORTEST_TOLD: Duration = Duration::from_secs(3);
+/// No keepalive of ssh gives up sooner: its unit is the second.
+const SHORTEST_GIVEN_UP: Duration = Duration::from_secs(1);

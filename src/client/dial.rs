@@ -1,0 +1,13 @@
+//! The way to the proxy: addresses, TLS, the request and its answer.
+
+mod connection;
+pub(crate) mod deadline;
+pub(crate) mod dialing;
+pub(crate) mod forward;
+pub(crate) mod head;
+pub(crate) mod http1;
+pub(crate) mod http2;
+pub(crate) mod route;
+pub(crate) mod tls;
+pub(crate) mod transport;
+pub(crate) mod url;

@@ -1,0 +1,71 @@
+//! The time of one request to the proxy, and the steps that it is for.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::client::ClientError;
+
+/// A step before the tunnel is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The lookup of the proxy's name.
+    Lookup,
+    /// The TCP connection, after others that have failed.
+    Connect,
+    /// The TLS handshake.
+    Tls,
+    /// The response head.
+    Answer,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lookup => "the lookup of the proxy's name",
+            Self::Connect => "a connection to the proxy",
+            Self::Tls => "the TLS handshake with the proxy",
+            Self::Answer => "the proxy's answer",
+        })
+    }
+}
+
+/// The time by which all steps must be completed.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::client) struct Deadline {
+    pub(in crate::client) at: Instant,
+    pub(in crate::client) timeout: Duration,
+}
+
+impl Deadline {
+    pub(in crate::client) fn after(timeout: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            // A timeout beyond the range of the clock.
+            at: now.checked_add(timeout).unwrap_or(now + LONGEST_TIMEOUT),
+            timeout,
+        }
+    }
+
+    pub(in crate::client) fn remaining(self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
+    pub(in crate::client) async fn bound<T>(
+        self,
+        step: Step,
+        work: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        match tokio::time::timeout_at(self.at, work).await {
+            Ok(done) => done,
+            Err(_) => Err(ClientError::Deadline {
+                step,
+                timeout: self.timeout,
+            }),
+        }
+    }
+}
+
+/// A year.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);

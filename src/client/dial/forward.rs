@@ -1,0 +1,264 @@
+//! The HTTP proxy of the user's own network, which the environment names: the way to the proxy of `--proxy`.
+//!
+//! The variables and their order are those of curl(1), section ENVIRONMENT. The tunnel through it carries the bytes to the
+//! other proxy as they are: the TLS of an `https://` one is end to end.
+
+use std::ffi::OsString;
+use std::fmt;
+
+use hyper_util::client::proxy::matcher::Matcher;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::head::Request;
+use super::http1;
+use crate::base::secret::Secret;
+use crate::client::{ClientError, Deadline, ProxyUrl, ProxyUrlError, Scheme};
+
+/// A proxy that a variable of the environment names.
+#[derive(Clone, Debug)]
+pub struct ForwardProxy {
+    url: ProxyUrl,
+    variable: &'static str,
+}
+
+impl ForwardProxy {
+    /// The proxy of the environment on the way to `proxy`; `None` if there is none, or `NO_PROXY` exempts the host.
+    ///
+    /// As in curl, an empty variable is none, lower case comes first, and a host on loopback is no exception.
+    ///
+    /// # Errors
+    /// The variable that would be used is not a URL that can be.
+    pub fn from_environment(
+        proxy: &ProxyUrl,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Option<Self>, ForwardProxyFault> {
+        let value = |name: &&'static str| {
+            variable(name)
+                .filter(|value| !value.is_empty())
+                .map(|value| (*name, value))
+        };
+        let names: &[&str] = match proxy.scheme() {
+            Scheme::Https => &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"],
+            // In a CGI program HTTP_PROXY is the field `Proxy:` of a request (CVE-2016-5385).
+            Scheme::Http if variable("REQUEST_METHOD").is_some() => &["http_proxy", "all_proxy", "ALL_PROXY"],
+            Scheme::Http => &["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"],
+        };
+        let Some((name, url)) = names.iter().find_map(value) else {
+            return Ok(None);
+        };
+        let exempt = ["no_proxy", "NO_PROXY"].iter().find_map(value).map(|(_, hosts)| hosts);
+        if is_exempt(proxy, &exempt.unwrap_or_default().to_string_lossy()) {
+            return Ok(None);
+        }
+        let fault = |fault| ForwardProxyFault { variable: name, fault };
+        let url = url
+            .to_str()
+            .ok_or_else(|| fault(FaultyUrl::Url(ProxyUrlError::BadHost)))?;
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        if scheme.to_ascii_lowercase().starts_with("socks") {
+            return Err(fault(FaultyUrl::Socks));
+        }
+        let url = ProxyUrl::with_port_of_http(&format!("{scheme}://{rest}"), PORT);
+        let url = url.map_err(|error| fault(FaultyUrl::Url(error)))?;
+        Ok(Some(Self { url, variable: name }))
+    }
+
+    /// Its address, without a password.
+    pub(in crate::client) fn url(&self) -> &ProxyUrl {
+        &self.url
+    }
+
+    /// Has it open the way to `proxy` over this connection.
+    pub(in crate::client) async fn open(
+        &self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        proxy: &ProxyUrl,
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
+        let authorization = self.url.authorization().map(Secret::from);
+        let target = proxy.authority().to_string();
+        let request = Request {
+            target: &target,
+            authorization: authorization.clone(),
+            end_marker: None,
+        };
+        match Box::pin(http1::open(stream, &request, deadline)).await {
+            Ok((early, _)) if early.is_empty() => Ok(()),
+            // Neither HTTP nor TLS has a server that speaks first.
+            Ok(_) => Err(ClientError::NotHttp),
+            Err(error) => Err(match authorization {
+                Some(authorization) => error.without(&authorization),
+                None => error,
+            }),
+        }
+    }
+
+    /// An error on the way to `proxy`.
+    pub(in crate::client) fn error(&self, proxy: &ProxyUrl, error: ClientError) -> ClientError {
+        ClientError::Forward {
+            forward: self.to_string(),
+            proxy: proxy.authority().to_string(),
+            source: Box::new(error),
+        }
+    }
+}
+
+/// Its URL, and the variable that names it.
+impl fmt::Display for ForwardProxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.url, self.variable)
+    }
+}
+
+/// A variable that names no proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable} in the environment: {fault} (--no-env-proxy ignores it, NO_PROXY exempts hosts)")]
+pub struct ForwardProxyFault {
+    /// Its name.
+    pub variable: &'static str,
+    fault: FaultyUrl,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum FaultyUrl {
+    #[error("a SOCKS proxy, which connect does not speak")]
+    Socks,
+    #[error("{0}")]
+    Url(ProxyUrlError),
+}
+
+/// Whether the hosts of `NO_PROXY` have that of the proxy among them.
+fn is_exempt(proxy: &ProxyUrl, hosts: &str) -> bool {
+    // Every host, as with curl: the matcher knows it among names only, and not for addresses.
+    if hosts.split([',', ' ']).any(|host| host == "*") {
+        return true;
+    }
+    let Ok(uri) = format!("http://{}/", proxy.authority()).parse::<http::Uri>() else {
+        return false;
+    };
+    let matches = |hosts: &str| {
+        let matcher = Matcher::builder().http("http://any").no(hosts).build();
+        matcher.intercept(&uri).is_none()
+    };
+    // curl takes spaces between the names, too.
+    matches(&hosts.split_whitespace().collect::<Vec<_>>().join(","))
+}
+
+/// The port of an `http://` URL without one, as in curl(1), `--proxy`.
+const PORT: u16 = 1080;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forward(proxy: &str, environment: &[(&str, &str)]) -> Result<Option<String>, String> {
+        let variable = |name: &str| {
+            let found = environment.iter().find(|(known, _)| *known == name)?;
+            Some(OsString::from(found.1))
+        };
+        let forward = ForwardProxy::from_environment(&proxy.parse().unwrap(), variable);
+        forward
+            .map(|forward| forward.map(|forward| forward.to_string()))
+            .map_err(|fault| fault.to_string())
+    }
+
+    #[test]
+    fn the_variables_are_those_of_curl_in_its_order() {
+        for (proxy, environment, expected) in [
+            ("https://p", &[][..], None),
+            (
+                "https://192.0.2.1",
+                &[("https_proxy", "http://a:1"), ("no_proxy", "x, *")],
+                None,
+            ),
+            (
+                "https://p",
+                &[("https_proxy", "http://a:1")],
+                Some("http://a:1 of https_proxy"),
+            ),
+            (
+                "https://p",
+                &[("HTTPS_PROXY", "http://b:1"), ("https_proxy", "http://a:1")],
+                Some("http://a:1 of https_proxy"),
+            ),
+            (
+                "https://p",
+                &[("https_proxy", ""), ("HTTPS_PROXY", "b:1")],
+                Some("http://b:1 of HTTPS_PROXY"),
+            ),
+            (
+                "https://p",
+                &[("http_proxy", "http://a:1"), ("HTTP_PROXY", "http://a:1")],
+                None,
+            ),
+            (
+                "https://p",
+                &[("ALL_PROXY", "https://c")],
+                Some("https://c:443 of ALL_PROXY"),
+            ),
+            ("http://p", &[("https_proxy", "http://a:1")], None),
+            ("http://p", &[("http_proxy", "a")], Some("http://a:1080 of http_proxy")),
+            (
+                "http://p",
+                &[("HTTP_PROXY", "u:p@a:3128/")],
+                Some("http://a:3128 of HTTP_PROXY"),
+            ),
+            ("http://p", &[("HTTP_PROXY", "a:1"), ("REQUEST_METHOD", "GET")], None),
+            (
+                "http://localhost",
+                &[("http_proxy", "[::1]:2")],
+                Some("http://[::1]:2 of http_proxy"),
+            ),
+        ] {
+            assert_eq!(
+                forward(proxy, environment).unwrap().as_deref(),
+                expected,
+                "{environment:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_proxy_exempts_names_with_those_below_and_addresses() {
+        for (proxy, hosts, is_exempt) in [
+            ("http://ssh.example.com", "example.com", true),
+            ("http://ssh.example.com:8080", ".example.com,other", true),
+            ("http://ssh.example.com", "other ssh.example.com", true),
+            ("http://ssh.example.com", "SSH.Example.com", true),
+            ("http://ssh.example.com", "h.example.com", false),
+            ("http://ssh.example.com", "*", true),
+            ("http://ssh.example.com", "", false),
+            ("http://127.0.0.1:8080", "127.0.0.0/8", true),
+            ("http://127.0.0.1:8080", "localhost", false),
+            ("http://[fd00::1]:8080", "fd00::/8", true),
+            ("http://[fd00::1]:8080", "fd00::2", false),
+        ] {
+            let forward = forward(proxy, &[("http_proxy", "http://a:1"), ("NO_PROXY", hosts)]);
+            assert_eq!(forward.unwrap().is_none(), is_exempt, "{proxy} and {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn a_faulty_variable_is_named_without_its_password_if_it_would_be_used() {
+        for (value, expected) in [
+            ("socks5h://u:s3cret@a:1", "all_proxy in the environment: a SOCKS proxy"),
+            (
+                "ftp://u:s3cret@a",
+                "all_proxy in the environment: the proxy URL must begin with",
+            ),
+            (
+                "http://u:s3cret@a:x",
+                "all_proxy in the environment: the port of the proxy URL",
+            ),
+            ("u:s3cret", "all_proxy in the environment: the port of the proxy URL"),
+        ] {
+            let line = forward("http://p", &[("all_proxy", value)]).unwrap_err();
+            assert!(line.starts_with(expected) && line.contains("--no-env-proxy"), "{line}");
+            assert!(!line.contains("s3cret"), "{line}");
+            assert_eq!(
+                forward("http://p", &[("all_proxy", value), ("no_proxy", "p")]),
+                Ok(None)
+            );
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The CONNECT request of HTTP/1.1, the head of its answer, and what an answer of either HTTP version means.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use httparse::{ParserConfig, Status};
+use tokio::io::AsyncRead;
+
+use super::transport::read_some;
+use crate::base::secret::Secret;
+use crate::base::text::printable;
+use crate::client::{ClientError, LONGEST_LINE};
+use crate::protocol::end_notice::{self, Marker};
+
+/// What the proxy is asked for.
+pub(in crate::client) struct Request<'a> {
+    /// The target as typed.
+    pub(in crate::client) target: &'a str,
+    /// The value of `Proxy-Authorization`.
+    pub(in crate::client) authorization: Option<Secret>,
+    /// The marker of the end notice that is asked for.
+    pub(in crate::client) end_marker: Option<Marker>,
+}
+
+impl Request<'_> {
+    /// The bytes of the request. Both parts come from parsed types and hold no line end.
+    pub(in crate::client) fn to_http1(&self) -> Secret {
+        let target = self.target;
+        let authorization = self.authorization.as_ref().map_or("", Secret::expose);
+        // Of its final length: what a reallocation leaves behind would not be overwritten.
+        let mut head = String::with_capacity(2 * target.len() + authorization.len() + FIXED);
+        for part in [
+            "CONNECT ",
+            target,
+            " HTTP/1.1\r\nHost: ",
+            target,
+            "\r\nUser-Agent: ",
+            USER_AGENT,
+            "\r\n",
+        ] {
+            head.push_str(part);
+        }
+        if !authorization.is_empty() {
+            for part in ["Proxy-Authorization: ", authorization, "\r\n"] {
+                head.push_str(part);
+            }
+        }
+        if let Some(marker) = &self.end_marker {
+            // Writing to a String does not fail.
+            write!(head, "Switchboard-End: {marker}\r\n").ok();
+        }
+        head.push_str("\r\n");
+        head.into()
+    }
+}
+
+/// Reads to the end of the final response head, at most 16 KiB. The caller bounds the time.
+///
+/// The interim responses in front of it are bounded, too: a flood of them would keep a processor busy until the deadline.
+pub(in crate::client) async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer, ClientError> {
+    let mut buffer = Vec::with_capacity(MOST_HEAD);
+    let (mut interim, mut interim_bytes) = (0, 0);
+    loop {
+        while let Some((mut answer, length)) = parse(&buffer)? {
+            buffer.drain(..length);
+            if !answer.is_interim() {
+                answer.rest = buffer;
+                return Ok(answer);
+            }
+            interim += 1;
+            interim_bytes += length;
+            if interim > MOST_INTERIM || interim_bytes > MOST_INTERIM_BYTES {
+                return Err(ClientError::EndlessAnswer);
+            }
+        }
+        if buffer.len() >= MOST_HEAD {
+            return Err(ClientError::LongAnswer);
+        }
+        if read_some(stream, &mut buffer).await.map_err(ClientError::Lost)? == 0 {
+            return Err(if buffer.is_empty() {
+                ClientError::NoAnswer
+            } else {
+                ClientError::TruncatedAnswer
+            });
+        }
+    }
+}
+
+/// A final response head, and the bytes that were read behind it.
+#[derive(Debug)]
+pub(in crate::client) struct Answer {
+    status: u16,
+    phrase: String,
+    /// Whether it has a Proxy-Status (RFC 9209).
+    is_of_a_proxy: bool,
+    /// The details of an HTTP/2 answer's Proxy-Status.
+    details: String,
+    /// When another request makes sense.
+    retry_after: Option<Duration>,
+    /// How long the target has left to start.
+    starting: Option<Duration>,
+    /// The marker that it repeats.
+    end_marker: Option<Marker>,
+    /// The length of the text behind the head, at most [`MOST_BODY`] bytes: 0 if the body is no plain text.
+    text_length: usize,
+    /// The bytes that were read behind the head.
+    rest: Vec<u8>,
+}
+
+impl Answer {
+    /// An answer of HTTP/2, which has no reason phrase and whose body comes by its stream.
+    pub(in crate::client) fn from_http2(head: &http::response::Parts) -> Self {
+        let marked = head.headers.get_all(end_notice::FIELD);
+        Self {
+            status: head.status.as_u16(),
+            phrase: String::new(),
+            is_of_a_proxy: head.headers.contains_key(PROXY_STATUS),
+            details: details(&head.headers),
+            retry_after: retry_after(head.headers.get("retry-after").map(http::HeaderValue::as_bytes)),
+            starting: retry_after(head.headers.get(STARTING).map(http::HeaderValue::as_bytes)),
+            end_marker: end_notice::marker(marked.iter().map(http::HeaderValue::as_bytes)),
+            text_length: text_length(|name| Some(head.headers.get(name)?.as_bytes())),
+            rest: Vec::new(),
+        }
+    }
+
+    /// Whether it is a 2xx, with whatever length fields (RFC 9110 section 9.3.6).
+    pub(in crate::client) fn opens_tunnel(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// The marker of the request, if the proxy promises a notice.
+    pub(in crate::client) fn promises_notice(&self, request: &Request<'_>) -> Option<Marker> {
+        request.end_marker.filter(|marker| self.end_marker == Some(*marker))
+    }
+
+    /// The target's first bytes, which were received together with the head.
+    pub(in crate::client) fn into_early_data(self) -> Vec<u8> {
+        self.rest
+    }
+
+    /// The error for an answer other than 2xx. The text of its body is read from `stream`.
+    pub(in crate::client) async fn into_refusal(self, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
+        let status = self.status;
+        // Proxies answer so, too, to a name that they do not know, but for those that say that they are one.
+        if matches!(status, 404 | 405 | 501) && !self.is_of_a_proxy {
+            let reason = self.into_reason(stream).await;
+            return ClientError::NotProxy { status, reason };
+        }
+        ClientError::Refused {
+            status,
+            retry_after: self.retry_after,
+            starting: self.starting,
+            reason: self.into_reason(stream).await,
+        }
+    }
+
+    /// The reason phrase, or else the first line of the text, or else the details. Empty without any of them.
+    async fn into_reason(mut self, stream: &mut (impl AsyncRead + Unpin)) -> String {
+        if !self.phrase.trim().is_empty() {
+            return printable(&self.phrase, LONGEST_LINE);
+        }
+        // The status is known: a slow or broken body must not hide it, so its errors and its timeout are ignored.
+        let body = async {
+            while self.rest.len() < self.text_length && !self.rest.contains(&b'\n') {
+                if !matches!(read_some(stream, &mut self.rest).await, Ok(1..)) {
+                    break;
+                }
+            }
+        };
+        tokio::time::timeout(BODY_WAIT, body).await.ok();
+        self.rest.truncate(self.text_length);
+        let text = String::from_utf8_lossy(&self.rest);
+        let line = printable(text.lines().next().unwrap_or_default(), LONGEST_LINE);
+        if line.is_empty() {
+            return printable(&self.details, LONGEST_LINE);
+        }
+        line
+    }
+
+    /// Whether another head follows, as behind every 1xx (RFC 9110 section 15.2) but 101, which ends HTTP.
+    fn is_interim(&self) -> bool {
+        (100..200).contains(&self.status) && self.status != 101
+    }
+}
+
+/// Parses one head and returns its length too, or `None` if it is incomplete.
+fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
+    let mut headers = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut response = httparse::Response::new(&mut headers);
+    // Only the status decides, so malformed fields are tolerated.
+    let mut parser = ParserConfig::default();
+    parser
+        .allow_spaces_after_header_name_in_responses(true)
+        .allow_obsolete_multiline_headers_in_responses(true)
+        .ignore_invalid_headers_in_responses(true);
+    match parser.parse_response(&mut response, buffer) {
+        Ok(Status::Partial) => Ok(None),
+        Ok(Status::Complete(length)) => {
+            let field = |name: &str| {
+                let mut headers = response.headers.iter();
+                let header = headers.find(|header| header.name.eq_ignore_ascii_case(name))?;
+                Some(header.value)
+            };
+            let answer = Answer {
+                status: response.code.ok_or(ClientError::NotHttp)?,
+                phrase: response.reason.unwrap_or_default().to_owned(),
+                is_of_a_proxy: field(PROXY_STATUS).is_some(),
+                details: String::new(),
+                retry_after: retry_after(field("retry-after")),
+                starting: retry_after(field(STARTING)),
+                end_marker: end_notice::marker(field(end_notice::FIELD).into_iter()),
+                text_length: text_length(field),
+                rest: Vec::new(),
+            };
+            Ok(Some((answer, length)))
+        }
+        Err(httparse::Error::TooManyHeaders) => Err(ClientError::LongAnswer),
+        Err(_) if buffer.first() == Some(&TLS_ALERT) => Err(ClientError::AnsweredInTls),
+        Err(_) => Err(ClientError::NotHttp),
+    }
+}
+
+/// The `details` of the last proxy that has given some (RFC 9209 section 2.1.6), a string (RFC 9651 section 3.3.3).
+fn details(fields: &http::HeaderMap) -> String {
+    let fields = fields
+        .get_all(PROXY_STATUS)
+        .iter()
+        .filter_map(|field| field.to_str().ok());
+    let Some((_, text)) = fields.filter_map(|field| field.rsplit_once("details=\"")).next_back() else {
+        return String::new();
+    };
+    let mut details = String::new();
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '"' => break,
+            '\\' => details.extend(characters.next()),
+            _ => details.push(character),
+        }
+    }
+    details
+}
+
+/// The length of a text body; 0 for HTML and for chunks, whose first line is not meant for a person.
+fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
+    let field = |name| std::str::from_utf8(field(name)?).ok();
+    let is_text = field("content-type").is_none_or(|kind| kind.to_ascii_lowercase().starts_with("text/plain"));
+    if !is_text || field("transfer-encoding").is_some() {
+        return 0;
+    }
+    let announced = field("content-length").and_then(|length| length.trim().parse().ok());
+    announced.unwrap_or(MOST_BODY).min(MOST_BODY)
+}
+
+/// The seconds of `Retry-After` (RFC 9110 section 10.2.3). A date would need a clock that is right.
+fn retry_after(field: Option<&[u8]>) -> Option<Duration> {
+    let seconds = str::from_utf8(field?).ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+pub(in crate::client) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
+const PROXY_STATUS: &str = "proxy-status";
+/// The seconds that a target of switchboard has left to start.
+const STARTING: &str = "switchboard-starting";
+/// The bytes of a request beside its target and credentials.
+const FIXED: usize = 192;
+const MOST_HEAD: usize = 16 * 1024;
+const MOST_FIELDS: usize = 128;
+/// Interim responses in front of the answer: no proxy is known to send more than two.
+const MOST_INTERIM: usize = 100;
+/// Their bytes together: four heads.
+const MOST_INTERIM_BYTES: usize = 64 * 1024;
+/// The bytes of a body that are read for its first line.
+const MOST_BODY: usize = 1024;
+/// The time in which the text behind a refusal has to come.
+const BODY_WAIT: Duration = Duration::from_secs(1);
+/// The first byte of a TLS alert record (RFC 8446 section 5.1), which a TLS server answers to plain text.
+const TLS_ALERT: u8 = 21;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    async fn read(bytes: &[u8]) -> Result<Answer, ClientError> {
+        read_answer(&mut &*bytes).await
+    }
+
+    #[test]
+    fn the_request_names_the_target_twice_and_the_client_once() {
+        let version = env!("CARGO_PKG_VERSION");
+        let plain = format!("CONNECT H.:22 HTTP/1.1\r\nHost: H.:22\r\nUser-Agent: switchboard/{version}\r\n\r\n");
+        let request = |authorization: Option<&str>| Request {
+            target: "H.:22",
+            authorization: authorization.map(|value| value.to_owned().into()),
+            end_marker: None,
+        };
+        assert_eq!(request(None).to_http1().expose(), plain);
+        let with = plain.replace("\r\n\r\n", "\r\nProxy-Authorization: Basic eA==\r\n\r\n");
+        assert_eq!(request(Some("Basic eA==")).to_http1().expose(), with);
+    }
+
+    #[tokio::test]
+    async fn every_2xx_opens_the_tunnel_and_its_length_is_ignored() {
+        for head in [
+            "HTTP/1.1 200 Connection established\r\n\r\n",
+            "HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n",
+            "HTTP/1.1 200\r\n\r\n",
+            "HTTP/1.1 204 No Content\n\n",
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nBroken Header\r\nX : y\r\n z\r\n\r\n",
+        ] {
+            let answer = read(format!("{head}SSH-2.0-x\r\n").as_bytes()).await.unwrap();
+            assert!(answer.opens_tunnel(), "{head}");
+            assert_eq!(answer.into_early_data(), b"SSH-2.0-x\r\n", "{head}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_gives_its_phrase_or_the_first_line_of_its_text() {
+        for (bytes, status, reason) in [
+            ("HTTP/1.1 403 no such target\r\n\r\nbody", 403, "no such target"),
+            (
+                "HTTP/1.1 403 \r\nContent-Type: text/plain\r\n\r\n  not allowed \nmore",
+                403,
+                "not allowed",
+            ),
+            ("HTTP/1.1 403\r\nContent-Length: 3\r\n\r\nnot allowed", 403, "not"),
+            (
+                "HTTP/1.1 403\r\n\r\n\x1b[31mred\x07\x7f\u{9b}\u{202e}text\r\n",
+                403,
+                "[31mredtext",
+            ),
+            ("HTTP/1.1 502\r\nContent-Type: text/html\r\n\r\n<html>", 502, ""),
+            ("HTTP/1.1 502\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc", 502, ""),
+            ("HTTP/1.1 404\r\n\r\n", 404, ""),
+            ("HTTP/1.1 101 Switching Protocols\r\n\r\n", 101, "Switching Protocols"),
+            ("HTTP/1.1 302 Found\r\n\r\n", 302, "Found"),
+        ] {
+            let answer = read(bytes.as_bytes()).await.unwrap();
+            assert!(!answer.opens_tunnel(), "{bytes:?}");
+            assert_eq!(answer.status, status, "{bytes:?}");
+            assert_eq!(answer.into_reason(&mut tokio::io::empty()).await, reason, "{bytes:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_no_answer_have_an_error_of_their_own() {
+        let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "a".repeat(20_000));
+        let crowded = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(129));
+        for (bytes, expected) in [
+            ("", "without an answer"),
+            ("HTTP/1.1 100 Continue\r\n\r\n", "without an answer"),
+            ("HTTP/1.1 200 OK\r\n", "in the middle"),
+            ("SSH-2.0-OpenSSH_9.2\r\n", "not HTTP"),
+            ("HTTP/2 200\r\n\r\n", "not HTTP"),
+            ("HTTP/1.1 403 \x1b[2Jno\r\n\r\n", "not HTTP"),
+            ("\x15\x03\x01\x00\x02\x02\x46", "is the URL https://"),
+            (&endless, "too long"),
+            (&crowded, "too long"),
+        ] {
+            let message = read(bytes.as_bytes()).await.unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+            assert_eq!(printable(&message, LONGEST_LINE), message);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic_and_no_reason_holds_a_control_character(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let whole = [b"HTTP/1.1 403\r\n\r\n", bytes.as_slice()].concat();
+            for input in [bytes.as_slice(), whole.as_slice()] {
+                runtime.block_on(async {
+                    if let Ok(answer) = read(input).await {
+                        let reason = answer.into_reason(&mut tokio::io::empty()).await;
+                        assert!(!reason.chars().any(char::is_control));
+                    }
+                });
+            }
+        }
+    }
+}

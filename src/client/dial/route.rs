@@ -1,0 +1,67 @@
+//! The way for bytes to the proxy: a connection of TCP, or a tunnel through the proxy of the user's own network.
+
+use std::net::IpAddr;
+
+use tokio::net::TcpStream;
+
+use super::dialing::Dialing;
+use super::tls;
+use super::transport::Stream;
+use crate::client::{ClientError, Deadline, ForwardProxy, Options, ProxyUrl, Scheme, Step, Trust};
+
+/// A way that is open.
+pub(in crate::client) struct Route {
+    /// The bytes.
+    pub(in crate::client) stream: Stream,
+    /// The address of the proxy; `None` where another one is between.
+    pub(in crate::client) peer: Option<IpAddr>,
+    /// The time for what follows.
+    pub(in crate::client) deadline: Deadline,
+}
+
+/// Opens the way that the settings ask for.
+pub(in crate::client) async fn open(
+    options: &Options,
+    dialing: &mut Dialing,
+    deadline: Deadline,
+) -> Result<Route, ClientError> {
+    let Some(forward) = &options.forward else {
+        let (stream, deadline) = dialing.connect(&options.proxy, deadline).await?;
+        return Ok(Route {
+            peer: stream.peer_addr().ok().map(|peer| peer.ip()),
+            stream: Box::new(stream),
+            deadline,
+        });
+    };
+    let opened = async {
+        let (stream, deadline) = dialing.connect(forward.url(), deadline).await?;
+        let stream = Box::pin(through(forward, stream, &options.proxy, deadline)).await?;
+        Ok(Route {
+            stream,
+            peer: None,
+            deadline,
+        })
+    };
+    opened.await.map_err(|error| forward.error(&options.proxy, error))
+}
+
+/// Has another proxy connect to this one. The certificate of the other one has to be of an authority that the system
+/// trusts, since `--ca` is for this one.
+async fn through(
+    forward: &ForwardProxy,
+    stream: TcpStream,
+    proxy: &ProxyUrl,
+    deadline: Deadline,
+) -> Result<Stream, ClientError> {
+    let stream: Stream = Box::new(stream);
+    let mut stream = match forward.url().scheme() {
+        Scheme::Http => stream,
+        Scheme::Https => {
+            let tls = tls::Connector::new(forward.url().host(), &Trust::default(), None, false)?;
+            let stream: Stream = Box::new(Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?);
+            stream
+        }
+    };
+    forward.open(&mut stream, proxy, deadline).await?;
+    Ok(stream)
+}

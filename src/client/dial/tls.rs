@@ -1,0 +1,359 @@
+//! TLS to the proxy: the certificates to trust and to show, and the handshake.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{AlertDescription, ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use self::truncation::TruncationDetector;
+pub use self::verifier::CertificateFault;
+use self::verifier::Verifier;
+use super::transport::Stream;
+use crate::base::file;
+use crate::base::secret::Secret;
+use crate::client::ClientError;
+use crate::net::x509::pem::{first, items};
+use crate::net::x509::{LARGEST, PemFault};
+
+mod truncation;
+mod verifier;
+
+/// The certificates that the client trusts, and its own.
+#[derive(Clone, Debug, Default)]
+pub struct Trust {
+    /// A PEM file with the certificates to trust; `None` is the system's.
+    pub ca: Option<PathBuf>,
+    /// The name that the proxy's certificate must have, and the SNI; `None` is the host of the URL.
+    pub server_name: Option<String>,
+    /// The certificate for a proxy that asks for one.
+    pub identity: Option<Identity>,
+}
+
+/// A client certificate.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// A PEM file with the certificate, followed by its intermediate certificates.
+    pub certificate: PathBuf,
+    /// A PEM file with the private key, unencrypted.
+    pub key: PathBuf,
+}
+
+/// A client certificate with its intermediate certificates, and its private key, each in PEM.
+#[derive(Clone, Debug)]
+pub(in crate::client) struct KeyPair {
+    pub(in crate::client) certificate: String,
+    pub(in crate::client) key: Secret,
+}
+
+/// The same, parsed.
+type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+impl PartialEq for KeyPair {
+    fn eq(&self, other: &Self) -> bool {
+        self.certificate == other.certificate && self.key.expose() == other.key.expose()
+    }
+}
+
+impl Eq for KeyPair {}
+
+impl KeyPair {
+    pub(in crate::client) fn load(&self) -> Result<Pair, IdentityError> {
+        let of = |part| move |fault| IdentityError::Given { part, fault };
+        let chain = items(self.certificate.as_bytes()).map_err(of("certificate"))?;
+        let key = first(self.key.expose().as_bytes()).map_err(of("key"))?;
+        Ok((chain.into_iter().map(|(_, certificate)| certificate).collect(), key))
+    }
+}
+
+/// The TLS settings for one proxy.
+pub(in crate::client) struct Connector {
+    tls: TlsConnector,
+    name: ServerName<'static>,
+    fault: Arc<Mutex<Option<CertificateFault>>>,
+}
+
+impl Connector {
+    /// Loads the certificates to trust: those of `ca`, or the system's. Never both, so that no public authority can
+    /// issue a certificate for a private proxy.
+    ///
+    /// `pair` is shown where `trust` has no certificate of its own. `http2` offers HTTP/2 in ALPN.
+    pub(in crate::client) fn new(
+        host: &str,
+        trust: &Trust,
+        pair: Option<&KeyPair>,
+        http2: bool,
+    ) -> Result<Self, ClientError> {
+        let name = trust.server_name.as_deref().unwrap_or(host);
+        let name = ServerName::try_from(name.to_owned()).map_err(|source| ClientError::TlsName {
+            name: name.to_owned(),
+            source,
+        })?;
+        let (roots, listed) = match &trust.ca {
+            Some(path) => {
+                let listed = roots_of(path).map_err(|fault| ClientError::Ca {
+                    path: path.clone(),
+                    fault,
+                })?;
+                (listed.0, Some(listed.1))
+            }
+            None => (system_roots()?, None),
+        };
+        let pair = match &trust.identity {
+            Some(identity) => Some(identity.load()),
+            None => pair.map(KeyPair::load),
+        };
+        let pair = pair.transpose().map_err(ClientError::Identity)?;
+        let is_shown = pair.is_some();
+        let verifier = Verifier::new(roots.clone(), listed, provider()).map_err(ClientError::TlsSetup)?;
+        let mut config = config(roots, pair).map_err(|fault| match is_shown {
+            true => ClientError::Identity(IdentityError::Unusable(fault)),
+            false => ClientError::TlsSetup(fault),
+        })?;
+        let offered: &[&[u8]] = if http2 { &[HTTP2, HTTP1] } else { &[HTTP1] };
+        config.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
+        let fault = verifier.fault();
+        config.dangerous().set_certificate_verifier(Arc::new(verifier));
+        Ok(Self {
+            tls: TlsConnector::from(Arc::new(config)),
+            name,
+            fault,
+        })
+    }
+
+    /// Runs the client's half of the handshake.
+    pub(in crate::client) async fn handshake(
+        self,
+        stream: Stream,
+    ) -> Result<TlsStream<TruncationDetector>, ClientError> {
+        let connecting = self.tls.connect(self.name, TruncationDetector::from(stream));
+        connecting.into_fallible().await.map_err(|(error, stream)| {
+            if let Some(fault) = self.fault.lock().take() {
+                return ClientError::ProxyCertificate(fault);
+            }
+            match stream.first() {
+                first if first.starts_with(b"HTTP/") => ClientError::PlainHttp,
+                first if first.starts_with(b"SSH-") => ClientError::NotHttp,
+                _ => explain(error, ClientError::Tls),
+            }
+        })
+    }
+}
+
+/// The settings of a client that trusts these certificates and shows that one.
+pub(in crate::client) fn config(roots: RootCertStore, pair: Option<Pair>) -> Result<ClientConfig, rustls::Error> {
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    match pair {
+        None => Ok(config.with_no_client_auth()),
+        Some((chain, key)) => config.with_client_auth_cert(chain, key),
+    }
+}
+
+/// A named provider: the process has no default one that other crates could have installed.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// Whether the proxy has chosen HTTP/2. A proxy without ALPN speaks HTTP/1.1.
+pub(in crate::client) fn chose_http2(stream: &TlsStream<TruncationDetector>) -> bool {
+    let (_, connection) = stream.get_ref();
+    connection.alpn_protocol() == Some(HTTP2)
+}
+
+/// The error for an alert about the client's certificate, or `otherwise`. In TLS 1.3 the alert comes behind the
+/// handshake, in place of an answer.
+pub(in crate::client) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
+    match alert(&error) {
+        Some(AlertDescription::CertificateRequired) => ClientError::CertificateRequired(error),
+        Some(alert) if REFUSALS.contains(&alert) => ClientError::CertificateRefused(error),
+        Some(_) | None => otherwise(error),
+    }
+}
+
+fn alert(error: &io::Error) -> Option<AlertDescription> {
+    if let rustls::Error::AlertReceived(alert) = error.get_ref()?.downcast_ref()? {
+        Some(*alert)
+    } else {
+        None
+    }
+}
+
+// The names of ALPN (RFC 7301 section 6, RFC 9113 section 3.2).
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
+/// The alerts of a server that does not accept a certificate (RFC 8446 section 6.2).
+const REFUSALS: [AlertDescription; 7] = [
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+];
+
+impl Identity {
+    fn load(&self) -> Result<Pair, IdentityError> {
+        let Self { certificate, key } = self;
+        let of = |path: &Path, fault| IdentityError::Pem {
+            path: path.to_owned(),
+            fault,
+        };
+        let chain = read(certificate).and_then(|bytes| items(&bytes));
+        let chain = chain.map_err(|fault| of(certificate, fault))?;
+        let chain = chain.into_iter().map(|(_, certificate)| certificate).collect();
+        let key = read(key)
+            .and_then(|bytes| first(&bytes))
+            .map_err(|fault| of(key, fault))?;
+        Ok((chain, key))
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, PemFault> {
+    file::read(path, LARGEST).map_err(|error| PemFault::unreadable(&error))
+}
+
+/// The fault of the files of `--cert` and `--key`.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// One of the files cannot be read, or is no PEM.
+    #[error("{}: {fault}", path.display())]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// Its fault.
+        fault: PemFault,
+    },
+    /// A part of the certificate that came with the credentials is no PEM.
+    #[error("the {part} that came with the credentials: {fault}")]
+    Given {
+        /// The certificate, or the key.
+        part: &'static str,
+        /// Its fault.
+        fault: PemFault,
+    },
+    /// The key is not that of the certificate, or of an unknown kind.
+    #[error("the certificate and the key do not go together")]
+    Unusable(#[source] rustls::Error),
+}
+
+/// The fault of the file of `--ca`.
+#[derive(Debug, thiserror::Error)]
+pub enum CaError {
+    /// The file cannot be read, or is no PEM with certificates.
+    #[error("{0}")]
+    Pem(PemFault),
+    /// One of its certificates cannot be a trust anchor.
+    #[error("certificate {number} of the file is not valid")]
+    Certificate {
+        /// Its position in the file, from 1.
+        number: usize,
+        /// The reason, from rustls.
+        #[source]
+        source: rustls::Error,
+    },
+}
+
+/// The certificates of a file, as authorities and as they are.
+fn roots_of(path: &Path) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), CaError> {
+    let bytes = read(path).map_err(CaError::Pem)?;
+    let roots = roots_in(&bytes)?;
+    let listed = items(&bytes).map_err(CaError::Pem)?;
+    Ok((roots, listed.into_iter().map(|(_, certificate)| certificate).collect()))
+}
+
+/// The certificates to trust in a PEM text.
+pub(in crate::client) fn roots_in(bytes: &[u8]) -> Result<RootCertStore, CaError> {
+    let mut roots = RootCertStore::empty();
+    let certificates = items::<CertificateDer<'static>>(bytes).map_err(CaError::Pem)?;
+    for (number, (_, certificate)) in (1..).zip(certificates) {
+        roots
+            .add(certificate)
+            .map_err(|source| CaError::Certificate { number, source })?;
+    }
+    Ok(roots)
+}
+
+/// The certificates that the system trusts.
+pub(in crate::client) fn system_roots() -> Result<RootCertStore, ClientError> {
+    let system = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    // Some systems ship certificates that cannot be parsed. That matters only if there are no others.
+    roots.add_parsable_certificates(system.certs);
+    if roots.is_empty() {
+        return Err(ClientError::NoSystemRoots(system.errors.into_iter().next()));
+    }
+    Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::text::chain;
+    use std::io::Write;
+
+    fn fault(content: &str) -> String {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(content.as_bytes()).unwrap();
+        let trust = Trust {
+            ca: Some(file.path().to_owned()),
+            ..Trust::default()
+        };
+        let Err(error) = Connector::new("proxy", &trust, None, true) else {
+            panic!("accepted {content:?}");
+        };
+        let line = chain(&error);
+        let path = file.path().display().to_string();
+        assert!(line.contains(&path), "{line}");
+        line.replace(&path, "FILE")
+    }
+
+    #[test]
+    fn a_bad_file_is_named_with_its_fault() {
+        let good = rcgen::generate_simple_self_signed(["proxy".to_owned()])
+            .unwrap()
+            .cert
+            .pem();
+        let torn = good.replace("-----END CERTIFICATE-----", "");
+        let junk = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for (content, expected) in [
+            ("", "there is no certificate in it"),
+            ("hello\n", "there is no certificate in it"),
+            (
+                torn.as_str(),
+                "line 1: there is no `-----END CERTIFICATE-----` after this line",
+            ),
+            (&format!("{}{good}", good.trim_end()), "must each be a whole line"),
+            (&format!("{good}{junk}"), "certificate 2 of the file is not valid"),
+        ] {
+            let line = fault(content);
+            assert!(
+                line.starts_with("cannot use the certificates in FILE: ") && line.contains(expected),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let missing = tempfile::tempdir().unwrap().path().join("ca.pem");
+        let expected = format!("{}: there is no such file", missing.display());
+        let trust = Trust {
+            ca: Some(missing),
+            ..Trust::default()
+        };
+        let Err(error) = Connector::new("proxy", &trust, None, true) else {
+            panic!("accepted a missing file");
+        };
+        let line = chain(&error);
+        assert!(line.contains(&expected), "{line}");
+    }
+}

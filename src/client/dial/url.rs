@@ -1,0 +1,319 @@
+//! The proxy's URL, parsed once and strictly. Neither `Display` nor `Debug` shows its credentials.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::base::authority::{Authority, AuthorityError};
+
+/// `http://[user[:password]@]host[:port][/]`, or `https://`.
+///
+/// Neither `Display` nor `Debug` shows the credentials.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProxyUrl {
+    scheme: Scheme,
+    authority: Authority,
+    authorization: Option<Box<str>>,
+}
+
+/// The protocol under the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Plain TCP, port 80 by default.
+    Http,
+    /// TLS, port 443 by default.
+    Https,
+}
+
+impl ProxyUrl {
+    /// The protocol under the request.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// The host: a name or an IP address, without brackets.
+    pub fn host(&self) -> &str {
+        self.authority.host()
+    }
+
+    /// The TCP port, 1 to 65535.
+    pub fn port(&self) -> u16 {
+        self.authority.port()
+    }
+
+    /// Host and port.
+    pub(in crate::client) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Reads a URL whose port, if it is `http://` and has none, is that.
+    pub(in crate::client) fn with_port_of_http(text: &str, port: u16) -> Result<Self, ProxyUrlError> {
+        parse(text, port)
+    }
+
+    /// Whether the URL has a user, and perhaps a password.
+    pub fn has_credentials(&self) -> bool {
+        self.authorization.is_some()
+    }
+
+    /// The value of `Proxy-Authorization` (RFC 7617), a secret; `None` for a URL without userinfo.
+    pub(in crate::client) fn authorization(&self) -> Option<&str> {
+        self.authorization.as_deref()
+    }
+}
+
+impl fmt::Display for ProxyUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.scheme.prefix(), self.authority)
+    }
+}
+
+impl fmt::Debug for ProxyUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyUrl")
+            .field("url", &format_args!("{self}"))
+            .field("authorization", &self.authorization.as_ref().map(|_| "(hidden)"))
+            .finish()
+    }
+}
+
+impl FromStr for ProxyUrl {
+    type Err = ProxyUrlError;
+
+    fn from_str(text: &str) -> Result<Self, ProxyUrlError> {
+        parse(text, 80)
+    }
+}
+
+fn parse(text: &str, port_of_http: u16) -> Result<ProxyUrl, ProxyUrlError> {
+    if text.trim().is_empty() {
+        return Err(ProxyUrlError::Empty);
+    }
+    let (scheme, rest) = [Scheme::Http, Scheme::Https]
+        .into_iter()
+        .find_map(|scheme| Some((scheme, scheme.strip(text)?)))
+        .ok_or(ProxyUrlError::Scheme)?;
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    if authority.contains(['/', '?', '#']) {
+        return Err(ProxyUrlError::Path);
+    }
+    let (userinfo, host) = match authority.rsplit_once('@') {
+        Some((userinfo, host)) => (Some(userinfo), host),
+        None => (None, authority),
+    };
+    let port = match scheme {
+        Scheme::Http => port_of_http,
+        Scheme::Https => 443,
+    };
+    Ok(ProxyUrl {
+        scheme,
+        authority: parse_host(host, port)?,
+        authorization: userinfo.map(basic).transpose()?,
+    })
+}
+
+/// The reason for which a text is no proxy URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProxyUrlError {
+    /// Nothing: most often a variable that is set to nothing.
+    #[error("the proxy URL is empty: write http://HOST[:PORT] or https://HOST[:PORT], or unset the variable")]
+    Empty,
+    /// Another scheme, or none.
+    #[error("the proxy URL must begin with http:// or https://")]
+    Scheme,
+    /// A path other than `/`, a query or a fragment. A password with `/`, `?` or `#` in it looks like one.
+    #[error("the proxy URL takes no path, query or fragment (in a password write / as %2F, ? as %3F, # as %23)")]
+    Path,
+    /// No host.
+    #[error("the proxy URL has no host")]
+    NoHost,
+    /// A colon that 1 to 65535 does not follow.
+    #[error("the port of the proxy URL must be 1 to 65535 in decimal digits")]
+    Port,
+    /// An IPv6 address without brackets.
+    #[error("an IPv6 address in the proxy URL needs brackets")]
+    UnbracketedIpv6,
+    /// Brackets around anything but an IPv6 address.
+    #[error("only an IPv6 address may be in brackets in the proxy URL")]
+    BadIpLiteral,
+    /// The host has a forbidden byte, or a label that is empty or too long.
+    #[error("the host of the proxy URL is not a valid name")]
+    BadHost,
+    /// A `%` that two hexadecimal digits do not follow.
+    #[error("the user or password of the proxy URL holds a % that is not an escape (write % as %25)")]
+    BadEscape,
+    /// A colon in the decoded user, or a control character: Basic cannot carry them (RFC 7617 section 2).
+    #[error("the user or password of the proxy URL holds a character that cannot be sent")]
+    BadCredentials,
+}
+
+impl Scheme {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Http => "http://",
+            Self::Https => "https://",
+        }
+    }
+
+    /// The text behind the prefix, which may be in upper or lower case (RFC 3986 section 3.1).
+    fn strip(self, text: &str) -> Option<&str> {
+        let (prefix, rest) = text.split_at_checked(self.prefix().len())?;
+        prefix.eq_ignore_ascii_case(self.prefix()).then_some(rest)
+    }
+}
+
+fn parse_host(host: &str, default_port: u16) -> Result<Authority, ProxyUrlError> {
+    let has_port = !host.ends_with(']') && host.contains(':');
+    let authority = if has_port {
+        host.parse()
+    } else {
+        format!("{host}:{default_port}").parse()
+    };
+    authority.map_err(|error| match error {
+        AuthorityError::NoHost => ProxyUrlError::NoHost,
+        AuthorityError::NoPort | AuthorityError::BadPort => ProxyUrlError::Port,
+        AuthorityError::UnbracketedIpv6 => ProxyUrlError::UnbracketedIpv6,
+        AuthorityError::BadIpLiteral => ProxyUrlError::BadIpLiteral,
+        AuthorityError::NotAuthorityForm
+        | AuthorityError::UserInfo
+        | AuthorityError::BadLabel
+        | AuthorityError::BadHostByte => ProxyUrlError::BadHost,
+    })
+}
+
+/// The Basic credentials of a userinfo. One without a colon has an empty password.
+fn basic(userinfo: &str) -> Result<Box<str>, ProxyUrlError> {
+    let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
+    let user = percent_decode(user)?;
+    if user.contains(&b':') {
+        return Err(ProxyUrlError::BadCredentials);
+    }
+    let credentials = [user.as_slice(), b":", &percent_decode(password)?].concat();
+    if credentials.iter().any(u8::is_ascii_control) {
+        return Err(ProxyUrlError::BadCredentials);
+    }
+    Ok(format!("Basic {}", STANDARD.encode(credentials)).into())
+}
+
+/// The bytes of a percent-encoded text (RFC 3986 section 2.1).
+fn percent_decode(text: &str) -> Result<Vec<u8>, ProxyUrlError> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(bytes.next()?).to_digit(16)?.try_into().ok();
+        let (high, low): (Option<u8>, Option<u8>) = (digit(), digit());
+        decoded.push(
+            high.zip(low)
+                .map(|(high, low)| high << 4 | low)
+                .ok_or(ProxyUrlError::BadEscape)?,
+        );
+    }
+    Ok(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn urls_name_scheme_host_and_port() {
+        for (text, scheme, host, port) in [
+            ("http://proxy", Scheme::Http, "proxy", 80),
+            ("http://proxy/", Scheme::Http, "proxy", 80),
+            ("HTTPS://Proxy.Example:8443/", Scheme::Https, "proxy.example", 8443),
+            ("https://proxy", Scheme::Https, "proxy", 443),
+            ("http://127.0.0.1:8080", Scheme::Http, "127.0.0.1", 8080),
+            ("http://[::1]", Scheme::Http, "::1", 80),
+            ("https://[FD00::1]:1/", Scheme::Https, "fd00::1", 1),
+            ("http://u:p@[::1]:8080", Scheme::Http, "::1", 8080),
+        ] {
+            let url: ProxyUrl = text.parse().unwrap();
+            assert_eq!((url.scheme(), url.host(), url.port()), (scheme, host, port), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_malformed_url_is_refused_with_its_reason() {
+        use ProxyUrlError::*;
+        for (text, error) in [
+            ("", Empty),
+            (" ", Empty),
+            ("proxy:8080", Scheme),
+            ("socks5://proxy", Scheme),
+            ("http:/proxy", Scheme),
+            ("httpé//proxy", Scheme),
+            ("http://proxy/path", Path),
+            ("http://proxy//", Path),
+            ("http://proxy?query", Path),
+            ("http://proxy#fragment", Path),
+            ("http://u:a/b@proxy", Path),
+            ("http://", NoHost),
+            ("http:///", NoHost),
+            ("http://:80", NoHost),
+            ("http://u:p@", NoHost),
+            ("http://proxy:", Port),
+            ("http://proxy:0", Port),
+            ("http://proxy:65536", Port),
+            ("http://proxy:http", Port),
+            ("http://fd00::1", UnbracketedIpv6),
+            ("http://[proxy]", BadIpLiteral),
+            ("http://[fe80::1%25eth0]:80", BadIpLiteral),
+            ("http://pro xy", BadHost),
+            ("http://proxy..example", BadHost),
+            ("http://pr%6Fxy", BadHost),
+            ("http://proxy\r\nX: y", BadHost),
+            ("http://u%:p@proxy", BadEscape),
+            ("http://u:p%4@proxy", BadEscape),
+            ("http://u:p%+4@proxy", BadEscape),
+            ("http://u%3Av:p@proxy", BadCredentials),
+            ("http://u:p%0D%0A@proxy", BadCredentials),
+            ("http://u\n:p@proxy", BadCredentials),
+        ] {
+            assert_eq!(text.parse::<ProxyUrl>(), Err(error), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn userinfo_becomes_basic_credentials() {
+        for (userinfo, credentials) in [
+            ("Aladdin:open%20sesame", "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),
+            ("user:pass", "Basic dXNlcjpwYXNz"),
+            ("user", "Basic dXNlcjo="),
+            ("user:a:b", "Basic dXNlcjphOmI="),
+            ("user:p@ss", "Basic dXNlcjpwQHNz"),
+            ("user:p%40ss", "Basic dXNlcjpwQHNz"),
+            ("test:123%C2%A3", "Basic dGVzdDoxMjPCow=="),
+        ] {
+            let url: ProxyUrl = format!("http://{userinfo}@proxy").parse().unwrap();
+            assert_eq!(url.authorization(), Some(credentials), "{userinfo}");
+        }
+        assert_eq!("http://proxy".parse::<ProxyUrl>().unwrap().authorization(), None);
+    }
+
+    #[test]
+    fn no_printout_shows_the_credentials() {
+        let url: ProxyUrl = "http://user:secret@proxy".parse().unwrap();
+        let printed = format!("{url} {url:?} {url:#?}");
+        assert!(
+            !printed.contains("secret") && !printed.contains("c2VjcmV0") && !printed.contains("Basic"),
+            "{printed}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_and_a_printed_url_parses_to_the_same(text in "(http(s)?://)?\\PC{0,60}") {
+            if let Ok(url) = text.parse::<ProxyUrl>() {
+                let again: ProxyUrl = url.to_string().parse().unwrap();
+                prop_assert_eq!((again.scheme(), again.host(), again.port()), (url.scheme(), url.host(), url.port()));
+            }
+        }
+    }
+}

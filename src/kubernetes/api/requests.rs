@@ -1,0 +1,355 @@
+//! Requests to the API server, with a deadline for every wait, and answers that are read while they arrive.
+
+use std::env;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Request, Response, Uri};
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tracing::info;
+
+use super::failure::{ApiError, Failure};
+
+/// Makes a client from the current files: certificates, tokens and addresses may have changed since the last one.
+///
+/// # Errors
+/// [`Failure::Credentials`].
+pub(crate) async fn connect(kubeconfig: Option<PathBuf>, agent: &'static str) -> Result<Client, ApiError> {
+    let login = Login {
+        kubeconfig,
+        ..Login::default()
+    };
+    connect_as(login, agent).await
+}
+
+/// The same, as a login of an operator may say.
+///
+/// # Errors
+/// [`Failure::Credentials`].
+pub(crate) async fn connect_as(login: Login, agent: &'static str) -> Result<Client, ApiError> {
+    let runtime = Handle::current();
+    let late = |_| {
+        ApiError::new(
+            Failure::Credentials,
+            "no credentials in time: earlier attempts to get them still hang",
+        )
+    };
+    let permit = timeout(LONGEST_ANSWER, ATTEMPTS.acquire()).await.map_err(late)?;
+    // Blocking: it reads files, and may run a program of the kubeconfig that gets a token.
+    let client = spawn_blocking(move || {
+        let _permit = permit;
+        let mut config = runtime.block_on(configuration(&login))?;
+        config.connect_timeout = Some(LONGEST_CONNECT);
+        // The other deadlines are below, and kube's own retries would hide the answer of the server.
+        config.read_timeout = None;
+        config.default_retry = false;
+        config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
+        Client::try_from(config).map_err(|error| ApiError::caused(Failure::Credentials, &error))
+    });
+    match timeout(LONGEST_ANSWER, client).await {
+        Ok(Ok(made)) => made,
+        Ok(Err(error)) => Err(ApiError::caused(Failure::Credentials, &error)),
+        Err(_) => Err(ApiError::new(Failure::Credentials, "no credentials in time")),
+    }
+}
+
+/// The attempts to get credentials that are under way. A thread in which a program, or a read, hangs cannot be ended: without
+/// a bound those would take all threads that there are for blocking work.
+static ATTEMPTS: Semaphore = Semaphore::const_new(8);
+
+/// Where the API server is, and whose requests it gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    /// The file; `None` is the pod's service account, or outside a pod KUBECONFIG or the file in the home directory.
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The context of a kubeconfig; `None` is its current one.
+    pub(crate) context: Option<String>,
+}
+
+impl Login {
+    fn is_of_pod(&self) -> bool {
+        self.context.is_none() && env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+    }
+
+    /// Returns where it comes from, for the log.
+    fn origin(&self) -> String {
+        match (&self.kubeconfig, env::var("KUBECONFIG")) {
+            (Some(file), _) => file.display().to_string(),
+            (None, _) if self.is_of_pod() => "the service account of the pod".to_owned(),
+            (None, Ok(files)) if !files.is_empty() => format!("KUBECONFIG={files}"),
+            (None, _) => "~/.kube/config".to_owned(),
+        }
+    }
+}
+
+/// Logs which cluster a section of the configuration reads, once its kubeconfig has been read.
+pub(crate) async fn report_cluster(section: &'static str, kubeconfig: Option<PathBuf>) {
+    let (runtime, context) = (Handle::current(), None);
+    let login = Login { kubeconfig, context };
+    let reading = spawn_blocking(move || {
+        let (from, config) = (login.origin(), runtime.block_on(configuration(&login)));
+        let server = config.ok().map(|config| without_login(&config.cluster_url));
+        match server {
+            Some(server) => info!(server, from, "`{section}` reads this API server"),
+            // Those that ask it say why.
+            None => info!(from, "`{section}` reads no API server: its kubeconfig cannot be used"),
+        }
+    });
+    // An error is a panic, which has been printed.
+    reading.await.ok();
+}
+
+/// The URL without a name and a password, which no log may have.
+fn without_login(url: &Uri) -> String {
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    match authority.rsplit_once('@') {
+        Some((login, _)) => url.to_string().replacen(&format!("{login}@"), "", 1),
+        None => url.to_string(),
+    }
+}
+
+async fn configuration(login: &Login) -> Result<Config, ApiError> {
+    let options = KubeConfigOptions {
+        context: login.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    if let Some(path) = &login.kubeconfig {
+        let file = Kubeconfig::read_from(path).map_err(|error| ApiError::caused(Failure::Credentials, &error))?;
+        let config = Config::from_custom_kubeconfig(file, &options).await;
+        return config.map_err(|error| ApiError::caused(Failure::Credentials, &error));
+    }
+    if login.is_of_pod() {
+        return Config::incluster().map_err(|error| ApiError::caused(Failure::Credentials, &error));
+    }
+    let config = Config::from_kubeconfig(&options).await;
+    config.map_err(|error| ApiError::caused(Failure::Credentials, &error))
+}
+
+/// Gets a path, and returns the body of a successful answer as soon as its head has arrived.
+///
+/// # Errors
+/// The answer is no success, or did not arrive in time.
+pub(crate) async fn get(client: &Client, path: &str) -> Result<BodyReader, ApiError> {
+    get_as(client, path, JSON).await
+}
+
+/// The same, of a media type that may have parameters: the server may answer with plain JSON all the same.
+///
+/// # Errors
+/// The answer is no success, or did not arrive in time.
+pub(crate) async fn get_as(client: &Client, path: &str, accept: &'static str) -> Result<BodyReader, ApiError> {
+    let request = Request::get(path).header(ACCEPT, accept).body(Body::empty());
+    let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    send(client, request).await
+}
+
+/// Posts a JSON object, and returns the body of a successful answer as soon as its head has arrived.
+///
+/// # Errors
+/// The answer is no success, or did not arrive in time.
+pub(crate) async fn post(client: &Client, path: &str, object: Bytes) -> Result<BodyReader, ApiError> {
+    let request = Request::post(path).header(ACCEPT, JSON).header(CONTENT_TYPE, JSON);
+    let request = request.body(Body::from(object));
+    let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    send(client, request).await
+}
+
+/// Merges a patch (RFC 7396) into an object, and returns the body of a successful answer as soon as its head has arrived.
+///
+/// # Errors
+/// The answer is no success, or did not arrive in time.
+pub(crate) async fn patch(client: &Client, path: &str, patch: Bytes) -> Result<BodyReader, ApiError> {
+    let request = Request::patch(path)
+        .header(ACCEPT, JSON)
+        .header(CONTENT_TYPE, MERGE_PATCH);
+    let request = request.body(Body::from(patch));
+    let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    send(client, request).await
+}
+
+async fn send(client: &Client, request: Request<Body>) -> Result<BodyReader, ApiError> {
+    let response = match timeout(LONGEST_ANSWER, client.send(request)).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => return Err(ApiError::caused(failure_of(&error), &error)),
+        Err(_) => return Err(ApiError::new(Failure::Timeout, "no answer in time")),
+    };
+    match Failure::of_status(response.status().as_u16()) {
+        None => Ok(BodyReader {
+            body: response.into_body(),
+            buffer: Vec::new(),
+            taken: 0,
+            scanned: 0,
+        }),
+        Some(failure) => Err(refusal(failure, response).await),
+    }
+}
+
+async fn refusal(failure: Failure, response: Response<Body>) -> ApiError {
+    let status = response.status();
+    let retry_after = response.headers().get(RETRY_AFTER).cloned();
+    let mut body = response.into_body();
+    let first = timeout(LONGEST_PAUSE, body.frame()).await;
+    let first = first.ok().flatten().and_then(Result::ok);
+    let data = first.and_then(|frame| frame.into_data().ok()).unwrap_or_default();
+    ApiError::answered(failure, status, &data).with_retry_after(retry_after.as_ref())
+}
+
+/// The failure of a request that has no answer.
+pub(crate) fn failure_of(error: &kube::Error) -> Failure {
+    if matches!(error, kube::Error::Auth(_)) {
+        Failure::Credentials
+    } else {
+        Failure::Connect
+    }
+}
+
+/// Reads the body of an answer while it arrives.
+#[derive(Debug)]
+pub(crate) struct BodyReader {
+    body: Body,
+    buffer: Vec<u8>,
+    /// The length of the buffer's beginning that has been returned as lines.
+    taken: usize,
+    /// The length of that and of what contains no line end behind it.
+    scanned: usize,
+}
+
+impl BodyReader {
+    /// Reads the whole body.
+    ///
+    /// # Errors
+    /// Nothing arrived for 5 s, the body was cut, or it is larger than 64 MiB.
+    pub(crate) async fn read_all(self) -> Result<Vec<u8>, ApiError> {
+        self.read_to(LARGEST_LIST).await
+    }
+
+    /// Reads the whole body of at most `largest` bytes.
+    ///
+    /// # Errors
+    /// Nothing arrived for 5 s, the body was cut, or it is larger.
+    pub(crate) async fn read_to(mut self, largest: usize) -> Result<Vec<u8>, ApiError> {
+        while self.read_more(LONGEST_PAUSE, Failure::Timeout).await? {
+            if self.buffer.len() > largest {
+                let reason = format!("an answer of more than {} KiB", largest >> 10);
+                return Err(ApiError::new(Failure::Malformed, reason));
+            }
+        }
+        Ok(self.buffer)
+    }
+
+    /// Reads the next line; `None` at the end of the body.
+    ///
+    /// # Errors
+    /// Nothing arrived for that long, the body was cut or ends within a line, or a line is longer than 8 MiB.
+    pub(crate) async fn read_line(&mut self, longest_silence: Duration) -> Result<Option<Vec<u8>>, ApiError> {
+        loop {
+            let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
+            if let Some(at) = unseen.iter().position(|byte| *byte == b'\n') {
+                let end = self.scanned + at + 1;
+                let line = self.buffer.get(self.taken..end).map(<[u8]>::to_vec);
+                (self.taken, self.scanned) = (end, end);
+                return Ok(line);
+            }
+            // Only now: moved for each line, the rest of a part with many lines would cost the square of its length.
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
+            self.scanned = self.buffer.len();
+            if self.buffer.len() > LONGEST_LINE {
+                return Err(ApiError::new(Failure::Malformed, "an event of more than 8 MiB"));
+            }
+            if !self.read_more(longest_silence, Failure::Silent).await? {
+                return match self.buffer.is_empty() {
+                    true => Ok(None),
+                    false => Err(ApiError::new(Failure::Cut, "the stream ended within an event")),
+                };
+            }
+        }
+    }
+
+    /// Reads on; `false` at the end of the body.
+    async fn read_more(&mut self, longest: Duration, silent: Failure) -> Result<bool, ApiError> {
+        match timeout(longest, self.body.frame()).await {
+            Err(_) => Err(ApiError::new(silent, format!("no data for {longest:?}"))),
+            Ok(None) => Ok(false),
+            Ok(Some(Err(error))) => Err(ApiError::caused(Failure::Cut, &error)),
+            Ok(Some(Ok(frame))) => {
+                self.buffer.extend(frame.into_data().unwrap_or_default());
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// A value of a query, with all but the unreserved characters percent-encoded (RFC 3986 section 2).
+pub(crate) fn encoded(value: &str) -> String {
+    let mut encoded = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+/// The `User-Agent` of what follows the cluster, as audit logs show it.
+pub(crate) const FOLLOWER: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
+const JSON: &str = "application/json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+/// For TCP and TLS. A server that comes back in the meantime is found after this and one backoff.
+const LONGEST_CONNECT: Duration = Duration::from_millis(1500);
+/// From the request to the head of the answer; lists of large clusters take seconds.
+pub(crate) const LONGEST_ANSWER: Duration = Duration::from_secs(15);
+/// Between two parts of one list.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The objects of one list, by the length of its pages: a server could say without end that there are more. Requests for
+/// tickets may be many, as each user makes them.
+pub(crate) const MOST_LISTED: usize = 1_000_000;
+const LARGEST_LIST: usize = 64 << 20;
+const LONGEST_LINE: usize = 8 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reader(text: &str) -> BodyReader {
+        BodyReader {
+            body: Body::from(text.as_bytes().to_vec()),
+            buffer: Vec::new(),
+            taken: 0,
+            scanned: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn the_lines_of_one_part_are_returned_without_moving_the_rest() {
+        let mut body = reader("one\n\n\nfour\n");
+        let mut buffers = Vec::new();
+        for expected in ["one\n", "\n", "\n", "four\n"] {
+            let line = body.read_line(LONGEST_PAUSE).await.unwrap().unwrap();
+            assert_eq!(str::from_utf8(&line).unwrap(), expected);
+            buffers.push((body.buffer.as_ptr(), body.buffer.len()));
+        }
+        assert!(buffers.iter().all(|buffer| *buffer == buffers[0]), "{buffers:?}");
+        assert_eq!(body.read_line(LONGEST_PAUSE).await.unwrap(), None);
+        assert!(body.buffer.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_body_that_ends_within_a_line_is_cut() {
+        let mut body = reader("one\ntw");
+        assert_eq!(body.read_line(LONGEST_PAUSE).await.unwrap().unwrap(), b"one\n");
+        let error = body.read_line(LONGEST_PAUSE).await.unwrap_err();
+        assert_eq!(error.failure, Failure::Cut);
+    }
+}

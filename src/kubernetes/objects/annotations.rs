@@ -1,0 +1,642 @@
+//! The annotations of a Service: their values, their faults, and the limits that the operator grants for them.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::values::{self, boolean, timeout, unless};
+use crate::policy::allowlist::{ClientNames, UserLists, Workload, WorkloadKind, Workloads};
+use crate::tunnel::limits::{Ceiling, Limits, Rate, Size, TargetLimits, TunnelLimits};
+use crate::tunnel::proxy_header::Version;
+
+/// The values of a Service's annotations; `None` where there is no annotation, or a faulty one that restricts nothing.
+/// One that restricts (`max-tunnels`, `allowed-clients`, `allowed-users`, `allowed-groups`, `ssh-only`) has its strictest
+/// value when it is faulty, since its author means to keep clients out.
+///
+/// The names of its fields in serde are those of snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Annotations {
+    /// `download`: the rate of each tunnel, pod to client.
+    #[serde(with = "as_text", default)]
+    pub(crate) download: Option<Rate>,
+    /// `upload`: the rate of each tunnel, client to pod.
+    #[serde(with = "as_text", default)]
+    pub(crate) upload: Option<Rate>,
+    /// `burst`: the bytes that a direction may move at once after it was idle.
+    #[serde(with = "as_text", default)]
+    pub(crate) burst: Option<Size>,
+    /// `max-tunnels`: the most tunnels at once; 0 closes the Service to new ones.
+    #[serde(rename = "most_tunnels")]
+    pub(crate) max_tunnels: Option<u32>,
+    /// `idle-timeout`: the longest silence of a tunnel.
+    #[serde(rename = "idle")]
+    pub(crate) idle_timeout: Option<IdleTimeout>,
+    /// `allowed-clients`: names of client certificates, one of which a client must have.
+    #[serde(default)]
+    pub(crate) allowed_clients: Option<ClientNames>,
+    /// `allowed-users` and `allowed-groups`: the users that may reach the Service, in place of those whom the API server
+    /// allows it. A snapshot has the field only where a Service has one of the annotations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) user_lists: Option<Box<UserLists>>,
+    /// `send-proxy-protocol`: the version of the header that a tunnel to a pod begins with.
+    #[serde(with = "as_text", default)]
+    pub(crate) send_proxy_header: Option<Version>,
+    /// `ssh-only`: whether both sides must begin as SSH does.
+    #[serde(default)]
+    pub(crate) ssh_only: Option<bool>,
+    /// `wake`: the workload that a request starts when the Service has no endpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) wake: Option<Box<Workload>>,
+    /// `report-activity`: the Notebook that is told of activity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) report_activity: Option<Box<Workload>>,
+}
+
+/// The longest silence of a tunnel. An enum, because JSON cannot tell `Some(None)` from `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum IdleTimeout {
+    /// No timeout.
+    Off,
+    /// A tunnel ends after a silence of that long.
+    After(Duration),
+}
+
+/// The value of the annotation `port`, which selects a port of the Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PortSelector {
+    /// The port of the Service, not of its pods.
+    Number(u16),
+    /// The name of the port.
+    Name(Box<str>),
+}
+
+/// A fault of one annotation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AnnotationFault {
+    /// The annotation's name without the prefix.
+    pub(crate) key: Box<str>,
+    /// The reason, and what was expected instead.
+    pub(crate) reason: Box<str>,
+}
+
+impl AnnotationFault {
+    /// The fault of a Service of which no port is known to be SSH.
+    pub(crate) fn without_port(ports: usize) -> Self {
+        Self {
+            key: "port".into(),
+            reason: format!("{WITHOUT_PORT} of the {ports} TCP ports of the Service is known to be SSH").into(),
+        }
+    }
+
+    /// Whether it is that.
+    pub(crate) fn is_without_port(&self) -> bool {
+        &*self.key == "port" && self.reason.starts_with(WITHOUT_PORT)
+    }
+}
+
+/// The result of [`parse`].
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parsed {
+    /// The values.
+    pub(crate) annotations: Annotations,
+    /// The annotation `port`.
+    pub(crate) port: Option<PortSelector>,
+    /// The annotations without a valid value.
+    pub(crate) faults: Vec<AnnotationFault>,
+}
+
+/// Parses the annotations whose names begin with the prefix.
+pub(crate) fn parse(annotations: &BTreeMap<String, Option<String>>, prefix: &str) -> Parsed {
+    let mut parsed = Parsed::default();
+    for (key, text) in annotations {
+        let Some(key) = key.strip_prefix(prefix) else {
+            continue;
+        };
+        // A null is the empty text: absent it would lift a restriction.
+        let text = text.as_deref().unwrap_or_default().trim();
+        if let Err(reason) = parsed.set(key, text) {
+            parsed.restrict(key);
+            parsed.faults.push(AnnotationFault {
+                key: values::shown(key).into(),
+                reason: reason.into(),
+            });
+        }
+    }
+    parsed
+}
+
+impl Parsed {
+    fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
+        let values = &mut self.annotations;
+        match key {
+            "port" => self.port = Some(values::read(text, port_selector)?),
+            "download" => values.download = Some(values::read(text, Rate::from_str)?),
+            "upload" => values.upload = Some(values::read(text, Rate::from_str)?),
+            "burst" => values.burst = Some(values::read(text, Size::from_str)?),
+            "max-tunnels" => values.max_tunnels = values::read(text, |text| unless("unlimited", text, max_tunnels))?,
+            "allowed-clients" => values.allowed_clients = Some(values::read(text, client_names)?),
+            "allowed-users" => values.user_lists.get_or_insert_default().users = values::read(text, user_names)?,
+            "allowed-groups" => values.user_lists.get_or_insert_default().groups = values::read(text, user_names)?,
+            "idle-timeout" => {
+                let idle = values::read(text, |text| unless("off", text, timeout))?;
+                values.idle_timeout = Some(idle.map_or(IdleTimeout::Off, IdleTimeout::After));
+            }
+            "send-proxy-protocol" => {
+                let version = |text: &str| unless("off", text, Version::from_str);
+                values.send_proxy_header = values::read(text, version)?;
+            }
+            "ssh-only" => values.ssh_only = Some(values::read(text, boolean)?),
+            "wake" => values.wake = Some(Box::new(values::read(text, Workload::from_str)?)),
+            "report-activity" => values.report_activity = Some(Box::new(values::read(text, notebook)?)),
+            // The label that puts a Service on the allowlist; as an annotation it has no effect.
+            "expose" => {}
+            _ => return Err(format!("unknown annotation; known here: {KNOWN}")),
+        }
+        Ok(())
+    }
+
+    /// Sets an annotation that restricts and cannot be read to its strictest value.
+    fn restrict(&mut self, key: &str) {
+        let values = &mut self.annotations;
+        match key {
+            "max-tunnels" => values.max_tunnels = Some(0),
+            "allowed-clients" => values.allowed_clients = Some(ClientNames::default()),
+            // It names no user; the other list counts.
+            "allowed-users" | "allowed-groups" => drop(values.user_lists.get_or_insert_default()),
+            "ssh-only" => values.ssh_only = Some(true),
+            _ => {}
+        }
+    }
+}
+
+/// The limits that a Service gets for its annotations.
+pub(crate) fn grant(asked: &Annotations, limits: &Limits) -> TargetLimits {
+    let (ceiling, default) = (limits.ceiling, limits.tunnel);
+    TargetLimits {
+        // The ceiling bounds annotations only: a default of the operator may be above it.
+        tunnel: TunnelLimits {
+            download: asked
+                .download
+                .map_or(default.download, |rate| rate.min(ceiling.download)),
+            upload: asked.upload.map_or(default.upload, |rate| rate.min(ceiling.upload)),
+            burst: asked
+                .burst
+                .map_or(default.burst, |burst| burst.min(largest_burst(limits))),
+            lifetime: default.lifetime,
+        },
+        shared: limits.target,
+        // The operator's number of tunnels is a bound and no default: an annotation can only lower it.
+        caps: limits.caps.target.lowered(asked.max_tunnels.and_then(NonZeroU32::new)),
+        is_closed: asked.max_tunnels == Some(0),
+        idle: asked.idle_timeout.map(|idle| match idle {
+            IdleTimeout::Off => None,
+            IdleTimeout::After(idle) => Some(idle),
+        }),
+        // The ceiling forbids `false` only where the operator's own default is `true`.
+        ssh_only: match asked.ssh_only {
+            Some(ssh_only) => ssh_only || (limits.ssh_only && ceiling.ssh_only),
+            None => limits.ssh_only,
+        },
+        reports: limits.reports,
+    }
+}
+
+/// The annotations that ask for more than the ceiling, each as a fault.
+pub(crate) fn above_ceiling(asked: &Annotations, limits: &Limits) -> Vec<AnnotationFault> {
+    let fault = |key: &str, ceiling: &dyn Display| AnnotationFault {
+        key: key.into(),
+        reason: format!("above the operator's ceiling: {ceiling} applies").into(),
+    };
+    let Ceiling {
+        download,
+        upload,
+        ssh_only,
+    } = limits.ceiling;
+    let burst = largest_burst(limits);
+    let is_above = |asked: Option<Rate>, ceiling| asked.is_some_and(|rate| rate > ceiling);
+    [
+        is_above(asked.download, download).then(|| fault("download", &download)),
+        is_above(asked.upload, upload).then(|| fault("upload", &upload)),
+        asked
+            .burst
+            .filter(|asked| *asked > burst)
+            .map(|_| fault("burst", &burst)),
+        (asked.ssh_only == Some(false) && ssh_only && limits.ssh_only).then(|| fault("ssh-only", &"true")),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The faults of lists of users on a proxy that asks for none: every client reaches such a Service.
+pub(crate) fn without_users(asked: &Annotations, knows_users: bool) -> Option<AnnotationFault> {
+    let lists = asked.user_lists.as_ref().filter(|_| !knows_users)?;
+    let has_groups_alone = lists.users.is_empty() && !lists.groups.is_empty();
+    let key = if has_groups_alone {
+        "allowed-groups"
+    } else {
+        "allowed-users"
+    };
+    Some(AnnotationFault {
+        key: key.into(),
+        reason: "no effect: `access.mode` of this proxy is `open`, so every client reaches the Service".into(),
+    })
+}
+
+/// The fault of `allowed-clients` on a proxy whose clients have no certificates: no client can reach such a Service.
+pub(crate) fn unsatisfiable(asked: &Annotations, knows_clients: bool) -> Option<AnnotationFault> {
+    (asked.allowed_clients.is_some() && !knows_clients).then(|| AnnotationFault {
+        key: "allowed-clients".into(),
+        reason: "no client of this proxy has a certificate, so every client is refused".into(),
+    })
+}
+
+/// The largest burst that an annotation may ask for: the bytes of one second at the ceiling's rate, or the default burst
+/// if that is more. Without this bound a burst of gigabytes would evade the ceiling of the rates.
+fn largest_burst(limits: &Limits) -> Size {
+    let default = limits.tunnel.burst;
+    let second = limits.ceiling.download.min(limits.ceiling.upload).get();
+    Size::bytes(second).map_or(default, |second| second.max(default))
+}
+
+/// The workloads behind a Service, as far as this proxy starts them or tells them of activity.
+pub(crate) fn workloads(asked: &Annotations, switched_on: SwitchedOn) -> Workloads {
+    let of = |workload: &Option<Box<Workload>>, is_on| workload.as_deref().filter(|_| is_on).cloned();
+    Workloads {
+        wake: of(&asked.wake, switched_on.wake),
+        report_activity: of(&asked.report_activity, switched_on.report_activity),
+    }
+}
+
+/// The annotations that ask for what the operator has not switched on, each as a fault.
+pub(crate) fn switched_off(asked: &Annotations, switched_on: SwitchedOn) -> impl Iterator<Item = AnnotationFault> {
+    let fault = |key: &str, option: &str| AnnotationFault {
+        key: key.into(),
+        reason: format!("no effect: `allowlist.kubernetes.{option}` of this proxy is false").into(),
+    };
+    let wake = (asked.wake.is_some() && !switched_on.wake).then(|| fault("wake", "wake"));
+    let is_unreported = asked.report_activity.is_some() && !switched_on.report_activity;
+    let report_activity = is_unreported.then(|| fault("report-activity", "report_activity"));
+    wake.into_iter().chain(report_activity)
+}
+
+/// What the operator has switched on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SwitchedOn {
+    /// The annotation `wake`.
+    pub(crate) wake: bool,
+    /// The annotation `report-activity`.
+    pub(crate) report_activity: bool,
+}
+
+fn notebook(text: &str) -> Result<Workload, &'static str> {
+    let workload = text.parse().ok();
+    let workload = workload.filter(|workload: &Workload| workload.kind == WorkloadKind::Notebook);
+    workload.ok_or("expected notebook/NAME")
+}
+
+fn port_selector(text: &str) -> Result<PortSelector, String> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        let number = values::port(text).map(PortSelector::Number);
+        return number.map_err(|error| format!("{error}, or the name of one"));
+    }
+    Ok(PortSelector::Name(text.into()))
+}
+
+/// The most tunnels at once, which may be none at all.
+fn max_tunnels(text: &str) -> Result<u32, &'static str> {
+    text.parse()
+        .map_err(|_| "expected a whole number; 0 closes the Service to new tunnels")
+}
+
+/// The names of a list with commas; at least one.
+fn client_names(text: &str) -> Result<ClientNames, &'static str> {
+    let names: ClientNames = listed(text)?
+        .filter_map(|name| values::client_name(name).ok())
+        .collect();
+    match names.is_empty() {
+        true => Err("expected names of client certificates between commas: every client is refused"),
+        false => Ok(names),
+    }
+}
+
+/// The texts between commas, without those that are empty. A tenant may write 256 KiB, which as names of one letter would
+/// take 6 MiB of each Service.
+fn listed(text: &str) -> Result<impl Iterator<Item = &str>, &'static str> {
+    let names = || text.split(',').map(str::trim).filter(|name| !name.is_empty());
+    match names().count() {
+        0..=MOST_NAMES => Ok(names()),
+        _ => Err("at most 1024 names are read, so it counts as empty"),
+    }
+}
+
+/// The names of users or groups between commas; at least one.
+fn user_names(text: &str) -> Result<Box<[Box<str>]>, String> {
+    let names: Box<[_]> = listed(text)?.map(values::user_name).collect::<Result<_, _>>()?;
+    match names.is_empty() {
+        true => Err("expected names between commas: the list allows no user".to_owned()),
+        false => Ok(names),
+    }
+}
+
+/// Serde for an optional value, as its text.
+mod as_text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => serializer.collect_str(value),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        Option::<String>::deserialize(deserializer)?
+            .map(|text| text.parse().map_err(Error::custom))
+            .transpose()
+    }
+}
+
+/// Of one list: more belong into a group.
+const MOST_NAMES: usize = 1024;
+
+/// The beginning of the fault of a Service without a port. It is in snapshots, too.
+const WITHOUT_PORT: &str = "missing: none";
+
+/// The names of all annotations, without the prefix.
+const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, allowed-users, \
+                     allowed-groups, send-proxy-protocol, wake, report-activity";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, Option<String>> {
+        pairs
+            .iter()
+            .map(|(key, value)| (format!("switchboard.dev/{key}"), Some((*value).to_owned())))
+            .collect()
+    }
+
+    fn parsed(pairs: &[(&str, &str)]) -> (Annotations, Option<PortSelector>, Vec<AnnotationFault>) {
+        let parsed = parse(&annotations(pairs), "switchboard.dev/");
+        (parsed.annotations, parsed.port, parsed.faults)
+    }
+
+    #[test]
+    fn every_annotation_is_read() {
+        let (asked, port, faults) = parsed(&[
+            ("download", "10MiB/s"),
+            ("upload", " 80Mbit/s"),
+            ("burst", "64KiB"),
+            ("max-tunnels", "3"),
+            ("idle-timeout", "30m"),
+            ("send-proxy-protocol", "v2"),
+            ("ssh-only", "false"),
+            ("allowed-clients", " alice,, spiffe://x/bob ,"),
+            ("allowed-users", "alice@example.com, system:serviceaccount:n:ci"),
+            ("allowed-groups", ",ops,"),
+            ("wake", "statefulset/devbox"),
+            ("report-activity", "notebook/devbox"),
+            ("port", "2222"),
+            ("expose", "true"),
+        ]);
+        assert_eq!(faults, []);
+        assert_eq!(port, Some(PortSelector::Number(2222)));
+        assert_eq!(
+            asked,
+            Annotations {
+                download: Rate::per_second(10 << 20),
+                upload: Rate::per_second(10_000_000),
+                burst: Size::bytes(64 << 10),
+                max_tunnels: Some(3),
+                idle_timeout: Some(IdleTimeout::After(Duration::from_secs(1800))),
+                send_proxy_header: Some(Version::V2),
+                ssh_only: Some(false),
+                allowed_clients: Some(["alice", "spiffe://x/bob"].map(Into::into).into()),
+                user_lists: Some(Box::new(UserLists {
+                    users: ["alice@example.com", "system:serviceaccount:n:ci"]
+                        .map(Into::into)
+                        .into(),
+                    groups: ["ops"].map(Into::into).into(),
+                })),
+                wake: Some(Box::new("statefulset/devbox".parse().unwrap())),
+                report_activity: Some(Box::new("notebook/devbox".parse().unwrap())),
+            }
+        );
+        let json = serde_json::to_string(&asked).unwrap();
+        assert_eq!(serde_json::from_str::<Annotations>(&json).unwrap(), asked);
+        let (asked, port, _) = parsed(&[
+            ("port", "ssh"),
+            ("idle-timeout", "off"),
+            ("max-tunnels", "unlimited"),
+            ("send-proxy-protocol", "off"),
+            ("allowed-clients", ""),
+        ]);
+        assert_eq!(
+            asked.allowed_clients,
+            Some(Box::default()),
+            "no client, and not every client"
+        );
+        assert_eq!(port, Some(PortSelector::Name("ssh".into())));
+        assert_eq!(
+            (asked.idle_timeout, asked.max_tunnels, asked.send_proxy_header),
+            (Some(IdleTimeout::Off), None, None)
+        );
+    }
+
+    #[test]
+    fn a_faulty_annotation_is_reported_and_leaves_the_default() {
+        for (key, value) in [
+            ("download", "fast"),
+            ("download", "0B/s"),
+            ("upload", "10"),
+            ("burst", "1MiB/s"),
+            ("idle-timeout", "0s"),
+            ("idle-timeout", "400d"),
+            ("send-proxy-protocol", "yes"),
+            ("port", "70000"),
+            ("port", "0"),
+            ("port", ""),
+            ("wake", "devbox"),
+            ("wake", "statefulset/a/scale"),
+            ("report-activity", "statefulset/devbox"),
+            ("downlaod", "1MiB/s"),
+            ("upload", "\u{1b}[31m\n"),
+        ] {
+            let (asked, port, faults) = parsed(&[(key, value), ("burst2", "")]);
+            assert_eq!((asked, port), (Annotations::default(), None), "{key}: {value}");
+            assert_eq!(faults.len(), 2);
+            let fault = faults.iter().find(|fault| *fault.key == *key).unwrap();
+            assert!(fault.reason.bytes().all(|byte| byte >= b' '), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn an_annotation_that_restricts_and_cannot_be_read_is_at_its_strictest() {
+        let open = Limits {
+            ssh_only: false,
+            ..Limits::default()
+        };
+        for (key, text) in [
+            ("max-tunnels", Some("ten")),
+            ("max-tunnels", Some("-1")),
+            ("max-tunnels", Some("")),
+            ("max-tunnels", Some("4294967296")),
+            ("max-tunnels", None),
+            ("ssh-only", Some("off")),
+            ("ssh-only", Some("True")),
+            ("ssh-only", Some("")),
+            ("ssh-only", None),
+            ("allowed-clients", Some("")),
+            ("allowed-clients", Some(" , ")),
+            ("allowed-clients", None),
+        ] {
+            let texts = [(format!("switchboard.dev/{key}"), text.map(str::to_owned))].into();
+            let Parsed {
+                annotations, faults, ..
+            } = parse(&texts, "switchboard.dev/");
+            let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
+            assert_eq!(keys, [key], "{text:?}");
+            let granted = grant(&annotations, &open);
+            assert_eq!(granted.is_closed, key == "max-tunnels", "{key}: {text:?}");
+            assert_eq!(granted.ssh_only, key == "ssh-only", "{key}: {text:?}");
+            let clients = (key == "allowed-clients").then(Box::default);
+            assert_eq!(annotations.allowed_clients, clients, "{key}: {text:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_users_that_cannot_be_read_names_nobody() {
+        let lists = |pairs: &[(&str, &str)]| {
+            let (asked, _, faults) = parsed(pairs);
+            let keys: Vec<_> = faults.into_iter().map(|fault| fault.key).collect();
+            (asked.user_lists.map(|lists| *lists), keys)
+        };
+        let groups = UserLists {
+            groups: ["ops"].map(Into::into).into(),
+            ..UserLists::default()
+        };
+        for unreadable in ["", " , ", "alice,system:anonymous", "system:unauthenticated"] {
+            for key in ["allowed-users", "allowed-groups"] {
+                let nobody = (Some(UserLists::default()), vec![key.into()]);
+                assert_eq!(lists(&[(key, unreadable)]), nobody, "{key}: {unreadable}");
+            }
+            let both = lists(&[("allowed-users", unreadable), ("allowed-groups", "ops")]);
+            assert_eq!(both, (Some(groups.clone()), vec!["allowed-users".into()]));
+        }
+        assert_eq!(lists(&[("port", "22")]), (None, Vec::new()), "the API server is asked");
+    }
+
+    #[test]
+    fn a_list_of_more_names_than_are_read_counts_as_empty() {
+        let names = |count| vec!["a"; count].join(", ,");
+        for key in ["allowed-users", "allowed-groups", "allowed-clients"] {
+            assert_eq!(parsed(&[(key, &names(MOST_NAMES))]).2, []);
+            let (asked, _, faults) = parsed(&[(key, &names(MOST_NAMES + 1))]);
+            assert_eq!(*faults[0].key, *key);
+            match key {
+                "allowed-clients" => assert_eq!(asked.allowed_clients, Some(Box::default())),
+                _ => assert_eq!(asked.user_lists, Some(Box::default())),
+            }
+        }
+    }
+
+    #[test]
+    fn lists_of_users_on_a_proxy_that_asks_for_none_are_reported() {
+        for (pairs, key) in [
+            (&[("allowed-users", "alice")][..], "allowed-users"),
+            (&[("allowed-groups", "ops")], "allowed-groups"),
+            (
+                &[("allowed-users", "alice"), ("allowed-groups", "ops")],
+                "allowed-users",
+            ),
+            (&[("allowed-users", "")], "allowed-users"),
+        ] {
+            let asked = parsed(pairs).0;
+            assert_eq!(*without_users(&asked, false).unwrap().key, *key);
+            assert_eq!(without_users(&asked, true), None);
+        }
+        assert_eq!(without_users(&Annotations::default(), false), None);
+    }
+
+    #[test]
+    fn no_tunnels_at_most_closes_a_service_and_is_no_fault() {
+        let (asked, _, faults) = parsed(&[("max-tunnels", "0")]);
+        assert_eq!(faults, []);
+        let granted = grant(&asked, &Limits::default());
+        assert!(granted.is_closed);
+        let json = serde_json::to_string(&asked).unwrap();
+        assert_eq!(serde_json::from_str::<Annotations>(&json).unwrap(), asked);
+        for open in ["1", "unlimited"] {
+            assert!(!grant(&parsed(&[("max-tunnels", open)]).0, &Limits::default()).is_closed);
+        }
+    }
+
+    #[test]
+    fn an_annotation_gets_no_more_than_the_ceiling() {
+        let limits = Limits {
+            ceiling: Ceiling {
+                download: "10MiB/s".parse().unwrap(),
+                upload: "5MiB/s".parse().unwrap(),
+                ssh_only: true,
+            },
+            tunnel: TunnelLimits {
+                download: "50MiB/s".parse().unwrap(),
+                ..TunnelLimits::default()
+            },
+            ..Limits::default()
+        };
+        let (greedy, ..) = parsed(&[("download", "unlimited"), ("upload", "1MiB/s"), ("burst", "1GiB")]);
+        let granted = grant(&greedy, &limits).tunnel;
+        assert_eq!(granted.download, limits.ceiling.download);
+        assert_eq!(granted.upload, "1MiB/s".parse().unwrap());
+        assert_eq!(granted.burst, "5MiB".parse().unwrap());
+        let faults = above_ceiling(&greedy, &limits);
+        let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
+        assert_eq!(keys, ["download", "burst"]);
+        assert_eq!(grant(&Annotations::default(), &limits).tunnel, limits.tunnel);
+        assert_eq!(above_ceiling(&greedy, &Limits::default()), []);
+    }
+
+    #[test]
+    fn ssh_only_is_the_choice_of_a_service_unless_the_ceiling_forbids_it() {
+        let limits = |ssh_only, ceiling| Limits {
+            ceiling: Ceiling {
+                ssh_only: ceiling,
+                ..Ceiling::default()
+            },
+            ssh_only,
+            ..Limits::default()
+        };
+        // The operator's default and ceiling, what a Service gets without the annotation and for `false`, and the faults
+        // of `false`.
+        for (limits, without, for_false, faults) in [
+            (limits(true, false), true, false, 0),
+            (limits(true, true), true, true, 1),
+            (limits(false, false), false, false, 0),
+            (limits(false, true), false, false, 0),
+        ] {
+            let ssh_only = |value: &[(&str, &str)]| grant(&parsed(value).0, &limits).ssh_only;
+            assert_eq!(ssh_only(&[]), without, "{limits:?}");
+            assert_eq!(ssh_only(&[("ssh-only", "false")]), for_false, "{limits:?}");
+            assert!(ssh_only(&[("ssh-only", "true")]));
+            assert_eq!(
+                above_ceiling(&parsed(&[("ssh-only", "false")]).0, &limits).len(),
+                faults
+            );
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! Decodes the objects of the cluster into the model. Decoding is lenient: null, absent and empty are the same, an invalid
+//! item of an object is left out, and an invalid object is reported without effect on others.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::UNIX_EPOCH;
+
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
+use serde_json::value::RawValue;
+
+use super::annotations::{self, AnnotationFault, Parsed, PortSelector};
+use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State, Unusable};
+
+/// The result of [`decode`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Decoded {
+    /// A valid object.
+    Object(Key, Object),
+    /// A valid object that does not matter: an EndpointSlice without a Service.
+    Irrelevant(Key),
+    /// An object that cannot be decoded, with its key if that is valid.
+    Malformed(Option<Key>),
+}
+
+/// Decodes one object of that kind from JSON. `prefix` is that of annotation names.
+pub(crate) fn decode(kind: Kind, json: &str, prefix: &str) -> Decoded {
+    let Ok(Named { metadata }) = serde_json::from_str(json) else {
+        return Decoded::Malformed(None);
+    };
+    let Some(key) = metadata.and_then(|metadata| key(kind, metadata)) else {
+        return Decoded::Malformed(None);
+    };
+    let object = match kind {
+        Kind::Service => parse(json).map(|raw| Some(Object::Service(Box::new(service(raw, prefix))))),
+        Kind::Slice => parse(json).map(|raw| slice(raw).map(|slice| Object::Slice(Box::new(slice)))),
+        Kind::Namespace => Some(Some(Object::Namespace)),
+    };
+    match object {
+        Some(Some(object)) => Decoded::Object(key, object),
+        Some(None) => Decoded::Irrelevant(key),
+        None => Decoded::Malformed(Some(key)),
+    }
+}
+
+fn parse<T: DeserializeOwned>(json: &str) -> Option<T> {
+    serde_json::from_str(json).ok()
+}
+
+/// An item of a list, or `None` for an invalid one, so that the others count all the same.
+struct Lenient<T>(Option<T>);
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let item = <&RawValue>::deserialize(deserializer)?;
+        // Serde would read a list as the fields of a struct.
+        let is_map = item.get().starts_with('{');
+        Ok(Self(parse(item.get()).filter(|_| is_map)))
+    }
+}
+
+fn valid<T>(items: Option<Vec<Lenient<T>>>) -> impl Iterator<Item = T> {
+    items.unwrap_or_default().into_iter().filter_map(|Lenient(item)| item)
+}
+
+#[derive(serde::Deserialize)]
+struct Named {
+    metadata: Option<Name>,
+}
+
+#[derive(serde::Deserialize)]
+struct Name {
+    name: Option<Box<str>>,
+    namespace: Option<Box<str>>,
+}
+
+fn key(kind: Kind, name: Name) -> Option<Key> {
+    let key = Key {
+        namespace: match kind {
+            Kind::Service | Kind::Slice => name.namespace?,
+            Kind::Namespace => Box::default(),
+        },
+        name: name.name?,
+    };
+    // Names are part of answers, log lines and metric labels. The API server accepts no others either.
+    let is_name = |text: &str| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+        (1..=253).contains(&text.len()) && text.bytes().all(plain)
+    };
+    let is_valid = is_name(&key.name) && (kind == Kind::Namespace || is_name(&key.namespace));
+    is_valid.then_some(key)
+}
+
+#[derive(serde::Deserialize)]
+struct RawService {
+    metadata: Option<Metadata>,
+    spec: Option<ServiceSpec>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    creation_timestamp: Option<String>,
+    labels: Option<BTreeMap<String, Option<String>>>,
+    annotations: Option<BTreeMap<String, Option<String>>>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ServiceSpec {
+    r#type: Option<String>,
+    ports: Option<Vec<Lenient<RawServicePort>>>,
+    publish_not_ready_addresses: Option<bool>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawServicePort {
+    name: Option<Box<str>>,
+    port: Option<i64>,
+    protocol: Option<String>,
+    app_protocol: Option<String>,
+}
+
+fn service(raw: RawService, prefix: &str) -> Service {
+    let spec = raw.spec.unwrap_or_default();
+    let (created, annotations) = raw.metadata.map_or((u64::MAX, BTreeMap::new()), |metadata| {
+        (created(&metadata), metadata.annotations.unwrap_or_default())
+    });
+    let Parsed {
+        annotations,
+        port,
+        mut faults,
+    } = annotations::parse(&annotations, prefix);
+    let external = spec.r#type.as_deref() == Some("ExternalName");
+    let ports: Vec<_> = valid(spec.ports).collect();
+    Service {
+        created,
+        external,
+        publishes_not_ready: spec.publish_not_ready_addresses.unwrap_or_default(),
+        port: if external {
+            None
+        } else {
+            choose(ports, port.as_ref(), &mut faults)
+        },
+        annotations,
+        faults,
+    }
+}
+
+fn created(metadata: &Metadata) -> u64 {
+    metadata
+        .creation_timestamp
+        .as_deref()
+        .and_then(|text| humantime::parse_rfc3339(text).ok())
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+        .map_or(u64::MAX, |since| since.as_secs())
+}
+
+/// Chooses the port for SSH: the one of the annotation; else the only TCP port; else the first with `appProtocol: ssh`, then
+/// with the name `ssh` or `tcp-ssh`, then with the number 22.
+fn choose(
+    ports: Vec<RawServicePort>,
+    asked: Option<&PortSelector>,
+    faults: &mut Vec<AnnotationFault>,
+) -> Option<ServicePort> {
+    if ports.is_empty() && asked.is_none() {
+        // A headless Service, the only kind that may have no ports: its pods are dialled at port 22.
+        return Some(ServicePort {
+            number: SSH,
+            name: Box::default(),
+            is_implied: true,
+        });
+    }
+    let ports: Vec<_> = ports.into_iter().filter_map(tcp_port).collect();
+    let find = |wanted: &dyn Fn(&TcpPort) -> bool| ports.iter().find(|port| wanted(port));
+    let named = asked.and_then(|asked| {
+        let found = find(&|port| match asked {
+            PortSelector::Number(number) => port.plain.number == *number,
+            PortSelector::Name(name) => port.plain.name == *name,
+        });
+        if found.is_none() {
+            faults.push(AnnotationFault {
+                key: "port".into(),
+                reason: "the Service has no TCP port of that number or name".into(),
+            });
+        }
+        found
+    });
+    let chosen = named
+        .or_else(|| ports.first().filter(|_| ports.len() == 1))
+        .or_else(|| find(&|port| port.speaks_ssh))
+        .or_else(|| find(&|port| matches!(&*port.plain.name, "ssh" | "tcp-ssh")))
+        .or_else(|| find(&|port| port.plain.number == SSH));
+    if chosen.is_none() {
+        faults.push(AnnotationFault::without_port(ports.len()));
+    }
+    chosen.map(|port| port.plain.clone())
+}
+
+struct TcpPort {
+    plain: ServicePort,
+    speaks_ssh: bool,
+}
+
+fn tcp_port(raw: RawServicePort) -> Option<TcpPort> {
+    if !is_tcp(raw.protocol.as_deref()) {
+        return None;
+    }
+    let number = port_number(raw.port?)?;
+    Some(TcpPort {
+        plain: ServicePort {
+            number,
+            name: raw.name.unwrap_or_default(),
+            is_implied: false,
+        },
+        speaks_ssh: raw.app_protocol.as_deref() == Some("ssh"),
+    })
+}
+
+fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.is_none_or(|protocol| protocol.is_empty() || protocol == "TCP")
+}
+
+fn port_number(number: i64) -> Option<u16> {
+    u16::try_from(number).ok().filter(|number| *number > 0)
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawSlice {
+    metadata: Option<Metadata>,
+    address_type: Option<String>,
+    endpoints: Option<Vec<Lenient<RawEndpoint>>>,
+    ports: Option<Vec<Lenient<RawSlicePort>>>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawEndpoint {
+    addresses: Option<Vec<Option<String>>>,
+    conditions: Option<Conditions>,
+    node_name: Option<Box<str>>,
+}
+
+#[derive(Clone, Copy, Default, serde::Deserialize)]
+struct Conditions {
+    ready: Option<bool>,
+    serving: Option<bool>,
+    terminating: Option<bool>,
+}
+
+#[derive(serde::Deserialize)]
+struct RawSlicePort {
+    name: Option<Box<str>>,
+    port: Option<i64>,
+    protocol: Option<String>,
+}
+
+/// Decodes an EndpointSlice; `None` for one without a Service.
+fn slice(raw: RawSlice) -> Option<Slice> {
+    let mut labels = raw.metadata?.labels?;
+    let service = labels.remove(SERVICE_NAME)??;
+    let mut slice = Slice {
+        service: service.into(),
+        ..Slice::default()
+    };
+    let mut unusable = Unusable::default();
+    // Not FQDN: its names would have to be resolved, and could lead anywhere.
+    let is_v6 = match raw.address_type.as_deref() {
+        Some("IPv4") => Some(false),
+        Some("IPv6") => Some(true),
+        Some(_) | None => None,
+    };
+    if let Some(is_v6) = is_v6 {
+        let ports = valid(raw.ports).filter_map(|raw| slice_port(raw, &mut unusable));
+        slice.ports = ports.collect();
+        let endpoints = valid(raw.endpoints).map(|raw| endpoint(raw).filter(|known| known.address.is_ipv6() == is_v6));
+        slice.endpoints = endpoints
+            .inspect(|endpoint| unusable.address |= endpoint.is_none())
+            .flatten()
+            .collect();
+    } else {
+        unusable.address_type = true;
+    }
+    slice.unusable = (unusable != Unusable::default()).then(|| Box::new(unusable));
+    Some(slice)
+}
+
+fn slice_port(raw: RawSlicePort, unusable: &mut Unusable) -> Option<SlicePort> {
+    let name = raw.name.unwrap_or_default();
+    if !is_tcp(raw.protocol.as_deref()) {
+        unusable.protocols.push(name);
+        return None;
+    }
+    // A port without a number means all ports, which a Service never has.
+    match raw.port.and_then(port_number) {
+        Some(number) => Some(SlicePort { name, number }),
+        None => {
+            unusable.port_numbers.push(name);
+            None
+        }
+    }
+}
+
+fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
+    let address: IpAddr = raw.addresses.as_ref()?.iter().flatten().next()?.parse().ok()?;
+    let Conditions {
+        ready,
+        serving,
+        terminating,
+    } = raw.conditions.unwrap_or_default();
+    let state = match (ready, serving, terminating) {
+        // Null is unknown, which the API says to interpret as ready.
+        (None | Some(true), _, _) => State::Ready,
+        (Some(false), Some(true), Some(true)) => State::Terminating,
+        (Some(false), _, _) => State::NotReady,
+    };
+    // A node's name is a DNS subdomain: a longer text is none.
+    let node = raw.node_name.filter(|name| name.len() <= LONGEST_NODE);
+    Some(Endpoint {
+        address,
+        state,
+        node: node.unwrap_or_default(),
+    })
+}
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const SSH: u16 = 22;
+/// RFC 1123, as Kubernetes checks names of nodes.
+const LONGEST_NODE: usize = 253;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::objects::annotations::Annotations;
+    use serde_json::{Value, json};
+
+    fn decoded(kind: Kind, json: &Value) -> Decoded {
+        decode(kind, &json.to_string(), "switchboard.dev/")
+    }
+
+    fn service_of(spec: &Value, annotations: &Value) -> Service {
+        let json = json!({"metadata": {"name": "a", "namespace": "n", "annotations": annotations}, "spec": spec});
+        match decoded(Kind::Service, &json) {
+            Decoded::Object(_, Object::Service(service)) => *service,
+            other @ (Decoded::Object(..) | Decoded::Irrelevant(_) | Decoded::Malformed(_)) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_port_is_chosen_by_the_first_rule_that_fits() {
+        let asked = |port: &str| json!({"switchboard.dev/port": port});
+        let two = json!([{"port": 80, "name": "http"}, {"port": 2222, "name": "x"}]);
+        let table = [
+            (json!([{"port": 2222, "targetPort": 22}]), json!(null), Some(2222)),
+            (two.clone(), asked("2222"), Some(2222)),
+            (two.clone(), asked("x"), Some(2222)),
+            (two.clone(), asked("80"), Some(80)),
+            (two.clone(), json!(null), None),
+            (two, asked("y"), None),
+            (
+                json!([{"port": 1, "name": "ssh"}, {"port": 2, "appProtocol": "ssh"}]),
+                json!({}),
+                Some(2),
+            ),
+            (
+                json!([{"port": 80, "name": "http"}, {"port": 2, "name": "tcp-ssh"}]),
+                json!({}),
+                Some(2),
+            ),
+            (
+                json!([{"port": 80, "name": "http"}, {"port": 22, "name": "x"}]),
+                json!({}),
+                Some(22),
+            ),
+            (json!([{"port": 22, "protocol": "UDP"}]), json!({}), None),
+            (
+                json!([{"port": 22, "protocol": "UDP"}, {"port": 23, "protocol": "TCP"}, null]),
+                json!({}),
+                Some(23),
+            ),
+            (json!([{"port": 0}, {"port": -1}, {"port": 70000}, {}]), json!({}), None),
+            (json!(null), json!({}), Some(22)),
+            (json!([]), asked("http"), None),
+        ];
+        for (ports, annotations, expected) in table {
+            let service = service_of(&json!({"ports": ports}), &annotations);
+            assert_eq!(service.port.map(|port| port.number), expected, "{ports} {annotations}");
+            assert_eq!(service.faults.is_empty(), expected.is_some(), "{ports}");
+        }
+        // With a wrong annotation the next rule applies.
+        let wrong = service_of(&json!({"ports": [{"port": 22}]}), &asked("23"));
+        assert_eq!((wrong.port.map(|port| port.number), wrong.faults.len()), (Some(22), 1));
+    }
+
+    #[test]
+    fn a_service_is_decoded_whatever_is_null() {
+        let minimal = service_of(&json!(null), &json!(null));
+        assert_eq!(minimal.created, u64::MAX);
+        assert_eq!(minimal.annotations, Annotations::default());
+        let json = json!({
+            "metadata": {
+                "name": "svc-a", "namespace": "team-a", "creationTimestamp": "1970-01-01T00:01:00Z",
+                "annotations": {"switchboard.dev/upload": "1MiB/s", "other": null},
+            },
+            "spec": {
+                "type": "ClusterIP", "publishNotReadyAddresses": true,
+                "ports": [{"name": null, "port": 22, "targetPort": "ssh", "protocol": null, "appProtocol": null}],
+            },
+            "status": {"loadBalancer": {}},
+        });
+        let Decoded::Object(key, Object::Service(service)) = decoded(Kind::Service, &json) else {
+            panic!()
+        };
+        assert_eq!(key.to_string(), "team-a/svc-a");
+        assert_eq!(service.created, 60);
+        assert!(service.publishes_not_ready && !service.external);
+        assert_eq!(service.annotations.upload, Some("1MiB/s".parse().unwrap()));
+        let port = service.port.unwrap();
+        assert_eq!((port.number, &*port.name, port.is_implied), (22, "", false));
+    }
+
+    #[test]
+    fn an_external_name_service_has_no_port() {
+        let external = service_of(
+            &json!({"type": "ExternalName", "externalName": "metadata.internal"}),
+            &json!({}),
+        );
+        assert!(external.external && external.port.is_none() && external.faults.is_empty());
+    }
+
+    fn slice_of(json: &Value) -> Slice {
+        let mut json = json.clone();
+        json["metadata"] = json!({"name": "s", "namespace": "n", "labels": {"kubernetes.io/service-name": "a"}});
+        if json["addressType"].is_null() {
+            json["addressType"] = json!("IPv4");
+        }
+        match decoded(Kind::Slice, &json) {
+            Decoded::Object(_, Object::Slice(slice)) => *slice,
+            other @ (Decoded::Object(..) | Decoded::Irrelevant(_) | Decoded::Malformed(_)) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_conditions_of_an_endpoint_give_its_state() {
+        let condition = |ready: Value, serving: Value, terminating: Value| {
+            let json = json!({"endpoints": [{
+                "addresses": ["10.0.0.1", "10.0.0.2"],
+                "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
+            }]});
+            slice_of(&json).endpoints[0].state
+        };
+        let (yes, no, nil) = (json!(true), json!(false), json!(null));
+        assert_eq!(condition(json!(null), json!(null), json!(null)), State::Ready);
+        assert_eq!(condition(yes.clone(), nil.clone(), nil), State::Ready);
+        assert_eq!(condition(no.clone(), yes.clone(), yes.clone()), State::Terminating);
+        assert_eq!(condition(no.clone(), no.clone(), yes.clone()), State::NotReady);
+        assert_eq!(condition(no.clone(), yes, no), State::NotReady);
+        assert_eq!(
+            slice_of(&json!({"endpoints": [{"addresses": ["10.0.0.1"]}]})).endpoints[0].state,
+            State::Ready
+        );
+    }
+
+    #[test]
+    fn invalid_items_of_a_slice_are_left_out() {
+        let slice = slice_of(&json!({
+            "addressType": "IPv4",
+            "endpoints": [
+                null, {}, {"addresses": null}, {"addresses": []}, {"addresses": ["host.example.com"]},
+                {"addresses": ["010.0.0.1"]}, {"addresses": ["10.0.0.1"], "conditions": null}, {"addresses": ["fd00::1"]},
+                {"addresses": ["10.0.0.2"], "conditions": ["ready"]}, "x", [["10.0.0.3"]],
+            ],
+            "ports": [
+                null, {"port": 0}, {"port": -1}, {"port": 70000}, {"port": 53, "protocol": "UDP"},
+                {"name": "ssh", "port": 22, "protocol": "TCP"}, {"name": null, "port": null}, {"port": "22"}, ["x", 22],
+            ],
+        }));
+        assert_eq!(slice.endpoints.len(), 1);
+        let ports: Vec<_> = slice.ports.iter().map(|port| (&*port.name, port.number)).collect();
+        assert_eq!(ports, [("ssh", 22)]);
+        let unusable = slice.unusable.unwrap();
+        assert!(unusable.address && !unusable.address_type);
+        assert_eq!(unusable.port_numbers, vec![Box::<str>::default(); 4]);
+        assert_eq!(unusable.protocols, ["".into()]);
+        let empty = slice_of(&json!({"endpoints": null, "ports": null}));
+        assert_eq!((empty.ports.len(), empty.unusable), (0, None));
+        for other in ["FQDN", "IPv6", "IPv5", ""] {
+            let other = slice_of(&json!({"addressType": other, "endpoints": [{"addresses": ["10.0.0.1"]}]}));
+            assert!(other.endpoints.is_empty());
+            let unusable = other.unusable.unwrap();
+            assert!(unusable.address || unusable.address_type);
+        }
+    }
+
+    #[test]
+    fn a_malformed_object_differs_from_an_irrelevant_one() {
+        let named = |name: &str| json!({"metadata": {"name": name, "namespace": "n"}});
+        for name in ["", "A", "a b", "a\r\nb", "a/b", "\u{e9}"] {
+            assert_eq!(decoded(Kind::Service, &named(name)), Decoded::Malformed(None), "{name}");
+        }
+        assert_eq!(decoded(Kind::Service, &json!("x")), Decoded::Malformed(None));
+        assert_eq!(decoded(Kind::Service, &json!({})), Decoded::Malformed(None));
+        assert!(matches!(decoded(Kind::Slice, &named("a")), Decoded::Irrelevant(_)));
+        let mut wrong = named("a");
+        wrong["spec"] = json!({"ports": "all"});
+        assert!(matches!(decoded(Kind::Service, &wrong), Decoded::Malformed(Some(_))));
+        let namespace = decoded(Kind::Namespace, &json!({"metadata": {"name": "team-a"}}));
+        assert!(matches!(namespace, Decoded::Object(_, Object::Namespace)));
+    }
+}

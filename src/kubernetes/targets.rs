@@ -1,0 +1,12 @@
+//! From the objects of the cluster to the targets of the allowlist.
+
+pub(crate) mod controller;
+mod endpoints;
+mod guards;
+mod join;
+mod reconciler;
+pub(crate) mod reflector;
+mod rules;
+mod shrink_guard;
+mod snapshot;
+mod source;

@@ -1,0 +1,172 @@
+//! Runs the reflectors and the reconciler of a cluster on a thread of their own.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tracing::error;
+
+use super::reconciler::{Outputs, Reconciler};
+use super::reflector;
+use super::rules::Rules;
+use super::source::{Feed, Source, sources};
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::reconnecting::Link;
+use crate::kubernetes::api::requests::report_cluster;
+use crate::kubernetes::api::thread::Thread;
+use crate::kubernetes::objects::model::EndpointFault;
+use crate::kubernetes::options::Options;
+use crate::kubernetes::writes::activity_reports::ActivityReports;
+use crate::kubernetes::writes::event_recorder::Recorder;
+use crate::kubernetes::writes::waker::Waker;
+use crate::policy::allowlist::Writer;
+use crate::tunnel::limits::Limits;
+use crate::tunnel::metrics::Metrics;
+
+/// Follows a cluster until it is dropped. The allowlist then stays as it is.
+#[derive(Debug)]
+pub struct Controller {
+    options: Options,
+    rules: watch::Sender<Rules>,
+    outputs: Outputs,
+    /// `None` while it is replaced.
+    thread: Option<Thread>,
+}
+
+impl Controller {
+    /// Starts to follow a cluster, whether its API server answers or not. Until the first complete list, a name that is not
+    /// on the allowlist is unknown rather than forbidden.
+    ///
+    /// # Errors
+    /// The thread or its runtime cannot be started.
+    pub fn start(options: Options, limits: &Limits, writer: Writer, metrics: Metrics) -> io::Result<Self> {
+        writer.configure(options.of_allowlist());
+        for failure in Failure::ALL {
+            metrics.watch_may_fail(failure.label());
+        }
+        for fault in EndpointFault::ALL {
+            metrics.endpoint_may_fail(fault.label());
+        }
+        let outputs = Outputs {
+            writer,
+            metrics,
+            recorder: None,
+        };
+        let (rules, receiver) = watch::channel(Rules::new(&options, limits));
+        let worker = Worker {
+            sources: sources(&options),
+            options: options.clone(),
+            rules: receiver,
+            outputs: outputs.clone(),
+        };
+        Ok(Self {
+            options,
+            rules,
+            outputs,
+            thread: Some(Thread::start("kubernetes", worker.run())?),
+        })
+    }
+
+    /// Changes the settings. The allowlist stays as it is until they have led to a complete list.
+    ///
+    /// # Errors
+    /// The settings need another thread, which cannot be started. Those before stay in force.
+    pub fn configure(&mut self, options: Options, limits: &Limits) -> io::Result<()> {
+        if sources(&options) == sources(&self.options) && tasks_of(&options) == tasks_of(&self.options) {
+            self.outputs.writer.configure(options.of_allowlist());
+            // Not `send`, which fails while the reconciler is restarted: it starts with the newest rules.
+            self.rules.send_replace(Rules::new(&options, limits));
+            self.options = options;
+            return Ok(());
+        }
+        let Outputs { writer, metrics, .. } = self.outputs.clone();
+        // Its drop waits for its end: two of them would write one allowlist.
+        self.thread = None;
+        *self = Self::start(options, limits, writer, metrics)?;
+        Ok(())
+    }
+}
+
+/// What decides which tasks there are.
+fn tasks_of(options: &Options) -> (Option<&PathBuf>, [bool; 3]) {
+    let switches = [options.wakes, options.reports_activity, options.writes_events];
+    (options.snapshot_file.as_ref(), switches)
+}
+
+/// The work of the thread.
+struct Worker {
+    sources: Vec<Source>,
+    options: Options,
+    rules: watch::Receiver<Rules>,
+    outputs: Outputs,
+}
+
+impl Worker {
+    /// Runs one reconciler and a reflector for each source, and restarts all of them after a panic of any.
+    async fn run(self) {
+        let kubeconfig = self.options.kubeconfig.clone();
+        tokio::spawn(report_cluster("allowlist.kubernetes", kubeconfig));
+        loop {
+            let (sender, events) = mpsc::channel(QUEUED_EVENTS);
+            let mut rules = self.rules.clone();
+            let newest = rules.borrow_and_update().clone();
+            let feeds: Vec<_> = self.sources.iter().cloned().map(Feed::new).collect();
+            let mut tasks = JoinSet::new();
+            let outputs = self.start_writers(&mut tasks);
+            let snapshot = self.options.snapshot_file.clone();
+            let reconciler = Reconciler::new(newest, feeds.clone(), snapshot, outputs);
+            tasks.spawn(reconciler.run(events, rules));
+            for feed in feeds {
+                tasks.spawn(reflector::run(feed, sender.clone()));
+            }
+            drop(sender);
+            // None of them returns before the others do.
+            if let Some(Err(error)) = tasks.join_next().await {
+                error!("a task that follows the cluster has failed, all of them are restarted: {error}");
+            }
+            drop(tasks);
+            sleep(BEFORE_RESTART).await;
+        }
+    }
+
+    /// Starts what writes to the cluster, as far as it is switched on.
+    fn start_writers(&self, tasks: &mut JoinSet<()>) -> Outputs {
+        let Outputs { writer, metrics, .. } = self.outputs.clone();
+        let link = Arc::new(Link::new(self.options.kubeconfig.clone()));
+        let recorder = self.options.writes_events.then(|| {
+            let (recorder, work) = Recorder::start(Arc::clone(&link), metrics.clone());
+            tasks.spawn(work);
+            recorder
+        });
+        if self.options.wakes {
+            let waker = Waker {
+                link: Arc::clone(&link),
+                writer: writer.clone(),
+                metrics: metrics.clone(),
+                recorder: recorder.clone(),
+            };
+            tasks.spawn(waker.run());
+        }
+        if self.options.reports_activity {
+            let reports = ActivityReports {
+                link,
+                writer: writer.clone(),
+                metrics: metrics.clone(),
+            };
+            tasks.spawn(reports.run());
+        }
+        Outputs {
+            writer,
+            metrics,
+            recorder,
+        }
+    }
+}
+
+/// The most events between reflectors and reconciler. When the queue is full, the reflectors wait.
+const QUEUED_EVENTS: usize = 4096;
+const BEFORE_RESTART: Duration = Duration::from_secs(1);

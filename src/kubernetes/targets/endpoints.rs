@@ -1,0 +1,104 @@
+//! Chooses the addresses of a Service from its EndpointSlices.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use super::guards::{AddressClass, Guards};
+use crate::kubernetes::objects::model::{EndpointFault, Service, ServicePort, Slice, State};
+use crate::policy::allowlist::Endpoints;
+
+/// The addresses at which a Service can be dialled, and those that the guards refuse.
+#[derive(Debug, Default)]
+pub(in crate::kubernetes) struct Selection {
+    /// The ready endpoints; if there are none, the terminating ones that still serve.
+    pub(in crate::kubernetes) endpoints: Endpoints,
+    /// The endpoints that must not be dialled, and why.
+    pub(in crate::kubernetes) refused: Vec<(SocketAddr, AddressClass)>,
+    /// The slices of which something cannot be used, by name.
+    pub(in crate::kubernetes) unusable: Vec<(Box<str>, EndpointFault)>,
+}
+
+/// Selects the endpoints of a Service at that port of it.
+pub(in crate::kubernetes) fn select(
+    service: &Service,
+    port: &ServicePort,
+    slices: impl Iterator<Item = (Box<str>, Slice)>,
+    guards: &Guards,
+) -> Selection {
+    let (mut refused, mut unusable) = (Vec::new(), Vec::new());
+    let mut nodes = BTreeMap::new();
+    let [mut all, mut ready, mut terminating] = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
+    for (name, slice) in slices {
+        unusable.extend(fault(&slice, port).map(|fault| (name, fault)));
+        let Some(number) = port_of(&slice, port) else { continue };
+        for endpoint in &slice.endpoints {
+            let address = SocketAddr::new(endpoint.address, number);
+            if let Err(class) = guards.check(endpoint.address) {
+                refused.push((address, class));
+                continue;
+            }
+            all.insert(address);
+            nodes.insert(address, endpoint.node.clone());
+            match endpoint.state {
+                State::Ready => ready.insert(address),
+                State::Terminating | State::NotReady if service.publishes_not_ready => ready.insert(address),
+                State::Terminating => terminating.insert(address),
+                State::NotReady => false,
+            };
+        }
+    }
+    let (ready_pods, total_pods) = (pods(&ready), pods(&all));
+    let chosen = if ready.is_empty() { terminating } else { ready };
+    let endpoints = Endpoints {
+        nodes: nodes_of(&chosen, &mut nodes),
+        addresses: chosen.into_iter().collect(),
+        ready: ready_pods,
+        total: total_pods,
+        proxy_header: service.annotations.send_proxy_header,
+    };
+    Selection {
+        endpoints,
+        refused,
+        unusable,
+    }
+}
+
+/// The nodes of these addresses, in their order; empty if none of them is named.
+fn nodes_of(chosen: &BTreeSet<SocketAddr>, nodes: &mut BTreeMap<SocketAddr, Box<str>>) -> Box<[Box<str>]> {
+    let named = chosen.iter().map(|address| nodes.remove(address).unwrap_or_default());
+    let named: Vec<_> = named.collect();
+    if named.iter().all(|name| name.is_empty()) {
+        return Box::default();
+    }
+    named.into()
+}
+
+/// The number of pods with these addresses. A pod of a dual-stack Service has one address of each family.
+fn pods(addresses: &BTreeSet<SocketAddr>) -> u32 {
+    let v4 = addresses.iter().filter(|address| address.is_ipv4()).count();
+    u32::try_from(v4.max(addresses.len() - v4)).unwrap_or(u32::MAX)
+}
+
+/// The port of a slice's pods for a port of the Service.
+fn port_of(slice: &Slice, port: &ServicePort) -> Option<u16> {
+    if port.is_implied {
+        return slice.ports.is_empty().then_some(port.number);
+    }
+    let named = slice.ports.iter().find(|known| known.name == port.name)?;
+    Some(named.number)
+}
+
+/// The fault of a slice that concerns a port of the Service. The faults of its other ports do not.
+fn fault(slice: &Slice, port: &ServicePort) -> Option<EndpointFault> {
+    let unusable = slice.unusable.as_deref()?;
+    let has_port = port_of(slice, port).is_some();
+    let concerns = |names: &[Box<str>]| !has_port && names.contains(&port.name);
+    [
+        (unusable.address_type, EndpointFault::AddressType),
+        (concerns(&unusable.port_numbers), EndpointFault::PortNumber),
+        (concerns(&unusable.protocols), EndpointFault::Protocol),
+        (unusable.address, EndpointFault::Address),
+    ]
+    .into_iter()
+    .find_map(|(is_so, fault)| is_so.then_some(fault))
+}

@@ -1,0 +1,392 @@
+//! Joins Services with their EndpointSlices and Namespaces into targets. It has no I/O and no clock.
+//!
+//! An event marks the Services that it concerns, and [`Join::settle`] computes the targets of the marked ones: the cost of
+//! an event does not grow with the cluster. The result depends on the objects alone and not on the order of events.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+pub(crate) use self::remark::Remark;
+use self::slices::Slices;
+use super::endpoints::{self, Selection};
+use super::rules::Rules;
+use crate::kubernetes::objects::annotations::{
+    above_ceiling, grant, switched_off, unsatisfiable, without_users, workloads,
+};
+use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
+use crate::policy::allowlist::{Change, ServiceTarget, TargetId};
+
+mod remark;
+mod slices;
+
+/// The result of [`Join::settle`].
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settled {
+    /// The changes of the allowlist.
+    pub(crate) changes: Vec<Change>,
+    /// The remarks that were not made before.
+    pub(crate) remarks: Vec<Remark>,
+}
+
+/// The known objects of the cluster.
+#[derive(Debug)]
+pub(crate) struct Join {
+    rules: Rules,
+    services: BTreeMap<Key, Entry>,
+    /// The Services of slices whose names do [not begin](is_derived) with their Service's.
+    strays: BTreeMap<Key, Box<str>>,
+    namespaces: BTreeSet<Box<str>>,
+    /// The Services that claim a name without being its [plain](is_plain) owner. Only Services with dots in their names
+    /// can, and a real API server has none.
+    claims: HashMap<Box<str>, Vec<Key>>,
+    /// The Services that were marked since the last [`settle`](Self::settle).
+    dirty: BTreeSet<Key>,
+}
+
+/// A Service and its slices. Slices may exist before their Service, and after it.
+#[derive(Debug, Default)]
+struct Entry {
+    service: Option<Box<Service>>,
+    slices: Slices,
+    /// Whether the Service is on the allowlist.
+    is_listed: bool,
+    /// The remarks that hold now, so that none is made twice. Most Services have none, and this takes 8 bytes of them.
+    remarks: Option<Box<Remarks>>,
+}
+
+#[derive(Debug)]
+struct Remarks(Vec<Remark>);
+
+impl Join {
+    /// A join without objects.
+    pub(crate) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            services: BTreeMap::new(),
+            strays: BTreeMap::new(),
+            namespaces: BTreeSet::new(),
+            claims: HashMap::new(),
+            dirty: BTreeSet::new(),
+        }
+    }
+
+    /// The rules in force.
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Changes the rules, for all known objects.
+    pub(crate) fn configure(&mut self, rules: Rules) {
+        self.rules = rules;
+        self.claims.clear();
+        self.dirty.extend(self.services.keys().cloned());
+    }
+
+    /// Adds an object, or changes it.
+    pub(crate) fn put(&mut self, key: Key, object: Object) {
+        match object {
+            Object::Service(service) => {
+                let entry = self.services.entry(key.clone()).or_default();
+                if entry.service.as_ref() != Some(&service) {
+                    entry.service = Some(service);
+                    self.dirty.insert(key);
+                }
+            }
+            Object::Slice(slice) => self.put_slice(&key, &slice),
+            Object::Namespace => {
+                if self.namespaces.insert(key.name.clone()) {
+                    self.mark_namespace(&key.name);
+                }
+            }
+        }
+    }
+
+    /// Removes an object.
+    pub(crate) fn remove(&mut self, kind: Kind, key: &Key) {
+        match kind {
+            Kind::Service => {
+                if let Some(entry) = self.services.get_mut(key)
+                    && entry.service.take().is_some()
+                {
+                    self.dirty.insert(key.clone());
+                }
+            }
+            Kind::Slice => {
+                if let Some(owner) = self.owner(key) {
+                    self.drop_slice(key, owner);
+                }
+            }
+            Kind::Namespace => {
+                if self.namespaces.remove(&key.name) {
+                    self.mark_namespace(&key.name);
+                }
+            }
+        }
+    }
+
+    /// The known objects of a kind, in one namespace or in all.
+    pub(crate) fn keys(&self, kind: Kind, namespace: Option<&str>) -> Vec<Key> {
+        let within = |key: &&Key| namespace.is_none_or(|namespace| *key.namespace == *namespace);
+        match kind {
+            Kind::Service => {
+                let known = self.services.iter().filter(|(_, entry)| entry.service.is_some());
+                known.map(|(key, _)| key).filter(within).cloned().collect()
+            }
+            Kind::Slice => {
+                let known = self.services.iter().filter(|(service, _)| within(service));
+                let keys = known.flat_map(|(service, entry)| entry.slices.names().map(|name| beside(service, name)));
+                keys.collect()
+            }
+            Kind::Namespace => self.namespaces.iter().map(|name| namespace_key(name)).collect(),
+        }
+    }
+
+    /// Every known object, for a snapshot.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (Key, Object)> {
+        let services = self.services.iter().flat_map(|(key, entry)| {
+            let service = entry.service.clone();
+            let service = service.map(|service| (key.clone(), Object::Service(service)));
+            let slices = entry.slices.unpack(&key.name);
+            let slices = slices.map(|(name, slice)| (beside(key, &name), Object::Slice(Box::new(slice))));
+            service.into_iter().chain(slices)
+        });
+        let namespaces = self.namespaces.iter();
+        services.chain(namespaces.map(|name| (namespace_key(name), Object::Namespace)))
+    }
+
+    /// The number of names that several Services claim.
+    pub(crate) fn contested(&self) -> usize {
+        let claimants = self.claims.keys().map(|name| self.claimants(name).count());
+        claimants.filter(|claimants| *claimants > 1).count()
+    }
+
+    /// Computes the targets of all Services that were marked since the last call.
+    pub(crate) fn settle(&mut self) -> Settled {
+        let mut settled = Settled::default();
+        for key in self.dirty.clone() {
+            self.claim(&key);
+        }
+        for key in std::mem::take(&mut self.dirty) {
+            self.settle_one(&key, &mut settled);
+        }
+        settled
+    }
+
+    fn put_slice(&mut self, key: &Key, slice: &Slice) {
+        let owner = beside(key, &slice.service);
+        if let Some(former) = self.owner(key).filter(|former| *former != owner) {
+            self.drop_slice(key, former);
+        }
+        let entry = self.services.entry(owner.clone()).or_default();
+        if entry.slices.put(&key.name, slice) {
+            if !is_derived(&key.name, &owner.name) {
+                self.strays.insert(key.clone(), owner.name.clone());
+            }
+            self.dirty.insert(owner);
+        }
+    }
+
+    fn drop_slice(&mut self, key: &Key, owner: Key) {
+        self.strays.remove(key);
+        if let Some(entry) = self.services.get_mut(&owner)
+            && entry.slices.remove(&key.name)
+        {
+            self.dirty.insert(owner);
+        }
+    }
+
+    /// The Service of a slice that is known. Not by a map of all slices: their names lead to it.
+    fn owner(&self, key: &Key) -> Option<Key> {
+        if let Some(service) = self.strays.get(key) {
+            return Some(beside(key, service));
+        }
+        let has_slice = |service: &Key| {
+            let entry = self.services.get(service);
+            entry.is_some_and(|entry| entry.slices.names().any(|name| *name == *key.name))
+        };
+        let ends = key.name.match_indices('-').map(|(end, _)| end);
+        let mut services = ends.filter_map(|end| Some(beside(key, key.name.get(..end)?)));
+        services.find(has_slice)
+    }
+
+    fn mark_namespace(&mut self, namespace: &str) {
+        let first = Key {
+            namespace: namespace.into(),
+            name: Box::default(),
+        };
+        let within = self.services.range(first..).map(|(key, _)| key);
+        let within = within.take_while(|key| *key.namespace == *namespace);
+        self.dirty.extend(within.cloned());
+    }
+
+    /// Adds or removes a Service's claim to its name, and marks all other Services that claim it.
+    fn claim(&mut self, key: &Key) {
+        let is_eligible = self.eligible(key).is_some();
+        if is_plain(key) && self.claims.is_empty() {
+            return;
+        }
+        let name = self.name(key);
+        let others: Vec<Key> = self.claimants(&name).cloned().collect();
+        if !is_plain(key) {
+            let claimants = self.claims.entry(name.clone()).or_default();
+            claimants.retain(|claimant| claimant != key);
+            if is_eligible {
+                claimants.push(key.clone());
+            } else if claimants.is_empty() {
+                self.claims.remove(&name);
+            }
+        }
+        self.dirty.extend(others);
+    }
+
+    /// The shortest name of a Service.
+    fn name(&self, key: &Key) -> Box<str> {
+        let name = format!("{}.{}", key.name, key.namespace);
+        self.rules.suffixes.strip(&name).into()
+    }
+
+    /// All Services that claim a name.
+    fn claimants(&self, name: &str) -> impl Iterator<Item = &Key> {
+        let plain = name.split_once('.').and_then(|(service, namespace)| {
+            let key = Key {
+                namespace: namespace.into(),
+                name: service.into(),
+            };
+            let (key, _) = self.services.get_key_value(&key).filter(|_| is_plain(&key))?;
+            self.eligible(key).map(|_| key)
+        });
+        plain.into_iter().chain(self.claims.get(name).into_iter().flatten())
+    }
+
+    /// A Service that may be on the allowlist, and its port for SSH.
+    fn eligible(&self, key: &Key) -> Option<(&Service, &ServicePort)> {
+        let service = self.services.get(key)?.service.as_deref()?;
+        let is_selected = !self.rules.selects_namespaces || self.namespaces.contains(&key.namespace);
+        let port = service.port.as_ref().filter(|_| is_selected)?;
+        Some((service, port))
+    }
+
+    /// The oldest claimant of a name; of several that are equally old, the first one by namespace and name.
+    fn winner(&self, name: &str) -> Option<&Key> {
+        let created = |key: &Key| {
+            let service = self.services.get(key).and_then(|entry| entry.service.as_ref());
+            service.map_or(u64::MAX, |service| service.created)
+        };
+        let claimants = self.claimants(name);
+        claimants.map(|key| (created(key), key)).min().map(|(_, key)| key)
+    }
+
+    fn settle_one(&mut self, key: &Key, settled: &mut Settled) {
+        let mut remarks = Vec::new();
+        let target = self.target(key, &mut remarks);
+        let Some(entry) = self.services.get_mut(key) else {
+            return;
+        };
+        match target {
+            Some(target) => {
+                if !entry.is_listed {
+                    settled.remarks.push(Remark::Added(key.clone()));
+                }
+                entry.is_listed = true;
+                settled.changes.push(Change::Set(Box::new(target)));
+            }
+            None if entry.is_listed => {
+                entry.is_listed = false;
+                settled.remarks.push(Remark::Removed(key.clone()));
+                settled.changes.push(Change::Remove(target_id(key)));
+            }
+            None => {}
+        }
+        let is_known = |remark: &&Remark| entry.remarks.as_ref().is_some_and(|known| known.0.contains(remark));
+        let new = remarks.iter().filter(|remark| !is_known(remark)).cloned();
+        settled.remarks.extend(new);
+        entry.remarks = (!remarks.is_empty()).then(|| Box::new(Remarks(remarks)));
+        if entry.service.is_none() && entry.slices.is_empty() {
+            self.services.remove(key);
+        }
+    }
+
+    /// The target of a Service, if it is on the allowlist, and the remarks about it.
+    fn target(&self, key: &Key, remarks: &mut Vec<Remark>) -> Option<ServiceTarget> {
+        let entry = self.services.get(key)?;
+        if let Some(service) = &entry.service {
+            let remark = |fault| Remark::Annotation(key.clone(), fault);
+            let above_ceiling = above_ceiling(&service.annotations, &self.rules.limits);
+            let unsatisfiable = unsatisfiable(&service.annotations, self.rules.knows_clients);
+            let without_users = without_users(&service.annotations, self.rules.knows_users);
+            let faults = service.faults.iter().cloned();
+            let switched_off = switched_off(&service.annotations, self.rules.switched_on);
+            let of_this_proxy = above_ceiling.into_iter().chain(unsatisfiable).chain(without_users);
+            let of_this_proxy = of_this_proxy.chain(switched_off);
+            remarks.extend(faults.chain(of_this_proxy).map(remark));
+            remarks.extend(service.external.then(|| Remark::ExternalName(key.clone())));
+        }
+        let (service, port) = self.eligible(key)?;
+        let name = self.name(key);
+        let winner = (!self.claims.is_empty()).then(|| self.winner(&name)).flatten();
+        if let Some(winner) = winner.filter(|winner| *winner != key) {
+            remarks.push(Remark::NameConflict {
+                loser: key.clone(),
+                winner: winner.clone(),
+                name,
+            });
+            return None;
+        }
+        let Selection {
+            endpoints,
+            refused,
+            unusable,
+        } = endpoints::select(service, port, entry.slices.unpack(&key.name), &self.rules.guards);
+        let refused = refused.into_iter().take(MOST_REFUSED_NOTED);
+        remarks.extend(refused.map(|(address, class)| Remark::EndpointForbidden(key.clone(), address, class)));
+        let unusable = unusable.into_iter().take(MOST_REFUSED_NOTED);
+        remarks.extend(unusable.map(|(slice, fault)| Remark::SliceUnusable(key.clone(), slice, fault)));
+        Some(ServiceTarget {
+            id: target_id(key),
+            name,
+            ports: [port.number, self.rules.alias_port],
+            endpoints,
+            limits: grant(&service.annotations, &self.rules.limits),
+            allowed_clients: service.annotations.allowed_clients.clone(),
+            user_lists: service.annotations.user_lists.as_deref().cloned(),
+            workloads: workloads(&service.annotations, self.rules.switched_on),
+        })
+    }
+}
+
+/// Whether a Service's name is `svc.ns` without further dots: no other plain Service claims that name, and it has no suffix.
+fn is_plain(key: &Key) -> bool {
+    !key.namespace.contains('.') && !key.name.contains('.')
+}
+
+/// Whether a slice has a name that the cluster has made of its Service's.
+fn is_derived(slice: &str, service: &str) -> bool {
+    slice.strip_prefix(service).is_some_and(|rest| rest.starts_with('-'))
+}
+
+/// The key of another object in the same namespace.
+fn beside(key: &Key, name: &str) -> Key {
+    Key {
+        namespace: key.namespace.clone(),
+        name: name.into(),
+    }
+}
+
+fn target_id(key: &Key) -> TargetId {
+    TargetId {
+        namespace: key.namespace.clone(),
+        service: key.name.clone(),
+    }
+}
+
+fn namespace_key(name: &str) -> Key {
+    Key {
+        namespace: Box::default(),
+        name: name.into(),
+    }
+}
+
+/// The most refused endpoints, and the most unusable slices, of a Service with a remark: a tenant may have thousands.
+const MOST_REFUSED_NOTED: usize = 3;
+
+#[cfg(test)]
+mod tests;

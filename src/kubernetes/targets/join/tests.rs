@@ -1,0 +1,386 @@
+//! The join by examples.
+
+mod history;
+
+use std::sync::Arc;
+
+use super::*;
+use crate::kubernetes::objects::annotations::SwitchedOn;
+use crate::kubernetes::objects::model::{Endpoint, EndpointFault, SlicePort, State, Unusable};
+use crate::kubernetes::targets::guards::Guards;
+use crate::policy::allowlist::Suffixes;
+use crate::tunnel::limits::Limits;
+
+fn rules() -> Rules {
+    Rules {
+        suffixes: Arc::new(Suffixes::new("cluster.local", ["ssh.example.com"])),
+        alias_port: 22,
+        guards: Guards::default(),
+        limits: Limits::default(),
+        selects_namespaces: false,
+        knows_clients: false,
+        knows_users: false,
+        switched_on: SwitchedOn::default(),
+    }
+}
+
+fn key(namespace: &str, name: &str) -> Key {
+    Key {
+        namespace: namespace.into(),
+        name: name.into(),
+    }
+}
+
+fn service(number: u16) -> Service {
+    Service {
+        created: 1,
+        port: Some(ServicePort {
+            number,
+            name: "ssh".into(),
+            is_implied: false,
+        }),
+        ..Service::default()
+    }
+}
+
+fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> Slice {
+    let endpoint = |(address, state): &(&str, State)| Endpoint {
+        address: address.parse().unwrap(),
+        state: *state,
+        node: format!("node-of-{address}").into(),
+    };
+    Slice {
+        service: service.into(),
+        ports: Box::new([SlicePort {
+            name: "ssh".into(),
+            number: port,
+        }]),
+        endpoints: endpoints.iter().map(endpoint).collect(),
+        unusable: None,
+    }
+}
+
+fn put_service(join: &mut Join, namespace: &str, name: &str, service: Service) {
+    join.put(key(namespace, name), Object::Service(Box::new(service)));
+}
+
+fn put_slice(join: &mut Join, namespace: &str, name: &str, slice: Slice) {
+    join.put(key(namespace, name), Object::Slice(Box::new(slice)));
+}
+
+/// The only change, which sets a target.
+fn set(settled: &Settled) -> &ServiceTarget {
+    match settled.changes.as_slice() {
+        [Change::Set(target)] => target,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn kind_of(object: &Object) -> Kind {
+    match object {
+        Object::Service(_) => Kind::Service,
+        Object::Slice(_) => Kind::Slice,
+        Object::Namespace => Kind::Namespace,
+    }
+}
+
+fn addresses(target: &ServiceTarget) -> Vec<String> {
+    target.endpoints.addresses.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_service_and_its_slices_become_a_target_in_any_order() {
+    let mut join = Join::new(rules());
+    let endpoints = slice("a", 22, &[("10.0.0.1", State::Ready), ("10.0.0.2", State::NotReady)]);
+    put_slice(&mut join, "n", "a-1", endpoints);
+    assert_eq!(join.settle(), Settled::default());
+    put_service(&mut join, "n", "a", service(2200));
+    let settled = join.settle();
+    let target = set(&settled);
+    assert_eq!((&*target.name, target.ports), ("a.n", [2200, 22]));
+    assert_eq!(addresses(target), ["10.0.0.1:22"]);
+    assert_eq!((target.endpoints.ready, target.endpoints.total), (1, 2));
+    assert_eq!(settled.remarks, [Remark::Added(key("n", "a"))]);
+    // The same object again is no change.
+    put_service(&mut join, "n", "a", service(2200));
+    assert_eq!(join.settle(), Settled::default());
+    join.remove(Kind::Service, &key("n", "a"));
+    assert_eq!(join.settle().changes, [Change::Remove(target_id(&key("n", "a")))]);
+    join.remove(Kind::Slice, &key("n", "a-1"));
+    join.settle();
+    assert!(join.services.is_empty() && join.strays.is_empty() && join.claims.is_empty());
+}
+
+#[test]
+fn a_slice_is_found_by_its_name_whatever_it_is_called() {
+    for (name, is_stray) in [
+        ("a-b-1", false),
+        ("a-1", true),
+        ("b", true),
+        ("a-b", true),
+        ("a-bc", true),
+    ] {
+        let mut join = Join::new(rules());
+        put_service(&mut join, "n", "a", service(22));
+        put_service(&mut join, "n", "a-b", service(23));
+        put_slice(&mut join, "n", name, slice("a-b", 22, &[("10.0.0.1", State::Ready)]));
+        assert_eq!(join.strays.len(), usize::from(is_stray), "{name}");
+        join.settle();
+        // It passes to another Service, and is deleted there.
+        put_slice(&mut join, "n", name, slice("a", 22, &[("10.0.0.1", State::Ready)]));
+        let changed = |settled: &Settled| -> Vec<_> {
+            let set = settled.changes.iter().map(|change| match change {
+                Change::Set(target) => (target.id.service.to_string(), target.endpoints.total),
+                Change::Remove(id) => panic!("{id}"),
+            });
+            set.collect()
+        };
+        assert_eq!(
+            changed(&join.settle()),
+            [("a".to_owned(), 1), ("a-b".to_owned(), 0)],
+            "{name}"
+        );
+        join.remove(Kind::Slice, &key("n", name));
+        assert_eq!(changed(&join.settle()), [("a".to_owned(), 0)], "{name}");
+        assert!(
+            join.strays.is_empty() && join.keys(Kind::Slice, None).is_empty(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_out() {
+    let mut join = Join::new(rules());
+    let mut service = service(22);
+    let names: crate::policy::allowlist::ClientNames = [Box::from("alice")].into();
+    service.annotations.allowed_clients = Some(names.clone());
+    put_service(&mut join, "n", "a", service);
+    let is_remarked = |settled: &Settled| {
+        let is_fault =
+            |remark: &Remark| matches!(remark, Remark::Annotation(_, fault) if *fault.key == *"allowed-clients");
+        settled.remarks.iter().any(is_fault)
+    };
+    let settled = join.settle();
+    assert!(is_remarked(&settled), "{:?}", settled.remarks);
+    assert_eq!(set(&settled).allowed_clients.as_ref(), Some(&names));
+    for (knows_clients, again) in [(true, false), (false, true)] {
+        join.configure(Rules {
+            knows_clients,
+            ..rules()
+        });
+        assert_eq!(is_remarked(&join.settle()), again);
+    }
+}
+
+#[test]
+fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
+    let mut join = Join::new(rules());
+    let lists = crate::policy::allowlist::UserLists {
+        users: [Box::from("alice")].into(),
+        ..Default::default()
+    };
+    let mut service = service(22);
+    service.annotations.user_lists = Some(Box::new(lists.clone()));
+    put_service(&mut join, "n", "a", service.clone());
+    let is_remarked = |settled: &Settled| {
+        let is_fault =
+            |remark: &Remark| matches!(remark, Remark::Annotation(_, fault) if *fault.key == *"allowed-users");
+        settled.remarks.iter().any(is_fault)
+    };
+    let settled = join.settle();
+    assert!(is_remarked(&settled), "{:?}", settled.remarks);
+    assert_eq!(set(&settled).user_lists, Some(lists));
+    for (knows_users, again) in [(true, false), (false, true)] {
+        join.configure(Rules { knows_users, ..rules() });
+        assert_eq!(is_remarked(&join.settle()), again);
+    }
+    service.annotations.user_lists = None;
+    put_service(&mut join, "n", "a", service);
+    assert_eq!(set(&join.settle()).user_lists, None);
+}
+
+#[test]
+fn ready_endpoints_are_chosen_before_terminating_ones() {
+    let mut join = Join::new(rules());
+    put_service(&mut join, "n", "a", service(22));
+    let mut endpoints_of = |states: &[(&str, State)]| {
+        put_slice(&mut join, "n", "s", slice("a", 22, states));
+        addresses(set(&join.settle()))
+    };
+    let (terminating, not_ready) = (("10.0.0.2", State::Terminating), ("10.0.0.3", State::NotReady));
+    assert_eq!(
+        endpoints_of(&[("10.0.0.1", State::Ready), terminating, not_ready]),
+        ["10.0.0.1:22"]
+    );
+    assert_eq!(endpoints_of(&[terminating, not_ready]), ["10.0.0.2:22"]);
+    assert!(endpoints_of(&[not_ready]).is_empty());
+    let mut publishing = service(22);
+    publishing.publishes_not_ready = true;
+    put_service(&mut join, "n", "a", publishing);
+    assert_eq!(addresses(set(&join.settle())), ["10.0.0.3:22"]);
+}
+
+#[test]
+fn each_slice_has_its_own_port_and_address_family() {
+    let mut join = Join::new(rules());
+    put_service(&mut join, "n", "a", service(22));
+    put_slice(&mut join, "n", "v4", slice("a", 2022, &[("10.0.0.1", State::Ready)]));
+    put_slice(&mut join, "n", "v4b", slice("a", 2023, &[("10.0.0.2", State::Ready)]));
+    put_slice(&mut join, "n", "v6", slice("a", 2022, &[("fd00::1", State::Ready)]));
+    let mut other = slice("a", 80, &[("10.0.0.4", State::Ready)]);
+    other.ports[0].name = "http".into();
+    put_slice(&mut join, "n", "other", other);
+    let settled = join.settle();
+    let target = set(&settled);
+    assert_eq!(addresses(target), ["10.0.0.1:2022", "10.0.0.2:2023", "[fd00::1]:2022"]);
+    assert_eq!((target.endpoints.ready, target.endpoints.total), (2, 2));
+}
+
+#[test]
+fn a_headless_service_without_ports_is_dialled_at_22() {
+    let mut join = Join::new(rules());
+    let mut headless = service(22);
+    headless.port = Some(ServicePort {
+        number: 22,
+        name: Box::default(),
+        is_implied: true,
+    });
+    put_service(&mut join, "n", "a", headless);
+    let mut portless = slice("a", 1, &[("10.0.0.1", State::Ready)]);
+    portless.ports = Box::default();
+    put_slice(&mut join, "n", "s", portless);
+    assert_eq!(addresses(set(&join.settle())), ["10.0.0.1:22"]);
+}
+
+#[test]
+fn a_slice_that_cannot_work_is_noted_once_with_its_fault() {
+    let ssh = || vec!["ssh".into()];
+    let table = [
+        (
+            Unusable {
+                address_type: true,
+                ..Unusable::default()
+            },
+            Some(EndpointFault::AddressType),
+        ),
+        (
+            Unusable {
+                address: true,
+                ..Unusable::default()
+            },
+            Some(EndpointFault::Address),
+        ),
+        (
+            Unusable {
+                port_numbers: ssh(),
+                ..Unusable::default()
+            },
+            Some(EndpointFault::PortNumber),
+        ),
+        (
+            Unusable {
+                protocols: ssh(),
+                ..Unusable::default()
+            },
+            Some(EndpointFault::Protocol),
+        ),
+        // A port beside it, such as DNS by UDP, is none of its business.
+        (
+            Unusable {
+                protocols: vec!["dns".into()],
+                ..Unusable::default()
+            },
+            None,
+        ),
+    ];
+    for (unusable, fault) in table {
+        let mut join = Join::new(rules());
+        let mut faulty = slice("a", 22, &[]);
+        faulty.ports = Box::default();
+        faulty.unusable = Some(Box::new(unusable));
+        join.put(key("n", "a-1"), Object::Slice(Box::new(faulty)));
+        assert_eq!(join.settle().remarks, [], "no Service asks for it");
+        put_service(&mut join, "n", "a", service(22));
+        let remarks = join.settle().remarks;
+        let expected = fault.map(|fault| Remark::SliceUnusable(key("n", "a"), "a-1".into(), fault));
+        assert_eq!(remarks.get(1), expected.as_ref());
+        put_service(&mut join, "n", "a", service(23));
+        assert_eq!(join.settle().remarks, [], "it was made before");
+    }
+}
+
+#[test]
+fn refused_endpoints_are_not_dialled_and_noted_once() {
+    let mut join = Join::new(rules());
+    put_service(&mut join, "n", "a", service(22));
+    let endpoints = slice(
+        "a",
+        22,
+        &[
+            ("127.0.0.1", State::Ready),
+            ("10.0.0.1", State::Ready),
+            ("::1", State::Ready),
+        ],
+    );
+    put_slice(&mut join, "n", "s", endpoints);
+    let settled = join.settle();
+    assert_eq!(addresses(set(&settled)), ["10.0.0.1:22"]);
+    assert_eq!(set(&settled).endpoints.total, 1);
+    let refused = settled
+        .remarks
+        .iter()
+        .filter(|remark| matches!(remark, Remark::EndpointForbidden(..)));
+    assert_eq!(refused.count(), 2);
+    join.configure(rules());
+    assert_eq!(join.settle().remarks, []);
+}
+
+#[test]
+fn a_selected_namespace_admits_its_services() {
+    let selecting = Rules {
+        selects_namespaces: true,
+        ..rules()
+    };
+    let mut join = Join::new(selecting);
+    put_service(&mut join, "n", "a", service(22));
+    put_service(&mut join, "m", "b", service(22));
+    assert_eq!(join.settle(), Settled::default());
+    join.put(namespace_key("n"), Object::Namespace);
+    assert_eq!(set(&join.settle()).id, target_id(&key("n", "a")));
+    join.remove(Kind::Namespace, &namespace_key("n"));
+    assert_eq!(join.settle().changes, [Change::Remove(target_id(&key("n", "a")))]);
+}
+
+#[test]
+fn of_two_services_that_claim_one_name_the_older_one_has_it() {
+    let mut join = Join::new(rules());
+    let mut young = service(22);
+    young.created = 9;
+    put_service(&mut join, "b.c", "a", young);
+    assert_eq!(&*set(&join.settle()).name, "a.b.c");
+    put_service(&mut join, "c", "a.b", service(22));
+    let settled = join.settle();
+    assert_eq!(settled.changes.len(), 2);
+    assert_eq!(join.contested(), 1);
+    let conflict = Remark::NameConflict {
+        loser: key("b.c", "a"),
+        winner: key("c", "a.b"),
+        name: "a.b.c".into(),
+    };
+    assert!(settled.remarks.contains(&conflict));
+    join.remove(Kind::Service, &key("c", "a.b"));
+    let settled = join.settle();
+    assert!(settled.changes.contains(&Change::Remove(target_id(&key("c", "a.b")))));
+    assert!(settled.remarks.contains(&Remark::Added(key("b.c", "a"))));
+    assert_eq!(join.contested(), 0);
+}
+
+/// An event of a small cluster, where names have dots and so clash.
+#[derive(Clone, Debug)]
+enum Event {
+    Put(Key, Object),
+    Remove(Kind, Key),
+    Settle,
+    SelectNamespaces(bool),
+}

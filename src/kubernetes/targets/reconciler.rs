@@ -1,0 +1,397 @@
+//! Applies the events of all sources to the allowlist, the metrics and the snapshot file.
+
+use std::collections::HashSet;
+use std::future::pending;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tracing::{info, warn};
+
+use self::forbidden::Forbidden;
+use self::remark_log::RemarkLog;
+use self::snapshot_file::SnapshotFile;
+use super::join::{Join, Remark, Settled};
+use super::rules::Rules;
+use super::shrink_guard::ShrinkGuard;
+use super::source::{Event, Feed, SourceEvent};
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::objects::model::{EndpointFault, Key, Kind, Object};
+use crate::kubernetes::writes::event_recorder::Recorder;
+use crate::policy::allowlist::{Change, Writer};
+use crate::tunnel::metrics::Metrics;
+
+mod forbidden;
+mod notes;
+mod remark_log;
+mod snapshot_file;
+
+/// What the reconciler updates, beside the snapshot file.
+#[derive(Clone, Debug)]
+pub(crate) struct Outputs {
+    /// The allowlist.
+    pub(crate) writer: Writer,
+    /// The metrics.
+    pub(crate) metrics: Metrics,
+    /// The Events of Services, where they are written.
+    pub(crate) recorder: Option<Recorder>,
+}
+
+/// The state of the cluster as far as it is known, and the way from there to the allowlist.
+#[derive(Debug)]
+pub(crate) struct Reconciler {
+    join: Join,
+    outputs: Outputs,
+    sources: Vec<SourceState>,
+    /// Whether the allowlist has been given a complete list, by the cluster or by a snapshot.
+    has_list: bool,
+    /// Whether every source has answered since the start, so that the list is the cluster's own.
+    is_confirmed: bool,
+    snapshot: Option<SnapshotFile>,
+    log: RemarkLog,
+}
+
+#[derive(Debug)]
+struct SourceState {
+    feed: Feed,
+    shrink: ShrinkGuard,
+    /// The last moment at which its objects were known to be current, in seconds since 1970.
+    current: Option<f64>,
+    /// Whether its objects are known, from a list or from a snapshot.
+    is_listed: bool,
+    /// Whether the API server forbids to read it.
+    forbidden: Forbidden,
+}
+
+impl Reconciler {
+    /// A reconciler with the objects of the snapshot, if there is one and the allowlist has nothing newer.
+    pub(crate) fn new(rules: Rules, feeds: Vec<Feed>, snapshot: Option<PathBuf>, outputs: Outputs) -> Self {
+        let snapshot = snapshot.map(|path| SnapshotFile::new(path, &feeds));
+        let state = |feed| SourceState {
+            feed,
+            shrink: ShrinkGuard::default(),
+            current: None,
+            is_listed: false,
+            forbidden: Forbidden::default(),
+        };
+        let mut reconciler = Self {
+            join: Join::new(rules),
+            outputs,
+            sources: feeds.into_iter().map(state).collect(),
+            has_list: false,
+            is_confirmed: false,
+            snapshot,
+            log: RemarkLog::default(),
+        };
+        reconciler.load_snapshot();
+        reconciler
+    }
+
+    /// Runs until there are no more events or rules.
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<SourceEvent>, mut rules: watch::Receiver<Rules>) {
+        let mut guards = interval(READ_ADDRESSES_EVERY);
+        guards.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let release = self.sources.iter().filter_map(|source| source.shrink.deadline()).min();
+            let save = self.snapshot.as_ref().and_then(SnapshotFile::due);
+            tokio::select! {
+                changed = rules.changed() => match changed {
+                    Ok(()) => self.join.configure(rules.borrow_and_update().clone()),
+                    Err(_) => return,
+                },
+                first = events.recv() => match first {
+                    Some(first) => {
+                        self.take(first);
+                        // The events that have queued up meanwhile are settled together.
+                        for _ in 0..LARGEST_BATCH {
+                            let Ok(next) = events.try_recv() else { break };
+                            self.take(next);
+                        }
+                    }
+                    None => return,
+                },
+                _ = guards.tick() => self.read_addresses(),
+                () = until(release) => self.release(),
+                () = until(save) => self.save_snapshot(),
+            }
+            self.settle();
+        }
+    }
+
+    /// Reads the host's own addresses again, and judges all endpoints anew if they have changed.
+    fn read_addresses(&mut self) {
+        let rules = self.join.rules();
+        if let Some(guards) = rules.guards.read_again() {
+            info!("the addresses of this host have changed: all endpoints are judged anew");
+            self.join.configure(Rules {
+                guards,
+                ..rules.clone()
+            });
+        }
+    }
+
+    /// Takes an event. Its effect on the allowlist comes with the next [`settle`](Self::settle).
+    fn take(&mut self, SourceEvent { source: index, event }: SourceEvent) {
+        let Some(source) = self.sources.get_mut(index) else {
+            return;
+        };
+        let now = unix_seconds(SystemTime::now());
+        let kind = source.feed.source.kind;
+        match event {
+            Event::Failed(failure) => {
+                // A namespace that counts as empty is shown as such, and is asked again in vain for as long as it is
+                // configured: no alert about failures should fire for that.
+                if failure != Failure::Forbidden || !source.forbidden.is_given_up() {
+                    self.outputs.metrics.watch_failed(failure.label());
+                }
+                source.forbidden.failed(failure, Instant::now());
+                self.give_up(index);
+                return;
+            }
+            Event::Current => {}
+            Event::Applied(key, object) => {
+                source.shrink.observed(&key);
+                self.join.put(key, object);
+            }
+            Event::Deleted(key) => {
+                source.shrink.observed(&key);
+                self.join.remove(kind, &key);
+            }
+            Event::Listed(objects) => self.replace(index, objects),
+        }
+        if let Some(source) = self.sources.get_mut(index) {
+            source.current = Some(now);
+            if source.forbidden.answered() {
+                source.feed.set_given_up(false);
+                self.hurry(index);
+                self.show_forbidden();
+            }
+        }
+        self.show_age();
+    }
+
+    /// Counts a source as empty if its namespace seems to be deleted.
+    fn give_up(&mut self, index: usize) {
+        let Some(source) = self.sources.get(index).filter(|source| self.seems_deleted(source)) else {
+            return;
+        };
+        if !source.has_answered() {
+            // The objects of a snapshot stay for 5 minutes, as those that an empty list misses.
+            self.replace(index, Vec::new());
+        }
+        if let Some(source) = self.sources.get_mut(index) {
+            source.forbidden.give_up(&source.feed.source);
+            source.feed.set_given_up(true);
+        }
+        self.show_forbidden();
+        self.show_age();
+    }
+
+    /// Has the other sources of a namespace that can be read again asked at once: a Service without its slices has no
+    /// endpoint.
+    fn hurry(&self, index: usize) {
+        let namespace = self.sources.get(index).map(|source| &source.feed.source.namespace);
+        let others = self
+            .sources
+            .iter()
+            .filter(|source| source.forbidden.is_given_up() && Some(&source.feed.source.namespace) == namespace);
+        others.for_each(|source| source.feed.hurry());
+    }
+
+    /// Whether the API server forbids to read the namespace of a source, as it does once the namespace is deleted, and its
+    /// Role with it. Not so where this process has listed objects that are still there: lost rights remove none. Nor where
+    /// no other namespace can be read either: there all rights are missing.
+    fn seems_deleted(&self, source: &SourceState) -> bool {
+        let namespace = &source.feed.source.namespace;
+        let is_known = |kind| !self.join.keys(kind, namespace.as_deref()).is_empty();
+        let is_other = |other: &&SourceState| other.feed.source.namespace != *namespace;
+        namespace.is_some()
+            && source.forbidden.is_lasting(Instant::now())
+            && self
+                .sources
+                .iter()
+                .filter(is_other)
+                .any(|other| other.current.is_some())
+            && (source.current.is_none() || !(is_known(Kind::Service) || is_known(Kind::Slice)))
+    }
+
+    /// Takes a complete list in place of all known objects of a source.
+    fn replace(&mut self, index: usize, objects: Vec<(Key, Object)>) {
+        let Some(source) = self.sources.get_mut(index) else {
+            return;
+        };
+        let kind = source.feed.source.kind;
+        let known = self.join.keys(kind, source.feed.source.namespace.as_deref());
+        let listed: HashSet<&Key> = objects.iter().map(|(key, _)| key).collect();
+        let was_held = source.shrink.is_holding();
+        let (before, now) = (known.len(), listed.len());
+        let missing = source.shrink.removals(known, &listed, Instant::now());
+        source.is_listed = true;
+        if source.shrink.is_holding() && !was_held {
+            warn!(
+                kind = kind.name(),
+                before, now, "a list has lost all or more than half of its objects, which stay for up to 5 minutes"
+            );
+        }
+        for (key, object) in objects {
+            self.join.put(key, object);
+        }
+        for key in missing {
+            self.join.remove(kind, &key);
+        }
+        self.show_held();
+    }
+
+    /// Removes the objects whose removal was held for as long as it may be.
+    fn release(&mut self) {
+        let now = Instant::now();
+        for source in &mut self.sources {
+            let missing = source.shrink.release(now);
+            if !missing.is_empty() {
+                let kind = source.feed.source.kind;
+                let objects = missing.len();
+                warn!(
+                    kind = kind.name(),
+                    objects, "objects that were missing for 5 minutes are removed"
+                );
+                for key in missing {
+                    self.join.remove(kind, &key);
+                }
+            }
+        }
+        self.show_held();
+    }
+
+    /// Brings the allowlist up to date with all events so far, once every source has been listed.
+    fn settle(&mut self) {
+        if !self.sources.iter().all(|source| source.is_listed) {
+            return;
+        }
+        let is_first = !std::mem::replace(&mut self.has_list, true);
+        let settled = self.join.settle();
+        let confirms = !self.is_confirmed && self.sources.iter().all(SourceState::has_answered);
+        if !is_first && !confirms && settled.changes.is_empty() && settled.remarks.is_empty() {
+            return;
+        }
+        self.is_confirmed |= confirms;
+        let Settled { changes, remarks } = settled;
+        notes::tell(self.outputs.recorder.as_ref(), &remarks, &changes, is_first);
+        self.write(changes, is_first, confirms);
+        for remark in &remarks {
+            self.count(remark);
+            // The Services of the first list have one log line together.
+            if !(is_first && matches!(remark, Remark::Added(_))) {
+                self.log.write(remark);
+            }
+        }
+        if let Some(file) = &mut self.snapshot {
+            file.schedule();
+        }
+    }
+
+    fn count(&self, remark: &Remark) {
+        let metrics = &self.outputs.metrics;
+        match remark {
+            Remark::Annotation(..) => metrics.annotation_errors.inc(),
+            Remark::EndpointForbidden(..) => metrics.endpoint_failed(EndpointFault::Forbidden.label()),
+            Remark::SliceUnusable(.., fault) => metrics.endpoint_failed(fault.label()),
+            Remark::Added(_) | Remark::Removed(_) | Remark::ExternalName(_) | Remark::NameConflict { .. } => {}
+        }
+    }
+
+    fn write(&self, changes: Vec<Change>, is_first: bool, confirms: bool) {
+        let writer = &self.outputs.writer;
+        writer.set_contested(self.join.contested());
+        if is_first {
+            let set = |change| match change {
+                Change::Set(target) => Some(*target),
+                Change::Remove(_) => None,
+            };
+            writer.replace(changes.into_iter().filter_map(set).collect(), confirms);
+        } else {
+            writer.apply(changes);
+        }
+        if confirms {
+            info!("the allowlist has the Services of the cluster");
+            writer.confirm();
+        }
+    }
+
+    /// Shows the age of the oldest source. Until every source has answered, the metric stays as it is: at the age of the
+    /// snapshot, or at 0.
+    fn show_age(&self) {
+        let counted = self.sources.iter().filter(|source| !source.forbidden.is_given_up());
+        let current: Option<Vec<f64>> = counted.map(|source| source.current).collect();
+        if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
+            self.outputs.metrics.allowlist_last_sync_timestamp.set(oldest);
+        }
+    }
+
+    /// Shows whether removals are held, and asks the reflectors of those sources for another list.
+    fn show_held(&self) {
+        for source in &self.sources {
+            source.feed.set_wants_list(source.shrink.is_holding());
+        }
+        let is_held = self.sources.iter().any(|source| source.shrink.is_holding());
+        self.outputs.metrics.allowlist_shrink_held.set(i64::from(is_held));
+    }
+
+    /// Shows the number of namespaces that count as empty.
+    fn show_forbidden(&self) {
+        let given_up = self.sources.iter().filter(|source| source.forbidden.is_given_up());
+        let namespaces: HashSet<_> = given_up.map(|source| &source.feed.source.namespace).collect();
+        let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);
+        self.outputs.metrics.allowlist_namespaces_forbidden.set(namespaces);
+    }
+
+    fn load_snapshot(&mut self) {
+        // An allowlist that is complete is newer than the snapshot: only the reconciler was restarted.
+        let file = self.snapshot.as_ref().filter(|_| !self.outputs.writer.is_complete());
+        let Some(snapshot) = file.and_then(SnapshotFile::load) else {
+            return;
+        };
+        let saved = unix_seconds(snapshot.saved);
+        self.outputs.metrics.allowlist_last_sync_timestamp.set(saved);
+        for (key, object) in snapshot.objects {
+            self.join.put(key, object);
+        }
+        for source in &mut self.sources {
+            source.is_listed = true;
+        }
+        self.settle();
+    }
+
+    fn save_snapshot(&mut self) {
+        if let Some(file) = &mut self.snapshot {
+            file.save(self.join.objects().collect());
+        }
+    }
+}
+
+impl SourceState {
+    /// Whether the cluster has said what its objects are, or that there is nothing to read.
+    fn has_answered(&self) -> bool {
+        self.current.is_some() || self.forbidden.is_given_up()
+    }
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => pending().await,
+    }
+}
+
+/// Seconds since 1970.
+fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// The interval between two readings of the host's own addresses, which takes well under a millisecond in a pod.
+const READ_ADDRESSES_EVERY: Duration = Duration::from_secs(10);
+/// The most events that are settled together.
+const LARGEST_BATCH: usize = 1024;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+//! Events in, allowlist and metrics out.
+
+use std::sync::Arc;
+
+use tokio::time::advance;
+
+use super::*;
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::objects::annotations::AnnotationFault;
+use crate::kubernetes::objects::model::{Kind, Service, ServicePort, Slice};
+use crate::kubernetes::options::Options;
+use crate::kubernetes::targets::source::sources;
+use crate::policy::allowlist::Allowlist;
+use crate::tunnel::limits::Limits;
+use crate::tunnel::outcome::Refusal;
+
+struct Stage {
+    reconciler: Reconciler,
+    allowlist: Arc<Allowlist>,
+    metrics: Metrics,
+}
+
+fn stage(snapshot: Option<PathBuf>) -> Stage {
+    stage_of(&Options::default(), snapshot)
+}
+
+/// The same for other options.
+fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
+    let (writer, allowlist) = Writer::new();
+    writer.await_services();
+    let metrics = Metrics::new().unwrap();
+    let outputs = Outputs {
+        writer,
+        metrics: metrics.clone(),
+        recorder: None,
+    };
+    let rules = Rules::new(options, &Limits::default());
+    let feeds = sources(options).into_iter().map(Feed::new).collect();
+    let reconciler = Reconciler::new(rules, feeds, snapshot, outputs);
+    Stage {
+        reconciler,
+        allowlist,
+        metrics,
+    }
+}
+
+impl Stage {
+    fn take(&mut self, source: usize, event: Event) {
+        self.reconciler.take(SourceEvent { source, event });
+        self.reconciler.settle();
+    }
+
+    fn authorize(&self, name: &str) -> Result<(), Refusal> {
+        self.allowlist.authorize(&name.parse().unwrap()).map(drop)
+    }
+
+    fn shows(&self, line: &str) -> bool {
+        self.metrics.encode().unwrap().lines().any(|shown| shown == line)
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key {
+        namespace: "n".into(),
+        name: name.into(),
+    }
+}
+
+fn service(name: &str) -> (Key, Object) {
+    let service = Service {
+        port: Some(ServicePort {
+            number: 22,
+            name: Box::default(),
+            is_implied: false,
+        }),
+        ..Service::default()
+    };
+    (key(name), Object::Service(Box::new(service)))
+}
+
+fn services(count: usize) -> Event {
+    Event::Listed((0..count).map(|index| service(&format!("s{index}"))).collect())
+}
+
+#[test]
+fn a_name_is_forbidden_only_once_every_source_has_been_listed() {
+    let mut stage = stage(None);
+    stage.take(0, services(1));
+    assert_eq!(stage.authorize("s0.n:22"), Err(Refusal::AllowlistUnknown));
+    assert_eq!(stage.metrics.allowlist_last_sync_timestamp.get(), 0.0);
+    stage.take(1, Event::Listed(Vec::new()));
+    assert_eq!(stage.authorize("s0.n:22"), Ok(()));
+    assert_eq!(stage.authorize("s1.n:22"), Err(Refusal::NotAllowed));
+    assert!(stage.metrics.allowlist_last_sync_timestamp.get() > 1.7e9);
+    let (key, object) = service("s1");
+    stage.take(0, Event::Applied(key.clone(), object));
+    assert_eq!(stage.authorize("s1.n:22"), Ok(()));
+    stage.take(0, Event::Deleted(key));
+    assert_eq!(stage.authorize("s1.n:22"), Err(Refusal::NotAllowed));
+}
+
+#[test]
+fn failures_change_nothing_but_their_metric() {
+    let mut stage = stage(None);
+    stage.take(0, services(1));
+    stage.take(1, Event::Listed(Vec::new()));
+    let synced = stage.metrics.allowlist_last_sync_timestamp.get();
+    stage.take(0, Event::Failed(Failure::Expired));
+    assert!(stage.shows("switchboard_watch_errors_total{kind=\"expired\"} 1"));
+    assert_eq!(stage.metrics.allowlist_last_sync_timestamp.get(), synced);
+    assert_eq!(stage.authorize("s0.n:22"), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_lost_most_objects_is_held_and_listed_again_soon() {
+    let mut stage = stage(None);
+    stage.take(0, services(30));
+    stage.take(1, Event::Listed(Vec::new()));
+    stage.take(0, services(1));
+    assert!(stage.shows("switchboard_allowlist_shrink_held 1"));
+    assert_eq!(stage.authorize("s29.n:22"), Ok(()));
+    let wants_list = |stage: &Stage| stage.reconciler.sources[0].feed.wants_list();
+    assert!(wants_list(&stage));
+    stage.take(0, services(1));
+    assert!(wants_list(&stage));
+    advance(Duration::from_secs(20)).await;
+    stage.take(0, services(1));
+    assert!(stage.shows("switchboard_allowlist_shrink_held 0"));
+    assert!(!wants_list(&stage));
+    assert_eq!(stage.authorize("s29.n:22"), Err(Refusal::NotAllowed));
+}
+
+#[test]
+fn a_faulty_annotation_is_counted_once() {
+    let mut stage = stage(None);
+    let (key, mut object) = service("s0");
+    if let Object::Service(service) = &mut object {
+        service.faults.push(AnnotationFault {
+            key: "upload".into(),
+            reason: "expected a rate".into(),
+        });
+    }
+    for _ in 0..2 {
+        stage.take(0, Event::Listed(vec![(key.clone(), object.clone())]));
+        stage.take(1, Event::Listed(Vec::new()));
+    }
+    assert!(stage.shows("switchboard_annotation_errors_total 1"));
+}
+
+#[tokio::test]
+async fn a_snapshot_is_served_until_every_source_has_been_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("snapshot");
+    let mut first = stage(Some(file.clone()));
+    first.take(0, services(2));
+    let slice = Slice {
+        service: "s0".into(),
+        ..Slice::default()
+    };
+    first.take(1, Event::Listed(vec![(key("s0-1"), Object::Slice(Box::new(slice)))]));
+    first.reconciler.save_snapshot();
+    while !file.exists() {
+        tokio::task::yield_now().await;
+    }
+    let mut second = stage(Some(file));
+    assert_eq!(second.authorize("s1.n:22"), Ok(()));
+    // Unknown, since the cluster may have it by now.
+    assert_eq!(second.authorize("s2.n:22"), Err(Refusal::AllowlistUnknown));
+    assert_eq!(second.reconciler.join.keys(Kind::Slice, None), [key("s0-1")]);
+    second.take(0, services(1));
+    assert_eq!(second.authorize("s1.n:22"), Err(Refusal::AllowlistUnknown));
+    second.take(1, Event::Listed(Vec::new()));
+    assert_eq!(second.authorize("s1.n:22"), Err(Refusal::NotAllowed));
+}
+
+/// The Services (0) and slices (1) of the namespace `n`, those (2, 3) of the namespace `m`.
+fn two_namespaces() -> Options {
+    Options {
+        namespaces: vec!["n".into(), "m".into()],
+        ..Options::default()
+    }
+}
+
+impl Stage {
+    /// The API server forbids to read `m` for that many seconds, and answers once a second.
+    async fn forbid(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            for source in [2, 3] {
+                self.take(source, Event::Failed(Failure::Forbidden));
+            }
+            advance(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_is_forbidden_from_the_start_counts_as_empty_after_ten_seconds() {
+    let mut stage = stage_of(&two_namespaces(), None);
+    stage.forbid(60).await;
+    assert_eq!(
+        stage.authorize("s0.n:22"),
+        Err(Refusal::AllowlistUnknown),
+        "as long as no other namespace can be read, rights are missing and not a namespace"
+    );
+    stage.take(0, services(1));
+    stage.take(1, Event::Listed(Vec::new()));
+    stage.forbid(1).await;
+    assert_eq!(stage.authorize("s0.n:22"), Ok(()));
+    assert_eq!(stage.authorize("s0.m:22"), Err(Refusal::NotAllowed));
+    assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 1"));
+    assert!(stage.metrics.allowlist_last_sync_timestamp.get() > 1.7e9);
+    // From now on the gauge shows it, and no failure more is counted, which would fire an alert for ever.
+    let is_given_up = |stage: &Stage, source: usize| stage.reconciler.sources[source].feed.is_given_up();
+    assert_eq!(
+        [0, 1, 2, 3].map(|source| is_given_up(&stage, source)),
+        [false, false, true, true]
+    );
+    stage.forbid(600).await;
+    assert!(stage.shows("switchboard_watch_errors_total{kind=\"forbidden\"} 122"));
+    stage.take(2, Event::Failed(Failure::Connect));
+    assert!(stage.shows("switchboard_watch_errors_total{kind=\"connect\"} 1"));
+    stage.take(2, Event::Listed(Vec::new()));
+    assert!(!is_given_up(&stage, 2));
+    let began = Instant::now();
+    stage.reconciler.sources[3].feed.pause(Duration::from_secs(30)).await;
+    assert_eq!(began.elapsed(), Duration::ZERO, "the slices are asked for at once, too");
+    stage.take(3, Event::Listed(Vec::new()));
+    assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_passes_within_ten_seconds_makes_no_namespace_empty() {
+    let mut stage = stage_of(&two_namespaces(), None);
+    stage.take(0, services(1));
+    stage.take(1, Event::Listed(Vec::new()));
+    stage.forbid(9).await;
+    for source in [2, 3] {
+        stage.take(source, Event::Failed(Failure::Connect));
+    }
+    stage.forbid(9).await;
+    assert_eq!(stage.authorize("s0.m:22"), Err(Refusal::AllowlistUnknown));
+    assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_that_are_lost_later_remove_no_object() {
+    let mut stage = stage_of(&two_namespaces(), None);
+    for source in [0, 1, 3] {
+        stage.take(source, Event::Listed(Vec::new()));
+    }
+    let (mut key, object) = service("s0");
+    key.namespace = "m".into();
+    stage.take(2, Event::Listed(vec![(key.clone(), object)]));
+    stage.forbid(600).await;
+    assert_eq!(stage.authorize("s0.m:22"), Ok(()));
+    assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
+    // Events have deleted its objects before: nothing is left that could be removed.
+    stage.take(2, Event::Deleted(key));
+    stage.forbid(11).await;
+    assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 1"));
+}

@@ -1,0 +1,219 @@
+//! The format of the snapshot file: the last known objects, for a restart while the API server is unreachable.
+//!
+//! One line with the version, the time, a hash of the settings and a hash of the rest; then the objects as JSON.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::base::file;
+use crate::base::fnv::fnv1a;
+use crate::kubernetes::objects::model::{Key, Object};
+
+/// The contents of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// The time of the write.
+    pub(crate) saved: SystemTime,
+    /// The objects at that time.
+    pub(crate) objects: Vec<(Key, Object)>,
+}
+
+/// The reason why a file is not used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SnapshotError {
+    /// There is no file yet, or it cannot be read.
+    #[error("{0}")]
+    Unreadable(#[from] io::Error),
+    /// The file is not a snapshot, or has another version.
+    #[error("not a snapshot of this version")]
+    Format,
+    /// The file was written with other settings, so its objects may not be selected any more.
+    #[error("written with other selectors or namespaces")]
+    OtherSettings,
+    /// The file was changed or truncated after it was written.
+    #[error("damaged")]
+    Damaged,
+}
+
+/// Encodes a file. `settings` is a text of the selectors and namespaces of the objects.
+pub(crate) fn encode(objects: &[(Key, Object)], settings: &str, now: SystemTime) -> io::Result<Vec<u8>> {
+    let body = serde_json::to_vec(objects)?;
+    let saved = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (settings, sum) = (fnv1a(settings.as_bytes()), fnv1a(&body));
+    let mut text = format!("{MAGIC} {saved} {settings:016x} {sum:016x}\n").into_bytes();
+    text.extend(body);
+    Ok(text)
+}
+
+/// Replaces a file: if the power fails, the old or the new one is there and complete.
+pub(crate) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    // It tells the names of all targets, and the users of their lists.
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// See [`SnapshotError`]. The caller goes on without a snapshot.
+pub(crate) fn read(path: &Path, settings: &str) -> Result<Snapshot, SnapshotError> {
+    let text = file::read(path, LARGEST)?;
+    let end = text
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .ok_or(SnapshotError::Format)?;
+    let (head, body) = text.split_at(end + 1);
+    let head = std::str::from_utf8(head).map_err(|_| SnapshotError::Format)?;
+    let fields = head.trim_end().strip_prefix(MAGIC).ok_or(SnapshotError::Format)?;
+    let fields: Vec<_> = fields.split_whitespace().collect();
+    let [saved, of_settings, sum] = fields.as_slice() else {
+        return Err(SnapshotError::Format);
+    };
+    if *of_settings != format!("{:016x}", fnv1a(settings.as_bytes())) {
+        return Err(SnapshotError::OtherSettings);
+    }
+    if *sum != format!("{:016x}", fnv1a(body)) {
+        return Err(SnapshotError::Damaged);
+    }
+    let saved = saved.parse().map_err(|_| SnapshotError::Format)?;
+    Ok(Snapshot {
+        saved: UNIX_EPOCH.checked_add(Duration::from_secs(saved)).unwrap_or(UNIX_EPOCH),
+        objects: serde_json::from_slice(body).map_err(|_| SnapshotError::Format)?,
+    })
+}
+
+/// The version of the format, to be raised with an incompatible change of the model.
+const MAGIC: &str = "switchboard-snapshot 1";
+/// In bytes: far more than the objects of the largest cluster.
+const LARGEST: u64 = 256 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::objects::decode::{Decoded, decode};
+    use crate::kubernetes::objects::model::Kind;
+    use serde_json::json;
+
+    fn objects() -> Vec<(Key, Object)> {
+        let service = json!({
+            "metadata": {"name": "a", "namespace": "n", "annotations": {
+                "switchboard.dev/upload": "1MiB/s", "switchboard.dev/burst": "3KB", "switchboard.dev/idle-timeout": "off",
+                "switchboard.dev/max-tunnels": "3", "switchboard.dev/download": "x",
+            }},
+            "spec": {"ports": [{"port": 22, "targetPort": "ssh", "name": "ssh"}]},
+        });
+        let slice = json!({
+            "metadata": {"name": "a-1", "namespace": "n", "labels": {"kubernetes.io/service-name": "a"}},
+            "addressType": "IPv6",
+            "endpoints": [{"addresses": ["fd00::2"]}, {"addresses": ["fd00::1"], "conditions": {"ready": false}}],
+            "ports": [{"name": "ssh", "port": 2222}],
+        });
+        let namespace = json!({"metadata": {"name": "n"}});
+        [
+            (Kind::Service, service),
+            (Kind::Slice, slice),
+            (Kind::Namespace, namespace),
+        ]
+        .into_iter()
+        .map(
+            |(kind, json)| match decode(kind, &json.to_string(), "switchboard.dev/") {
+                Decoded::Object(key, object) => (key, object),
+                other @ (Decoded::Irrelevant(_) | Decoded::Malformed(_)) => panic!("{other:?}"),
+            },
+        )
+        .collect()
+    }
+
+    #[test]
+    fn a_written_snapshot_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        let saved = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        write(&path, &encode(&[], "s", UNIX_EPOCH).unwrap()).unwrap();
+        write(&path, &encode(&objects(), "s", saved).unwrap()).unwrap();
+        let objects = objects();
+        assert_eq!(read(&path, "s").unwrap(), Snapshot { saved, objects });
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    /// A change of these names needs another version of the format.
+    #[test]
+    fn the_names_of_the_format_are_those_of_its_version() {
+        assert_eq!(MAGIC, "switchboard-snapshot 1");
+        let text = concat!(
+            r#"[[{"namespace":"n","name":"a"},{"Service":{"created":1,"external":false,"publishes_not_ready":false,"#,
+            r#""port":{"number":22,"name":"ssh","is_implied":false},"asked":{"download":null,"upload":"1MiB/s","#,
+            r#""burst":null,"most_tunnels":3,"idle":"Off","allowed_clients":null,"send_proxy_header":"v2","#,
+            r#""ssh_only":false},"faults":[{"key":"download","reason":"x"}]}}],[{"namespace":"n","name":"a-1"},"#,
+            r#"{"Slice":{"service":"a","ports":[{"name":"ssh","number":2222}],"endpoints":[{"address":"10.0.0.1","#,
+            r#""state":"Leaving"}]}}],[{"namespace":"","name":"n"},"Namespace"]]"#,
+        );
+        let objects: Vec<(Key, Object)> = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&objects).unwrap(), text);
+    }
+
+    /// A restart during an outage must not open a Service to users that it does not name. Without the annotations a file
+    /// is as it was before they existed.
+    #[test]
+    fn lists_of_users_are_kept() {
+        let service = json!({
+            "metadata": {"name": "a", "namespace": "n", "annotations": {
+                "switchboard.dev/allowed-users": "alice", "switchboard.dev/allowed-groups": " ",
+            }},
+            "spec": {"ports": [{"port": 22}]},
+        });
+        let Decoded::Object(key, object) = decode(Kind::Service, &service.to_string(), "switchboard.dev/") else {
+            panic!("{service}");
+        };
+        let text = encode(&[(key.clone(), object.clone())], "s", UNIX_EPOCH).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(
+            text.contains(r#""user_lists":{"users":["alice"],"groups":[]}"#),
+            "{text}"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        write(&path, text.as_bytes()).unwrap();
+        assert_eq!(read(&path, "s").unwrap().objects, [(key, object)]);
+        assert!(
+            !String::from_utf8(encode(&objects(), "s", UNIX_EPOCH).unwrap())
+                .unwrap()
+                .contains("user_lists")
+        );
+    }
+
+    #[test]
+    fn a_damaged_or_foreign_file_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        assert!(matches!(read(&path, "s"), Err(SnapshotError::Unreadable(_))));
+        let text = encode(&objects(), "s", UNIX_EPOCH).unwrap();
+        fs::write(&path, &text).unwrap();
+        assert!(matches!(read(&path, "t"), Err(SnapshotError::OtherSettings)));
+        for (text, damaged) in [
+            (&text[..text.len() - 1], true),
+            (&[&text[..], b" "].concat(), true),
+            (&b"x"[..], false),
+            (&b""[..], false),
+            (&b"switchboard-snapshot 2 0 0 0\n[]"[..], false),
+            (&b"switchboard-snapshot 1 0\n[]"[..], false),
+        ] {
+            fs::write(&path, text).unwrap();
+            let error = read(&path, "s").unwrap_err();
+            assert_eq!(matches!(error, SnapshotError::Damaged), damaged, "{error}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Users and their rights, as the cluster knows them.
+
+pub(crate) mod rbac;
+pub(crate) mod reviews;
+pub(crate) mod tickets;

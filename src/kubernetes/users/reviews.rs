@@ -1,0 +1,272 @@
+//! Asks the API server which user a token proves, and what a user may do.
+//!
+//! Its client is one of its own: a question waits behind no list of the [reflector](crate::kubernetes::targets::reflector), and its requests
+//! are told apart in the server's audit log. A question has one deadline for everything. Each failure is an
+//! [`Unavailable`], which no caller may take for a no.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
+use zeroize::Zeroizing;
+
+use self::access::{access_question, decision};
+use self::session::Session;
+use self::token::{Audiences, token_question, verdict};
+use crate::base::secret::Secret;
+use crate::kubernetes::api::failure::{ApiError, Failure};
+use crate::kubernetes::api::requests;
+use crate::policy::access as words;
+use crate::policy::access::{Action, Decision, Review, Reviewer, Unavailable, User, Verdict};
+
+mod access;
+mod session;
+mod token;
+
+/// The API server as authenticator and authorizer.
+pub struct ApiReviewer {
+    kubeconfig: Option<PathBuf>,
+    audiences: Audiences,
+    session: Mutex<Arc<Session>>,
+    health: Mutex<Health>,
+}
+
+/// What earlier answers say of the server.
+#[derive(Debug, Default)]
+struct Health {
+    /// The end of the wait that it has asked for.
+    resumes: Option<Instant>,
+    /// The last failure of each kind of question that a server which starts shows as well. Apart, since any client may send
+    /// a token that fails, and no such token may keep a lost right alive.
+    troubled: [Option<Instant>; 2],
+}
+
+impl ApiReviewer {
+    /// A reviewer that asks with that kubeconfig. Nothing is read or asked before the first question, and that is answered
+    /// on the runtime of its caller.
+    pub fn new(options: &words::Kubernetes, kubeconfig: Option<PathBuf>) -> Self {
+        Self {
+            kubeconfig,
+            audiences: Audiences::new(&options.audiences),
+            session: Mutex::new(Session::new()),
+            health: Mutex::default(),
+        }
+    }
+
+    /// The answer to a question at this path.
+    async fn ask(&self, question: &Question<'_>) -> Result<Zeroizing<Vec<u8>>, Unavailable> {
+        if let Some(wait) = self.wait() {
+            let reason = format!("it asks for a wait of {} s more", wait.as_secs() + 1);
+            return Err(question.unavailable(&ApiError::new(Failure::Throttled, reason)));
+        }
+        let (session, asked) = (Arc::clone(&self.session.lock()), Instant::now());
+        let mut answer = self.post(&session, question).await;
+        if let Err(error) = &answer
+            && (error.failure.is_of_connection() || error.failure == Failure::Unauthorized)
+            && let Some(renewed) = self.renewed(&session, error.failure, asked)
+            && !matches!(error.failure, Failure::Timeout | Failure::Credentials)
+        {
+            // The server may have closed an idle connection at this moment, or the token may have been rotated, and the
+            // file of the new one be there. A question changes nothing, so it may come twice.
+            answer = self.post(&renewed, question).await;
+        }
+        answer.map_err(|error| {
+            self.note(question.kind, &error);
+            question.unavailable(&error)
+        })
+    }
+
+    async fn post(&self, session: &Arc<Session>, question: &Question<'_>) -> Result<Zeroizing<Vec<u8>>, ApiError> {
+        let answer = async {
+            let client = session.client(self.kubeconfig.clone()).await?;
+            let body = requests::post(&client, question.path(), question.body.clone()).await?;
+            body.read_to(LARGEST_ANSWER).await
+        };
+        let answer = timeout_at(question.deadline, answer).await.unwrap_or_else(|_| {
+            let reason = format!("no answer within {} s", DEADLINE.as_secs());
+            Err(ApiError::new(Failure::Timeout, reason))
+        });
+        let is_known = !matches!(&answer, Err(error) if error.failure == Failure::Unauthorized || error.failure.is_of_connection());
+        if is_known {
+            session.has_worked();
+        }
+        answer.map(Zeroizing::new)
+    }
+
+    /// The session after this one, which has failed: made anew from the current files, or by another question meanwhile.
+    /// `None` while it is too early for another one.
+    fn renewed(&self, failed: &Arc<Session>, failure: Failure, asked: Instant) -> Option<Arc<Session>> {
+        let mut current = self.session.lock();
+        if Arc::ptr_eq(&current, failed) {
+            if !failed.may_be_renewed(failure, asked) {
+                return None;
+            }
+            *current = Session::new();
+        }
+        Some(Arc::clone(&current))
+    }
+
+    /// The rest of the wait that the server has asked for.
+    fn wait(&self) -> Option<Duration> {
+        let resumes = self.health.lock().resumes?;
+        resumes
+            .checked_duration_since(Instant::now())
+            .filter(|wait| !wait.is_zero())
+    }
+
+    fn note(&self, kind: Kind, error: &ApiError) {
+        let now = Instant::now();
+        let mut health = self.health.lock();
+        if error.failure == Failure::Throttled {
+            let wait = error.retry_after.unwrap_or_default().min(LONGEST_WAIT);
+            health.resumes = Some(now + wait);
+        }
+        if matches!(error.failure, Failure::Connect | Failure::Forbidden | Failure::Server) {
+            let [token, access] = &mut health.troubled;
+            *(if kind == Kind::Token { token } else { access }) = Some(now);
+        }
+    }
+
+    /// Whether the server may have begun to answer so lately that it does not know each role and binding yet.
+    fn is_settled(&self, kind: Kind) -> bool {
+        let [token, access] = self.health.lock().troubled;
+        let troubled = if kind == Kind::Token { token } else { access };
+        troubled.is_none_or(|last| last.elapsed() >= SETTLES)
+    }
+
+    async fn token_verdict(&self, token: &Secret) -> Result<Verdict, Unavailable> {
+        // One for both questions, where there are two.
+        let deadline = Instant::now() + DEADLINE;
+        let mut refused: Option<Verdict> = None;
+        for audience in self.audiences.questions(token) {
+            let question = token_question(token, audience, deadline);
+            let body = self.ask(&question).await?;
+            match verdict(&body, audience, token).map_err(|error| question.unavailable(&error))? {
+                Verdict::Refused(sentence) if *sentence == *token::REVOKED && !self.is_settled(Kind::Token) => {
+                    let reason = "it has just come back, and may not know each ServiceAccount yet";
+                    return Err(question.unavailable(&ApiError::new(Failure::Server, reason)));
+                }
+                Verdict::Refused(sentence) => drop(refused.get_or_insert(Verdict::Refused(sentence))),
+                proved @ Verdict::Proved(_) => return Ok(proved),
+            }
+        }
+        Ok(refused.unwrap_or_else(|| Verdict::Refused(token::NOT_VALID.into())))
+    }
+
+    async fn access_decision(&self, user: &User, action: &Action) -> Result<Decision, Unavailable> {
+        let question = access_question(user, action, Instant::now() + DEADLINE);
+        let body = self.ask(&question).await?;
+        let decision = decision(&body).map_err(|error| question.unavailable(&error))?;
+        Ok(Decision {
+            complete: decision.complete && (decision.allowed || self.is_settled(Kind::Access)),
+            ..decision
+        })
+    }
+}
+
+impl Reviewer for ApiReviewer {
+    fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict> {
+        Box::pin(async {
+            if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
+                // The server takes what follows a space for no token at all, and its bearer for `system:anonymous`.
+                return Ok(Verdict::Refused(token::NOT_VALID.into()));
+            }
+            self.token_verdict(token).await
+        })
+    }
+
+    fn review_access<'a>(&'a self, user: &'a User, action: &'a Action) -> Review<'a, Decision> {
+        Box::pin(self.access_decision(user, action))
+    }
+}
+
+/// Without the client, which has no form to print.
+impl fmt::Debug for ApiReviewer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiReviewer")
+            .field("kubeconfig", &self.kubeconfig)
+            .field("audiences", &self.audiences)
+            .field("health", &self.health)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A kind of question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Token,
+    Access,
+}
+
+impl Kind {
+    /// Its resource, as a ClusterRole has it.
+    fn resource(self) -> &'static str {
+        match self {
+            Self::Token => "tokenreviews.authentication.k8s.io",
+            Self::Access => "subjectaccessreviews.authorization.k8s.io",
+        }
+    }
+
+    fn unavailable(self, error: &ApiError) -> Unavailable {
+        let (failure, reason, resource) = (error.failure, &error.reason, self.resource());
+        let message = if failure == Failure::Forbidden {
+            format!(
+                "the API server lets switchboard create no {resource}: bind its ServiceAccount to the ClusterRole \
+                 system:auth-delegator (kubectl create clusterrolebinding switchboard-auth-delegator \
+                 --clusterrole=system:auth-delegator --serviceaccount=NAMESPACE:NAME): {reason}"
+            )
+        } else if failure == Failure::Unauthorized {
+            format!("the API server refuses switchboard's own credentials, also those of the current files: {reason}")
+        } else {
+            format!("the API server has not answered a question ({resource}): {reason}")
+        };
+        Unavailable {
+            kind: failure.label(),
+            message: message.into(),
+        }
+    }
+}
+
+/// A question as it is sent.
+struct Question<'a> {
+    kind: Kind,
+    body: Bytes,
+    /// The end of the wait for its answer.
+    deadline: Instant,
+    /// The token that must not be in any message.
+    token: Option<&'a Secret>,
+}
+
+impl Question<'_> {
+    fn path(&self) -> &'static str {
+        match self.kind {
+            Kind::Token => "/apis/authentication.k8s.io/v1/tokenreviews",
+            Kind::Access => "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+        }
+    }
+
+    /// The failure in words. A server, or what stands in front of it, may quote the question in its answer.
+    fn unavailable(&self, error: &ApiError) -> Unavailable {
+        let reason = match self.token {
+            Some(token) => token.redacted(&error.reason),
+            None => error.reason.clone(),
+        };
+        self.kind.unavailable(&ApiError::new(error.failure, reason))
+    }
+}
+
+/// The `User-Agent` of questions, as audit logs show it.
+const AGENT: &str = concat!("switchboard-access/", env!("CARGO_PKG_VERSION"));
+/// For a question and its answer: ten times what a loaded API server takes, and a client still waits.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// An answer repeats the question, and lists the groups of the user, of which a directory may have thousands.
+const LARGEST_ANSWER: usize = 256 << 10;
+/// The longest wait that the server may ask for: meanwhile no new user gets in.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// An API server answers before it has read each binding and ServiceAccount from its database: a no of that time says
+/// little. It takes a part of a second, and a tunnel whose right has ended meanwhile lives on for no longer than that.
+const SETTLES: Duration = Duration::from_millis(1500);

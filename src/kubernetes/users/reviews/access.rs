@@ -1,0 +1,235 @@
+//! The `SubjectAccessReview`: its question, and what its answer comes to.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::{Kind, Question};
+use crate::base::json::Object;
+use crate::base::text::excerpt;
+use crate::kubernetes::api::failure::{ApiError, Failure};
+use crate::policy::access::{Action, Decision, User};
+
+/// Whether this user may do that, with all that is known of the user.
+pub(super) fn access_question(user: &User, action: &Action, deadline: Instant) -> Question<'static> {
+    let review = Asked {
+        api_version: VERSION,
+        kind: KIND,
+        spec: Spec {
+            user: &user.name,
+            uid: user.uid.as_deref(),
+            groups: &user.groups,
+            extra: &user.extra,
+            resource_attributes: Attributes {
+                verb: &action.verb,
+                group: &action.group,
+                resource: &action.resource,
+                subresource: &action.subresource,
+                namespace: &action.namespace,
+                name: &action.name,
+            },
+        },
+    };
+    Question {
+        kind: Kind::Access,
+        // Text and lists of text always have a form in JSON.
+        body: serde_json::to_vec(&review).unwrap_or_default().into(),
+        deadline,
+        token: None,
+    }
+}
+
+/// Reads the answer.
+///
+/// # Errors
+/// It is not the answer to such a question.
+pub(super) fn decision(body: &[u8]) -> Result<Decision, ApiError> {
+    let Object(answer): Object<Answer> =
+        serde_json::from_slice(body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    if answer.kind != KIND || answer.api_version != VERSION {
+        return Err(ApiError::new(
+            Failure::Malformed,
+            "the answer is no SubjectAccessReview",
+        ));
+    }
+    let Object(status) = answer.status;
+    let reason = match (&*status.reason, &*status.evaluation_error) {
+        ("", error) => error,
+        (reason, _) => reason,
+    };
+    Ok(Decision {
+        // Both at once contradict each other: then it is a no.
+        allowed: status.allowed && !status.denied,
+        complete: status.evaluation_error.is_empty(),
+        reason: excerpt(reason, LONGEST_REASON).into(),
+    })
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Asked<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    spec: Spec<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec<'a> {
+    user: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<&'a str>,
+    groups: &'a [Box<str>],
+    extra: &'a BTreeMap<Box<str>, Vec<Box<str>>>,
+    resource_attributes: Attributes<'a>,
+}
+
+#[derive(Serialize)]
+struct Attributes<'a> {
+    verb: &'a str,
+    group: &'a str,
+    resource: &'a str,
+    subresource: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    status: Object<Status>,
+}
+
+/// `allowed` is always there, also where it is false.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    allowed: bool,
+    #[serde(default)]
+    denied: bool,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    evaluation_error: String,
+}
+
+const VERSION: &str = "authorization.k8s.io/v1";
+const KIND: &str = "SubjectAccessReview";
+/// Characters of a reason: it names a binding, a role and a subject.
+const LONGEST_REASON: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::access::Method;
+    use serde_json::{Value, json};
+
+    fn answer(status: &Value) -> Vec<u8> {
+        json!({"apiVersion": VERSION, "kind": KIND, "status": status})
+            .to_string()
+            .into_bytes()
+    }
+
+    #[test]
+    fn everything_that_is_known_of_the_user_is_in_the_question() {
+        let user = User {
+            name: "alice".into(),
+            uid: Some("u-1".into()),
+            groups: vec!["ops".into(), "system:authenticated".into()],
+            extra: BTreeMap::from([("example.com/team".into(), vec!["a".into(), "b".into()])]),
+            method: Method::TokenReview,
+            expires: None,
+        };
+        let action = Action {
+            verb: "create".into(),
+            group: "".into(),
+            resource: "services".into(),
+            subresource: "ssh".into(),
+            namespace: "team-a".into(),
+            name: "devbox".into(),
+        };
+        let asked: Value = serde_json::from_slice(&access_question(&user, &action, Instant::now()).body).unwrap();
+        let expected = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {
+                "user": "alice", "uid": "u-1", "groups": ["ops", "system:authenticated"],
+                "extra": {"example.com/team": ["a", "b"]},
+                "resourceAttributes": {
+                    "verb": "create", "group": "", "resource": "services", "subresource": "ssh",
+                    "namespace": "team-a", "name": "devbox",
+                },
+            },
+        });
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn an_answer_allows_only_by_a_plain_yes() {
+        for (status, allowed, complete, reason) in [
+            (
+                json!({"allowed": true, "reason": "RBAC: allowed by b"}),
+                true,
+                true,
+                "RBAC: allowed by b",
+            ),
+            (json!({"allowed": false}), false, true, ""),
+            (json!({"allowed": true, "denied": true}), false, true, ""),
+            (
+                json!({"allowed": false, "denied": true, "reason": "no"}),
+                false,
+                true,
+                "no",
+            ),
+            (
+                json!({"allowed": false, "evaluationError": "webhook\n"}),
+                false,
+                false,
+                "webhook\\n",
+            ),
+            (
+                json!({"allowed": true, "evaluationError": "webhook", "reason": "r"}),
+                true,
+                false,
+                "r",
+            ),
+        ] {
+            let decided = decision(&answer(&status)).unwrap();
+            assert_eq!((decided.allowed, decided.complete), (allowed, complete), "{status}");
+            assert_eq!(&*decided.reason, reason);
+        }
+        let long = decision(&answer(&json!({"allowed": true, "reason": "x".repeat(9999)}))).unwrap();
+        assert_eq!(long.reason.chars().count(), LONGEST_REASON + 1);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_never_a_no() {
+        for body in [
+            "".to_owned(),
+            "{}".to_owned(),
+            "<html>".to_owned(),
+            json!({"apiVersion": VERSION, "kind": KIND}).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": {}}).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": {"allowed": null}}).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": {"allowed": "false"}}).to_string(),
+            json!({"apiVersion": VERSION, "kind": "SelfSubjectAccessReview", "status": {"allowed": false}}).to_string(),
+            json!({"apiVersion": "v1", "kind": "Status", "status": "Failure"}).to_string(),
+            // Arrays with the fields of the objects in their order.
+            json!([VERSION, KIND, [true, false, "", ""]]).to_string(),
+            json!([VERSION, KIND, {"allowed": true}]).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": [true, false, "", ""]}).to_string(),
+            json!({"apiVersion": "authorization.k8s.io/v1beta1", "kind": KIND, "status": {"allowed": true}})
+                .to_string(),
+        ] {
+            assert_eq!(
+                decision(body.as_bytes()).unwrap_err().failure,
+                Failure::Malformed,
+                "{body}"
+            );
+        }
+    }
+}

@@ -1,0 +1,490 @@
+//! The `TokenReview`: its question, and what its answer comes to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use super::{Kind, Question};
+use crate::base::json::Object;
+use crate::base::secret::Secret;
+use crate::base::text::excerpt;
+use crate::kubernetes::api::failure::{ApiError, Failure};
+use crate::policy::access::token::Claims;
+use crate::policy::access::{AUTHENTICATED, Method, User, Verdict};
+
+/// The audiences that a token may have one of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Audiences {
+    named: Vec<Box<str>>,
+    /// Whether that of the API server itself is one of them.
+    servers_own: bool,
+}
+
+/// The audiences of one question. A `TokenReview` without audiences asks for the server's own, which has no other name
+/// that is known here: so no question asks for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Audience<'a> {
+    Named(&'a [Box<str>]),
+    ServersOwn,
+}
+
+impl Audiences {
+    /// Those of the settings: empty text is the server's own, and so is an empty list.
+    pub(super) fn new(audiences: &[Box<str>]) -> Self {
+        let named: Vec<_> = audiences.iter().filter(|name| !name.is_empty()).cloned().collect();
+        Self {
+            servers_own: named.len() < audiences.len() || named.is_empty(),
+            named,
+        }
+    }
+
+    /// The questions about a token, one after the other until one has a yes. The claim `aud` only orders them: a good token
+    /// costs one question, and is not refused for what it says of itself.
+    pub(super) fn questions(&self, token: &Secret) -> impl Iterator<Item = Audience<'_>> {
+        let named = (!self.named.is_empty()).then_some(Audience::Named(&self.named));
+        let own = self.servers_own.then_some(Audience::ServersOwn);
+        let is_named = named.is_some() && own.is_some() && {
+            let claims = Claims::unverified(token.expose());
+            claims.is_some_and(|claims| claims.audiences.iter().any(|name| self.named.contains(name)))
+        };
+        let in_order = if is_named { [named, own] } else { [own, named] };
+        in_order.into_iter().flatten()
+    }
+}
+
+/// The user that the token proves.
+pub(super) fn token_question<'a>(token: &'a Secret, audience: Audience<'_>, deadline: Instant) -> Question<'a> {
+    let review = Asked {
+        api_version: VERSION,
+        kind: KIND,
+        spec: Spec {
+            token: token.expose(),
+            audiences: match audience {
+                Audience::Named(names) => names,
+                Audience::ServersOwn => &[],
+            },
+        },
+    };
+    // In one piece: a buffer that grows leaves copies behind.
+    let mut body = Zeroizing::new(Vec::with_capacity(token.expose().len() * 2 + 1024));
+    // Text and lists of text always have a form in JSON.
+    serde_json::to_writer(&mut *body, &review).ok();
+    Question {
+        kind: Kind::Token,
+        body: Bytes::from_owner(body),
+        deadline,
+        token: Some(token),
+    }
+}
+
+/// Reads the answer to the question with these audiences.
+///
+/// # Errors
+/// It is not the answer to such a question.
+pub(super) fn verdict(body: &[u8], audience: Audience<'_>, token: &Secret) -> Result<Verdict, ApiError> {
+    let Object(answer): Object<Answer> =
+        serde_json::from_slice(body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    if answer.kind != KIND || answer.api_version != VERSION {
+        return Err(ApiError::new(Failure::Malformed, "the answer is no TokenReview"));
+    }
+    let Object(status) = answer.status;
+    if !status.authenticated {
+        let error = unquoted(&status.error).to_ascii_lowercase();
+        if says(&error, &PASSING) {
+            // Of an authenticator behind the server: a webhook, or an issuer whose keys it has not got yet.
+            return Err(ApiError::new(Failure::Server, excerpt(&status.error, LONGEST_ERROR)));
+        }
+        return Ok(Verdict::Refused(sentence(&error).into()));
+    }
+    // A server that knows no audiences answers without any, and has not compared them.
+    if let Audience::Named(names) = audience
+        && !status.audiences.iter().any(|name| names.contains(name))
+    {
+        return Ok(Verdict::Refused(OTHER_AUDIENCE.into()));
+    }
+    Ok(match user(status.user.0, token) {
+        Ok(user) => Verdict::Proved(Arc::new(user)),
+        Err(sentence) => Verdict::Refused(sentence.into()),
+    })
+}
+
+/// Checks the user of an answer.
+fn user(mut told: UserInfo, token: &Secret) -> Result<User, &'static str> {
+    let is_nobody = told.username.is_empty()
+        || *told.username == *ANONYMOUS
+        || told.groups.iter().any(|group| **group == *UNAUTHENTICATED);
+    if is_nobody {
+        return Err(NOT_VALID);
+    }
+    if !told.groups.iter().any(|group| **group == *AUTHENTICATED) {
+        told.groups.push(AUTHENTICATED.into());
+    }
+    if told.size() > LARGEST_USER || told.groups.len() > MOST_GROUPS {
+        // Not without some of them: a group may also be what an authorizer denies.
+        return Err(TOO_LARGE);
+    }
+    Ok(User {
+        name: told.username,
+        uid: Some(told.uid).filter(|uid| !uid.is_empty()),
+        groups: told.groups,
+        extra: told.extra,
+        method: Method::TokenReview,
+        expires: Claims::unverified(token.expose()).and_then(|claims| claims.expires),
+    })
+}
+
+/// The server's reason as a sentence for the client. The reason itself is not passed on: it may quote the token, and names
+/// what only operators need to know.
+fn sentence(error: &str) -> &'static str {
+    if says(error, &["expired"]) {
+        "the token has expired"
+    } else if says(error, &["audience"]) {
+        OTHER_AUDIENCE
+    } else if says(error, &["not valid yet", "used before", "before the nbf"]) {
+        "the token is not valid yet"
+    } else if says(error, &["invalidated", "not found", "been deleted"]) {
+        REVOKED
+    } else {
+        NOT_VALID
+    }
+}
+
+/// The server's own words of its reason: what is quoted there is of the token, such as an audience, or a name of a tenant's
+/// choice, and could say anything.
+fn unquoted(text: &str) -> String {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let mut own = String::with_capacity(text.len());
+    for character in text.chars() {
+        let was_escaped = std::mem::take(&mut is_escaped);
+        if character == '"' && !was_escaped {
+            is_quoted = !is_quoted;
+        } else if !is_quoted {
+            own.push(character);
+        } else {
+            is_escaped = character == '\\' && !was_escaped;
+        }
+    }
+    own
+}
+
+/// The API has no codes for these: its text is all there is.
+fn says(error: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| error.contains(word))
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Asked<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    spec: Spec<'a>,
+}
+
+#[derive(Serialize)]
+struct Spec<'a> {
+    token: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    audiences: &'a [Box<str>],
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    status: Object<Status>,
+}
+
+/// Go leaves out what is empty or false.
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    authenticated: bool,
+    #[serde(default)]
+    user: Object<UserInfo>,
+    #[serde(default)]
+    audiences: Vec<Box<str>>,
+    #[serde(default)]
+    error: String,
+}
+
+#[derive(Default, Deserialize)]
+struct UserInfo {
+    #[serde(default)]
+    username: Box<str>,
+    #[serde(default)]
+    uid: Box<str>,
+    #[serde(default)]
+    groups: Vec<Box<str>>,
+    #[serde(default)]
+    extra: BTreeMap<Box<str>, Vec<Box<str>>>,
+}
+
+impl UserInfo {
+    /// Bytes of text, and what each piece of it costs beside.
+    fn size(&self) -> usize {
+        let of = |texts: &[Box<str>]| texts.iter().map(|text| text.len() + PIECE).sum::<usize>();
+        let extra = self.extra.iter().map(|(key, values)| key.len() + PIECE + of(values));
+        self.username.len() + self.uid.len() + of(&self.groups) + extra.sum::<usize>()
+    }
+}
+
+/// The sentence for a token that the API server does not know.
+pub(super) const NOT_VALID: &str = "the token is not valid";
+/// The sentence for a token whose ServiceAccount is gone.
+pub(super) const REVOKED: &str = "the token has been revoked";
+const OTHER_AUDIENCE: &str = "the token is for another audience";
+const TOO_LARGE: &str = "the token's user has too many groups, or too much else is said of it";
+
+const VERSION: &str = "authentication.k8s.io/v1";
+const KIND: &str = "TokenReview";
+const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+/// Users are cached, and sent with each question.
+const LARGEST_USER: usize = 32 << 10;
+const MOST_GROUPS: usize = 1024;
+const PIECE: usize = 16;
+/// Characters of the server's reason in a message.
+const LONGEST_ERROR: usize = 300;
+/// What the reason of a review says when an authenticator failed, and not the token. In lower case.
+const PASSING: [&str; 13] = [
+    ": eof",
+    "connection refused",
+    "connection reset",
+    "context canceled",
+    "deadline exceeded",
+    "i/o timeout",
+    "internal error",
+    "no route to host",
+    "no such host",
+    "not initialized",
+    "timed out",
+    "too many requests",
+    "unavailable",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use serde_json::{Value, json};
+
+    fn token(claims: &Value) -> Secret {
+        let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
+        Secret::from(&*format!("eyJhbGciOiJSUzI1NiJ9.{claims}.c2ln"))
+    }
+
+    fn answer(status: &Value) -> Vec<u8> {
+        json!({"apiVersion": VERSION, "kind": KIND, "metadata": {}, "status": status})
+            .to_string()
+            .into_bytes()
+    }
+
+    fn named(names: &[&str]) -> Vec<Box<str>> {
+        names.iter().map(|name| (*name).into()).collect()
+    }
+
+    fn judged(status: &Value) -> Verdict {
+        let names = named(&["switchboard", "other"]);
+        verdict(&answer(status), Audience::Named(&names), &Secret::from("opaque")).unwrap()
+    }
+
+    #[test]
+    fn empty_text_and_an_empty_list_ask_for_the_servers_own_audience() {
+        let opaque = Secret::from("opaque");
+        let both = named(&["switchboard", "", "ssh"]);
+        let names = named(&["switchboard", "ssh"]);
+        for (audiences, token, expected) in [
+            (&[][..], &opaque, vec![Audience::ServersOwn]),
+            (&named(&[""])[..], &opaque, vec![Audience::ServersOwn]),
+            (&names[..], &opaque, vec![Audience::Named(&names)]),
+            (&both[..], &opaque, vec![Audience::ServersOwn, Audience::Named(&names)]),
+            (
+                &both[..],
+                &token(&json!({"aud": "https://kubernetes.default.svc"})),
+                vec![Audience::ServersOwn, Audience::Named(&names)],
+            ),
+            (
+                &both[..],
+                &token(&json!({"aud": ["a", "ssh"]})),
+                vec![Audience::Named(&names), Audience::ServersOwn],
+            ),
+        ] {
+            let audiences = Audiences::new(audiences);
+            let asked: Vec<_> = audiences.questions(token).collect();
+            assert_eq!(asked, expected);
+        }
+    }
+
+    #[test]
+    fn a_question_has_the_token_and_its_audiences_or_none() {
+        let names = named(&["switchboard"]);
+        for (audience, expected) in [
+            (Audience::ServersOwn, json!({"token": "t.\"k"})),
+            (
+                Audience::Named(&names),
+                json!({"token": "t.\"k", "audiences": ["switchboard"]}),
+            ),
+        ] {
+            let token = Secret::from("t.\"k");
+            let question = token_question(&token, audience, Instant::now());
+            let asked: Value = serde_json::from_slice(&question.body).unwrap();
+            let whole = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": expected});
+            assert_eq!(asked, whole);
+        }
+    }
+
+    #[test]
+    fn a_yes_gives_the_user_with_everything_that_is_said_of_it() {
+        let token = token(&json!({"exp": 1_900_000_000.5, "aud": ["switchboard"]}));
+        let status = json!({
+            "authenticated": true, "audiences": ["x", "switchboard"],
+            "user": {
+                "username": "alice", "uid": "u-1", "groups": ["ops"], "extra": {"example.com/k": ["v"]},
+            },
+        });
+        let names = named(&["switchboard"]);
+        let Verdict::Proved(user) = verdict(&answer(&status), Audience::Named(&names), &token).unwrap() else {
+            panic!("it is a yes");
+        };
+        let expected = User {
+            name: "alice".into(),
+            uid: Some("u-1".into()),
+            groups: named(&["ops", "system:authenticated"]),
+            extra: BTreeMap::from([("example.com/k".into(), named(&["v"]))]),
+            method: Method::TokenReview,
+            expires: Some(UNIX_EPOCH + Duration::from_millis(1_900_000_000_500)),
+        };
+        assert_eq!(*user, expected);
+    }
+
+    #[test]
+    fn what_is_no_plain_yes_for_one_of_the_audiences_is_a_no() {
+        let user = json!({"username": "alice"});
+        let many: Vec<_> = (0..1024).map(|group| format!("g{group}")).collect();
+        for (status, expected) in [
+            (json!({}), NOT_VALID),
+            (json!({"user": user, "audiences": ["switchboard"]}), NOT_VALID),
+            (
+                json!({"authenticated": false, "error": "[invalid bearer token, eyJhbGciOi]"}),
+                NOT_VALID,
+            ),
+            (
+                json!({"error": "[invalid bearer token, service account token has expired]"}),
+                "the token has expired",
+            ),
+            (
+                json!({"error": "Token audiences [\"a\"] is invalid for the target audiences"}),
+                OTHER_AUDIENCE,
+            ),
+            (
+                json!({"error": "square/go-jose/jwt: validation failed, token not valid yet (nbf)"}),
+                "the token is not valid yet",
+            ),
+            (
+                json!({"error": "[invalid bearer token, serviceaccounts \"ci\" not found]"}),
+                REVOKED,
+            ),
+            (json!({"authenticated": true, "user": user}), OTHER_AUDIENCE),
+            (
+                json!({"authenticated": true, "user": user, "audiences": []}),
+                OTHER_AUDIENCE,
+            ),
+            (
+                json!({"authenticated": true, "user": user, "audiences": ["third"]}),
+                OTHER_AUDIENCE,
+            ),
+            (json!({"authenticated": true, "audiences": ["other"]}), NOT_VALID),
+            (
+                json!({"authenticated": true, "audiences": ["other"], "user": {"username": ""}}),
+                NOT_VALID,
+            ),
+            (
+                json!({"authenticated": true, "audiences": ["other"], "user": {"username": "system:anonymous"}}),
+                NOT_VALID,
+            ),
+            (
+                json!({"authenticated": true, "audiences": ["other"],
+                    "user": {"username": "a", "groups": ["system:unauthenticated"]}}),
+                NOT_VALID,
+            ),
+            (
+                json!({"authenticated": true, "audiences": ["other"], "user": {"username": "a", "groups": many}}),
+                TOO_LARGE,
+            ),
+            (
+                json!({"authenticated": true, "audiences": ["other"], "user": {"username": "a".repeat(40_000)}}),
+                TOO_LARGE,
+            ),
+        ] {
+            assert_eq!(judged(&status), Verdict::Refused(expected.into()), "{status}");
+        }
+    }
+
+    #[test]
+    fn what_a_reason_quotes_of_the_token_says_nothing() {
+        for (error, sentence) in [
+            (
+                r#"oidc: expected audience "k" got ["connection refused"]"#,
+                OTHER_AUDIENCE,
+            ),
+            (r#"oidc: expected audience "k" got ["a\"i/o timeout"]"#, OTHER_AUDIENCE),
+            (
+                r#"oidc: expected audience "k" got ["a\\", "i/o timeout"]"#,
+                OTHER_AUDIENCE,
+            ),
+            (r#"serviceaccounts "unavailable" not found"#, REVOKED),
+            (r#"no such claim "expired""#, NOT_VALID),
+        ] {
+            assert_eq!(
+                judged(&json!({"error": error})),
+                Verdict::Refused(sentence.into()),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_authenticator_that_fails_says_nothing_of_the_token() {
+        for error in [
+            "[invalid bearer token, Post \"https://hook/authenticate\": dial tcp 10.0.0.1:443: connect: connection refused]",
+            "[invalid bearer token, oidc: authenticator not initialized]",
+            "context deadline exceeded",
+        ] {
+            let body = answer(&json!({"user": {}, "error": error}));
+            let failed = verdict(&body, Audience::ServersOwn, &Secret::from("t")).unwrap_err();
+            assert_eq!(failed.failure, Failure::Server, "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_never_a_no() {
+        for body in [
+            String::new(),
+            "{}".to_owned(),
+            "<html>".to_owned(),
+            json!({"apiVersion": VERSION, "kind": KIND}).to_string(),
+            json!({"apiVersion": VERSION, "kind": "SubjectAccessReview", "status": {"allowed": false}}).to_string(),
+            json!({"apiVersion": "v1", "kind": "Status", "status": "Failure"}).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": {"authenticated": "yes"}}).to_string(),
+            // Arrays with the fields of the objects in their order.
+            json!([VERSION, KIND, [true, ["root", "u", [], {}], [], ""]]).to_string(),
+            json!([VERSION, KIND, {"authenticated": true, "user": {"username": "root"}}]).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": [true, {"username": "root"}, [], ""]}).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": {"authenticated": true, "user": ["root", "u", [], {}]}})
+                .to_string(),
+        ] {
+            let error = verdict(body.as_bytes(), Audience::ServersOwn, &Secret::from("t")).unwrap_err();
+            assert_eq!(error.failure, Failure::Malformed, "{body}");
+        }
+    }
+}

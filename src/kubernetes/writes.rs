@@ -1,0 +1,5 @@
+//! Writes to the cluster, each only where it is switched on.
+
+pub(crate) mod activity_reports;
+pub(crate) mod event_recorder;
+pub(crate) mod waker;

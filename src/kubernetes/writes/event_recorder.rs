@@ -1,0 +1,243 @@
+//! Writes Events about Services for their tenants, at a bounded rate.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::base::fnv::fnv1a;
+use crate::base::text::excerpt;
+use crate::kubernetes::api::failure::ApiError;
+use crate::kubernetes::api::reconnecting::Link;
+use crate::kubernetes::objects::model::Key;
+use crate::tunnel::metrics::Metrics;
+
+/// What a tenant should know of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    service: Key,
+    is_warning: bool,
+    /// One word, in the form of Kubernetes.
+    reason: &'static str,
+    message: String,
+}
+
+impl Note {
+    /// Something that is as it should be.
+    pub(crate) fn normal(service: Key, reason: &'static str, message: &str) -> Self {
+        Self {
+            service,
+            is_warning: false,
+            reason,
+            message: excerpt(message, LONGEST_MESSAGE),
+        }
+    }
+
+    /// Something that the tenant should change.
+    pub(crate) fn warning(service: Key, reason: &'static str, message: &str) -> Self {
+        Self {
+            is_warning: true,
+            ..Self::normal(service, reason, message)
+        }
+    }
+}
+
+/// Takes notes, and never waits for the API server.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorder {
+    notes: mpsc::Sender<Note>,
+    metrics: Metrics,
+}
+
+impl Recorder {
+    /// A recorder, and the work of writing its notes, without an end.
+    pub(crate) fn start(link: Arc<Link>, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
+        let (notes, queue) = mpsc::channel(QUEUED);
+        let recorder = Self {
+            notes,
+            metrics: metrics.clone(),
+        };
+        (recorder, write(queue, link, metrics))
+    }
+
+    /// Takes a note, unless too many are not written yet.
+    pub(crate) fn note(&self, note: Note) {
+        if self.notes.try_send(note).is_err() {
+            self.metrics.service_event("dropped");
+        }
+    }
+}
+
+async fn write(mut notes: mpsc::Receiver<Note>, link: Arc<Link>, metrics: Metrics) {
+    let mut shares = Shares::default();
+    while let Some(note) = notes.recv().await {
+        if !shares.admit(&note.service, Instant::now()) {
+            metrics.service_event("dropped");
+            continue;
+        }
+        match write_one(&note, &link).await {
+            Ok(()) => metrics.service_event("written"),
+            // The Service is gone, and no tenant looks at it.
+            Err(error) if error.status == Some(StatusCode::NOT_FOUND) => metrics.service_event("dropped"),
+            Err(error) => {
+                metrics.service_event("failed");
+                let (service, reason) = (&note.service, excerpt(&error.reason, LONGEST_MESSAGE));
+                debug!(%service, "an Event cannot be written: {reason}");
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+async fn write_one(note: &Note, link: &Link) -> Result<(), ApiError> {
+    let Key { namespace, name } = &note.service;
+    // kubectl describe asks for the Events of a uid.
+    let service = link
+        .get(&format!("/api/v1/namespaces/{namespace}/services/{name}"))
+        .await?;
+    let uid = service
+        .pointer("/metadata/uid")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let event = event(note, uid, SystemTime::now());
+    let path = format!("/api/v1/namespaces/{namespace}/events");
+    match link.post(&path, &event).await {
+        // Written before, or by another replica: the name is of what is said.
+        Err(error) if error.status == Some(StatusCode::CONFLICT) => {
+            let known = event
+                .pointer("/metadata/name")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            let again = json!({"lastTimestamp": event.get("lastTimestamp")});
+            link.patch(&format!("{path}/{known}"), &again).await.map(drop)
+        }
+        written => written.map(drop),
+    }
+}
+
+fn event(note: &Note, uid: &str, now: SystemTime) -> Value {
+    let Note {
+        service: Key { namespace, name },
+        is_warning,
+        reason,
+        message,
+    } = note;
+    let hash = fnv1a([uid, reason, message].join("\0").as_bytes());
+    let now = humantime::format_rfc3339_seconds(now).to_string();
+    let beginning: String = name.chars().take(LONGEST_NAME).collect();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": format!("{beginning}.{hash:016x}"), "namespace": namespace},
+        "involvedObject": {"apiVersion": "v1", "kind": "Service", "namespace": namespace, "name": name, "uid": uid},
+        "type": if *is_warning { "Warning" } else { "Normal" },
+        "reason": reason,
+        "message": message,
+        "source": {"component": "switchboard"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    })
+}
+
+/// What is left of the minutes of all Services and of each.
+#[derive(Debug, Default)]
+struct Shares {
+    all: Share,
+    of: HashMap<Key, Share>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Shares {
+    fn admit(&mut self, service: &Key, now: Instant) -> bool {
+        if self.of.len() >= MOST_SERVICES {
+            self.of.retain(|_, share| !share.is_over(OF_A_SERVICE.1, now));
+        }
+        if self.of.len() >= MOST_SERVICES && !self.of.contains_key(service) {
+            return false;
+        }
+        self.of.entry(service.clone()).or_default().admit(OF_A_SERVICE, now) && self.all.admit(OF_ALL, now)
+    }
+}
+
+impl Share {
+    fn is_over(self, period: Duration, now: Instant) -> bool {
+        self.since.is_none_or(|since| now.duration_since(since) >= period)
+    }
+
+    fn admit(&mut self, (most, period): (u32, Duration), now: Instant) -> bool {
+        if self.is_over(period, now) {
+            *self = Self {
+                since: Some(now),
+                count: 0,
+            };
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= most
+    }
+}
+
+/// Notes that are not written yet.
+const QUEUED: usize = 256;
+/// Events in that time. A tenant causes them, and etcd keeps each for an hour.
+const OF_A_SERVICE: (u32, Duration) = (10, Duration::from_secs(600));
+const OF_ALL: (u32, Duration) = (120, Duration::from_secs(60));
+const MOST_SERVICES: usize = 4096;
+/// Characters. The API server takes 1,024 bytes.
+const LONGEST_MESSAGE: usize = 250;
+/// Characters of a Service's name in that of an Event, which may have 253.
+const LONGEST_NAME: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(name: &str) -> Key {
+        Key {
+            namespace: "team-a".into(),
+            name: name.into(),
+        }
+    }
+
+    #[test]
+    fn an_event_is_named_after_what_it_says_about_which_service() {
+        let note = |message: &str| Note::warning(service("devbox"), "NameConflict", message);
+        let name = |note: &Note, uid: &str| event(note, uid, SystemTime::now()).pointer("/metadata/name").cloned();
+        let one = name(&note("a"), "1");
+        assert_eq!(one, name(&note("a"), "1"));
+        assert_ne!(one, name(&note("b"), "1"));
+        assert_ne!(one, name(&note("a"), "2"));
+        let long = Note::normal(service(&"x".repeat(253)), "Exposed", &"\u{1b}[31m".repeat(1000));
+        let written = event(&long, "1", SystemTime::now());
+        assert!(written["metadata"]["name"].as_str().unwrap().len() <= 253);
+        let message = written["message"].as_str().unwrap();
+        assert!(message.len() <= 1024 && !message.contains('\u{1b}'), "{message:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_has_ten_events_in_ten_minutes_and_all_have_120_a_minute() {
+        let mut shares = Shares::default();
+        let admitted = |shares: &mut Shares, name: &str, count: usize| {
+            (0..count)
+                .filter(|_| shares.admit(&service(name), Instant::now()))
+                .count()
+        };
+        assert_eq!(admitted(&mut shares, "a", 100), 10);
+        let others: usize = (0..50).map(|name| admitted(&mut shares, &name.to_string(), 10)).sum();
+        assert_eq!(others, 110);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!((admitted(&mut shares, "a", 1), admitted(&mut shares, "new", 1)), (0, 1));
+        tokio::time::advance(Duration::from_secs(540)).await;
+        assert_eq!(admitted(&mut shares, "a", 1), 1);
+    }
+}

@@ -1,0 +1,217 @@
+//! Does one TLS handshake, and classifies each failure.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::{AlertDescription, CertificateError, Error, HandshakeKind, ProtocolVersion, ServerConnection};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::Serving;
+use super::session::Session;
+use crate::net::socket;
+use crate::net::x509::Identity;
+
+/// A handshake that succeeded.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The session.
+    pub session: Session,
+    /// The client.
+    pub peer: Arc<Peer>,
+    /// Whether it resumed an earlier session.
+    pub resumed: bool,
+    /// Whether ALPN chose HTTP/2; otherwise it is HTTP/1.
+    pub http2: bool,
+}
+
+/// The client of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// `1.2` or `1.3`.
+    pub version: &'static str,
+    /// The identity in its certificate, if it has presented one.
+    pub identity: Option<Identity>,
+    /// Its certificates, if HTTP/2 was chosen, where they are verified again for each request, or if they are those of
+    /// users.
+    pub certificates: Vec<CertificateDer<'static>>,
+}
+
+/// A handshake that failed.
+#[derive(Debug)]
+pub struct Failed {
+    /// Why it failed.
+    pub cause: Cause,
+    stream: TcpStream,
+}
+
+impl Failed {
+    /// Closes the connection so that the client can read the alert.
+    pub async fn close(self) {
+        socket::close_gently(&self.stream).await;
+    }
+}
+
+/// Why a handshake failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The client closed or reset the connection.
+    ClientLeft,
+    /// The deadline passed.
+    Timeout,
+    /// The client does not speak TLS.
+    NotTls,
+    /// Client and proxy have no version, cipher suite or the like in common.
+    Incompatible,
+    /// The client does not trust our certificate.
+    CertificateRefused,
+    /// The client sent another alert.
+    Alert,
+    /// The client has to present a certificate, and presents none.
+    ClientCertificateMissing,
+    /// The client certificate has expired, or is not valid yet.
+    ClientCertificateExpired,
+    /// The client certificate is revoked, or its authority has no revocation list.
+    ClientCertificateRevoked,
+    /// The revocation list of the client certificate's authority is past its nextUpdate.
+    CrlExpired,
+    /// The client certificate is of another authority, or faulty.
+    ClientCertificateInvalid,
+    /// A violation of the protocol, or a failure in the proxy.
+    Protocol,
+}
+
+impl Cause {
+    /// Every cause, for metrics that show zero before the first.
+    pub const ALL: [Self; 12] = [
+        Self::ClientLeft,
+        Self::Timeout,
+        Self::NotTls,
+        Self::Incompatible,
+        Self::CertificateRefused,
+        Self::Alert,
+        Self::ClientCertificateMissing,
+        Self::ClientCertificateExpired,
+        Self::ClientCertificateRevoked,
+        Self::CrlExpired,
+        Self::ClientCertificateInvalid,
+        Self::Protocol,
+    ];
+
+    /// The value of the label `cause`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::ClientLeft => "client_left",
+            Self::Timeout => "timeout",
+            Self::NotTls => "not_tls",
+            Self::Incompatible => "incompatible",
+            Self::CertificateRefused => "certificate_refused",
+            Self::Alert => "alert",
+            Self::ClientCertificateMissing => "client_certificate_missing",
+            Self::ClientCertificateExpired => "client_certificate_expired",
+            Self::ClientCertificateRevoked => "client_certificate_revoked",
+            Self::CrlExpired => "crl_expired",
+            Self::ClientCertificateInvalid => "client_certificate_invalid",
+            Self::Protocol => "protocol",
+        }
+    }
+
+    fn of(error: &io::Error) -> Self {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+        inner.map_or(Self::ClientLeft, Self::of_tls)
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the enums are rustls's, and grow")]
+    pub(super) fn of_tls(error: &Error) -> Self {
+        match error {
+            Error::InvalidMessage(_) => Self::NotTls,
+            Error::PeerIncompatible(_) => Self::Incompatible,
+            Error::NoCertificatesPresented => Self::ClientCertificateMissing,
+            Error::InvalidCertificate(fault) => match fault {
+                CertificateError::Expired
+                | CertificateError::ExpiredContext { .. }
+                | CertificateError::NotValidYet
+                | CertificateError::NotValidYetContext { .. } => Self::ClientCertificateExpired,
+                CertificateError::Revoked | CertificateError::UnknownRevocationStatus => Self::ClientCertificateRevoked,
+                CertificateError::ExpiredRevocationList | CertificateError::ExpiredRevocationListContext { .. } => {
+                    Self::CrlExpired
+                }
+                _ => Self::ClientCertificateInvalid,
+            },
+            Error::AlertReceived(alert) => match alert {
+                AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::UnknownCA => Self::CertificateRefused,
+                _ => Self::Alert,
+            },
+            _ => Self::Protocol,
+        }
+    }
+}
+
+/// Does the handshake with a client. `read` was read from the socket already.
+pub(super) async fn accept(
+    stream: TcpStream,
+    read: Vec<u8>,
+    serving: Serving,
+    deadline: Instant,
+) -> Result<Accepted, Failed> {
+    let cause = Cause::Protocol;
+    let Some(Ok(connection)) = serving.config.clone().map(ServerConnection::new) else {
+        return Err(Failed { cause, stream });
+    };
+    let mut session = Session::new(stream, connection, read);
+    let all = async {
+        while !poll_fn(|context| session.poll_handshake(context)).await? {}
+        io::Result::Ok(())
+    };
+    let cause = match timeout_at(deadline, all).await {
+        Ok(Ok(())) => match verify_again(&mut session, &serving) {
+            Ok(()) => return Ok(accepted(session, serving.keeps_certificates)),
+            Err(error) => Cause::of_tls(&error),
+        },
+        Ok(Err(error)) => Cause::of(&error),
+        Err(_) => Cause::Timeout,
+    };
+    let stream = session.into_stream();
+    Err(Failed { cause, stream })
+}
+
+/// Verifies the certificates of a resumed session, which are those of its first handshake: by now they may have expired or
+/// been revoked, or the revocation list may be past its nextUpdate.
+fn verify_again(session: &mut Session, serving: &Serving) -> Result<(), Error> {
+    let connection = session.connection();
+    if connection.handshake_kind() != Some(HandshakeKind::Resumed) {
+        return Ok(());
+    }
+    serving.verify(connection.peer_certificates().unwrap_or_default())
+}
+
+fn accepted(mut session: Session, keeps_certificates: bool) -> Accepted {
+    let connection = session.connection();
+    let certificates = connection.peer_certificates().unwrap_or_default();
+    let http2 = connection.alpn_protocol() == Some(b"h2");
+    let peer = Peer {
+        version: match connection.protocol_version() {
+            Some(ProtocolVersion::TLSv1_2) => "1.2",
+            _ => "1.3",
+        },
+        identity: certificates.first().and_then(|certificate| Identity::of(certificate)),
+        certificates: if http2 || keeps_certificates {
+            certificates.to_vec()
+        } else {
+            Vec::new()
+        },
+    };
+    Accepted {
+        peer: Arc::new(peer),
+        resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+        http2,
+        session,
+    }
+}

@@ -1,0 +1,165 @@
+//! Makes the verifier of client certificates: their authorities, and the revocation lists of those.
+
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+
+use super::files::{FileFault, PemFile};
+use super::pair::{LEAST_BITS, parse, weak_bits};
+use super::revocation::{Chosen, List, choose};
+use super::settings::{ClientAuth, CrlExpired, Settings};
+use super::warnings::{Caution, Place};
+use crate::net::x509::names::distinguished;
+
+/// The end of a revocation list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextUpdate {
+    /// The name of its authority.
+    pub issuer: String,
+    /// Seconds since 1970.
+    pub timestamp: i64,
+}
+
+/// The files of a verifier.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Files<'a> {
+    pub(super) authorities: PemFile<'a>,
+    pub(super) lists: Option<PemFile<'a>>,
+}
+
+/// A verifier, and what is to be known of its files.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) verifier: Arc<dyn ClientCertVerifier>,
+    /// Of each authority that has a list, the earliest one.
+    pub(super) next_updates: Vec<NextUpdate>,
+    pub(super) cautions: Vec<Caution>,
+}
+
+/// Reads the files.
+///
+/// # Errors
+/// The faults of both.
+pub(super) fn of(
+    settings: &Settings,
+    files: Files<'_>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Made, Vec<FileFault>> {
+    let mut cautions = Vec::new();
+    let roots = roots(files.authorities, &mut cautions);
+    let chosen = files.lists.map_or_else(|| Ok(Chosen::default()), lists);
+    let (roots, chosen) = match (roots, chosen) {
+        (Ok(roots), Ok(chosen)) => (roots, chosen),
+        (roots, chosen) => return Err(roots.err().into_iter().flatten().chain(chosen.err()).collect()),
+    };
+    if let Some(file) = files.lists {
+        remark(settings.crl_expired, file, &chosen, &mut cautions);
+    }
+    let ders: Vec<_> = chosen.lists.iter().map(|list| list.der.clone()).collect();
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+        .with_crls(ders)
+        .only_check_end_entity_revocation();
+    let builder = match settings.crl_expired {
+        CrlExpired::Refuse => builder.enforce_revocation_expiration(),
+        CrlExpired::Accept => builder,
+    };
+    let builder = match settings.client_auth {
+        ClientAuth::Off | ClientAuth::Optional => builder.allow_unauthenticated(),
+        ClientAuth::Required => builder,
+    };
+    let unusable = |error| {
+        files
+            .lists
+            .unwrap_or(files.authorities)
+            .fault(format!("it cannot be used: {error}"))
+    };
+    Ok(Made {
+        verifier: builder.build().map_err(|error| vec![unusable(error)])?,
+        next_updates: next_updates(&chosen),
+        cautions,
+    })
+}
+
+fn roots(file: PemFile<'_>, cautions: &mut Vec<Caution>) -> Result<RootCertStore, Vec<FileFault>> {
+    let mut roots = RootCertStore::empty();
+    let mut faults = Vec::new();
+    let place = Place {
+        part: file.part,
+        path: file.path,
+    };
+    for (line, der) in file.items::<CertificateDer<'static>>().map_err(|fault| vec![fault])? {
+        if let Some(certificate) = parse(&der) {
+            cautions.extend(Caution::of_dates(&certificate, place, line));
+            if let Some(bits) = weak_bits(&certificate) {
+                let name = distinguished(certificate.subject());
+                let reason = format!(
+                    "the RSA key of {name} has {bits} bits, and TLS needs at least {LEAST_BITS}: no client certificate of it \
+                     is accepted"
+                );
+                cautions.push(Caution::always(place, line, &reason));
+            }
+        }
+        if let Err(error) = roots.add(der) {
+            faults.push(file.fault_at(line, format!("it cannot be used: {error}")));
+        }
+    }
+    if faults.is_empty() { Ok(roots) } else { Err(faults) }
+}
+
+fn lists(file: PemFile<'_>) -> Result<Chosen, FileFault> {
+    let mut lists = Vec::new();
+    for (line, der) in file.items::<CertificateRevocationListDer<'static>>()? {
+        lists.push(List::parse(line, der).ok_or_else(|| file.fault_at(line, "the revocation list is damaged"))?);
+    }
+    choose(lists).map_err(|(line, reason)| file.fault_at(line, reason))
+}
+
+fn remark(crl_expired: CrlExpired, file: PemFile<'_>, chosen: &Chosen, cautions: &mut Vec<Caution>) {
+    let place = Place {
+        part: file.part,
+        path: file.path,
+    };
+    for (list, newer) in &chosen.replaced {
+        let reason = format!(
+            "the revocation list of {} does not count: the one in line {newer} is newer",
+            list.issuer
+        );
+        cautions.push(Caution::always(place, list.line, &reason));
+    }
+    for list in &chosen.lists {
+        let Some((time, date)) = &list.next_update else {
+            continue;
+        };
+        let effect = match crl_expired {
+            CrlExpired::Refuse => "client certificates of this authority are refused",
+            CrlExpired::Accept => "certificates that were revoked since are accepted, by `crl_expired: accept`",
+        };
+        let reason = format!(
+            "the revocation list of {} has expired: its nextUpdate was {date}, and {effect}",
+            list.issuer
+        );
+        cautions.push(Caution::from(*time, place, list.line, &reason));
+    }
+}
+
+/// An authority may divide its certificates among lists: the earliest end is that of its label in the metrics.
+fn next_updates(chosen: &Chosen) -> Vec<NextUpdate> {
+    let mut updates: Vec<NextUpdate> = Vec::new();
+    for list in &chosen.lists {
+        let Some((timestamp, _)) = list.next_update else {
+            continue;
+        };
+        match updates.iter_mut().find(|update| update.issuer == list.issuer) {
+            Some(update) => update.timestamp = update.timestamp.min(timestamp),
+            None => updates.push(NextUpdate {
+                issuer: list.issuer.clone(),
+                timestamp,
+            }),
+        }
+    }
+    updates
+}

@@ -1,0 +1,118 @@
+//! `desk`: a page for operators, on loopback of the operator's computer. It shows what the replicas answer and passes on what
+//! the operator changes.
+//!
+//! The page's own files are for every browser that comes by the right name; all else needs the secret of the address that
+//! is printed. Nothing is remembered after the end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+
+pub use self::browser::Opening;
+use self::hub::Hub;
+use self::secret::DeskSecret;
+use crate::daemon::connections;
+use crate::net::listener;
+use crate::operator::replicas::Replicas;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::rt::TokioTimer;
+use hyper_util::service::TowerToHyperService;
+use std::num::NonZeroU32;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+mod assets;
+mod browser;
+mod changed_tunnels;
+mod guard;
+mod hub;
+mod latest;
+mod polling;
+mod refusals;
+mod routes;
+mod secret;
+mod targets;
+
+/// A page that is served until it is dropped.
+#[derive(Debug)]
+pub struct Desk {
+    /// The address that opens the page, with the secret behind its `#`: browsers send that part nowhere.
+    pub url: String,
+    _serving: AbortOnDropHandle<()>,
+    _surveying: AbortOnDropHandle<()>,
+}
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub enum DeskError {
+    /// The address to listen on is for other computers.
+    #[error("{0} is no loopback address: the page is for browsers of this computer only")]
+    NotLoopback(SocketAddr),
+    /// The port cannot be had.
+    #[error("cannot listen on {0}")]
+    Listen(SocketAddr, #[source] io::Error),
+    /// The system gives no random bytes.
+    #[error("the system gives no random bytes for a secret")]
+    NoSecret,
+}
+
+impl Desk {
+    /// Serves the page of those replicas. Needs a runtime.
+    ///
+    /// # Errors
+    /// See [`DeskError`].
+    pub fn start(address: SocketAddr, replicas: Replicas) -> Result<Self, DeskError> {
+        if !address.ip().to_canonical().is_loopback() {
+            return Err(DeskError::NotLoopback(address));
+        }
+        let secret = DeskSecret::new().ok_or(DeskError::NoSecret)?;
+        let (listener, bound) = listen(address).map_err(|error| DeskError::Listen(address, error))?;
+        let url = format!("http://{bound}/#{}", secret.expose());
+        let hub = Arc::new(Hub::new(replicas));
+        let surveying = tokio::spawn(polling::run(Arc::clone(&hub)));
+        let serving = tokio::spawn(run(listener, routes::router(hub, secret, bound)));
+        Ok(Self {
+            url,
+            _serving: AbortOnDropHandle::new(serving),
+            _surveying: AbortOnDropHandle::new(surveying),
+        })
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = listener::bind(&address.into())?;
+    let bound = listener.local_addr()?;
+    Ok((listener, bound))
+}
+
+/// Serves until it is dropped.
+async fn run(listener: TcpListener, router: Router) {
+    let serve = move |stream, _, _| {
+        let conversing = timeout(LONGEST_CONNECTION, converse(stream, router.clone()));
+        // The errors of a peer that leaves or stalls are its own.
+        async { conversing.await.map_or((), |_| ()) }
+    };
+    connections::accept(listener, MOST_CONNECTIONS, serve).await;
+}
+
+async fn converse(stream: TcpStream, router: Router) -> hyper::Result<()> {
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(LONGEST_HEAD)
+        // A page asks once a second, and a connection on loopback costs nothing.
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .await
+}
+
+/// One more evicts the oldest.
+const MOST_CONNECTIONS: NonZeroU32 = NonZeroU32::new(128).unwrap();
+const LONGEST_HEAD: Duration = Duration::from_secs(5);
+/// For the request and its answer, for which replicas may be asked.
+const LONGEST_CONNECTION: Duration = Duration::from_secs(60);

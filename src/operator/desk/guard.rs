@@ -1,0 +1,162 @@
+//! What a request must show before it is answered, and what every answer says to the browser.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use hyper::StatusCode;
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+
+use super::secret::DeskSecret;
+use crate::daemon::admin::api::Fault;
+
+/// The names by which the page is reached, and its secret.
+#[derive(Debug)]
+pub(super) struct Guard {
+    hosts: [String; 2],
+    secret: DeskSecret,
+}
+
+impl Guard {
+    /// Of the page at that address.
+    pub(super) fn new(address: SocketAddr, secret: DeskSecret) -> Arc<Self> {
+        let hosts = [address.to_string(), format!("localhost:{}", address.port())];
+        Arc::new(Self { hosts, secret })
+    }
+
+    /// Whether the browser means this page: a foreign name that was pointed at this address (DNS rebinding) is in Host, and
+    /// the page of another origin in Origin.
+    fn is_meant(&self, fields: &HeaderMap) -> Result<(), &'static str> {
+        let mut hosts = fields.get_all(HOST).iter();
+        let (Some(host), None) = (hosts.next(), hosts.next()) else {
+            return Err("exactly one Host is needed");
+        };
+        if !self.hosts.iter().any(|own| own.as_bytes() == host.as_bytes()) {
+            return Err("this page has another name: open the address that `switchboard desk` has printed");
+        }
+        let own = [b"http://", host.as_bytes()].concat();
+        match fields.get_all(ORIGIN).iter().all(|origin| origin.as_bytes() == own) {
+            true => Ok(()),
+            false => Err("not from a page of another origin"),
+        }
+    }
+
+    fn has_secret(&self, fields: &HeaderMap) -> bool {
+        let mut shown = fields.get_all(AUTHORIZATION).iter();
+        let shown = match (shown.next(), shown.next()) {
+            (Some(shown), None) => shown.as_bytes(),
+            _ => return false,
+        };
+        shown.strip_prefix(b"Bearer ").is_some_and(|text| self.secret.is(text))
+    }
+}
+
+/// Around everything: refuses what is not meant for this page, and adds what browsers have to keep to.
+pub(super) async fn around(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    let mut response = match guard.is_meant(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(reason) => refused(reason),
+    };
+    let fields = response.headers_mut();
+    for (name, value) in FIELDS {
+        fields.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// Around what names clients and users, and every change.
+pub(super) async fn with_secret(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    match guard.has_secret(request.headers()) {
+        true => next.run(request).await,
+        false => refused("the secret of the page's address is missing or wrong"),
+    }
+}
+
+fn refused(reason: &str) -> Response {
+    let error = reason.to_owned();
+    (StatusCode::FORBIDDEN, Json(Fault { error })).into_response()
+}
+
+/// The policy lets the page load its own files and ask its own server, and nothing else; texts become no markup.
+const FIELDS: [(&str, &str); 8] = [
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    ),
+    ("cache-control", "no-store"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
+    ("referrer-policy", "no-referrer"),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(pairs: &[(HeaderName, &str)]) -> HeaderMap {
+        let pairs = pairs.iter();
+        let mut fields = HeaderMap::new();
+        for (name, value) in pairs {
+            fields.append(name.clone(), HeaderValue::from_str(value).unwrap());
+        }
+        fields
+    }
+
+    #[test]
+    fn only_this_page_by_its_own_name_is_answered() {
+        let guard = Guard::new("127.0.0.1:4000".parse().unwrap(), DeskSecret::new().unwrap());
+        for (shown, is_meant) in [
+            (&[(HOST, "127.0.0.1:4000")][..], true),
+            (&[(HOST, "localhost:4000")], true),
+            (&[(HOST, "localhost:4000"), (ORIGIN, "http://localhost:4000")], true),
+            (&[], false),
+            (&[(HOST, "")], false),
+            (&[(HOST, "127.0.0.1")], false),
+            (&[(HOST, "127.0.0.1:4001")], false),
+            (&[(HOST, "rebound.example.com:4000")], false),
+            (&[(HOST, "x@127.0.0.1:4000")], false),
+            (&[(HOST, "x:y@localhost:4000")], false),
+            (&[(HOST, "localhost.:4000")], false),
+            (&[(HOST, "127.0.0.1.:4000")], false),
+            (&[(HOST, "[127.0.0.1]:4000")], false),
+            (&[(HOST, "127.0.0.1:04000")], false),
+            (&[(HOST, "127.0.0.1:69536")], false),
+            (&[(HOST, "localhost:")], false),
+            (&[(HOST, "127.0.0.1:4000"), (HOST, "127.0.0.1:4000")], false),
+            (&[(HOST, "127.0.0.1:4000"), (ORIGIN, "null")], false),
+            (&[(HOST, "127.0.0.1:4000"), (ORIGIN, "http://x@127.0.0.1:4000")], false),
+            (&[(HOST, "127.0.0.1:4000"), (ORIGIN, "http://127.0.0.1:4000/")], false),
+            (&[(HOST, "127.0.0.1:4000"), (ORIGIN, "http://localhost:4000")], false),
+            (&[(HOST, "127.0.0.1:4000"), (ORIGIN, "https://127.0.0.1:4000")], false),
+            (&[(HOST, "127.0.0.1:4000"), (ORIGIN, "http://127.0.0.1:4001")], false),
+        ] {
+            assert_eq!(guard.is_meant(&fields(shown)).is_ok(), is_meant, "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn the_secret_is_shown_once_and_whole() {
+        let secret = DeskSecret::new().unwrap();
+        let guard = Guard::new("127.0.0.1:4000".parse().unwrap(), secret.clone());
+        let right = format!("Bearer {}", secret.expose());
+        assert!(guard.has_secret(&fields(&[(AUTHORIZATION, &right)])));
+        for wrong in [
+            secret.expose(),
+            "Bearer ",
+            "Bearer x",
+            &format!("{right}x"),
+            &right[..right.len() - 1],
+        ] {
+            assert!(!guard.has_secret(&fields(&[(AUTHORIZATION, wrong)])), "{wrong}");
+        }
+        assert!(!guard.has_secret(&fields(&[(AUTHORIZATION, &right), (AUTHORIZATION, &right)])));
+        assert!(!guard.has_secret(&HeaderMap::new()));
+    }
+}

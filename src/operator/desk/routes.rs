@@ -1,0 +1,272 @@
+//! What the page asks for: the state of all replicas, one tunnel, and the changes of the operator.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use hyper::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::assets;
+use super::guard::{self, Guard};
+use super::hub::{self, Hub};
+use super::secret::DeskSecret;
+use crate::daemon::admin::api::{Closed, Closing, Fault, Rates};
+use crate::operator::replicas::{
+    Answer, Ask, Filter, Reason, ReasonError, Replica, ReplicaError, Selection, TargetName,
+};
+
+/// The page at that address.
+pub(super) fn router(hub: Arc<Hub>, secret: DeskSecret, address: SocketAddr) -> Router {
+    let guard = Guard::new(address, secret);
+    let api = Router::new()
+        .route("/api/state", get(state))
+        .route("/api/ended", get(ended))
+        .route("/api/tunnel", get(tunnel))
+        .route("/api/diagnosis", get(diagnosis))
+        .route("/api/close", post(close))
+        .route("/api/close-target", post(close_target))
+        .route("/api/limit", post(limit))
+        .route("/api/cordon", post(cordon))
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(from_fn_with_state(Arc::clone(&guard), guard::with_secret))
+        .with_state(hub);
+    Router::new()
+        .route("/", get(assets::page))
+        .route("/assets/{name}", get(assets::file))
+        .merge(api)
+        .fallback(async || StatusCode::NOT_FOUND)
+        .layer(from_fn_with_state(guard, guard::around))
+}
+
+#[derive(Debug, Deserialize)]
+struct Since {
+    #[serde(default)]
+    since: u64,
+}
+
+async fn state(State(hub): State<Arc<Hub>>, Query(Since { since }): Query<Since>) -> Json<hub::State> {
+    Json(hub.state(since).await)
+}
+
+async fn ended(State(hub): State<Arc<Hub>>) -> Json<Vec<Value>> {
+    Json(hub.ended())
+}
+
+/// A tunnel of a replica.
+#[derive(Debug, Deserialize)]
+struct Which {
+    replica: String,
+    tunnel_id: String,
+}
+
+/// All that its replica says of a tunnel; `null` once it has ended.
+async fn tunnel(State(hub): State<Arc<Hub>>, Query(which): Query<Which>) -> Result<Json<Value>, Unserved> {
+    let path = path_of(&which.tunnel_id)?;
+    hub.look(&which.replica, path).await
+}
+
+/// Why a tunnel is slow: its replica observes it for a second. `null` if it has ended.
+async fn diagnosis(State(hub): State<Arc<Hub>>, Query(which): Query<Which>) -> Result<Json<Value>, Unserved> {
+    let path = format!("{}/diagnosis", path_of(&which.tunnel_id)?);
+    hub.look(&which.replica, path).await
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Close {
+    replica: String,
+    tunnel_id: String,
+    reason: String,
+}
+
+/// The answer to a change.
+#[derive(Debug, Default, Serialize)]
+struct Changed {
+    /// The ids of the tunnels that are told to end.
+    closed: Vec<String>,
+    /// The replicas that have not changed anything, as they did not answer or refused.
+    faults: Vec<ReplicaFault>,
+}
+
+#[derive(Debug, Serialize)]
+struct ReplicaFault {
+    replica: String,
+    error: String,
+}
+
+async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Result<Json<Changed>, Unserved> {
+    let closing = closing(&close.reason)?;
+    let ask = Ask::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
+    let answer = hub.replica(&close.replica).await?.ask::<Closed>(&ask).await;
+    hub.refresh().await;
+    let closed = match answer {
+        Ok(Closed { closed, .. }) => closed,
+        // It has ended by itself meanwhile.
+        Err(ReplicaError::Refused { status: 404, .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let faults = Vec::new();
+    Ok(Json(Changed { closed, faults }))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CloseTarget {
+    target: String,
+    reason: String,
+}
+
+async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Result<Json<Changed>, Unserved> {
+    let closing = closing(&close.reason)?;
+    let target: TargetName = close.target.parse().map_err(Unserved::bad)?;
+    let filter = Filter {
+        target: Some(target.to_string()),
+        ..Filter::default()
+    };
+    let answers = hub.replicas.close(&Selection::Filter(filter), &closing).await;
+    hub.refresh().await;
+    let (closed, faults) = apart(answers.map_err(|error| Unserved::gateway(error.to_string()))?);
+    let closed = closed.into_iter().flat_map(|closed| closed.closed).collect();
+    Ok(Json(Changed { closed, faults }))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limit {
+    replica: String,
+    tunnel_id: String,
+    rates: Rates,
+}
+
+async fn limit(State(hub): State<Arc<Hub>>, Json(limit): Json<Limit>) -> Result<Json<Changed>, Unserved> {
+    let ask = Ask::with_body("PATCH", path_of(&limit.tunnel_id)?, &limit.rates);
+    hub.replica(&limit.replica).await?.ask::<Value>(&ask).await?;
+    hub.refresh().await;
+    Ok(Json(Changed::default()))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cordon {
+    target: String,
+    is_cordoned: bool,
+}
+
+async fn cordon(State(hub): State<Arc<Hub>>, Json(cordon): Json<Cordon>) -> Result<Json<Changed>, Unserved> {
+    let target: TargetName = cordon.target.parse().map_err(Unserved::bad)?;
+    let answers = hub.replicas.cordon(&target, cordon.is_cordoned).await;
+    hub.refresh().await;
+    let (cordoned, faults) = apart(answers.map_err(|error| Unserved::gateway(error.to_string()))?);
+    if cordoned.is_empty() && faults.is_empty() {
+        let error = format!("no target {target} is on the allowlist of any replica");
+        return Err(Unserved::new(StatusCode::NOT_FOUND, error));
+    }
+    let closed = Vec::new();
+    Ok(Json(Changed { closed, faults }))
+}
+
+/// What replicas have done, and those that have not. A replica without the tunnel or target is neither.
+fn apart<T>(answers: Vec<Answer<Option<T>>>) -> (Vec<T>, Vec<ReplicaFault>) {
+    let (mut done, mut faults) = (Vec::new(), Vec::new());
+    for Answer { replica, result } in answers {
+        match result {
+            Ok(answer) => done.extend(answer),
+            Err(error) => faults.push(ReplicaFault {
+                replica: replica.to_string(),
+                error: error.to_string(),
+            }),
+        }
+    }
+    (done, faults)
+}
+
+/// What is told of an end, by the reason that an operator has given.
+fn closing(reason: &str) -> Result<Closing, Unserved> {
+    let reason: Reason = reason
+        .parse()
+        .map_err(|error: ReasonError| Unserved::bad(error.to_string()))?;
+    Ok(Closing { reason: reason.into() })
+}
+
+/// The path of a tunnel, whose id is the proxy's: `89ab4567-1c`.
+fn path_of(id: &str) -> Result<String, Unserved> {
+    let is_of_id = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    match !id.is_empty() && id.len() <= LONGEST_ID && id.bytes().all(is_of_id) {
+        true => Ok(format!("/tunnels/{id}")),
+        false => Err(Unserved::bad("tunnel_id: this is no id of a tunnel")),
+    }
+}
+
+impl Hub {
+    async fn look(&self, replica: &str, path: String) -> Result<Json<Value>, Unserved> {
+        match self.replica(replica).await?.ask(&Ask::get(path)).await {
+            Ok(answer) => Ok(Json(answer)),
+            // No fault, and browsers would note it as one.
+            Err(ReplicaError::Refused { status: 404, .. }) => Ok(Json(Value::Null)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn replica(&self, name: &str) -> Result<Replica, Unserved> {
+        let replicas = self
+            .replicas
+            .find()
+            .await
+            .map_err(|error| Unserved::gateway(error.to_string()))?;
+        let found = replicas.into_iter().find(|replica| &**replica.name() == name);
+        found.ok_or_else(|| Unserved::new(StatusCode::NOT_FOUND, "this replica is gone"))
+    }
+}
+
+/// A request without the answer that it asks for.
+#[derive(Debug)]
+struct Unserved {
+    status: StatusCode,
+    error: String,
+}
+
+impl Unserved {
+    fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        let error = error.into();
+        Self { status, error }
+    }
+
+    fn bad<T: Into<String>>(error: T) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error)
+    }
+
+    /// The replicas are not found, or one does not answer.
+    fn gateway(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, error)
+    }
+}
+
+impl From<ReplicaError> for Unserved {
+    fn from(error: ReplicaError) -> Self {
+        let said = error.to_string();
+        match &error {
+            ReplicaError::Refused { status, .. } => {
+                Self::new(StatusCode::from_u16(*status).unwrap_or(StatusCode::BAD_GATEWAY), said)
+            }
+            ReplicaError::Unreachable(_)
+            | ReplicaError::Late(_)
+            | ReplicaError::Strange(_)
+            | ReplicaError::LimitExceeded(_) => Self::gateway(said),
+        }
+    }
+}
+
+impl IntoResponse for Unserved {
+    fn into_response(self) -> Response {
+        (self.status, Json(Fault { error: self.error })).into_response()
+    }
+}
+
+const LONGEST_BODY: usize = 16 * 1024;
+const LONGEST_ID: usize = 64;

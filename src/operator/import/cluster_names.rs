@@ -1,0 +1,66 @@
+//! The names of Services in a cluster's DNS: from a host to the Service, and from a Service to the names that switchboard
+//! gives it.
+
+use super::entry::Service;
+use crate::base::authority::Authority;
+use crate::policy::allowlist::Suffixes;
+
+/// The names of one cluster.
+#[derive(Debug)]
+pub(super) struct ClusterNames {
+    suffixes: Suffixes,
+    alias_port: u16,
+}
+
+/// Whether a Service with a label answers to a name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// Always.
+    Yes,
+    /// With this domain among `public_suffixes`.
+    WithSuffix(Box<str>),
+    /// Never, for this reason.
+    No(String),
+}
+
+impl ClusterNames {
+    pub(super) fn new(cluster_domain: &str, alias_port: u16) -> Self {
+        Self {
+            suffixes: Suffixes::new(cluster_domain, []),
+            alias_port,
+        }
+    }
+
+    /// The Service of a host such as `svc-a.team-a.svc.cluster.local`; `None` for any other host.
+    pub(super) fn service(&self, host: &str) -> Option<Service> {
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        let short = self.suffixes.strip(&host);
+        let (name, namespace) = short.split_once('.')?;
+        (short.len() < host.len())
+            .then(|| Service::new(name, namespace))
+            .flatten()
+    }
+
+    /// Whether a Service answers to a name; `port` is the Service's, if it is known.
+    pub(super) fn answers(&self, service: &Service, port: Option<u16>, name: &Authority) -> Answers {
+        let asked = name.port();
+        if asked != self.alias_port && port.is_some_and(|port| port != asked) {
+            return Answers::No(format!(
+                "a Service answers at its own port and at {}, not at {asked}: set `alias_port: {asked}` and give \
+                 --alias-port {asked}, or use --format static",
+                self.alias_port
+            ));
+        }
+        let own = format!("{}.{}", service.name, service.namespace);
+        if self.suffixes.strip(name.host()) == own {
+            return Answers::Yes;
+        }
+        let rest = name.host().strip_prefix(&own).and_then(|rest| rest.strip_prefix('.'));
+        match rest {
+            Some(suffix) => Answers::WithSuffix(suffix.into()),
+            None => Answers::No(format!(
+                "a Service answers to {own} and a domain behind it, not to another name: use --format static"
+            )),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Looks values up in a document: keys in either spelling of Protocol Buffers, and the place of each value.
+
+use std::collections::HashSet;
+
+use super::remarks::Place;
+use crate::base::yaml::tree::{Entry, Node, Value};
+
+/// A value of a document, with its file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At<'a> {
+    file: usize,
+    node: &'a Node,
+}
+
+/// A key of a map, as snake_case, and its value.
+#[derive(Debug)]
+pub(super) struct Pair<'a> {
+    pub(super) key: String,
+    /// The place of the key.
+    pub(super) place: Place,
+    pub(super) value: At<'a>,
+}
+
+impl<'a> At<'a> {
+    pub(super) fn new(file: usize, node: &'a Node) -> Self {
+        Self { file, node }
+    }
+
+    /// Another value of the same file.
+    pub(super) fn beside(self, node: &'a Node) -> Self {
+        Self::new(self.file, node)
+    }
+
+    pub(super) fn place(self) -> Place {
+        Place {
+            file: self.file,
+            position: self.node.position,
+        }
+    }
+
+    /// The value of a key; `None` when it is absent or null. Both `virtual_hosts` and `virtualHosts` are the key
+    /// `virtual_hosts`: the JSON of Protocol Buffers accepts either. A key with capitals is meant as it is.
+    pub(super) fn get(self, key: &str) -> Option<Self> {
+        let entry = self
+            .entries()
+            .iter()
+            .find(|entry| entry.key == key || snake(&entry.key) == key)?;
+        let value = Self::new(self.file, &entry.value);
+        (entry.value.value != Value::Null).then_some(value)
+    }
+
+    /// The value behind several keys, one below the other.
+    pub(super) fn path(self, keys: &[&str]) -> Option<Self> {
+        keys.iter().try_fold(self, |at, key| at.get(key))
+    }
+
+    /// The keys of a map; none for any other value.
+    pub(super) fn pairs(self) -> impl Iterator<Item = Pair<'a>> {
+        self.entries().iter().map(move |entry| Pair {
+            key: snake(&entry.key),
+            place: Place {
+                file: self.file,
+                position: entry.position,
+            },
+            value: Self::new(self.file, &entry.value),
+        })
+    }
+
+    /// The items of a list; none for any other value.
+    pub(super) fn items(self) -> impl Iterator<Item = Self> {
+        let items: &[Node] = match &self.node.value {
+            Value::List(items) => items,
+            Value::Null | Value::Text(_) | Value::Map(_) => &[],
+        };
+        items.iter().map(move |node| Self::new(self.file, node))
+    }
+
+    /// The items of the list of a key; none where it is absent.
+    pub(super) fn items_of(self, key: &str) -> impl Iterator<Item = Self> {
+        self.get(key).into_iter().flat_map(Self::items)
+    }
+
+    /// The text of a single value.
+    pub(super) fn text(self) -> Option<&'a str> {
+        match &self.node.value {
+            Value::Text(scalar) => Some(&scalar.text),
+            Value::Null | Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    /// The text of a key's single value.
+    pub(super) fn text_of(self, key: &str) -> Option<&'a str> {
+        self.get(key)?.text()
+    }
+
+    /// The value itself.
+    pub(super) fn value(self) -> &'a Value {
+        &self.node.value
+    }
+
+    /// The keys that a map has twice, in either spelling: readers differ in which one counts.
+    pub(super) fn duplicates(self) -> Vec<Pair<'a>> {
+        let (mut found, mut open) = (Vec::new(), vec![self]);
+        while let Some(at) = open.pop() {
+            let mut known = HashSet::new();
+            for pair in at.pairs() {
+                open.push(pair.value);
+                if !known.insert(pair.key.clone()) {
+                    found.push(pair);
+                }
+            }
+            open.extend(at.items());
+        }
+        found
+    }
+
+    fn entries(self) -> &'a [Entry] {
+        match &self.node.value {
+            Value::Map(entries) => entries,
+            Value::Null | Value::Text(_) | Value::List(_) => &[],
+        }
+    }
+}
+
+/// A key in snake_case. A key with `@` or a dot is none of Protocol Buffers.
+fn snake(key: &str) -> String {
+    let mut snake = String::with_capacity(key.len() + 4);
+    for character in key.chars() {
+        if character.is_ascii_uppercase() && !snake.is_empty() {
+            snake.push('_');
+        }
+        snake.push(character.to_ascii_lowercase());
+    }
+    snake
+}

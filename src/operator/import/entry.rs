@@ -1,0 +1,99 @@
+//! One imported name and what it leads to.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::remarks::{Place, Remarks};
+use crate::base::authority::Authority;
+use crate::tunnel::limits::Rate;
+use crate::tunnel::proxy_header::Version;
+
+/// A name that clients ask for, and what it leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) name: Authority,
+    pub(super) target: Target,
+    pub(super) settings: Settings,
+    /// The group whose members share the name, in frp.
+    pub(super) group: Option<String>,
+    pub(super) place: Place,
+}
+
+/// What a name leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// A Service, and its port if the file says it.
+    Service(Service, Option<u16>),
+    /// Addresses; at least one.
+    Addresses(Vec<SocketAddr>),
+}
+
+/// The identity of a Service: both parts are DNS labels (RFC 1123), so that no shell and no flag of kubectl takes them for
+/// anything else.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Service {
+    pub(super) namespace: Box<str>,
+    pub(super) name: Box<str>,
+}
+
+/// The settings of a target; `None` for the proxy's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Settings {
+    /// The longest silence; zero for none.
+    pub(super) idle: Option<Duration>,
+    pub(super) proxy_header: Option<Version>,
+    /// Of each tunnel and direction.
+    pub(super) rate: Option<Rate>,
+}
+
+impl Service {
+    /// A Service by its name and namespace; `None` if one of them is no DNS label.
+    pub(super) fn new(name: &str, namespace: &str) -> Option<Self> {
+        (is_label(name) && is_label(namespace)).then(|| Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        })
+    }
+}
+
+/// A DNS label: lower case, digits and `-`, but not at either end; at most 63 characters.
+pub(super) fn is_label(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len()) && text.bytes().all(is_inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// Each name once, in the order of the files. Members of a group become one entry; another entry of a name that is taken is
+/// an error.
+pub(super) fn by_name(entries: Vec<Entry>, remarks: &mut Remarks) -> Vec<Entry> {
+    let mut kept: Vec<Entry> = Vec::new();
+    let mut known: HashMap<Authority, usize> = HashMap::new();
+    for entry in entries {
+        let Some(first) = known.get(&entry.name).and_then(|index| kept.get_mut(*index)) else {
+            known.insert(entry.name.clone(), kept.len());
+            kept.push(entry);
+            continue;
+        };
+        let is_same = first.target == entry.target && first.settings == entry.settings;
+        match (&mut first.target, &entry.target) {
+            _ if is_same => {}
+            (Target::Addresses(addresses), Target::Addresses(more))
+                if first.group.is_some() && first.group == entry.group && first.settings == entry.settings =>
+            {
+                addresses.extend(more);
+                addresses.sort_unstable();
+                addresses.dedup();
+            }
+            _ => {
+                let (name, first) = (&entry.name, remarks.shown(first.place));
+                remarks.error(
+                    entry.place,
+                    format!(
+                        "{name} is already printed from {first}, with another target or other settings: this one is left out"
+                    ),
+                );
+            }
+        }
+    }
+    kept
+}

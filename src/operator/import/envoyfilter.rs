@@ -1,0 +1,229 @@
+//! Reads EnvoyFilters of Istio: the virtual hosts whose routes end a CONNECT, and the clusters that these lead to.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use self::cluster::Cluster;
+use self::route::{Context, Route};
+use super::cluster_names::ClusterNames;
+use super::document::At;
+use super::entry::{Entry, Service, Target, by_name};
+use super::remarks::Remarks;
+use super::{Format, Imported, Input, Options, kubectl, static_list};
+use crate::base::values;
+use crate::base::values::shown;
+
+mod cluster;
+mod route;
+
+/// Translates the EnvoyFilters of all files together: a route may lead to the cluster of another file. Services among the
+/// documents say where static targets are.
+pub fn envoyfilter(inputs: &[Input], options: &Options) -> Imported {
+    let mut remarks = Remarks::new(inputs.iter().map(|input| input.name.as_str()));
+    let names = ClusterNames::new(&options.cluster_domain, options.alias_port);
+    let mut found = Found::default();
+    for (file, input) in inputs.iter().enumerate() {
+        for document in &input.yaml(file, &mut remarks) {
+            found.read(At::new(file, document), &names, &mut remarks);
+        }
+    }
+    let entries = found.entries(&names, &mut remarks);
+    let text = match options.format {
+        Format::Kubectl => kubectl::lines(entries, &names, &mut remarks),
+        Format::Static => static_list::section(entries, |entry| found.addresses(entry), &mut remarks),
+    };
+    Imported::new(text, remarks)
+}
+
+/// What the documents hold.
+#[derive(Debug, Default)]
+struct Found {
+    routes: Vec<Route>,
+    /// The clusters by name, or why one is none that can be reached.
+    clusters: HashMap<String, Result<Cluster, String>>,
+    services: HashMap<Service, Ports>,
+}
+
+impl Found {
+    fn read(&mut self, document: At<'_>, names: &ClusterNames, remarks: &mut Remarks) {
+        let duplicates = document.duplicates();
+        for pair in &duplicates {
+            let reason = format!("the key {} is there twice: the document is not read", shown(&pair.key));
+            remarks.error(pair.place, reason);
+        }
+        if !duplicates.is_empty() {
+            return;
+        }
+        let is_list = document.text_of("kind").is_some_and(|kind| kind.ends_with("List"));
+        if is_list {
+            for object in document.items_of("items") {
+                self.read_object(object, names, remarks);
+            }
+        } else {
+            self.read_object(document, names, remarks);
+        }
+    }
+
+    fn read_object(&mut self, object: At<'_>, names: &ClusterNames, remarks: &mut Remarks) {
+        match object.text_of("kind") {
+            Some("EnvoyFilter") => {
+                for patch in object.path(&["spec", "config_patches"]).into_iter().flat_map(At::items) {
+                    self.read_patch(patch, names, remarks);
+                }
+            }
+            Some("Service") => self.services.extend(read(object)),
+            Some(kind) => remarks.warning(object.place(), format!("kind {}: not read", shown(kind))),
+            // An empty document, as behind a `---` at the end.
+            None if object.pairs().next().is_none() => {}
+            None => remarks.error(object.place(), "no Kubernetes object: it has no `kind`"),
+        }
+    }
+
+    fn read_patch(&mut self, patch: At<'_>, names: &ClusterNames, remarks: &mut Remarks) {
+        let apply_to = patch.text_of("apply_to").unwrap_or("nothing");
+        let place = patch.get("apply_to").unwrap_or(patch).place();
+        if let Some(operation) = patch.path(&["patch", "operation"])
+            && operation.text() == Some("REMOVE")
+        {
+            remarks.error(
+                operation.place(),
+                "REMOVE: the patch takes something away, which is not translated",
+            );
+            return;
+        }
+        if let Some(context) = patch.path(&["match", "context"])
+            && !matches!(context.text(), Some("GATEWAY" | "ANY"))
+        {
+            remarks.error(context.place(), "not for a gateway: the patch is not translated");
+            return;
+        }
+        let Some(value) = patch.path(&["patch", "value"]) else {
+            remarks.error(place, format!("the {} patch has no value", shown(apply_to)));
+            return;
+        };
+        let mut context = Context {
+            routes: &mut self.routes,
+            remarks,
+        };
+        match apply_to {
+            "NETWORK_FILTER" => context.connection_manager(value),
+            "ROUTE_CONFIGURATION" => context.route_configuration(value),
+            "VIRTUAL_HOST" => context.virtual_host(value),
+            "CLUSTER" => {
+                let (name, cluster) = cluster::read(value, names);
+                self.clusters.insert(name, cluster);
+            }
+            other => remarks.error(
+                place,
+                format!(
+                    "a patch of {}: it stays with the gateway, and so does what it restricts",
+                    shown(other)
+                ),
+            ),
+        }
+    }
+
+    /// The routes with their targets, each name once.
+    fn entries(&self, names: &ClusterNames, remarks: &mut Remarks) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for route in &self.routes {
+            match self.target(&route.cluster, names) {
+                Ok(target) => entries.push(Entry {
+                    name: route.name.clone(),
+                    target,
+                    settings: route.settings.clone(),
+                    group: None,
+                    place: route.place,
+                }),
+                Err(reason) => remarks.error(route.place, format!("{}: {reason}", route.name)),
+            }
+        }
+        by_name(entries, remarks)
+    }
+
+    /// The target of a cluster's name: Istio's `outbound|PORT|SUBSET|HOST`, or a cluster of the files.
+    fn target(&self, cluster: &str, names: &ClusterNames) -> Result<Target, String> {
+        let shown_name = shown(cluster);
+        if let Some(known) = self.clusters.get(cluster) {
+            return match known {
+                Ok(Cluster::Service(service, port)) => Ok(Target::Service(service.clone(), Some(*port))),
+                Ok(Cluster::Addresses(addresses)) => Ok(Target::Addresses(addresses.clone())),
+                Err(reason) => Err(format!("its cluster {shown_name} {reason}")),
+            };
+        }
+        let Some(parts) = cluster.strip_prefix("outbound|") else {
+            return Err(format!("its cluster {shown_name} is in none of the files"));
+        };
+        let mut parts = parts.splitn(3, '|');
+        let (port, subset, host) = (parts.next(), parts.next(), parts.next());
+        if subset.is_none_or(|subset| !subset.is_empty()) {
+            return Err(format!(
+                "its cluster {shown_name} is a subset of a Service, which is not translated"
+            ));
+        }
+        let port = port.and_then(|port| values::port(port).ok());
+        let service = host.and_then(|host| names.service(host));
+        match (service, port) {
+            (Some(service), Some(port)) => Ok(Target::Service(service, Some(port))),
+            _ => Err(format!(
+                "its cluster {shown_name} is no Service of the cluster's domain"
+            )),
+        }
+    }
+
+    /// The addresses of a Service, for a static target.
+    fn addresses(&self, entry: &Entry) -> Result<Vec<SocketAddr>, String> {
+        let Target::Service(service, Some(port)) = &entry.target else {
+            return Err("leads to a Service without a port".to_owned());
+        };
+        let Service { namespace, name } = service;
+        let Some(known) = self.services.get(service) else {
+            return Err(format!(
+                "the address of the Service {namespace}/{name} is in none of the files: add `kubectl get service -A -o \
+                 yaml`, or use --format kubectl"
+            ));
+        };
+        if known.addresses.is_empty() {
+            return Err(format!(
+                "the Service {namespace}/{name} has no cluster address: use --format kubectl"
+            ));
+        }
+        if !known.ports.contains(port) {
+            return Err(format!("the Service {namespace}/{name} has no TCP port {port}"));
+        }
+        let address = |address: &IpAddr| SocketAddr::new(*address, *port);
+        Ok(known.addresses.iter().map(address).collect())
+    }
+}
+
+/// The cluster addresses of a Service and its TCP ports.
+#[derive(Debug)]
+struct Ports {
+    addresses: Vec<IpAddr>,
+    ports: Vec<u16>,
+}
+
+/// The Service and its ports; `None` without a name that may be one.
+fn read(object: At<'_>) -> Option<(Service, Ports)> {
+    let metadata = object.get("metadata")?;
+    let service = Service::new(
+        metadata.text_of("name")?,
+        metadata.text_of("namespace").unwrap_or("default"),
+    )?;
+    let spec = object.get("spec")?;
+    // An ExternalName has none, and `None` is the address of a headless Service.
+    let all = spec.items_of("clusterIPs").chain(spec.get("clusterIP"));
+    let mut addresses: Vec<IpAddr> = all.filter_map(|address| address.text()?.parse().ok()).collect();
+    addresses.dedup();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let is_tcp = |port: &At<'_>| port.text_of("protocol").is_none_or(|protocol| protocol == "TCP");
+    let ports = spec.items_of("ports").filter(is_tcp);
+    let ports = ports
+        .filter_map(|port| values::port(port.text_of("port")?).ok())
+        .collect();
+    Some((service, Ports { addresses, ports }))
+}
+
+#[cfg(test)]
+mod tests;

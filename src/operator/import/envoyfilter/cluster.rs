@@ -1,0 +1,88 @@
+//! Reads a cluster that an EnvoyFilter adds: the addresses or the Service behind it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::base::values::{self, shown};
+use crate::operator::import::cluster_names::ClusterNames;
+use crate::operator::import::document::At;
+use crate::operator::import::entry::Service;
+
+/// What is behind a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cluster {
+    /// One Service, by its DNS name.
+    Service(Service, u16),
+    /// Addresses; at least one.
+    Addresses(Vec<SocketAddr>),
+}
+
+/// The cluster's name, and what is behind it, or why that cannot be reached.
+pub(super) fn read(value: At<'_>, names: &ClusterNames) -> (String, Result<Cluster, String>) {
+    let name = value.text_of("name").unwrap_or_default().to_owned();
+    let unknown = value.pairs().find(|pair| !HARMLESS.contains(&pair.key.as_str()));
+    let cluster = match unknown {
+        Some(pair) => Err(format!("has the option {}, which is not translated", shown(&pair.key))),
+        None => read_endpoints(value, names),
+    };
+    (name, cluster)
+}
+
+fn read_endpoints(value: At<'_>, names: &ClusterNames) -> Result<Cluster, String> {
+    if !matches!(
+        value.text_of("type"),
+        None | Some("STATIC" | "STRICT_DNS" | "LOGICAL_DNS")
+    ) {
+        return Err(
+            "has its endpoints from elsewhere: only STATIC, STRICT_DNS and LOGICAL_DNS are translated".to_owned(),
+        );
+    }
+    let endpoints = value
+        .path(&["load_assignment"])
+        .into_iter()
+        .flat_map(|at| at.items_of("endpoints"));
+    let mut addresses = Vec::new();
+    let mut services = Vec::new();
+    for endpoint in endpoints.flat_map(|locality| locality.items_of("lb_endpoints")) {
+        let socket = endpoint.path(&["endpoint", "address", "socket_address"]);
+        let host = socket.and_then(|socket| socket.text_of("address"));
+        let port = socket.and_then(|socket| values::port(socket.text_of("port_value")?).ok());
+        let (Some(host), Some(port)) = (host, port) else {
+            return Err("has an endpoint that is no host and port".to_owned());
+        };
+        match (host.parse::<IpAddr>(), names.service(host)) {
+            (Ok(address), _) => addresses.push(SocketAddr::new(address, port)),
+            (Err(_), Some(service)) => services.push((service, port)),
+            (Err(_), None) => {
+                return Err(format!(
+                    "leads to {}: no address, and no Service of the cluster",
+                    shown(host)
+                ));
+            }
+        }
+    }
+    match (addresses.is_empty(), services.pop()) {
+        (true, Some((service, port))) if services.is_empty() => Ok(Cluster::Service(service, port)),
+        (false, None) => Ok(Cluster::Addresses(addresses)),
+        (true, None) => Err("has no endpoint".to_owned()),
+        _ => Err("leads to several Services, or to addresses and a Service".to_owned()),
+    }
+}
+
+/// The options that do not change access: those of load balancing, DNS and timeouts. TLS towards the endpoint is
+/// none of them.
+const HARMLESS: [&str; 14] = [
+    "name",
+    "alt_stat_name",
+    "type",
+    "connect_timeout",
+    "lb_policy",
+    "load_assignment",
+    "circuit_breakers",
+    "dns_lookup_family",
+    "dns_refresh_rate",
+    "respect_dns_ttl",
+    "health_checks",
+    "outlier_detection",
+    "upstream_connection_options",
+    "per_connection_buffer_limit_bytes",
+];

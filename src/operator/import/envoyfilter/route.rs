@@ -1,0 +1,218 @@
+//! Reads the virtual hosts of a gateway: which names a CONNECT may ask for, and to which cluster its route leads.
+//!
+//! A route with an option that is not known here is not printed: the option may restrict access.
+
+use crate::base::authority::Authority;
+use crate::base::values::{self, shown};
+use crate::operator::import::document::{At, Pair};
+use crate::operator::import::entry::Settings;
+use crate::operator::import::remarks::{Place, Remarks};
+use crate::tunnel::proxy_header::Version;
+
+/// A name and the cluster that it leads to.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) name: Authority,
+    pub(super) cluster: String,
+    pub(super) settings: Settings,
+    pub(super) place: Place,
+}
+
+/// Where routes and remarks go.
+#[derive(Debug)]
+pub(super) struct Context<'a> {
+    pub(super) routes: &'a mut Vec<Route>,
+    pub(super) remarks: &'a mut Remarks,
+}
+
+/// Why a route is not printed, and where that is said.
+struct Unsuited(Place, String);
+
+impl Context<'_> {
+    /// A patch of the connection manager: its routes, if it has some, and CONNECT for its port, which needs nothing here.
+    pub(super) fn connection_manager(&mut self, value: At<'_>) {
+        let typed = value.get("typed_config").unwrap_or(value);
+        for pair in typed.pairs() {
+            match pair.key.as_str() {
+                "route_config" => self.route_configuration(pair.value),
+                key if OF_THE_GATEWAY.contains(&key) => {}
+                key => {
+                    let key = shown(key);
+                    let reason = format!("{key} stays with the gateway, and so does what it restricts");
+                    self.remarks.warning(pair.place, reason);
+                }
+            }
+        }
+    }
+
+    /// A route configuration: its virtual hosts.
+    pub(super) fn route_configuration(&mut self, value: At<'_>) {
+        for host in value.items_of("virtual_hosts") {
+            self.virtual_host(host);
+        }
+        for pair in value
+            .pairs()
+            .filter(|pair| !matches!(&*pair.key, "name" | "virtual_hosts"))
+        {
+            let reason = format!(
+                "{} stays with the gateway, and so does what it restricts",
+                shown(&pair.key)
+            );
+            self.remarks.warning(pair.place, reason);
+        }
+    }
+
+    /// A virtual host: its first route of CONNECT, for each of its domains.
+    pub(super) fn virtual_host(&mut self, host: At<'_>) {
+        let name = shown(host.text_of("name").unwrap_or("without a name"));
+        if let Some(pair) = unknown(host, &["name", "domains", "routes"]) {
+            let reason = format!(
+                "the virtual host {name} has the option {}: not printed",
+                shown(&pair.key)
+            );
+            self.remarks.error(pair.place, reason);
+            return;
+        }
+        let mut taken = None;
+        for route in host.items_of("routes") {
+            match read_route(route) {
+                _ if taken.is_some() => {
+                    let reason = format!("a further route of the virtual host {name}: only the first one counts");
+                    self.remarks.error(route.place(), reason);
+                }
+                Ok(read) => taken = Some(read),
+                // Another route behind it would take what this one restricts.
+                Err(Unsuited(place, reason)) => {
+                    self.remarks
+                        .error(place, format!("the virtual host {name}: {reason}: not printed"));
+                    return;
+                }
+            }
+        }
+        let Some((cluster, settings)) = taken else {
+            self.remarks
+                .error(host.place(), format!("the virtual host {name} has no route"));
+            return;
+        };
+        for domain in host.items_of("domains") {
+            match read_domain(domain) {
+                Ok(name) => self.routes.push(Route {
+                    name,
+                    cluster: cluster.to_owned(),
+                    settings: settings.clone(),
+                    place: domain.place(),
+                }),
+                Err(Unsuited(place, reason)) => self.remarks.error(place, reason),
+            }
+        }
+    }
+}
+
+fn read_domain(domain: At<'_>) -> Result<Authority, Unsuited> {
+    let text = domain.text().unwrap_or_default();
+    let unsuited = |reason: String| Unsuited(domain.place(), format!("the domain {}: {reason}", shown(text)));
+    if text.contains('*') {
+        return Err(unsuited(
+            "a pattern, and names match exactly: give the names".to_owned(),
+        ));
+    }
+    text.parse().map_err(|error| unsuited(format!("{error}")))
+}
+
+/// The cluster of a route that ends a CONNECT, and its settings.
+fn read_route<'a>(item: At<'a>) -> Result<(&'a str, Settings), Unsuited> {
+    let refuse = |pair: Pair<'_>| Unsuited(pair.place, format!("its route has the option {}", shown(&pair.key)));
+    if let Some(pair) = unknown(item, &["name", "match", "route", "decorator"]) {
+        return Err(refuse(pair));
+    }
+    let matched = item.get("match").unwrap_or(item);
+    if matched.get("connect_matcher").is_none() {
+        return Err(Unsuited(
+            matched.place(),
+            "its route is not for CONNECT alone".to_owned(),
+        ));
+    }
+    if let Some(pair) = unknown(matched, &["connect_matcher"]) {
+        return Err(refuse(pair));
+    }
+    let route = item.get("route").unwrap_or(item);
+    let mut settings = Settings::default();
+    for pair in route.pairs() {
+        let known = match pair.key.as_str() {
+            "cluster" | "retry_policy" | "upgrade_configs" | "match" => true,
+            // Envoy's is for a request that has an answer; a tunnel has no end to wait for.
+            "timeout" => pair.value.text() == Some("0s"),
+            "idle_timeout" => {
+                let idle = pair.value.text().and_then(|text| values::duration(text).ok());
+                settings.idle = idle;
+                idle.is_some()
+            }
+            _ => false,
+        };
+        if !known {
+            return Err(refuse(pair));
+        }
+    }
+    settings.proxy_header = upgrade(route)?;
+    match route.text_of("cluster") {
+        Some(cluster) => Ok((cluster, settings)),
+        None => Err(Unsuited(route.place(), "its route has no cluster".to_owned())),
+    }
+}
+
+/// The PROXY header that a route for CONNECT begins a tunnel with.
+fn upgrade(route: At<'_>) -> Result<Option<Version>, Unsuited> {
+    let upgrades = || route.items_of("upgrade_configs");
+    let is_connect = |at: &At<'_>| {
+        at.text_of("upgrade_type")
+            .is_some_and(|kind| kind.eq_ignore_ascii_case("CONNECT"))
+    };
+    let Some(connect) = upgrades().find(is_connect) else {
+        return Err(Unsuited(
+            route.place(),
+            "its route has no upgrade of the type CONNECT".to_owned(),
+        ));
+    };
+    if connect.text_of("enabled") == Some("false") {
+        return Err(Unsuited(connect.place(), "its route is switched off".to_owned()));
+    }
+    let Some(config) = connect.get("connect_config") else {
+        let reason = "its route passes the CONNECT on to another proxy instead of ending it";
+        return Err(Unsuited(connect.place(), reason.to_owned()));
+    };
+    if let Some(pair) = unknown(config, &["proxy_protocol_config"]) {
+        return Err(Unsuited(
+            pair.place,
+            format!("its route has the option {}", shown(&pair.key)),
+        ));
+    }
+    let Some(header) = config.get("proxy_protocol_config") else {
+        return Ok(None);
+    };
+    match (unknown(header, &["version"]), header.text_of("version").unwrap_or("V1")) {
+        (None, "V1") => Ok(Some(Version::V1)),
+        (None, "V2") => Ok(Some(Version::V2)),
+        _ => Err(Unsuited(
+            header.place(),
+            "its route has a PROXY header of its own".to_owned(),
+        )),
+    }
+}
+
+/// The first key that is none of these.
+fn unknown<'a>(at: At<'a>, known: &[&str]) -> Option<Pair<'a>> {
+    at.pairs().find(|pair| !known.contains(&pair.key.as_str()))
+}
+
+/// The options of a connection manager that are of its own port and protocols.
+const OF_THE_GATEWAY: [&str; 9] = [
+    "@type",
+    "stat_prefix",
+    "codec_type",
+    "http_protocol_options",
+    "http2_protocol_options",
+    "stream_idle_timeout",
+    "request_timeout",
+    "generate_request_id",
+    "upgrade_configs",
+];

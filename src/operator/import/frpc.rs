@@ -1,0 +1,137 @@
+//! Reads the configuration of frpc, in TOML, YAML, JSON or the older INI: its proxies of the type tcpmux, whose names
+//! clients ask for with CONNECT.
+
+use std::path::Path;
+
+use self::proxy::{Context, Proxy};
+use super::cluster_names::ClusterNames;
+use super::document::At;
+use super::entry::{Entry, by_name};
+use super::remarks::{Place, Remarks};
+use super::{Format, Imported, Input, Options, kubectl, static_list};
+use crate::base::values::shown;
+use crate::base::yaml::finding::{Findings, Position};
+use crate::base::yaml::tree::Node;
+
+mod ini;
+mod proxy;
+mod toml_tree;
+
+/// Translates the tcpmux proxies of all files together.
+pub fn frpc(inputs: &[Input], options: &Options) -> Imported {
+    let mut remarks = Remarks::new(inputs.iter().map(|input| input.name.as_str()));
+    let names = ClusterNames::new(&options.cluster_domain, options.alias_port);
+    let context = Context { options, names: &names };
+    let mut entries = Vec::new();
+    for (file, input) in inputs.iter().enumerate() {
+        for root in &read(file, input, &mut remarks) {
+            for proxy in proxies(At::new(file, root), &mut remarks) {
+                entries.extend(proxy.entries(context, &mut remarks));
+            }
+        }
+    }
+    let entries: Vec<Entry> = by_name(entries, &mut remarks);
+    let text = match options.format {
+        Format::Kubectl => kubectl::lines(entries, &names, &mut remarks),
+        Format::Static => {
+            let reason = "leads to a Service, whose address the file does not say: use --format kubectl";
+            static_list::section(entries, |_| Err(reason.to_owned()), &mut remarks)
+        }
+    };
+    Imported::new(text, remarks)
+}
+
+/// The file as one tree in the keys of today's frp, whatever its format; none after a fault.
+fn read(file: usize, input: &Input, remarks: &mut Remarks) -> Vec<Node> {
+    let findings = Findings::default();
+    let Some(text) = input.text(&findings) else {
+        remarks.unreadable(file, findings);
+        return Vec::new();
+    };
+    if let Some(position) = template(text) {
+        let reason = "a Go template, which frpc fills from its environment: fill it first, the file is not read";
+        remarks.error(Place { file, position }, reason);
+        return Vec::new();
+    }
+    let extension = Path::new(&input.name)
+        .extension()
+        .and_then(|extension| extension.to_str());
+    let root = match extension.map(str::to_ascii_lowercase).as_deref() {
+        Some("yaml" | "yml" | "json") => return input.yaml(file, remarks),
+        Some("ini") => ini::read(text, &findings),
+        Some("toml") => toml_tree::read(text, &findings),
+        // As frpc tells them apart.
+        _ if text.lines().any(|line| line.trim() == "[common]") => ini::read(text, &findings),
+        _ => toml_tree::read(text, &findings),
+    };
+    remarks.unreadable(file, findings);
+    root.into_iter().collect()
+}
+
+/// The position of the first `{{`.
+fn template(text: &str) -> Option<Position> {
+    let (line, column) = text.lines().zip(1..).find_map(|(line, number)| {
+        let comment = line.trim_start().starts_with(['#', ';']);
+        let at = line.find("{{").filter(|_| !comment)?;
+        Some((number, line.get(..at)?.chars().count()))
+    })?;
+    Some(Position {
+        line,
+        column: u64::try_from(column).unwrap_or(u64::MAX).saturating_add(1),
+    })
+}
+
+/// The proxies of a file that frpc starts. What else the file holds is named.
+fn proxies<'a>(root: At<'a>, remarks: &mut Remarks) -> Vec<Proxy<'a>> {
+    let duplicates = root.duplicates();
+    for pair in &duplicates {
+        remarks.error(
+            pair.place,
+            format!("{} is there twice: the file is not read", shown(&pair.key)),
+        );
+    }
+    if !duplicates.is_empty() {
+        return Vec::new();
+    }
+    for (key, reason) in [
+        ("includes", "further files, which are not read: give them as arguments"),
+        (
+            "store",
+            "further proxies, which frpc keeps elsewhere and which are not read",
+        ),
+        ("visitors", "visitors use proxies of others, and switchboard has none"),
+    ] {
+        if let Some(at) = root.get(key) {
+            remarks.warning(at.place(), format!("{key}: {reason}"));
+        }
+    }
+    let of_frps: Vec<_> = root.pairs().filter(|pair| !READ.contains(&pair.key.as_str())).collect();
+    if let Some(first) = of_frps.first() {
+        let keys: Vec<_> = of_frps.iter().map(|pair| shown(&pair.key)).collect();
+        let keys = keys.join(", ");
+        remarks.note(
+            first.place,
+            format!("of the connection to frps, which is not needed any more: {keys}"),
+        );
+    }
+    let started: Vec<&str> = root.items_of("start").filter_map(At::text).collect();
+    let starts = |proxy: &Proxy<'_>, remarks: &mut Remarks| {
+        let starts = started.is_empty() || started.contains(&proxy.name);
+        if !starts {
+            let name = shown(proxy.name);
+            remarks.note(
+                proxy.place,
+                format!("the proxy {name} is not in `start`, so frpc does not start it"),
+            );
+        }
+        starts
+    };
+    let all = root.items_of("proxies").map(Proxy::new);
+    all.filter(|proxy| starts(proxy, remarks)).collect()
+}
+
+/// The keys of a file, in snake_case, that are read or named by themselves.
+const READ: [&str; 5] = ["includes", "store", "visitors", "start", "proxies"];
+
+#[cfg(test)]
+mod tests;

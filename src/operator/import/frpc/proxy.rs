@@ -1,0 +1,311 @@
+//! One proxy of frpc: its names, where it leads, and each of its options, translated or named.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::base::authority::Authority;
+use crate::base::values::{self, shown};
+use crate::base::yaml::tree::Value;
+use crate::operator::import::cluster_names::ClusterNames;
+use crate::operator::import::document::At;
+use crate::operator::import::entry::{Entry, Service, Settings, Target};
+use crate::operator::import::remarks::{Place, Remarks};
+use crate::operator::import::{Format, Options};
+use crate::tunnel::limits::Rate;
+
+/// A proxy of a file.
+#[derive(Debug)]
+pub(super) struct Proxy<'a> {
+    pub(super) name: &'a str,
+    pub(super) place: Place,
+    /// Its options by their paths, such as `transport.bandwidthLimit`.
+    options: Vec<(String, At<'a>)>,
+}
+
+/// What the options of a proxy say.
+#[derive(Debug, Default)]
+struct Wanted<'a> {
+    hosts: Vec<(String, Place)>,
+    ip: Option<&'a str>,
+    port: Option<u16>,
+    settings: Settings,
+    group: Option<String>,
+}
+
+/// What the translation of every proxy needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    pub(super) options: &'a Options,
+    pub(super) names: &'a ClusterNames,
+}
+
+/// Why a proxy is not printed, and where that is said.
+struct Unsuited(Place, String);
+
+impl<'a> Proxy<'a> {
+    pub(super) fn new(at: At<'a>) -> Self {
+        let mut options = Vec::new();
+        flatten(at, "", &mut options);
+        Self {
+            name: at.text_of("name").unwrap_or("without a name"),
+            place: at.place(),
+            options,
+        }
+    }
+
+    /// Its names, each at the ports that clients ask for; none if it is not translated, which `remarks` then say.
+    pub(super) fn entries(&self, context: Context<'_>, remarks: &mut Remarks) -> Vec<Entry> {
+        let name = shown(self.name);
+        let made = self.wanted(context.options, remarks).map(|wanted| {
+            let ports = match context.options.frp.ports.as_slice() {
+                [] => &[22],
+                ports => ports,
+            };
+            let hosts = wanted.hosts.iter();
+            let asked = hosts.flat_map(|(host, place)| ports.iter().map(move |port| (host, *place, *port)));
+            asked
+                .map(|(host, place, port)| {
+                    let unsuited = |reason| Unsuited(place, format!("{}: {reason}", shown(host)));
+                    let (name, target) = named(host, port, &wanted, context).map_err(unsuited)?;
+                    Ok(Entry {
+                        name,
+                        target,
+                        settings: wanted.settings.clone(),
+                        group: wanted.group.clone(),
+                        place,
+                    })
+                })
+                .collect::<Vec<_>>()
+        });
+        let mut entries = Vec::new();
+        for result in made.unwrap_or_else(|unsuited| vec![Err(unsuited)]) {
+            match result {
+                Ok(entry) => entries.push(entry),
+                Err(Unsuited(place, reason)) => remarks.error(place, format!("the proxy {name}: {reason}")),
+            }
+        }
+        entries
+    }
+
+    fn text(&self, key: &str) -> Option<&'a str> {
+        let (_, at) = self.options.iter().find(|(path, _)| path == key)?;
+        at.text()
+    }
+
+    fn wanted(&self, options: &Options, remarks: &mut Remarks) -> Result<Wanted<'a>, Unsuited> {
+        let unsuited = |reason: String| Err(Unsuited(self.place, reason));
+        if self.text("role") == Some("visitor") {
+            return unsuited("a visitor, which uses a proxy of another frpc".to_owned());
+        }
+        match (self.text("type"), self.text("multiplexer")) {
+            (Some("tcpmux"), Some("httpconnect")) => {}
+            (Some("tcpmux"), _) => return unsuited("only the multiplexer httpconnect is known".to_owned()),
+            (kind, _) => {
+                let kind = shown(kind.unwrap_or("tcp"));
+                return unsuited(format!(
+                    "of the type {kind}, whose clients name no target: only tcpmux is translated"
+                ));
+            }
+        }
+        if self.text("enabled") == Some("false") {
+            let reason = format!(
+                "the proxy {} is not enabled, so frpc does not start it",
+                shown(self.name)
+            );
+            remarks.note(self.place, reason);
+            return Ok(Wanted::default());
+        }
+        let mut wanted = Wanted::default();
+        for (key, at) in &self.options {
+            if key == "subdomain" && at.text().is_some_and(|text| !text.is_empty()) {
+                wanted.hosts.push(subdomain(*at, options)?);
+            } else {
+                let read = wanted.read(key, *at);
+                let remark = read.map_err(|reason| Unsuited(at.place(), format!("{}: {reason}", shown(key))))?;
+                let about = |reason| format!("the proxy {}: {} {reason}", shown(self.name), shown(key));
+                match remark {
+                    Read::Translated => {}
+                    Read::LeftOut(reason) => remarks.warning(at.place(), about(reason)),
+                    Read::NotNeeded => remarks.note(at.place(), about("is not needed any more")),
+                }
+            }
+        }
+        if wanted.hosts.is_empty() {
+            return unsuited("no customDomains and no subdomain".to_owned());
+        }
+        Ok(wanted)
+    }
+}
+
+/// What became of an option.
+enum Read {
+    Translated,
+    /// Not, or not as it was, for this reason.
+    LeftOut(&'static str),
+    /// It was about the connection to frps.
+    NotNeeded,
+}
+
+impl<'a> Wanted<'a> {
+    /// Reads one option. An error: it may restrict, and has no counterpart.
+    fn read(&mut self, key: &str, at: At<'a>) -> Result<Read, &'static str> {
+        let text = at.text().unwrap_or_default();
+        match key {
+            "name" | "type" | "multiplexer" | "enabled" | "role" => {}
+            "customDomains" => {
+                let hosts = at.items().chain(at.text().map(|_| at));
+                let hosts = hosts.filter_map(|item| Some((item.text()?.to_owned(), item.place())));
+                self.hosts.extend(hosts);
+            }
+            "localIP" => self.ip = Some(text),
+            "localPort" => self.port = Some(values::port(text)?),
+            _ if text.is_empty() && EMPTY_IS_ABSENT.contains(&key) => {}
+            "httpUser" | "httpPassword" => {
+                return Err("it asks for a password: see `access.users` and `allowed_users`, and add the name by hand");
+            }
+            "routeByHTTPUser" => return Err("one name leads to several targets by the user, which is not known here"),
+            "transport.bandwidthLimit" => {
+                self.settings.rate = Some(bandwidth(text).ok_or("expected a number with KB or MB")?);
+                let reason = "becomes the limit of each tunnel and direction; frp shares it among all of the proxy";
+                return Ok(Read::LeftOut(reason));
+            }
+            "transport.proxyProtocolVersion" => {
+                self.settings.proxy_header = Some(text.parse().map_err(|_| "expected v1 or v2")?);
+            }
+            "loadBalancer.group" => self.group = Some(text.to_owned()),
+            _ if is_of_frps(key) => return Ok(Read::NotNeeded),
+            _ if is_health_check(key) => {
+                return Ok(Read::LeftOut(
+                    "is left out: switchboard opens no connection to sshd but for a client",
+                ));
+            }
+            _ => return Err("not translated, and it may restrict"),
+        }
+        Ok(Read::Translated)
+    }
+}
+
+fn subdomain(at: At<'_>, options: &Options) -> Result<(String, Place), Unsuited> {
+    match (&options.frp.subdomain_host, at.text()) {
+        (Some(domain), Some(name)) => Ok((format!("{name}.{domain}"), at.place())),
+        _ => {
+            let reason = "subdomain: give the subDomainHost of frps by --subdomain-host DOMAIN";
+            Err(Unsuited(at.place(), reason.to_owned()))
+        }
+    }
+}
+
+/// A name at one port, and where it leads.
+fn named(host: &str, port: u16, wanted: &Wanted<'_>, context: Context<'_>) -> Result<(Authority, Target), String> {
+    if host.contains('*') {
+        return Err("a pattern, and names match exactly: give the names".to_owned());
+    }
+    let name: Authority = format!("{host}:{port}").parse().map_err(|error| format!("{error}"))?;
+    let target = match context.options.format {
+        Format::Static => address(wanted, context.options),
+        Format::Kubectl => service(&name, wanted, context),
+    };
+    Ok((name, target?))
+}
+
+/// The address of a static target.
+fn address(wanted: &Wanted<'_>, options: &Options) -> Result<Target, String> {
+    let local = wanted.ip.unwrap_or(LOCAL);
+    let port = wanted.port.ok_or("no localPort")?;
+    let ip = match local.parse::<IpAddr>() {
+        Ok(ip) if ip.is_loopback() => options.frp.host.ok_or(
+            "localIP is the host of frpc itself: give its address, as the proxy reaches it, by --frpc-host IP",
+        )?,
+        Ok(ip) => ip,
+        Err(_) if local == "localhost" => options
+            .frp
+            .host
+            .ok_or("give the address of frpc's host by --frpc-host IP")?,
+        Err(_) => {
+            return Err(format!(
+                "localIP {} is a name, and names are not resolved",
+                shown(local)
+            ));
+        }
+    };
+    Ok(Target::Addresses(vec![SocketAddr::new(ip, port)]))
+}
+
+/// The Service of a proxy: the one that localIP names, or the one that the name itself names.
+fn service(name: &Authority, wanted: &Wanted<'_>, context: Context<'_>) -> Result<Target, String> {
+    let Context { options, names } = context;
+    let local = wanted.ip.unwrap_or(LOCAL);
+    if let Some(service) = names.service(local) {
+        return Ok(Target::Service(service, wanted.port));
+    }
+    if !local.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()) && local != "localhost" {
+        return Err(format!("localIP {} is no Service: use --format static", shown(local)));
+    }
+    let suffixes = options.frp.public_suffixes.iter();
+    let shorts = suffixes.filter_map(|suffix| name.host().strip_suffix(&**suffix)?.strip_suffix('.'));
+    let service = shorts
+        .filter_map(|short| short.split_once('.'))
+        .find_map(|(service, namespace)| Service::new(service, namespace));
+    // The Service has yet to be made, and has one port: which, the file does not say.
+    service.map(|service| Target::Service(service, None)).ok_or_else(|| {
+        "which Service is it? Give --public-suffix DOMAIN for names SERVICE.NAMESPACE.DOMAIN, or use --format static"
+            .to_owned()
+    })
+}
+
+/// Options by their paths: maps within maps are joined by dots.
+fn flatten<'a>(at: At<'a>, path: &str, options: &mut Vec<(String, At<'a>)>) {
+    let Value::Map(entries) = at.value() else {
+        if !path.is_empty() {
+            options.push((path.to_owned(), at));
+        }
+        return;
+    };
+    for entry in entries {
+        let path = match path {
+            "" => entry.key.clone(),
+            path => format!("{path}.{}", entry.key),
+        };
+        flatten(at.beside(&entry.value), &path, options);
+    }
+}
+
+/// frp's KB and MB are powers of 1,024 (pkg/config/types), and may have a fraction.
+fn bandwidth(text: &str) -> Option<Rate> {
+    let text = text.trim();
+    let (number, unit) = [("MB", 1024.0 * 1024.0), ("KB", 1024.0)]
+        .into_iter()
+        .find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
+    let bytes = number.trim().parse::<f64>().ok()? * unit;
+    let is_rate = (1.0..1e15).contains(&bytes);
+    is_rate.then(|| format!("{bytes:.0}B/s").parse().ok()).flatten()
+}
+
+/// What only frps, or the connection to it, used.
+fn is_of_frps(key: &str) -> bool {
+    let of = ["metadatas.", "annotations.", "meta_"];
+    let exactly = [
+        "transport.useEncryption",
+        "transport.useCompression",
+        "transport.bandwidthLimitMode",
+        "loadBalancer.groupKey",
+    ];
+    exactly.contains(&key) || of.iter().any(|prefix| key.starts_with(prefix))
+}
+
+fn is_health_check(key: &str) -> bool {
+    key.starts_with("healthCheck.") || key.starts_with("health_check_")
+}
+
+/// The options whose empty text means the same as none.
+const EMPTY_IS_ABSENT: [&str; 8] = [
+    "subdomain",
+    "httpUser",
+    "httpPassword",
+    "routeByHTTPUser",
+    "transport.bandwidthLimit",
+    "transport.proxyProtocolVersion",
+    "loadBalancer.group",
+    "healthCheck.type",
+];
+/// frp's default of localIP.
+const LOCAL: &str = "127.0.0.1";

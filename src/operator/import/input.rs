@@ -1,0 +1,76 @@
+//! One file that is imported: its name and its text, of a bounded size.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::remarks::Remarks;
+use crate::base::file;
+use crate::base::yaml::finding::{Findings, Position};
+use crate::base::yaml::tree::{self, Bounds, Node};
+
+/// A file that is imported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// Its path as it was given, or `<stdin>`.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl Input {
+    /// Reads a regular file of at most 16 MiB, or stdin, if the path is `-`.
+    ///
+    /// # Errors
+    /// It cannot be read, or is larger.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        if path == Path::new("-") {
+            return Self::from_reader("<stdin>", io::stdin().lock());
+        }
+        Self::from_reader(&path.display().to_string(), file::open(path)?)
+    }
+
+    /// Reads at most 16 MiB to the end.
+    ///
+    /// # Errors
+    /// It cannot be read, or there is more.
+    pub fn from_reader(name: &str, reader: impl Read) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        reader.take(LARGEST + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > LARGEST {
+            let reason = format!("larger than {} MiB", LARGEST >> 20);
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+        }
+        let name = name.to_owned();
+        Ok(Self { name, bytes })
+    }
+
+    /// Its text; `None` after a fault.
+    pub(super) fn text(&self, findings: &Findings) -> Option<&str> {
+        let text = str::from_utf8(&self.bytes);
+        if text.is_err() {
+            findings.fault(Position::START, "", "not UTF-8");
+        }
+        text.ok()
+    }
+
+    /// Its documents as YAML; none after a fault, which `remarks` get.
+    pub(super) fn yaml(&self, file: usize, remarks: &mut Remarks) -> Vec<Node> {
+        let findings = Findings::default();
+        let documents = self
+            .text(&findings)
+            .and_then(|text| tree::read_all(text, &BOUNDS, &findings));
+        // Faults within a document, such as tags, leave holes in it: the rest may mean something else.
+        let documents = documents.filter(|_| findings.faults() == 0).unwrap_or_default();
+        remarks.unreadable(file, findings);
+        documents
+    }
+}
+
+/// 16 MiB: `kubectl get envoyfilter -A -o yaml` of about 5,000 containers.
+const LARGEST: u64 = 16 << 20;
+/// An EnvoyFilter of a container has about 20 levels and 60 nodes.
+const BOUNDS: Bounds = Bounds {
+    documents: 20_000,
+    depth: 64,
+    weight: 256 << 20,
+};

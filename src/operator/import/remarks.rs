@@ -1,0 +1,160 @@
+//! What an import has to say of its files: each remark has a file, a position and a severity.
+
+use super::Extent;
+use crate::base::text::escaped;
+use crate::base::yaml::finding::{Finding, Findings, Position, Severity};
+
+/// A place in one of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The index of the file.
+    pub(super) file: usize,
+    /// The line and column.
+    pub(super) position: Position,
+}
+
+/// The remarks so far. An error is about a name that is not printed, a warning about an option that has no counterpart.
+#[derive(Debug)]
+pub(super) struct Remarks {
+    files: Vec<String>,
+    /// The first of them in the order of the files, bounded.
+    found: Vec<(usize, Finding)>,
+    /// How many more there were.
+    dropped: usize,
+    /// Whether something is not translated.
+    leaves_out: bool,
+    /// Whether a file is not of its format.
+    is_unreadable: bool,
+}
+
+impl Remarks {
+    /// No remarks yet on files of these names.
+    pub(super) fn new<'a>(files: impl Iterator<Item = &'a str>) -> Self {
+        Self {
+            files: files.map(escaped).collect(),
+            found: Vec::new(),
+            dropped: 0,
+            leaves_out: false,
+            is_unreadable: false,
+        }
+    }
+
+    /// A name, or all of a file's part, that is not translated.
+    pub(super) fn error(&mut self, place: Place, message: impl Into<String>) {
+        self.push(Severity::Error, place, message.into());
+    }
+
+    /// An option that is left out of what is printed.
+    pub(super) fn warning(&mut self, place: Place, message: impl Into<String>) {
+        self.push(Severity::Warning, place, message.into());
+    }
+
+    /// What needs no counterpart, or deserves a look.
+    pub(super) fn note(&mut self, place: Place, message: impl Into<String>) {
+        self.push(Severity::Note, place, message.into());
+    }
+
+    /// The faults of a file that is not of its format.
+    pub(super) fn unreadable(&mut self, file: usize, findings: Findings) {
+        if let Err(report) = findings.finish(None, ()) {
+            self.is_unreadable = true;
+            report.iter().for_each(|finding| self.keep(file, finding.clone()));
+        }
+    }
+
+    fn push(&mut self, severity: Severity, place: Place, message: String) {
+        let finding = Finding {
+            severity,
+            position: Some(place.position),
+            key: String::new(),
+            message,
+        };
+        self.keep(place.file, finding);
+    }
+
+    /// A file of 16 MiB may have a million faults: no more are kept than twice those that are shown.
+    fn keep(&mut self, file: usize, finding: Finding) {
+        self.leaves_out |= finding.severity != Severity::Note;
+        self.found.push((file, finding));
+        if self.found.len() >= 2 * MOST_LINES {
+            self.sort();
+            self.dropped += self.found.len() - MOST_LINES;
+            self.found.truncate(MOST_LINES);
+        }
+    }
+
+    fn sort(&mut self) {
+        self.found.sort_by_key(|(file, finding)| (*file, finding.position));
+    }
+
+    /// A place as a remark on another one names it: `FILE:LINE:COLUMN`.
+    pub(super) fn shown(&self, place: Place) -> String {
+        format!("{}:{}", self.name(place.file), place.position)
+    }
+
+    /// How much was translated.
+    pub(super) fn extent(&self) -> Extent {
+        if self.is_unreadable {
+            return Extent::Unreadable;
+        }
+        if self.leaves_out { Extent::Part } else { Extent::Whole }
+    }
+
+    /// The remarks as lines, in the order of the files; no more than a person would read.
+    pub(super) fn into_lines(mut self) -> Vec<String> {
+        self.sort();
+        let mut lines: Vec<_> = self
+            .found
+            .iter()
+            .take(MOST_LINES)
+            .map(|remark| self.line(remark))
+            .collect();
+        let more = self.dropped + self.found.len().saturating_sub(MOST_LINES);
+        if more > 0 {
+            lines.push(format!("and {more} more"));
+        }
+        lines
+    }
+
+    fn line(&self, (file, finding): &(usize, Finding)) -> String {
+        format!("{}:{finding}", self.name(*file))
+    }
+
+    fn name(&self, file: usize) -> &str {
+        self.files.get(file).map_or("", String::as_str)
+    }
+}
+
+/// As many as a person would read.
+const MOST_LINES: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_remarks_of_a_million_are_kept_and_the_others_counted() {
+        let mut remarks = Remarks::new(["a", "b"].into_iter());
+        remarks.error(place(1, 1), "b");
+        for line in (1..=50_000).rev() {
+            remarks.note(place(0, line), "a");
+            assert!(remarks.found.len() <= 2 * MOST_LINES);
+        }
+        assert!(matches!(remarks.extent(), Extent::Part));
+        let lines = remarks.into_lines();
+        assert_eq!(lines.len(), MOST_LINES + 1);
+        assert!(
+            lines[0].starts_with("a:1:1: ") && lines[9_999].starts_with("a:10000:1: "),
+            "{}",
+            lines[9_999]
+        );
+        assert_eq!(lines[10_000], "and 40001 more");
+    }
+
+    fn place(file: usize, line: u64) -> Place {
+        Place {
+            file,
+            position: Position { line, column: 1 },
+        }
+    }
+}

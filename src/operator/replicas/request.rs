@@ -1,0 +1,110 @@
+//! A request to a replica, and why it has no answer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::base::text::{chain, excerpt};
+use crate::daemon::admin::api::Fault;
+
+/// Why a replica has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplicaError {
+    /// There is no connection to it.
+    #[error("cannot be reached: {0}")]
+    Unreachable(String),
+    /// It did not answer in time. A request that changes something may have done so.
+    #[error("no answer within {}", humantime::format_duration(*.0))]
+    Late(Duration),
+    /// The answer is not one of the admin API.
+    #[error("does not answer as switchboard does: {0}")]
+    Strange(String),
+    /// Its list, or its events, have exceeded a limit, and are given up: the limit and what exceeds it.
+    #[error("{0}")]
+    LimitExceeded(String),
+    /// It answers that it cannot serve the request.
+    #[error("{error}")]
+    Refused {
+        /// The status of the answer.
+        status: u16,
+        /// Its words.
+        error: String,
+    },
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub(super) method: &'static str,
+    /// With its query.
+    pub(super) path: String,
+    pub(super) body: Bytes,
+}
+
+impl Ask {
+    /// A request for what a path, with its query, shows.
+    pub fn get(path: impl Into<String>) -> Self {
+        Self {
+            method: "GET",
+            path: path.into(),
+            body: Bytes::new(),
+        }
+    }
+
+    /// A change without more words.
+    pub fn post(path: impl Into<String>) -> Self {
+        Self {
+            method: "POST",
+            ..Self::get(path)
+        }
+    }
+
+    /// A request with a body of JSON.
+    pub fn with_body(method: &'static str, path: impl Into<String>, body: &impl Serialize) -> Self {
+        // The bodies of the API are structs of texts, which always have a JSON.
+        let body = serde_json::to_vec(body).unwrap_or_default().into();
+        Self {
+            method,
+            body,
+            ..Self::get(path)
+        }
+    }
+}
+
+/// The bytes of a connection.
+pub(super) type Bidirectional = Box<dyn Stream>;
+
+/// What can be read and written.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// An answer that is no success. Its error is JSON; the pages of the probes and other servers answer with text.
+pub(super) fn refusal(status: u16, body: &[u8]) -> ReplicaError {
+    match serde_json::from_slice(body) {
+        Ok(Fault { error }) => ReplicaError::Refused {
+            status,
+            error: shown(&error),
+        },
+        Err(_) => {
+            let text = String::from_utf8_lossy(body.get(..LONGEST_SHOWN * 4).unwrap_or(body));
+            let line = text.lines().next().unwrap_or_default();
+            ReplicaError::Strange(format!("status {status}: {}", shown(line)))
+        }
+    }
+}
+
+/// A cause that no peer has written.
+pub(super) fn strange(error: &(dyn std::error::Error + 'static)) -> ReplicaError {
+    ReplicaError::Strange(shown(&chain(error)))
+}
+
+/// Foreign words in an error.
+pub(super) fn shown(text: &str) -> String {
+    excerpt(text.trim(), LONGEST_SHOWN)
+}
+
+/// Characters of a foreign text in an error.
+const LONGEST_SHOWN: usize = 300;

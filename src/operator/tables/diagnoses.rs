@@ -1,0 +1,200 @@
+//! What makes many tunnels slow, such as those of one node: each is looked at by its replica, all at the same time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+use super::columns::{Column, Table};
+use super::formatting::foreign;
+use super::listings::text;
+use crate::daemon::admin::api::{Diagnosis, Leg, Tunnel, Verdict};
+use crate::kubernetes::encoded;
+use crate::operator::replicas::listing::Of;
+use crate::operator::replicas::request::{Ask, ReplicaError};
+use crate::operator::replicas::{FindError, Replica, Replicas};
+
+/// A tunnel, and what its replica says of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Diagnosed {
+    /// The tunnel with its replica.
+    pub tunnel: Of<Tunnel>,
+    /// `None`: it has ended meanwhile.
+    pub diagnosis: Option<Diagnosis>,
+    /// Why it is not known.
+    pub error: Option<String>,
+}
+
+impl Replicas {
+    /// Looks at tunnels, at this path below each, and gives them in their order.
+    ///
+    /// # Errors
+    /// See [`find`](Self::find).
+    pub async fn diagnose(&self, tunnels: Vec<Of<Tunnel>>, path: &str) -> Result<Vec<Diagnosed>, FindError> {
+        let replicas = self.find().await?;
+        let replicas: HashMap<&Arc<str>, &Replica> = replicas.iter().map(|replica| (replica.name(), replica)).collect();
+        let mut looks = JoinSet::new();
+        for (number, tunnel) in tunnels.into_iter().enumerate() {
+            let replica = replicas
+                .get(&Arc::from(&*tunnel.replica))
+                .map(|replica| (*replica).clone());
+            let ask = Ask::get(format!("/tunnels/{}{path}", encoded(&tunnel.item.tunnel_id)));
+            looks.spawn(async move {
+                let answer = match &replica {
+                    Some(replica) => replica.ask(&ask).await,
+                    None => Err(ReplicaError::Unreachable("it is gone".to_owned())),
+                };
+                let (diagnosis, error) = match answer {
+                    Ok(diagnosis) => (Some(diagnosis), None),
+                    Err(ReplicaError::Refused { status: 404, .. }) => (None, None),
+                    Err(error) => (None, Some(error.to_string())),
+                };
+                let diagnosed = Diagnosed {
+                    tunnel,
+                    diagnosis,
+                    error,
+                };
+                (number, diagnosed)
+            });
+        }
+        let mut looks = looks.join_all().await;
+        looks.sort_by_key(|(number, _)| *number);
+        Ok(looks.into_iter().map(|(_, diagnosed)| diagnosed).collect())
+    }
+}
+
+/// The tunnels with what makes each slow.
+pub fn diagnosis_table(diagnosed: &[Diagnosed]) -> Table {
+    let row = |one: &Diagnosed| {
+        let Of { replica, item } = &one.tunnel;
+        let legs = one.diagnosis.as_ref().map(|diagnosis| &diagnosis.legs);
+        let trip = |leg: Option<&Option<Leg>>| {
+            let leg = leg.and_then(Option::as_ref);
+            leg.map(|leg| format!("{:.1}ms", leg.rtt_ms)).unwrap_or_default()
+        };
+        let (verdict, evidence) = match (&one.diagnosis, &one.error) {
+            (Some(diagnosis), _) => (
+                diagnosis.verdict.label(),
+                diagnosis.evidence.first().map(|line| foreign(line)).unwrap_or_default(),
+            ),
+            (None, Some(error)) => ("unknown", error.clone()),
+            (None, None) => ("ended", String::new()),
+        };
+        vec![
+            foreign(&item.tunnel_id),
+            replica.clone(),
+            item.client_address.to_string(),
+            foreign(&one.tunnel.target()),
+            foreign(&item.upstream_node),
+            verdict.to_owned(),
+            trip(legs.map(|legs| &legs.client)),
+            trip(legs.map(|legs| &legs.upstream)),
+            evidence,
+        ]
+    };
+    Table::new(&COLUMNS, &diagnosed.iter().map(row).collect::<Vec<_>>())
+}
+
+/// How many tunnels each verdict is for, and the round trip to their targets.
+pub fn diagnosis_summary(diagnosed: &[Diagnosed]) -> String {
+    let known: Vec<_> = diagnosed.iter().filter_map(|one| one.diagnosis.as_ref()).collect();
+    let verdicts = [
+        Verdict::Target,
+        Verdict::Client,
+        Verdict::Limit,
+        Verdict::Proxy,
+        Verdict::Nothing,
+    ];
+    let counts = verdicts.into_iter().filter_map(|verdict| {
+        let count = known.iter().filter(|diagnosis| diagnosis.verdict == verdict).count();
+        (count > 0).then(|| format!("{count} {}", verdict.label()))
+    });
+    let counts: Vec<_> = counts.collect();
+    let trips = known
+        .iter()
+        .filter_map(|diagnosis| Some(diagnosis.legs.upstream.as_ref()?.rtt_ms));
+    let mut trips: Vec<f64> = trips.collect();
+    trips.sort_by(f64::total_cmp);
+    let trip = match (trips.get(trips.len() / 2), trips.last()) {
+        (Some(median), Some(most)) => {
+            format!("; the round trip to the target is {median:.1} ms at the median, {most:.1} ms at most")
+        }
+        _ => String::new(),
+    };
+    let counts = if counts.is_empty() {
+        "none".to_owned()
+    } else {
+        counts.join(", ")
+    };
+    format!("{} tunnels looked at: {counts}{trip}\n", diagnosed.len())
+}
+
+const COLUMNS: [Column; 9] = [
+    text("ID", 0),
+    text("REPLICA", 3),
+    text("CLIENT", 0),
+    text("TARGET", 0),
+    text("NODE", 0),
+    text("SLOW BY", 0),
+    text("CLIENT RTT", 1),
+    text("TARGET RTT", 0),
+    text("EVIDENCE", 2),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::admin::api::Legs;
+    use serde_json::json;
+
+    #[test]
+    fn a_node_is_judged_by_all_of_its_tunnels() {
+        let of = |id: &str, verdict, rtt_ms| Diagnosed {
+            tunnel: Of {
+                replica: "one".to_owned(),
+                item: serde_json::from_value(json!({
+                    "tunnel_id": id, "client.address": "192.0.2.7", "target.namespace": "team", "target.service": "box",
+                }))
+                .unwrap(),
+            },
+            diagnosis: Some(Diagnosis {
+                tunnel_id: id.to_owned(),
+                verdict,
+                evidence: vec!["why\u{1b}".to_owned()],
+                observed_ms: 1,
+                bytes_sent: 0,
+                bytes_received: 0,
+                legs: Legs {
+                    upstream: Some(Leg {
+                        rtt_ms,
+                        ..Leg::default()
+                    }),
+                    ..Legs::default()
+                },
+            }),
+            error: None,
+        };
+        let mut looks = vec![
+            of("a", Verdict::Target, 90.0),
+            of("b", Verdict::Target, 85.0),
+            of("c", Verdict::Nothing, 0.2),
+        ];
+        assert_eq!(
+            diagnosis_summary(&looks),
+            "3 tunnels looked at: 2 target, 1 nothing; the round trip to the target is 85.0 ms at the median, 90.0 ms at most\n"
+        );
+        looks[2].diagnosis = None;
+        looks[1].diagnosis = None;
+        looks[1].error = Some("no answer within 5s".to_owned());
+        let table = diagnosis_table(&looks).render(None);
+        let lines: Vec<_> = table.lines().collect();
+        assert!(lines[1].ends_with("target   90.0ms      why\\u{1b}"), "{table}");
+        assert!(
+            lines[2].contains("unknown") && lines[2].ends_with("no answer within 5s"),
+            "{table}"
+        );
+        assert!(lines[3].ends_with("ended"), "{table}");
+        assert_eq!(diagnosis_summary(&[]), "0 tunnels looked at: none\n");
+    }
+}

@@ -1,0 +1,202 @@
+//! The tables of tunnels, targets and clients, and the fields of one thing.
+
+use serde_json::Value;
+
+use super::columns::{Column, Table};
+use super::formatting::{bytes, foreign, span};
+use crate::daemon::admin::api::{Client, Target, Tunnel};
+use crate::operator::replicas::listing::{Listed, Of};
+use crate::operator::replicas::reports::{TargetRow, by_client, by_target};
+
+/// The tunnels; with their rates, if those were looked at.
+pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool) -> Table {
+    let is_one = listed.replicas.len() < 2;
+    let row = |row: &Of<Tunnel>| {
+        let Of { replica, item } = row;
+        let rate = |rate: u64| if has_rates { bytes(rate) } else { String::new() };
+        vec![
+            foreign(&item.tunnel_id),
+            if is_one { String::new() } else { replica.clone() },
+            item.client_address.to_string(),
+            foreign(&item.user_name),
+            foreign(&row.target()),
+            span(item.age_ms),
+            span(item.idle_ms),
+            bytes(item.bytes_sent),
+            bytes(item.bytes_received),
+            rate(item.sent_per_second),
+            rate(item.received_per_second),
+            way(item),
+            limits(item),
+            item.upstream_address
+                .map(|address| address.to_string())
+                .unwrap_or_default(),
+            foreign(&item.upstream_node),
+            foreign(&item.client_software),
+        ]
+    };
+    Table::new(&TUNNEL_COLUMNS, &listed.items.iter().map(row).collect::<Vec<_>>())
+}
+
+/// How a tunnel is carried: `h1`, `h2`, with TLS, and whether its session outlives it.
+fn way(tunnel: &Tunnel) -> String {
+    let mut way = format!("h{}", foreign(&tunnel.http_version));
+    if !tunnel.tls_version.is_empty() {
+        way += "+tls";
+    }
+    if tunnel.is_resumable {
+        way += "+resume";
+    }
+    way
+}
+
+/// The limits of a tunnel; empty without one. An operator's own has an asterisk.
+fn limits(tunnel: &Tunnel) -> String {
+    let [download, upload] = [&tunnel.download, &tunnel.upload].map(|limit| {
+        let own = if limit.is_own { "*" } else { "" };
+        format!("{}{own}", foreign(&limit.rate))
+    });
+    match (&*download, &*upload) {
+        ("unlimited" | "", "unlimited" | "") => String::new(),
+        _ => format!("{download} {upload}"),
+    }
+}
+
+/// The targets, each once.
+pub fn target_table(listed: &Listed<Target>) -> Table {
+    let rows = by_target(listed).into_iter().map(|(name, row)| {
+        let TargetRow {
+            endpoints: (ready, all),
+            tunnels,
+            cordoned,
+            replicas,
+            nodes,
+        } = row;
+        let cordoned = match cordoned {
+            0 => String::new(),
+            _ if cordoned == replicas => "yes".to_owned(),
+            _ => format!("on {cordoned} of {replicas}"),
+        };
+        vec![
+            foreign(&name.to_string()),
+            format!("{ready}/{all}"),
+            tunnels.to_string(),
+            cordoned,
+            foreign(&nodes.join(",")),
+        ]
+    });
+    Table::new(&TARGET_COLUMNS, &rows.collect::<Vec<_>>())
+}
+
+/// The clients, each address and user once.
+pub fn client_table(listed: &Listed<Client>) -> Table {
+    let row = |client: Client| {
+        vec![
+            client.address.to_string(),
+            foreign(&client.user),
+            client.tunnels.to_string(),
+            bytes(client.bytes_sent),
+            bytes(client.bytes_received),
+            span(client.idle_ms),
+        ]
+    };
+    Table::new(
+        &CLIENT_COLUMNS,
+        &by_client(listed).into_iter().map(row).collect::<Vec<_>>(),
+    )
+}
+
+/// The fields of a thing of the API, one in each line, with those of inner objects behind dots.
+pub fn fields(replica: &str, thing: &Value) -> String {
+    let mut lines = vec![("replica".to_owned(), replica.to_owned())];
+    flatten("", thing, &mut lines);
+    let room = lines.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+    lines
+        .into_iter()
+        .map(|(name, value)| format!("{name:room$}  {value}").trim_end().to_owned() + "\n")
+        .collect()
+}
+
+fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
+    let inner = |inner: &str| match name {
+        "" => foreign(inner),
+        _ => format!("{name}.{}", foreign(inner)),
+    };
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(key, value)| flatten(&inner(key), value, lines)),
+        Value::Array(values) => {
+            let numbered = values.iter().enumerate();
+            numbered.for_each(|(at, value)| flatten(&inner(&(at + 1).to_string()), value, lines));
+        }
+        Value::String(text) => lines.push((name.to_owned(), foreign(text))),
+        Value::Null => lines.push((name.to_owned(), String::new())),
+        Value::Bool(_) | Value::Number(_) => lines.push((name.to_owned(), value.to_string())),
+    }
+}
+
+pub(crate) const fn text(head: &'static str, spare: u8) -> Column {
+    Column {
+        head,
+        is_number: false,
+        spare,
+    }
+}
+
+const fn number(head: &'static str, spare: u8) -> Column {
+    Column {
+        head,
+        is_number: true,
+        spare,
+    }
+}
+
+const TUNNEL_COLUMNS: [Column; 16] = [
+    text("ID", 0),
+    text("REPLICA", 0),
+    text("CLIENT", 0),
+    text("USER", 0),
+    text("TARGET", 0),
+    number("AGE", 0),
+    number("IDLE", 1),
+    number("DOWN", 4),
+    number("UP", 4),
+    number("DOWN/S", 2),
+    number("UP/S", 2),
+    text("VIA", 6),
+    text("LIMITS", 5),
+    text("UPSTREAM", 7),
+    text("NODE", 3),
+    text("SOFTWARE", 8),
+];
+const TARGET_COLUMNS: [Column; 5] = [
+    text("TARGET", 0),
+    number("READY", 1),
+    number("TUNNELS", 0),
+    text("CORDONED", 0),
+    text("NODE", 2),
+];
+const CLIENT_COLUMNS: [Column; 6] = [
+    text("CLIENT", 0),
+    text("USER", 0),
+    number("TUNNELS", 0),
+    number("DOWN", 1),
+    number("UP", 1),
+    number("IDLE", 2),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_fields_of_a_thing_are_lines_that_a_terminal_can_show() {
+        let thing = json!({"a": "x\u{1b}", "inner": {"b": 1, "list": [true, null]}});
+        assert_eq!(
+            fields("one", &thing),
+            "replica       one\na             x\\u{1b}\ninner.b       1\ninner.list.1  true\ninner.list.2\n"
+        );
+    }
+}

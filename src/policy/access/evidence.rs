@@ -1,0 +1,176 @@
+//! What a request shows of its user, and the rules about it that need no question.
+
+pub mod credential;
+pub(crate) mod digest;
+pub(crate) mod guess_limiter;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use self::credential::{Credential, CredentialFault};
+use self::digest::Digest;
+use super::options::Cleartext;
+use super::user::{AUTHENTICATED, Method, User};
+use crate::base::user_name::{is_name, is_reserved};
+use crate::net::tls::{Identity, Peer, Tls};
+use crate::tunnel::outcome::{Denial, Refusal};
+
+/// What a request shows of its user.
+#[derive(Debug)]
+pub struct Evidence<'a> {
+    /// The credential of its head.
+    pub credential: Option<Result<Credential, CredentialFault>>,
+    /// The TLS session that it came by.
+    pub peer: Option<&'a Arc<Peer>>,
+    /// The client.
+    pub client: IpAddr,
+    /// Whether it came by a loopback address, from a client there.
+    pub is_local: bool,
+}
+
+/// A user that a request has proved, and by what.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The user.
+    pub user: Arc<User>,
+    /// The credential, unless it was the certificate alone.
+    pub(super) credential: Option<Credential>,
+    /// The TLS session with the certificate, if that is one of a user.
+    pub(super) certificate: Option<Arc<Peer>>,
+    /// The client's address, which bounds the questions on its behalf.
+    pub(super) client: IpAddr,
+    /// When the credential or the certificate expires.
+    pub(super) expires: Option<Instant>,
+    /// Of the user and the proof.
+    pub(super) digest: Digest,
+}
+
+impl Subject {
+    /// Whether a new handshake would accept its certificate, if that proves its user.
+    pub fn is_trusted(&self, tls: &Tls) -> bool {
+        self.certificate.as_ref().is_none_or(|peer| tls.trusts(peer))
+    }
+}
+
+impl Evidence<'_> {
+    /// Refuses connections in clear, whether they bring a credential or not: a challenge would ask for the next one.
+    pub(super) fn check_transport(&self, rule: Cleartext) -> Result<(), Refusal> {
+        if rule == Cleartext::Allow || self.peer.is_some() || self.is_local {
+            return Ok(());
+        }
+        Err(Refusal::CredentialsInClear)
+    }
+
+    /// The user of the certificate.
+    pub(super) fn certified(&self) -> Result<Option<User>, Denial> {
+        let identity = self.peer.and_then(|peer| peer.identity.as_ref());
+        let user = identity.and_then(user_of);
+        if let Some(user) = &user {
+            check(user)?;
+            check_names(user)?;
+            // Of a handshake before the certificates of users were kept: it could not be verified again.
+            if self.peer.is_some_and(|peer| peer.certificates.is_empty()) {
+                return Err(Refusal::CertificateLapsed.into());
+            }
+        }
+        Ok(user)
+    }
+
+    /// The credential, if it can be read.
+    pub(super) fn take_credential(&mut self) -> Result<Option<Credential>, Denial> {
+        let read = self.credential.take().transpose();
+        read.map_err(|fault| Denial::with_phrase(Refusal::CredentialsRefused, &fault.to_string()))
+    }
+}
+
+/// The user of a certificate; `None` if it has no common name, or several.
+fn user_of(identity: &Identity) -> Option<User> {
+    let mut groups = identity.organizations.clone();
+    groups.push(AUTHENTICATED.into());
+    Some(User {
+        name: identity.user_name()?.into(),
+        uid: None,
+        groups,
+        extra: std::collections::BTreeMap::new(),
+        method: Method::Certificate,
+        expires: identity.expires,
+    })
+}
+
+/// Refuses users that prove nothing, and those that only the cluster itself can prove.
+///
+/// `system:anonymous` is what the API server makes of a request without a credential; a token that begins with a space
+/// has been answered so. Names and groups that begin with `system:` are the cluster's own, and RBAC gives
+/// `system:masters` every right: an authority for client certificates, an OIDC issuer or a file of users is not the
+/// cluster, even if the same team runs both.
+pub(super) fn check(user: &User) -> Result<(), Denial> {
+    let is_anonymous = &*user.name == "system:anonymous" || user.groups.iter().any(|group| &**group == UNAUTHENTICATED);
+    if is_anonymous || user.name.is_empty() {
+        return Err(Refusal::CredentialsRefused.into());
+    }
+    if matches!(user.method, Method::TokenReview | Method::Ticket) {
+        return Ok(());
+    }
+    let mut claimed = std::iter::once(&user.name).chain(&user.groups);
+    match claimed.find(|name| is_reserved(name) && &***name != AUTHENTICATED) {
+        Some(name) => {
+            let proof = match user.method {
+                Method::Certificate => "a client certificate",
+                Method::Oidc => "an OIDC token",
+                Method::Password => "a password",
+                Method::TokenReview | Method::Ticket => "a token",
+            };
+            let phrase = format!("{proof} cannot prove {}: it is the cluster's own", brief(name));
+            Err(Denial::with_phrase(Refusal::IdentityRefused, &phrase))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses a certificate whose user or groups have none of the bounds that the other sources have. Not without some of the
+/// groups: one may also be what an authorizer denies.
+pub(super) fn check_names(user: &User) -> Result<(), Denial> {
+    let phrase = match () {
+        () if !is_name(&user.name, LONGEST_TEXT) => "the common name of the certificate",
+        () if !user.groups.iter().all(|group| is_name(group, LONGEST_TEXT)) => "an organization of the certificate",
+        () if user.groups.len() > MOST_GROUPS => {
+            let phrase = "the certificate has more than 256 organizations";
+            return Err(Denial::with_phrase(Refusal::IdentityRefused, phrase));
+        }
+        () => return Ok(()),
+    };
+    let phrase = format!("{phrase} is empty, too long or not printable, or has a space at an end");
+    Err(Denial::with_phrase(Refusal::IdentityRefused, &phrase))
+}
+
+/// Refuses a credential and a certificate of different users: one of them may be stolen.
+pub(super) fn check_same(user: &User, certified: &User) -> Result<(), Denial> {
+    if user.name == certified.name {
+        return Ok(());
+    }
+    let phrase = format!(
+        "the certificate is that of {}, the credential that of {}",
+        brief(&certified.name),
+        brief(&user.name)
+    );
+    Err(Denial::with_phrase(Refusal::IdentityRefused, &phrase))
+}
+
+/// A name as a phrase shows it: cut where it is long. What is not ASCII is replaced by the denial.
+pub(super) fn brief(name: &str) -> String {
+    match name.char_indices().nth(LONGEST_NAME) {
+        Some((end, _)) => format!("{}...", name.get(..end).unwrap_or_default()),
+        None => name.to_owned(),
+    }
+}
+
+/// The group of requests without a user.
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+/// Bytes of the name and of a group of a certificate, as of an OIDC token.
+const LONGEST_TEXT: usize = 512;
+/// The groups of a certificate, and that of all users.
+const MOST_GROUPS: usize = 257;
+/// Characters of a name in a phrase. A Service and a namespace have 63 each at most.
+const LONGEST_NAME: usize = 64;

@@ -1,0 +1,126 @@
+//! Bounds the wrong guesses at passwords and tickets: those of each client network, and those at each user's name.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// The wrong guesses by each key, by the generic cell rate algorithm (ITU-T I.371). Keys and guesses are kept as keyed hashes.
+#[derive(Debug, Default)]
+pub(in crate::policy::access) struct GuessLimiter {
+    states: Mutex<HashMap<u64, GuessState>>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct GuessState {
+    /// The theoretical arrival time of the next wrong guess.
+    due: Instant,
+    /// The last ones: a client that repeats an old password guesses nothing, and locks no other one out.
+    recent: VecDeque<u64>,
+}
+
+impl GuessLimiter {
+    /// Returns whether another guess by this key is looked at.
+    pub(in crate::policy::access) fn allows(&self, key: impl Hash) -> bool {
+        self.debt(key) <= EACH * (BURST - 1)
+    }
+
+    /// Returns whether the wrong guesses by this key are so long ago that they count no more.
+    pub(in crate::policy::access) fn is_clear(&self, key: impl Hash) -> bool {
+        self.debt(key).is_zero()
+    }
+
+    fn debt(&self, key: impl Hash) -> Duration {
+        let due = self
+            .states
+            .lock()
+            .get(&self.hasher.hash_one(key))
+            .map(|state| state.due);
+        due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()))
+    }
+
+    /// Counts a wrong guess, and returns whether it was a new one: a repeated one does not count.
+    pub(in crate::policy::access) fn record_wrong(&self, key: impl Hash, guess: impl Hash) -> bool {
+        let [key, guess] = [self.hasher.hash_one(key), self.hasher.hash_one(guess)];
+        let now = Instant::now();
+        let mut states = self.states.lock();
+        if states.len() >= MAX_KEYS && !states.contains_key(&key) {
+            states.retain(|_, state| state.due > now);
+            let first = states.iter().min_by_key(|(_, state)| state.due).map(|(key, _)| *key);
+            if let Some(first) = first.filter(|_| states.len() >= MAX_KEYS) {
+                states.remove(&first);
+            }
+        }
+        let state = states.entry(key).or_insert_with(|| GuessState {
+            due: now,
+            recent: VecDeque::with_capacity(MAX_RECENT),
+        });
+        if state.recent.contains(&guess) {
+            return false;
+        }
+        state.recent.truncate(MAX_RECENT - 1);
+        state.recent.push_front(guess);
+        state.due = state.due.max(now) + EACH;
+        true
+    }
+}
+
+/// By a key, in the long run one in this time: 3 million a year.
+pub(in crate::policy::access) const EACH: Duration = Duration::from_secs(10);
+/// At once: an office whose passwords were all changed, or whose tickets were all taken back.
+pub(in crate::policy::access) const BURST: u32 = 100;
+/// About 1 MiB of them. Beyond, the one with the fewest wrong guesses is forgotten.
+const MAX_KEYS: usize = 8192;
+const MAX_RECENT: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_has_a_hundred_wrong_guesses_at_once_and_one_in_ten_seconds_and_others_as_many() {
+        let limiter = GuessLimiter::default();
+        assert!(limiter.is_clear(1));
+        for guess in 0..BURST {
+            assert!(limiter.allows(1));
+            limiter.record_wrong(1, guess);
+            assert!(!limiter.is_clear(1));
+        }
+        assert!(limiter.allows(2) && limiter.is_clear(2));
+        tokio::time::advance(EACH - Duration::from_millis(1)).await;
+        assert!(!limiter.allows(1));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(limiter.allows(1));
+        limiter.record_wrong(1, BURST);
+        assert!(!limiter.allows(1));
+        tokio::time::advance(EACH * BURST).await;
+        assert!(limiter.is_clear(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn guesses_that_are_repeated_count_once() {
+        let limiter = GuessLimiter::default();
+        for number in 0..10 * BURST {
+            limiter.record_wrong(1, number % 8);
+        }
+        tokio::time::advance(8 * EACH).await;
+        assert!(limiter.is_clear(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_keys_are_bounded_and_the_one_with_most_wrong_guesses_stays() {
+        let limiter = GuessLimiter::default();
+        for guess in 0..BURST {
+            limiter.record_wrong(0, guess);
+        }
+        for key in 1..20_000 {
+            limiter.record_wrong(key, 0);
+        }
+        assert_eq!(limiter.states.lock().len(), MAX_KEYS);
+        assert!(!limiter.allows(0));
+    }
+}

@@ -1,0 +1,210 @@
+//! Gets a key set from its URL: one request by HTTP/1.1, without redirects, in bounded time and size.
+
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
+use hyper::{Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::LARGEST;
+use super::reads::Reads;
+use crate::base::file;
+use crate::base::text::chain;
+use crate::net::x509::pem::items;
+use crate::net::x509::{LARGEST as LARGEST_PEM, PemFault};
+
+/// The URL of a key set.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    is_tls: bool,
+    host: Box<str>,
+    port: u16,
+    /// As the URL writes it: the field Host.
+    authority: Box<str>,
+    path: Box<str>,
+    /// The authorities to trust; `None` is the system's.
+    ca: Option<PathBuf>,
+}
+
+impl Endpoint {
+    /// Parses a URL: `https`, or `http` of a loopback address.
+    ///
+    /// # Errors
+    /// The fault of the URL.
+    pub(super) fn parse(url: &str, ca: Option<PathBuf>) -> Result<Self, &'static str> {
+        let uri: Uri = url.parse().map_err(|_| "it is no URL")?;
+        let is_tls = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err("it begins with neither https:// nor a path"),
+        };
+        let authority = uri.authority().ok_or("it has no host")?;
+        if authority.as_str().contains('@') {
+            return Err("it has a user name, which is not sent");
+        }
+        let port = match authority.as_str().strip_prefix(authority.host()) {
+            Some("") => Some(if is_tls { 443 } else { 80 }),
+            Some(rest) => rest
+                .strip_prefix(':')
+                .and_then(|port| port.parse::<NonZeroU16>().ok())
+                .map(NonZeroU16::get),
+            None => None,
+        };
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        if !is_tls
+            && host != "localhost"
+            && !host
+                .parse()
+                .is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+        {
+            return Err("http:// is for loopback addresses only: another machine could send other keys");
+        }
+        Ok(Self {
+            is_tls,
+            host: host.into(),
+            port: port.ok_or("its port is no number from 1 to 65535")?,
+            authority: authority.as_str().into(),
+            path: uri.path_and_query().map_or("/", |path| path.as_str()).into(),
+            ca,
+        })
+    }
+
+    /// Gets the key set.
+    ///
+    /// # Errors
+    /// The reason, for the operator. No answer within [`LONGEST`] is one, too.
+    pub(super) async fn get(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
+        match timeout(LONGEST, self.request(reads)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(format!("no whole answer within {}s", LONGEST.as_secs()).into()),
+        }
+    }
+
+    async fn request(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
+        let stream = self.connect().await?;
+        if !self.is_tls {
+            return self.exchange(stream).await;
+        }
+        let ca = self.ca.clone();
+        // The files are read each time, so a renewed authority counts.
+        let config = reads.run(move || tls(ca.as_deref())).await?;
+        let name = ServerName::try_from(self.host.to_string()).map_err(|_| "its host is no name for a certificate")?;
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+        Box::pin(self.exchange(stream.map_err(|error| chain(&error))?)).await
+    }
+
+    /// Tries the addresses of the host, one after the other.
+    async fn connect(&self) -> Result<TcpStream, Box<str>> {
+        let addresses = lookup_host((&*self.host, self.port)).await;
+        let addresses = addresses.map_err(|error| format!("cannot look up {}: {error}", self.host))?;
+        let mut last = format!("{} has no address", self.host);
+        for address in addresses.filter(|address| self.is_tls || address.ip().is_loopback()) {
+            match timeout(LONGEST_TRY, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => last = not_reached(address, &error),
+                Err(_) => last = not_reached(address, &io::ErrorKind::TimedOut.into()),
+            }
+        }
+        Err(last.into())
+    }
+
+    async fn exchange<S>(&self, stream: S) -> Result<Vec<u8>, Box<str>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let builder = http1::Builder::new().max_buf_size(LARGEST_HEAD).to_owned();
+        let (mut sender, connection) = builder
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| chain(&error))?;
+        // It ends with this exchange, however that ends.
+        let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+        let request = Request::get(&*self.path)
+            .header(HOST, &*self.authority)
+            .header(ACCEPT, "application/jwk-set+json, application/json")
+            .header(USER_AGENT, concat!("switchboard/", env!("CARGO_PKG_VERSION")))
+            .header(CONNECTION, "close")
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| chain(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| chain(&error))?;
+        match response.status() {
+            StatusCode::OK => {}
+            status if status.is_redirection() => {
+                return Err(format!(
+                    "the answer is {}: redirects are not followed, give the final URL",
+                    status.as_u16()
+                )
+                .into());
+            }
+            status => return Err(format!("the answer is {}", status.as_u16()).into()),
+        }
+        let body = Limited::new(response.into_body(), LARGEST).collect().await;
+        let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
+            true => "the answer has more than 1 MiB".to_owned(),
+            false => chain(&*error),
+        })?;
+        Ok(body.to_bytes().into())
+    }
+}
+
+fn not_reached(address: SocketAddr, error: &io::Error) -> String {
+    format!("cannot connect to {address}: {error}")
+}
+
+/// The settings of TLS, with the certificates to trust: those of `ca`, or the system's. Never both, so that no public
+/// authority can issue a certificate for a private issuer.
+fn tls(ca: Option<&Path>) -> Result<ClientConfig, Box<str>> {
+    let roots = match ca {
+        Some(path) => roots_of(path)?,
+        None => {
+            let mut roots = RootCertStore::empty();
+            // Some systems ship certificates that cannot be parsed. That matters only if there are no others.
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            roots
+        }
+    };
+    if roots.is_empty() {
+        return Err("the system has no certificates to trust: name a file (ca)".into());
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| chain(&error))?;
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+pub(super) fn roots_of(path: &Path) -> Result<RootCertStore, Box<str>> {
+    let fault = |reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
+    let bytes = file::read(path, LARGEST_PEM).map_err(|error| fault(&PemFault::unreadable(&error)))?;
+    let certificates = items::<CertificateDer<'static>>(&bytes).map_err(|error| fault(&error))?;
+    let mut roots = RootCertStore::empty();
+    for (line, certificate) in certificates {
+        let added = roots.add(certificate);
+        added.map_err(|error| fault(&format!("line {line}: the certificate is not valid: {}", chain(&error))))?;
+    }
+    Ok(roots)
+}
+
+/// From the look-up of the host to the end of the body.
+const LONGEST: Duration = Duration::from_secs(5);
+/// For one address: there is time for another one.
+const LONGEST_TRY: Duration = Duration::from_millis(1500);
+/// Of the answer, in bytes.
+const LARGEST_HEAD: usize = 32 << 10;

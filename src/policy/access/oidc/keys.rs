@@ -1,0 +1,268 @@
+//! The keys of an issuer, followed in the background: what was good stays in force until something better has arrived.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{error, info, warn};
+
+use super::LARGEST;
+use super::endpoint::Endpoint;
+use super::key_set::KeySet;
+use super::reads::Reads;
+use crate::base::file;
+use crate::net::x509::PemFault;
+use crate::policy::access::questions::queue::{Bounds, Queue};
+use crate::policy::access::questions::single_flight::busy;
+use crate::policy::access::reviewer::Unavailable;
+
+/// Where the keys are.
+#[derive(Debug)]
+pub(super) enum Source {
+    File(PathBuf),
+    Endpoint(Endpoint),
+}
+
+impl Source {
+    /// How often the keys are read.
+    pub(super) fn pace(&self) -> Pace {
+        let seconds = Duration::from_secs;
+        match self {
+            Self::File(_) => Pace {
+                good: seconds(10),
+                bad: seconds(10),
+                least: seconds(1),
+            },
+            Self::Endpoint(_) => Pace {
+                good: seconds(600),
+                bad: seconds(30),
+                least: seconds(30),
+            },
+        }
+    }
+
+    async fn read(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.get(reads).await,
+            Self::File(path) => {
+                let path = path.clone();
+                reads.run(move || read_file(&path)).await
+            }
+        }
+    }
+}
+
+/// Reads a file of keys.
+fn read_file(path: &Path) -> Result<Vec<u8>, Box<str>> {
+    let read = file::read(path, LARGEST as u64);
+    read.map_err(|error| PemFault::unreadable(&error).reason.into())
+}
+
+/// How often the keys are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// The pause after a success.
+    pub(super) good: Duration,
+    /// The pause after a failure.
+    pub(super) bad: Duration,
+    /// The shortest pause, when a token names a key that is not known.
+    pub(super) least: Duration,
+}
+
+/// The keys in force, and what became of the last attempt to renew them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct State {
+    /// `None` until an attempt has succeeded.
+    pub(super) keys: Option<Arc<KeySet>>,
+    /// When the source last had these keys.
+    pub(super) confirmed: Option<Instant>,
+    /// Why the last attempt failed.
+    pub(super) failure: Option<Box<str>>,
+    /// The number of attempts so far.
+    attempts: u64,
+    /// The end of the last attempt.
+    attempted: Option<Instant>,
+}
+
+impl State {
+    /// The answer for a token that cannot be judged by these keys, since the last attempt failed.
+    pub(super) fn unavailable(&self) -> Unavailable {
+        let reason = self.failure.as_deref().unwrap_or("they have not been read yet");
+        unavailable(format!("the issuer's keys cannot be had: {reason}"))
+    }
+}
+
+/// Follows the keys of an issuer until it is dropped.
+#[derive(Debug)]
+pub(super) struct Keys {
+    state: watch::Receiver<State>,
+    wanted: Arc<Notify>,
+    /// The tokens that wait for an attempt.
+    waiting: Arc<Queue>,
+    pace: Pace,
+    _follower: Option<AbortOnDropHandle<()>>,
+}
+
+impl Keys {
+    /// Begins to follow them. Outside a runtime of tokio there is no following, and no keys are ever known.
+    pub(super) fn follow(issuer: &str, source: Source, pace: Pace) -> Self {
+        let (sender, state) = watch::channel(State::default());
+        let wanted = Arc::new(Notify::new());
+        let follower = Follower {
+            issuer: issuer.into(),
+            source,
+            pace,
+            sender,
+            wanted: Arc::clone(&wanted),
+            fingerprint: None,
+        };
+        let runtime = Handle::try_current().ok();
+        Self {
+            state,
+            wanted,
+            waiting: Queue::new(MOST_WAITING),
+            pace,
+            _follower: runtime.map(|runtime| AbortOnDropHandle::new(runtime.spawn(follower.run()))),
+        }
+    }
+
+    /// The keys in force.
+    pub(super) fn current(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// The keys after one more attempt, since those of `seen` do not have what a token names. All tokens share the attempt;
+    /// there is none if the last one was a moment ago, so a flood of invented keys costs nothing.
+    ///
+    /// # Errors
+    /// The attempt does not end in time, or too many tokens wait for it, of all clients or of this one's network.
+    pub(super) async fn renewed(&self, seen: State, client: IpAddr) -> Result<State, Unavailable> {
+        if seen.attempted.is_some_and(|at| at.elapsed() < self.pace.least) {
+            return Ok(seen);
+        }
+        let _waiting = self.waiting.enter(client).await.ok_or_else(busy)?;
+        // Before the first one has ended, it is under way.
+        if seen.attempted.is_some() {
+            self.wanted.notify_one();
+        }
+        let mut state = self.state.clone();
+        let next = state.wait_for(|state| state.attempts > seen.attempts);
+        match timeout(LONGEST_WAIT, next).await {
+            Ok(Ok(state)) => Ok(state.clone()),
+            Ok(Err(_)) | Err(_) => Err(seen.unavailable()),
+        }
+    }
+}
+
+/// The task in the background.
+struct Follower {
+    issuer: Box<str>,
+    source: Source,
+    pace: Pace,
+    sender: watch::Sender<State>,
+    wanted: Arc<Notify>,
+    /// A hash of the keys in force, as they were read. Their author has no reason to forge it.
+    fingerprint: Option<u64>,
+}
+
+impl Follower {
+    async fn run(mut self) {
+        let reads = Reads::default();
+        loop {
+            let read = self.source.read(&reads).await;
+            let pause = match read.and_then(|bytes| self.take(&bytes)) {
+                Ok(()) => self.pace.good,
+                Err(reason) => {
+                    self.fail(reason);
+                    // As long as there are no keys, no user is known.
+                    match self.sender.borrow().keys {
+                        Some(_) => self.pace.bad,
+                        None => self.pace.bad.min(FIRST),
+                    }
+                }
+            };
+            let least = self.pace.least.min(pause);
+            sleep(least).await;
+            // The end of the pause counts as a request.
+            timeout(pause.saturating_sub(least), self.wanted.notified()).await.ok();
+        }
+    }
+
+    /// Puts what was read in force.
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Box<str>> {
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        let fingerprint = Some(hasher.finish());
+        let keys = match fingerprint == self.fingerprint {
+            true => None,
+            false => Some(Arc::new(KeySet::parse(bytes)?)),
+        };
+        if let Some(keys) = &keys {
+            info!(
+                issuer = &*self.issuer,
+                keys = keys.len(),
+                "the issuer's keys are loaded"
+            );
+        }
+        self.fingerprint = fingerprint;
+        self.sender.send_modify(|state| {
+            state.keys = keys.or_else(|| state.keys.take());
+            state.confirmed = Some(Instant::now());
+            state.failure = None;
+            state.count();
+        });
+        Ok(())
+    }
+
+    /// Keeps what is in force. The same reason is logged once.
+    fn fail(&self, reason: Box<str>) {
+        let is_new = self.sender.borrow().failure.as_ref() != Some(&reason);
+        let has_keys = self.sender.borrow().keys.is_some();
+        match (is_new, has_keys) {
+            (true, true) => warn!(issuer = &*self.issuer, "{reason}: the issuer's keys stay as they were"),
+            (true, false) => error!(
+                issuer = &*self.issuer,
+                "{reason}: without the issuer's keys, its users are not known"
+            ),
+            (false, _) => {}
+        }
+        self.sender.send_modify(|state| {
+            state.failure = Some(reason);
+            state.count();
+        });
+    }
+}
+
+impl State {
+    fn count(&mut self) {
+        self.attempts += 1;
+        self.attempted = Some(Instant::now());
+    }
+}
+
+fn unavailable(message: String) -> Unavailable {
+    Unavailable {
+        kind: "oidc_keys",
+        message: message.into(),
+    }
+}
+
+/// The pause after a failure, without any keys.
+const FIRST: Duration = Duration::from_secs(5);
+/// The tokens that may wait for one attempt, all of them and those of one network: an office that logs in while the keys
+/// are changed. There is no wait for that wait.
+const MOST_WAITING: Bounds = Bounds {
+    asking: 1024,
+    asking_of_one: 64,
+    waiting: 0,
+    waiting_of_one: 0,
+    longest: Duration::ZERO,
+};
+/// The attempt, and what is under way before it.
+const LONGEST_WAIT: Duration = Duration::from_secs(6);

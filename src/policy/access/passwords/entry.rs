@@ -1,0 +1,97 @@
+//! A line of the file of users.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::super::user::{AUTHENTICATED, Method, User};
+use super::hash::Hash;
+use crate::base::user_name::is_name;
+
+/// A user's hash and groups.
+pub(super) struct Entry {
+    hash: Hash,
+    groups: Vec<Box<str>>,
+    /// Its line, if the password is guessed fast.
+    pub(super) weak_line: Option<usize>,
+}
+
+impl Entry {
+    /// Parses the line of that number, `name:hash` or `name:hash:group,group`. Names and groups have no colon, so none is of
+    /// the cluster's own (`system:masters`).
+    ///
+    /// # Errors
+    /// The fault of the line, without any part of its hash.
+    pub(super) fn parse(number: usize, line: &str) -> Result<(&str, Self), String> {
+        let (name, rest) = line
+            .split_once(':')
+            .ok_or("there is no colon: a line is name:hash or name:hash:groups")?;
+        if !is_name(name, LONGEST_NAME) {
+            return Err("the name is empty, too long, not printable, or has a space at an end".to_owned());
+        }
+        let (hash, groups) = rest.split_once(':').unwrap_or((rest, ""));
+        if hash.is_empty() {
+            return Err("there is no hash after the name".to_owned());
+        }
+        let hash = Hash::parse(hash)?;
+        if groups.contains(':') {
+            return Err("there is a colon behind the groups: a line is name:hash or name:hash:groups".to_owned());
+        }
+        let groups = match groups {
+            "" => Vec::new(),
+            groups => groups.split(',').collect(),
+        };
+        if groups.len() > MOST_GROUPS || !groups.iter().all(|group| is_name(group, LONGEST_NAME)) {
+            return Err("a group is empty, too long, not printable, or has a space at an end".to_owned());
+        }
+        let groups = groups.into_iter().map(Into::into).collect();
+        let weak_line = hash.is_weak().then_some(number);
+        Ok((
+            name,
+            Self {
+                hash,
+                groups,
+                weak_line,
+            },
+        ))
+    }
+
+    /// The user, by this name.
+    pub(super) fn user(&self, name: &str) -> User {
+        let mut groups = self.groups.clone();
+        groups.push(AUTHENTICATED.into());
+        User {
+            name: name.into(),
+            uid: None,
+            groups,
+            extra: BTreeMap::new(),
+            method: Method::Password,
+            expires: None,
+        }
+    }
+
+    /// Whether this is the user's password. It blocks.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(super) fn is_password(&self, password: &str) -> Result<bool, &'static str> {
+        self.hash.is_password(password)
+    }
+
+    /// Whether a password of the other entry is one of this entry.
+    pub(super) fn has_hash_of(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+/// Without the hash.
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("groups", &self.groups)
+            .finish_non_exhaustive()
+    }
+}
+
+/// In bytes.
+const LONGEST_NAME: usize = 256;
+const MOST_GROUPS: usize = 256;

@@ -1,0 +1,436 @@
+//! Bounds the questions that are asked at a time, of all clients and of each: a flood starves no other address.
+//!
+//! The network that was served longest ago is next, so that a newcomer waits for none that was served a moment before.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::policy::access::passwords::MOST_HASHED;
+use crate::tunnel::limits::clients::network;
+
+/// The permits of questions, and the requests that wait for one.
+#[derive(Debug)]
+pub(in crate::policy::access) struct Queue {
+    bounds: Bounds,
+    state: Mutex<State>,
+}
+
+/// How many questions are asked, and how many requests wait to ask one.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::policy::access) struct Bounds {
+    /// Questions at a time, of all clients.
+    pub(in crate::policy::access) asking: usize,
+    /// Questions at a time of one network.
+    pub(in crate::policy::access) asking_of_one: usize,
+    /// Requests that wait, of all clients.
+    pub(in crate::policy::access) waiting: usize,
+    /// Requests that wait, of one network.
+    pub(in crate::policy::access) waiting_of_one: usize,
+    /// The longest wait.
+    pub(in crate::policy::access) longest: Duration,
+}
+
+impl Bounds {
+    /// Those of questions that cost the answering side about 1 ms of a processor and more: eight at a time are more than it
+    /// has processors for.
+    pub(in crate::policy::access) const COSTLY: Self = Self {
+        asking: 8,
+        asking_of_one: 2,
+        waiting: 64,
+        waiting_of_one: 8,
+        longest: Duration::from_secs(3),
+    };
+
+    /// Those of passwords: an office may log in at once after a change of the file, and a hash takes tenths of a second.
+    pub(in crate::policy::access) const PASSWORDS: Self = Self {
+        asking: MOST_HASHED,
+        asking_of_one: 2,
+        waiting: 256,
+        waiting_of_one: 64,
+        longest: Duration::from_secs(10),
+    };
+}
+
+#[derive(Debug, Default)]
+struct State {
+    asking: usize,
+    networks: HashMap<IpAddr, Share>,
+    waiting: VecDeque<Waiting>,
+    next: u64,
+    /// The number of permits so far.
+    turns: u64,
+}
+
+/// What the clients of one network ask and wait for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    asking: usize,
+    waiting: usize,
+    /// The turn in which it was served last; 0 if it has not been served lately.
+    served: u64,
+}
+
+impl Share {
+    fn is_idle(&self) -> bool {
+        self.asking == 0 && self.waiting == 0
+    }
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    network: IpAddr,
+    grant: oneshot::Sender<Permit>,
+}
+
+/// The right to ask, until it is dropped.
+#[derive(Debug)]
+#[must_use = "dropping it lets the next one ask"]
+pub(in crate::policy::access) struct Permit {
+    queue: Arc<Queue>,
+    network: IpAddr,
+}
+
+impl Queue {
+    /// All permits are free.
+    pub(in crate::policy::access) fn new(bounds: Bounds) -> Arc<Self> {
+        Arc::new(Self {
+            bounds,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Takes a permit on behalf of a client, at once or after others. `None` when the queue is full or the wait too long.
+    pub(in crate::policy::access) async fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
+        let network = network(client);
+        let (number, granted) = {
+            let mut state = self.state.lock();
+            if state.asking < self.bounds.asking && state.share(network).asking < self.bounds.asking_of_one {
+                state.begin(network);
+                drop(state);
+                return Some(self.permit(network));
+            }
+            state.wait(network, &self.bounds)?
+        };
+        let _left = Left { queue: self, number };
+        timeout(self.bounds.longest, granted).await.ok()?.ok()
+    }
+
+    fn permit(self: &Arc<Self>, network: IpAddr) -> Permit {
+        Permit {
+            queue: Arc::clone(self),
+            network,
+        }
+    }
+
+    /// Gives free permits to those that wait.
+    fn serve(self: &Arc<Self>) {
+        loop {
+            let Some(next) = self.state.lock().next_waiting(&self.bounds) else {
+                return;
+            };
+            // It has left in this moment: its permit is dropped, and the next one is served.
+            next.grant.send(self.permit(next.network)).ok();
+        }
+    }
+}
+
+impl State {
+    fn share(&mut self, network: IpAddr) -> &mut Share {
+        if self.networks.len() >= MOST_NETWORKS && !self.networks.contains_key(&network) {
+            let oldest = self.turns.saturating_sub(SHORTEST_MEMORY);
+            self.networks
+                .retain(|_, share| share.served > oldest || !share.is_idle());
+        }
+        self.networks.entry(network).or_default()
+    }
+
+    fn begin(&mut self, network: IpAddr) {
+        self.asking += 1;
+        self.turns += 1;
+        let turn = self.turns;
+        let share = self.share(network);
+        share.asking += 1;
+        share.served = turn;
+    }
+
+    fn wait(&mut self, network: IpAddr, most: &Bounds) -> Option<(u64, oneshot::Receiver<Permit>)> {
+        let own = *self.share(network);
+        if own.waiting >= most.waiting_of_one || (self.waiting.len() >= most.waiting && !self.displace(own)) {
+            self.tidy(network);
+            return None;
+        }
+        let (grant, granted) = oneshot::channel();
+        let number = self.next;
+        self.next += 1;
+        self.share(network).waiting += 1;
+        self.waiting.push_back(Waiting { number, network, grant });
+        Some((number, granted))
+    }
+
+    /// Ends the youngest wait of the network with the most, and of those the one that was served last, if that has more than
+    /// one that has `own`, or as many and was served later.
+    fn displace(&mut self, own: Share) -> bool {
+        let rank = |share: &Share| (share.waiting, share.served);
+        let most = self.shares().max_by_key(|(_, share)| rank(share));
+        let index = most.filter(|(_, share)| rank(share) > (own.waiting + 1, own.served));
+        index.is_some_and(|(index, _)| self.leave(index).is_some())
+    }
+
+    /// Each request that waits, in the order of their arrival, by its network.
+    fn shares(&self) -> impl Iterator<Item = (usize, Share)> {
+        let share = |waiting: &Waiting| self.networks.get(&waiting.network).copied().unwrap_or_default();
+        let waiting = self.waiting.iter().enumerate();
+        waiting.map(move |(index, waiting)| (index, share(waiting)))
+    }
+
+    /// The first one of the network that was served longest ago, of those that a permit is free for.
+    fn next_waiting(&mut self, most: &Bounds) -> Option<Waiting> {
+        if self.asking >= most.asking {
+            return None;
+        }
+        let free = self.shares().filter(|(_, share)| share.asking < most.asking_of_one);
+        let (index, _) = free.min_by_key(|(_, share)| share.served)?;
+        let next = self.leave(index)?;
+        self.begin(next.network);
+        Some(next)
+    }
+
+    fn leave(&mut self, index: usize) -> Option<Waiting> {
+        let left = self.waiting.remove(index)?;
+        self.share(left.network).waiting -= 1;
+        self.tidy(left.network);
+        Some(left)
+    }
+
+    /// Forgets a network that has not been served, once it waits no more.
+    fn tidy(&mut self, network: IpAddr) {
+        let is_new = |share: &Share| share.is_idle() && share.served == 0;
+        if self.networks.get(&network).is_some_and(is_new) {
+            self.networks.remove(&network);
+        }
+    }
+}
+
+/// Leaves the queue when the wait ends, whatever ends it.
+struct Left<'a> {
+    queue: &'a Queue,
+    number: u64,
+}
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        let mut state = self.queue.state.lock();
+        let index = state.waiting.iter().position(|waiting| waiting.number == self.number);
+        let left = index.and_then(|index| state.leave(index));
+        drop(state);
+        drop(left);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        {
+            let mut state = self.queue.state.lock();
+            state.asking -= 1;
+            state.share(self.network).asking -= 1;
+        }
+        self.queue.serve();
+    }
+}
+
+/// The networks with a share: about 300 KiB. Beyond, those that were served longest ago are forgotten.
+const MOST_NETWORKS: usize = 4096;
+/// The turns for which a network is remembered at least.
+const SHORTEST_MEMORY: u64 = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use tokio::sync::Semaphore;
+    use tokio::task::{JoinHandle, yield_now};
+    use tokio::time::{Instant, sleep};
+
+    fn client(number: u32) -> IpAddr {
+        Ipv4Addr::from_bits(number).into()
+    }
+
+    fn enter(queue: &Arc<Queue>, number: u32) -> JoinHandle<Option<Permit>> {
+        let queue = Arc::clone(queue);
+        tokio::spawn(async move { queue.enter(client(number)).await })
+    }
+
+    async fn settle() {
+        for _ in 0..100 {
+            yield_now().await;
+        }
+    }
+
+    fn is_idle(queue: &Queue) -> bool {
+        let state = queue.state.lock();
+        state.asking == 0 && state.waiting.is_empty() && state.networks.values().all(Share::is_idle)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_network_has_two_questions_and_eight_that_wait_and_others_none_the_less() {
+        let queue = Queue::new(Bounds::COSTLY);
+        let flood: Vec<_> = (0..100).map(|_| enter(&queue, 1)).collect();
+        settle().await;
+        assert_eq!(queue.state.lock().asking, 2);
+        assert_eq!(queue.state.lock().waiting.len(), 8);
+        let other = queue.enter(client(2)).await.unwrap();
+        assert_eq!(flood.iter().filter(|request| request.is_finished()).count(), 92);
+        drop(other);
+        // Each that is served lets the next one ask.
+        let mut served = 0;
+        for request in flood {
+            served += usize::from(request.await.unwrap().is_some());
+        }
+        assert_eq!(served, 10);
+        assert!(is_idle(&queue));
+    }
+
+    /// Takes every permit, on behalf of networks that are no others' here.
+    async fn fill(queue: &Arc<Queue>) -> Vec<Permit> {
+        let mut held = Vec::new();
+        for number in 0..u32::try_from(queue.bounds.asking).unwrap() {
+            held.push(queue.enter(client(1_000_000 + number)).await.unwrap());
+        }
+        held
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_queue_takes_the_first_request_of_another_network() {
+        let queue = Queue::new(Bounds::COSTLY);
+        let held = fill(&queue).await;
+        let flood: Vec<_> = (0..64).map(|request| enter(&queue, request % 8)).collect();
+        settle().await;
+        assert_eq!(queue.state.lock().waiting.len(), 64);
+        let newcomer = enter(&queue, 100);
+        settle().await;
+        assert_eq!(queue.state.lock().waiting.len(), 64);
+        assert_eq!(flood.iter().filter(|request| request.is_finished()).count(), 1);
+        drop(held);
+        for request in flood {
+            drop(request.await.unwrap());
+        }
+        assert!(newcomer.await.unwrap().is_some());
+        settle().await;
+        assert!(is_idle(&queue));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_queue_takes_a_newcomer_in_place_of_a_network_that_was_served_lately() {
+        let queue = Queue::new(Bounds::COSTLY);
+        for number in 0..64 {
+            drop(queue.enter(client(number)).await);
+        }
+        let held = fill(&queue).await;
+        let others: Vec<_> = (0..64).map(|number| enter(&queue, number)).collect();
+        settle().await;
+        let newcomer = enter(&queue, 100);
+        settle().await;
+        let finished = others.iter().map(JoinHandle::is_finished);
+        assert_eq!(finished.collect::<Vec<_>>(), [vec![false; 63], vec![true]].concat());
+        // Nor does the one that has made room make room for itself.
+        assert!(queue.enter(client(63)).await.is_none());
+        drop(held);
+        assert!(newcomer.await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_network_that_was_served_longest_ago_is_next_whether_it_has_waited_since_or_not() {
+        for bounds in [Bounds::COSTLY, Bounds::PASSWORDS] {
+            let queue = Queue::new(bounds);
+            // Each asks again after each answer, and waits for nothing between.
+            for number in (0..60).chain(0..60) {
+                drop(queue.enter(client(number)).await);
+            }
+            let mut held = fill(&queue).await;
+            let flood: Vec<_> = (0..60).rev().map(|number| enter(&queue, number)).collect();
+            settle().await;
+            let newcomer = enter(&queue, 100);
+            settle().await;
+            drop(held.pop());
+            settle().await;
+            assert!(newcomer.is_finished() && !flood.iter().any(JoinHandle::is_finished));
+            drop((held, newcomer.await));
+            let mut served = 0;
+            for request in flood.into_iter().rev() {
+                served += usize::from(request.await.unwrap().is_some());
+            }
+            assert_eq!(served, 60);
+        }
+    }
+
+    /// Sixty networks with five wrong passwords a second each, of which two are checked at a time, 80 ms each.
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_does_not_wait_for_sixty_networks_with_more_passwords_than_can_be_checked() {
+        let queue = Queue::new(Bounds::PASSWORDS);
+        let processors = Arc::new(Semaphore::new(2));
+        let login = |number: u32| {
+            let (queue, processors) = (Arc::clone(&queue), Arc::clone(&processors));
+            tokio::spawn(async move {
+                let start = Instant::now();
+                let _permit = queue.enter(client(number)).await?;
+                let _processor = processors.acquire().await.ok()?;
+                sleep(Duration::from_millis(80)).await;
+                Some(start.elapsed())
+            })
+        };
+        let mut newcomers = Vec::new();
+        for round in 0..150 {
+            (0..60).for_each(|number| drop(login(number)));
+            sleep(Duration::from_millis(200)).await;
+            newcomers.push(login(1_000 + round));
+        }
+        let mut waits = Vec::new();
+        for newcomer in newcomers {
+            waits.push(newcomer.await.unwrap().unwrap());
+        }
+        // Before each of the sixty was served once, they are newcomers as well.
+        let (first, later) = waits.split_at(13);
+        assert!(
+            first.iter().all(|wait| *wait <= Duration::from_millis(60 * 40 + 80)),
+            "{first:?}"
+        );
+        assert!(
+            later.iter().all(|wait| *wait <= Duration::from_millis(160)),
+            "{later:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn networks_that_were_served_are_remembered_within_a_bound() {
+        let queue = Queue::new(Bounds::COSTLY);
+        for number in 0..3 * u32::try_from(MOST_NETWORKS).unwrap() {
+            drop(queue.enter(client(number)).await);
+        }
+        let state = queue.state.lock();
+        assert!(state.networks.len() <= MOST_NETWORKS, "{}", state.networks.len());
+        assert!(state.networks.len() >= MOST_NETWORKS / 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_ends_after_three_seconds_and_one_that_is_left_is_forgotten() {
+        let queue = Queue::new(Bounds::COSTLY);
+        let held = [queue.enter(client(1)).await, queue.enter(client(1)).await];
+        let start = Instant::now();
+        let left = enter(&queue, 1);
+        settle().await;
+        left.abort();
+        assert!(left.await.is_err());
+        assert!(queue.enter(client(1)).await.is_none());
+        assert_eq!(start.elapsed(), Bounds::COSTLY.longest);
+        assert!(queue.state.lock().waiting.is_empty());
+        drop(held);
+        assert!(is_idle(&queue));
+    }
+}

@@ -1,0 +1,97 @@
+//! The two questions to the API server: which user does a token prove, and may that user reach a target?
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::user::User;
+use crate::base::secret::Secret;
+
+/// Asks the API server. Every question has a deadline of its own; neither is repeated or remembered here.
+pub trait Reviewer: fmt::Debug + Send + Sync {
+    /// Asks which user a token proves: a `TokenReview` of `authentication.k8s.io/v1`.
+    fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict>;
+
+    /// Asks whether the user may do that: a `SubjectAccessReview` of `authorization.k8s.io/v1`.
+    fn review_access<'a>(&'a self, user: &'a User, action: &'a Action) -> Review<'a, Decision>;
+}
+
+/// The answer to a question, or the reason why there is none.
+pub type Review<'a, T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send + 'a>>;
+
+/// Whether a credential proves a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It proves this one.
+    Proved(Arc<User>),
+    /// It proves none. The sentence is for the client, and holds no part of the credential.
+    Refused(Box<str>),
+}
+
+/// Whether a user may do something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether it is allowed.
+    pub allowed: bool,
+    /// Whether the answer is complete: without an `evaluationError`. An incomplete no ends no tunnel that runs.
+    pub complete: bool,
+    /// The reason, such as the binding that allows it; for the access log.
+    pub reason: Box<str>,
+}
+
+/// What a user wants to do (`ResourceAttributes` of `authorization.k8s.io/v1`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Action {
+    /// The verb, such as `create`.
+    pub verb: Box<str>,
+    /// The API group; empty for the core group.
+    pub group: Box<str>,
+    /// The resource, such as `services`.
+    pub resource: Box<str>,
+    /// The subresource, such as `ssh`; it may be empty.
+    pub subresource: Box<str>,
+    /// The namespace of the target.
+    pub namespace: Box<str>,
+    /// The name of the target's Service; empty asks about every object of the namespace.
+    pub name: Box<str>,
+}
+
+/// Prints `create services/ssh of team-a/devbox`, as the answer to a user who lacks that right.
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        if !self.subresource.is_empty() {
+            write!(f, "/{}", self.subresource)?;
+        }
+        if !self.group.is_empty() {
+            write!(f, ".{}", self.group)?;
+        }
+        write!(f, " of {}", self.namespace)?;
+        match &*self.name {
+            "" => Ok(()),
+            name => write!(f, "/{name}"),
+        }
+    }
+}
+
+/// What has changed in the cluster, and may change the answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A cluster-wide role or binding, or it is not known what.
+    Everywhere,
+    /// A role or binding of this namespace.
+    Namespace(Box<str>),
+    /// The user of this id was deleted: a ServiceAccount.
+    UserGone(Box<str>),
+}
+
+/// Why a question has no answer. It is never taken for a no.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Unavailable {
+    /// The value of the label `kind`, such as `timeout`.
+    pub kind: &'static str,
+    /// The failure in words, for the operator.
+    pub message: Box<str>,
+}

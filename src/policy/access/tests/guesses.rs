@@ -1,0 +1,119 @@
+//! Guesses at passwords: what bounds them, and whom the bound locks out.
+
+use futures_util::FutureExt;
+
+use super::*;
+use crate::policy::access::evidence::guess_limiter::{BURST, EACH};
+
+/// A world whose file has alice and bob, with the password `correct`: made by htpasswd(1).
+fn world() -> World {
+    let world = World::new(|_| {});
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let hash = "$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu";
+    std::fs::write(file.path(), format!("alice:{hash}\nbob:{hash}\n")).unwrap();
+    let sources = Sources {
+        users: Some(Arc::new(passwords::Users::open(file.path()).unwrap())),
+        ..Sources::clone(&world.access.rules.load().sources)
+    };
+    let options = Options::clone(&world.access.rules.load().options);
+    world.access.apply(options, sources);
+    world
+}
+
+fn login(user: &str, password: &str, client: u32) -> Evidence<'static> {
+    Evidence {
+        credential: Some(Ok(Credential::Basic {
+            user: user.into(),
+            password: password.into(),
+        })),
+        ..evidence("", client)
+    }
+}
+
+async fn refusal(world: &World, user: &str, password: &str, client: u32) -> Option<Refusal> {
+    let identified = world.access.identify(login(user, password, client)).await;
+    identified.err().map(|denial| denial.refusal)
+}
+
+async fn guess(world: &World, user: &str, client: u32, guesses: std::ops::Range<u32>) {
+    for number in guesses {
+        let refused = refusal(world, user, &format!("wrong{number}"), client).await;
+        assert_eq!(refused, Some(Refusal::CredentialsRefused), "{number}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guess_beyond_the_bound_is_neither_hashed_nor_judged() {
+    let world = world();
+    guess(&world, "alice", 1, 0..BURST - 1).await;
+    // Whoever has the name, if anybody.
+    guess(&world, "nobody", 1, 0..1).await;
+    for (user, password) in [
+        ("alice", "correct"),
+        ("alice", "x"),
+        ("bob", "correct"),
+        ("nobody", "x"),
+    ] {
+        // At once: what is hashed takes a thread.
+        let answer = world.access.identify(login(user, password, 1)).now_or_never();
+        assert_eq!(
+            answer.unwrap().unwrap_err(),
+            Refusal::GuessRate.into(),
+            "{user} {password}"
+        );
+    }
+    // Tokens are no guesses.
+    world.identify("alice", 1).await.unwrap();
+    sleep(EACH).await;
+    assert_eq!(refusal(&world, "bob", "correct", 1).await, None);
+    for (result, count) in [("credentials_refused", BURST), ("guess_rate", 4)] {
+        let line = format!("switchboard_access_requests_total{{method=\"password\",result=\"{result}\"}} {count}\n");
+        assert!(world.metrics.encode().unwrap().contains(&line), "{line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_at_whom_others_guess_gets_in_from_a_network_without_wrong_guesses() {
+    let world = world();
+    for (network, first) in [(1, 0), (2, 50)] {
+        guess(&world, "alice", network, first..first + 50).await;
+    }
+    assert_eq!(refusal(&world, "alice", "x", 2).await, Some(Refusal::GuessRate));
+    // Another user of that network, too.
+    assert_eq!(refusal(&world, "bob", "correct", 2).await, None);
+    assert_eq!(refusal(&world, "alice", "correct", 3).await, None);
+    // One guess of each network, until it is forgotten.
+    guess(&world, "alice", 4, 100..101).await;
+    assert_eq!(refusal(&world, "alice", "correct", 4).await, Some(Refusal::GuessRate));
+    sleep(EACH).await;
+    assert_eq!(refusal(&world, "alice", "correct", 4).await, None);
+}
+
+/// As an editor does that reconnects with the password of yesterday.
+#[tokio::test(start_paused = true)]
+async fn an_old_password_that_is_repeated_locks_no_one_out() {
+    let world = world();
+    for _ in 0..2 * BURST {
+        assert_eq!(
+            refusal(&world, "alice", "old", 1).await,
+            Some(Refusal::CredentialsRefused)
+        );
+        sleep(seconds(11)).await;
+    }
+    for _ in 0..2 * BURST {
+        assert_eq!(
+            refusal(&world, "bob", "old", 1).await,
+            Some(Refusal::CredentialsRefused)
+        );
+    }
+    assert_eq!(refusal(&world, "alice", "correct", 1).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_password_that_is_remembered_is_so_for_its_network_alone() {
+    let world = world();
+    assert_eq!(refusal(&world, "alice", "correct", 1).await, None);
+    let at_once = |client| world.access.identify(login("alice", "correct", client)).now_or_never();
+    assert!(at_once(1).is_some_and(|answer| answer.is_ok()));
+    assert!(at_once(2).is_none(), "others could guess without being counted");
+}

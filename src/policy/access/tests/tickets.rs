@@ -1,0 +1,332 @@
+//! Tickets as credentials: what they prove, what they open, and their end.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::policy::access::tickets::{Key, Minted, Request, Requests, Ticket, TicketTarget, Tickets};
+
+const TTL: Duration = Duration::from_hours(12);
+
+/// A world with tickets beside tokens, and no ticket yet.
+fn world(change: impl FnOnce(&mut Options)) -> (World, Arc<Tickets>) {
+    let world = World::new(change);
+    world.publish(["a".to_owned(), "b".to_owned()], None);
+    let tickets = Arc::new(Tickets::new(TTL));
+    tickets.replace_requests(&mut Requests::new(TTL));
+    tickets.replace(&BTreeMap::new());
+    with(&world, &tickets);
+    (world, tickets)
+}
+
+/// Accepts these tickets.
+fn with(world: &World, tickets: &Arc<Tickets>) {
+    let sources = Sources {
+        reviewer: Some(Arc::clone(&world.script) as Arc<dyn Reviewer>),
+        tickets: Some(Arc::clone(tickets)),
+        ..Sources::default()
+    };
+    let options = Options::clone(&world.access.rules.load().options);
+    world.access.apply(options, sources);
+}
+
+/// Makes a ticket of the Secret the only one.
+fn write(tickets: &Tickets, minted: &Minted, ticket: &Ticket) {
+    let data = BTreeMap::from([(minted.key.to_string(), ticket.encode().unwrap())]);
+    assert_eq!(tickets.replace(&data), []);
+}
+
+fn ticket(lives: Duration) -> Ticket {
+    Ticket {
+        user: "alice".into(),
+        groups: vec!["ops".into()],
+        expires: SystemTime::now() + lives,
+        target: None,
+    }
+}
+
+fn password(user: &str, password: &str) -> Evidence<'static> {
+    let mut evidence = evidence("", 1);
+    evidence.credential = Some(Ok(Credential::Basic {
+        user: user.into(),
+        password: password.into(),
+    }));
+    evidence
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_is_a_token_or_the_password_of_any_user_in_any_case_and_asks_no_review() {
+    let (world, tickets) = world(|_| {});
+    let minted = Minted::new().unwrap();
+    write(&tickets, &minted, &ticket(TTL / 2));
+    let text = minted.ticket.expose();
+    let hyphened = format!("{}-{}", &text[..13], text[13..].to_uppercase());
+    for evidence in [evidence(text, 1), password("", text), password("bob", &hyphened)] {
+        let subject = world.access.identify(evidence).await.unwrap();
+        assert_eq!((&*subject.user.name, subject.user.method), ("alice", Method::Ticket));
+        assert!(subject.user.groups.contains(&"ops".into()));
+        world.access.authorize(&subject, &world.target("a")).await.unwrap();
+    }
+    assert_eq!(world.script.tokens.load(Ordering::Relaxed), 0);
+    // The API server is asked for the user that the ticket names.
+    world
+        .script
+        .set_access(|user, _| Ok(decision(user.groups.contains(&"admins".into()))));
+    world.access.changed(&Change::Everywhere);
+    assert_eq!(
+        world.grant(text, "b").await.unwrap_err().refusal,
+        Refusal::NotAuthorized
+    );
+    let page = world.metrics.encode().unwrap();
+    let line = "switchboard_access_requests_total{method=\"ticket\",result=\"allowed\"} 3";
+    assert!(page.contains(line) && !page.contains(text), "{page}");
+    world.access.count();
+    let page = world.metrics.encode().unwrap();
+    assert!(
+        page.contains("switchboard_access_tickets{source=\"secret\",state=\"valid\"} 1"),
+        "{page}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passwords() {
+    let (world, tickets) = world(|_| {});
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("users");
+    // The password is `correct`: made by htpasswd(1).
+    std::fs::write(
+        &file,
+        "carol:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu\n",
+    )
+    .unwrap();
+    let sources = Sources {
+        users: Some(Arc::new(passwords::Users::open(file).unwrap())),
+        ..Sources::clone(&world.access.rules.load().sources)
+    };
+    let options = Options::clone(&world.access.rules.load().options);
+    world.access.apply(options, sources);
+    let minted = Minted::new().unwrap();
+    write(&tickets, &minted, &ticket(TTL / 2));
+    for (evidence, name, method) in [
+        (password("carol", minted.ticket.expose()), "alice", Method::Ticket),
+        (password("carol", "correct"), "carol", Method::Password),
+        (evidence("bob", 1), "bob", Method::TokenReview),
+    ] {
+        let user = world.access.identify(evidence).await.unwrap().user;
+        assert_eq!((&*user.name, user.method), (name, method));
+    }
+    // One that is not known is no password, and is sent to no API server.
+    let wrong = Minted::new().unwrap();
+    let reviews = world.script.tokens.load(Ordering::Relaxed);
+    let denial = world
+        .access
+        .identify(password("carol", wrong.ticket.expose()))
+        .await
+        .unwrap_err();
+    assert_eq!(denial.phrase(), "the ticket is not known, or was taken back");
+    assert_eq!(world.script.tokens.load(Ordering::Relaxed), reviews);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_tickets_are_bounded_for_their_network_and_another_one_gets_in() {
+    let (world, tickets) = world(|_| {});
+    let minted = Minted::new().unwrap();
+    write(&tickets, &minted, &ticket(TTL / 2));
+    let mut bounded = 0;
+    for _ in 0..10_000 {
+        let wrong = Minted::new().unwrap();
+        let denial = world.identify(wrong.ticket.expose(), 7).await.unwrap_err();
+        bounded += usize::from(denial.refusal == Refusal::GuessRate);
+    }
+    assert_eq!(bounded, 9900);
+    // No guess is judged, not even a right one.
+    let right = world.identify(minted.ticket.expose(), 7).await.unwrap_err();
+    assert_eq!(right, Refusal::GuessRate.into());
+    world.identify(minted.ticket.expose(), 1000).await.unwrap();
+    assert_eq!(world.script.tokens.load(Ordering::Relaxed), 0);
+    sleep(seconds(11)).await;
+    world.identify(minted.ticket.expose(), 7).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_opens_its_target_alone_and_the_right_is_asked_about_as_well() {
+    let (world, tickets) = world(|_| {});
+    let minted = Minted::new().unwrap();
+    let target: TicketTarget = "a.team".parse().unwrap();
+    let narrow = Ticket {
+        target: Some(target),
+        ..ticket(TTL / 2)
+    };
+    write(&tickets, &minted, &narrow);
+    let grant = world.grant(minted.ticket.expose(), "a").await.unwrap();
+    let denial = world.grant(minted.ticket.expose(), "b").await.unwrap_err();
+    assert_eq!(
+        (denial.refusal, denial.phrase()),
+        (Refusal::NotAuthorized, "alice may not ssh to b.team")
+    );
+    // Made narrower while a tunnel runs.
+    let other = Ticket {
+        target: Some("b.team".parse().unwrap()),
+        ..ticket(TTL / 2)
+    };
+    write(&tickets, &minted, &other);
+    world.access.tickets_changed();
+    assert_eq!(grant.ended().await, Reason::Unauthorized);
+    world.script.set_access(|_, _| Ok(decision(false)));
+    world.access.changed(&Change::Everywhere);
+    assert!(world.grant(minted.ticket.expose(), "b").await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
+    let (world, tickets) = world(|_| {});
+    let minted = Minted::new().unwrap();
+    write(&tickets, &minted, &ticket(TTL / 2));
+    let own = world.grant(minted.ticket.expose(), "a").await.unwrap();
+    let others = world.grant("alice", "a").await.unwrap();
+    let subject = world.identify(minted.ticket.expose(), 1).await.unwrap();
+    tickets.replace(&BTreeMap::new());
+    world.access.tickets_changed();
+    assert!(has_ended(&own) && !has_ended(&others));
+    // Between the two steps of a request, too.
+    let denial = world.access.authorize(&subject, &world.target("a")).await.unwrap_err();
+    assert_eq!(denial.refusal, Refusal::CredentialsRefused);
+    assert_eq!(
+        world.grant(minted.ticket.expose(), "a").await.unwrap_err().phrase(),
+        "the ticket is not known, or was taken back"
+    );
+    // As long as new lists are not in, nothing ends, and nothing is refused for good.
+    write(&tickets, &minted, &ticket(TTL / 2));
+    let own = world.grant(minted.ticket.expose(), "a").await.unwrap();
+    let unlisted = Arc::new(Tickets::new(TTL));
+    with(&world, &unlisted);
+    world.access.tickets_changed();
+    sleep(seconds(30)).await;
+    assert!(!has_ended(&own));
+    let denial = world.grant(minted.ticket.expose(), "a").await.unwrap_err();
+    assert_eq!(denial.refusal, Refusal::AccessUnknown);
+    // Tickets are accepted no more.
+    world.access.apply(
+        Options::clone(&world.access.rules.load().options),
+        Sources {
+            reviewer: Some(Arc::clone(&world.script) as Arc<dyn Reviewer>),
+            ..Sources::default()
+        },
+    );
+    assert_eq!(own.ended().await, Reason::Unauthorized);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_opens_no_tunnel_five_seconds_after_a_watch_has_lost_the_cluster_and_ends_none() {
+    let (world, tickets) = world(|_| {});
+    let (minted, expired) = (Minted::new().unwrap(), Minted::new().unwrap());
+    write(&tickets, &minted, &ticket(TTL / 2));
+    let own = world.grant(minted.ticket.expose(), "a").await.unwrap();
+    let refusal = async |ticket: &Minted| {
+        let denied = world.grant(ticket.ticket.expose(), "a").await.err();
+        denied.map(|denial| denial.refusal)
+    };
+    for name in ["secrets", "rolebindings"] {
+        let watches = world.access.watches();
+        let (watch, other) = (watches.watch(name), watches.watch("other"));
+        other.note(true);
+        watch.note(false);
+        sleep(seconds(4)).await;
+        watch.note(false);
+        assert_eq!(refusal(&minted).await, None);
+        sleep(seconds(1)).await;
+        assert_eq!(refusal(&minted).await, Some(Refusal::AccessUnknown));
+        // It may have been made since.
+        let unknown = Minted::new().unwrap();
+        assert_eq!(refusal(&unknown).await, Some(Refusal::AccessUnknown));
+        world.access.tickets_changed();
+        world.access.changed(&Change::Everywhere);
+        sleep(seconds(5)).await;
+        assert!(!has_ended(&own));
+        world.grant("alice", "a").await.unwrap();
+        watch.note(true);
+        assert_eq!(refusal(&minted).await, None);
+        assert_eq!(refusal(&unknown).await, Some(Refusal::CredentialsRefused));
+        // One that ends with its settings keeps nothing back.
+        watch.note(false);
+        sleep(seconds(5)).await;
+        drop(watch);
+        assert_eq!(refusal(&minted).await, None);
+    }
+    // A no that stays one is said.
+    let watch = world.access.watches().watch("secrets");
+    watch.note(false);
+    sleep(seconds(5)).await;
+    write(&tickets, &expired, &ticket(Duration::ZERO));
+    let denial = world.identify(expired.ticket.expose(), 1).await.unwrap_err();
+    assert_eq!(denial.phrase(), "the ticket has expired");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_that_is_taken_back_ends_the_tunnels_of_a_ticket() {
+    let (world, tickets) = world(|_| {});
+    let minted = Minted::new().unwrap();
+    write(&tickets, &minted, &ticket(TTL / 2));
+    let grant = world.grant(minted.ticket.expose(), "a").await.unwrap();
+    world.script.set_access(|_, _| Ok(decision(false)));
+    world.access.changed(&Change::Namespace("team".into()));
+    assert_eq!(grant.ended().await, Reason::Unauthorized);
+}
+
+fn request(key: Key, name: &str, lives: Duration) -> Request {
+    Request {
+        key,
+        user: User {
+            method: Method::Ticket,
+            groups: vec!["system:masters".into(), AUTHENTICATED.into()],
+            ..user(name)
+        },
+        created: SystemTime::now(),
+        lifetime: Some(lives),
+        target: None,
+        is_denied: false,
+        size: 100,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_user_of_a_request_is_as_the_api_server_wrote_it_and_its_end_ends_its_tickets() {
+    let (world, tickets) = world(|_| {});
+    let (own, anonymous) = (Minted::new().unwrap(), Minted::new().unwrap());
+    let mut requests = Requests::new(TTL);
+    requests.add("1".into(), Some(request(own.key, "system:serviceaccount:team:ci", TTL)));
+    requests.add("2".into(), Some(request(anonymous.key, "system:anonymous", TTL)));
+    tickets.replace_requests(&mut requests);
+    let subject = world.identify(own.ticket.expose(), 1).await.unwrap();
+    assert_eq!(&*subject.user.groups[0], "system:masters");
+    let grant = world.grant(own.ticket.expose(), "a").await.unwrap();
+    assert!(world.identify(anonymous.ticket.expose(), 1).await.is_err());
+    world
+        .access
+        .changed(&Change::UserGone("uid-system:serviceaccount:team:ci".into()));
+    assert!(has_ended(&grant));
+    sleep(seconds(120)).await;
+    assert!(world.identify(own.ticket.expose(), 1).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_that_expires_is_left_to_at_expiry() {
+    for (at_expiry, ends) in [(AtExpiry::Keep, false), (AtExpiry::Close, true)] {
+        let (world, tickets) = world(|options| options.at_expiry = at_expiry);
+        let minted = Minted::new().unwrap();
+        let mut requests = Requests::new(TTL);
+        let short = request(minted.key, "alice", Duration::from_hours(1));
+        requests.add("1".into(), Some(short));
+        tickets.replace_requests(&mut requests);
+        let grant = world.grant(minted.ticket.expose(), "a").await.unwrap();
+        sleep(Duration::from_mins(59)).await;
+        assert!(!has_ended(&grant));
+        sleep(Duration::from_mins(2)).await;
+        // It is deleted behind its expiry, as the cluster does after a day: that takes nothing back.
+        tickets.replace_requests(&mut Requests::new(TTL));
+        world.access.tickets_changed();
+        assert_eq!(has_ended(&grant), ends, "{at_expiry:?}");
+        if ends {
+            assert_eq!(grant.ended().await, Reason::Expired);
+        }
+    }
+}

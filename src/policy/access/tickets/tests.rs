@@ -1,0 +1,344 @@
+//! Tests of tickets: their letters, their Secret and their end.
+
+use std::collections::HashSet;
+use std::time::UNIX_EPOCH;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::access::test_support::user;
+use crate::policy::access::user::{AUTHENTICATED, Method};
+
+mod letters;
+
+fn at(second: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_800_000_000 + second)
+}
+
+const HOUR: Duration = Duration::from_hours(1);
+
+fn ticket(expires: SystemTime) -> Ticket {
+    Ticket {
+        user: "alice".into(),
+        groups: vec!["ops".into()],
+        expires,
+        target: None,
+    }
+}
+
+fn data(entries: &[(&Minted, Ticket)]) -> BTreeMap<String, Vec<u8>> {
+    entries
+        .iter()
+        .map(|(minted, ticket)| (minted.key.to_string(), ticket.encode().unwrap()))
+        .collect()
+}
+
+#[test]
+fn a_ticket_proves_its_user_until_it_expires_or_is_taken_back() {
+    let (one, two) = (Minted::new().unwrap(), Minted::new().unwrap());
+    let tickets = Tickets::new(HOUR);
+    let mut changed = tickets.changed();
+    // Neither list is in.
+    assert_eq!(tickets.judge(one.key, at(0)), Judged::Unlisted);
+    tickets.replace_requests(&mut Requests::new(HOUR));
+    assert_eq!(tickets.judge(one.key, at(0)), Judged::Unlisted);
+    tickets.replace(&BTreeMap::new());
+    assert_eq!(tickets.judge(one.key, at(0)), Judged::Unknown);
+    changed.mark_unchanged();
+    let target: TicketTarget = "devbox.team-a".parse().unwrap();
+    let narrow = Ticket {
+        target: Some(target.clone()),
+        ..ticket(at(60))
+    };
+    assert_eq!(tickets.replace(&data(&[(&one, narrow), (&two, ticket(at(3600)))])), []);
+    assert!(changed.has_changed().unwrap());
+    changed.mark_unchanged();
+    let proof = proved(&tickets, one.key, at(59));
+    assert_eq!(
+        (&*proof.user.name, proof.user.method, proof.user.expires),
+        ("alice", Method::Ticket, Some(at(60)))
+    );
+    assert_eq!(proof.user.groups, ["ops".into(), AUTHENTICATED.into()]);
+    assert_eq!(proof.target, Some(target));
+    assert_eq!(tickets.judge(one.key, at(60)), Judged::Expired);
+    assert_eq!(proved(&tickets, two.key, at(0)).target, None);
+    // Of a clock that is behind, or made by other rules.
+    assert_eq!(
+        tickets.judge(two.key, at(0) - SKEW - Duration::from_secs(1)),
+        Judged::TooLong
+    );
+    assert_eq!(proved(&tickets, two.key, at(0) - SKEW).target, None);
+    assert_eq!(tickets.replace(&data(&[(&one, ticket(at(60)))])), []);
+    assert!(changed.has_changed().unwrap());
+    assert_eq!(tickets.judge(two.key, at(0)), Judged::Unknown);
+    tickets.replace(&BTreeMap::new());
+    assert_eq!(tickets.judge(one.key, at(0)), Judged::Unknown);
+}
+
+fn proved(tickets: &Tickets, key: Key, now: SystemTime) -> Proof {
+    let Judged::Proved(proof) = tickets.judge(key, now) else {
+        panic!("it is in force");
+    };
+    proof
+}
+
+/// Tickets whose lists are in.
+fn listed() -> Tickets {
+    let tickets = Tickets::new(HOUR);
+    tickets.replace_requests(&mut Requests::new(HOUR));
+    tickets
+}
+
+/// A request with that hash, of a user with that id.
+fn request(key: Key, name: &str, id: &str) -> Request {
+    Request {
+        key,
+        user: User {
+            uid: Some(id.into()),
+            method: Method::Ticket,
+            ..user(name)
+        },
+        created: at(0),
+        lifetime: None,
+        target: None,
+        is_denied: false,
+        size: 100,
+    }
+}
+
+#[test]
+fn a_ticket_of_the_secret_goes_before_a_request_with_its_hash() {
+    let minted = Minted::new().unwrap();
+    let tickets = Tickets::new(HOUR);
+    let mut requests = Requests::new(HOUR);
+    requests.add("1".into(), Some(request(minted.key, "mallory", "u-m")));
+    tickets.replace_requests(&mut requests);
+    // Before the Secret is listed: it is known whose this one is by then.
+    tickets.replace(&data(&[(&minted, ticket(at(60)))]));
+    assert_eq!(&*proved(&tickets, minted.key, at(0)).user.name, "alice");
+    assert_eq!(
+        tickets.counts(),
+        [
+            ("secret", "valid", 1),
+            ("secret", "invalid", 0),
+            ("request", "valid", 1),
+            ("request", "invalid", 0)
+        ]
+    );
+}
+
+#[test]
+fn the_tickets_of_a_user_that_is_deleted_are_taken_back_for_as_long_as_they_are_listed() {
+    let (ci, other) = (Minted::new().unwrap(), Minted::new().unwrap());
+    let tickets = listed();
+    tickets.replace(&BTreeMap::new());
+    let mut requests = Requests::new(HOUR);
+    requests.add("1".into(), Some(request(ci.key, "ci", "u-ci")));
+    requests.add("2".into(), Some(request(other.key, "bob", "u-bob")));
+    tickets.replace_requests(&mut requests);
+    assert_eq!(&*proved(&tickets, ci.key, at(0)).user.name, "ci");
+    tickets.user_gone("u-ci");
+    tickets.user_gone("u-of-none");
+    assert_eq!(tickets.lists.lock().gone.len(), 1);
+    tickets.replace_requests(&mut requests);
+    assert_eq!(tickets.judge(ci.key, at(0)), Judged::Unknown);
+    assert_eq!(&*proved(&tickets, other.key, at(0)).user.name, "bob");
+    requests.remove("1");
+    tickets.replace_requests(&mut requests);
+    assert!(tickets.lists.lock().gone.is_empty());
+}
+
+#[test]
+fn a_target_is_a_service_of_a_namespace_or_a_static_one() {
+    let id = |namespace: &str, service: &str| TargetId {
+        namespace: namespace.into(),
+        service: service.into(),
+    };
+    for (text, opens, others) in [
+        ("devbox.team-a", id("team-a", "devbox"), id("team-b", "devbox")),
+        (
+            "devbox.static",
+            id("static", "devbox"),
+            id("static", "devbox.static:22"),
+        ),
+        (
+            "Box.local:22",
+            id("static", "box.local:22"),
+            id("static", "box.local:2222"),
+        ),
+        ("a:22", id("static", "a:22"), id("22", "a")),
+    ] {
+        let target: TicketTarget = text.parse().unwrap();
+        assert!(is_for(&target, &opens) && !is_for(&target, &others), "{text}");
+        assert_eq!(target.to_string(), text);
+    }
+    for bad in [
+        "",
+        "devbox",
+        ".",
+        "a.",
+        ".a",
+        "a.b.c",
+        "A.b",
+        "a b.c",
+        "a b:22",
+        &"x".repeat(300),
+        &format!("{}:1", "x".repeat(300)),
+    ] {
+        assert!(bad.parse::<TicketTarget>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_no_ticket_and_the_others_count() {
+    let good = Minted::new().unwrap();
+    let no_json = "it is no ticket's JSON: user, groups, expires, target";
+    let user = "its user is empty, too long, not printable or one of the cluster's own";
+    let group = "a group is empty, too long, not printable or one of the cluster's own";
+    let expires = r#""expires":"2027-01-15T09:00:00Z""#;
+    for (value, expected) in [
+        (String::new(), no_json),
+        ("{}".to_owned(), no_json),
+        (r#"{"user":"alice"}"#.to_owned(), no_json),
+        (
+            format!(r#"{{"user":"alice",{expires},"only_from":"10.0.0.0/8"}}"#),
+            no_json,
+        ),
+        (format!(r#"{{"user":"alice","user":"root",{expires}}}"#), no_json),
+        (format!(r#"{{"user":"alice","groups":"ops",{expires}}}"#), no_json),
+        (
+            r#"{"user":"alice","expires":"tomorrow"}"#.to_owned(),
+            "it has no time at which it expires",
+        ),
+        (format!(r#"{{"user":"",{expires}}}"#), user),
+        (format!(r#"{{"user":"system:admin",{expires}}}"#), user),
+        (format!(r#"{{"user":"a\u0000b",{expires}}}"#), user),
+        (
+            format!(r#"{{"user":"alice","groups":["system:masters"],{expires}}}"#),
+            group,
+        ),
+        (format!(r#"{{"user":"alice","groups":[""],{expires}}}"#), group),
+        (
+            format!(r#"{{"user":"alice","target":"",{expires}}}"#),
+            "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target",
+        ),
+        (
+            format!(r#"{{"user":"{}",{expires}}}"#, "x".repeat(4100)),
+            "it is longer than 4 KiB",
+        ),
+    ] {
+        let bad = Minted::new().unwrap();
+        let mut data = data(&[(&good, ticket(at(60)))]);
+        data.insert(bad.key.to_string(), value.clone().into_bytes());
+        let tickets = listed();
+        let faults = tickets.replace(&data);
+        assert_eq!(tickets.counts()[1].2, 1);
+        assert_eq!(
+            faults,
+            [TicketFault {
+                key: format!("{}…", &bad.key.to_string()[..8]).into(),
+                reason: expected
+            }],
+            "{value}"
+        );
+        assert_eq!(tickets.judge(bad.key, at(0)), Judged::Unknown);
+        proved(&tickets, good.key, at(0));
+    }
+    let tickets = Tickets::new(HOUR);
+    let named = BTreeMap::from([("note\u{1b}".to_owned(), Vec::new())]);
+    assert_eq!(
+        tickets.replace(&named)[0].to_string(),
+        "note\\u{1b}: its key is no SHA-256 in lower-case hexadecimal digits"
+    );
+}
+
+#[test]
+fn what_would_not_be_accepted_is_not_encoded() {
+    for bad in [
+        Ticket {
+            user: "system:admin".into(),
+            ..ticket(at(0))
+        },
+        Ticket {
+            groups: vec!["system:masters".into()],
+            ..ticket(at(0))
+        },
+        Ticket {
+            groups: vec!["x".into(); 65],
+            ..ticket(at(0))
+        },
+    ] {
+        assert!(bad.encode().is_err(), "{bad:?}");
+    }
+    let text = String::from_utf8(ticket(at(0)).encode().unwrap()).unwrap();
+    assert_eq!(
+        text,
+        r#"{"user":"alice","groups":["ops"],"expires":"2027-01-15T08:00:00Z"}"#
+    );
+}
+
+#[test]
+fn the_data_of_a_secret_is_read() {
+    let minted = Minted::new().unwrap();
+    let value = ticket(at(60)).encode().unwrap();
+    let secret = format!(
+        r#"{{"kind":"Secret","type":"switchboard.dev/tickets","metadata":{{"name":"x"}},"data":{{"{}":"{}","x":"*"}}}}"#,
+        minted.key,
+        STANDARD.encode(&value)
+    );
+    let data = data_of(secret.as_bytes()).unwrap();
+    assert_eq!(data[&minted.key.to_string()], value);
+    assert_eq!(data["x"], b"");
+    for empty in [
+        r#"{"type":"switchboard.dev/tickets"}"#,
+        r#"{"type":"switchboard.dev/tickets","data":null}"#,
+        r#"{"kind":"Secret","type":"switchboard.dev/tickets"}"#,
+    ] {
+        assert!(data_of(empty.as_bytes()).unwrap().is_empty(), "{empty}");
+    }
+    for bad in ["", "[]", r#"{"kind":"Status"}"#, r#"{"data":{"x":1}}"#] {
+        assert_eq!(data_of(bad.as_bytes()), Err("it is no Secret"), "{bad}");
+    }
+    for other in ["{}", r#"{"type":"Opaque","data":{}}"#] {
+        assert_eq!(
+            data_of(other.as_bytes()),
+            Err("its type is not switchboard.dev/tickets"),
+            "{other}"
+        );
+    }
+}
+
+#[test]
+fn a_table_is_bounded() {
+    let value = ticket(at(60)).encode().unwrap();
+    let data: BTreeMap<String, Vec<u8>> = (0..MOST + 2)
+        .map(|number| (format!("{number:064x}"), value.clone()))
+        .collect();
+    let tickets = Tickets::new(HOUR);
+    assert_eq!(tickets.replace(&data).len(), 2);
+    assert_eq!(tickets.counts()[0].2, MOST);
+}
+
+#[test]
+fn a_ticket_is_not_printed() {
+    let minted = Minted::new().unwrap();
+    assert!(!format!("{minted:?}").contains(minted.ticket.expose()));
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_ticket_or_none(text in "\\PC{0,60}|[0-9a-zA-Z-]{20,30}") {
+        if Key::of(&text.as_str().into()).is_some() {
+            prop_assert_eq!(text.chars().filter(|letter| *letter != '-').count(), 26);
+        }
+    }
+
+    #[test]
+    fn any_entry_is_a_ticket_or_a_fault(name in "[0-9a-f]{64}|\\PC{0,20}", value in "\\PC{0,80}|\\{\"user\":\"\\PC{0,9}\",\"expires\":\"\\PC{0,25}\"\\}") {
+        let tickets = Tickets::new(HOUR);
+        let faults = tickets.replace(&BTreeMap::from([(name, value.into_bytes())]));
+        prop_assert_eq!(faults.len() + tickets.counts()[0].2, 1);
+    }
+}

@@ -1,0 +1,453 @@
+//! The allowlist: the names that clients may ask for, and their targets. A lookup reads an immutable table, which a writer
+//! replaces as a whole, so that readers never wait.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{SetOnce, watch};
+use tokio::time::sleep;
+
+pub use self::static_target::{StaticTarget, StaticTargetError};
+pub use self::table::Suffixes;
+use self::table::Table;
+pub use self::target::{ClientNames, Endpoints, Target, TargetId, UserLists};
+pub use self::wake::{Wake, Wakes, Woken};
+pub use self::workload::{Workload, WorkloadKind, Workloads};
+pub use self::writer::{Change, ServiceTarget, Writer};
+use crate::base::authority::Authority;
+use crate::tunnel::outcome::{Denial, Refusal};
+
+mod static_target;
+mod table;
+mod target;
+mod wake;
+mod workload;
+mod writer;
+
+/// The names that clients may ask for. A [`Writer`] changes them.
+#[derive(Debug, Default)]
+pub struct Allowlist {
+    table: ArcSwap<Table>,
+    /// The number of names that several Services claim.
+    contested: AtomicUsize,
+    /// The number of static targets whose name a Service claims too.
+    shadowing: AtomicUsize,
+    /// Set with the first complete list of Services.
+    completed: SetOnce<()>,
+    /// Sent when targets have other lists of users than before.
+    user_lists: watch::Sender<()>,
+    /// The targets that are asked to start.
+    wakes: Wakes,
+}
+
+/// The names of Services, and what happens to a client whose Service has no endpoint or is removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The suffixes of a Service's names.
+    pub suffixes: Arc<Suffixes>,
+    /// Whether the tunnels of a Service go on when it leaves the allowlist.
+    pub keeps_removed: bool,
+    /// The longest wait of a client for an endpoint of a Service that has none.
+    pub wait_for_ready: Duration,
+    /// How long a target that is asked to start has for it; `None` where none is.
+    pub wake: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            suffixes: Arc::default(),
+            keeps_removed: false,
+            wait_for_ready: Duration::from_secs(10),
+            wake: None,
+        }
+    }
+}
+
+impl Allowlist {
+    /// The target of an authority.
+    ///
+    /// # Errors
+    /// [`Refusal::NotAllowed`] for an unknown name or port; [`Refusal::AllowlistUnknown`] instead, as long as the Services
+    /// of the cluster are not known completely.
+    pub fn authorize(&self, authority: &Authority) -> Result<Arc<Target>, Refusal> {
+        let table = self.table.load();
+        match table.find(authority) {
+            Some(target) => Ok(Arc::clone(target)),
+            None if table.complete => Err(Refusal::NotAllowed),
+            None => Err(Refusal::AllowlistUnknown),
+        }
+    }
+
+    /// Wakes a target that has no endpoint, if its Service says how. Only for clients that may reach it.
+    pub fn wake(&self, target: &Target, client: IpAddr) -> Woken {
+        let longest = self.table.load().options.wake;
+        match longest.filter(|_| target.endpoints().addresses.is_empty()) {
+            Some(longest) => self.wakes.ask(target, client, longest),
+            None => Woken::No,
+        }
+    }
+
+    /// The endpoints of a target. If it has none it waits for one, since a pod may be about to start.
+    ///
+    /// # Errors
+    /// [`Refusal::NoEndpoint`] after [`Options::wait_for_ready`], or [`Refusal::TargetStarting`] while it starts; [`Refusal::NotAllowed`] when the target leaves the
+    /// allowlist.
+    pub async fn dialable(&self, target: &Target) -> Result<Arc<Endpoints>, Denial> {
+        let longest = self.table.load().options.wait_for_ready;
+        tokio::select! {
+            biased;
+            endpoints = target.dialable() => {
+                if target.workloads().is_some() {
+                    self.wakes.has_started(target.id());
+                }
+                Ok(endpoints)
+            }
+            () = target.revoked() => Err(Refusal::NotAllowed.into()),
+            () = sleep(longest) => Err(self.without_endpoint(target)),
+        }
+    }
+
+    fn without_endpoint(&self, target: &Target) -> Denial {
+        if let Some(left) = self.wakes.left(target.id()) {
+            let phrase = format!("{} is starting, try again in 30 s", target.id());
+            let unnamed = Refusal::TargetStarting.phrase();
+            return Denial::of_target(Refusal::TargetStarting, &phrase, unnamed).starting(left);
+        }
+        let Endpoints { ready, total, .. } = *target.endpoints();
+        let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
+        let unnamed = format!("{} ({ready} of {total} ready)", Refusal::NoEndpoint.phrase());
+        Denial::of_target(Refusal::NoEndpoint, &phrase, &unnamed)
+    }
+
+    /// The number of targets, each counted once however many names it has.
+    pub fn targets(&self) -> usize {
+        let table = self.table.load();
+        table.statics.len() + table.services
+    }
+
+    /// Every target, each once however many names it has, in no order.
+    pub fn all(&self) -> Vec<Arc<Target>> {
+        let table = self.table.load();
+        let services = table.shards.iter().flat_map(|shard| shard.values());
+        let services = services.map(|route| &route.target);
+        table.statics.values().chain(services).cloned().collect()
+    }
+
+    /// The number of names that more than one target claims.
+    pub fn conflicts(&self) -> usize {
+        self.contested.load(Ordering::Relaxed) + self.shadowing.load(Ordering::Relaxed)
+    }
+
+    /// Completes once the targets are known: from the cluster, from a snapshot of it, or at once without a cluster.
+    pub async fn completed(&self) {
+        if !self.table.load().complete {
+            self.completed.wait().await;
+        }
+    }
+
+    /// Whether the Services of the cluster are known completely.
+    pub fn is_complete(&self) -> bool {
+        self.table.load().complete
+    }
+
+    /// Tells when the users that targets name have changed, so that tunnels of removed users can end. A change before
+    /// the call is not told.
+    pub fn user_lists_changed(&self) -> watch::Receiver<()> {
+        self.user_lists.subscribe()
+    }
+
+    fn table(&self) -> Table {
+        Table::clone(&self.table.load())
+    }
+
+    fn store(&self, table: Table, shadowing: usize) {
+        self.table.store(Arc::new(table));
+        self.shadowing.store(shadowing, Ordering::Relaxed);
+    }
+
+    fn set_contested(&self, names: usize) {
+        self.contested.store(names, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+
+    use crate::tunnel::direction::Direction;
+    use crate::tunnel::limits::{Limits, TargetLimits, TunnelLimits, TunnelOverrides};
+
+    fn target(name: &str, address: &str) -> StaticTarget {
+        StaticTarget {
+            name: name.parse().unwrap(),
+            addresses: vec![address.parse().unwrap()],
+            limits: TunnelOverrides::default(),
+            send_proxy_header: None,
+            allowed_clients: None,
+            user_lists: None,
+        }
+    }
+
+    fn tunnels(tunnel: TunnelLimits) -> Limits {
+        Limits {
+            tunnel,
+            ..Limits::default()
+        }
+    }
+
+    fn authorize(allowlist: &Allowlist, name: &str) -> Result<Arc<Target>, Refusal> {
+        allowlist.authorize(&name.parse().unwrap())
+    }
+
+    fn addresses(target: &Target) -> Vec<SocketAddr> {
+        target.endpoints().addresses.to_vec()
+    }
+
+    fn is_revoked(target: &Target) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        pin!(target.revoked()).poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn only_published_names_are_allowed() {
+        let (mut writer, allowlist) = Writer::new();
+        assert_eq!(authorize(&allowlist, "a:22").unwrap_err(), Refusal::NotAllowed);
+        writer.publish(
+            &[target("a:22", "127.0.0.1:1"), target("b:22", "127.0.0.1:2")],
+            &Limits::default(),
+        );
+        assert_eq!(
+            addresses(&authorize(&allowlist, "A.:22").unwrap()),
+            ["127.0.0.1:1".parse().unwrap()]
+        );
+        assert_eq!(authorize(&allowlist, "a:23").unwrap_err(), Refusal::NotAllowed);
+        assert_eq!(authorize(&allowlist, "c:22").unwrap_err(), Refusal::NotAllowed);
+        assert_eq!(allowlist.targets(), 2);
+    }
+
+    #[test]
+    fn a_target_that_stays_is_updated_and_one_that_goes_is_revoked() {
+        let (mut writer, allowlist) = Writer::new();
+        writer.publish(
+            &[target("a:22", "127.0.0.1:1"), target("b:22", "127.0.0.1:2")],
+            &Limits::default(),
+        );
+        let (stays, goes) = (
+            authorize(&allowlist, "a:22").unwrap(),
+            authorize(&allowlist, "b:22").unwrap(),
+        );
+        let slower = TunnelLimits {
+            download: "1MiB/s".parse().unwrap(),
+            lifetime: Some(Duration::from_secs(9)),
+            ..TunnelLimits::default()
+        };
+        writer.publish(&[target("a:22", "127.0.0.1:9")], &tunnels(slower));
+        assert_eq!(addresses(&stays), ["127.0.0.1:9".parse().unwrap()]);
+        assert_eq!(stays.limit(Direction::Download).rate(), slower.download);
+        assert!(stays.limit(Direction::Upload).rate().is_unlimited());
+        assert_eq!(stays.lifetime(), slower.lifetime);
+        assert!(!is_revoked(&stays));
+        assert!(is_revoked(&goes));
+        assert_eq!(authorize(&allowlist, "b:22").unwrap_err(), Refusal::NotAllowed);
+    }
+
+    #[test]
+    fn a_target_may_override_the_default_limits() {
+        let (mut writer, allowlist) = Writer::new();
+        let mut fast = target("a:22", "127.0.0.1:1");
+        fast.limits.download = Some("10MiB/s".parse().unwrap());
+        let defaults = TunnelLimits {
+            download: "1MiB/s".parse().unwrap(),
+            ..TunnelLimits::default()
+        };
+        writer.publish(&[fast, target("b:22", "127.0.0.1:2")], &tunnels(defaults));
+        for (name, rate) in [("a:22", "10MiB/s"), ("b:22", "1MiB/s")] {
+            let target = authorize(&allowlist, name).unwrap();
+            assert_eq!(target.limit(Direction::Download).rate(), rate.parse().unwrap());
+        }
+    }
+
+    fn service(namespace: &str, name: &str, address: &str) -> ServiceTarget {
+        ServiceTarget {
+            id: TargetId {
+                namespace: namespace.into(),
+                service: name.into(),
+            },
+            name: format!("{name}.{namespace}").into(),
+            ports: [2222, 22],
+            endpoints: Endpoints::from(vec![address.parse().unwrap()]),
+            limits: TargetLimits::default(),
+            allowed_clients: None,
+            user_lists: None,
+            workloads: Workloads::default(),
+        }
+    }
+
+    fn set(target: ServiceTarget) -> Change {
+        Change::Set(Box::new(target))
+    }
+
+    fn configured(keeps_removed: bool) -> (Writer, Arc<Allowlist>) {
+        let (writer, allowlist) = Writer::new();
+        writer.configure(Options {
+            suffixes: Arc::new(Suffixes::new("cluster.local", ["ssh.example.com"])),
+            keeps_removed,
+            ..Options::default()
+        });
+        (writer, allowlist)
+    }
+
+    #[test]
+    fn a_service_has_all_its_names_at_both_ports() {
+        let (writer, allowlist) = configured(false);
+        writer.replace(vec![service("team-a", "svc-a", "10.0.0.1:22")], true);
+        assert_eq!(allowlist.targets(), 1);
+        for name in [
+            "svc-a.team-a:22",
+            "svc-a.team-a.svc:2222",
+            "SVC-A.team-a.svc.cluster.local.:22",
+            "svc-a.team-a.ssh.example.com:2222",
+        ] {
+            let target = authorize(&allowlist, name).unwrap();
+            assert_eq!(target.id().to_string(), "team-a/svc-a", "{name}");
+        }
+        for name in [
+            "svc-a.team-a:23",
+            "svc-a:22",
+            "svc-a.team-b:22",
+            "svc-a.team-a.example.com:22",
+        ] {
+            assert_eq!(authorize(&allowlist, name).unwrap_err(), Refusal::NotAllowed, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_service_keeps_its_target_while_it_changes() {
+        let (writer, allowlist) = configured(false);
+        writer.replace(
+            vec![service("a", "x", "10.0.0.1:22"), service("a", "y", "10.0.0.2:22")],
+            true,
+        );
+        let (stays, goes) = (
+            authorize(&allowlist, "x.a:22").unwrap(),
+            authorize(&allowlist, "y.a:22").unwrap(),
+        );
+        let mut moved = service("a", "x", "10.0.0.9:22");
+        moved.ports = [22, 22];
+        moved.limits.tunnel.upload = "1MiB/s".parse().unwrap();
+        writer.apply([set(moved.clone()), Change::Remove(goes.id().clone())]);
+        assert!(Arc::ptr_eq(&stays, &authorize(&allowlist, "x.a:22").unwrap()));
+        assert_eq!(addresses(&stays), ["10.0.0.9:22".parse().unwrap()]);
+        assert_eq!(stays.limit(Direction::Upload).rate(), moved.limits.tunnel.upload);
+        assert!(authorize(&allowlist, "x.a:2222").is_err());
+        assert!(!is_revoked(&stays) && is_revoked(&goes));
+        assert_eq!(allowlist.targets(), 1);
+        // A name that passes from one Service to another within one change, in either order.
+        for (first, second) in [("x", "y"), ("y", "x")] {
+            let mut new_owner = service("a", second, "10.0.0.2:22");
+            new_owner.name = "one.name".into();
+            let mut old_owner = service("a", first, "10.0.0.2:22");
+            old_owner.name = "one.name".into();
+            writer.replace(vec![old_owner.clone()], true);
+            writer.apply([set(new_owner), Change::Remove(old_owner.id)]);
+            let target = authorize(&allowlist, "one.name:22").unwrap();
+            assert_eq!(&*target.id().service, second);
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_users_that_a_target_names_is_told_and_no_other_change_is() {
+        let (mut writer, allowlist) = configured(false);
+        let alice = Some(UserLists {
+            users: ["alice"].map(Into::into).into(),
+            ..UserLists::default()
+        });
+        let mut changed = allowlist.user_lists_changed();
+        let mut is_told = || {
+            let told = changed.has_changed().unwrap();
+            changed.mark_unchanged();
+            told
+        };
+        let mut statics = [target("a:22", "127.0.0.1:1")];
+        let mut of_cluster = service("a", "x", "10.0.0.1:22");
+        writer.publish(&statics, &Limits::default());
+        writer.replace(vec![of_cluster.clone()], true);
+        assert!(!is_told(), "no target names users");
+        for lists in [alice, Some(UserLists::default()), None] {
+            statics[0].user_lists.clone_from(&lists);
+            writer.publish(&statics, &Limits::default());
+            assert!(is_told());
+            writer.publish(&statics, &Limits::default());
+            assert!(!is_told());
+            assert_eq!(
+                authorize(&allowlist, "a:22").unwrap().user_lists().as_deref(),
+                lists.as_ref()
+            );
+            of_cluster.user_lists.clone_from(&lists);
+            writer.apply([set(of_cluster.clone())]);
+            assert!(is_told());
+            of_cluster.ports = [22, 23];
+            writer.apply([set(of_cluster.clone())]);
+            assert!(!is_told());
+            assert_eq!(
+                authorize(&allowlist, "x.a:22").unwrap().user_lists().as_deref(),
+                lists.as_ref()
+            );
+        }
+    }
+
+    #[test]
+    fn the_tunnels_of_a_removed_service_may_go_on() {
+        let (writer, allowlist) = configured(true);
+        writer.replace(vec![service("a", "x", "10.0.0.1:22")], true);
+        let target = authorize(&allowlist, "x.a:22").unwrap();
+        writer.replace(Vec::new(), true);
+        assert!(authorize(&allowlist, "x.a:22").is_err());
+        assert!(!is_revoked(&target));
+    }
+
+    #[test]
+    fn a_name_is_unknown_and_not_forbidden_before_the_first_complete_list() {
+        let (mut writer, allowlist) = configured(false);
+        writer.await_services();
+        writer.publish(&[target("a:22", "127.0.0.1:1")], &Limits::default());
+        assert!(authorize(&allowlist, "a:22").is_ok());
+        assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), Refusal::AllowlistUnknown);
+        writer.replace(Vec::new(), false);
+        assert_eq!(authorize(&allowlist, "c.n:22").unwrap_err(), Refusal::AllowlistUnknown);
+        writer.confirm();
+        assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), Refusal::NotAllowed);
+        assert!(
+            pin!(allowlist.completed())
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_ready()
+        );
+    }
+
+    #[test]
+    fn a_static_target_takes_precedence_over_a_service() {
+        let (mut writer, allowlist) = configured(false);
+        writer.replace(vec![service("a", "x", "10.0.0.1:22")], true);
+        writer.publish(&[target("x.a:22", "127.0.0.1:1")], &Limits::default());
+        assert_eq!(&*authorize(&allowlist, "x.a:22").unwrap().id().namespace, "static");
+        assert_eq!(&*authorize(&allowlist, "x.a.svc:22").unwrap().id().namespace, "a");
+        assert_eq!(allowlist.conflicts(), 1);
+        writer.set_contested(2);
+        assert_eq!(allowlist.conflicts(), 3);
+        writer.apply([Change::Remove(service("a", "x", "10.0.0.1:22").id)]);
+        assert_eq!(allowlist.conflicts(), 2);
+        writer.apply([set(service("a", "x", "10.0.0.1:22"))]);
+        assert_eq!(allowlist.conflicts(), 3);
+        writer.publish(&[], &Limits::default());
+        assert_eq!(allowlist.conflicts(), 2);
+        assert_eq!(&*authorize(&allowlist, "x.a:22").unwrap().id().namespace, "a");
+    }
+}

@@ -1,0 +1,105 @@
+//! A static target: one of the configuration or of a flag, and not of a cluster.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use super::target::{ClientNames, UserLists};
+use crate::base::authority::{Authority, AuthorityError};
+use crate::tunnel::limits::TunnelOverrides;
+use crate::tunnel::proxy_header;
+
+/// A target of the configuration or of a flag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaticTarget {
+    /// The authority that clients ask for.
+    pub name: Authority,
+    /// Its addresses; at least one.
+    pub addresses: Vec<SocketAddr>,
+    /// The limits that it sets itself.
+    pub limits: TunnelOverrides,
+    /// The version of the PROXY header that a tunnel to it begins with, if any.
+    pub send_proxy_header: Option<proxy_header::Version>,
+    /// The names of client certificates, one of which a client must have; `None` allows every client.
+    pub allowed_clients: Option<ClientNames>,
+    /// The users that may reach it; `None` leaves the decision to the API server, which knows no static target.
+    pub user_lists: Option<UserLists>,
+}
+
+/// Parses `NAME:PORT=ADDR[,ADDR…]`, such as `devbox.local:22=127.0.0.1:2222`.
+impl FromStr for StaticTarget {
+    type Err = StaticTargetError;
+
+    fn from_str(text: &str) -> Result<Self, StaticTargetError> {
+        let (name, addresses) = text.split_once('=').ok_or(StaticTargetError::NoAddress)?;
+        let addresses: Result<_, _> = addresses.split(',').map(address).collect();
+        Ok(Self {
+            name: name.parse().map_err(StaticTargetError::Name)?,
+            addresses: addresses?,
+            limits: TunnelOverrides::default(),
+            send_proxy_header: None,
+            allowed_clients: None,
+            user_lists: None,
+        })
+    }
+}
+
+/// The reason why a text is not `NAME:PORT=ADDR[,ADDR…]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StaticTargetError {
+    /// There is no `=`, or an empty address after it.
+    #[error("expected NAME:PORT=IP:PORT, and further addresses after commas")]
+    NoAddress,
+    /// The text before the `=` is not an authority.
+    #[error("bad name: {0}")]
+    Name(AuthorityError),
+    /// An address is not `IP:PORT`.
+    #[error("names are not resolved: give IP:PORT after the `=`")]
+    NotAnAddress,
+    /// An address has port 0.
+    #[error("port 0 cannot be dialled")]
+    PortZero,
+}
+
+fn address(text: &str) -> Result<SocketAddr, StaticTargetError> {
+    if text.is_empty() {
+        return Err(StaticTargetError::NoAddress);
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() == 0 => Err(StaticTargetError::PortZero),
+        Ok(address) => Ok(address),
+        Err(_) => Err(StaticTargetError::NotAnAddress),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_read_from_a_flag() {
+        let target: StaticTarget = "Devbox.Local:22=127.0.0.1:2222,[::1]:22".parse().unwrap();
+        assert_eq!(target.name, "devbox.local:22".parse().unwrap());
+        let addresses: Vec<String> = target.addresses.iter().map(SocketAddr::to_string).collect();
+        assert_eq!(addresses, ["127.0.0.1:2222", "[::1]:22"]);
+        assert_eq!(target.limits, TunnelOverrides::default());
+    }
+
+    #[test]
+    fn each_fault_of_a_flag_has_its_error() {
+        use StaticTargetError::*;
+        for (text, error) in [
+            ("", NoAddress),
+            ("a:22", NoAddress),
+            ("a:22=", NoAddress),
+            ("a:22=127.0.0.1:1,", NoAddress),
+            ("a=127.0.0.1:1", Name(AuthorityError::NoPort)),
+            ("=127.0.0.1:1", Name(AuthorityError::NoHost)),
+            ("a:22=b:22", NotAnAddress),
+            ("a:22=127.0.0.1", NotAnAddress),
+            ("a:22=127.0.0.1:1, 127.0.0.1:2", NotAnAddress),
+            ("a:22=127.0.0.1:0", PortZero),
+        ] {
+            assert_eq!(text.parse::<StaticTarget>(), Err(error), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,465 @@
+//! A target as its tunnels share it: its endpoints and its limits, which may change while tunnels run.
+
+use std::fmt;
+use std::future::{Future, pending};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+
+use super::workload::Workloads;
+use crate::base::cold::cold;
+use crate::net::tls::Identity;
+use crate::tunnel::direction::Direction;
+use crate::tunnel::limits::TargetLimits;
+use crate::tunnel::limits::bucket::Limit;
+use crate::tunnel::limits::budget::Budgets;
+use crate::tunnel::limits::queue::{Permit, Queue, QueueTimeouts};
+use crate::tunnel::limits::slots::{Slot, Slots};
+use crate::tunnel::metrics::{Metrics, TargetSeries};
+use crate::tunnel::outcome::{Denial, Refusal};
+use crate::tunnel::proxy_header;
+
+/// The identity of a target, also its metric labels.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TargetId {
+    /// The namespace of its Service, or `static`.
+    pub namespace: Box<str>,
+    /// The name of its Service, or the authority of a static target.
+    pub service: Box<str>,
+}
+
+impl TargetId {
+    /// Whether it is that of a static target: an authority has a colon, which no name of a Service can have. There may be
+    /// a namespace `static`.
+    pub fn is_static(&self) -> bool {
+        &*self.namespace == STATIC && self.service.contains(':')
+    }
+
+    /// Whether that `namespace/service` is its name.
+    pub fn is_named(&self, name: &str) -> bool {
+        let service = name
+            .strip_prefix(&*self.namespace)
+            .and_then(|rest| rest.strip_prefix('/'));
+        service == Some(&self.service)
+    }
+}
+
+/// The namespace of static targets.
+pub(super) const STATIC: &str = "static";
+
+/// Prints `namespace/service`.
+impl fmt::Display for TargetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.service)
+    }
+}
+
+/// The endpoints of a target at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoints {
+    /// The addresses to dial; empty while no endpoint is ready.
+    pub addresses: Box<[SocketAddr]>,
+    /// The node of each address, in their order; empty where none is named.
+    pub nodes: Box<[Box<str>]>,
+    /// The number of ready endpoints.
+    pub ready: u32,
+    /// The number of all endpoints.
+    pub total: u32,
+    /// The version of the PROXY header that a tunnel begins with, if any.
+    pub proxy_header: Option<proxy_header::Version>,
+}
+
+impl Endpoints {
+    /// The node of an address; empty where it is not named.
+    pub fn node(&self, address: SocketAddr) -> &str {
+        let mut named = self.addresses.iter().zip(&self.nodes);
+        named.find(|(known, _)| **known == address).map_or("", |(_, node)| node)
+    }
+}
+
+/// Addresses of a static target, which count as ready.
+impl From<Vec<SocketAddr>> for Endpoints {
+    fn from(addresses: Vec<SocketAddr>) -> Self {
+        let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        Self {
+            addresses: addresses.into(),
+            nodes: Box::default(),
+            ready: count,
+            total: count,
+            proxy_header: None,
+        }
+    }
+}
+
+/// Names of client certificates, one of which a client must have.
+pub type ClientNames = Box<[Box<str>]>;
+
+/// The users that may reach a target, in place of those whom the API server allows it. A snapshot has its fields' names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserLists {
+    /// Names of users.
+    pub users: Box<[Box<str>]>,
+    /// Names of groups.
+    pub groups: Box<[Box<str>]>,
+}
+
+/// An SSH server on the allowlist. Its tunnels share it, so that changes of its limits and its removal reach them.
+#[derive(Debug)]
+pub struct Target {
+    id: Arc<TargetId>,
+    endpoints: ArcSwap<Endpoints>,
+    /// Notified when the endpoints have changed.
+    endpoints_changed: Notify,
+    next_address: AtomicUsize,
+    upload: Limit,
+    download: Limit,
+    limits: ArcSwap<TargetLimits>,
+    /// Made by the first request, as most targets of a large cluster are never asked for in this process: 200 bytes less
+    /// of each.
+    shared: OnceLock<Box<Budgets>>,
+    tunnels: OnceLock<Arc<Slots>>,
+    dials: OnceLock<Arc<Queue>>,
+    /// The names of client certificates, one of which a client must have; `None` allows every client.
+    allowed_clients: ArcSwapOption<ClientNames>,
+    /// The users that may reach it; `None` leaves the decision to the cluster.
+    user_lists: ArcSwapOption<UserLists>,
+    /// The workload behind it, where its Service names one.
+    workloads: ArcSwapOption<Workloads>,
+    /// Made by the first tunnel, or by the revocation.
+    revoked: OnceLock<CancellationToken>,
+    series: OnceLock<Arc<TargetSeries>>,
+    /// An operator lets no new tunnel begin.
+    is_cordoned: AtomicBool,
+}
+
+impl Target {
+    pub(super) fn new(id: Arc<TargetId>, endpoints: Endpoints, limits: Arc<TargetLimits>) -> Self {
+        let tunnel = &limits.tunnel;
+        Self {
+            id,
+            endpoints: ArcSwap::from_pointee(endpoints),
+            endpoints_changed: Notify::new(),
+            next_address: AtomicUsize::new(0),
+            upload: Limit::new(tunnel.upload, tunnel.burst),
+            download: Limit::new(tunnel.download, tunnel.burst),
+            limits: ArcSwap::new(limits),
+            shared: OnceLock::new(),
+            tunnels: OnceLock::new(),
+            dials: OnceLock::new(),
+            allowed_clients: ArcSwapOption::empty(),
+            user_lists: ArcSwapOption::empty(),
+            workloads: ArcSwapOption::empty(),
+            revoked: OnceLock::new(),
+            series: OnceLock::new(),
+            is_cordoned: AtomicBool::new(false),
+        }
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> &TargetId {
+        &self.id
+    }
+
+    /// Its endpoints at the moment.
+    pub fn endpoints(&self) -> Arc<Endpoints> {
+        self.endpoints.load_full()
+    }
+
+    /// Its endpoints, as soon as there is an address to dial. Pending forever if it never gets one.
+    pub async fn dialable(&self) -> Arc<Endpoints> {
+        loop {
+            let mut changed = pin!(self.endpoints_changed.notified());
+            // Enabled before the load, so that no later change is missed.
+            changed.as_mut().enable();
+            let endpoints = self.endpoints();
+            if !endpoints.addresses.is_empty() {
+                return endpoints;
+            }
+            changed.await;
+        }
+    }
+
+    /// A number that counts up with every dial, to spread dials over the addresses.
+    pub fn next_address(&self) -> usize {
+        self.next_address.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The rate of each of its tunnels in one direction.
+    pub fn limit(&self, direction: Direction) -> &Limit {
+        match direction {
+            Direction::Upload => &self.upload,
+            Direction::Download => &self.download,
+        }
+    }
+
+    /// The rates of all of its tunnels together.
+    pub fn shared(&self) -> &Budgets {
+        let make = |limits: &TargetLimits| Box::new(Budgets::new(limits.shared, limits.tunnel.burst));
+        self.made::<Box<Budgets>>(&self.shared, make)
+    }
+
+    /// The longest life of a tunnel that begins now; `None` is unlimited.
+    pub fn lifetime(&self) -> Option<Duration> {
+        self.limits.load().tunnel.lifetime
+    }
+
+    /// The longest silence of a tunnel that begins now; `None` is unlimited. `default` is that of the process.
+    pub fn idle(&self, default: Option<Duration>) -> Option<Duration> {
+        self.limits.load().idle.unwrap_or(default)
+    }
+
+    /// Whether both sides of a tunnel that begins now must begin with an SSH identification.
+    pub fn ssh_only(&self) -> bool {
+        self.limits.load().ssh_only
+    }
+
+    /// Whether what its rules would refuse is served and reported.
+    pub fn reports(&self) -> bool {
+        self.limits.load().reports
+    }
+
+    /// Takes one of its slots for tunnels.
+    ///
+    /// # Errors
+    /// [`Refusal::TargetClosed`] or [`Refusal::TargetFull`].
+    pub fn enter(&self) -> Result<Slot, Denial> {
+        if self.limits.load().is_closed || self.is_cordoned() {
+            return Err(Refusal::TargetClosed.into());
+        }
+        let tunnels = self.made(&self.tunnels, |limits| Arc::new(Slots::new(limits.caps.tunnels)));
+        let full = || Denial::of_limit(Refusal::TargetFull, tunnels.most());
+        tunnels.take().ok_or_else(full)
+    }
+
+    /// Whether an operator lets no new tunnel begin, in this process.
+    pub fn is_cordoned(&self) -> bool {
+        self.is_cordoned.load(Ordering::Relaxed)
+    }
+
+    /// Lets no new tunnel begin, or lets them again. The tunnels that run are not touched.
+    pub fn cordon(&self, is_cordoned: bool) {
+        self.is_cordoned.store(is_cordoned, Ordering::Relaxed);
+    }
+
+    /// Takes one of its slots for dials, at once or after the requests that came before.
+    ///
+    /// # Errors
+    /// [`Refusal::TargetBusy`].
+    pub async fn begin_dial(&self, timeouts: QueueTimeouts) -> Result<Permit, Refusal> {
+        let dials = self.made(&self.dials, |limits| Arc::new(Queue::new(limits.caps.dials)));
+        dials.enter(timeouts).await.ok_or(Refusal::TargetBusy)
+    }
+
+    /// Checks that a client with this identity may have a tunnel.
+    ///
+    /// # Errors
+    /// [`Refusal::ClientNotAllowed`].
+    pub fn admits(&self, identity: Option<&Identity>) -> Result<(), Denial> {
+        let clients = self.allowed_clients.load();
+        match (&*clients, identity) {
+            (None, _) => Ok(()),
+            (Some(clients), Some(identity)) if clients.iter().any(|name| identity.is(name)) => Ok(()),
+            (Some(_), Some(_)) => Err(Refusal::ClientNotAllowed.into()),
+            (Some(_), None) => {
+                let phrase = "the target requires a client certificate";
+                Err(Denial::with_phrase(Refusal::ClientNotAllowed, phrase))
+            }
+        }
+    }
+
+    /// Changes the names of allowed clients, for tunnels that begin from now on.
+    pub(super) fn set_allowed_clients(&self, clients: Option<&ClientNames>) {
+        if self.allowed_clients.load().as_deref() != clients {
+            self.allowed_clients.store(clients.cloned().map(Arc::new));
+        }
+    }
+
+    /// The users that it names itself; `None` leaves the decision to the cluster.
+    pub fn user_lists(&self) -> Option<Arc<UserLists>> {
+        self.user_lists.load_full()
+    }
+
+    /// Changes the users that it names. Whether that was a change.
+    pub(super) fn set_user_lists(&self, lists: Option<&UserLists>) -> bool {
+        let is_change = self.user_lists.load().as_deref() != lists;
+        if is_change {
+            self.user_lists.store(lists.cloned().map(Arc::new));
+        }
+        is_change
+    }
+
+    /// The workload behind it, where its Service names one.
+    pub fn workloads(&self) -> Option<Arc<Workloads>> {
+        self.workloads.load_full()
+    }
+
+    /// Changes the workload behind it.
+    pub(super) fn set_workloads(&self, workloads: Workloads) {
+        let workloads = (workloads != Workloads::default()).then_some(workloads);
+        if self.workloads.load().as_deref() != workloads.as_ref() {
+            self.workloads.store(workloads.map(Arc::new));
+        }
+    }
+
+    /// Completes when a tunnel that begins now has reached its longest life.
+    pub async fn outlived(&self) {
+        match self.lifetime() {
+            Some(lifetime) => cold(sleep(lifetime)).await,
+            None => pending().await,
+        }
+    }
+
+    /// The result of `work`, unless the target leaves the allowlist first.
+    ///
+    /// # Errors
+    /// The error of `work`, or [`Refusal::NotAllowed`].
+    pub async fn while_allowed<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+        tokio::select! {
+            biased;
+            () = self.revoked() => Err(Refusal::NotAllowed),
+            done = work => done,
+        }
+    }
+
+    /// Completes when the target has left the allowlist.
+    pub fn revoked(&self) -> WaitForCancellationFuture<'_> {
+        self.revocation().cancelled()
+    }
+
+    /// Its metrics, created at its first use.
+    pub fn series(&self, metrics: &Metrics) -> &Arc<TargetSeries> {
+        self.series
+            .get_or_init(|| metrics.target(&self.id.namespace, &self.id.service))
+    }
+
+    /// When a tunnel of it was last used; `None` before the first one.
+    pub fn last_activity(&self) -> Option<SystemTime> {
+        self.series.get()?.last_activity()
+    }
+
+    pub(super) fn update(&self, endpoints: Endpoints, limits: Arc<TargetLimits>) {
+        if **self.endpoints.load() != endpoints {
+            self.endpoints.store(Arc::new(endpoints));
+            self.endpoints_changed.notify_waiters();
+        }
+        if **self.limits.load() != *limits {
+            let tunnel = &limits.tunnel;
+            self.upload.set(tunnel.upload, tunnel.burst);
+            self.download.set(tunnel.download, tunnel.burst);
+            // Stored before: what is made meanwhile has the limits before or after, and then is set to these.
+            self.limits.store(limits);
+            self.set_made();
+        }
+    }
+
+    pub(super) fn revoke(&self) {
+        self.revocation().cancel();
+    }
+
+    fn revocation(&self) -> &CancellationToken {
+        self.revoked.get_or_init(CancellationToken::new)
+    }
+
+    /// What the first request makes of the limits.
+    fn made<'a, T>(&self, place: &'a OnceLock<T>, make: impl FnOnce(&TargetLimits) -> T) -> &'a T {
+        if let Some(made) = place.get() {
+            return made;
+        }
+        let made = place.get_or_init(|| make(&self.limits.load()));
+        // An update may have looked for it just before it was there.
+        self.set_made();
+        made
+    }
+
+    /// Sets what has been made to the limits in force.
+    fn set_made(&self) {
+        let limits = self.limits.load();
+        if let Some(shared) = self.shared.get() {
+            shared.set(limits.shared, limits.tunnel.burst);
+        }
+        if let Some(tunnels) = self.tunnels.get() {
+            tunnels.set(limits.caps.tunnels);
+        }
+        if let Some(dials) = self.dials.get() {
+            dials.set(limits.caps.dials);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tunnel::limits::TargetCaps;
+    use std::num::NonZeroU32;
+    use std::time::Duration;
+    use tokio::time::timeout;
+
+    fn target(endpoints: Endpoints, limits: TargetLimits) -> Arc<Target> {
+        let id = TargetId {
+            namespace: "a".into(),
+            service: "b".into(),
+        };
+        Arc::new(Target::new(Arc::new(id), endpoints, Arc::new(limits)))
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_an_endpoint_ends_with_the_first_one() {
+        let target = target(Endpoints::default(), TargetLimits::default());
+        let waiting = Arc::clone(&target);
+        let waiter = tokio::spawn(async move { waiting.dialable().await });
+        tokio::task::yield_now().await;
+        let none_ready = Endpoints {
+            total: 1,
+            ..Endpoints::default()
+        };
+        target.update(none_ready, Arc::default());
+        tokio::task::yield_now().await;
+        assert!(!waiter.is_finished());
+        let endpoints = Endpoints::from(vec!["10.0.0.1:22".parse().unwrap()]);
+        target.update(endpoints.clone(), Arc::default());
+        let got = timeout(Duration::from_secs(5), waiter).await.unwrap().unwrap();
+        assert_eq!(*got, endpoints);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tunnels_and_dials_are_refused_beyond_their_caps() {
+        let few = TargetLimits {
+            caps: TargetCaps {
+                tunnels: NonZeroU32::new(2),
+                dials: NonZeroU32::new(1),
+            },
+            ..TargetLimits::default()
+        };
+        let target = target(Endpoints::default(), few);
+        let _tunnels = [target.enter().unwrap(), target.enter().unwrap()];
+        assert_eq!(target.enter().unwrap_err().refusal, Refusal::TargetFull);
+        let closed = TargetLimits {
+            is_closed: true,
+            ..TargetLimits::default()
+        };
+        target.update(Endpoints::default(), Arc::new(closed));
+        assert_eq!(target.enter().unwrap_err().refusal, Refusal::TargetClosed);
+        target.update(Endpoints::default(), Arc::new(few));
+        let second = Duration::from_secs(1);
+        let timeouts = QueueTimeouts {
+            longest: second,
+            without_success: second,
+        };
+        let dial = || target.begin_dial(timeouts);
+        let _dial = dial().await.unwrap();
+        assert_eq!(dial().await.unwrap_err(), Refusal::TargetBusy);
+        target.update(Endpoints::default(), Arc::default());
+        let mut more = Vec::new();
+        for _ in 0..10 {
+            more.push((target.enter().unwrap(), dial().await.unwrap()));
+        }
+    }
+}

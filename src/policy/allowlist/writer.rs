@@ -1,0 +1,368 @@
+//! Changes the allowlist: the static targets all at once, the Services of the cluster one by one.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use tracing::warn;
+
+use super::static_target::StaticTarget;
+use super::table::{Route, Shard, Statics, Table, shard_of};
+use super::target::{ClientNames, Endpoints, STATIC, Target, TargetId, UserLists};
+use super::wake::Wakes;
+use super::workload::Workloads;
+use super::{Allowlist, Options};
+use crate::base::authority::Authority;
+use crate::tunnel::limits::Limits;
+use crate::tunnel::limits::TargetLimits;
+
+/// A Service on the allowlist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceTarget {
+    /// Its identity.
+    pub id: TargetId,
+    /// Its shortest name, `svc.ns`, as [`Suffixes::strip`](super::Suffixes::strip) leaves it; no other Service has it.
+    pub name: Box<str>,
+    /// The ports that clients may ask for: the Service's own and the alias.
+    pub ports: [u16; 2],
+    /// Its endpoints.
+    pub endpoints: Endpoints,
+    /// Its limits.
+    pub limits: TargetLimits,
+    /// The names of client certificates, one of which a client must have; `None` allows every client.
+    pub allowed_clients: Option<ClientNames>,
+    /// The users that may reach it; `None` leaves the decision to the API server.
+    pub user_lists: Option<UserLists>,
+    /// The workload behind it, for those who are asked to start it or to tell it of activity.
+    pub workloads: Workloads,
+}
+
+/// A change of one Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Adds the Service to the allowlist, or updates it.
+    Set(Box<ServiceTarget>),
+    /// Removes the Service from the allowlist, if it is there.
+    Remove(TargetId),
+}
+
+/// The writer of an allowlist. Its clones exclude each other by a lock.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    allowlist: Arc<Allowlist>,
+    state: Arc<Mutex<State>>,
+}
+
+/// The targets by identity, so that a target that stays keeps its tunnels, and the names that they claim.
+#[derive(Debug, Default)]
+struct State {
+    statics: HashMap<TargetId, Arc<Target>>,
+    services: HashMap<Arc<TargetId>, Service>,
+    /// The authorities of static targets, by their hosts as [`Suffixes::strip`](super::Suffixes::strip) leaves them.
+    static_names: HashMap<Box<str>, Vec<Authority>>,
+    /// The authorities of static targets that a Service claims too.
+    shadowing: BTreeSet<Authority>,
+    /// The limits of the last target, which most targets share.
+    limits: Arc<TargetLimits>,
+}
+
+#[derive(Debug)]
+struct Service {
+    target: Arc<Target>,
+    name: Arc<str>,
+}
+
+impl Writer {
+    /// An empty allowlist and its writer.
+    pub fn new() -> (Self, Arc<Allowlist>) {
+        let allowlist = Arc::new(Allowlist::default());
+        let writer = Self {
+            allowlist: Arc::clone(&allowlist),
+            state: Arc::default(),
+        };
+        (writer, allowlist)
+    }
+
+    /// Replaces all static targets.
+    ///
+    /// A target that stays keeps its tunnels, and they get its new limits. The tunnels of one that goes end.
+    pub fn publish(&mut self, targets: &[StaticTarget], limits: &Limits) {
+        let mut state = self.state();
+        let mut statics = Statics::with_capacity(targets.len());
+        let mut known = HashMap::with_capacity(targets.len());
+        let mut has_other_users = false;
+        for target in targets {
+            let id = TargetId {
+                namespace: STATIC.into(),
+                service: target.name.to_string().into(),
+            };
+            let limits = state.share(limits.of_target(&target.limits));
+            let endpoints = Endpoints {
+                proxy_header: target.send_proxy_header,
+                ..Endpoints::from(target.addresses.clone())
+            };
+            let published = match state.statics.remove(&id) {
+                Some(published) => {
+                    published.update(endpoints, limits);
+                    published
+                }
+                None => Arc::new(Target::new(Arc::new(id.clone()), endpoints, limits)),
+            };
+            published.set_allowed_clients(target.allowed_clients.as_ref());
+            has_other_users |= published.set_user_lists(target.user_lists.as_ref());
+            statics.insert(target.name.clone(), Arc::clone(&published));
+            known.insert(id, published);
+        }
+        let mut table = self.allowlist.table();
+        table.statics = Arc::new(statics);
+        state.find_shadowing(&table);
+        self.store(&state, table);
+        self.tell_users(has_other_users);
+        // After the store: a client whose tunnel ends must not get another one at once.
+        for gone in std::mem::replace(&mut state.statics, known).into_values() {
+            gone.revoke();
+        }
+    }
+
+    /// From now on, an absent name is unknown and not forbidden, until a list of Services is complete.
+    pub fn await_services(&self) {
+        let state = self.state();
+        let mut table = self.allowlist.table();
+        table.complete = false;
+        self.store(&state, table);
+    }
+
+    /// The targets, in no order.
+    pub fn targets(&self) -> Vec<Arc<Target>> {
+        self.allowlist.all()
+    }
+
+    /// The targets that are asked to start.
+    pub fn wakes(&self) -> &Wakes {
+        &self.allowlist.wakes
+    }
+
+    /// Whether all targets are known, so that an absent name is forbidden.
+    pub fn is_complete(&self) -> bool {
+        self.allowlist.table().complete
+    }
+
+    /// Changes the options. The targets stay.
+    pub fn configure(&self, options: Options) {
+        let mut state = self.state();
+        let mut table = self.allowlist.table();
+        table.options = options;
+        state.find_shadowing(&table);
+        self.store(&state, table);
+    }
+
+    /// Replaces all Services. Unless the list is complete, or is [confirmed](Self::confirm) to be later, an absent name is
+    /// unknown and not forbidden.
+    pub fn replace(&self, targets: Vec<ServiceTarget>, is_complete: bool) {
+        let mut state = self.state();
+        let mut gone: HashSet<_> = state.services.keys().map(Arc::clone).collect();
+        for target in &targets {
+            gone.remove(&target.id);
+        }
+        let gone = gone.into_iter().map(|id| Change::Remove((*id).clone()));
+        let set = targets.into_iter().map(|target| Change::Set(Box::new(target)));
+        self.change(&mut state, gone.chain(set), is_complete);
+        // An error means that it is set already.
+        self.allowlist.completed.set(()).ok();
+    }
+
+    /// Confirms that the list of Services is complete: from now on an absent name is forbidden.
+    pub fn confirm(&self) {
+        self.change(&mut self.state(), [], true);
+    }
+
+    /// Applies changes of some Services.
+    pub fn apply(&self, changes: impl IntoIterator<Item = Change>) {
+        self.change(&mut self.state(), changes, false);
+    }
+
+    /// Sets the number of names that several Services claim.
+    pub fn set_contested(&self, names: usize) {
+        self.allowlist.set_contested(names);
+    }
+
+    fn change(&self, state: &mut State, changes: impl IntoIterator<Item = Change>, completes: bool) {
+        let mut edit = Edit::new(self.allowlist.table());
+        let mut gone = Vec::new();
+        for change in changes {
+            match change {
+                Change::Set(target) => state.set(*target, &mut edit),
+                Change::Remove(id) => gone.extend(state.remove(&id, &mut edit)),
+            }
+        }
+        let (names, has_other_users) = (edit.names, edit.has_other_users);
+        let (mut table, edited) = (edit.table, !edit.shards.is_empty());
+        for (index, shard) in edit.shards {
+            if let Some(current) = table.shards.get_mut(index) {
+                *current = Arc::new(shard);
+            }
+        }
+        let keeps_removed = table.options.keeps_removed;
+        table.services = state.services.len();
+        if edited || (completes && !table.complete) {
+            table.complete |= completes;
+            for name in names {
+                state.check_shadowing(&name, &table);
+            }
+            self.store(state, table);
+        }
+        self.tell_users(has_other_users);
+        if !keeps_removed {
+            gone.iter().for_each(|target| target.revoke());
+        }
+    }
+
+    /// After the store: a tunnel that begins meanwhile is judged by the new lists, or told of the change.
+    fn tell_users(&self, changed: bool) {
+        if changed {
+            self.allowlist.user_lists.send_replace(());
+        }
+    }
+
+    fn store(&self, state: &State, table: Table) {
+        self.allowlist.store(table, state.shadowing.len());
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+}
+
+impl State {
+    fn set(&mut self, wanted: ServiceTarget, edit: &mut Edit) {
+        let name: Arc<str> = wanted.name.into();
+        let limits = self.share(wanted.limits);
+        let target = match self.services.get_mut(&wanted.id) {
+            Some(service) => {
+                service.target.update(wanted.endpoints, limits);
+                if service.name != name {
+                    edit.remove(&service.name, &service.target);
+                    service.name = Arc::clone(&name);
+                }
+                Arc::clone(&service.target)
+            }
+            None => {
+                let id = Arc::new(wanted.id);
+                let target = Arc::new(Target::new(Arc::clone(&id), wanted.endpoints, limits));
+                let service = Service {
+                    target: Arc::clone(&target),
+                    name: Arc::clone(&name),
+                };
+                self.services.insert(id, service);
+                target
+            }
+        };
+        target.set_allowed_clients(wanted.allowed_clients.as_ref());
+        edit.has_other_users |= target.set_user_lists(wanted.user_lists.as_ref());
+        target.set_workloads(wanted.workloads);
+        edit.set(
+            name,
+            Route {
+                target,
+                ports: wanted.ports,
+            },
+        );
+    }
+
+    /// The limits in one allocation with those of other targets, if they are equal to the last ones.
+    fn share(&mut self, limits: TargetLimits) -> Arc<TargetLimits> {
+        if *self.limits != limits {
+            self.limits = Arc::new(limits);
+        }
+        Arc::clone(&self.limits)
+    }
+
+    fn remove(&mut self, id: &TargetId, edit: &mut Edit) -> Option<Arc<Target>> {
+        let service = self.services.remove(id)?;
+        edit.remove(&service.name, &service.target);
+        Some(service.target)
+    }
+
+    /// Finds the static targets whose names a Service claims too.
+    fn find_shadowing(&mut self, table: &Table) {
+        self.static_names.clear();
+        for name in table.statics.keys() {
+            let short = table.options.suffixes.strip(name.host()).into();
+            self.static_names.entry(short).or_default().push(name.clone());
+        }
+        let names: Vec<_> = self.static_names.keys().cloned().collect();
+        self.shadowing.retain(|name| table.statics.contains_key(name));
+        for name in names {
+            self.check_shadowing(&name, table);
+        }
+    }
+
+    /// Does the same for those of one shortest name.
+    fn check_shadowing(&mut self, name: &str, table: &Table) {
+        for name in self.static_names.get(name).into_iter().flatten() {
+            match table.service(name) {
+                None => {
+                    self.shadowing.remove(name);
+                }
+                Some(service) => {
+                    if self.shadowing.insert(name.clone()) {
+                        let service = service.id();
+                        warn!(%name, %service, "a static target and a Service claim one name, and the static target has it");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The next table while it is made from the current one: a shard is copied when it is first changed.
+struct Edit {
+    /// The current table.
+    table: Table,
+    /// The shards that change, by their index.
+    shards: HashMap<usize, Shard>,
+    /// The names that change.
+    names: Vec<Arc<str>>,
+    /// Whether a target names other users than before.
+    has_other_users: bool,
+}
+
+impl Edit {
+    fn new(table: Table) -> Self {
+        Self {
+            table,
+            shards: HashMap::new(),
+            names: Vec::new(),
+            has_other_users: false,
+        }
+    }
+
+    fn set(&mut self, name: Arc<str>, route: Route) {
+        let same = |known: &Route| Arc::ptr_eq(&known.target, &route.target) && known.ports == route.ports;
+        let is_there = match self.shards.get(&shard_of(&name)) {
+            Some(shard) => shard.get(&name).is_some_and(same),
+            None => self.table.route(&name).is_some_and(same),
+        };
+        if !is_there {
+            self.names.push(Arc::clone(&name));
+            self.shard(&name).insert(name, route);
+        }
+    }
+
+    /// Removes the route of a name, unless the name has passed to another target.
+    fn remove(&mut self, name: &Arc<str>, target: &Arc<Target>) {
+        let shard = self.shard(name);
+        if shard.get(name).is_some_and(|known| Arc::ptr_eq(&known.target, target)) {
+            shard.remove(name);
+        }
+        self.names.push(Arc::clone(name));
+    }
+
+    fn shard(&mut self, name: &str) -> &mut Shard {
+        let index = shard_of(name);
+        self.shards.entry(index).or_insert_with(|| {
+            let shard = self.table.shards.get(index);
+            shard.map(|shard| Shard::clone(shard)).unwrap_or_default()
+        })
+    }
+}

@@ -1,0 +1,34 @@
+//! Sessions that outlive their connections: the protocol of `docs/resume.md`, without sockets and without a clock.
+//!
+//! A session is two streams of bytes, one each way, between a client (beside ssh) and an anchor (beside sshd). One
+//! connection after the other carries it. [`opening`] and [`welcome`] are the two sides of the exchange with which a
+//! connection begins, [`session`] is what both sides do from then on. The caller brings bytes and the time: [`driver`] does
+//! for the streams of Tokio.
+
+pub mod driver;
+pub mod exchange;
+pub mod first_key;
+pub mod frame;
+pub mod keys;
+mod liveness;
+mod options;
+pub mod reason;
+pub mod registry;
+pub mod session;
+
+pub use self::liveness::Timing;
+pub(crate) use self::options::{LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
+pub use self::options::{Options, SMALLEST_WINDOW};
+
+/// The bytes of each stream that may be sent before the first ACK: enough for what both sides of SSH send without
+/// waiting for each other.
+pub const INITIAL_WINDOW: u32 = 16 * 1024;
+
+/// The largest window of a stream in bytes: 5 Gbit/s at 100 ms.
+pub const LARGEST_WINDOW: u32 = 64 * 1024 * 1024;
+
+/// The most bytes that either side reads of lines before it gives a connection up: as many as `ssh_only` reads.
+pub const MOST_LINE_BYTES: usize = 8 * 1024;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+use super::*;
+use crate::protocol::resume::Options;
+use crate::protocol::resume::reason::Going;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+use tokio::time::timeout;
+
+type Beside = Program<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>>;
+
+/// One side, the program beside it, and the other end of that.
+struct Half {
+    driver: Driver,
+    program: Beside,
+    user: DuplexStream,
+}
+
+fn half(side: Side) -> Half {
+    let (program, user) = duplex(10_000);
+    let (source, sink) = split(program);
+    let options = Options {
+        window: 64 * 1024,
+        ..Options::default()
+    };
+    Half {
+        driver: Driver::new(Session::new(options), side),
+        program: Program { source, sink },
+        user,
+    }
+}
+
+/// Carries both sides over connections that are cut after so many polls each, until both say how the session ended.
+async fn carry(client: &mut (Driver, Beside), anchor: &mut (Driver, Beside), cuts: &[usize]) -> (End, End) {
+    let mut ends = (None, None);
+    for cut in cuts.iter().copied().chain([usize::MAX]) {
+        let (near, far) = duplex(3_000);
+        // What each expects is read before either is attached, as in an exchange.
+        let (at_client, at_anchor) = (client.0.session().received(), anchor.0.session().received());
+        let exchanged = |received| Exchanged {
+            received,
+            ..Exchanged::default()
+        };
+        let mut links = (
+            client.0.attach(near, exchanged(at_anchor)),
+            anchor.0.attach(far, exchanged(at_client)),
+        );
+        let mut polls = 0;
+        poll_fn(|context| {
+            polls += 1;
+            if ends.0.is_none()
+                && let Poll::Ready(Event::Over(end)) = client.0.poll(context, Some(&mut links.0), &mut client.1)
+            {
+                ends.0 = Some(end);
+            }
+            if ends.1.is_none()
+                && let Poll::Ready(Event::Over(end)) = anchor.0.poll(context, Some(&mut links.1), &mut anchor.1)
+            {
+                ends.1 = Some(end);
+            }
+            let is_over = ends.0.is_some() && ends.1.is_some();
+            if is_over || polls > cut {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        client.0.detach();
+        anchor.0.detach();
+        if let (Some(client), Some(anchor)) = ends {
+            return (client, anchor);
+        }
+    }
+    panic!("it does not end");
+}
+
+fn bytes(count: usize, seed: u8) -> Vec<u8> {
+    (0..=250_u8).cycle().take(count).map(|byte| byte ^ seed).collect()
+}
+
+async fn exchange_all(user: DuplexStream, sent: Vec<u8>) -> Vec<u8> {
+    let (mut reader, mut writer) = split(user);
+    let sending = async move {
+        writer.write_all(&sent).await.unwrap();
+        writer.shutdown().await.unwrap();
+    };
+    let mut received = Vec::new();
+    let receiving = reader.read_to_end(&mut received);
+    let ((), result) = tokio::join!(sending, receiving);
+    result.unwrap();
+    received
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_streams_arrive_whole_over_connections_that_are_cut_anywhere() {
+    for cuts in [vec![], vec![1; 40], vec![0, 3, 9, 0, 27, 81], (0..120).collect()] {
+        let (client, anchor) = (half(Side::Client), half(Side::Anchor));
+        let (up, down) = (bytes(700_000, 7), bytes(400_001, 9));
+        let ssh = tokio::spawn(exchange_all(client.user, up.clone()));
+        let sshd = tokio::spawn(exchange_all(anchor.user, down.clone()));
+        let mut near = (client.driver, client.program);
+        let mut far = (anchor.driver, anchor.program);
+        let ends = timeout(Duration::from_secs(600), carry(&mut near, &mut far, &cuts)).await;
+        assert_eq!(ends.unwrap(), (End::Done, End::Done), "{cuts:?}");
+        assert!(ssh.await.unwrap() == down && sshd.await.unwrap() == up, "{cuts:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_of_the_program_is_told_behind_all_of_its_bytes() {
+    let (mut client, mut anchor) = (half(Side::Client), half(Side::Anchor));
+    anchor.user.write_all(b"last words").await.unwrap();
+    let (near, far) = duplex(3_000);
+    let mut near = client.driver.attach(near, Exchanged::default());
+    let mut far = anchor.driver.attach(far, Exchanged::default());
+    let mut read = [0; 10];
+    tokio::select! {
+        event = anchor.driver.run(Some(&mut far), &mut anchor.program) => panic!("{event:?}"),
+        event = client.driver.run(Some(&mut near), &mut client.program) => panic!("{event:?}"),
+        result = client.user.read_exact(&mut read) => assert_eq!(result.unwrap(), 10),
+    }
+    anchor.driver.session_mut().end(End::Reset);
+    let ends = tokio::join!(
+        anchor.driver.run(Some(&mut far), &mut anchor.program),
+        client.driver.run(Some(&mut near), &mut client.program),
+    );
+    assert!(
+        matches!(ends, (Event::Over(End::Reset), Event::Over(End::Reset))),
+        "{ends:?}"
+    );
+    assert_eq!(&read, b"last words");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_falls_silent_is_given_up_and_the_program_is_read_on() {
+    let mut client = half(Side::Client);
+    let (near, far) = duplex(1_000_000);
+    let mut link = client.driver.attach(near, Exchanged::default());
+    client.user.write_all(b"x").await.unwrap();
+    let start = Instant::now();
+    let event = client.driver.run(Some(&mut link), &mut client.program).await;
+    assert!(matches!(event, Event::Unlinked(Unlinked::Silent)), "{event:?}");
+    assert_eq!(start.elapsed().as_secs(), 5);
+    drop(far);
+    let detached = client.driver.run(None::<&mut Link<DuplexStream>>, &mut client.program);
+    let writing = client.user.write_all(&[1; 50_000]);
+    tokio::select! {
+        event = detached => panic!("{event:?}"),
+        result = writing => result.unwrap(),
+    }
+    assert!(client.driver.memory() <= 70_000, "{}", client.driver.memory());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_reads_nothing_does_not_hold_a_session_that_is_over() {
+    let mut anchor = half(Side::Anchor);
+    let (far, mut near) = duplex(4);
+    let mut link = anchor.driver.attach(far, Exchanged::default());
+    let end = [9, 0, 0, 1, 1];
+    let event = async {
+        tokio::join!(
+            anchor.driver.run(Some(&mut link), &mut anchor.program),
+            near.write_all(&end)
+        )
+    };
+    let (event, _) = timeout(Duration::from_secs(60), event).await.unwrap();
+    assert!(matches!(event, Event::Over(End::Closed)), "{event:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_dropped_behind_its_going_says_why() {
+    let mut client = half(Side::Client);
+    let (near, mut far) = duplex(100);
+    let mut link = client.driver.attach(near, Exchanged::default());
+    client.user.write_all(b"x").await.unwrap();
+    far.write_all(&[8, 0, 0, 1, 1]).await.unwrap();
+    drop(far);
+    let event = client.driver.run(Some(&mut link), &mut client.program).await;
+    assert!(
+        matches!(event, Event::Unlinked(Unlinked::Going(Going::Displaced))),
+        "{event:?}"
+    );
+}

@@ -1,0 +1,98 @@
+//! Writes the frames of a session to its connection.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::AsyncWrite;
+use tokio::time::Instant;
+
+use super::Link;
+use crate::protocol::resume::session::Session;
+use crate::protocol::resume::session::outbox::{MOST_PIECES, Outbox};
+
+/// The frames that are being written.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    outbox: Outbox,
+    is_unflushed: bool,
+}
+
+impl From<Outbox> for Writer {
+    fn from(outbox: Outbox) -> Self {
+        Self {
+            outbox,
+            is_unflushed: false,
+        }
+    }
+}
+
+impl Writer {
+    /// Whether nothing is left, and nothing waits in the stream.
+    pub(super) fn is_written(&self) -> bool {
+        self.outbox.is_empty() && !self.is_unflushed
+    }
+
+    /// What is left to be written; see [`Outbox::rest`].
+    pub(super) fn rest(self, session: &Session) -> Option<Vec<u8>> {
+        self.outbox.rest(|offset, count| session.kept(offset, count))
+    }
+
+    /// The bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        self.outbox.memory()
+    }
+
+    /// Writes what is left, or else what the session has to send, and flushes behind the last byte. It is pending, too, when
+    /// there is nothing to do.
+    pub(super) fn poll<S>(
+        &mut self,
+        context: &mut Context<'_>,
+        link: &mut Link<S>,
+        session: &mut Session,
+    ) -> Poll<io::Result<()>>
+    where
+        S: AsyncWrite + Unpin,
+    {
+        let mut stream = Pin::new(&mut link.stream);
+        if self.outbox.is_empty() {
+            let now = Instant::now().into_std();
+            self.outbox.clear();
+            if stream.is_write_vectored() {
+                session.transmit(link.attachment, &mut self.outbox, MOST_UNWRITTEN, now);
+            } else {
+                session.transmit(link.attachment, self.outbox.copies(), MOST_UNWRITTEN, now);
+            }
+        }
+        if self.outbox.is_empty() {
+            if !self.is_unflushed {
+                return Poll::Pending;
+            }
+            ready!(stream.poll_flush(context))?;
+            self.is_unflushed = false;
+            return Poll::Ready(Ok(()));
+        }
+        let written = {
+            let mut slices = [IoSlice::new(&[]); MOST_PIECES];
+            let kept = |offset, count| session.kept(offset, count);
+            let count = self.outbox.pieces(kept, &mut slices);
+            match count.and_then(|count| slices.get(..count)) {
+                Some([slice]) => ready!(stream.as_mut().poll_write(context, slice))?,
+                Some(slices) => ready!(stream.as_mut().poll_write_vectored(context, slices))?,
+                None => return Poll::Ready(Err(io::Error::other("bytes that are being sent are not kept"))),
+            }
+        };
+        if written == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        if let Some(offset) = self.outbox.advance(written) {
+            session.carry(offset);
+        }
+        self.is_unflushed = true;
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Bytes of frames that are written at once, streams' up to there: what is read of the program before, with heads, and answers
+/// in front of them.
+const MOST_UNWRITTEN: usize = 512 * 1024 + 256;

@@ -1,0 +1,316 @@
+//! The three lines of a connection: the anchor's announcement, and the identification of each side.
+//!
+//! Both identifications are ones of SSH (RFC 4253 section 4.2), so that whatever lets only SSH pass lets them pass.
+
+use crate::protocol::resume::MOST_LINE_BYTES;
+use crate::protocol::resume::keys::{Nonce, PublicKey, SessionId};
+
+/// The anchor's first line. SSH clients skip it: it does not begin with `SSH-`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// The anchor's key: another one is another anchor, or the same after a restart.
+    pub key: PublicKey,
+    /// Those of this connection.
+    pub nonce: Nonce,
+}
+
+impl Announcement {
+    /// The line, with its end.
+    pub fn line(&self) -> String {
+        format!("{ANNOUNCEMENT}{} {}\r\n", self.key, self.nonce)
+    }
+
+    /// Reads a line without its end. `None`: it is another one, which is skipped.
+    pub fn read(line: &[u8]) -> Option<Self> {
+        let mut fields = fields(line, ANNOUNCEMENT)?;
+        Some(Self {
+            key: fields.next()?.parse().ok()?,
+            nonce: fields.next()?.parse().ok()?,
+        })
+    }
+}
+
+/// The client's first line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hello {
+    /// A session is to begin.
+    New {
+        /// The client's key for this session.
+        key: PublicKey,
+        /// Those of this connection.
+        nonce: Nonce,
+    },
+    /// The connection is to carry a session that exists.
+    Resume {
+        /// The session.
+        id: SessionId,
+        /// Those of this connection.
+        nonce: Nonce,
+    },
+}
+
+impl Hello {
+    /// The line, with its end.
+    pub fn line(&self) -> String {
+        match self {
+            Self::New { key, nonce } => format!("{HELLO}{VERSION} new {key} {nonce}\r\n"),
+            Self::Resume { id, nonce } => format!("{HELLO}{VERSION} resume {id} {nonce}\r\n"),
+        }
+    }
+
+    fn read(line: &[u8]) -> Option<Self> {
+        let mut fields = fields(line, HELLO)?;
+        if fields.next()? != VERSION {
+            return None;
+        }
+        match fields.next()? {
+            "new" => Some(Self::New {
+                key: fields.next()?.parse().ok()?,
+                nonce: fields.next()?.parse().ok()?,
+            }),
+            "resume" => Some(Self::Resume {
+                id: fields.next()?.parse().ok()?,
+                nonce: fields.next()?.parse().ok()?,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// What a client's first bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// They may become a hello: more are needed.
+    Undecided,
+    /// They are no hello, whatever follows: a plain SSH client, whose bytes are for the target.
+    Plain,
+    /// A hello, and the number of its bytes with the line end.
+    Hello(Hello, usize),
+    /// A hello of another version, or with a fault. It is not for the target.
+    Faulty,
+}
+
+/// The length of the announcement at the beginning of what an anchor sends, with its line end. `None`: there is another
+/// line, or none that is complete.
+pub fn announcement(bytes: &[u8]) -> Option<usize> {
+    let start = bytes.get(..LONGEST_LINE).unwrap_or(bytes);
+    let length = start.iter().position(|&byte| byte == b'\n')? + 1;
+    Announcement::read(without_end(start.get(..length)?)).map(|_| length)
+}
+
+/// Looks for a hello at the beginning of what a client sends.
+pub fn first(bytes: &[u8]) -> First {
+    let Some(line) = bytes.strip_prefix(HELLO.as_bytes()) else {
+        let may_become_one = HELLO.as_bytes().starts_with(bytes);
+        return if may_become_one { First::Undecided } else { First::Plain };
+    };
+    let Some(end) = line.iter().position(|&byte| byte == b'\n') else {
+        let is_short = bytes.len() < LONGEST_LINE;
+        return if is_short { First::Undecided } else { First::Faulty };
+    };
+    let length = HELLO.len() + end + 1;
+    let line = bytes.get(..length).filter(|line| line.len() <= LONGEST_LINE);
+    match line.and_then(|line| Hello::read(without_end(line))) {
+        Some(hello) => First::Hello(hello, length),
+        None => First::Faulty,
+    }
+}
+
+/// The anchor's identification, with its end: the answer to a hello. Frames follow.
+pub const IDENTIFICATION: &str = "SSH-2.0-switchboard_anchor_1\r\n";
+
+/// Whether a line without its end is the anchor's identification. A comment may follow.
+pub fn is_identification(line: &[u8]) -> bool {
+    let rest = line.strip_prefix(without_end(IDENTIFICATION.as_bytes()));
+    rest.is_some_and(|comment| comment.is_empty() || comment.starts_with(b" "))
+}
+
+/// Whether a line is an identification of SSH, of whichever software.
+pub fn is_ssh(line: &[u8]) -> bool {
+    line.starts_with(b"SSH-")
+}
+
+/// The lines of a side in front of its frames. What they take of memory is bounded.
+#[derive(Debug, Default)]
+pub(in crate::protocol::resume) struct Lines {
+    held: Vec<u8>,
+    read: usize,
+}
+
+impl Lines {
+    /// Takes bytes that have arrived.
+    pub(in crate::protocol::resume) fn push(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// The next line, without its end, as long as all lines together are not too many bytes.
+    pub(in crate::protocol::resume) fn next_line(&mut self) -> Option<&[u8]> {
+        let rest = self.held.get(self.read..)?;
+        let end = rest.iter().position(|&byte| byte == b'\n')?;
+        let line = rest
+            .get(..=end)
+            .filter(|line| self.read + line.len() <= MOST_LINE_BYTES)?;
+        self.read += line.len();
+        Some(without_end(line))
+    }
+
+    /// Whether there are more bytes than a side may send in lines. To be asked when there is no next line: what stands
+    /// behind the last line are frames.
+    pub(in crate::protocol::resume) fn are_too_many(&self) -> bool {
+        self.held.len() > MOST_LINE_BYTES
+    }
+
+    /// All bytes, also those of lines that were read.
+    pub(in crate::protocol::resume) fn take_all(&mut self) -> Vec<u8> {
+        self.read = 0;
+        std::mem::take(&mut self.held)
+    }
+
+    /// The bytes behind the lines that were read.
+    pub(in crate::protocol::resume) fn take_rest(&mut self) -> Vec<u8> {
+        let rest = self.held.split_off(self.read);
+        self.take_all();
+        rest
+    }
+}
+
+/// The fields behind a prefix. Those of later versions of the line come last, and are skipped.
+fn fields<'a>(line: &'a [u8], prefix: &str) -> Option<impl Iterator<Item = &'a str>> {
+    let rest = line.strip_prefix(prefix.as_bytes())?;
+    let is_text = line.len() + 2 <= LONGEST_LINE && rest.iter().all(|byte| matches!(byte, b' '..=b'~'));
+    is_text.then_some(str::from_utf8(rest).ok()?.split(' '))
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+const ANNOUNCEMENT: &str = "switchboard-resume-1 ";
+const HELLO: &str = "SSH-2.0-switchboard_resume_";
+const VERSION: &str = "1";
+/// The longest line in bytes, its end included: that of an SSH identification (RFC 4253 section 4.2).
+pub const LONGEST_LINE: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_they_were_written_and_are_ssh_identifications() {
+        let (key, nonce, id) = (PublicKey([0xab; 32]), Nonce([7; 16]), SessionId([0xff; 16]));
+        let announcement = Announcement { key, nonce };
+        let line = announcement.line();
+        assert_eq!(Announcement::read(line.trim_end().as_bytes()), Some(announcement));
+        assert!(!is_ssh(line.as_bytes()) && line.len() == 120);
+        for hello in [Hello::New { key, nonce }, Hello::Resume { id, nonce }] {
+            let line = hello.line();
+            assert_eq!(first(line.as_bytes()), First::Hello(hello, line.len()));
+            for cut in 0..line.len() {
+                assert_eq!(first(&line.as_bytes()[..cut]), First::Undecided, "{cut}");
+            }
+            let bare = line.replace('\r', "") + "behind it";
+            assert_eq!(first(bare.as_bytes()), First::Hello(hello, line.len() - 1));
+            use crate::tunnel::outcome::Side;
+            let read = crate::tunnel::ssh::identification::read(line.as_bytes(), Side::Client);
+            assert_eq!(read.unwrap().unwrap().length, line.len());
+        }
+        let read =
+            crate::tunnel::ssh::identification::read(IDENTIFICATION.as_bytes(), crate::tunnel::outcome::Side::Target);
+        assert_eq!(read.unwrap().unwrap().length, IDENTIFICATION.len());
+    }
+
+    #[test]
+    fn a_plain_client_is_known_by_its_first_other_byte() {
+        for plain in [
+            "SSH-2.0-OpenSSH_9.2p1\r\n",
+            "SSH-2.0-switchboard\r\n",
+            "SSH-2.0-so",
+            "SSH-1",
+            "x",
+            "\r\n",
+            "SSH-2.0-switchboard_resumes",
+        ] {
+            assert_eq!(first(plain.as_bytes()), First::Plain, "{plain:?}");
+        }
+        assert_eq!(first(b""), First::Undecided);
+    }
+
+    #[test]
+    fn a_hello_with_a_fault_is_not_for_the_target() {
+        let good = Hello::New {
+            key: PublicKey([1; 32]),
+            nonce: Nonce([2; 16]),
+        };
+        let good = good.line();
+        for (from, to) in [
+            ("resume_1", "resume_2"),
+            ("resume_1", "resume_11"),
+            (" new", " old"),
+            (" new", "  new"),
+            ("01", "0"),
+            ("01", "AB"),
+            ("0101", "+101"),
+            ("\r\n", "\r\r\n"),
+            ("new 01", "new \u{e9}"),
+        ] {
+            assert_eq!(
+                first(good.replacen(from, to, 1).as_bytes()),
+                First::Faulty,
+                "{from} {to}"
+            );
+        }
+        let later = good.replace("\r\n", " later=1\r\n");
+        assert!(matches!(first(later.as_bytes()), First::Hello(..)));
+        let padded = |length: usize| good.replace("\r\n", &format!(" {}\r\n", "x".repeat(length - good.len() - 1)));
+        assert_eq!(padded(255).len(), 255);
+        assert!(matches!(first(padded(255).as_bytes()), First::Hello(..)));
+        assert_eq!(first(padded(256).as_bytes()), First::Faulty);
+        assert_eq!(first(&padded(256).as_bytes()[..255]), First::Faulty);
+    }
+
+    #[test]
+    fn an_announcement_is_found_only_as_the_whole_first_line() {
+        let good = Announcement {
+            key: PublicKey([1; 32]),
+            nonce: Nonce([2; 16]),
+        };
+        let line = good.line();
+        for cut in 0..line.len() {
+            assert_eq!(announcement(&line.as_bytes()[..cut]), None, "{cut}");
+        }
+        assert_eq!(announcement((line.clone() + &line).as_bytes()), Some(line.len()));
+        assert_eq!(announcement(line.replace('\r', "").as_bytes()), Some(line.len() - 1));
+        let padded = |length: usize| line.replace("\r\n", &format!(" {}\r\n", "x".repeat(length - line.len() - 1)));
+        assert_eq!(announcement(padded(255).as_bytes()), Some(255));
+        for other in [
+            padded(256),
+            format!("\r\n{line}"),
+            format!(" {line}"),
+            line.replace("\r\n", "\r\r\n"),
+            line.replace("\r\n", " \u{1b}[2J\r\n"),
+            line.replace("\r\n", " \0\r\n"),
+            line.replace("0101", "010g"),
+            line.replace("-1 ", "-2 "),
+        ] {
+            assert_eq!(announcement(other.as_bytes()), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn an_announcement_of_another_version_is_skipped() {
+        let good = Announcement {
+            key: PublicKey([1; 32]),
+            nonce: Nonce([2; 16]),
+        };
+        let line = good.line();
+        let line = line.trim_end();
+        assert_eq!(Announcement::read(format!("{line} more").as_bytes()), Some(good));
+        for other in [line.replace("-1 ", "-2 "), line.replace("01", "0g"), String::new()] {
+            assert_eq!(Announcement::read(other.as_bytes()), None);
+        }
+        assert!(is_identification(b"SSH-2.0-switchboard_anchor_1"));
+        assert!(is_identification(b"SSH-2.0-switchboard_anchor_1 of a test"));
+        assert!(!is_identification(b"SSH-2.0-switchboard_anchor_12"));
+    }
+}

@@ -1,0 +1,306 @@
+//! The client's side of the exchange with which a connection begins.
+
+use super::lines::{Announcement, Hello, Lines, is_identification, is_ssh};
+use crate::protocol::resume::MOST_LINE_BYTES;
+use crate::protocol::resume::first_key::{FirstKey, Made};
+use crate::protocol::resume::frame::{Decoder, Frame, Piece, Violation};
+use crate::protocol::resume::keys::{Claim, CryptoError, Keys, Mac, Nonce, Nonces, PublicKey, SessionId};
+use crate::protocol::resume::reason::End;
+
+/// What a client keeps of a session, to prove it on its next connections.
+#[derive(Clone, Debug)]
+pub struct Secrets {
+    /// Its name.
+    pub id: SessionId,
+    /// The keys of the proofs.
+    pub keys: Keys,
+    /// The key of its anchor: another one does not have the session.
+    pub anchor: PublicKey,
+}
+
+/// What the first bytes of the other side have led to.
+#[derive(Debug)]
+pub enum Step {
+    /// More are needed.
+    Undecided,
+    /// There is no anchor. These bytes are the target's, and nothing was sent to it.
+    Plain(Vec<u8>),
+    /// The anchor has proved the session: it is carried from here on.
+    Attached(Attached),
+}
+
+/// The end of the exchange.
+#[derive(Debug)]
+pub struct Attached {
+    /// For the next connection.
+    pub secrets: Secrets,
+    /// The offset of the next byte that the anchor expects.
+    pub received: u64,
+    /// The bytes behind the exchange: frames of the session.
+    pub rest: Vec<u8>,
+}
+
+/// Why a connection does not carry the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The session cannot be resumed there: the anchor is another one, or was restarted.
+    #[error("the anchor was restarted, or is another one")]
+    OtherAnchor,
+    /// The session cannot be resumed there: an SSH server has answered.
+    #[error("there is no anchor any more")]
+    NoAnchor,
+    /// The anchor says so.
+    #[error("the anchor has ended the session ({0:?})")]
+    Ended(End),
+    /// The other side has not proved that it has the session. Another connection may reach one that does.
+    #[error("the other side is not the anchor of the session")]
+    Unproved,
+    /// What came is not of this protocol. Another connection may be better.
+    #[error("the other side has broken off the protocol")]
+    Fault,
+    /// The crypto library has failed.
+    #[error(transparent)]
+    Crypto(#[from] CryptoError),
+}
+
+impl From<Violation> for Failure {
+    fn from(_: Violation) -> Self {
+        Self::Fault
+    }
+}
+
+/// The exchange of one connection. It ends when it has returned anything but [`Step::Undecided`].
+#[derive(Debug)]
+pub struct Opening {
+    purpose: Purpose,
+    lines: Lines,
+    phase: Phase,
+    output: Vec<u8>,
+    /// The bytes of frames so far: there may be some of unknown types.
+    read: usize,
+}
+
+#[derive(Debug)]
+enum Purpose {
+    New(FirstKey),
+    Resume {
+        secrets: Secrets,
+        received: u64,
+        nonce: Nonce,
+    },
+}
+
+#[derive(Debug)]
+enum Phase {
+    Announcement,
+    Identification(Agreed),
+    Frames(Agreed, Decoder),
+}
+
+/// What both sides know once there are two nonces.
+#[derive(Clone, Debug)]
+struct Agreed {
+    keys: Keys,
+    anchor: PublicKey,
+    nonces: Nonces,
+}
+
+impl Opening {
+    /// For a new session. Nothing is sent before an anchor has announced itself: the target may be an SSH server.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub fn new() -> Result<Self, CryptoError> {
+        FirstKey::make().map(Self::with_key)
+    }
+
+    /// For a new session, with a key that may still be under way: it is not needed before the announcement.
+    pub fn with_key(key: FirstKey) -> Self {
+        Self::begin(Purpose::New(key))
+    }
+
+    /// For a session that exists, of which the client expects the byte at `received` next. Its hello is sent at once. An
+    /// older connection has to be detached before: what it would still bring is not in the claim.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub fn resume(secrets: Secrets, received: u64) -> Result<Self, CryptoError> {
+        let nonce = Nonce::random()?;
+        let id = secrets.id;
+        let mut opening = Self::begin(Purpose::Resume {
+            secrets,
+            received,
+            nonce,
+        });
+        opening.say(Hello::Resume { id, nonce });
+        Ok(opening)
+    }
+
+    fn begin(purpose: Purpose) -> Self {
+        Self {
+            purpose,
+            lines: Lines::default(),
+            phase: Phase::Announcement,
+            output: Vec::new(),
+            read: 0,
+        }
+    }
+
+    /// What is to be sent, once.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    /// Whether the client has said all that it says in the exchange. Frames of a new session may follow at once: the
+    /// anchor expects its first byte.
+    pub fn is_proved(&self) -> bool {
+        !matches!(self.phase, Phase::Announcement)
+    }
+
+    /// The bytes of a target that has not announced an anchor in time, or has ended before.
+    pub fn into_plain(mut self) -> Vec<u8> {
+        self.lines.take_all()
+    }
+
+    /// Takes the next bytes of the other side.
+    ///
+    /// # Errors
+    /// The connection does not carry the session.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Step, Failure> {
+        let mut bytes = bytes;
+        if !matches!(self.phase, Phase::Frames(..)) {
+            self.lines.push(bytes);
+            match self.read_lines()? {
+                Some(step) => return Ok(step),
+                None if !matches!(self.phase, Phase::Frames(..)) => return Ok(Step::Undecided),
+                None => {}
+            }
+            let rest = self.lines.take_rest();
+            return self.read_frames(&mut rest.as_slice());
+        }
+        self.read_frames(&mut bytes)
+    }
+
+    /// Reads lines as long as there are, up to the anchor's identification.
+    fn read_lines(&mut self) -> Result<Option<Step>, Failure> {
+        loop {
+            let line = self.lines.next_line();
+            match (&self.phase, line) {
+                (Phase::Frames(..), _) => return Ok(None),
+                (Phase::Announcement, Some(line)) if is_ssh(line) => {
+                    return self.no_anchor(Failure::NoAnchor).map(Some);
+                }
+                (Phase::Announcement, Some(line)) => {
+                    if let Some(announcement) = Announcement::read(line) {
+                        self.announced(announcement)?;
+                    }
+                }
+                (Phase::Identification(agreed), Some(line)) => {
+                    if is_identification(line) {
+                        self.phase = Phase::Frames(agreed.clone(), Decoder::default());
+                        return Ok(None);
+                    }
+                }
+                (_, None) => break,
+            }
+        }
+        match self.phase {
+            Phase::Announcement if self.lines.are_too_many() => self.no_anchor(Failure::Fault).map(Some),
+            Phase::Identification(_) if self.lines.are_too_many() => Err(Failure::Fault),
+            Phase::Announcement | Phase::Identification(_) | Phase::Frames(..) => Ok(None),
+        }
+    }
+
+    /// What the other side has sent is not an anchor's, for the reason that a resume fails with.
+    fn no_anchor(&mut self, failure: Failure) -> Result<Step, Failure> {
+        match self.purpose {
+            Purpose::New(_) => Ok(Step::Plain(self.lines.take_all())),
+            Purpose::Resume { .. } => Err(failure),
+        }
+    }
+
+    fn announced(&mut self, announcement: Announcement) -> Result<(), Failure> {
+        let anchor = announcement.key;
+        let nonces = |client| Nonces {
+            anchor: announcement.nonce,
+            client,
+        };
+        let (keys, claim) = match &mut self.purpose {
+            Purpose::New(key) => {
+                let Made { key, nonce } = key.take()?;
+                let claim = Claim {
+                    nonces: nonces(nonce),
+                    id: SessionId::NONE,
+                    received: 0,
+                };
+                let keys = key.agree_as_client(anchor, claim.nonces)?;
+                let key = key.public();
+                self.say(Hello::New { key, nonce });
+                (keys, claim)
+            }
+            Purpose::Resume { secrets, .. } if secrets.anchor != anchor => return Err(Failure::OtherAnchor),
+            Purpose::Resume {
+                secrets,
+                received,
+                nonce,
+            } => {
+                let claim = Claim {
+                    nonces: nonces(*nonce),
+                    id: secrets.id,
+                    received: *received,
+                };
+                (secrets.keys.clone(), claim)
+            }
+        };
+        let mac = keys.prove_client(&claim);
+        let Claim { nonces, received, .. } = claim;
+        Frame::Proof { received, mac }.encode(&mut self.output);
+        self.phase = Phase::Identification(Agreed { keys, anchor, nonces });
+        Ok(())
+    }
+
+    fn say(&mut self, hello: Hello) {
+        self.output.extend_from_slice(hello.line().as_bytes());
+    }
+
+    fn read_frames(&mut self, bytes: &mut &[u8]) -> Result<Step, Failure> {
+        let Phase::Frames(agreed, decoder) = &mut self.phase else {
+            return Ok(Step::Undecided);
+        };
+        let before = bytes.len();
+        let piece = decoder.next(bytes)?;
+        self.read += before - bytes.len();
+        if self.read > MOST_LINE_BYTES {
+            return Err(Failure::Fault);
+        }
+        let (id, received, mac) = match piece {
+            Some(Piece::Frame(Frame::Attached { id, received, mac })) => (id, received, mac),
+            Some(Piece::Frame(Frame::End(end))) => return Err(Failure::Ended(end)),
+            Some(Piece::Data { .. } | Piece::Frame(_)) => return Err(Failure::Fault),
+            None => return Ok(Step::Undecided),
+        };
+        let agreed = agreed.clone();
+        let rest = bytes.to_vec();
+        self.check(agreed, id, (received, mac)).map(|secrets| {
+            Step::Attached(Attached {
+                secrets,
+                received,
+                rest,
+            })
+        })
+    }
+
+    fn check(&self, agreed: Agreed, id: SessionId, (received, mac): (u64, Mac)) -> Result<Secrets, Failure> {
+        let Agreed { keys, anchor, nonces } = agreed;
+        let is_that_session = match &self.purpose {
+            Purpose::New(_) => id != SessionId::NONE && received == 0,
+            Purpose::Resume { secrets, .. } => id == secrets.id,
+        };
+        let claim = Claim { nonces, id, received };
+        if is_that_session && keys.is_anchor(&claim, &mac) {
+            Ok(Secrets { id, keys, anchor })
+        } else {
+            Err(Failure::Unproved)
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Bytes in the order in which they came, in memory that is given back.
+
+use std::mem;
+
+/// A queue of bytes. Its memory is bounded by what it may hold, and is given back when it is empty.
+///
+/// The queue is a ring: the bytes begin at `start`, and go on at the beginning of the memory behind its end. `VecDeque` is
+/// one, too, but has no [`spare`](Self::spare) memory that a read could fill.
+#[derive(Debug, Default)]
+pub(in crate::protocol::resume) struct Buffer {
+    /// As long as the part that was used at least once: memory is not cleared before it is needed.
+    memory: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Buffer {
+    pub(in crate::protocol::resume) fn len(&self) -> usize {
+        self.length
+    }
+
+    pub(in crate::protocol::resume) fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Appends bytes. `most` is how many it is to hold at the most; memory is not taken ahead for more.
+    pub(in crate::protocol::resume) fn push(&mut self, bytes: &[u8], most: usize) {
+        let needed = self.length + bytes.len();
+        let held = self.memory.capacity();
+        if needed > held {
+            // Doubled, as a vector's is, or else each push would move all: but hardly more than will be used. More than
+            // `most` comes only behind a window that has become less.
+            let ahead = held.saturating_mul(2).min(most.max(held + held / 4));
+            self.grow(needed.max(ahead));
+        }
+        let (end, room) = self.end();
+        let (first, second) = bytes.split_at(bytes.len().min(room));
+        self.put(end, first);
+        self.put(0, second);
+        self.length = needed;
+    }
+
+    /// Memory behind the last byte, for at most `most` bytes and at least half of them. `None` if there is not so much in
+    /// one piece, and for an empty queue, which is to take no memory before there are bytes.
+    pub(in crate::protocol::resume) fn spare(&mut self, most: usize) -> Option<&mut [u8]> {
+        let (end, room) = self.end();
+        if self.length == 0 || room < most.div_ceil(2) {
+            return None;
+        }
+        let to = end + room.min(most);
+        if self.memory.len() < to {
+            self.memory.resize(to, 0);
+        }
+        self.memory.get_mut(end..to)
+    }
+
+    /// So many bytes were put into [`spare`](Self::spare).
+    pub(in crate::protocol::resume) fn fill(&mut self, count: usize) {
+        let (end, room) = self.end();
+        // What was never used is no byte of the queue.
+        self.length += count.min(room).min(self.memory.len().saturating_sub(end));
+    }
+
+    /// Removes the first bytes.
+    pub(in crate::protocol::resume) fn release(&mut self, count: usize) {
+        let count = count.min(self.length);
+        self.length -= count;
+        self.start += count;
+        if self.start >= self.memory.capacity() {
+            self.start -= self.memory.capacity();
+        }
+        self.tidy();
+    }
+
+    /// Removes all but the first bytes, so many of them.
+    pub(in crate::protocol::resume) fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
+        self.tidy();
+    }
+
+    /// Removes all.
+    pub(in crate::protocol::resume) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Gives back the memory that holds no byte.
+    pub(in crate::protocol::resume) fn shrink(&mut self) {
+        self.move_to(self.length);
+    }
+
+    /// The first bytes, as many as lie together.
+    pub(in crate::protocol::resume) fn front(&self) -> &[u8] {
+        self.pieces().0
+    }
+
+    /// So many bytes from `start` on, in two pieces. `None` if there are not so many.
+    pub(in crate::protocol::resume) fn range(&self, start: usize, count: usize) -> Option<(&[u8], &[u8])> {
+        let (first, second) = self.pieces();
+        let end = start.checked_add(count)?;
+        let split = first.len();
+        let first = first.get(start.min(split)..end.min(split))?;
+        let second = second.get(start.max(split) - split..end.max(split) - split)?;
+        Some((first, second))
+    }
+
+    /// The bytes of memory.
+    pub(in crate::protocol::resume) fn memory(&self) -> usize {
+        self.memory.capacity()
+    }
+
+    fn pieces(&self) -> (&[u8], &[u8]) {
+        let first = self.length.min(self.memory.capacity() - self.start);
+        let piece = |from: usize, count: usize| self.memory.get(from..from + count).unwrap_or_default();
+        (piece(self.start, first), piece(0, self.length - first))
+    }
+
+    /// Where the next byte goes, and the bytes of memory from there on that hold none.
+    fn end(&self) -> (usize, usize) {
+        let capacity = self.memory.capacity();
+        let end = self.start + self.length;
+        if end < capacity {
+            (end, capacity - end)
+        } else {
+            (end - capacity, capacity - self.length)
+        }
+    }
+
+    /// Overwrites memory from `at` on, which was used up to there.
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        let used = bytes.len().min(self.memory.len().saturating_sub(at));
+        let (over, behind) = bytes.split_at(used);
+        if let Some(memory) = self.memory.get_mut(at..at + used) {
+            memory.copy_from_slice(over);
+        }
+        self.memory.extend_from_slice(behind);
+    }
+
+    /// Takes memory for so many bytes, in place if the allocator can: fresh pages cost a fault each.
+    fn grow(&mut self, capacity: usize) {
+        let is_wrapped = self.start + self.length > self.memory.len();
+        if is_wrapped {
+            self.move_to(capacity);
+        } else {
+            self.memory.reserve_exact(capacity - self.memory.len());
+        }
+    }
+
+    /// Takes other memory, for so many bytes.
+    fn move_to(&mut self, capacity: usize) {
+        let mut memory = Vec::with_capacity(capacity);
+        let (first, second) = self.pieces();
+        memory.extend_from_slice(first);
+        memory.extend_from_slice(second);
+        self.memory = memory;
+        self.start = 0;
+    }
+
+    fn tidy(&mut self) {
+        if self.length > 0 {
+            return;
+        }
+        self.start = 0;
+        if self.memory.capacity() > KEPT_WHEN_EMPTY {
+            drop(mem::take(&mut self.memory));
+        }
+    }
+}
+
+/// The memory in bytes that an empty queue keeps: keystrokes need no new memory, and thousands of idle sessions little.
+const KEPT_WHEN_EMPTY: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn memory_is_bounded_and_given_back() {
+        let mut buffer = Buffer::default();
+        for _ in 0..100 {
+            buffer.push(&[1; 1000], 100_000);
+        }
+        assert!(buffer.memory() <= 100_000, "{}", buffer.memory());
+        buffer.release(99_999);
+        assert_eq!(buffer.front(), [1]);
+        let mut shrunk = Buffer::default();
+        shrunk.push(&[1; 5000], 100_000);
+        shrunk.release(4999);
+        shrunk.shrink();
+        assert_eq!((shrunk.front(), shrunk.memory()), (&[1][..], 1));
+        buffer.release(7);
+        assert_eq!((buffer.len(), buffer.memory()), (0, 0));
+    }
+
+    #[test]
+    fn a_range_is_the_same_wherever_the_memory_wraps() {
+        for shift in 0..16 {
+            let mut buffer = Buffer::default();
+            buffer.push(&[0; 16], 16);
+            buffer.release(16);
+            buffer.push(&vec![0; shift], 16);
+            buffer.push(b"x", 16);
+            buffer.release(shift);
+            buffer.push(b"abcdefgh", 16);
+            for start in 0..9 {
+                for count in 0..=9 - start {
+                    let (first, second) = buffer.range(start, count).unwrap();
+                    assert_eq!([first, second].concat(), b"xabcdefgh"[start..start + count]);
+                }
+            }
+            assert_eq!((buffer.range(9, 1), buffer.range(10, 0)), (None, None));
+        }
+    }
+
+    #[test]
+    fn an_empty_queue_has_no_spare_memory() {
+        let mut buffer = Buffer::default();
+        assert!(buffer.spare(1).is_none());
+        buffer.push(&[1; 100], 100);
+        assert!(buffer.spare(1).is_none());
+        buffer.release(100);
+        assert!(buffer.spare(1).is_none());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push(usize),
+        Fill(usize, usize),
+        Release(usize),
+        Truncate(usize),
+        Shrink,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..900_usize).prop_map(Step::Push),
+            4 => (0..900_usize, 0..900_usize).prop_map(|(most, count)| Step::Fill(most, count)),
+            6 => (0..900_usize).prop_map(Step::Release),
+            1 => (0..2_000_usize).prop_map(Step::Truncate),
+            1 => Just(Step::Shrink),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_holds_what_a_queue_holds(steps in proptest::collection::vec(step(), 0..200)) {
+            let (mut buffer, mut queue) = (Buffer::default(), VecDeque::new());
+            let mut next = (0..=250_u8).cycle();
+            for step in steps {
+                match step {
+                    Step::Push(count) => {
+                        let bytes: Vec<u8> = next.by_ref().take(count).collect();
+                        buffer.push(&bytes, 4_000);
+                        queue.extend(bytes);
+                    }
+                    Step::Fill(most, count) => {
+                        let Some(spare) = buffer.spare(most) else { continue };
+                        prop_assert!(spare.len() <= most && spare.len() * 2 >= most);
+                        let count = count.min(spare.len());
+                        for byte in &mut spare[..count] {
+                            *byte = next.next().unwrap();
+                            queue.push_back(*byte);
+                        }
+                        // A read may leave bytes behind those that it has filled.
+                        spare[count..].fill(255);
+                        buffer.fill(count);
+                    }
+                    Step::Release(count) => {
+                        buffer.release(count);
+                        queue.drain(..count.min(queue.len()));
+                    }
+                    Step::Truncate(length) => {
+                        buffer.truncate(length);
+                        queue.truncate(length);
+                    }
+                    Step::Shrink => buffer.shrink(),
+                }
+                let (first, second) = buffer.range(0, buffer.len()).unwrap();
+                prop_assert!(first.iter().chain(second).eq(&queue));
+                prop_assert_eq!(first, buffer.front());
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The stream that a side sends: what was not acknowledged is kept, and sent again on the next connection.
+
+use super::buffer::Buffer;
+use crate::protocol::resume::frame::{DATA_HEAD, Frame, LONGEST_DATA, Output, Violation};
+use crate::protocol::resume::{INITIAL_WINDOW, SMALLEST_WINDOW};
+
+/// The bytes of one stream from the first that was not acknowledged.
+///
+/// `acknowledged <= carried <= cursor <= sent <= end`, and `kept` holds the bytes from `acknowledged` to `length`, or of a
+/// stream that was abandoned those from `carried` to `cursor`.
+#[derive(Debug)]
+pub(in crate::protocol::resume) struct Outgoing {
+    kept: Buffer,
+    /// The offset of the first byte that is kept.
+    kept_from: u64,
+    /// The bytes that may be kept.
+    window: usize,
+    /// What this connection was told of `window`.
+    told_window: Option<usize>,
+    /// The bytes of the stream so far.
+    length: u64,
+    /// Whether the stream ends at `length`. The end takes one offset.
+    is_finished: bool,
+    /// The other side has passed all in front of it on.
+    acknowledged: u64,
+    /// This connection was given all in front of it. What is between it and `cursor` is in frames that are being written.
+    carried: u64,
+    /// The offset that this connection sends next.
+    cursor: u64,
+    /// The highest offset that any connection has sent, and one.
+    sent: u64,
+    /// The other side takes no byte at this offset.
+    limit: u64,
+    /// Whether nothing more is sent, whatever there is.
+    is_abandoned: bool,
+}
+
+/// What a connection sends next.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::protocol::resume) enum Next<'a> {
+    /// Bytes, in two pieces.
+    Data(u64, (&'a [u8], &'a [u8])),
+    /// The end of the stream.
+    Fin(u64),
+}
+
+impl Outgoing {
+    pub(in crate::protocol::resume) fn new(window: usize) -> Self {
+        Self {
+            kept: Buffer::default(),
+            kept_from: 0,
+            window,
+            told_window: None,
+            length: 0,
+            is_finished: false,
+            acknowledged: 0,
+            carried: 0,
+            cursor: 0,
+            sent: 0,
+            limit: INITIAL_WINDOW.into(),
+            is_abandoned: false,
+        }
+    }
+
+    /// The bytes that it takes now.
+    pub(in crate::protocol::resume) fn free(&self) -> usize {
+        if self.is_finished || self.is_abandoned {
+            0
+        } else {
+            self.window.saturating_sub(self.kept.len())
+        }
+    }
+
+    /// Takes bytes, as many as is free.
+    pub(in crate::protocol::resume) fn push(&mut self, bytes: &[u8]) -> usize {
+        let bytes = bytes.get(..self.free()).unwrap_or(bytes);
+        self.kept.push(bytes, self.window);
+        self.length += bytes.len() as u64;
+        bytes.len()
+    }
+
+    /// Memory for the next bytes, as many as is free but at most that many. `None`: they are to be [pushed](Self::push).
+    pub(in crate::protocol::resume) fn spare(&mut self, most: usize) -> Option<&mut [u8]> {
+        match self.free().min(most) {
+            0 => None,
+            most => self.kept.spare(most),
+        }
+    }
+
+    /// So many bytes were put into [`spare`](Self::spare).
+    pub(in crate::protocol::resume) fn fill(&mut self, bytes: usize) {
+        let before = self.kept.len();
+        self.kept.fill(bytes.min(self.free()));
+        self.length += (self.kept.len() - before) as u64;
+    }
+
+    pub(in crate::protocol::resume) fn finish(&mut self) {
+        self.is_finished = true;
+    }
+
+    pub(in crate::protocol::resume) fn set_window(&mut self, window: usize) {
+        self.window = window;
+    }
+
+    /// Appends frames with what may be sent, and with the window if the other side does not know it, up to `most` bytes of `out` in all. Returns whether there was something.
+    pub(in crate::protocol::resume) fn send<O: Output>(&mut self, out: &mut O, most: usize) -> bool {
+        let before = self.cursor;
+        while out.length() + DATA_HEAD < most && !out.is_full() {
+            let piece = LONGEST_DATA.min(most - out.length() - DATA_HEAD);
+            let sent = match self.next(piece) {
+                Some(Next::Data(offset, bytes)) => {
+                    out.data(offset, bytes);
+                    bytes.0.len() + bytes.1.len()
+                }
+                Some(Next::Fin(offset)) => {
+                    out.frame(Frame::Fin { offset });
+                    1
+                }
+                None => break,
+            };
+            self.advance(sent);
+        }
+        // It is of no use to the other side as long as hardly anything waits for its acknowledgement.
+        let is_told = self.told_window == Some(self.window);
+        if !is_told && !self.is_abandoned && self.cursor.saturating_sub(self.acknowledged) >= SMALLEST_WINDOW.into() {
+            self.told_window = Some(self.window);
+            let window = u32::try_from(self.window).unwrap_or(u32::MAX);
+            out.frame(Frame::Keeps { window });
+        }
+        if O::COPIES {
+            self.carry_all();
+        }
+        self.cursor > before
+    }
+
+    /// The next of what may be sent, at most that many bytes of it.
+    pub(in crate::protocol::resume) fn next(&self, most: usize) -> Option<Next<'_>> {
+        if self.is_abandoned {
+            return None;
+        }
+        if self.cursor >= self.length {
+            let is_due = self.is_finished && self.cursor == self.length;
+            return is_due.then_some(Next::Fin(self.length));
+        }
+        let allowed = self.limit.min(self.length).saturating_sub(self.cursor);
+        let count = usize::try_from(allowed).unwrap_or(usize::MAX).min(most);
+        let bytes = self.kept(self.cursor, count)?;
+        (count > 0).then_some(Next::Data(self.cursor, bytes))
+    }
+
+    /// So many bytes from an offset on, in two pieces. `None` if they are not kept.
+    pub(in crate::protocol::resume) fn kept(&self, offset: u64, count: usize) -> Option<(&[u8], &[u8])> {
+        let start = usize::try_from(offset.checked_sub(self.kept_from)?).ok()?;
+        self.kept.range(start, count)
+    }
+
+    /// What [`next`](Self::next) has returned goes into frames, so many offsets of it. It is kept until it is
+    /// [carried](Self::carry), whatever comes.
+    fn advance(&mut self, offsets: usize) {
+        self.cursor += offsets as u64;
+        self.sent = self.sent.max(self.cursor);
+    }
+
+    /// This connection was given all in front of `offset`.
+    pub(in crate::protocol::resume) fn carry(&mut self, offset: u64) {
+        self.carried = self.carried.max(offset.min(self.cursor));
+        if self.is_abandoned {
+            self.keep_what_is_under_way();
+        }
+    }
+
+    /// Nothing is being written any more: the connection is gone, or what is sent was copied.
+    pub(in crate::protocol::resume) fn carry_all(&mut self) {
+        self.carry(self.cursor);
+    }
+
+    /// # Errors
+    /// This connection was not given so much, or an earlier acknowledgement said more.
+    pub(in crate::protocol::resume) fn acknowledge(&mut self, offset: u64, window: u32) -> Result<(), Violation> {
+        if offset < self.acknowledged || offset > self.carried {
+            return Err(Violation::Acknowledgement);
+        }
+        self.release_up_to(offset);
+        self.acknowledged = offset;
+        self.limit = self.limit.max(offset.saturating_add(window.into()));
+        Ok(())
+    }
+
+    /// Begins on a new connection, at the offset that the other side expects.
+    ///
+    /// # Errors
+    /// The bytes from there on are not kept any more, or no connection has sent those in front of it.
+    pub(in crate::protocol::resume) fn resume(&mut self, received: u64) -> Result<(), Violation> {
+        if received < self.acknowledged || received > self.sent {
+            return Err(Violation::Claim);
+        }
+        (self.carried, self.cursor) = (received, received);
+        self.told_window = None;
+        Ok(())
+    }
+
+    /// Begins anew, for a session that the other side does not have.
+    ///
+    /// # Errors
+    /// Bytes were acknowledged: they are not kept any more.
+    pub(in crate::protocol::resume) fn restart(&mut self) -> Result<(), Violation> {
+        if self.acknowledged > 0 {
+            return Err(Violation::Claim);
+        }
+        (self.carried, self.cursor, self.sent) = (0, 0, 0);
+        self.limit = INITIAL_WINDOW.into();
+        Ok(())
+    }
+
+    /// Drops what is kept: the other side takes no more. But for a frame that was begun, which has to be completed: or the
+    /// other side would take what follows for bytes of it.
+    pub(in crate::protocol::resume) fn abandon(&mut self) {
+        if !self.is_abandoned {
+            self.is_abandoned = true;
+            self.keep_what_is_under_way();
+            self.kept.shrink();
+        }
+    }
+
+    /// Whether this connection has sent all there is.
+    pub(in crate::protocol::resume) fn is_sent(&self) -> bool {
+        self.cursor == self.end()
+    }
+
+    /// Whether the stream has ended, and the end was acknowledged.
+    pub(in crate::protocol::resume) fn is_acknowledged(&self) -> bool {
+        self.is_finished && self.acknowledged == self.end()
+    }
+
+    /// Whether this connection has sent something that was not acknowledged.
+    pub(in crate::protocol::resume) fn is_outstanding(&self) -> bool {
+        self.cursor > self.acknowledged
+    }
+
+    /// Whether anything was acknowledged.
+    pub(in crate::protocol::resume) fn is_confirmed(&self) -> bool {
+        self.acknowledged > 0
+    }
+
+    /// The bytes of memory.
+    pub(in crate::protocol::resume) fn memory(&self) -> usize {
+        self.kept.memory()
+    }
+
+    fn end(&self) -> u64 {
+        self.length + u64::from(self.is_finished)
+    }
+
+    fn release_up_to(&mut self, offset: u64) {
+        let bytes = offset.min(self.length).saturating_sub(self.kept_from);
+        self.kept.release(usize::try_from(bytes).unwrap_or(usize::MAX));
+        self.kept_from += bytes;
+    }
+
+    fn keep_what_is_under_way(&mut self) {
+        self.release_up_to(self.carried);
+        let bytes = self.cursor.min(self.length).saturating_sub(self.kept_from);
+        self.kept.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+}

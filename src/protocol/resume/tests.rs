@@ -1,0 +1,37 @@
+//! Both sides of a session together: the exchange, attacks on it, and the model.
+
+use std::time::{Duration, Instant};
+
+use super::exchange::opening::{self, Failure, Opening};
+use super::exchange::welcome::{self, Welcome};
+use super::frame::{Decoder, Frame, Piece, encode_data};
+use super::keys::{Claim, Mac, OwnKey};
+use super::reason::{End, Going};
+use super::registry::Registry;
+use super::session::{LinkState, Session};
+use super::*;
+
+mod exchange;
+mod frames;
+mod hostile;
+mod model;
+mod sessions;
+
+/// The frames of some bytes, those with data without their bytes.
+fn frames(bytes: &[u8]) -> Vec<String> {
+    let (mut decoder, mut bytes, mut found) = (Decoder::default(), bytes, Vec::new());
+    while let Some(piece) = decoder.next(&mut bytes).unwrap() {
+        found.push(match piece {
+            Piece::Data { offset, bytes } => format!("Data({offset}+{})", bytes.len()),
+            Piece::Frame(frame) => format!("{frame:?}"),
+        });
+    }
+    assert!(decoder.is_between_frames());
+    found
+}
+
+fn encoded(frames: &[Frame]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frames.iter().for_each(|frame| frame.encode(&mut bytes));
+    bytes
+}

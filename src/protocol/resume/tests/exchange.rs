@@ -1,0 +1,363 @@
+//! The exchange with which a connection begins, and attacks on it.
+
+use super::*;
+use crate::protocol::resume::exchange::lines::{Announcement, Hello, IDENTIFICATION};
+use crate::protocol::resume::keys::{Nonce, Nonces, PublicKey, SessionId};
+
+/// Both sides of one connection, and what each has sent.
+struct Pair {
+    opening: Opening,
+    welcome: Welcome,
+    sent: Vec<u8>,
+}
+
+impl Pair {
+    fn new(opening: Opening, key: &OwnKey) -> Self {
+        Self {
+            opening,
+            welcome: Welcome::new(key).unwrap(),
+            sent: Vec::new(),
+        }
+    }
+
+    /// Lets both talk, `piece` bytes at a time, until the anchor has found something.
+    fn talk(&mut self, key: &OwnKey, piece: usize) -> Result<welcome::Step, End> {
+        for _ in 0..1000 {
+            for bytes in self.welcome.take_output().chunks(piece) {
+                assert!(matches!(self.opening.receive(bytes), Ok(opening::Step::Undecided)));
+            }
+            let output = self.opening.take_output();
+            self.sent.extend(&output);
+            for bytes in output.chunks(piece) {
+                match self.welcome.receive(bytes, key)? {
+                    welcome::Step::Undecided => {}
+                    step @ (welcome::Step::Plain(_) | welcome::Step::New(_) | welcome::Step::Resume(_)) => {
+                        return Ok(step);
+                    }
+                }
+            }
+        }
+        panic!("they talk past each other");
+    }
+
+    /// Lets the client read the rest, and an answer behind it.
+    fn answer(&mut self, frame: Option<Frame>) -> Result<opening::Step, Failure> {
+        let mut bytes = self.welcome.take_output();
+        bytes.extend(encoded(&Vec::from_iter(frame)));
+        self.opening.receive(&bytes)
+    }
+}
+
+fn secrets_of(step: opening::Step) -> opening::Attached {
+    match step {
+        opening::Step::Attached(attached) => attached,
+        step @ (opening::Step::Undecided | opening::Step::Plain(_)) => panic!("{step:?}"),
+    }
+}
+
+/// A session that was begun, as both sides have it.
+pub(super) fn begun(key: &OwnKey, registry: &mut Registry<()>) -> opening::Secrets {
+    let mut pair = Pair::new(Opening::new().unwrap(), key);
+    let Ok(welcome::Step::New(new)) = pair.talk(key, 1000) else {
+        panic!("no session");
+    };
+    let id = registry.open(new.keys.clone(), ()).unwrap();
+    let claim = Claim {
+        nonces: new.nonces,
+        id,
+        received: 0,
+    };
+    let frame = welcome::attached(&new.keys, &claim);
+    secrets_of(pair.answer(Some(frame)).unwrap()).secrets
+}
+
+#[test]
+fn a_session_begins_and_is_resumed_in_whatever_pieces() {
+    let key = OwnKey::generate().unwrap();
+    let mut registry = Registry::new(9).unwrap();
+    for piece in [1, 2, 7, 1000] {
+        let mut pair = Pair::new(Opening::new().unwrap(), &key);
+        let Ok(welcome::Step::New(new)) = pair.talk(&key, piece) else {
+            panic!("no session");
+        };
+        assert!(pair.opening.is_proved());
+        let id = registry.open(new.keys.clone(), ()).unwrap();
+        let claim = Claim {
+            nonces: new.nonces,
+            id,
+            received: 0,
+        };
+        let frame = welcome::attached(&new.keys, &claim);
+        let secrets = secrets_of(pair.answer(Some(frame)).unwrap()).secrets;
+
+        let mut pair = Pair::new(Opening::resume(secrets, 77).unwrap(), &key);
+        let Ok(welcome::Step::Resume(resume)) = pair.talk(&key, piece) else {
+            panic!("no claim");
+        };
+        assert_eq!(resume.claim.received, 77);
+        let (keys, ()) = registry.prove(&resume.claim, &resume.proof).unwrap();
+        let claim = Claim {
+            received: 5,
+            ..resume.claim
+        };
+        let frame = welcome::attached(keys, &claim);
+        let mut bytes = pair.welcome.take_output();
+        frame.encode(&mut bytes);
+        bytes.extend(b"behind");
+        let attached = secrets_of(pair.opening.receive(&bytes).unwrap());
+        assert_eq!((attached.received, attached.rest.as_slice()), (5, b"behind".as_slice()));
+    }
+    assert_eq!(registry.len(), 4);
+}
+
+#[test]
+fn a_hello_for_a_resume_goes_out_first_and_everything_else_behind_the_announcement() {
+    let key = OwnKey::generate().unwrap();
+    let mut registry = Registry::new(9).unwrap();
+    let secrets = begun(&key, &mut registry);
+    let mut opening = Opening::resume(secrets, 0).unwrap();
+    assert!(
+        opening
+            .take_output()
+            .starts_with(b"SSH-2.0-switchboard_resume_1 resume ")
+    );
+    assert!(!opening.is_proved() && opening.take_output().is_empty());
+    let mut opening = Opening::new().unwrap();
+    assert!(opening.take_output().is_empty());
+    let announcement = Announcement {
+        key: key.public(),
+        nonce: Nonce([1; 16]),
+    };
+    opening.receive(announcement.line().as_bytes()).unwrap();
+    assert!(opening.is_proved());
+    assert!(opening.take_output().starts_with(b"SSH-2.0-switchboard_resume_1 new "));
+}
+
+#[test]
+fn a_plain_target_and_a_plain_client_are_left_alone() {
+    for target in [
+        "SSH-2.0-OpenSSH_9.9\r\nbinary",
+        "banner\r\nSSH-2.0-x\r\n",
+        &"x".repeat(9000),
+    ] {
+        let mut opening = Opening::new().unwrap();
+        let step = opening.receive(target.as_bytes()).unwrap();
+        assert!(matches!(step, opening::Step::Plain(bytes) if bytes == target.as_bytes()));
+        assert!(opening.take_output().is_empty());
+    }
+    let mut opening = Opening::new().unwrap();
+    assert!(matches!(opening.receive(b"SSH-"), Ok(opening::Step::Undecided)));
+    assert_eq!(opening.into_plain(), b"SSH-");
+
+    let key = OwnKey::generate().unwrap();
+    let mut welcome = Welcome::new(&key).unwrap();
+    assert!(matches!(
+        welcome.receive(b"SSH-2.0-", &key),
+        Ok(welcome::Step::Undecided)
+    ));
+    let step = welcome.receive(b"OpenSSH_9.9\r\n\0\0", &key).unwrap();
+    assert!(matches!(step, welcome::Step::Plain(bytes) if bytes == b"SSH-2.0-OpenSSH_9.9\r\n\0\0"));
+}
+
+/// As behind a middlebox that holds the announcement back until the target has sent an identification.
+#[test]
+fn a_client_that_was_sent_the_target_first_bytes_begins_a_session_all_the_same() {
+    for raw in ["SSH-2.0-OpenSSH_9.9\r\n", "SSH-2.0-cut", ""] {
+        let key = OwnKey::generate().unwrap();
+        let mut welcome = Welcome::new(&key).unwrap();
+        let mut opening = Opening::new().unwrap();
+        let announcement = welcome.take_output();
+        welcome.sent_raw(raw.as_bytes());
+        assert!(matches!(opening.receive(&announcement), Ok(opening::Step::Undecided)));
+        assert!(matches!(opening.receive(raw.as_bytes()), Ok(opening::Step::Undecided)));
+        let step = welcome.receive(&opening.take_output(), &key).unwrap();
+        let welcome::Step::New(new) = step else {
+            panic!("{step:?}")
+        };
+        let claim = Claim {
+            nonces: new.nonces,
+            id: SessionId([3; 16]),
+            received: 0,
+        };
+        let mut bytes = welcome.take_output();
+        welcome::attached(&new.keys, &claim).encode(&mut bytes);
+        assert!(
+            matches!(opening.receive(&bytes), Ok(opening::Step::Attached(_))),
+            "{raw:?}"
+        );
+    }
+}
+
+#[test]
+fn an_unknown_session_and_a_stolen_id_get_the_same_answer() {
+    let key = OwnKey::generate().unwrap();
+    let mut registry = Registry::new(9).unwrap();
+    let (own, other) = (begun(&key, &mut registry), begun(&key, &mut registry));
+    let stolen = opening::Secrets { id: own.id, ..other };
+    let unknown = opening::Secrets {
+        id: SessionId([9; 16]),
+        ..own
+    };
+    for secrets in [stolen, unknown] {
+        let mut pair = Pair::new(Opening::resume(secrets, 0).unwrap(), &key);
+        let Ok(welcome::Step::Resume(resume)) = pair.talk(&key, 1000) else {
+            panic!("no claim");
+        };
+        assert_eq!(registry.prove(&resume.claim, &resume.proof).unwrap_err(), End::Gone);
+        let ended = pair.answer(Some(Frame::End(End::Gone))).unwrap_err();
+        assert_eq!(ended, Failure::Ended(End::Gone));
+    }
+    assert_eq!(registry.len(), 2);
+}
+
+#[test]
+fn a_replayed_exchange_proves_nothing() {
+    let key = OwnKey::generate().unwrap();
+    let mut registry = Registry::new(9).unwrap();
+    let mut pair = Pair::new(Opening::new().unwrap(), &key);
+    assert!(matches!(pair.talk(&key, 1000), Ok(welcome::Step::New(_))));
+    let replayed = Welcome::new(&key).unwrap().receive(&pair.sent, &key).unwrap_err();
+    assert_eq!(replayed, End::Malformed);
+
+    let mut pair = Pair::new(Opening::resume(begun(&key, &mut registry), 0).unwrap(), &key);
+    let Ok(welcome::Step::Resume(resume)) = pair.talk(&key, 1000) else {
+        panic!("no claim");
+    };
+    assert!(registry.prove(&resume.claim, &resume.proof).is_ok());
+    let step = Welcome::new(&key).unwrap().receive(&pair.sent, &key).unwrap();
+    let welcome::Step::Resume(replayed) = step else {
+        panic!("{step:?}")
+    };
+    assert_eq!(replayed.proof, resume.proof);
+    assert_eq!(registry.prove(&replayed.claim, &replayed.proof).unwrap_err(), End::Gone);
+}
+
+#[test]
+fn an_anchor_that_does_not_prove_the_session_does_not_get_it() {
+    let key = OwnKey::generate().unwrap();
+    let mut registry = Registry::new(9).unwrap();
+    let secrets = begun(&key, &mut registry);
+    let nonce = Nonce([1; 16]);
+    let announcement = |key: PublicKey| Announcement { key, nonce }.line();
+    let answer = |received, mac| {
+        let mut bytes = IDENTIFICATION.as_bytes().to_vec();
+        Frame::Attached {
+            id: secrets.id,
+            received,
+            mac,
+        }
+        .encode(&mut bytes);
+        bytes
+    };
+
+    let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
+    opening.receive(announcement(key.public()).as_bytes()).unwrap();
+    assert_eq!(
+        opening.receive(&answer(0, Mac([0; 32]))).unwrap_err(),
+        Failure::Unproved
+    );
+
+    // A right proof, with another offset: the bytes in between would be missing.
+    let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
+    let hello = String::from_utf8(opening.take_output()).unwrap();
+    let client: Nonce = hello.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
+    opening.receive(announcement(key.public()).as_bytes()).unwrap();
+    let nonces = Nonces { anchor: nonce, client };
+    let claim = Claim {
+        nonces,
+        id: secrets.id,
+        received: 7,
+    };
+    let mac = secrets.keys.prove_anchor(&claim);
+    assert_eq!(opening.receive(&answer(8, mac)).unwrap_err(), Failure::Unproved);
+
+    let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
+    let other = announcement(OwnKey::generate().unwrap().public());
+    assert_eq!(opening.receive(other.as_bytes()).unwrap_err(), Failure::OtherAnchor);
+    let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
+    assert_eq!(
+        opening.receive(b"SSH-2.0-OpenSSH_9.9\r\n").unwrap_err(),
+        Failure::NoAnchor
+    );
+    for phrase in ["x".repeat(9000), "x\n".repeat(9000)] {
+        let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
+        assert_eq!(opening.receive(phrase.as_bytes()).unwrap_err(), Failure::Fault);
+        let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
+        opening.receive(announcement(key.public()).as_bytes()).unwrap();
+        assert_eq!(opening.receive(phrase.as_bytes()).unwrap_err(), Failure::Fault);
+    }
+}
+
+#[test]
+fn a_new_session_begins_at_its_first_byte_and_has_an_id() {
+    let key = OwnKey::generate().unwrap();
+    let answers = [
+        (SessionId([1; 16]), 0, true),
+        (SessionId([1; 16]), 1, false),
+        (SessionId::NONE, 0, false),
+    ];
+    for (id, received, is_right) in answers {
+        let mut pair = Pair::new(Opening::new().unwrap(), &key);
+        let Ok(welcome::Step::New(new)) = pair.talk(&key, 1000) else {
+            panic!("no session");
+        };
+        let claim = Claim {
+            nonces: new.nonces,
+            id,
+            received,
+        };
+        let answer = pair.answer(Some(welcome::attached(&new.keys, &claim)));
+        assert_eq!(answer.is_ok(), is_right, "{id}, {received}");
+    }
+}
+
+#[test]
+fn a_client_that_breaks_the_exchange_gets_a_reason_and_nothing_else() {
+    let key = OwnKey::generate().unwrap();
+    let hello = Hello::New {
+        key: key.public(),
+        nonce: Nonce([1; 16]),
+    }
+    .line();
+    let weak = Hello::New {
+        key: PublicKey([0; 32]),
+        nonce: Nonce([1; 16]),
+    }
+    .line();
+    let proof = encoded(&[Frame::Proof {
+        received: 0,
+        mac: Mac([0; 32]),
+    }]);
+    let mut data = Vec::new();
+    encode_data(&mut data, 0, (b"x", b""));
+    let unknown: Vec<u8> = [&[99, 0, 4, 0], [0; 1024].as_slice()].concat();
+    let cases = [
+        (vec![hello.as_bytes(), &proof], End::Malformed),
+        (vec![weak.as_bytes(), &proof], End::Malformed),
+        (vec![hello.as_bytes(), &data], End::Malformed),
+        (vec![hello.as_bytes(), b"GET / HTTP/1.1\r\n\r\n"], End::Malformed),
+        ([vec![hello.as_bytes()], vec![&unknown; 9]].concat(), End::Malformed),
+        (vec![b"SSH-2.0-switchboard_resume_2 new\r\n"], End::Version),
+    ];
+    for (sent, end) in cases {
+        let mut welcome = Welcome::new(&key).unwrap();
+        welcome.take_output();
+        let result = sent.iter().try_for_each(|bytes| welcome.receive(bytes, &key).map(drop));
+        assert_eq!(result.unwrap_err(), end, "{}", String::from_utf8_lossy(sent[0]));
+        let mut expected = IDENTIFICATION.as_bytes().to_vec();
+        Frame::End(end).encode(&mut expected);
+        assert_eq!(welcome.take_output(), expected);
+    }
+}
+
+#[test]
+fn a_registry_takes_no_more_than_it_may() {
+    let key = OwnKey::generate().unwrap();
+    let mut registry = Registry::new(1).unwrap();
+    let secrets = begun(&key, &mut registry);
+    assert_eq!(registry.open(secrets.keys.clone(), ()), Err(End::Full));
+    assert!(registry.session(secrets.id).is_some());
+    assert_eq!((registry.remove(secrets.id), registry.is_empty()), (Some(()), true));
+    assert!(registry.open(secrets.keys, ()).is_ok());
+    assert_eq!(registry.iter().count(), 1);
+}

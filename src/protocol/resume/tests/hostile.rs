@@ -1,0 +1,129 @@
+//! A peer that has proved its session and then sends what it likes.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::protocol::resume::frame::Violation;
+
+fn side() -> (Session, session::Attachment, Instant) {
+    let now = Instant::now();
+    let mut session = Session::new(Options {
+        window: 32 * 1024,
+        ..Options::default()
+    });
+    let attachment = session.attach(0, now);
+    session.write(&[1; 30_000]);
+    session.transmit(attachment, &mut Vec::new(), 100_000, now);
+    (session, attachment, now)
+}
+
+#[test]
+fn each_lie_ends_the_session_with_a_reason() {
+    let data = |offset: u64, length: usize| {
+        let mut bytes = Vec::new();
+        encode_data(&mut bytes, offset, (&vec![0; length], b""));
+        bytes
+    };
+    let fin = |offset| encoded(&[Frame::Fin { offset }]);
+    let ack = |offset| encoded(&[Frame::Ack { offset, window: 1 }]);
+    let cases = [
+        (data(1, 5), Violation::Offset),
+        (data(u64::MAX - 5, 5), Violation::Offset),
+        ([data(0, 5), data(0, 5)].concat(), Violation::Offset),
+        ([data(0, 5), data(4, 5)].concat(), Violation::Offset),
+        (data(0, 32_769), Violation::Window),
+        ([data(0, 20_000), data(20_000, 20_000)].concat(), Violation::Window),
+        (fin(1), Violation::Offset),
+        ([fin(0), fin(0)].concat(), Violation::Offset),
+        ([fin(0), fin(1)].concat(), Violation::Offset),
+        ([fin(0), data(1, 5)].concat(), Violation::Offset),
+        (ack(16_385), Violation::Acknowledgement),
+        (ack(u64::MAX), Violation::Acknowledgement),
+        ([ack(10), ack(9)].concat(), Violation::Acknowledgement),
+        (vec![3, 0xff, 0xff, 0xff], Violation::Length),
+        (vec![200, 0, 4, 1], Violation::Length),
+        (
+            encoded(&[Frame::Proof {
+                received: 0,
+                mac: Mac([0; 32]),
+            }]),
+            Violation::Order,
+        ),
+        (encoded(&[Frame::End(End::Done)]), Violation::NotDone),
+    ];
+    for (bytes, violation) in cases {
+        let (mut session, attachment, now) = side();
+        session.receive(attachment, &bytes, now);
+        assert_eq!(session.violation(), Some(violation));
+        let mut out = Vec::new();
+        session.transmit(attachment, &mut out, 1000, now);
+        assert_eq!(frames(&out), ["End(Malformed)"]);
+        session.receive(attachment, &encoded(&[Frame::Ping(1)]), now);
+        let length = out.len();
+        session.transmit(attachment, &mut out, 1000, now);
+        assert_eq!((out.len(), session.is_over(), session.memory()), (length, true, 0));
+    }
+}
+
+#[test]
+fn what_a_later_version_adds_is_skipped() {
+    let (mut session, attachment, now) = side();
+    let mut bytes = vec![77, 0, 0, 3, 1, 2, 3, 0, 0, 0, 0];
+    bytes.extend(encoded(&[Frame::Going(Going::Unknown(9))]));
+    session.receive(attachment, &bytes, now);
+    assert_eq!(session.violation(), None);
+    assert_eq!(session.link_state(attachment, now), LinkState::Going(Going::Unknown(9)));
+    let (mut session, attachment, now) = side();
+    session.receive(attachment, &encoded(&[Frame::End(End::Unknown(99))]), now);
+    assert_eq!(session.ended(), Some(End::Unknown(99)));
+}
+
+/// Frames as a liar would choose them: near what is right.
+fn lie() -> impl Strategy<Value = Vec<u8>> {
+    let offset = prop_oneof![0..4_u64, 16_000..17_000_u64, Just(u64::MAX), any::<u64>()];
+    let kinds = (0..13_u8, offset, 0..3000_usize, any::<u32>());
+    kinds.prop_map(|(kind, offset, length, window)| match kind {
+        0..=3 => {
+            let mut bytes = Vec::new();
+            encode_data(&mut bytes, offset, (&vec![0; length.max(1)], b""));
+            bytes
+        }
+        4 => encoded(&[Frame::Fin { offset }]),
+        5..=6 => encoded(&[Frame::Ack { offset, window }]),
+        7 => encoded(&[Frame::Ping(offset)]),
+        8 => encoded(&[Frame::Pong(offset)]),
+        9 => encoded(&[Frame::Going(Going::Moving)]),
+        10 => encoded(&[Frame::End(End::Reset)]),
+        11 => encoded(&[Frame::Keeps { window }]),
+        _ => vec![kind; length % 40],
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_frames_panic_or_take_more_memory_than_the_windows(
+        lies in proptest::collection::vec(lie(), 0..60),
+        reattached in 0..60_usize,
+        received in 0..20_000_u64,
+    ) {
+        let (mut session, mut attachment, mut now) = side();
+        let mut said = 0;
+        for (index, lie) in lies.iter().enumerate() {
+            if index == reattached {
+                attachment = session.attach(received, now);
+            }
+            session.receive(attachment, lie, now);
+            session.pass(index * 7, now);
+            session.pass_fin(now);
+            now += Duration::from_millis(40);
+            let mut out = Vec::new();
+            session.transmit(attachment, &mut out, 70_000, now);
+            prop_assert!(out.len() <= 70_100);
+            if session.violation().is_some() {
+                said += out.len();
+                prop_assert!(said <= 200, "it goes on after a fault");
+            }
+            prop_assert!(session.memory() <= 2 * 33 * 1024, "{}", session.memory());
+        }
+    }
+}

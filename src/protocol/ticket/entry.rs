@@ -1,0 +1,171 @@
+//! The entry of a ticket in its Secret, as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+use crate::base::user_name::{is_name, is_reserved};
+
+/// What a ticket is made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The user's name.
+    pub user: Box<str>,
+    /// The groups, without those of the cluster.
+    pub groups: Vec<Box<str>>,
+    /// When it expires; seconds count.
+    pub expires: SystemTime,
+    /// The only target, if it is for one.
+    pub target: Option<TicketTarget>,
+}
+
+/// The target of a ticket: `SERVICE.NAMESPACE`, or `HOST:PORT` of a static target. No Service has a colon in its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketTarget(Box<str>);
+
+impl TicketTarget {
+    /// Whether it is the static target of that name.
+    pub fn is_static(&self, name: &str) -> bool {
+        self.0.eq_ignore_ascii_case(name)
+    }
+
+    /// Whether it is that Service.
+    pub fn is_service(&self, name: &str, namespace: &str) -> bool {
+        self.0.split_once('.') == Some((name, namespace))
+    }
+}
+
+/// The only way in.
+impl FromStr for TicketTarget {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_label = |label: &str| {
+            let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            (1..=63).contains(&label.len()) && label.bytes().all(is_inner)
+        };
+        let is_service = text
+            .split_once('.')
+            .is_some_and(|(service, namespace)| is_label(service) && is_label(namespace));
+        let is_static =
+            text.contains(':') && text.len() <= LONGEST_TARGET && text.bytes().all(|byte| byte.is_ascii_graphic());
+        match is_service || is_static {
+            true => Ok(Self(text.into())),
+            false => Err(NOT_A_TARGET),
+        }
+    }
+}
+
+impl fmt::Display for TicketTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An entry as JSON. Unknown fields are refused: one might restrict the ticket.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    user: Box<str>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<Box<str>>,
+    expires: Box<str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    target: Option<Box<str>>,
+}
+
+impl Ticket {
+    /// The value of the Secret's key, before Base64.
+    ///
+    /// # Errors
+    /// The fault of the ticket: one that would not be accepted.
+    pub fn encode(&self) -> Result<Vec<u8>, &'static str> {
+        let fields = Fields {
+            user: self.user.clone(),
+            groups: self.groups.clone(),
+            expires: humantime::format_rfc3339_seconds(self.expires).to_string().into(),
+            target: self.target.as_ref().map(|target| target.0.clone()),
+        };
+        let value = serde_json::to_vec(&fields).map_err(|_| NOT_AN_ENTRY)?;
+        Self::parse(&value).map(|_| value)
+    }
+
+    /// Parses the value of the Secret's key.
+    ///
+    /// # Errors
+    /// The reason why it is no ticket.
+    pub fn parse(value: &[u8]) -> Result<Self, &'static str> {
+        if value.len() > LONGEST {
+            return Err("it is longer than 4 KiB");
+        }
+        let fields: Fields = serde_json::from_slice(value).map_err(|_| NOT_AN_ENTRY)?;
+        let expires = humantime::parse_rfc3339(&fields.expires).map_err(|_| "it has no time at which it expires")?;
+        if !may_be_named(&fields.user) {
+            return Err("its user is empty, too long, not printable or one of the cluster's own");
+        }
+        if fields.groups.len() > MOST_GROUPS || !fields.groups.iter().all(|group| may_be_named(group)) {
+            return Err("a group is empty, too long, not printable or one of the cluster's own");
+        }
+        Ok(Self {
+            user: fields.user,
+            groups: fields.groups,
+            expires,
+            target: fields.target.map(|target| target.parse()).transpose()?,
+        })
+    }
+}
+
+/// The data of the Secret, from its JSON.
+///
+/// # Errors
+/// The reason why it is no Secret of tickets. Then the tickets in force stay so.
+pub fn data_of(secret: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, &'static str> {
+    #[derive(Deserialize)]
+    struct Object {
+        kind: Option<Box<str>>,
+        r#type: Option<Box<str>>,
+        #[serde(default)]
+        data: Option<BTreeMap<String, Box<str>>>,
+    }
+    let object: Object = serde_json::from_slice(secret).map_err(|_| "it is no Secret")?;
+    if object.kind.as_deref().is_some_and(|kind| kind != "Secret") {
+        return Err("it is no Secret");
+    }
+    if object.r#type.as_deref() != Some(SECRET_TYPE) {
+        return Err("its type is not switchboard.dev/tickets");
+    }
+    let data = object.data.unwrap_or_default().into_iter();
+    // An entry that is no Base64 cannot come from an API server; as an empty one it is no ticket.
+    Ok(data
+        .map(|(key, value)| (key, STANDARD.decode(&*value).unwrap_or_default()))
+        .collect())
+}
+
+/// When the ticket of an entry expires; `None` of one that is no ticket.
+pub fn expiry_of(value: &[u8]) -> Option<SystemTime> {
+    Ticket::parse(value).ok().map(|ticket| ticket.expires)
+}
+
+/// Whether a name can be shown, and is none of the cluster's own: a minter of tickets has no say in those.
+fn may_be_named(name: &str) -> bool {
+    is_name(name, LONGEST_NAME) && !is_reserved(name)
+}
+
+/// The signer that certificate signing requests for tickets name.
+pub const SIGNER: &str = "switchboard.dev/ticket";
+/// The type of the Secret.
+pub const SECRET_TYPE: &str = "switchboard.dev/tickets";
+const NOT_AN_ENTRY: &str = "it is no ticket's JSON: user, groups, expires, target";
+/// Of an entry, in bytes.
+const LONGEST: usize = 4 << 10;
+/// In bytes.
+const LONGEST_NAME: usize = 512;
+const MOST_GROUPS: usize = 64;
+/// A host name of 253 characters and a port.
+const LONGEST_TARGET: usize = 260;
+const NOT_A_TARGET: &str = "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target";

@@ -1,0 +1,10 @@
+//! The proxy: the walk of a connection, and what starts, watches and stops it.
+
+mod admin;
+pub mod config;
+pub mod connection;
+pub mod drain_request;
+pub mod http;
+pub mod open_tunnels;
+pub mod record;
+pub mod serve;

@@ -1,0 +1,125 @@
+//! `/tunnels/{id}/diagnosis`: observes a tunnel for a while, and tells what makes it slow.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use super::request::{Named, Options};
+use super::view;
+use crate::daemon::admin::answer::{Answer, Unserved};
+use crate::daemon::admin::api::Diagnosis;
+use crate::daemon::threads::busy_workers;
+use crate::proxy::connection::Shared;
+use crate::proxy::open_tunnels::diagnosis::{Look, Observed, judge};
+use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
+use crate::tunnel::direction::Direction;
+
+/// The route.
+pub(super) fn router() -> Router<Arc<Shared>> {
+    Router::new().route("/tunnels/{id}/diagnosis", get(diagnose))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Over {
+    /// Milliseconds.
+    over_ms: Option<u64>,
+}
+
+async fn diagnose(
+    State(shared): State<Arc<Shared>>,
+    Named(open): Named,
+    Options(Over { over_ms }): Options<Over>,
+) -> Answer<Diagnosis> {
+    let over = over_ms.map_or(USUAL, Duration::from_millis);
+    if !(SHORTEST..=LONGEST).contains(&over) {
+        let (shortest, longest) = (SHORTEST.as_millis(), LONGEST.as_millis());
+        return Err(Unserved::bad(format!("over_ms: from {shortest} to {longest}")));
+    }
+    let (start, workers) = (Instant::now(), busy_workers());
+    let (mut looks, mut legs) = (Vec::new(), view::legs(&open.legs(&shared.registry.sock_diag)));
+    while looks.is_empty() || start.elapsed() < over {
+        if !looks.is_empty() {
+            sleep(STEP).await;
+        }
+        let seen = open.legs(&shared.registry.sock_diag);
+        legs = view::legs(&seen);
+        looks.push(Look {
+            at: start.elapsed(),
+            legs: seen.map(Result::ok),
+            ..counts(&open)
+        });
+    }
+    let observed = Observed {
+        load: load(&workers, &busy_workers(), start.elapsed()),
+        looks: &looks,
+    };
+    let (verdict, mut evidence) = judge(&observed);
+    evidence.extend(summary(&legs));
+    let moved = |direction: Direction| {
+        let bytes = |look: Option<&Look>| look.map_or(0, |look| look.bytes(direction));
+        bytes(looks.last()) - bytes(looks.first())
+    };
+    Ok(Json(Diagnosis {
+        tunnel_id: open.facts.id.to_string(),
+        verdict,
+        evidence,
+        observed_ms: view::millis(start.elapsed()),
+        bytes_sent: moved(Direction::Download),
+        bytes_received: moved(Direction::Upload),
+        legs,
+    }))
+}
+
+fn counts(open: &OpenTunnel) -> Look {
+    let both = [Direction::Upload, Direction::Download];
+    Look {
+        bytes: both.map(|direction| open.meter.bytes(direction)),
+        waited: both.map(|direction| open.meter.waited(direction)),
+        ..Look::default()
+    }
+}
+
+/// The part of the time in which the workers that had something to do were busy.
+fn load(before: &BTreeMap<OsString, Duration>, after: &BTreeMap<OsString, Duration>, length: Duration) -> f64 {
+    let shares = after.iter().filter_map(|(thread, busy)| {
+        let busy = busy.saturating_sub(*before.get(thread)?);
+        let share = busy.as_secs_f64() / length.as_secs_f64();
+        (share >= AWAKE).then_some((share, 1.0))
+    });
+    let (sum, count) = shares.fold((0.0, 0.0), |(sum, count), (share, one)| (sum + share, count + one));
+    if count > 0.0 { (sum / count).min(1.0) } else { 0.0 }
+}
+
+/// A sentence about each connection.
+fn summary(legs: &crate::daemon::admin::api::Legs) -> Vec<String> {
+    let of = |(side, leg): (&str, &Option<crate::daemon::admin::api::Leg>)| {
+        leg.as_ref().map(|leg| {
+            format!(
+                "the connection of the {side}: round trip {:.1} ms (at best {:.1} ms), {} segments sent again, {} bytes in flight, \
+                 {} not sent, {} not read",
+                leg.rtt_ms, leg.lowest_rtt_ms, leg.retransmits, leg.in_flight, leg.not_sent, leg.receive_queue
+            )
+        })
+    };
+    let known = [("client", &legs.client), ("target", &legs.upstream)]
+        .into_iter()
+        .filter_map(of);
+    let unknown = (!legs.unknown.is_empty()).then(|| format!("not known: {}", legs.unknown));
+    known.chain(unknown).collect()
+}
+
+const USUAL: Duration = Duration::from_secs(1);
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(10);
+/// Between two looks.
+const STEP: Duration = Duration::from_millis(50);
+/// A thread that was busy for less of the time sleeps.
+const AWAKE: f64 = 0.05;

@@ -1,0 +1,104 @@
+//! `/events`: what happens to tunnels, as server-sent events (HTML, section 9.2).
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::sse::{Event as Sent, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+use futures_util::{StreamExt as _, stream};
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::view;
+use crate::daemon::admin::answer::Unserved;
+use crate::daemon::admin::caller::Caller;
+use crate::proxy::connection::Shared;
+use crate::proxy::open_tunnels::events::{Change, Event, Refused, Watch};
+use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
+use crate::tunnel::outcome::{Close, Outcome};
+
+/// The route.
+pub(super) fn router() -> Router<Arc<Shared>> {
+    Router::new().route("/events", get(events))
+}
+
+async fn events(State(shared): State<Arc<Shared>>, Extension(caller): Extension<Caller>) -> Response {
+    let Some(watch) = shared.registry.events.watch() else {
+        let said = "there are enough readers of events: end one of them";
+        return Unserved::new(StatusCode::SERVICE_UNAVAILABLE, said).into_response();
+    };
+    told(watch, caller)
+}
+
+/// What happens from now on.
+pub(super) fn told(watch: Watch, caller: Caller) -> Response {
+    let next = async |mut watch: Watch| {
+        let event = watch.next().await?;
+        let (name, data) = event.map_or_else(|missed| ("missed", json!({ "events": missed })), |event| view(&event));
+        Some((
+            Ok::<_, Infallible>(Sent::default().event(name).data(data.to_string())),
+            watch,
+        ))
+    };
+    let mut events = Box::pin(stream::unfold(watch, next));
+    // It is polled as long as the reader takes what was sent before.
+    let events = stream::poll_fn(move |context| {
+        caller.renew();
+        events.poll_next_unpin(context)
+    });
+    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+}
+
+/// The name of an event, and its data.
+fn view(event: &Event) -> (&'static str, Value) {
+    match event {
+        Event::Opened(open) => ("opened", of_tunnel(open)),
+        Event::Closed(open, close) => ("closed", with_end(of_tunnel(open), *close, open.closing())),
+        Event::Refused(refused) => ("refused", of_refused(refused)),
+        Event::Changed(name, change) => ("changed", json!({"name": &**name, "change": label(*change)})),
+    }
+}
+
+fn of_tunnel(open: &OpenTunnel) -> Value {
+    serde_json::to_value(view::tunnel(open)).unwrap_or_default()
+}
+
+fn with_end(mut tunnel: Value, close: Close, operator: Option<&str>) -> Value {
+    if let Some(fields) = tunnel.as_object_mut() {
+        fields.insert("reason".to_owned(), close.reason.label().into());
+        fields.insert("closed_by".to_owned(), close.by.label().into());
+        fields.insert("operator.reason".to_owned(), operator.unwrap_or_default().into());
+    }
+    tunnel
+}
+
+fn of_refused(refused: &Refused) -> Value {
+    let Refused {
+        id,
+        client,
+        user,
+        authority,
+        outcome,
+    } = refused;
+    json!({
+        "tunnel_id": id,
+        "client.address": client,
+        "user.name": user,
+        "authority": authority,
+        "status": outcome.status(),
+        "reason": Outcome::reason(*outcome),
+        "closed_by": outcome.by().label(),
+    })
+}
+
+fn label(change: Change) -> &'static str {
+    match change {
+        Change::Limited => "limited",
+        Change::Closing => "closing",
+        Change::Cordoned => "cordoned",
+        Change::Uncordoned => "uncordoned",
+    }
+}

@@ -1,0 +1,185 @@
+//! The tunnels and targets of the process in the JSON of the API.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use serde::{Serialize, Serializer};
+use tokio::time::Instant;
+
+use crate::base::authority::Authority;
+use crate::daemon::admin::api;
+use crate::net::sock_diag::{TcpInfo, Unknown};
+use crate::policy::allowlist::Target;
+use crate::proxy::open_tunnels::facts::Facts;
+use crate::proxy::open_tunnels::ids::Id;
+use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
+use crate::tunnel::direction::Direction;
+use crate::tunnel::limits::Rate;
+use crate::tunnel::ssh::identification::Software;
+
+/// A text of an answer, made as it is written: of 10,000 tunnels there are 120,000.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Text<'a> {
+    Plain(&'a str),
+    Id(Id),
+    Moment(SystemTime),
+    Rate(Rate),
+    Software(Option<&'a Software>),
+}
+
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match *self {
+            Self::Plain(text) => serializer.serialize_str(text),
+            Self::Id(id) => serializer.collect_str(&id),
+            Self::Moment(moment) => serializer.collect_str(&humantime::format_rfc3339_millis(moment)),
+            Self::Rate(rate) => serializer.collect_str(&rate),
+            Self::Software(Some(software)) => serializer.collect_str(software),
+            Self::Software(None) => serializer.serialize_str(""),
+        }
+    }
+}
+
+/// A tunnel as it is now.
+pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel<Text<'_>> {
+    let facts = &open.facts;
+    let [client_software, upstream_software] = facts.software().map(Text::Software);
+    let (namespace, service) = target_name(facts);
+    let rates = open.rates();
+    let activity = open.activity();
+    let now = Instant::now();
+    let since = |moment| millis(now.saturating_duration_since(moment));
+    api::Tunnel {
+        tunnel_id: Text::Id(facts.id),
+        since: Text::Moment(open.start.since),
+        age_ms: since(open.start.established),
+        idle_ms: since(open.meter.last_moved()),
+        is_active: activity.is_active,
+        last_active: Text::Moment(activity.last_active),
+        client_address: facts.client.ip(),
+        client_port: facts.client.port(),
+        peer_address: Some(facts.peer.ip()),
+        client_software,
+        user_name: Text::Plain(user(facts)),
+        http_version: Text::Plain(facts.http),
+        tls_version: Text::Plain(facts.tls.as_ref().map_or("", |tls| tls.version)),
+        server_address: Text::Plain(facts.authority.as_ref().map_or("", Authority::host)),
+        server_port: facts.authority.as_ref().map_or(0, Authority::port),
+        target_namespace: Text::Plain(namespace),
+        target_service: Text::Plain(service),
+        upstream_address: facts.upstream,
+        upstream_node: Text::Plain(&facts.node),
+        upstream_software,
+        is_resumable: open.open.is_resumable(),
+        bytes_sent: open.meter.bytes(Direction::Download),
+        bytes_received: open.meter.bytes(Direction::Upload),
+        sent_per_second: rates.download,
+        received_per_second: rates.upload,
+        download: limit(open, Direction::Download),
+        upload: limit(open, Direction::Upload),
+    }
+}
+
+/// The connections of a tunnel.
+pub(super) fn legs(seen: &[Result<TcpInfo, Unknown>; 2]) -> api::Legs {
+    let [client, upstream] = seen;
+    let why = |(side, seen): (&str, &Result<TcpInfo, Unknown>)| {
+        let unknown = seen.as_ref().err()?;
+        Some(format!("{side}: {unknown}"))
+    };
+    let unknown: Vec<_> = [("client", client), ("upstream", upstream)]
+        .into_iter()
+        .filter_map(why)
+        .collect();
+    api::Legs {
+        client: client.as_ref().ok().map(leg),
+        upstream: upstream.as_ref().ok().map(leg),
+        unknown: unknown.join("; "),
+    }
+}
+
+fn leg(info: &TcpInfo) -> api::Leg {
+    let fraction = |duration: Duration| f64::from(u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)) / 1e3;
+    api::Leg {
+        rtt_ms: fraction(info.rtt),
+        rtt_variation_ms: fraction(info.rtt_variation),
+        lowest_rtt_ms: fraction(info.lowest_rtt),
+        retransmits: info.retransmits,
+        out_of_order: info.out_of_order,
+        delivery_rate: info.delivery_rate,
+        in_flight: info.in_flight(),
+        not_sent: info.not_sent,
+        send_queue: info.send_queue,
+        receive_queue: info.receive_queue,
+        peer_window: info.peer_window,
+        busy_ms: millis(info.busy),
+        peer_window_limited_ms: millis(info.peer_window_limited),
+    }
+}
+
+/// A target as it is now, with that number of open tunnels.
+pub(super) fn target(target: &Target, tunnels: usize) -> api::Target {
+    let endpoints = target.endpoints();
+    let nodes = endpoints.nodes.iter().filter(|node| !node.is_empty());
+    let nodes: BTreeSet<String> = nodes.map(ToString::to_string).collect();
+    api::Target {
+        namespace: target.id().namespace.to_string(),
+        service: target.id().service.to_string(),
+        endpoints_ready: endpoints.ready,
+        endpoints: endpoints.total,
+        addresses: endpoints.addresses.to_vec(),
+        nodes: nodes.into_iter().collect(),
+        is_cordoned: target.is_cordoned(),
+        tunnels,
+        last_activity: target.last_activity().map(rfc3339),
+    }
+}
+
+/// The reason why the target of a tunnel is in use.
+pub(super) fn reason(open: &OpenTunnel) -> api::Use {
+    let activity = open.activity();
+    let [software, _] = open.facts.software();
+    api::Use {
+        tunnel_id: open.facts.id.to_string(),
+        client_address: open.facts.client.ip(),
+        client_software: software.map(ToString::to_string).unwrap_or_default(),
+        user_name: user(&open.facts).to_owned(),
+        since: rfc3339(open.start.since),
+        is_active: activity.is_active,
+        last_active: rfc3339(activity.last_active),
+        bytes_sent: open.meter.bytes(Direction::Download),
+        bytes_received: open.meter.bytes(Direction::Upload),
+    }
+}
+
+/// The name of the user; empty without one.
+pub(super) fn user(facts: &Facts) -> &str {
+    facts.user.as_ref().map_or("", |user| &user.name)
+}
+
+/// A moment, for JSON.
+pub(super) fn rfc3339(moment: SystemTime) -> String {
+    humantime::format_rfc3339_millis(moment).to_string()
+}
+
+/// Milliseconds, for JSON.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn target_name(facts: &Facts) -> (&str, &str) {
+    facts
+        .target
+        .as_ref()
+        .map_or(("", ""), |target| (&target.id().namespace, &target.id().service))
+}
+
+fn limit(open: &OpenTunnel, direction: Direction) -> api::Limit<Text<'_>> {
+    let own = open.own_rate(direction).get();
+    let of_target = || Some(open.facts.target.as_ref()?.limit(direction).rate());
+    api::Limit {
+        rate: Text::Rate(own.or_else(of_target).unwrap_or(Rate::UNLIMITED)),
+        is_own: own.is_some(),
+        waited_ms: millis(open.meter.waited(direction)),
+    }
+}

@@ -1,0 +1,107 @@
+//! Reads a configuration from a file or a text, and has the flags override it.
+
+use std::io::Read;
+use std::path::Path;
+
+use super::finding::{Findings, Report, Severity};
+use super::section::Field;
+use super::shape::Shape;
+use super::{Config, Overrides, flags, schema, warnings};
+use crate::base::file;
+use crate::base::yaml;
+
+/// What a configuration is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To serve: a kubeconfig or the folder of a snapshot that is missing is a warning, since a process lives without.
+    Serve,
+    /// To be checked, where it is a fault.
+    Check,
+}
+
+/// A configuration without faults.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The settings of the file, with those of flags and environment in place of some.
+    pub config: Config,
+    /// The warnings and notes about it.
+    pub report: Report,
+}
+
+impl Loaded {
+    /// Reads a regular file of at most 1 MiB; without a path, the settings are the defaults. `by` overrides them.
+    ///
+    /// # Errors
+    /// The file cannot be read or has faults, or, where it has none, flags have.
+    pub fn from_file(path: Option<&Path>, by: &Overrides, purpose: Purpose) -> Result<Self, Report> {
+        let Some(path) = path else {
+            return read(b"{}", None, by, purpose)
+                .map(|loaded| Self {
+                    report: loaded.report.without_positions(),
+                    ..loaded
+                })
+                .map_err(Report::without_positions);
+        };
+        let name = path.display().to_string();
+        match file::open(path).and_then(yaml::bounded) {
+            Ok(bytes) => read(&bytes, Some(&name), by, purpose),
+            Err(error) => Err(Report::unreadable(&name, format!("cannot be read: {error}"))),
+        }
+    }
+
+    /// Reads at most 1 MiB to its end. `name`: what the findings call the file.
+    ///
+    /// # Errors
+    /// As for a file.
+    pub fn from_reader(name: &str, reader: impl Read, by: &Overrides, purpose: Purpose) -> Result<Self, Report> {
+        match yaml::bounded(reader) {
+            Ok(bytes) => read(&bytes, Some(name), by, purpose),
+            Err(error) => Err(Report::unreadable(name, format!("cannot be read: {error}"))),
+        }
+    }
+}
+
+impl Config {
+    /// Reads the text of a file, without its warnings and notes.
+    ///
+    /// # Errors
+    /// All faults of the text at once; after a syntax error, those before it and the error itself.
+    pub fn parse(text: &str) -> Result<Self, Report> {
+        read(text.as_bytes(), None, &Overrides::default(), Purpose::Serve).map(|loaded| loaded.config)
+    }
+
+    /// The format of the file as JSON Schema, draft 7: its keys, and the values of each.
+    ///
+    /// It is made by the readers of the file. A file that it refuses has faults; a file that it accepts may have faults
+    /// that only the readers know, such as two ports with one address.
+    pub fn schema() -> serde_json::Value {
+        let (findings, shape) = (Findings::default(), Shape::default());
+        Field::any(shape.clone(), &findings).section(schema::config);
+        let mut schema = shape.json(false);
+        if let Some(object) = schema.as_object_mut() {
+            object.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
+            object.insert("title".to_owned(), "switchboard.yaml".into());
+        }
+        schema
+    }
+}
+
+fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> Result<Loaded, Report> {
+    let findings = Findings::with_dispensable(match purpose {
+        Purpose::Serve => Severity::Warning,
+        Purpose::Check => Severity::Error,
+    });
+    let tree = yaml::tree(bytes, &findings);
+    let config = tree.as_ref().and_then(|tree| {
+        let top = Field::root(tree, &findings);
+        let config = top.section(schema::config)?.overridden(by.clone());
+        // After a fault a value is its default, and a warning about that would be wrong.
+        if findings.faults() == 0 {
+            flags::check(by, &config, &findings);
+            warnings::add(&config, &top);
+        }
+        Some(config)
+    });
+    let (config, report) = findings.finish(file, config.unwrap_or_default())?;
+    Ok(Loaded { config, report })
+}

@@ -1,0 +1,71 @@
+//! The warnings and notes about a configuration that has no faults, after flags and environment were applied.
+
+mod access;
+
+use super::Config;
+use super::section::Field;
+use crate::net::tls::{ClientAuth, Mode};
+use crate::proxy::connection::Port;
+use crate::tunnel::proxy_header::Policy;
+
+/// Adds the findings. `top`: the file, for their positions.
+pub(super) fn add(config: &Config, top: &Field<'_>) {
+    locked_out(config, top);
+    report(config, top);
+    tls(config, top);
+    access::add(config, top);
+}
+
+/// Settings with which no client gets a tunnel.
+fn locked_out(config: &Config, top: &Field<'_>) {
+    if config.targets.is_empty() && config.kubernetes.is_none() {
+        top.at("allowlist").warning(
+            "there is no target, so every request is refused with 403: add one to `allowlist.static`, or set \
+             `allowlist.kubernetes.enabled`",
+        );
+    }
+    if !config.listen.is_empty() && config.listen.iter().all(trusts_only_the_other_family) {
+        top.at("listen").warning(
+            "no client gets in: every port requires a PROXY header, and no network of its `trusted_proxies` has \
+             addresses of the port's family (IPv4 or IPv6)",
+        );
+    }
+}
+
+/// Settings with which less is refused than the rest of the file says.
+fn report(config: &Config, top: &Field<'_>) {
+    if config.limits.reports {
+        top.at("allowlist.report").warning(
+            "REPORT MODE: `ssh_only` is not enforced, so any protocol reaches the targets of the allowlist; what it and \
+             `access` would refuse is logged. It is meant for the days of a migration",
+        );
+    }
+}
+
+/// Whether the addresses of its clients and those of its load balancers are of different families.
+fn trusts_only_the_other_family(port: &Port) -> bool {
+    let address = port.listener.address;
+    match &port.proxy_header {
+        Policy::Required { trusted } if address.is_ipv4() => !trusted.iter().any(|network| network.addr().is_ipv4()),
+        // IPv4 clients reach `[::]` as well.
+        Policy::Required { trusted } if !address.ip().is_unspecified() => {
+            !trusted.iter().any(|network| network.addr().is_ipv6())
+        }
+        Policy::Required { .. } | Policy::Off => false,
+    }
+}
+
+fn tls(config: &Config, top: &Field<'_>) {
+    if !config.tls.certificates.is_empty() && config.listen.iter().all(|port| port.tls == Mode::Off) {
+        top.at("tls.certificates")
+            .note("they are not used: no port has `tls: optional` or `tls: required`");
+    }
+    let plain = config.listen.iter().find(|port| port.tls != Mode::Required);
+    if let (ClientAuth::Required, Some(port)) = (config.tls.client_auth, plain) {
+        top.at("tls.client_auth").warning(format!(
+            "{} accepts plain HTTP, where clients show no certificate: set `tls: required` there, or \
+             `allowed_clients` of the targets",
+            port.listener.address
+        ));
+    }
+}

@@ -1,0 +1,279 @@
+//! The walk of one connection, from its accept to its line in the access log. Read this first: it is the product.
+//!
+//! Accept, PROXY header, negotiate; then for each request: head, user, authorize, slots, dial, answer, identification,
+//! relay.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use self::authorize::{Authorized, authorize};
+use self::established::Tunnel;
+use self::negotiate::{Negotiated, negotiate};
+use self::pending::Pending;
+pub use self::port::Port;
+pub use self::shared::Shared;
+use crate::base::cold::cold;
+use crate::net::tls::Session;
+use crate::net::transport::Transport;
+use crate::policy::access::{Grant, Mode};
+use crate::policy::allowlist::{Target, Woken};
+use crate::protocol::end_notice::Marker;
+use crate::proxy::http::{self, Asked, CredentialPolicy, Exchange, Refusals, http2};
+use crate::tunnel::dial::{self, Upstream};
+use crate::tunnel::drain::Open;
+use crate::tunnel::limits::budget::Budgets;
+use crate::tunnel::limits::clients::Client;
+use crate::tunnel::limits::queue::QueueTimeouts;
+use crate::tunnel::limits::slots::Slot;
+use crate::tunnel::limits::users::User;
+use crate::tunnel::outcome::{Denial, Refusal};
+use crate::tunnel::proxy_header::{self, Addresses};
+
+mod authorize;
+mod established;
+mod in_band;
+mod negotiate;
+mod pending;
+mod port;
+mod shared;
+
+/// Carries one connection of a public port to its end.
+pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> impl Future<Output = ()> + Send {
+    let opening = cold(open(stream, peer, port, shared));
+    async move {
+        // By reference: moved, the future would contain the tunnel twice.
+        match &mut opening.await {
+            Some(Opened::Plain(tunnel)) => tunnel.run(shared).await,
+            Some(Opened::Tls(tunnel)) => tunnel.run(shared).await,
+            Some(Opened::Streams(tunnels)) => tunnels.await,
+            None => {}
+        }
+    }
+}
+
+/// An accepted connection, with its 200 sent (HTTP/1), or ready for streams (HTTP/2).
+enum Opened<'a> {
+    Plain(Tunnel<'a, TcpStream>),
+    Tls(Tunnel<'a, Session>),
+    /// HTTP/2: all tunnels of the connection.
+    Streams(Pin<Box<dyn Future<Output = ()> + Send + 'a>>),
+}
+
+/// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200. `None` when it was
+/// refused.
+async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
+    let mut pending = Pending::accept(peer, port.refusals, shared);
+    let local = stream.local_addr().ok();
+    pending.record.set_local(local);
+    // Before all else that may be spoken on the port: the header is about the socket.
+    let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
+    let pending = match pending.step(header).await {
+        Ok(header) => pending.introduce(header.unwrap_or_else(|| Addresses::of(local, peer))),
+        Err(refusal) => {
+            pending.refuse(http::http1(stream, Vec::new()), &refusal.into()).await;
+            return None;
+        }
+    };
+    let (negotiated, pending) = cold(negotiate(stream, port.tls, pending)).await?;
+    Some(match negotiated {
+        Negotiated::Http1(stream, read) => {
+            let exchange = http::http1(stream, read);
+            Opened::Plain(cold(request(exchange, pending)).await?)
+        }
+        Negotiated::TlsHttp1(session) => {
+            let exchange = http::http1(session, Vec::new());
+            Opened::Tls(cold(request(exchange, pending)).await?)
+        }
+        Negotiated::Http2(stream, read) => {
+            let connection = http2::Connection::new(stream, read);
+            Opened::Streams(Box::pin(streams(connection, pending)))
+        }
+        Negotiated::TlsHttp2(session) => {
+            let connection = http2::Connection::new(session, Vec::new());
+            Opened::Streams(Box::pin(streams(connection, pending)))
+        }
+    })
+}
+
+/// Carries every request on an HTTP/2 connection to its end.
+async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pending<'_>) {
+    let shared = pending.shared;
+    pending.record.set_http_version(http2::Request::HTTP);
+    let lapsed = Notify::new();
+    let overdue = |awaited| {
+        let pending = &pending;
+        async move {
+            match awaited {
+                http2::Awaited::FirstRequest => pending.until_late().await,
+                http2::Awaited::FurtherRequest => pending.until_idle().await,
+                http2::Awaited::Close => pending.until_evicted().await,
+            }
+        }
+    };
+    let tunnel = |exchange| {
+        let further = pending.new_stream();
+        if further.origin.admission == Err(Refusal::CertificateLapsed) {
+            // The connection gets a GOAWAY: its certificate counts no longer.
+            lapsed.notify_one();
+        }
+        async move {
+            if let Some(mut tunnel) = cold(request(exchange, further)).await {
+                tunnel.run(shared).await;
+            }
+        }
+    };
+    let go_away = http2::GoAway {
+        drain: &shared.drain,
+        number: pending.record.id().number,
+        lapsed: &lapsed,
+    };
+    match cold(http2::serve(connection, overdue, go_away, tunnel)).await {
+        Ok(()) => pending.record.leave_to_requests(),
+        Err(refusal) => pending.drop_silently(refusal),
+    }
+}
+
+/// Reads one request and answers it.
+async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> Option<Tunnel<'a, E::Transport>> {
+    pending.record.set_http_version(E::HTTP);
+    let (drain, number) = (&pending.shared.drain, pending.record.id().number);
+    let credentials = match pending.shared.access.mode() {
+        Mode::Open => CredentialPolicy::Ignored,
+        Mode::Report | Mode::Enforce => CredentialPolicy::Read,
+    };
+    let reached = match pending.step(exchange.read_head(credentials)).await {
+        Ok(asked) => tokio::select! {
+            biased;
+            reached = reach(asked, &mut pending) => reached,
+            () = drain.deadline(number) => Err(Refusal::Draining.into()),
+            refusal = exchange.client_left() => Err(refusal.into()),
+        },
+        Err(refusal) => Err(refusal.into()),
+    };
+    match reached {
+        Ok(reached) => match exchange.confirm().await {
+            Ok((downstream, early)) => Some(Tunnel::new(pending, reached, downstream, early)),
+            Err(refusal) => {
+                pending.drop_silently(refusal);
+                None
+            }
+        },
+        Err(denial) => {
+            pending.refuse(exchange, &denial).await;
+            None
+        }
+    }
+}
+
+/// A connected target, and the slots that the tunnel to it takes.
+struct Reached {
+    target: Arc<Target>,
+    holdings: Box<Holdings>,
+    upstream: Upstream,
+    /// The tunnel counts as open before its client has the 200: a drain cuts it from then on.
+    open: Open,
+}
+
+/// What bounds the tunnels of one client, or of one user where users are known: an office behind one address is not one
+/// user.
+#[derive(Debug)]
+enum Account {
+    Client(Arc<Client>),
+    User(Arc<User>),
+}
+
+impl Account {
+    fn take_slot(&self) -> Result<Slot, Denial> {
+        match self {
+            Self::Client(client) => client.take_slot(),
+            Self::User(user) => user.take_slot(),
+        }
+    }
+
+    fn budgets(&self) -> &Budgets {
+        match self {
+            Self::Client(client) => &client.budgets,
+            Self::User(user) => &user.budgets,
+        }
+    }
+}
+
+/// What a tunnel holds for as long as it runs. Boxed, since nothing of it is needed while it idles.
+#[derive(Debug)]
+struct Holdings {
+    /// Those of the process, of the account and of the target.
+    _slots: [Slot; 3],
+    account: Account,
+    /// The right of its user to reach the target; `None` where every client may.
+    grant: Option<Grant>,
+    /// How its client reads that the target is no SSH server.
+    refusals: Refusals,
+    /// What the notice of its end begins with, if its client asks for one.
+    end_marker: Option<Marker>,
+}
+
+/// Authorizes the request, takes its slots, and dials its target.
+async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denial> {
+    pending.origin.admission?;
+    let end_marker = asked.end_marker;
+    let Authorized { target, grant } = authorize(asked, pending).await?;
+    // Not before: what a name leads to is not told to a client that may not reach it.
+    pending.leads_to_ssh = target.ssh_only() && !target.reports();
+    let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
+    let account = match &grant {
+        Some(grant) => Account::User(pending.shared.users.user(grant.user_name())),
+        None => Account::Client(Arc::clone(&pending.origin.client)),
+    };
+    let holdings = Box::new(Holdings {
+        _slots: [of_process, account.take_slot()?, target.enter()?],
+        account,
+        grant,
+        refusals: pending.refusals,
+        end_marker,
+    });
+    let connect = connect_to(&target, pending);
+    let upstream = match &holdings.grant {
+        // The right may be taken back meanwhile.
+        Some(grant) => grant.while_valid(cold(connect)).await?,
+        None => connect.await?,
+    };
+    Ok(Reached {
+        target,
+        holdings,
+        upstream,
+        open: pending.shared.drain.opened(),
+    })
+}
+
+/// Waits for an endpoint of the target, dials it, and announces the client to it where the target wants that.
+async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstream, Denial> {
+    let Pending {
+        shared, record, origin, ..
+    } = pending;
+    let timeouts = QueueTimeouts {
+        longest: shared.dial.dial,
+        without_success: shared.dial.dial_try,
+    };
+    if shared.allowlist.wake(target, origin.addresses.source.ip()) == Woken::Limited {
+        shared.metrics.wake_ended("limited");
+    }
+    let permit = target.begin_dial(timeouts).await?;
+    let endpoints = shared.allowlist.dialable(target).await?;
+    let start = Instant::now();
+    let dial = dial::dial(&endpoints.addresses, target.next_address(), &shared.dial);
+    let dialled = target.while_allowed(dial).await;
+    record.dialled(start.elapsed(), &endpoints, dialled.as_ref());
+    let mut upstream = dialled?;
+    permit.succeeded();
+    if let Some(version) = endpoints.proxy_header {
+        let written = proxy_header::write(&mut upstream.stream, version, &origin.addresses).await;
+        written.map_err(|_| Refusal::TargetRefused)?;
+    }
+    Ok(upstream)
+}

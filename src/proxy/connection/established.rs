@@ -1,0 +1,361 @@
+//! A tunnel whose client has its 200: it relays until something ends it, and says what did.
+
+use std::future::{Future, pending};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use super::in_band::End;
+use super::in_band::phrase;
+use super::in_band::phrase_of_proxy;
+use super::pending::Pending;
+use super::{Holdings, Reached, Shared, in_band};
+use crate::base::cold::cold;
+use crate::net::transport::Transport;
+use crate::policy::allowlist::Target;
+use crate::protocol::end_notice;
+use crate::protocol::end_notice::Marker;
+use crate::protocol::resume::exchange::lines::{First, first};
+use crate::protocol::ssh_disconnect::sentence;
+use crate::proxy::http::Refusals;
+use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
+use crate::proxy::record::TunnelRecord;
+use crate::tunnel::direction::Direction;
+use crate::tunnel::drain;
+use crate::tunnel::outcome::{Close, Reason, Side};
+use crate::tunnel::relay::{self, Bounds, Early, Ends, Engine, Terms, Transports, until_end};
+use crate::tunnel::ssh::identification::{self, Line, Software};
+use std::time::Duration;
+
+/// A client and a target that are connected.
+///
+/// The fields are dropped in this order: a reader of the log line may rely on closed sockets.
+#[derive(Debug)]
+pub(super) struct Tunnel<'a, D: Transport> {
+    ends: Transports<D>,
+    target: Arc<Target>,
+    holdings: Box<Holdings>,
+    record: TunnelRecord<'a>,
+}
+
+/// The end of a tunnel, and whether its client was told it in band.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    close: Close,
+    is_told: bool,
+}
+
+/// After a panic it is unknown what was passed on: an end of stream would make it look complete.
+impl<D: Transport> Drop for Tunnel<'_, D> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.ends.downstream.reset_on_drop();
+            self.ends.upstream.reset_on_drop();
+        }
+    }
+}
+
+impl<'a, D: Transport> Tunnel<'a, D> {
+    /// A tunnel from this client to the target that was reached; `early` are the bytes read behind the request.
+    pub(super) fn new(pending: Pending<'a>, reached: Reached, downstream: D, early: Vec<u8>) -> Self {
+        let Reached {
+            target,
+            holdings,
+            upstream,
+            open,
+        } = reached;
+        Self {
+            record: pending.record.established(&target, open),
+            target,
+            holdings,
+            ends: Transports {
+                downstream,
+                upstream: upstream.stream,
+                early: Some(Box::new(Early {
+                    upload: early,
+                    ..Early::default()
+                })),
+            },
+        }
+    }
+
+    /// Relays to the end, and records it.
+    pub(super) async fn run(&mut self, shared: &Shared) {
+        let Ended { close, is_told } = self.carry(shared).await;
+        if is_reported(&self.target) {
+            self.record.finish_watch(shared.identification.identification);
+        }
+        self.record.closed(close, is_told);
+    }
+
+    /// Without names for the parts of the tunnel: an idle tunnel would keep each of them.
+    async fn carry(&mut self, shared: &Shared) -> Ended {
+        let options = relay::Options {
+            idle: self.target.idle(shared.relay.idle),
+            ..shared.relay
+        };
+        let holds_back = self.target.ssh_only() && !self.target.reports();
+        if is_reported(&self.target) {
+            self.ends.early.get_or_insert_default().inspector = Some(Arc::new(self.record.watch()));
+        }
+        let terms = Terms {
+            upload: bounds(
+                Direction::Upload,
+                &self.target,
+                &self.holdings,
+                self.record.tunnel(),
+                shared,
+            ),
+            download: bounds(
+                Direction::Download,
+                &self.target,
+                &self.holdings,
+                self.record.tunnel(),
+                shared,
+            ),
+            meter: &self.record.tunnel().meter,
+            resources: &shared.resources,
+            engine: Engine::Adaptive,
+            options: &options,
+            last_look: Some(&self.record),
+            tunnel: Some(&self.record.tunnel().open),
+            // A client that has to identify itself has done so before the relay.
+            is_inspected: !holds_back,
+        };
+        let mut ending = pin!(ending(&self.target, &self.holdings, &self.record, shared));
+        if holds_back {
+            let held_back = hold_back(&mut self.ends, &self.holdings, &self.record, shared, ending.as_mut());
+            if let Some(ended) = cold(held_back).await {
+                return ended;
+            }
+        }
+        let ended = until_end(&mut self.ends, &terms, ending).await;
+        cold(part(&mut self.ends, &self.holdings, &self.record, ended)).await;
+        Ended {
+            close: ended.close,
+            is_told: false,
+        }
+    }
+}
+
+/// Parts with both sides of a tunnel. A client that has asked for it is told why the proxy has ended it.
+async fn part<D: Transport>(
+    transports: &mut Transports<D>,
+    holdings: &Holdings,
+    record: &TunnelRecord<'_>,
+    ended: relay::Ended,
+) {
+    let relay::Ended {
+        close,
+        mut ends,
+        takes_more,
+    } = ended;
+    if takes_more && let Some(marker) = holdings.end_marker {
+        let notice = of_proxy(marker, close.reason, record);
+        // Behind a notice an end of stream does not look like the target's.
+        ends.download = send(&mut transports.downstream, &notice).await;
+    }
+    relay::let_go(transports, close, ends).await;
+}
+
+/// Lets nothing but SSH through: waits for the identifications of both sides. A tunnel without them is ended here, and a client
+/// that speaks SSH is told why where its port says so, or by a notice.
+async fn hold_back<D: Transport>(
+    ends: &mut Transports<D>,
+    holdings: &Holdings,
+    record: &TunnelRecord<'_>,
+    shared: &Shared,
+    ending: Pin<&mut impl Future<Output = Close>>,
+) -> Option<Ended> {
+    let unidentified = identify(ends, record, shared, ending).await.err()?;
+    let close = unidentified.close;
+    let is_noticed = match holdings.end_marker {
+        Some(marker) if close.by != Side::Client => {
+            let end = unidentified_end(close, ends, record, shared);
+            let notice = of_end(marker, &end, record);
+            send(&mut ends.downstream, &notice).await
+        }
+        Some(marker) if close.reason == Reason::NotSsh => {
+            let notice = of_proxy(marker, close.reason, record);
+            send(&mut ends.downstream, &notice).await
+        }
+        Some(_) | None => false,
+    };
+    let is_told = !is_noticed && holdings.refusals != Refusals::Http && tell(ends, &unidentified, record, shared).await;
+    // A reset would discard the message.
+    let reason = if is_told || is_noticed {
+        Reason::NotSsh
+    } else {
+        close.reason
+    };
+    relay::let_go(ends, Close { reason, ..close }, Ends::default()).await;
+    Some(Ended { close, is_told })
+}
+
+/// The end of a tunnel of which a side has not identified itself.
+#[derive(Debug)]
+struct Unidentified {
+    close: Close,
+    /// The client has.
+    is_client_ssh: bool,
+}
+
+/// The end of a tunnel whose target has not identified itself.
+fn unidentified_end<'a, D>(
+    close: Close,
+    ends: &'a Transports<D>,
+    record: &'a TunnelRecord<'_>,
+    shared: &Shared,
+) -> End<'a> {
+    End {
+        reason: close.reason,
+        said: ends.early.as_ref().map_or(&[], |early| &early.download),
+        deadline: shared.identification.identification,
+        operator: record.tunnel().closing().unwrap_or_default(),
+    }
+}
+
+/// The limits of one direction. No closure of `carry`: an idle tunnel would keep it.
+fn bounds<'a>(
+    direction: Direction,
+    target: &'a Target,
+    holdings: &'a Holdings,
+    tunnel: &'a OpenTunnel,
+    shared: &'a Shared,
+) -> Bounds<'a> {
+    Bounds {
+        tunnel: target.limit(direction),
+        own: Some(tunnel.own_rate(direction)),
+        shared: [target.shared(), holdings.account.budgets(), &shared.total].map(|budgets| Some(budgets.of(direction))),
+    }
+}
+
+/// Whether `ssh_only` refuses nothing at that target, and is reported about.
+fn is_reported(target: &Target) -> bool {
+    target.ssh_only() && target.reports()
+}
+
+/// Waits for the SSH identifications of both sides.
+async fn identify<D: Transport>(
+    ends: &mut Transports<D>,
+    record: &TunnelRecord<'_>,
+    shared: &Shared,
+    ending: Pin<&mut impl Future<Output = Close>>,
+) -> Result<(), Unidentified> {
+    let is_client_ssh = AtomicBool::new(false);
+    let identified = |side, line: Line<'_>| {
+        record.identified(side, Software::of(line.software));
+        if side == Side::Client {
+            is_client_ssh.store(true, Ordering::Relaxed);
+            if matches!(first(line.text), First::Hello(..)) {
+                record.tunnel().open.set_resumable();
+            }
+        }
+    };
+    let exchanged = tokio::select! {
+        biased;
+        exchanged = identification::exchange(ends, &record.tunnel().meter, &shared.identification, identified) => exchanged,
+        close = ending => Err(close),
+    };
+    exchanged.map_err(|close| Unidentified {
+        close,
+        is_client_ssh: is_client_ssh.into_inner(),
+    })
+}
+
+/// Tells an SSH client in band that its target is no SSH server, or has ended before it was one. Only in front of the
+/// target's first byte, where the client still waits for an identification.
+async fn tell<D: Transport>(
+    ends: &mut Transports<D>,
+    unidentified: &Unidentified,
+    record: &TunnelRecord<'_>,
+    shared: &Shared,
+) -> bool {
+    let Unidentified { close, is_client_ssh } = unidentified;
+    // PuTTY waits for the server's identification, and sends nothing before.
+    let may_be_ssh = *is_client_ssh || ends.early.as_ref().is_none_or(|early| early.upload.is_empty());
+    if !may_be_ssh || close.by == Side::Client || record.tunnel().meter.bytes(Direction::Download) > 0 {
+        return false;
+    }
+    let target = record.tunnel().facts.authority.as_ref();
+    let target = target.map(ToString::to_string).unwrap_or_default();
+    let message = in_band::of_end(&unidentified_end(*close, ends, record, shared), &target, record.id());
+    let is_told = in_band::send(&mut ends.downstream, &message).await;
+    if is_told {
+        in_band::await_reader(&mut ends.downstream).await;
+    }
+    is_told
+}
+
+/// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, when the
+/// right of its user ends, by an operator, or in a drain.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
+)]
+fn ending(
+    target: &Target,
+    holdings: &Holdings,
+    record: &TunnelRecord<'_>,
+    shared: &Shared,
+) -> impl Future<Output = Close> {
+    async move {
+        let state = || drain::State {
+            number: record.id().number,
+            last_moved: record.tunnel().meter.last_moved(),
+            is_resumable: record.tunnel().open.is_resumable(),
+        };
+        let taken_back = async {
+            match &holdings.grant {
+                Some(grant) => cold(grant.ended()).await,
+                None => pending().await,
+            }
+        };
+        let reason = tokio::select! {
+            () = target.outlived() => Reason::Lifetime,
+            () = target.revoked() => Reason::Revoked,
+            () = record.tunnel().closed_by_operator() => Reason::ClosedByOperator,
+            reason = taken_back => reason,
+            () = shared.drain.closes(state) => match record.tunnel().open.is_resumable() {
+                true => Reason::Moved,
+                false => Reason::Drained,
+            },
+        };
+        Close {
+            by: Side::Proxy,
+            reason,
+        }
+    }
+}
+
+/// The notice of a tunnel that the proxy has ended.
+fn of_proxy(marker: Marker, reason: Reason, record: &TunnelRecord<'_>) -> Vec<u8> {
+    let operator = record.tunnel().closing().unwrap_or_default();
+    notice(marker, &phrase_of_proxy(reason, operator), record)
+}
+
+/// The notice of a tunnel that has ended in front of the target's identification.
+fn of_end(marker: Marker, end: &End<'_>, record: &TunnelRecord<'_>) -> Vec<u8> {
+    notice(marker, &phrase(end), record)
+}
+
+fn notice(marker: Marker, phrase: &str, record: &TunnelRecord<'_>) -> Vec<u8> {
+    // The client knows the name that it has asked for, and puts it in front of a sentence without it.
+    let name = match (phrase.contains("the target"), &record.tunnel().facts.authority) {
+        (true, Some(authority)) => authority.to_string(),
+        (true, None) | (false, _) => String::new(),
+    };
+    let phrase = format!("the proxy ended the session: {phrase}");
+    end_notice::notice(marker, &sentence(&name, &phrase, Some(&record.id()), LONGEST))
+}
+
+/// Sends a notice to a client that takes it at once, or nearly so. False: perhaps a part of it.
+async fn send(client: &mut impl Transport, notice: &[u8]) -> bool {
+    in_band::send_within(LONGEST_SEND, client, notice).await
+}
+
+/// The bytes of a sentence: what its length can say.
+const LONGEST: usize = 255;
+/// A client that takes no more is cut off without a notice: the end of a drain waits for it.
+const LONGEST_SEND: Duration = Duration::from_millis(500);

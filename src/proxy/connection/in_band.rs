@@ -1,0 +1,255 @@
+//! In-band refusals: for a request that is refused, and for a target that sends no SSH identification.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::base::text::ascii;
+use crate::net::transport::{Reader, Transport, Writer};
+use crate::protocol::ssh_disconnect::{Code, LONGEST, disconnect, sentence};
+use crate::proxy::open_tunnels::ids::Id;
+use crate::tunnel::outcome::{Denial, Reason, Refusal, Side};
+use crate::tunnel::ssh::identification;
+
+/// The refusal of a request for that target, as bytes of SSH.
+pub(super) fn of_refusal(denial: &Denial, asked_for: &str, id: Id) -> Vec<u8> {
+    disconnect(
+        code(denial.refusal),
+        &sentence(asked_for, denial.unnamed(), Some(&id), LONGEST),
+    )
+}
+
+fn code(refusal: Refusal) -> Code {
+    if refusal.is_of_a_limit() {
+        return Code::TooManyConnections;
+    }
+    match refusal.status() {
+        403 => Code::NoMoreAuthMethods,
+        500.. => Code::ServiceNotAvailable,
+        _ => Code::ProtocolError,
+    }
+}
+
+/// The end of a tunnel in front of the target's identification.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End<'a> {
+    /// The reason, which is not the client's.
+    pub(super) reason: Reason,
+    /// What the target has sent, and was not passed on.
+    pub(super) said: &'a [u8],
+    /// The time for an identification.
+    pub(super) deadline: Duration,
+    /// Why an operator has ended it.
+    pub(super) operator: &'a str,
+}
+
+/// That end as bytes of SSH.
+pub(super) fn of_end(end: &End<'_>, target: &str, id: Id) -> Vec<u8> {
+    disconnect(
+        Code::ServiceNotAvailable,
+        &sentence(target, &phrase(end), Some(&id), LONGEST),
+    )
+}
+
+/// The reason of the end, without the target's name.
+pub(super) fn phrase(end: &End<'_>) -> String {
+    let said = excerpt(end.said);
+    match end.reason {
+        Reason::NotSsh if end.said.starts_with(b"HTTP/") => "the target is a web server, not an SSH server".to_owned(),
+        Reason::NotSsh if identification::read(end.said, Side::Target).is_err() => {
+            "the target is not an SSH server".to_owned()
+        }
+        Reason::NotSsh => format!("the target has sent no SSH identification in {:?}", end.deadline),
+        // Such as `Exceeded MaxStartups` and `Not allowed at this time` of sshd, which OpenSSH shows with `-v` only.
+        // A reset says no less: sshd closes with the client's identification unread.
+        Reason::Eof | Reason::Reset | Reason::Io if !said.is_empty() => {
+            format!("the target closed the connection: {said}")
+        }
+        Reason::Eof => "the target closed the connection before its SSH identification".to_owned(),
+        Reason::Reset | Reason::Io | Reason::Truncated | Reason::Corrupted => {
+            "the target reset the connection before its SSH identification".to_owned()
+        }
+        Reason::Revoked
+        | Reason::Unauthorized
+        | Reason::Expired
+        | Reason::Drained
+        | Reason::Moved
+        | Reason::Idle
+        | Reason::Lifetime
+        | Reason::ClosedByOperator
+        | Reason::Panic => phrase_of_proxy(end.reason, end.operator),
+    }
+}
+
+/// Why the proxy has ended a tunnel; `operator` are the operator's words, if it was one.
+pub(super) fn phrase_of_proxy(reason: Reason, operator: &str) -> String {
+    let phrase = match reason {
+        Reason::Revoked => "the target has left the allowlist",
+        Reason::Unauthorized => "the user may no longer ssh to the target",
+        Reason::Expired => "the credentials have expired",
+        Reason::Drained | Reason::Moved => Refusal::Draining.phrase(),
+        Reason::Idle => "no byte has moved for the idle timeout",
+        Reason::Lifetime => "the longest time for a connection is over",
+        Reason::ClosedByOperator if operator.is_empty() => "an operator ended the connection",
+        Reason::ClosedByOperator => return format!("an operator ended the connection: {operator}"),
+        // Of a target it is said in other words: see `phrase`.
+        Reason::NotSsh => "the client has sent no SSH identification",
+        Reason::Panic | Reason::Eof | Reason::Reset | Reason::Io | Reason::Truncated | Reason::Corrupted => {
+            "the proxy ended the connection"
+        }
+    };
+    phrase.to_owned()
+}
+
+/// The last line of a target's text.
+fn excerpt(said: &[u8]) -> Box<str> {
+    let mut lines = said.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    let last = lines.rfind(|line| !line.is_empty()).unwrap_or_default();
+    ascii(last.iter().take(LONGEST_EXCERPT).copied().map(char::from))
+}
+
+/// Sends the bytes to a client. False: it has left, or does not read.
+pub(super) async fn send(client: &mut impl Transport, bytes: &[u8]) -> bool {
+    send_within(LONGEST_SEND, client, bytes).await
+}
+
+/// The same, in that time.
+pub(super) async fn send_within(longest: Duration, client: &mut impl Transport, bytes: &[u8]) -> bool {
+    let (_, mut writer) = client.split();
+    let mut rest = bytes;
+    let sent = poll_fn(|context| -> Poll<io::Result<()>> {
+        while !rest.is_empty() {
+            let written = ready!(writer.poll_write(context, rest))?;
+            rest = rest.get(written..).unwrap_or_default();
+        }
+        writer.poll_flush(context)
+    });
+    matches!(timeout(longest, sent).await, Ok(Ok(())))
+}
+
+/// Waits until a client that was sent a disconnect leaves.
+///
+/// An SSH client sends its key exchange before it reads the message. With an end of stream right behind that, corkscrew,
+/// connect-proxy and proxytunnel are gone by then, and ssh reports a broken pipe instead.
+pub(super) async fn await_reader(client: &mut impl Transport) {
+    let (mut reader, _) = client.split();
+    let left = poll_fn(|context| {
+        // On the stack: a buffer of the future would be held by every client that is told.
+        let mut chunk = [0; CHUNK];
+        for _ in 0..MOST_CHUNKS {
+            match ready!(reader.poll_read(context, &mut chunk)) {
+                Ok([]) | Err(_) => return Poll::Ready(()),
+                Ok(_) => {}
+            }
+        }
+        // A client that sends this much is no SSH client.
+        Poll::Ready(())
+    });
+    timeout(LONGEST_READ, left).await.ok();
+}
+
+/// Characters of a target's text.
+const LONGEST_EXCERPT: usize = 80;
+/// As for an answer: the bytes fit any send buffer.
+const LONGEST_SEND: Duration = Duration::from_secs(5);
+/// From the message to the end of stream behind it, for a client that does not leave by itself.
+const LONGEST_READ: Duration = Duration::from_secs(2);
+const CHUNK: usize = 2048;
+/// Reads of one poll: a key exchange has less than 2 KiB.
+const MOST_CHUNKS: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_a_target_has_the_name_that_was_asked_for_alone() {
+        let (named, unnamed) = (
+            "no ready endpoint for team-a/svc-a (0 of 2 ready)",
+            "the target has no ready endpoint (0 of 2 ready)",
+        );
+        let denial = Denial::of_target(Refusal::NoEndpoint, named, unnamed);
+        let id = crate::proxy::open_tunnels::ids::Ids::default().next();
+        let message = of_refusal(&denial, "svc-a.team-a:22", id);
+        let expected = format!("svc-a.team-a:22 has no ready endpoint (0 of 2 ready) (id {id})");
+        assert!(String::from_utf8_lossy(&message).contains(&expected));
+        assert!(!String::from_utf8_lossy(&message).contains("team-a/svc-a"));
+    }
+
+    #[test]
+    fn an_end_says_what_the_target_is_or_did() {
+        let told = |reason, said: &str| {
+            phrase(&End {
+                reason,
+                said: said.as_bytes(),
+                deadline: Duration::from_secs(12),
+                operator: if reason == Reason::ClosedByOperator {
+                    "the node is drained"
+                } else {
+                    ""
+                },
+            })
+        };
+        for (reason, said, expected) in [
+            (Reason::NotSsh, "", "the target has sent no SSH identification in 12s"),
+            (
+                Reason::NotSsh,
+                "SSH-2.0-sl",
+                "the target has sent no SSH identification in 12s",
+            ),
+            (Reason::NotSsh, "SSH-3.0-x\r\n", "the target is not an SSH server"),
+            (
+                Reason::NotSsh,
+                "HTTP/1.1 400 Bad Request\r\n",
+                "the target is a web server, not an SSH server",
+            ),
+            (
+                Reason::Eof,
+                "",
+                "the target closed the connection before its SSH identification",
+            ),
+            (
+                Reason::Eof,
+                "hello\r\nNot allowed at this time\x1b\r\n",
+                "the target closed the connection: Not allowed at this time?",
+            ),
+            (
+                Reason::Reset,
+                "Not allowed at this time\r\n",
+                "the target closed the connection: Not allowed at this time",
+            ),
+            (
+                Reason::Reset,
+                "",
+                "the target reset the connection before its SSH identification",
+            ),
+            (
+                Reason::ClosedByOperator,
+                "",
+                "an operator ended the connection: the node is drained",
+            ),
+        ] {
+            assert_eq!(told(reason, said), expected);
+        }
+    }
+
+    #[test]
+    fn each_refusal_that_is_told_in_band_has_a_code() {
+        for (refusal, expected) in [
+            (Refusal::NotAllowed, Code::NoMoreAuthMethods),
+            (Refusal::NotAuthorized, Code::NoMoreAuthMethods),
+            (Refusal::NoEndpoint, Code::ServiceNotAvailable),
+            (Refusal::Draining, Code::ServiceNotAvailable),
+            (Refusal::TargetRefused, Code::ServiceNotAvailable),
+            (Refusal::TargetFull, Code::TooManyConnections),
+            (Refusal::ConnectRate, Code::TooManyConnections),
+            (Refusal::GuessRate, Code::TooManyConnections),
+            (Refusal::TlsRequired, Code::ProtocolError),
+        ] {
+            assert_eq!(code(refusal), expected, "{refusal:?}");
+        }
+    }
+}

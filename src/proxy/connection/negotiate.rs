@@ -1,0 +1,187 @@
+//! Finds out what a client speaks by its first bytes, and does the TLS handshake.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use tokio::net::TcpStream;
+
+use super::pending::Pending;
+use crate::base::cold::cold;
+use crate::net::tls::{self, Session};
+use crate::net::transport::{Reader, Transport};
+use crate::proxy::http::{self, CredentialPolicy, Exchange as _, Refusals};
+use crate::tunnel::outcome::{Malformed, Refusal};
+
+/// A client whose protocol is known, with the bytes that were read of it.
+#[derive(Debug)]
+pub(super) enum Negotiated {
+    /// HTTP/1 in clear.
+    Http1(TcpStream, Vec<u8>),
+    /// HTTP/2 in clear, with prior knowledge.
+    Http2(TcpStream, Vec<u8>),
+    /// HTTP/1 by TLS.
+    TlsHttp1(Session),
+    /// HTTP/2 by TLS, agreed on by ALPN.
+    TlsHttp2(Session),
+}
+
+/// Negotiates the protocol with a client on a port of that TLS mode. `None` when the client was refused.
+pub(super) async fn negotiate<'a>(
+    mut stream: TcpStream,
+    mode: tls::Mode,
+    pending: Pending<'a>,
+) -> Option<(Negotiated, Pending<'a>)> {
+    let looked = pending.step(async { Ok(look(&mut stream).await) }).await;
+    let refusal = match looked {
+        Ok((Protocol::Tls | Protocol::Ssh | Protocol::Http1, read)) if mode == tls::Mode::Off => {
+            return Some((Negotiated::Http1(stream, read), pending));
+        }
+        Ok((Protocol::Tls, read)) => return handshake(stream, read, pending).await,
+        Ok((Protocol::Ssh, _)) => Refusal::Malformed(Malformed::Ssh),
+        // A port probe.
+        Ok((Protocol::Http1, read)) if read.is_empty() => Refusal::NoRequest,
+        Ok((Protocol::Http1, read)) if mode == tls::Mode::Required => {
+            cold(refuse_clear(stream, read, pending)).await;
+            return None;
+        }
+        Ok((Protocol::Http2, _)) if mode == tls::Mode::Required => Refusal::TlsRequired,
+        Ok((Protocol::Http1, read)) => return Some((Negotiated::Http1(stream, read), pending)),
+        Ok((Protocol::Http2, read)) => return Some((Negotiated::Http2(stream, read), pending)),
+        Err(refusal) => refusal,
+    };
+    pending.refuse(http::http1(stream, Vec::new()), &refusal.into()).await;
+    None
+}
+
+/// Refuses a client in clear where TLS is required. Its request is read only to find out whether it is told in band.
+async fn refuse_clear(stream: TcpStream, read: Vec<u8>, pending: Pending<'_>) {
+    let mut exchange = http::http1(stream, read);
+    if pending.refusals != Refusals::Http {
+        // Whatever comes of it, the client needs TLS.
+        pending.step(exchange.read_head(CredentialPolicy::Ignored)).await.ok();
+    }
+    pending.refuse(exchange, &Refusal::TlsRequired.into()).await;
+}
+
+/// Does the TLS handshake of a client of which `read` was taken from the socket.
+async fn handshake<'a>(
+    stream: TcpStream,
+    read: Vec<u8>,
+    mut pending: Pending<'a>,
+) -> Option<(Negotiated, Pending<'a>)> {
+    // Before the handshake, which is the dearest part of a connection.
+    if let Err(refusal) = pending.origin.admission {
+        pending.drop_silently(refusal);
+        return None;
+    }
+    let tls = &pending.shared.tls;
+    let accepted = pending
+        .step(async { Ok(tls.accept(stream, read, pending.deadline()).await) })
+        .await;
+    match accepted {
+        Ok(Ok(accepted)) => {
+            pending.record.set_tls(&accepted);
+            let negotiated = match accepted.http2 {
+                true => Negotiated::TlsHttp2(accepted.session),
+                false => Negotiated::TlsHttp1(accepted.session),
+            };
+            return Some((negotiated, pending));
+        }
+        Ok(Err(failed)) => {
+            pending.shared.metrics.tls_failed(failed.cause);
+            pending.conclude(Refusal::TlsHandshake, failed.close()).await;
+        }
+        // In the middle of a handshake nothing can be said.
+        Err(refusal) => pending.drop_silently(refusal),
+    }
+    None
+}
+
+/// What a client's first bytes begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    /// A TLS handshake.
+    Tls,
+    /// An HTTP/2 connection with prior knowledge (RFC 9113 section 3.4).
+    Http2,
+    /// An SSH session: the client has no ProxyCommand.
+    Ssh,
+    /// An HTTP/1 request, or anything else, which is refused as one.
+    Http1,
+}
+
+/// Reads until the protocol is known. A client that leaves before has made no HTTP/1 request.
+async fn look(stream: &mut TcpStream) -> (Protocol, Vec<u8>) {
+    let mut read = Vec::new();
+    let (mut reader, _) = Transport::split(stream);
+    loop {
+        if let Some(protocol) = protocol(&read) {
+            return (protocol, read);
+        }
+        match poll_fn(|context| poll_read_some(&mut reader, context, &mut read)).await {
+            Ok(0) | Err(_) => return (Protocol::Http1, read),
+            Ok(_) => {}
+        }
+    }
+}
+
+/// The protocol that begins with these bytes; `None` while there are several.
+fn protocol(bytes: &[u8]) -> Option<Protocol> {
+    for (start, protocol) in STARTS {
+        if bytes.starts_with(start) {
+            return Some(protocol);
+        }
+        if start.starts_with(bytes) {
+            return None;
+        }
+    }
+    Some(Protocol::Http1)
+}
+
+/// A function and not part of the future: its buffer is on the stack, and not held while the client is silent.
+fn poll_read_some(reader: &mut impl Reader, context: &mut Context<'_>, read: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+    let bytes = &mut [0; CHUNK];
+    let bytes = ready!(reader.poll_read(context, bytes))?;
+    read.extend(bytes);
+    Poll::Ready(Ok(bytes.len()))
+}
+
+/// The content type of a TLS handshake record (RFC 8446 section 5.1), a method that only HTTP/2 has (RFC 9113 section
+/// 3.4), and the identification of SSH (RFC 4253 section 4.2).
+const STARTS: [(&[u8], Protocol); 3] = [
+    (&[0x16], Protocol::Tls),
+    (b"PRI ", Protocol::Http2),
+    (b"SSH-", Protocol::Ssh),
+];
+/// The bytes of one read: most heads, and most ClientHellos, fit.
+const CHUNK: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_protocol_is_known_as_soon_as_the_bytes_decide_it() {
+        for (bytes, expected) in [
+            (&b""[..], None),
+            (b"\x16", Some(Protocol::Tls)),
+            (b"\x16\x03\x01", Some(Protocol::Tls)),
+            (b"\x15\x03\x01", Some(Protocol::Http1)),
+            (b"P", None),
+            (b"PRI", None),
+            (b"PRI * HTTP/2.0\r\n", Some(Protocol::Http2)),
+            (b"PR", None),
+            (b"PROPFIND", Some(Protocol::Http1)),
+            (b"PUT", Some(Protocol::Http1)),
+            (b"S", None),
+            (b"SSH-2.0-x", Some(Protocol::Ssh)),
+            (b"SEARCH", Some(Protocol::Http1)),
+            (b"C", Some(Protocol::Http1)),
+            (b"\r\nCONNECT", Some(Protocol::Http1)),
+            (b"\0", Some(Protocol::Http1)),
+        ] {
+            assert_eq!(protocol(bytes), expected, "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! A connection, or an HTTP/2 stream, that has not been answered: its client, its age, and the end of the wait for it.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::Shared;
+use super::in_band;
+use crate::net::transport::Transport;
+use crate::proxy::http::{Exchange, Refusals};
+use crate::proxy::open_tunnels::ids::Id;
+use crate::proxy::record::{Answered, Record};
+use crate::tunnel::limits::clients::Client;
+use crate::tunnel::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
+use crate::tunnel::outcome::{Denial, Refusal};
+use crate::tunnel::proxy_header::Addresses;
+
+/// A connection, or an HTTP/2 stream, from its accept until it is a tunnel or has read its refusal.
+#[derive(Debug)]
+pub(super) struct Pending<'a, O = Origin> {
+    pub(super) shared: &'a Shared,
+    /// The metrics and the log line, whatever becomes of it.
+    pub(super) record: Box<Record<'a>>,
+    /// The client, as far as it is known.
+    pub(super) origin: O,
+    /// How refusals are told on the port.
+    pub(super) refusals: Refusals,
+    /// Whether the target, as far as its name may be told, carries SSH only. An unknown one does.
+    pub(super) leads_to_ssh: bool,
+    age: Age,
+}
+
+/// The client of a connection, known once the PROXY header has been read where the port requires one.
+#[derive(Debug)]
+pub(super) struct Origin {
+    /// The client's address and the one that it connected to.
+    pub(super) addresses: Addresses,
+    /// What all connections of the client share.
+    pub(super) client: Arc<Client>,
+    /// Whether a request may be served at all; a refusal is sent in the client's protocol, once that is known.
+    pub(super) admission: Result<(), Refusal>,
+}
+
+/// The client of a connection whose PROXY header has not been read.
+#[derive(Debug)]
+pub(super) struct Unknown;
+
+/// When the wait began, and its number in the order of connections and requests.
+#[derive(Clone, Copy, Debug)]
+struct Age {
+    since: Instant,
+    /// The number of the connection or request.
+    number: u64,
+}
+
+impl<'a> Pending<'a, Unknown> {
+    /// A connection that has just been accepted. Its number, drawn here, is its age in every set that it joins.
+    pub(super) fn accept(peer: SocketAddr, refusals: Refusals, shared: &'a Shared) -> Self {
+        let id = shared.ids.next();
+        let age = Age::new(id);
+        Self {
+            shared,
+            record: Record::open(shared.telemetry(), id, peer, age.since),
+            origin: Unknown,
+            refusals,
+            leads_to_ssh: true,
+            age,
+        }
+    }
+
+    /// The same connection, now that its client is known. It counts towards the client's connect rate.
+    pub(super) fn introduce(mut self, addresses: Addresses) -> Pending<'a> {
+        self.record.set_client(addresses.source);
+        let client = self.shared.clients.client(addresses.source.ip());
+        Pending {
+            shared: self.shared,
+            record: self.record,
+            origin: Origin {
+                addresses,
+                admission: client.count_connect(),
+                client,
+            },
+            refusals: self.refusals,
+            leads_to_ssh: self.leads_to_ssh,
+            age: self.age,
+        }
+    }
+}
+
+impl Pending<'_> {
+    /// A further request on this HTTP/2 connection. It is judged as a connection is: first by the client's connect
+    /// rate, then by its certificate, whose signatures cost processor time to verify.
+    pub(super) fn new_stream(&self) -> Self {
+        let Origin { addresses, client, .. } = &self.origin;
+        let id = self.shared.ids.next();
+        let record = self.record.request(id);
+        let is_trusted = |()| match record.is_trusted(&self.shared.tls) {
+            true => Ok(()),
+            false => Err(Refusal::CertificateLapsed),
+        };
+        Self {
+            shared: self.shared,
+            origin: Origin {
+                addresses: *addresses,
+                admission: client.count_connect().and_then(is_trusted),
+                client: Arc::clone(client),
+            },
+            record,
+            refusals: self.refusals,
+            leads_to_ssh: true,
+            age: Age::new(id),
+        }
+    }
+
+    /// Completes when an HTTP/2 connection without a stream has waited too long for the next one. The wait begins now:
+    /// its last request has been answered.
+    pub(super) async fn until_idle(&self) -> Refusal {
+        self.overdue(Age::new(self.shared.ids.next())).await
+    }
+}
+
+impl<O: ClientState> Pending<'_, O> {
+    /// Takes one step towards the request.
+    ///
+    /// # Errors
+    /// The step's own refusal, or what ended the wait for it: the head deadline, an eviction, or the drain.
+    pub(super) async fn step<T>(&self, step: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+        tokio::select! {
+            biased;
+            done = step => done,
+            refusal = self.until_late() => Err(refusal),
+        }
+    }
+
+    /// Completes when the wait for the request is over.
+    pub(super) async fn until_late(&self) -> Refusal {
+        self.overdue(self.age).await
+    }
+
+    /// Completes when a connection that has its refusal, and that its client has not closed yet, is evicted.
+    pub(super) async fn until_evicted(&self) -> Refusal {
+        self.join(self.age, Standing::Refused).evicted().await;
+        Refusal::Crowded
+    }
+
+    /// When the request has to be complete.
+    pub(super) fn deadline(&self) -> Instant {
+        self.age.since + self.shared.connect.head
+    }
+
+    /// Sends a refusal, accounts for it, and gives the client time to read it.
+    pub(super) async fn refuse(mut self, exchange: impl Exchange, denial: &Denial) {
+        let (program, asked_for) = exchange.sender();
+        let is_in_band = self.leads_to_ssh && self.refusals.are_in_band(program) && denial.refusal.may_be_in_band();
+        let told = if is_in_band {
+            let message = in_band::of_refusal(denial, asked_for, self.record.id());
+            self.record.set_answered(Answered::Ssh);
+            tokio::select! {
+                biased;
+                told = exchange.disconnect(&message) => told,
+                // It waits for its client, as a connection that has its refusal does.
+                _ = self.until_evicted() => None,
+            }
+        } else {
+            self.record.set_answered(Answered::of(denial.refusal));
+            exchange.refuse(denial).await
+        };
+        match told {
+            Some(mut transport) => {
+                let close = async {
+                    if is_in_band {
+                        in_band::await_reader(&mut transport).await;
+                    }
+                    transport.close_gently().await;
+                };
+                self.conclude(denial.refusal, close).await;
+            }
+            None => self.drop_silently(denial.refusal),
+        }
+    }
+
+    /// Accounts for a refusal that was sent, and keeps the connection until `close` has let the client read it.
+    ///
+    /// Other connections may evict this one. Its client may lose the refusal then: a close with unread bytes is a reset,
+    /// which discards what has not been read.
+    pub(super) async fn conclude(mut self, refusal: Refusal, close: impl Future<Output = ()>) {
+        self.record.refused(refusal);
+        // This connection was evicted: its descriptor is needed at once.
+        if refusal == Refusal::Crowded {
+            return;
+        }
+        tokio::select! {
+            // First: its first poll sends the end of stream.
+            biased;
+            () = close => {}
+            _ = self.until_evicted() => {}
+            () = self.shared.drain.clone().ended() => {}
+        }
+    }
+
+    /// Accounts for a refusal that cannot be sent: the client has left, or no protocol is negotiated to send it in.
+    pub(super) fn drop_silently(mut self, refusal: Refusal) {
+        self.record.set_answered(Answered::Not);
+        self.record.refused(refusal);
+    }
+
+    async fn overdue(&self, age: Age) -> Refusal {
+        let (standing, evicted) = match self.origin.admission() {
+            Ok(()) => (Standing::Welcome, Refusal::Crowded),
+            Err(refusal) => (Standing::Refusable, refusal),
+        };
+        let membership = self.join(age, standing);
+        tokio::select! {
+            () = sleep_until(age.since + self.shared.connect.head) => Refusal::HeadTimeout,
+            () = membership.evicted() => evicted,
+            () = self.shared.drain.stopped(age.number) => Refusal::Draining,
+        }
+    }
+
+    fn join(&self, Age { number, .. }: Age, standing: Standing) -> Membership<'_> {
+        let sets = [Some(&self.shared.unfinished), self.origin.unfinished()];
+        Membership::join(sets, Ticket { standing, number })
+    }
+}
+
+impl Age {
+    /// That of a wait which begins now, younger than all before.
+    fn new(id: Id) -> Self {
+        Self {
+            since: Instant::now(),
+            number: id.number,
+        }
+    }
+}
+
+/// What is known of a connection's client.
+pub(super) trait ClientState {
+    /// The client's unfinished connections, if it is known.
+    fn unfinished(&self) -> Option<&Unfinished>;
+    /// Whether its request may be served, as far as that is known.
+    fn admission(&self) -> Result<(), Refusal>;
+}
+
+impl ClientState for Unknown {
+    fn unfinished(&self) -> Option<&Unfinished> {
+        None
+    }
+
+    fn admission(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+impl ClientState for Origin {
+    fn unfinished(&self) -> Option<&Unfinished> {
+        Some(&self.client.unfinished)
+    }
+
+    fn admission(&self) -> Result<(), Refusal> {
+        self.admission
+    }
+}

@@ -1,0 +1,292 @@
+//! One exchange by HTTP/1: reads the head, and writes the answer.
+
+use std::fmt::Write;
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::head::{self, Head, MOST_BYTES, Version};
+use super::program::{Sent, recognise};
+use super::{Asked, CredentialPolicy, Program, STARTING, challenges, proxy_status, refusal_of};
+use crate::base::secret;
+use crate::net::transport::{Reader, Transport, Writer};
+use crate::protocol::end_notice::Marker;
+use crate::protocol::ssh_disconnect::{Code, disconnect};
+use crate::tunnel::outcome::{Denial, Malformed, Refusal};
+
+/// An exchange that has no answer yet.
+#[derive(Debug)]
+pub(super) struct Exchange<D> {
+    stream: D,
+    /// The bytes that were read; once the head is complete, those behind it.
+    buffer: Vec<u8>,
+    /// The version that the client has asked in, once that is known.
+    version: Version,
+    /// The sender of the request, once it is complete.
+    sent: Sent,
+    end_marker: Option<Marker>,
+}
+
+impl<D: Transport> Exchange<D> {
+    /// An exchange of which `read` has been read.
+    pub(super) fn new(stream: D, read: Vec<u8>) -> Self {
+        Self {
+            stream,
+            buffer: read,
+            version: Version::default(),
+            sent: Sent::default(),
+            end_marker: None,
+        }
+    }
+
+    async fn read_some(&mut self) -> io::Result<usize> {
+        let (mut reader, _) = self.stream.split();
+        poll_fn(|context| poll_read_some(&mut reader, context, &mut self.buffer)).await
+    }
+
+    /// Takes a complete head out of the buffer.
+    fn take_head(&mut self, head: Head, credentials: CredentialPolicy) -> Asked {
+        let bytes = self.buffer.get_mut(..head.length).unwrap_or_default();
+        self.sent = recognise(bytes);
+        let credential = match credentials {
+            CredentialPolicy::Ignored => None,
+            CredentialPolicy::Read => head::credential_of(bytes),
+        };
+        if credential.is_some() {
+            // The buffer lives as long as the early data in it.
+            secret::wipe(bytes);
+        }
+        self.buffer.drain(..head.length);
+        self.end_marker = head.end_marker;
+        Asked {
+            authority: head.target,
+            credential,
+            end_marker: head.end_marker,
+        }
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let (_, mut writer) = self.stream.split();
+        let mut rest = bytes;
+        let sent = poll_fn(|context| {
+            while !rest.is_empty() {
+                let written = ready!(writer.poll_write(context, rest))?;
+                rest = rest.get(written..).unwrap_or_default();
+            }
+            writer.poll_flush(context)
+        });
+        timeout(LONGEST_SEND, sent).await?
+    }
+}
+
+impl<D: Transport> super::Exchange for Exchange<D> {
+    type Transport = D;
+
+    const HTTP: &'static str = "1";
+
+    /// Reads until the head is complete or refused, in whatever pieces it comes.
+    async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<Asked, Refusal> {
+        let mut known = 0;
+        loop {
+            let came = self.buffer.get(known..).unwrap_or_default();
+            // Only a line's end can complete the head, and only the first bytes can be no request at all: parsing
+            // after every byte of a slow client would cost the square of its head.
+            let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MOST_BYTES;
+            if decides && !came.is_empty() {
+                match head::parse(&self.buffer) {
+                    Ok(Some(head)) => {
+                        self.version = head.version;
+                        return Ok(self.take_head(head, credentials));
+                    }
+                    Ok(None) => {}
+                    Err(refusal) => {
+                        self.sent = recognise(&self.buffer);
+                        // What is left of it would pass for the client's next bytes.
+                        self.buffer.clear();
+                        return Err(refusal);
+                    }
+                }
+            }
+            known = self.buffer.len();
+            match self.read_some().await {
+                Ok(0) if known == 0 => return Err(Refusal::NoRequest),
+                Ok(0) => return Err(Refusal::Malformed(Malformed::Truncated)),
+                Ok(_) => {}
+                Err(error) if known == 0 => return Err(refusal_of(&error, Refusal::NoRequest)),
+                Err(error) => return Err(refusal_of(&error, Refusal::ClientLeft)),
+            }
+        }
+    }
+
+    /// A client leaves by a reset, or by an end of stream before any byte for its target. After early data an end of
+    /// stream is a half-close: the data still has to reach the target.
+    async fn client_left(&mut self) -> Refusal {
+        loop {
+            if self.buffer.len() >= MOST_BYTES {
+                break;
+            }
+            match self.read_some().await {
+                Ok(0) if self.buffer.is_empty() => return Refusal::ClientLeft,
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => return refusal_of(&error, Refusal::ClientLeft),
+            }
+        }
+        self.stream.split().0.failed().await;
+        Refusal::ClientLeft
+    }
+
+    /// In one write: corkscrew reads the answer once.
+    async fn confirm(mut self) -> Result<(D, Vec<u8>), Refusal> {
+        let sent = match self.end_marker {
+            None => self.send(CONFIRMATION).await,
+            Some(marker) => self.send(confirmation(marker).as_bytes()).await,
+        };
+        sent.map_err(|_| Refusal::ClientLeft)?;
+        Ok((self.stream, self.buffer))
+    }
+
+    async fn refuse(mut self, denial: &Denial) -> Option<D> {
+        let is_told = denial.refusal == Refusal::TlsRecord
+            || denial.refusal.is_answered() && self.send(&answer(denial, self.version)).await.is_ok();
+        is_told.then_some(self.stream)
+    }
+
+    fn sender(&self) -> (Program, &str) {
+        (self.sent.program, &self.sent.target)
+    }
+
+    /// corkscrew drops what stands in one read with the 200. An SSH client sends its identification as soon as corkscrew has
+    /// read that, so the message follows the client's first bytes, or a pause.
+    async fn disconnect(mut self, message: &[u8]) -> Option<D> {
+        self.send(CONFIRMATION).await.ok()?;
+        if self.buffer.is_empty() {
+            // The end of the client's stream may be a half-close, and a failure is one of the next write, too.
+            timeout(PAUSE, self.read_some()).await.ok();
+        }
+        self.send(message).await.ok()?;
+        Some(self.stream)
+    }
+}
+
+/// A function and not part of the future: its buffer is on the stack, and not held while the client is silent.
+fn poll_read_some(
+    reader: &mut impl Reader,
+    context: &mut Context<'_>,
+    buffer: &mut Vec<u8>,
+) -> Poll<io::Result<usize>> {
+    let mut chunk = [0; CHUNK];
+    let room = MOST_BYTES.saturating_sub(buffer.len()).min(CHUNK);
+    let read = ready!(reader.poll_read(context, chunk.get_mut(..room).unwrap_or_default()))?;
+    buffer.extend(read);
+    Poll::Ready(Ok(read.len()))
+}
+
+/// The refusal as an HTTP response or, for a client that spoke SSH, as an SSH disconnect.
+fn answer(denial: &Denial, version: Version) -> Vec<u8> {
+    if denial.refusal == Refusal::Malformed(Malformed::Ssh) {
+        return disconnect(Code::ProtocolError, denial.phrase());
+    }
+    response(denial, version).into_bytes()
+}
+
+/// The phrase stands in the body, too: some clients print that.
+///
+/// A 407 has the version of the request: nc asks for a password if the answer begins with `HTTP/1.0 407`, the version that
+/// it speaks. All other answers are HTTP/1.1 for every client (RFC 9110 section 2.5 allows either).
+fn response(denial: &Denial, version: Version) -> String {
+    let (refusal, phrase) = (denial.refusal, denial.phrase());
+    let status = refusal.status();
+    let challenges = challenges(refusal);
+    let version = match (version, challenges) {
+        (Version::Http10, Some(_)) => "HTTP/1.0",
+        _ => "HTTP/1.1",
+    };
+    let mut answer = format!(
+        "{version} {status} {phrase}\r\n\
+         Connection: close\r\n\
+         Content-Type: text/plain\r\n\
+         Content-Length: {}\r\n\
+         Proxy-Status: {}\r\n",
+        phrase.len() + 1,
+        proxy_status(refusal, denial.details()),
+    );
+    for challenge in challenges.into_iter().flatten() {
+        // Writing to a String does not fail.
+        write!(answer, "Proxy-Authenticate: {challenge}\r\n").ok();
+    }
+    if refusal == Refusal::MethodNotAllowed {
+        answer.push_str("Allow: CONNECT\r\n");
+    }
+    if let Some(seconds) = refusal.retry_after() {
+        write!(answer, "Retry-After: {seconds}\r\n").ok();
+    }
+    if let Some(seconds) = denial.seconds_to_start() {
+        write!(answer, "{STARTING}: {seconds}\r\n").ok();
+    }
+    answer.push_str("\r\n");
+    answer.push_str(phrase);
+    answer.push('\n');
+    answer
+}
+
+/// The 200 for a client that asks for an end notice.
+fn confirmation(marker: Marker) -> String {
+    format!("HTTP/1.1 200 Connection established\r\nSwitchboard-End: {marker}\r\n\r\n")
+}
+
+/// No field at all, which every client understands and every client's buffer holds (RFC 9110 section 9.3.6 forbids
+/// Content-Length and Transfer-Encoding).
+const CONFIRMATION: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+/// The bytes of one read: most heads fit.
+const CHUNK: usize = 2048;
+/// The timeout of an answer, which fits any send buffer: a client that does not take it has vanished.
+const LONGEST_SEND: Duration = Duration::from_secs(5);
+/// From the 200 to the message behind it, for a client that waits for the server's identification. A client on a busy
+/// machine has read the 200 by then.
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_a_whole_response_that_closes() {
+        assert_eq!(
+            response(&Refusal::MethodNotAllowed.into(), Version::Http10),
+            "HTTP/1.1 405 only CONNECT is served here\r\nConnection: close\r\nContent-Type: text/plain\r\n\
+             Content-Length: 28\r\nProxy-Status: switchboard; error=http_request_error\r\nAllow: CONNECT\r\n\r\n\
+             only CONNECT is served here\n"
+        );
+        assert!(response(&Refusal::Draining.into(), Version::Http11).contains("\r\nRetry-After: 1\r\n"));
+    }
+
+    #[test]
+    fn a_challenge_has_two_fields_and_the_version_that_asked() {
+        let challenged = |refusal: Refusal, version| response(&refusal.into(), version);
+        let basic = "\r\nProxy-Authenticate: Basic realm=\"switchboard\", charset=\"UTF-8\"";
+        for (refusal, bearer) in [
+            (Refusal::CredentialsRequired, "Bearer realm=\"switchboard\""),
+            (
+                Refusal::CredentialsRefused,
+                "Bearer realm=\"switchboard\", error=\"invalid_token\"",
+            ),
+        ] {
+            let answer = challenged(refusal, Version::Http10);
+            assert!(answer.starts_with("HTTP/1.0 407 "), "{answer}");
+            assert!(
+                answer.contains(&format!("{basic}\r\nProxy-Authenticate: {bearer}\r\n")),
+                "{answer}"
+            );
+            assert!(challenged(refusal, Version::Http11).starts_with("HTTP/1.1 407 "));
+        }
+        let denial = Denial::with_phrase(Refusal::NotAuthorized, "no").with_details("create \"x\"");
+        let answer = response(&denial, Version::Http10);
+        assert!(answer.starts_with("HTTP/1.1 403 no\r\n"), "{answer}");
+        let status = "Proxy-Status: switchboard; error=http_request_denied; details=\"create 'x'\"\r\n";
+        assert!(answer.contains(status), "{answer}");
+    }
+}

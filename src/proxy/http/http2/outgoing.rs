@@ -1,0 +1,96 @@
+//! What a connection and its streams share about what they send.
+
+use std::convert::Infallible;
+use std::mem::{self, take};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio_util::sync::PollSemaphore;
+
+use super::send_buffer::{BufferPermits, Class};
+use super::zero_copy::ZeroCopy;
+use crate::protocol::http2::frames::Credit;
+
+/// A handle to the shared state.
+#[derive(Clone, Debug)]
+pub(super) struct Outgoing(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    permits: Mutex<BufferPermits>,
+    /// How often the permits may still be [renewed](Outgoing::renew_permits).
+    renewals: AtomicU32,
+    zero_copy: ZeroCopy,
+    credit: Credit,
+    /// Senders that are dropped by the next flush, for streams whose END_STREAM has been written. `None` once there will
+    /// be no flush.
+    unflushed: Mutex<Option<Vec<oneshot::Sender<Infallible>>>>,
+}
+
+impl Outgoing {
+    pub(super) fn new(credit: Credit) -> Self {
+        Self(Arc::new(Shared {
+            permits: Mutex::new(BufferPermits::new()),
+            renewals: AtomicU32::new(MOST_RENEWALS),
+            zero_copy: ZeroCopy::default(),
+            credit,
+            unflushed: Mutex::new(Some(Vec::new())),
+        }))
+    }
+
+    /// A handle by which one stream waits for permits of send buffers.
+    pub(super) fn semaphore(&self, class: Class) -> PollSemaphore {
+        self.0.permits.lock().semaphore(class)
+    }
+
+    /// Replaces the permits, when the client may have taken windows back (RFC 9113 section 6.9.2): what waits in h2 for a
+    /// window that is not there may hold all of them, and streams that have a window would wait for those that have none.
+    ///
+    /// Each time the memory of the connection's downloads is bounded anew, so it happens a few times only.
+    pub(super) fn renew_permits(&self) {
+        let spend = |left: u32| left.checked_sub(1);
+        if self
+            .0
+            .renewals
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend)
+            .is_ok()
+        {
+            let former = mem::replace(&mut *self.0.permits.lock(), BufferPermits::new());
+            former.close();
+        }
+    }
+
+    pub(super) fn zero_copy(&self) -> &ZeroCopy {
+        &self.0.zero_copy
+    }
+
+    pub(super) fn credit(&self) -> &Credit {
+        &self.0.credit
+    }
+
+    /// Drops `sender` at the next flush, or at once if there will be none.
+    pub(super) fn drop_when_flushed(&self, sender: oneshot::Sender<Infallible>) {
+        if let Some(unflushed) = self.0.unflushed.lock().as_mut() {
+            unflushed.push(sender);
+        }
+    }
+
+    /// All that was written has been given to the transport.
+    pub(super) fn flushed(&self) {
+        // Bound to a name: the receivers are woken by the drop, which must not happen under the lock.
+        let flushed = self.0.unflushed.lock().as_mut().map(take);
+        drop(flushed);
+    }
+
+    /// Nothing will be written any more.
+    pub(super) fn closed(&self) {
+        let flushed = self.0.unflushed.lock().take();
+        drop(flushed);
+    }
+}
+
+/// How often a client may take windows back without harm to its own streams. A connection's unsent downloads hold at most
+/// 640 KiB more each time: 5 MiB.
+const MOST_RENEWALS: u32 = 8;

@@ -1,0 +1,193 @@
+//! One request on an HTTP/2 connection: its head, and its one answer.
+
+use std::future::poll_fn;
+
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::{HeaderValue, Method, Response, StatusCode, header, request};
+
+use super::outgoing::Outgoing;
+use super::payload::Payload;
+use super::stream::{Stream, stream_error};
+use crate::base::authority::Authority;
+use crate::protocol::end_notice::{self, Marker};
+use crate::proxy::http::{
+    Asked, CredentialPolicy, Exchange, STARTING, challenges, credential, proxy_status, refusal_of,
+};
+use crate::tunnel::outcome::{Denial, Malformed, Refusal};
+
+/// A request that has not been answered.
+#[derive(Debug)]
+pub struct Request {
+    head: request::Parts,
+    receive: RecvStream,
+    respond: SendResponse<Payload>,
+    outgoing: Outgoing,
+}
+
+impl Request {
+    pub(super) fn new(request: http::Request<RecvStream>, respond: SendResponse<Payload>, outgoing: Outgoing) -> Self {
+        let (head, receive) = request.into_parts();
+        Self {
+            head,
+            receive,
+            respond,
+            outgoing,
+        }
+    }
+
+    /// The marker of the notice that the client asks for.
+    fn end_marker(&self) -> Option<Marker> {
+        let values = self.head.headers.get_all(end_notice::FIELD);
+        end_notice::marker(values.iter().map(HeaderValue::as_bytes))
+    }
+}
+
+impl Exchange for Request {
+    type Transport = Stream;
+
+    const HTTP: &'static str = "2";
+
+    /// h2 has checked the rest: `:scheme`, `:path` or `:protocol` on a CONNECT and connection fields are stream errors,
+    /// field names in upper case an error of the connection.
+    async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<Asked, Refusal> {
+        if self.head.method != Method::CONNECT {
+            return Err(Refusal::MethodNotAllowed);
+        }
+        let authority = self.head.uri.authority().ok_or(Malformed::NoAuthority);
+        let target = authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target));
+        let target: Authority = target.map_err(Refusal::Malformed)?;
+        if self.head.headers.len() > MOST_FIELDS {
+            return Err(Refusal::HeadTooLarge);
+        }
+        let lengths = self.head.headers.get_all(header::CONTENT_LENGTH);
+        if lengths.iter().any(|length| length != "0") {
+            return Err(Refusal::Malformed(Malformed::Content));
+        }
+        let credential = match credentials {
+            CredentialPolicy::Ignored => None,
+            CredentialPolicy::Read => {
+                let values = self.head.headers.get_all(header::PROXY_AUTHORIZATION);
+                credential(values.iter().map(HeaderValue::as_bytes))
+            }
+        };
+        Ok(Asked {
+            authority: target,
+            credential,
+            end_marker: self.end_marker(),
+        })
+    }
+
+    /// Completes at a reset only. END_STREAM is a half-close: unlike a FIN, no close(2) can be behind it.
+    async fn client_left(&mut self) -> Refusal {
+        match poll_fn(|context| self.respond.poll_reset(context)).await {
+            Ok(_) => Refusal::ClientLeft,
+            // The connection has ended.
+            Err(error) => refusal_of(&stream_error(error), Refusal::ClientLeft),
+        }
+    }
+
+    async fn confirm(mut self) -> Result<(Stream, Vec<u8>), Refusal> {
+        // Without fields of a length (RFC 9110 section 9.3.6). Early data is in the stream.
+        let mut answer = Response::new(());
+        if let Some(marker) = self.end_marker()
+            && let Ok(marker) = marker.to_string().try_into()
+        {
+            answer.headers_mut().insert(end_notice::FIELD, marker);
+        }
+        let send = self.respond.send_response(answer, false);
+        let send = send.map_err(|_| Refusal::ClientLeft)?;
+        Ok((Stream::new(self.receive, send, self.outgoing), Vec::new()))
+    }
+
+    async fn refuse(mut self, denial: &Denial) -> Option<Stream> {
+        if denial.refusal == Refusal::Malformed(Malformed::NoAuthority) {
+            // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
+            self.respond.send_reset(Reason::PROTOCOL_ERROR);
+        } else if denial.refusal.is_answered()
+            // An error means that the client has reset the stream.
+            && let Ok(send) = self.respond.send_response(answer(denial), false)
+        {
+            let stream = Stream::new(self.receive, send, self.outgoing);
+            return Some(stream.finished_with(body(denial)));
+        }
+        None
+    }
+
+    /// Not over HTTP/2, whose clients read a status.
+    async fn disconnect(self, _message: &[u8]) -> Option<Stream> {
+        None
+    }
+}
+
+/// The head of a refusal. HTTP/2 has no reason phrase: the phrase is in `Proxy-Status` (RFC 9209) and in the body.
+fn answer(denial: &Denial) -> Response<()> {
+    let refusal = denial.refusal;
+    let mut answer = Response::new(());
+    *answer.status_mut() = StatusCode::from_u16(refusal.status()).unwrap_or_default();
+    let fields = answer.headers_mut();
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    fields.insert(header::CONTENT_LENGTH, HeaderValue::from(body(denial).len()));
+    let details = match denial.details() {
+        Some(details) => format!("{}: {details}", denial.phrase()),
+        None => denial.phrase().to_owned(),
+    };
+    if let Ok(status) = HeaderValue::from_str(&proxy_status(refusal, Some(&details))) {
+        fields.insert("proxy-status", status);
+    }
+    for challenge in challenges(refusal).into_iter().flatten() {
+        fields.append(header::PROXY_AUTHENTICATE, HeaderValue::from_static(challenge));
+    }
+    if refusal == Refusal::MethodNotAllowed {
+        fields.insert(header::ALLOW, HeaderValue::from_static("CONNECT"));
+    }
+    if let Some(seconds) = refusal.retry_after() {
+        fields.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Some(seconds) = denial.seconds_to_start() {
+        fields.insert(STARTING, HeaderValue::from(seconds));
+    }
+    answer
+}
+
+fn body(denial: &Denial) -> Vec<u8> {
+    format!("{}\n", denial.phrase()).into_bytes()
+}
+
+/// The same as over HTTP/1.
+const MOST_FIELDS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_the_fields_of_one_over_http_1() {
+        let answer = answer(&Refusal::MethodNotAllowed.into());
+        assert_eq!(answer.status(), 405);
+        let fields: Vec<_> = answer
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
+        assert_eq!(
+            fields,
+            [
+                ("content-type", "text/plain"),
+                ("content-length", "28"),
+                (
+                    "proxy-status",
+                    "switchboard; error=http_request_error; details=\"only CONNECT is served here\""
+                ),
+                ("allow", "CONNECT"),
+            ]
+        );
+        let told = Denial::with_phrase(Refusal::NoEndpoint, "none for \"a\\b\"");
+        let answer = super::answer(&told);
+        assert_eq!(answer.headers()["retry-after"], "1");
+        assert_eq!(
+            answer.headers()["proxy-status"],
+            "switchboard; error=destination_unavailable; details=\"none for 'ab'\""
+        );
+    }
+}

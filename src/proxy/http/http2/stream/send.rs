@@ -1,0 +1,228 @@
+//! The sending half of a stream: the download.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use h2::{Reason, SendStream};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::timeout;
+use tokio_util::sync::PollSemaphore;
+
+use super::stream_error;
+use crate::net::transport::{Lender, Writer};
+use crate::proxy::http::http2::outgoing::Outgoing;
+use crate::proxy::http::http2::payload::Payload;
+use crate::proxy::http::http2::send_buffer::{Class, SendBuffer};
+
+/// The download as far as h2 has been given it.
+#[derive(Debug)]
+pub(super) struct SendHalf {
+    stream: SendStream<Payload>,
+    outgoing: Outgoing,
+    finished: bool,
+    /// Once it is finished or marked: completes when END_STREAM or the mark, and all in front of it, has been flushed.
+    flushed: Option<oneshot::Receiver<Infallible>>,
+}
+
+impl SendHalf {
+    pub(super) fn new(stream: SendStream<Payload>, outgoing: Outgoing) -> Self {
+        Self {
+            stream,
+            outgoing,
+            finished: false,
+            flushed: None,
+        }
+    }
+
+    /// Completes when the windows of stream and connection have space for some bytes, at most `longest`. The space is
+    /// reserved until [`release_capacity`](Self::release_capacity).
+    fn poll_capacity(&mut self, context: &mut Context<'_>, longest: usize) -> Poll<io::Result<()>> {
+        let stream = &mut self.stream;
+        stream.reserve_capacity(longest);
+        while stream.capacity() == 0 {
+            match ready!(stream.poll_capacity(context)) {
+                Some(capacity) => _ = capacity.map_err(stream_error)?,
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Gives back what is reserved and unused: the connection has one window for all its streams.
+    fn release_capacity(&mut self) {
+        self.stream.reserve_capacity(0);
+    }
+
+    /// Completes when the client has reset the stream.
+    pub(super) fn poll_reset(&mut self, context: &mut Context<'_>) -> Poll<Result<Reason, h2::Error>> {
+        self.stream.poll_reset(context)
+    }
+
+    /// Resets the stream. Bytes that have not been written are dropped.
+    pub(super) fn reset(&mut self, reason: Reason) {
+        self.stream.send_reset(reason);
+    }
+
+    /// Sends an empty frame behind all that was sent, to learn when that has been [flushed](Self::flushed).
+    pub(super) fn mark(&mut self) {
+        if !self.finished {
+            let (empty, flushed) = Payload::last(Vec::new(), &self.outgoing);
+            self.flushed = Some(flushed);
+            // It fails for a stream that has been reset, and completes at once.
+            self.stream.send_data(empty, false).ok();
+        }
+    }
+
+    /// Waits until END_STREAM, or the [mark](Self::mark), has been flushed, at most `longest`. A second call does not wait.
+    pub(super) async fn flushed(&mut self, longest: Duration) {
+        if let Some(flushed) = self.flushed.take() {
+            timeout(longest, flushed).await.ok();
+        }
+    }
+
+    /// Completes when END_STREAM has been flushed.
+    fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(flushed) = &mut self.flushed {
+            // An error is the drop of the sender, at the flush.
+            let (Ok(_) | Err(_)) = ready!(Pin::new(flushed).poll(context));
+            self.flushed = None;
+        }
+        Poll::Ready(())
+    }
+
+    /// Sends these bytes and END_STREAM, once.
+    pub(super) fn finish(&mut self, last: Vec<u8>) {
+        if !self.finished {
+            self.finished = true;
+            let (last, flushed) = Payload::last(last, &self.outgoing);
+            self.flushed = Some(flushed);
+            // It fails for a stream that has been reset, which the reader reports.
+            self.stream.send_data(last, true).ok();
+        }
+    }
+}
+
+/// The writer of the download.
+#[derive(Debug)]
+pub struct StreamWriter<'a> {
+    send: &'a Mutex<SendHalf>,
+    class: Class,
+    semaphore: PollSemaphore,
+    /// The permits for the next send buffer, once they are acquired.
+    permits: Option<OwnedSemaphorePermit>,
+    /// The send buffer that is lent.
+    lent: Option<SendBuffer>,
+    outgoing: &'a Outgoing,
+}
+
+impl<'a> StreamWriter<'a> {
+    pub(super) fn new(send: &'a Mutex<SendHalf>, outgoing: &'a Outgoing) -> Self {
+        let class = Class::Beginning;
+        Self {
+            send,
+            class,
+            semaphore: outgoing.semaphore(class),
+            permits: None,
+            lent: None,
+            outgoing,
+        }
+    }
+}
+
+impl Lender for StreamWriter<'_> {
+    /// Window space first, then permits: a stream that holds permits can send. It gives each back while it waits for the
+    /// other. A client may shrink windows (RFC 9113 section 6.9.2) under payloads that hold permits: these then need
+    /// space in the connection's window, which no stream that waits for permits may hold.
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut send = self.send.lock();
+        let Poll::Ready(capacity) = send.poll_capacity(context, self.class.longest_read()) else {
+            // A new semaphore handle also leaves the queue for permits.
+            (self.permits, self.semaphore) = (None, self.outgoing.semaphore(self.class));
+            return Poll::Pending;
+        };
+        capacity?;
+        while self.permits.is_none() {
+            let Poll::Ready(permits) = self.semaphore.poll_acquire_many(context, self.class.permits()) else {
+                send.release_capacity();
+                return Poll::Pending;
+            };
+            if permits.is_none() {
+                // Closed: they have been renewed.
+                self.semaphore = self.outgoing.semaphore(self.class);
+            }
+            self.permits = permits;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn lend(&mut self, most: usize) -> Option<&mut [u8]> {
+        let permits = self.permits.take()?;
+        let longest = most
+            .min(self.class.longest_read())
+            .min(self.send.lock().stream.capacity());
+        // A read into no memory returns 0, which would pass for the end of stream.
+        if longest == 0 {
+            return None;
+        }
+        self.lent.insert(SendBuffer::new(permits)).memory().get_mut(..longest)
+    }
+
+    fn keep(&mut self, bytes: usize) -> io::Result<()> {
+        let Some(buffer) = self.lent.take() else {
+            return Ok(());
+        };
+        let mut send = self.send.lock();
+        let sent = if bytes == 0 {
+            Ok(())
+        } else {
+            let payload = if bytes < COPIED_BELOW {
+                let (bytes, permits) = buffer.copy(bytes);
+                Payload::copied(bytes, permits, self.outgoing)
+            } else {
+                Payload::buffered(buffer.slice(bytes), self.outgoing)
+            };
+            send.stream.send_data(payload, false).map_err(stream_error)
+        };
+        send.release_capacity();
+        let class = Class::after_read(bytes);
+        if class != self.class {
+            self.class = class;
+            self.semaphore = self.outgoing.semaphore(class);
+        }
+        sent
+    }
+}
+
+impl Writer for StreamWriter<'_> {
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut send = self.send.lock();
+        ready!(send.poll_capacity(context, bytes.len()))?;
+        let now = bytes.get(..send.stream.capacity()).unwrap_or(bytes).to_vec();
+        let length = now.len();
+        let payload = Payload::copied(now, None, self.outgoing);
+        let sent = send.stream.send_data(payload, false).map_err(stream_error);
+        send.release_capacity();
+        Poll::Ready(sent.map(|()| length))
+    }
+
+    fn poll_shutdown(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.send.lock().finish(Vec::new());
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_end_sent(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.send.lock().poll_flushed(context)
+    }
+
+    fn lender(&mut self) -> Option<&mut dyn Lender> {
+        Some(self)
+    }
+}
+
+/// A read of fewer bytes is copied out of its send buffer, which is free again at once.
+const COPIED_BELOW: usize = 32 * 1024;

@@ -1,0 +1,387 @@
+//! Decides what makes a tunnel slow, from looks at it over a while. docs/operations.md states the rule.
+
+use std::time::Duration;
+
+use crate::daemon::admin::api::Verdict;
+use crate::net::sock_diag::TcpInfo;
+use crate::tunnel::direction::Direction;
+use crate::tunnel::outcome::Side;
+
+/// A look at a tunnel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Look {
+    /// When, since the first one.
+    pub at: Duration,
+    /// Bytes so far of the upload and the download.
+    pub bytes: [u64; 2],
+    /// The time so far in which each of them has waited for its limits.
+    pub waited: [Duration; 2],
+    /// The connections of the client and of the target.
+    pub legs: [Option<TcpInfo>; 2],
+}
+
+/// What was observed of a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'a> {
+    /// Looks at it in even steps.
+    pub looks: &'a [Look],
+    /// The part of the time in which the worker threads had something to do, 0 to 1.
+    pub load: f64,
+}
+
+/// What could make it slow, and for what part of the time it does.
+#[derive(Debug)]
+struct Finding {
+    share: f64,
+    verdict: Verdict,
+    said: String,
+}
+
+/// What makes the tunnel slow, and why that is said.
+pub fn judge(observed: &Observed<'_>) -> (Verdict, Vec<String>) {
+    let Some(finding) = observed.finding() else {
+        let said = "nothing held the tunnel up while it was observed".to_owned();
+        return (Verdict::Nothing, vec![said]);
+    };
+    (finding.verdict, vec![finding.said])
+}
+
+impl Observed<'_> {
+    fn finding(&self) -> Option<Finding> {
+        if BOTH.into_iter().any(|direction| self.rate(direction) >= FAST) {
+            return None;
+        }
+        let held = BOTH
+            .into_iter()
+            .flat_map(|direction| {
+                [
+                    self.limit(direction),
+                    self.reader(direction),
+                    self.queue(direction),
+                    self.kept(direction),
+                ]
+            })
+            .flatten()
+            .max_by(|one, other| one.share.total_cmp(&other.share));
+        // What holds bytes back explains more than what may delay the next ones.
+        held.or_else(|| self.stall())
+            .or_else(|| self.load())
+            .or_else(|| self.pace())
+            .or_else(|| self.trip())
+            .or_else(|| self.silence())
+    }
+
+    /// The direction waits for its limits.
+    fn limit(&self, direction: Direction) -> Option<Finding> {
+        let waited = self
+            .last()?
+            .waited(direction)
+            .saturating_sub(self.first()?.waited(direction));
+        let share = self.share_of(waited);
+        (share >= HELD).then(|| Finding {
+            share,
+            verdict: Verdict::Limit,
+            said: format!(
+                "the {} has waited {} ms of {} ms for its limits",
+                direction.label(),
+                waited.as_millis(),
+                self.length().as_millis()
+            ),
+        })
+    }
+
+    /// The receiver's window is closed: it does not read.
+    fn reader(&self, direction: Direction) -> Option<Finding> {
+        let side = receiver(direction);
+        let [first, last] = self.both(side)?;
+        let counted = self.share_of(last.peer_window_limited.saturating_sub(first.peer_window_limited));
+        let seen = self.share(|look| look.leg(side).is_some_and(has_closed_window));
+        let share = counted.max(seen);
+        (share >= HELD).then(|| Finding {
+            share,
+            verdict: verdict(side),
+            said: format!(
+                "the {} does not read: its receive window held bytes back for {:.0} % of the time, and {} wait",
+                side.label(),
+                share * 100.0,
+                last.send_queue
+            ),
+        })
+    }
+
+    /// Bytes for the receiver wait for its network, which shows why.
+    fn queue(&self, direction: Direction) -> Option<Finding> {
+        let side = receiver(direction);
+        let share = self.share(|look| {
+            look.leg(side)
+                .is_some_and(|leg| leg.not_sent > 0 && !has_closed_window(leg))
+        });
+        let symptom = self.symptom(side)?;
+        (share >= HELD).then(|| Finding {
+            share,
+            verdict: verdict(side),
+            said: format!(
+                "bytes waited for the network of the {} for {:.0} % of the time: {symptom}",
+                side.label(),
+                share * 100.0
+            ),
+        })
+    }
+
+    /// Bytes of the sender wait to be read, though the receiver's connection would take more.
+    fn kept(&self, direction: Direction) -> Option<Finding> {
+        let (from, to) = (sender(direction), receiver(direction));
+        let share = self.share(|look| {
+            let waits = look.leg(from).is_some_and(|leg| leg.receive_queue > 0);
+            waits && look.leg(to).is_some_and(|leg| leg.not_sent == 0)
+        });
+        let is_limited = self.limit(direction).is_some();
+        if share < MOSTLY || is_limited {
+            return None;
+        }
+        let (verdict, why) = if self.load >= LOADED {
+            (Verdict::Proxy, "the proxy's threads lack processor time".to_owned())
+        } else {
+            (
+                verdict(to),
+                format!("the {} takes no more of its HTTP/2 stream", to.label()),
+            )
+        };
+        Some(Finding {
+            share,
+            verdict,
+            said: format!(
+                "bytes of the {} were not read for {:.0} % of the time, the threads were at {:.0} %: {why}",
+                from.label(),
+                share * 100.0,
+                self.load * 100.0
+            ),
+        })
+    }
+
+    /// Nothing that was sent to a side is acknowledged.
+    fn stall(&self) -> Option<Finding> {
+        SIDES.into_iter().find_map(|side| {
+            let [first, last] = self.both(side)?;
+            let waits = self.share(|look| look.leg(side).is_some_and(|leg| leg.in_flight() > 0));
+            (waits >= ALWAYS && first.acknowledged == last.acknowledged).then(|| Finding {
+                share: waits,
+                verdict: verdict(side),
+                said: format!(
+                    "the {} has acknowledged none of {} bytes",
+                    side.label(),
+                    last.in_flight()
+                ),
+            })
+        })
+    }
+
+    /// The threads had no pause.
+    fn load(&self) -> Option<Finding> {
+        (self.load >= FULL).then(|| Finding {
+            share: self.load,
+            verdict: Verdict::Proxy,
+            said: format!("the proxy's threads were at {:.0} %", self.load * 100.0),
+        })
+    }
+
+    /// A sender of bulk that is held up by nothing here sets the pace.
+    fn pace(&self) -> Option<Finding> {
+        let direction = BOTH.into_iter().max_by_key(|direction| self.rate(*direction))?;
+        let side = sender(direction);
+        let [first, last] = self.both(side)?;
+        let lost = last.out_of_order.saturating_sub(first.out_of_order);
+        let why = match lost {
+            0 => String::new(),
+            lost => format!(", and {lost} segments came out of order"),
+        };
+        (self.rate(direction) >= BULK).then(|| Finding {
+            share: 1.0,
+            verdict: verdict(side),
+            said: format!(
+                "the {} sends no more than {} KiB/s, which are passed on at once{why}",
+                side.label(),
+                self.rate(direction) >> 10
+            ),
+        })
+    }
+
+    /// The network of a side delays what little is sent.
+    fn trip(&self) -> Option<Finding> {
+        let slowest = SIDES
+            .into_iter()
+            .filter(|side| {
+                let sent_again = self
+                    .both(*side)
+                    .is_some_and(|[first, last]| last.retransmits > first.retransmits);
+                sent_again || self.rtt(*side) >= SLOW_TRIP
+            })
+            .max_by_key(|side| self.rtt(*side))?;
+        Some(Finding {
+            share: 1.0,
+            verdict: verdict(slowest),
+            said: format!("the network of the {}: {}", slowest.label(), self.symptom(slowest)?),
+        })
+    }
+
+    /// The target has what the client has sent, and answers nothing.
+    fn silence(&self) -> Option<Finding> {
+        let (first, last) = (self.first()?, self.last()?);
+        let is_sent = |look: &&Look| look.bytes(Direction::Upload) > first.bytes(Direction::Upload);
+        let sent = self.looks.iter().find(is_sent)?;
+        let since = last.at.saturating_sub(sent.at);
+        let is_silent = first.bytes(Direction::Download) == last.bytes(Direction::Download);
+        (is_silent && since >= self.length() / 2 && since >= LONGEST_THOUGHT).then(|| Finding {
+            share: 1.0,
+            verdict: Verdict::Target,
+            said: format!("the target has answered nothing for {} ms", since.as_millis()),
+        })
+    }
+
+    /// What shows that the network of a side is slow.
+    fn symptom(&self, side: Side) -> Option<String> {
+        let [first, last] = self.both(side)?;
+        let sent_again = last.retransmits.saturating_sub(first.retransmits);
+        let grown = last.rtt.saturating_sub(last.lowest_rtt);
+        let trip = format!(
+            "its round trip takes {:.1} ms, at best {:.1} ms",
+            millis(last.rtt),
+            millis(last.lowest_rtt)
+        );
+        if sent_again > 0 {
+            return Some(format!("{sent_again} segments were sent again, {trip}"));
+        }
+        let is_slow = last.rtt >= FAR || grown >= GROWN && last.rtt >= last.lowest_rtt * 3;
+        is_slow.then_some(trip)
+    }
+
+    fn rtt(&self, side: Side) -> Duration {
+        self.last()
+            .and_then(|look| look.leg(side))
+            .map_or(Duration::ZERO, |leg| leg.rtt)
+    }
+
+    /// The part of the looks that show it.
+    fn share(&self, shows: impl Fn(&Look) -> bool) -> f64 {
+        let showing = self.looks.iter().filter(|look| shows(look)).count();
+        as_f64(showing) / as_f64(self.looks.len().max(1))
+    }
+
+    fn share_of(&self, time: Duration) -> f64 {
+        time.as_secs_f64() / self.length().as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// Bytes a second.
+    fn rate(&self, direction: Direction) -> u64 {
+        let moved = self.last().zip(self.first());
+        let moved = moved.map_or(0, |(last, first)| {
+            last.bytes(direction).saturating_sub(first.bytes(direction))
+        });
+        let millis = u64::try_from(self.length().as_millis()).unwrap_or(u64::MAX);
+        moved.saturating_mul(1000) / millis.max(1)
+    }
+
+    /// The first and the last look at a connection.
+    fn both(&self, side: Side) -> Option<[&TcpInfo; 2]> {
+        Some([self.first()?.leg(side)?, self.last()?.leg(side)?])
+    }
+
+    fn first(&self) -> Option<&Look> {
+        self.looks.first()
+    }
+
+    fn last(&self) -> Option<&Look> {
+        self.looks.last()
+    }
+
+    fn length(&self) -> Duration {
+        self.last().map_or(Duration::ZERO, |look| look.at)
+    }
+}
+
+impl Look {
+    /// Bytes of a direction.
+    pub fn bytes(&self, direction: Direction) -> u64 {
+        of(self.bytes, direction)
+    }
+
+    fn waited(&self, direction: Direction) -> Duration {
+        of(self.waited, direction)
+    }
+
+    fn leg(&self, side: Side) -> Option<&TcpInfo> {
+        let [client, target] = &self.legs;
+        match side {
+            Side::Client => client.as_ref(),
+            Side::Target | Side::Proxy => target.as_ref(),
+        }
+    }
+}
+
+/// Bytes wait that the announced window has no space for.
+fn has_closed_window(leg: &TcpInfo) -> bool {
+    leg.not_sent > 0 && leg.peer_window.saturating_sub(leg.in_flight()) < leg.segment.min(leg.not_sent)
+}
+
+fn of<T>([upload, download]: [T; 2], direction: Direction) -> T {
+    match direction {
+        Direction::Upload => upload,
+        Direction::Download => download,
+    }
+}
+
+fn receiver(direction: Direction) -> Side {
+    match direction {
+        Direction::Upload => Side::Target,
+        Direction::Download => Side::Client,
+    }
+}
+
+fn sender(direction: Direction) -> Side {
+    match direction {
+        Direction::Upload => Side::Client,
+        Direction::Download => Side::Target,
+    }
+}
+
+fn verdict(side: Side) -> Verdict {
+    match side {
+        Side::Client => Verdict::Client,
+        Side::Target => Verdict::Target,
+        Side::Proxy => Verdict::Proxy,
+    }
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of looks is small")]
+fn as_f64(count: usize) -> f64 {
+    count as f64
+}
+
+const BOTH: [Direction; 2] = [Direction::Download, Direction::Upload];
+const SIDES: [Side; 2] = [Side::Client, Side::Target];
+/// Bytes a second from which on no tunnel is called slow.
+const FAST: u64 = 100 << 20;
+/// Bytes a second from which on a direction carries more than a terminal.
+const BULK: u64 = 64 << 10;
+/// Parts of the time.
+const HELD: f64 = 0.3;
+const MOSTLY: f64 = 0.5;
+const ALWAYS: f64 = 0.95;
+/// Parts of the time in which the threads work.
+const LOADED: f64 = 0.7;
+const FULL: f64 = 0.95;
+/// A round trip within a region is shorter.
+const FAR: Duration = Duration::from_millis(30);
+/// A queue of a router, over the shortest round trip.
+const GROWN: Duration = Duration::from_millis(20);
+/// From here on a keystroke feels slow.
+const SLOW_TRIP: Duration = Duration::from_millis(100);
+/// An SSH server echoes a keystroke, and acknowledges bulk, sooner.
+const LONGEST_THOUGHT: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests;

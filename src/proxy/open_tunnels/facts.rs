@@ -1,0 +1,131 @@
+//! What is known of a connection or request, and later of its tunnel.
+
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use tokio::time::Instant;
+
+use super::ids::Id;
+use crate::base::authority::Authority;
+use crate::net::sock_diag::Ends;
+use crate::net::tls::Peer;
+use crate::policy::access::User;
+use crate::policy::allowlist::Target;
+use crate::tunnel::metrics::Metrics;
+use crate::tunnel::outcome::Side;
+use crate::tunnel::ssh::identification::Software;
+
+/// What is known of a connection or request. Each stage adds what it has learnt.
+#[derive(Debug)]
+pub struct Facts {
+    /// Its number.
+    pub id: Id,
+    /// The peer of the connection: the client, or a load balancer.
+    pub peer: SocketAddr,
+    /// The client's address: the peer's, or that of a trusted PROXY header.
+    pub client: SocketAddr,
+    /// The accept of the connection, or the beginning of the request.
+    pub accepted: Instant,
+    /// The authority that the request names.
+    pub authority: Option<Authority>,
+    /// The allowlist's entry for it.
+    pub target: Option<Arc<Target>>,
+    /// The address that the dial has reached.
+    pub upstream: Option<SocketAddr>,
+    /// The node of that address; empty where it is not known.
+    pub node: Box<str>,
+    /// Milliseconds of the dial. 0 when nothing was dialled.
+    pub dial_ms: f64,
+    /// The TLS session.
+    pub tls: Option<Arc<Peer>>,
+    /// The user of the request.
+    pub user: Option<Arc<User>>,
+    /// The user whose password the request claims to have, if that has proved none.
+    pub claimed: Option<Box<str>>,
+    /// Why the user may reach the target, or why not.
+    pub authorization: Option<Box<str>>,
+    /// The HTTP version that the client speaks: `1` or `2`; empty before it is known.
+    pub http: &'static str,
+    /// The proxy's addresses of the client's and of the target's connection.
+    pub(crate) locals: [Option<SocketAddr>; 2],
+    /// What the sides have said of themselves. Not in place: it would make every pending request larger.
+    pub(crate) seen: Arc<Seen>,
+}
+
+/// What the sides of a tunnel have said of themselves.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// The client's and the target's.
+    software: [OnceLock<Software>; 2],
+    /// Whether the tunnel has its report.
+    pub(crate) is_reported: AtomicBool,
+}
+
+impl Facts {
+    /// What an accept tells.
+    pub(crate) fn new(id: Id, [peer, client]: [SocketAddr; 2], accepted: Instant) -> Self {
+        Self {
+            id,
+            peer,
+            client,
+            accepted,
+            authority: None,
+            target: None,
+            upstream: None,
+            node: Box::default(),
+            dial_ms: 0.0,
+            tls: None,
+            user: None,
+            claimed: None,
+            authorization: None,
+            http: "",
+            locals: [None; 2],
+            seen: Arc::default(),
+        }
+    }
+
+    /// The addresses of the client's and of the target's connection.
+    pub(crate) fn ends(&self) -> [Option<Ends>; 2] {
+        let [from_client, to_target] = self.locals;
+        let ends = |(local, peer)| Ends { local, peer };
+        [
+            from_client.map(|local| ends((local, self.peer))),
+            to_target.zip(self.upstream).map(ends),
+        ]
+    }
+
+    /// What is known, taken out: what an accept tells stays.
+    pub(crate) fn take(&mut self) -> Self {
+        let mut left = Self::new(self.id, [self.peer, self.client], self.accepted);
+        left.locals = self.locals;
+        std::mem::replace(self, left)
+    }
+
+    /// The SSH software of the client and of the target, from their identifications.
+    pub fn software(&self) -> [Option<&Software>; 2] {
+        [Side::Client, Side::Target].map(|side| self.seen.software(side))
+    }
+}
+
+impl Seen {
+    /// The SSH software of one side.
+    pub(crate) fn software(&self, side: Side) -> Option<&Software> {
+        self.of(side).get()
+    }
+
+    /// Notes and counts the SSH software of one side, from its identification.
+    pub(crate) fn identified(&self, side: Side, software: Software, metrics: &Metrics) {
+        metrics.identified(side, software.family());
+        // Each side says it once.
+        self.of(side).set(software).ok();
+    }
+
+    fn of(&self, side: Side) -> &OnceLock<Software> {
+        let [client, target] = &self.software;
+        match side {
+            Side::Client => client,
+            Side::Target | Side::Proxy => target,
+        }
+    }
+}

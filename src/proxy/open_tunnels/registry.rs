@@ -1,0 +1,197 @@
+//! The tunnels that are open in this process, for operators. A relay never waits for a reader of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::events::{Event, Events};
+use super::open_tunnel::OpenTunnel;
+use super::refusals::Refusals;
+use crate::net::sock_diag::SockDiag;
+use crate::tunnel::outcome::Close;
+
+/// The open tunnels, by number.
+#[derive(Debug)]
+pub struct Registry {
+    /// By the low bits of the number, so that threads seldom meet at a lock.
+    shards: [Mutex<HashMap<u64, Arc<OpenTunnel>>>; SHARDS],
+    /// What happens to tunnels.
+    pub events: Arc<Events>,
+    /// Refusals of the last hour.
+    pub refusals: Refusals,
+    /// What the kernel knows of their connections.
+    pub sock_diag: SockDiag,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            events: Arc::default(),
+            refusals: Refusals::default(),
+            sock_diag: SockDiag::default(),
+        }
+    }
+}
+
+impl Registry {
+    /// The tunnels that are open now, in no order.
+    pub fn all(&self) -> Vec<Arc<OpenTunnel>> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(shard.lock().values().cloned());
+        }
+        all
+    }
+
+    /// Every minute, calls `end_minute` of each tunnel; never returns. The shards take turns: 10,000 tunnels at once would keep
+    /// a thread for milliseconds.
+    pub async fn keep_judging(&self) {
+        let mut ticks = interval(MINUTE / PARTS);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for part in (0..PARTS).cycle() {
+            ticks.tick().await;
+            for tunnel in self.part(part) {
+                tunnel.end_minute();
+            }
+        }
+    }
+
+    fn part(&self, part: u32) -> Vec<Arc<OpenTunnel>> {
+        self.shard(part.into()).lock().values().cloned().collect()
+    }
+
+    /// The open tunnel of that number.
+    pub fn get(&self, number: u64) -> Option<Arc<OpenTunnel>> {
+        self.shard(number).lock().get(&number).cloned()
+    }
+
+    /// Lists a tunnel for as long as the registration is held.
+    pub(crate) fn enter(&self, tunnel: Arc<OpenTunnel>) -> Registration<'_> {
+        let number = tunnel.facts.id.number;
+        self.shard(number).lock().insert(number, Arc::clone(&tunnel));
+        self.events.tell(|| Event::Opened(Arc::clone(&tunnel)));
+        Registration { registry: self, tunnel }
+    }
+
+    fn shard(&self, number: u64) -> &Mutex<HashMap<u64, Arc<OpenTunnel>>> {
+        let [first, rest @ ..] = &self.shards;
+        let shard = usize::try_from(number % SHARDS as u64).unwrap_or_default();
+        rest.get(shard).unwrap_or(first)
+    }
+}
+
+/// A listed tunnel; its drop takes it off the list, and a drain counts it no longer.
+#[derive(Debug)]
+#[must_use = "dropping it takes the tunnel off the list"]
+pub(crate) struct Registration<'a> {
+    registry: &'a Registry,
+    tunnel: Arc<OpenTunnel>,
+}
+
+impl Registration<'_> {
+    pub(crate) fn tunnel(&self) -> &OpenTunnel {
+        &self.tunnel
+    }
+
+    /// Tells the end of the tunnel.
+    pub(crate) fn closed(&self, close: Close) {
+        let tunnel = || Arc::clone(&self.tunnel);
+        self.registry.events.tell(|| Event::Closed(tunnel(), close));
+    }
+}
+
+impl Drop for Registration<'_> {
+    fn drop(&mut self) {
+        let number = self.tunnel.facts.id.number;
+        self.registry.shard(number).lock().remove(&number);
+        // Events that are not read yet hold the tunnel for as long as their reader stalls.
+        self.tunnel.open.end();
+    }
+}
+
+const PARTS: u32 = 16;
+const SHARDS: usize = PARTS as usize;
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+    use tokio::time::{Instant, sleep};
+
+    use crate::proxy::open_tunnels::facts::Facts;
+    use crate::proxy::open_tunnels::ids::Ids;
+    use crate::tunnel::direction::Direction;
+    use crate::tunnel::drain::Conductor;
+    use crate::tunnel::metrics::{Metrics, TargetSeries};
+
+    fn tunnel(number: u64, series: &Arc<TargetSeries>) -> Arc<OpenTunnel> {
+        let mut id = Ids::default().next();
+        id.number = number;
+        let address = SocketAddr::from(([192, 0, 2, 1], 1));
+        let facts = Facts::new(id, [address, address], Instant::now());
+        let (_, drain) = Conductor::new();
+        Arc::new(OpenTunnel::new(facts, series, drain.opened()))
+    }
+
+    fn keystrokes(tunnel: &OpenTunnel, count: usize) {
+        for _ in 0..count {
+            tunnel.meter.moved(Direction::Upload, 36);
+            tunnel.meter.moved(Direction::Download, 36);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_is_idle_once_its_minutes_repeat_and_active_at_the_first_command() {
+        let registry: &Registry = Box::leak(Box::default());
+        let series = Metrics::new().unwrap().target("a", "b");
+        assert_eq!(series.last_activity(), None);
+        // The last part, so that a minute of the test ends before one of the tunnel.
+        let tunnel = tunnel(15, &series);
+        let _listed = registry.enter(Arc::clone(&tunnel));
+        assert!(
+            series.last_activity().is_some() && tunnel.activity().is_active,
+            "it has just begun"
+        );
+        let judging = tokio::spawn(registry.keep_judging());
+        for minute in 0..6 {
+            keystrokes(&tunnel, 4);
+            sleep(MINUTE).await;
+            assert_eq!(tunnel.activity().is_active, minute < 3, "minute {minute}");
+        }
+        let idle_since = tunnel.activity().last_active;
+        keystrokes(&tunnel, 8);
+        let active = tunnel.activity();
+        assert!(active.is_active && active.last_active > idle_since);
+        // The series knows milliseconds.
+        let noted = series.last_activity().unwrap();
+        assert!(active.last_active.duration_since(noted).unwrap() < Duration::from_millis(1));
+        for _ in 0..2 {
+            sleep(MINUTE).await;
+            keystrokes(&tunnel, 4);
+        }
+        let idle = tunnel.activity();
+        assert_eq!((idle.is_active, idle.last_active), (false, active.last_active));
+        judging.abort();
+    }
+
+    #[test]
+    fn a_drain_counts_no_tunnel_for_an_event_that_is_not_read() {
+        let registry = Registry::default();
+        let series = Metrics::new().unwrap().target("a", "b");
+        let _unread = registry.events.watch().unwrap();
+        let (_conductor, drain) = Conductor::new();
+        let address = SocketAddr::from(([192, 0, 2, 1], 1));
+        let facts = Facts::new(Ids::default().next(), [address, address], Instant::now());
+        let tunnel = Arc::new(OpenTunnel::new(facts, &series, drain.opened()));
+        tunnel.open.set_resumable();
+        let listed = registry.enter(tunnel);
+        assert_eq!(drain.resumable(), 1);
+        drop(listed);
+        assert_eq!(drain.resumable(), 0);
+    }
+}

@@ -1,0 +1,257 @@
+//! Accounts for one connection: gauges while it is open, and one counter, one histogram and one line at its end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+pub use self::access_log::AccessLog;
+pub use self::answer_kind::Answered;
+use self::established::Established;
+pub use self::established::TunnelRecord;
+use self::line::{Line, Moment};
+use self::open_gauge::Connection;
+use self::reports::Report;
+pub use self::reports::{Rule, Watch};
+use super::open_tunnels::events::{Event, Refused};
+use super::open_tunnels::facts::Facts;
+use super::open_tunnels::ids::Id;
+use super::open_tunnels::open_tunnel::OpenTunnel;
+use super::open_tunnels::registry::Registry;
+use crate::base::authority::Authority;
+use crate::base::text::excerpt;
+use crate::net::tls::{self, Identity, Peer, Tls};
+use crate::policy::access::User;
+use crate::policy::allowlist::{Endpoints, Target};
+use crate::tunnel::dial::Upstream;
+use crate::tunnel::drain::Open;
+use crate::tunnel::metrics::Metrics;
+use crate::tunnel::outcome::{Denial, Outcome, Refusal};
+
+mod access_log;
+mod answer_kind;
+mod established;
+mod line;
+mod members;
+mod open_gauge;
+mod reports;
+
+/// The metrics and the access log, which account for connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Telemetry<'a> {
+    /// The process's metrics.
+    pub metrics: &'a Metrics,
+    /// The process's access log.
+    pub access_log: &'a AccessLog,
+    /// The open tunnels.
+    pub registry: &'a Registry,
+}
+
+/// The account of what may become a tunnel: a connection from its accept on, or a request on an HTTP/2 connection. Its
+/// drop writes the counts and the access line, so that a panic is accounted for too.
+#[derive(Debug)]
+pub struct Record<'a> {
+    telemetry: Telemetry<'a>,
+    facts: Facts,
+    refusal: Option<Refusal>,
+    answered: Answered,
+    accounted: bool,
+    /// `None` for a request on an HTTP/2 connection, which has a record of its own.
+    connection: Option<Connection<'a>>,
+}
+
+impl<'a> Record<'a> {
+    /// The record of a connection that was accepted at that moment.
+    pub fn open(telemetry: Telemetry<'a>, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
+        let mut record = Self::begin(telemetry, Facts::new(id, [peer; 2], accepted));
+        record.connection = Some(Connection::open(telemetry.metrics));
+        record
+    }
+
+    /// The record of a request on this HTTP/2 connection, which begins now.
+    pub fn request(&self, id: Id) -> Box<Self> {
+        let mut facts = Facts::new(id, [self.facts.peer, self.facts.client], Instant::now());
+        facts.tls.clone_from(&self.facts.tls);
+        facts.locals = self.facts.locals;
+        Self::begin(self.telemetry, facts)
+    }
+
+    fn begin(telemetry: Telemetry<'a>, facts: Facts) -> Box<Self> {
+        Box::new(Self {
+            telemetry,
+            facts,
+            refusal: None,
+            answered: Answered::Not,
+            accounted: false,
+            connection: None,
+        })
+    }
+
+    /// The connection's HTTP/2 requests have accounted for themselves: the connection adds neither count nor line.
+    pub fn leave_to_requests(&mut self) {
+        self.accounted = true;
+    }
+
+    /// The proxy's own address of the client's connection.
+    pub fn set_local(&mut self, local: Option<SocketAddr>) {
+        self.facts.locals = [local, None];
+    }
+
+    /// The client's address, from the PROXY protocol header of a trusted peer.
+    pub fn set_client(&mut self, client: SocketAddr) {
+        self.facts.client = client;
+    }
+
+    /// The HTTP version that the client speaks: `1` or `2`.
+    pub fn set_http_version(&mut self, http: &'static str) {
+        self.facts.http = http;
+    }
+
+    /// The TLS session, with the client's identity if it has shown a certificate.
+    pub fn set_tls(&mut self, accepted: &tls::Accepted) {
+        self.telemetry.metrics.tls_accepted(accepted);
+        self.facts.tls = Some(Arc::clone(&accepted.peer));
+    }
+
+    /// The peer of the connection.
+    pub fn peer(&self) -> SocketAddr {
+        self.facts.peer
+    }
+
+    /// The TLS session.
+    pub fn tls_peer(&self) -> Option<&Arc<Peer>> {
+        self.facts.tls.as_ref()
+    }
+
+    /// The user of the request.
+    pub fn set_user(&mut self, user: Arc<User>) {
+        self.facts.user = Some(user);
+    }
+
+    /// The user whose password the request claims to have, if that has proved none.
+    pub fn set_claimed_user(&mut self, user: Option<Box<str>>) {
+        self.facts.claimed = user;
+    }
+
+    /// Why the user may reach the target.
+    pub fn set_reason(&mut self, reason: &str) {
+        self.facts.authorization = Some(excerpt(reason, LONGEST_REASON).into());
+    }
+
+    /// Why the request would be refused, whether it is or not.
+    pub fn set_authorization(&mut self, denial: &Denial) {
+        self.set_reason(&match denial.details() {
+            Some(details) => format!("{}: {details}", denial.phrase()),
+            None => denial.phrase().to_owned(),
+        });
+    }
+
+    /// The identity of the client's certificate.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.facts.tls.as_ref()?.identity.as_ref()
+    }
+
+    /// Whether a new handshake would accept the client's certificate: on a long HTTP/2 connection it may have expired
+    /// or been revoked since.
+    pub fn is_trusted(&self, tls: &Tls) -> bool {
+        self.facts.tls.as_ref().is_none_or(|peer| tls.trusts(peer))
+    }
+
+    /// The authority that the request names.
+    pub fn set_authority(&mut self, authority: Authority) {
+        self.facts.authority = Some(authority);
+    }
+
+    /// The allowlist's entry for the authority.
+    pub fn set_target(&mut self, target: Arc<Target>) {
+        self.facts.target = Some(target);
+    }
+
+    /// Reports that a rule would have refused what is served.
+    pub fn report(&self, rule: Rule, why: &str) {
+        Report::of(&self.facts, self.telemetry).write(rule, why);
+    }
+
+    /// The end of the dial of one of those endpoints, which took that long.
+    pub fn dialled(&mut self, took: Duration, endpoints: &Endpoints, result: Result<&Upstream, &Refusal>) {
+        self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
+        self.facts.dial_ms = millis(took);
+        self.facts.upstream = result.ok().map(|upstream| upstream.address);
+        let [_, local] = &mut self.facts.locals;
+        *local = result.ok().map(|upstream| upstream.local);
+        self.facts.node = self.facts.upstream.map_or("", |address| endpoints.node(address)).into();
+    }
+
+    /// How the client was told.
+    pub fn set_answered(&mut self, answered: Answered) {
+        self.answered = answered;
+    }
+
+    /// The id of the access line.
+    pub fn id(&self) -> Id {
+        self.facts.id
+    }
+
+    /// The refusal, accounted for at once: the client, which has its answer, may take its time to leave.
+    pub fn refused(&mut self, refusal: Refusal) {
+        self.refusal = Some(refusal);
+        self.account();
+    }
+
+    /// The record of the tunnel to that target that the answered request has become.
+    pub fn established(mut self: Box<Self>, target: &Target, open: Open) -> TunnelRecord<'a> {
+        self.accounted = true;
+        self.observe_answer(None);
+        let series = Arc::clone(target.series(self.telemetry.metrics));
+        let tunnel = Arc::new(OpenTunnel::new(self.facts.take(), &series, open));
+        TunnelRecord::begin(Box::new(Established {
+            telemetry: self.telemetry,
+            registration: self.telemetry.registry.enter(tunnel),
+            series,
+            _connection: self.connection.take(),
+        }))
+    }
+
+    fn observe_answer(&self, refused: Option<Outcome>) {
+        let Metrics { handshake_duration, .. } = self.telemetry.metrics;
+        self.telemetry.metrics.answered(refused);
+        handshake_duration.observe(self.facts.accepted.elapsed().as_secs_f64());
+    }
+
+    fn account(&mut self) {
+        if std::mem::replace(&mut self.accounted, true) {
+            return;
+        }
+        let outcome = Outcome::Refused(self.refusal.unwrap_or(Refusal::Internal));
+        self.observe_answer(Some(outcome));
+        if self.answered == Answered::Ssh {
+            self.telemetry.metrics.answers_in_band.inc();
+        }
+        self.telemetry.registry.refusals.count(outcome.reason());
+        let refused = || Event::Refused(Arc::new(Refused::of(&self.facts, outcome)));
+        self.telemetry.registry.events.tell(refused);
+        self.telemetry.access_log.write(&Line {
+            answered: self.answered,
+            ..Line::of(&self.facts, Moment::Refuse, Some(outcome))
+        });
+    }
+}
+
+impl Drop for Record<'_> {
+    fn drop(&mut self) {
+        self.account();
+    }
+}
+
+/// Characters of the log field `authorization.reason`: the API server's names the binding and the role.
+const LONGEST_REASON: usize = 512;
+
+/// Milliseconds, to the microsecond.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "an f64 counts microseconds exactly for 285 years"
+)]
+fn millis(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1e3
+}

@@ -1,0 +1,298 @@
+//! Bounds the access lines of refusals: a client that is refused again and again shares lines with itself.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::sleep;
+
+use super::line::Line;
+use super::reports::Reports;
+use crate::tunnel::limits::clients::network;
+use crate::tunnel::outcome::{Outcome, Refusal};
+
+/// The access log of a process.
+///
+/// A client address and a reason have a number of lines a second of their own, and all of them together have a number.
+/// The refusals beyond it are counted, and once a second a line with their count is written. Established tunnels are not bounded: there are no more of them
+/// than the connect rate of their client allows.
+#[derive(Debug, Default)]
+pub struct AccessLog {
+    seconds: Mutex<ThisSecond>,
+    /// The log ends: every later refusal has its line at once.
+    is_closed: AtomicBool,
+    /// What would have been refused. Its lines are messages, and no access lines.
+    pub(super) reports: Arc<Reports>,
+}
+
+/// What the refusals of this second have written, and left out.
+#[derive(Debug, Default)]
+struct ThisSecond {
+    shares: HashMap<Key, Share>,
+    /// Lines of all shares.
+    written: u32,
+}
+
+/// A client's network and a reason's label; without a network, all clients that the table has no space for.
+type Key = (Option<IpAddr>, &'static str);
+
+/// The lines of one key.
+#[derive(Debug)]
+struct Share {
+    /// The client and the peer of the first refusal; `None` where the share is that of many clients.
+    first: Option<[IpAddr; 2]>,
+    refusal: Refusal,
+    written: u32,
+    left_out: u64,
+    /// The claimed user of those that were left out; empty if they differ.
+    claimed: Option<Box<str>>,
+}
+
+impl AccessLog {
+    /// Writes the line, or counts it for a later one.
+    pub(super) fn write(&self, line: &Line<'_>) {
+        let is_admitted = match (line.outcome, line.addresses) {
+            (Some(Outcome::Refused(refusal)), Some(addresses)) => self.admits(addresses, refusal, line.claimed),
+            (Some(Outcome::Refused(_)), None) | (Some(Outcome::Closed(_)) | None, _) => true,
+        };
+        if is_admitted {
+            line.write();
+        }
+    }
+
+    /// Writes the counts once a second. Never completes.
+    pub async fn keep_writing_counts(&self) {
+        loop {
+            sleep(SECOND).await;
+            self.write_counts();
+        }
+    }
+
+    /// Writes the last counts. Refusals have a line each from now on: there is nothing left that would write counts.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.write_counts();
+    }
+
+    fn admits(&self, addresses: [IpAddr; 2], refusal: Refusal, claimed: &str) -> bool {
+        let [client, _] = addresses;
+        let most = lines_a_second(refusal);
+        let key = (Some(network(client)), refusal.label());
+        let mut second = self.seconds.lock();
+        let ThisSecond { shares, written } = &mut *second;
+        if self.is_closed.load(Ordering::Relaxed) {
+            return true;
+        }
+        let is_in_bound = *written < MOST_LINES;
+        // A share that has written nothing yet is not begun for a count alone: the counts are lines as well.
+        let has_space = shares.contains_key(&key) || (is_in_bound && shares.len() < MOST_SHARES);
+        let key = if has_space { key } else { (None, refusal.label()) };
+        let share = shares.entry(key).or_insert_with(|| Share {
+            first: has_space.then_some(addresses),
+            refusal,
+            written: 0,
+            left_out: 0,
+            claimed: None,
+        });
+        let is_admitted = has_space && is_in_bound && share.written < most;
+        if is_admitted {
+            share.written += 1;
+            *written += 1;
+        } else {
+            share.left_out += 1;
+            let same = share.claimed.get_or_insert_with(|| claimed.into());
+            if **same != *claimed {
+                *same = Box::default();
+            }
+        }
+        is_admitted
+    }
+
+    /// Begins the next second: the lines of counts are the first ones of their shares.
+    fn write_counts(&self) {
+        let mut due = Vec::new();
+        let mut second = self.seconds.lock();
+        second.shares.retain(|_, share| {
+            if share.left_out == 0 {
+                return false;
+            }
+            let claimed = share.claimed.take().unwrap_or_default();
+            due.push((share.first, share.refusal, share.left_out, claimed));
+            share.left_out = 0;
+            share.written = 1;
+            true
+        });
+        second.written = u32::try_from(due.len()).unwrap_or(u32::MAX);
+        drop(second);
+        for (first, refusal, count, claimed) in &due {
+            Line::of_several(*first, *refusal, *count, claimed).write();
+        }
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.write_counts();
+    }
+}
+
+/// The lines of one client for one reason. One where a stranger chooses how often it happens, and a line says nothing
+/// that the next does not say; more where an operator looks for the line of one user's attempt.
+fn lines_a_second(refusal: Refusal) -> u32 {
+    match refusal {
+        Refusal::Malformed(_)
+        | Refusal::TlsRequired
+        | Refusal::TlsHandshake
+        | Refusal::TlsRecord
+        | Refusal::MethodNotAllowed
+        | Refusal::HeadTimeout
+        | Refusal::HeadTooLarge
+        | Refusal::ConnectRate
+        | Refusal::Crowded
+        | Refusal::UntrustedProxy
+        | Refusal::BadProxyHeader
+        | Refusal::NoRequest
+        | Refusal::CredentialsRequired
+        | Refusal::CredentialsRefused
+        | Refusal::GuessRate
+        | Refusal::CredentialsInClear
+        | Refusal::IdentityRefused
+        | Refusal::Flood => 1,
+        Refusal::NotAllowed
+        | Refusal::ClientNotAllowed
+        | Refusal::CertificateLapsed
+        | Refusal::TargetRefused
+        | Refusal::TargetUnreachable
+        | Refusal::DialTimeout
+        | Refusal::NoEndpoint
+        | Refusal::TargetStarting
+        | Refusal::TargetFull
+        | Refusal::TargetClosed
+        | Refusal::TargetBusy
+        | Refusal::ClientFull
+        | Refusal::UserFull
+        | Refusal::NotAuthorized
+        | Refusal::AccessUnknown
+        | Refusal::ProxyFull
+        | Refusal::AllowlistUnknown
+        | Refusal::Draining
+        | Refusal::Exhausted
+        | Refusal::ClientLeft
+        | Refusal::Internal => 10,
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The lines of refusals a second, of all clients: about 120 KB/s. The kubelet keeps 50 MiB of a container's log by
+/// default, the last seven minutes of it then. Without this bound 1,000 addresses wrote 5 MB/s.
+const MOST_LINES: u32 = 200;
+/// The table takes about 100 KiB.
+const MOST_SHARES: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines that are written at once, of that many refusals of a client.
+    fn admitted(log: &AccessLog, client: &str, refusal: Refusal, refusals: u32) -> usize {
+        let addresses = [client.parse().unwrap(); 2];
+        (0..refusals).filter(|_| log.admits(addresses, refusal, "")).count()
+    }
+
+    fn left_out(log: &AccessLog) -> u64 {
+        log.seconds.lock().shares.values().map(|share| share.left_out).sum()
+    }
+
+    #[test]
+    fn a_client_and_a_reason_have_lines_of_their_own() {
+        let log = AccessLog::default();
+        assert_eq!(admitted(&log, "192.0.2.1", Refusal::ConnectRate, 5), 1);
+        assert_eq!(admitted(&log, "192.0.2.2", Refusal::ConnectRate, 5), 1);
+        assert_eq!(admitted(&log, "192.0.2.1", Refusal::NotAllowed, 15), 10);
+        assert_eq!(admitted(&log, "2001:db8::1", Refusal::ConnectRate, 5), 1);
+        assert_eq!(admitted(&log, "2001:db8::2", Refusal::ConnectRate, 5), 0);
+        assert_eq!(admitted(&log, "2001:db8:0:1::2", Refusal::ConnectRate, 5), 1);
+        assert_eq!(left_out(&log), 4 + 4 + 5 + 4 + 5 + 4);
+    }
+
+    #[test]
+    fn a_count_is_the_first_line_of_its_second() {
+        let log = AccessLog::default();
+        let second = |refusals| {
+            let lines = admitted(&log, "192.0.2.1", Refusal::NotAllowed, refusals);
+            log.write_counts();
+            lines
+        };
+        assert_eq!([15, 15, 5, 0, 15].map(second), [10, 9, 5, 0, 10]);
+        log.write_counts();
+        assert!(log.seconds.lock().shares.is_empty());
+    }
+
+    #[test]
+    fn a_count_names_the_user_at_whom_all_of_its_guesses_were_made() {
+        for (claimed, expected) in [
+            (["alice"; 3], "alice"),
+            (["alice", "bob", "bob"], ""),
+            (["", "", "bob"], ""),
+        ] {
+            let log = AccessLog::default();
+            assert_eq!(admitted(&log, "192.0.2.1", Refusal::CredentialsRefused, 1), 1);
+            for claimed in claimed {
+                log.admits(["192.0.2.1".parse().unwrap(); 2], Refusal::CredentialsRefused, claimed);
+            }
+            let second = log.seconds.lock();
+            let named = second
+                .shares
+                .values()
+                .filter_map(|share| share.claimed.as_deref())
+                .collect::<String>();
+            assert_eq!(named, expected);
+        }
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_counts_the_rest_by_reason() {
+        let log = AccessLog::default();
+        for number in 0..100_000 {
+            let client = IpAddr::from(std::net::Ipv4Addr::from_bits(number));
+            for refusal in Refusal::ALL {
+                log.admits([client; 2], *refusal, "");
+            }
+        }
+        let second = log.seconds.lock();
+        let shares = &second.shares;
+        assert!(shares.len() <= MOST_SHARES + Refusal::ALL.len(), "{}", shares.len());
+        let counted: u64 = shares
+            .values()
+            .map(|share| u64::from(share.written) + share.left_out)
+            .sum();
+        assert_eq!(counted, 100_000 * u64::try_from(Refusal::ALL.len()).unwrap());
+    }
+
+    #[test]
+    fn all_clients_together_have_a_number_of_lines_and_each_refusal_is_counted() {
+        let log = AccessLog::default();
+        let mut lines = 0;
+        for number in 0..1_000 {
+            let client = IpAddr::from(std::net::Ipv4Addr::from_bits(number)).to_string();
+            lines += admitted(&log, &client, Refusal::NotAllowed, 20);
+        }
+        assert_eq!(lines, usize::try_from(MOST_LINES).unwrap());
+        assert_eq!(left_out(&log), 20_000 - u64::from(MOST_LINES));
+        // 20 clients with 10 lines each, and a share of the reason's other clients: counts of 21 lines.
+        assert_eq!(log.seconds.lock().shares.len(), 21);
+        log.write_counts();
+        assert_eq!(admitted(&log, "198.51.100.1", Refusal::NotAllowed, 20), 10);
+        assert_eq!(log.seconds.lock().written, 31);
+    }
+
+    #[test]
+    fn a_closed_log_counts_nothing() {
+        let log = AccessLog::default();
+        log.close();
+        assert_eq!(admitted(&log, "192.0.2.1", Refusal::ConnectRate, 5), 5);
+    }
+}

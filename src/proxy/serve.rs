@@ -1,0 +1,292 @@
+//! The process: binds the ports, serves, reloads, and drains.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use self::capacity::Capacity;
+pub use self::commands::Command;
+use self::commands::Commands;
+pub use self::listeners::BindError;
+use self::listeners::Ports;
+pub use self::reload::{LONGEST_READ, LoadConfig, NOT_READ};
+use self::reload::{Reload, Reloads};
+use self::runtimes::Cores;
+use self::users::Users;
+use crate::daemon::logging::LogLinesDropped;
+use crate::daemon::process_size::ProcessSize;
+use crate::daemon::readiness::{Condition, Readiness};
+use crate::daemon::{admin as admin_port, threads};
+use crate::kubernetes::{self, Controller};
+use crate::net::tls::{self, Tls};
+use crate::policy::access::Access;
+use crate::policy::allowlist::Writer;
+use crate::proxy::config::{Config, Report};
+use crate::proxy::connection::Shared;
+use crate::proxy::open_tunnels::ids::Ids;
+use crate::proxy::open_tunnels::registry::Registry;
+use crate::proxy::record::AccessLog;
+use crate::tunnel::drain::{self, Conductor, Drained, Tasks};
+use crate::tunnel::exposition;
+use crate::tunnel::limits;
+use crate::tunnel::limits::budget::Budgets;
+use crate::tunnel::limits::clients::Clients;
+use crate::tunnel::limits::descriptors::TooFew;
+use crate::tunnel::limits::slots::Slots;
+use crate::tunnel::limits::unfinished::Unfinished;
+use crate::tunnel::metrics::Metrics;
+use crate::tunnel::relay::Resources;
+
+mod capacity;
+mod certificate_poll;
+mod commands;
+mod listeners;
+mod reload;
+mod runtimes;
+mod ticket_source;
+mod users;
+
+/// Why a process did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot be read, or has faults.
+    #[error(transparent)]
+    Config(#[from] Report),
+    /// The configuration was not read in time.
+    #[error("the configuration was {0}")]
+    Unread(String),
+    /// The thread that reads the configuration cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// The limit of open files is too low.
+    #[error(transparent)]
+    Descriptors(#[from] TooFew),
+    /// A port cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The certificates have become faulty since the configuration was checked.
+    #[error("cannot speak TLS: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Tls(Vec<tls::FileFault>),
+    /// The thread that follows the cluster cannot be started.
+    #[error("cannot follow the cluster")]
+    Services(#[source] io::Error),
+    /// The metrics cannot be declared: a defect.
+    #[error("cannot declare the metrics")]
+    Metrics(#[from] exposition::Error),
+}
+
+/// A process with its ports bound. It serves once it [runs](Self::run).
+pub struct App {
+    reloads: Reloads,
+    drain_options: drain::Options,
+    shared: Arc<Shared>,
+    conductor: Conductor,
+    /// Cancelled by a POST to `/drain`.
+    drain_request: CancellationToken,
+    readiness: Readiness,
+    listener_ready: Condition,
+    allowlist_ready: Condition,
+    /// Whether the targets of a cluster are awaited, and not only those of the configuration.
+    awaits_services: bool,
+    public: Ports,
+    /// What the connections of the public ports run on, until the process ends.
+    _cores: Cores,
+    admin: SocketAddr,
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App")
+            .field("public", &self.public)
+            .field("admin", &self.admin)
+            .finish_non_exhaustive()
+    }
+}
+
+impl App {
+    /// Loads the configuration and binds every port. The admin port answers from now on.
+    ///
+    /// # Errors
+    /// A fault of the configuration, a file that is not read within 10 s, or a port that cannot be bound.
+    pub async fn start(load: LoadConfig, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
+        reload::first(load).await?.bind(log_lines_dropped)
+    }
+
+    /// The bound addresses of the public ports, with the port numbers that the kernel chose.
+    pub fn public_addresses(&self) -> Vec<SocketAddr> {
+        self.public.addresses()
+    }
+
+    /// The bound address of the admin port.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Serves until a command or a request on the admin port begins the drain, then drains. The end of `commands` is
+    /// not a command.
+    pub async fn run(mut self, commands: mpsc::Receiver<Command>) -> Drained {
+        info!("admin port {}", self.admin);
+        let tasks = Tasks::default();
+        self.public.accept(&self.shared, &tasks);
+        drop(self.listener_ready);
+        let (shared, allowlist_ready) = (Arc::clone(&self.shared), self.allowlist_ready);
+        let awaits_services = self.awaits_services;
+        tokio::spawn(async move {
+            shared.allowlist.completed().await;
+            // Without a cluster, a warning of the configuration has said so.
+            if awaits_services && shared.allowlist.targets() == 0 {
+                warn!("{EMPTY}");
+            }
+            drop(allowlist_ready);
+        });
+        users::keep_checking(&self.shared);
+        tokio::spawn(certificate_poll::watch(Arc::clone(&self.shared)));
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move { shared.access_log.keep_writing_counts().await });
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move { shared.registry.keep_judging().await });
+        let mut commands = Commands(commands);
+        let is_signalled = loop {
+            tokio::select! {
+                command = commands.next() => match command {
+                    Command::Reload => self.reloads.request(),
+                    Command::Stop => break true,
+                },
+                () = self.reloads.settled() => {}
+                () = self.drain_request.cancelled() => break false,
+            }
+        };
+        // First, so that a probe which finds the process not ready finds the metric set.
+        self.shared.metrics.draining.set(1);
+        self.readiness.withdraw("shutdown");
+        let cut_short = CancellationToken::new();
+        let second_stop = async {
+            // Kubernetes sends SIGTERM when the preStop hook that has asked for the drain is done: that signal is the
+            // first of this drain, and only another one cuts it short.
+            if !is_signalled {
+                commands.stop().await;
+            }
+            commands.stop().await;
+            cut_short.cancel();
+        };
+        let drained = self.conductor.run(&self.drain_options, &tasks, second_stop).await;
+        self.shared.access_log.close();
+        if !is_signalled && !cut_short.is_cancelled() {
+            // When the first process of a container ends, all others are killed: the hook that waits for the drain
+            // has to read its end before.
+            sleep(LAST_PROGRESS).await;
+        }
+        drained
+    }
+}
+
+/// A process whose files have been read.
+struct Started {
+    load: LoadConfig,
+    config: Box<Config>,
+    tls: Tls,
+}
+
+impl Started {
+    /// Binds every port.
+    fn bind(self, log_lines_dropped: LogLinesDropped) -> Result<App, StartError> {
+        let mut capacity = Capacity::raise()?;
+        let cores = Cores::start(self.config.threads, threads::workers(ProcessSize::SERVE.workers));
+        capacity.reserve(cores.descriptors(self.config.listen.len()));
+        let (shared, conductor, mut writer) = share(&self.config, self.tls, &mut capacity)?;
+        let (config, shared) = (self.config, Arc::new(shared));
+        writer.publish(&config.targets, &config.limits);
+        if config.kubernetes.is_some() {
+            writer.await_services();
+        } else {
+            shared.metrics.allowlist_synced();
+        }
+        let readiness = Readiness::default();
+        let listener_ready = readiness.require("listener");
+        let allowlist_ready = readiness.require("allowlist");
+        let public = Ports::bind(&config.listen, &cores)?;
+        let drain_request = CancellationToken::new();
+        let routes = crate::proxy::admin::handlers::routes(&shared, &readiness, &drain_request, log_lines_dropped);
+        let address = config.admin;
+        let admin = admin_port::start(address, routes, capacity.admin_connections());
+        let admin = admin.map_err(|source| BindError { address, source })?;
+        let services = follow(&config, &writer, &shared.metrics)?;
+        let awaits_services = services.is_some();
+        let drain_options = config.drain;
+        let mut users = Users::default();
+        users.apply(&config, &shared);
+        let reload = Reload {
+            config,
+            users,
+            capacity,
+            writer,
+            services,
+        };
+        Ok(App {
+            reloads: Reloads::new(self.load, reload, Arc::clone(&shared)),
+            drain_options,
+            shared,
+            conductor,
+            drain_request,
+            readiness,
+            listener_ready,
+            allowlist_ready,
+            awaits_services,
+            public,
+            _cores: cores,
+            admin,
+        })
+    }
+}
+
+/// What the tunnels of the process share, as configured, and what changes it: the drain and the allowlist.
+fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, Conductor, Writer), StartError> {
+    let metrics = Metrics::new()?;
+    let (conductor, drain) = Conductor::new();
+    let (writer, allowlist) = Writer::new();
+    metrics.tls_expiries(&tls.expiries());
+    metrics.tls_next_updates(&tls.next_updates());
+    let limits = &config.limits;
+    let caps = capacity.fitting(limits.caps.total, &metrics);
+    let shared = Shared {
+        access: Access::open(&metrics),
+        allowlist,
+        metrics,
+        access_log: AccessLog::default(),
+        registry: Registry::default(),
+        drain,
+        resources: Resources::new(capacity.pipes),
+        clients: Clients::new(limits.client, limits.tunnel.burst, limits.caps.client),
+        users: limits::users::Users::new(limits.user, limits.tunnel.burst, limits.caps.user),
+        unfinished: Unfinished::new(caps.unfinished),
+        tunnels: Arc::new(Slots::new(caps.tunnels)),
+        total: Budgets::new(limits.total, limits.tunnel.burst),
+        ids: Ids::default(),
+        tls,
+        connect: config.connect,
+        dial: config.dial,
+        identification: config.identification,
+        relay: config.relay,
+    };
+    Ok((shared, conductor, writer))
+}
+
+/// Follows the cluster, if the configuration says so.
+fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<Controller>, StartError> {
+    let start = |options: &kubernetes::Options| {
+        Controller::start(options.clone(), &config.limits, writer.clone(), metrics.clone())
+    };
+    let services = config.kubernetes.as_ref().map(start).transpose();
+    services.map_err(StartError::Services)
+}
+
+const EMPTY: &str = "the allowlist is empty: no Service of the cluster that may be read has the label of \
+                     `allowlist.kubernetes.selector`, so every request is refused";
+/// The time for a last GET of `/drain`: `switchboard drain` sends five a second.
+const LAST_PROGRESS: Duration = Duration::from_secs(2);

@@ -1,0 +1,117 @@
+//! How many tunnels and pipes the process may have: as configured, or as the limit of open files allows.
+
+use std::num::NonZeroU32;
+
+use tracing::{info, warn};
+
+use crate::tunnel::limits::TotalCaps;
+use crate::tunnel::limits::descriptors::{Descriptors, TooFew};
+use crate::tunnel::metrics::Metrics;
+
+/// The limit of open files, and the pipes that it allows.
+#[derive(Debug)]
+pub(super) struct Capacity {
+    descriptors: Descriptors,
+    /// The most pipes that the relays may hold.
+    pub(super) pipes: usize,
+    /// The configured caps of the last message.
+    told: Option<TotalCaps>,
+}
+
+impl Capacity {
+    /// Raises the limit of open files as far as the process may.
+    ///
+    /// # Errors
+    /// It is too low to serve.
+    pub(super) fn raise() -> Result<Self, TooFew> {
+        let descriptors = Descriptors::raise()?;
+        Ok(Self {
+            descriptors,
+            pipes: descriptors.pipes(MOST_PIPES),
+            told: None,
+        })
+    }
+
+    /// The connections that the admin port may have.
+    pub(super) fn admin_connections(&self) -> NonZeroU32 {
+        self.descriptors.admin_connections()
+    }
+
+    /// Keeps that many descriptors free for runtimes and further listeners.
+    pub(super) fn reserve(&mut self, runtimes: u64) {
+        self.descriptors = self.descriptors.beside(runtimes);
+    }
+
+    /// The caps that fit the limit of open files. A message has them, once for the same configured ones.
+    pub(super) fn fitting(&mut self, configured: TotalCaps, metrics: &Metrics) -> TotalCaps {
+        let fitting = self.descriptors.fitting(configured, self.pipes);
+        metrics.tunnels_limit.set(number(fitting.tunnels).into());
+        if self.told.replace(configured) != Some(configured) {
+            self.tell(configured, fitting);
+        }
+        fitting
+    }
+
+    fn tell(&self, configured: TotalCaps, fitting: TotalCaps) {
+        let (tunnels, unfinished) = (number(fitting.tunnels), number(fitting.unfinished));
+        let descriptors = self.descriptors.most().unwrap_or_default();
+        if fitting == configured {
+            info!("capacity: {tunnels} tunnels");
+        } else if asks_for_more(configured, fitting) {
+            warn!(
+                "capacity: {tunnels} tunnels and {unfinished} unfinished requests, less than limits.total: the limit of \
+                 open files is {descriptors}"
+            );
+        } else {
+            info!(
+                "capacity: {tunnels} tunnels and {unfinished} unfinished requests, as the limit of open files is \
+                 {descriptors}"
+            );
+        }
+    }
+}
+
+/// Whether one of the configured caps is a number that an operator has chosen, and a higher one. The defaults are meant to
+/// be lowered.
+fn asks_for_more(configured: TotalCaps, fitting: TotalCaps) -> bool {
+    let default = TotalCaps::default();
+    [
+        (configured.tunnels, fitting.tunnels, default.tunnels),
+        (configured.unfinished, fitting.unfinished, default.unfinished),
+    ]
+    .into_iter()
+    .any(|(configured, fitting, default)| configured.is_some() && configured != fitting && configured != default)
+}
+
+fn number(cap: Option<NonZeroU32>) -> u32 {
+    cap.map_or(u32::MAX, NonZeroU32::get)
+}
+
+/// 56 MiB of pipes at their full size, 32 of them large: an unprivileged user may have 64.
+const MOST_PIPES: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_number_that_was_chosen_is_worth_a_warning() {
+        let default = TotalCaps::default();
+        let caps = |tunnels, unfinished| TotalCaps {
+            tunnels: NonZeroU32::new(tunnels),
+            unfinished: NonZeroU32::new(unfinished),
+        };
+        let fitting = caps(500, 200);
+        for (configured, asks) in [
+            (default, false),
+            (caps(0, 0), false),
+            (caps(500, 200), false),
+            (caps(500, 4096), false),
+            (caps(501, 200), true),
+            (caps(100_000, 201), true),
+            (caps(0, 201), true),
+        ] {
+            assert_eq!(asks_for_more(configured, fitting), asks, "{configured:?}");
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! A drain: stop accepting, close the tunnels whose sessions go on elsewhere, let the others end by themselves, close the
+//! rest gently.
+
+use std::future::{Future, poll_fn};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use self::tunnels::Counts;
+pub use self::tunnels::{Open, State};
+use crate::base::cold::cold;
+
+mod tunnels;
+
+/// The longest times of the phases of a drain, which takes at most `delay + timeout + spread`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The time for a load balancer to notice: not ready, but still accepting.
+    pub delay: Duration,
+    /// The time for tunnels to end by themselves after that.
+    pub timeout: Duration,
+    /// The time over which closing the rest is spread, idle tunnels first.
+    pub spread: Duration,
+    /// The time over which closing resumable tunnels is spread, from the moment on at which the ports are closed. Never
+    /// longer than `timeout + spread`.
+    pub resumable_spread: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            delay: Duration::from_secs(5),
+            timeout: Duration::from_secs(3600),
+            spread: Duration::from_secs(300),
+            resumable_spread: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The phase of a drain. It only ever goes forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Before the drain.
+    Serving,
+    /// Not ready, but still accepting.
+    Leaving,
+    /// The ports are closing. Connections that have been accepted are still served.
+    Parting,
+    /// No new tunnels: pending connections are refused. Resumable tunnels are closed, the others may end by themselves.
+    Stopped,
+    /// The deadline has passed: tunnels are closed from `since` on, over `spread`.
+    Closing {
+        /// When it began.
+        since: Instant,
+        /// How long it may take.
+        spread: Duration,
+    },
+    /// Every tunnel ends at once.
+    Ended,
+}
+
+impl Phase {
+    /// Whether new tunnels may begin.
+    pub fn takes_tunnels(self) -> bool {
+        match self {
+            Self::Serving | Self::Leaving | Self::Parting => true,
+            Self::Stopped | Self::Closing { .. } | Self::Ended => false,
+        }
+    }
+
+    /// The name of the phase for operators.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Serving => "serving",
+            Self::Leaving => "leaving",
+            Self::Parting => "parting",
+            Self::Stopped => "stopped",
+            Self::Closing { .. } => "closing",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// The result of a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Every tunnel ended by itself, or its session goes on by another tunnel.
+    Clean,
+    /// Tunnels had to be closed.
+    Cut,
+}
+
+/// The view of a drain that listeners and tunnels hold.
+#[derive(Clone, Debug)]
+pub struct Drain {
+    phase: watch::Receiver<Phase>,
+    /// Cancelled when the ports are closed. A wait for it takes half the memory of one for a watch; an idle tunnel holds this
+    /// alone.
+    stopped: Cancellation,
+    /// Cancelled at the deadline.
+    deadline: Cancellation,
+    /// When resumable tunnels are closed: known when `stopped` is cancelled, unless everything ends at once.
+    moving: Arc<OnceLock<Moving>>,
+    counts: Arc<Counts>,
+}
+
+/// What many tasks wait for. The beginning and the end of a wait take a lock, which those of one part share: with a lock of
+/// all, several for each tunnel, threads would wait for each other.
+#[derive(Clone, Debug, Default)]
+struct Cancellation(Arc<[Part; PARTS]>);
+
+/// Aligned: two in one cache line would be sent to and fro.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Part(CancellationToken);
+
+impl Cancellation {
+    fn cancel(&self) {
+        for Part(token) in self.0.iter() {
+            token.cancel();
+        }
+    }
+
+    /// For the connection or tunnel of that number.
+    fn of(&self, number: u64) -> &CancellationToken {
+        let [first, rest @ ..] = &*self.0;
+        let part = usize::try_from(number % PARTS as u64).unwrap_or_default();
+        &rest.get(part).unwrap_or(first).0
+    }
+}
+
+/// The time in which resumable tunnels are closed.
+#[derive(Clone, Copy, Debug)]
+struct Moving {
+    since: Instant,
+    spread: Duration,
+}
+
+impl Drain {
+    /// Counts a tunnel as open. A connection that never has a tunnel does not make a drain [`Cut`](Drained::Cut).
+    pub fn opened(&self) -> Open {
+        Open::new(Arc::clone(&self.counts))
+    }
+
+    /// The number of open tunnels that are resumable.
+    pub fn resumable(&self) -> usize {
+        self.counts.resumable()
+    }
+
+    /// The phase now.
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Completes when the ports have to close.
+    pub async fn parting(mut self) {
+        self.reaches(|phase| !matches!(phase, Phase::Serving | Phase::Leaving))
+            .await;
+    }
+
+    /// Completes when no new tunnel may begin, for the connection of that number.
+    pub async fn stopped(&self, number: u64) {
+        self.stopped.of(number).cancelled().await;
+    }
+
+    /// Completes when the deadline has passed, for the connection of that number: a dial in progress is given up.
+    pub async fn deadline(&self, number: u64) {
+        self.deadline.of(number).cancelled().await;
+    }
+
+    /// Completes when a tunnel has to close. `tunnel` is called at first, and then only once the drain has begun.
+    ///
+    /// A resumable tunnel closes soon after the ports: its client comes back at once, and would be accepted here again, and
+    /// closed again, for as long as a load balancer sends connections here. When the ports are closed it reaches another
+    /// process, which in a rolling update is ready before this one drains. Other tunnels close after the deadline, idle ones
+    /// in the first tenth of the spread, the others in the rest of it.
+    ///
+    /// Nothing wakes this when a tunnel becomes resumable. So that happens only in the task that polls this, which has to
+    /// poll it next: in `identify` of `tunnel/established.rs` and in `inspect` of `relay/beginning.rs`.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
+    )]
+    pub fn closes(&self, tunnel: impl Fn() -> State) -> impl Future<Output = ()> {
+        async move {
+            self.stopped.of(tunnel().number).cancelled().await;
+            cold(self.closes_in_drain(tunnel)).await;
+        }
+    }
+
+    async fn closes_in_drain(&self, tunnel: impl Fn() -> State) {
+        let becomes_resumable = poll_fn(|_| match tunnel().is_resumable {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
+        tokio::select! {
+            biased;
+            () = becomes_resumable => self.moves(tunnel().number).await,
+            () = self.closes_plain(&tunnel) => {}
+        }
+    }
+
+    /// Completes when the resumable tunnel of that number has to close.
+    async fn moves(&self, number: u64) {
+        if let Some(Moving { since, spread }) = self.moving.get() {
+            let closes = *since + spread.mul_f64(evenly(number));
+            timeout_at(closes, self.clone().ended()).await.ok();
+        }
+    }
+
+    async fn closes_plain(&self, tunnel: impl Fn() -> State) {
+        self.deadline(tunnel().number).await;
+        if let Phase::Closing { since, spread } = self.phase() {
+            let State { number, last_moved, .. } = tunnel();
+            let idle = last_moved.elapsed() >= IDLE;
+            let closes = since + spread.mul_f64(part_of_spread(number, idle));
+            timeout_at(closes, self.clone().ended()).await.ok();
+        }
+    }
+
+    /// Completes when every connection has to end at once.
+    pub async fn ended(mut self) {
+        self.reaches(|phase| *phase == Phase::Ended).await;
+    }
+
+    async fn reaches(&mut self, enough: impl FnMut(&Phase) -> bool) {
+        // It fails without a conductor, which lives as long as the process.
+        self.phase.wait_for(enough).await.ok();
+    }
+}
+
+/// The tasks that a drain waits for.
+#[derive(Clone, Debug, Default)]
+pub struct Tasks {
+    /// One for each public port.
+    pub acceptors: TaskTracker,
+    /// One for each connection, tunnel or not.
+    pub connections: TaskTracker,
+}
+
+/// The conductor of a drain: begins it and takes it through its phases.
+#[derive(Debug)]
+pub struct Conductor {
+    phase: watch::Sender<Phase>,
+    stopped: Cancellation,
+    deadline: Cancellation,
+    moving: Arc<OnceLock<Moving>>,
+    counts: Arc<Counts>,
+}
+
+impl Conductor {
+    /// A drain that has not begun, and the view of it.
+    pub fn new() -> (Self, Drain) {
+        let (sender, receiver) = watch::channel(Phase::Serving);
+        let drain = Drain {
+            phase: receiver,
+            stopped: Cancellation::default(),
+            deadline: Cancellation::default(),
+            moving: Arc::default(),
+            counts: Arc::default(),
+        };
+        let conductor = Self {
+            phase: sender,
+            stopped: drain.stopped.clone(),
+            deadline: drain.deadline.clone(),
+            moving: Arc::clone(&drain.moving),
+            counts: Arc::clone(&drain.counts),
+        };
+        (conductor, drain)
+    }
+
+    /// Drains; when `now` completes, everything that is left ends at once.
+    pub async fn run(self, options: &Options, tasks: &Tasks, now: impl Future<Output = ()>) -> Drained {
+        let Tasks { acceptors, connections } = tasks;
+        acceptors.close();
+        connections.close();
+        tokio::select! {
+            biased;
+            () = now => {}
+            drained = self.run_phases(options, tasks) => return drained,
+        }
+        let (tunnels, cut) = (self.counts.all(), self.counts.plain());
+        warn!(
+            tunnels,
+            resumable = tunnels - cut,
+            "asked again to drain: ending at once"
+        );
+        self.end(connections).await;
+        if cut == 0 { Drained::Clean } else { Drained::Cut }
+    }
+
+    async fn run_phases(&self, options: &Options, Tasks { acceptors, connections }: &Tasks) -> Drained {
+        let (tunnels, resumable) = (|| self.counts.all(), || self.counts.resumable());
+        info!(tunnels = tunnels(), resumable = resumable(), delay = ?options.delay, "draining: not ready, still accepting");
+        self.phase.send_replace(Phase::Leaving);
+        sleep(options.delay).await;
+        info!(
+            tunnels = tunnels(),
+            resumable = resumable(),
+            "draining: closing the ports"
+        );
+        self.phase.send_replace(Phase::Parting);
+        // Acceptors empty the backlog without waiting; shared ports (`reuse_port`) take a moment.
+        acceptors.wait().await;
+        info!(tunnels = tunnels(), resumable = resumable(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
+        let moving_ends = self.stop(options);
+        if timeout(options.timeout, connections.wait()).await.is_ok() {
+            info!("drained: every tunnel has ended");
+            return Drained::Clean;
+        }
+        let (drained, spread) = match self.counts.plain() {
+            // Dials in progress and refusals that are not read yet: they need no more than a moment.
+            0 if resumable() == 0 => (Drained::Clean, LAST_WAIT),
+            0 => {
+                let rest = moving_ends.saturating_duration_since(Instant::now());
+                (Drained::Clean, rest + LAST_WAIT)
+            }
+            tunnels => {
+                let spread = options.spread;
+                warn!(tunnels, ?spread, "drain deadline passed: closing tunnels");
+                (Drained::Cut, spread)
+            }
+        };
+        let since = Instant::now();
+        self.phase.send_replace(Phase::Closing { since, spread });
+        self.deadline.cancel();
+        if timeout(spread, connections.wait()).await.is_err() {
+            self.end(connections).await;
+        }
+        drained
+    }
+
+    /// No new tunnels from now on. Returns when the last resumable tunnel has to close.
+    fn stop(&self, options: &Options) -> Instant {
+        let since = Instant::now();
+        let spread = options.resumable_spread.min(options.timeout + options.spread);
+        // It is not set before.
+        self.moving.set(Moving { since, spread }).ok();
+        self.phase.send_replace(Phase::Stopped);
+        self.stopped.cancel();
+        since + spread
+    }
+
+    async fn end(&self, connections: &TaskTracker) {
+        self.phase.send_replace(Phase::Ended);
+        self.stopped.cancel();
+        self.deadline.cancel();
+        if timeout(LAST_WAIT, connections.wait()).await.is_err() {
+            let (tunnels, resumable) = (self.counts.all(), self.counts.resumable());
+            warn!(
+                tunnels,
+                resumable,
+                connections = connections.len(),
+                "not all of them ended in time"
+            );
+        }
+    }
+}
+
+/// When a tunnel closes, as a part of the spread, 0 to 1.
+fn part_of_spread(number: u64, idle: bool) -> f64 {
+    if idle {
+        IDLE_PART * evenly(number)
+    } else {
+        IDLE_PART + (1.0 - IDLE_PART) * evenly(number)
+    }
+}
+
+/// A number from 0 to 1 for each tunnel.
+///
+/// Multiples of the golden ratio fall evenly, whatever run of numbers is left (Knuth 6.4): no random numbers needed.
+fn evenly(number: u64) -> f64 {
+    let scattered = number.wrapping_mul(GOLDEN_RATIO) >> 32;
+    #[expect(clippy::cast_precision_loss, reason = "32 bits fit the 53 of an f64")]
+    let even = scattered as f64 / f64::from(u32::MAX);
+    even
+}
+
+/// The locks of the waits for a drain.
+const PARTS: usize = 16;
+/// A tunnel without a byte for this long is idle.
+const IDLE: Duration = Duration::from_secs(60);
+/// The part of the spread in which idle tunnels close.
+const IDLE_PART: f64 = 0.1;
+/// 2^64 divided by the golden ratio.
+const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
+/// The time for connections that have to end to flush what was read and to write their log lines.
+const LAST_WAIT: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests;

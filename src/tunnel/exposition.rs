@@ -1,0 +1,61 @@
+//! How metrics are made, registered, and written as a page for Prometheus. Which ones there are is said by `metrics` and
+//! `anchor::metrics`.
+
+use prometheus::process_collector::ProcessCollector;
+use prometheus::{Registry, TextEncoder};
+
+/// Why the metrics cannot be declared or written.
+pub use prometheus::Error;
+use prometheus::core::Collector;
+use prometheus::core::Desc;
+use prometheus::proto::Counter;
+use prometheus::proto::MetricFamily;
+use rustix::time::ClockId;
+use rustix::time::clock_gettime;
+use std::time::Duration;
+
+pub(crate) mod declare;
+
+/// A registry with the operating system's metrics of the process.
+///
+/// # Errors
+/// A name that is declared twice.
+pub(crate) fn registry() -> prometheus::Result<Registry> {
+    let registry = Registry::new();
+    registry.register(Box::new(Process(ProcessCollector::for_self())))?;
+    Ok(registry)
+}
+
+/// The page in the text format 0.0.4.
+///
+/// # Errors
+/// A metric without a series; each has one.
+pub(crate) fn page(registry: &Registry) -> prometheus::Result<String> {
+    TextEncoder::new().encode_to_string(&registry.gather())
+}
+
+/// The media type of a [`page`].
+pub(crate) const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
+
+/// The library's collector, which counts processor time in whole seconds, with the kernel's count of nanoseconds.
+struct Process(ProcessCollector);
+
+impl Collector for Process {
+    fn desc(&self) -> Vec<&Desc> {
+        self.0.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut families = self.0.collect();
+        let processor_time = families.iter_mut().filter(|family| family.name() == CPU_SECONDS);
+        for metric in processor_time.flat_map(MetricFamily::mut_metric) {
+            let used = clock_gettime(ClockId::ProcessCPUTime);
+            let mut seconds = Counter::default();
+            seconds.set_value(Duration::try_from(used).unwrap_or_default().as_secs_f64());
+            metric.set_counter(seconds);
+        }
+        families
+    }
+}
+
+const CPU_SECONDS: &str = "process_cpu_seconds_total";

@@ -1,0 +1,238 @@
+//! The limits of tunnels, targets, clients and the process, as the configuration sets them.
+
+use std::time::Duration;
+
+pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps, UserCaps};
+
+pub mod bucket;
+pub mod budget;
+mod caps;
+pub mod clients;
+mod connect_rate;
+pub mod descriptors;
+pub mod queue;
+pub mod slots;
+pub mod throttle;
+pub mod unfinished;
+pub mod users;
+
+pub use crate::base::units::{Rate, Size, UnitError};
+
+/// The limits of one tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunnelLimits {
+    /// The rate from the target to the client.
+    pub download: Rate,
+    /// The rate from the client to the target.
+    pub upload: Rate,
+    /// The bytes that a direction may move at once after it was idle, whatever its rate.
+    pub burst: Size,
+    /// The longest life of a tunnel; `None` is unlimited.
+    pub lifetime: Option<Duration>,
+}
+
+impl TunnelLimits {
+    /// These limits, with the overrides of a target in their place.
+    pub fn overridden(self, by: &TunnelOverrides) -> Self {
+        Self {
+            download: by.download.unwrap_or(self.download),
+            upload: by.upload.unwrap_or(self.upload),
+            burst: by.burst.unwrap_or(self.burst),
+            lifetime: by.lifetime.unwrap_or(self.lifetime),
+        }
+    }
+}
+
+/// Unlimited, with a burst of 1 MiB for rates that are set later.
+impl Default for TunnelLimits {
+    fn default() -> Self {
+        Self {
+            download: Rate::UNLIMITED,
+            upload: Rate::UNLIMITED,
+            burst: Size::MEBIBYTE,
+            lifetime: None,
+        }
+    }
+}
+
+/// The limits that a target sets for its own tunnels; `None` leaves the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunnelOverrides {
+    /// See [`TunnelLimits::download`].
+    pub download: Option<Rate>,
+    /// See [`TunnelLimits::upload`].
+    pub upload: Option<Rate>,
+    /// See [`TunnelLimits::burst`].
+    pub burst: Option<Size>,
+    /// See [`TunnelLimits::lifetime`].
+    pub lifetime: Option<Option<Duration>>,
+    /// See [`TargetLimits::ssh_only`].
+    pub ssh_only: Option<bool>,
+}
+
+/// The rates that many tunnels share: those of a target, of a client, or of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedLimits {
+    /// The rate from targets to clients, of all tunnels together.
+    pub download: Rate,
+    /// The rate from clients to targets, of all tunnels together.
+    pub upload: Rate,
+}
+
+/// Unlimited.
+impl Default for SharedLimits {
+    fn default() -> Self {
+        Self {
+            download: Rate::UNLIMITED,
+            upload: Rate::UNLIMITED,
+        }
+    }
+}
+
+/// The limits of one target and of each of its tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetLimits {
+    /// The limits of each of its tunnels.
+    pub tunnel: TunnelLimits,
+    /// The rates of all of its tunnels together.
+    pub shared: SharedLimits,
+    /// The most tunnels and dials at once.
+    pub caps: TargetCaps,
+    /// Whether no further tunnel may be opened.
+    pub is_closed: bool,
+    /// The longest silence of its tunnels, where `Some(None)` is unlimited; `None` leaves the default.
+    pub idle: Option<Option<Duration>>,
+    /// Whether both sides of its tunnels must begin with an SSH identification.
+    pub ssh_only: bool,
+    /// See [`Limits::reports`].
+    pub reports: bool,
+}
+
+/// The defaults, for tunnels that carry SSH.
+impl Default for TargetLimits {
+    fn default() -> Self {
+        Self {
+            tunnel: TunnelLimits::default(),
+            shared: SharedLimits::default(),
+            caps: TargetCaps::default(),
+            is_closed: false,
+            idle: None,
+            ssh_only: true,
+            reports: false,
+        }
+    }
+}
+
+/// These limits of each tunnel, and the defaults of the target.
+impl From<TunnelLimits> for TargetLimits {
+    fn from(tunnel: TunnelLimits) -> Self {
+        Self {
+            tunnel,
+            ..Self::default()
+        }
+    }
+}
+
+/// The most that the annotations of a Service may ask for. The configuration itself is not bound by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ceiling {
+    /// The highest rate from the target to the client.
+    pub download: Rate,
+    /// The highest rate from the client to the target.
+    pub upload: Rate,
+    /// Whether the annotation `ssh-only: "false"` is ignored.
+    pub ssh_only: bool,
+}
+
+/// Unlimited.
+impl Default for Ceiling {
+    fn default() -> Self {
+        Self {
+            download: Rate::UNLIMITED,
+            upload: Rate::UNLIMITED,
+            ssh_only: false,
+        }
+    }
+}
+
+/// All limits of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The limits of each tunnel, unless its target overrides them.
+    pub tunnel: TunnelLimits,
+    /// The rates of all tunnels of one target together.
+    pub target: SharedLimits,
+    /// The rates of all tunnels of one client together.
+    pub client: SharedLimits,
+    /// The rates of all tunnels of one user together.
+    pub user: SharedLimits,
+    /// The rates of all tunnels together.
+    pub total: SharedLimits,
+    /// The most that the annotations of a Service may ask for.
+    pub ceiling: Ceiling,
+    /// The most tunnels, connections and dials.
+    pub caps: Caps,
+    /// [`TargetLimits::ssh_only`] of the targets that do not set it themselves.
+    pub ssh_only: bool,
+    /// Whether `ssh_only` refuses nothing, and tunnels that it would refuse are reported (`allowlist.report`).
+    pub reports: bool,
+}
+
+/// The defaults, for tunnels that carry SSH.
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            tunnel: TunnelLimits::default(),
+            target: SharedLimits::default(),
+            client: SharedLimits::default(),
+            user: SharedLimits::default(),
+            total: SharedLimits::default(),
+            ceiling: Ceiling::default(),
+            caps: Caps::default(),
+            ssh_only: true,
+            reports: false,
+        }
+    }
+}
+
+impl Limits {
+    /// The limits of a target with these overrides.
+    pub fn of_target(&self, tunnel: &TunnelOverrides) -> TargetLimits {
+        TargetLimits {
+            tunnel: self.tunnel.overridden(tunnel),
+            shared: self.target,
+            caps: self.caps.target,
+            ssh_only: tunnel.ssh_only.unwrap_or(self.ssh_only),
+            reports: self.reports,
+            ..TargetLimits::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_ssh_only_as_it_says_itself_or_else_as_the_process_does() {
+        for (process, target, expected) in [
+            (true, None, true),
+            (true, Some(false), false),
+            (true, Some(true), true),
+            (false, None, false),
+            (false, Some(false), false),
+            (false, Some(true), true),
+        ] {
+            let limits = Limits {
+                ssh_only: process,
+                ..Limits::default()
+            };
+            let overrides = TunnelOverrides {
+                ssh_only: target,
+                ..TunnelOverrides::default()
+            };
+            assert_eq!(limits.of_target(&overrides).ssh_only, expected, "{process} {target:?}");
+        }
+        assert!(Limits::default().ssh_only && TargetLimits::default().ssh_only);
+    }
+}

@@ -1,0 +1,285 @@
+//! Shares one rate among many tunnels: in equal parts, and with small messages before bulk.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::bucket::{Bucket, Limit};
+use super::{Rate, SharedLimits, Size};
+use crate::base::cold::cold;
+use crate::tunnel::direction::Direction;
+
+/// One rate for one direction of all tunnels of a target, of a client or of the process.
+///
+/// Start-time fair queueing (Goyal, Vin and Cheng, 1996): a request is tagged with the bytes that its tunnel has been
+/// granted, or with the tag of the request served last if that is larger, and the smallest tag is served first. A tunnel
+/// in bulk runs ahead of the others by each grant, so the busy ones alternate. That alone would have a keystroke wait
+/// for a grant to each of them. So, as in fq_codel (RFC 8290), tunnels that are less than a grant ahead come first:
+/// those that send less than their share. Which kind a tunnel is shows in what it sends, and what one tunnel does not
+/// ask for is shared by the others.
+#[derive(Debug)]
+pub struct Budget {
+    limit: Limit,
+    state: Mutex<State>,
+}
+
+/// The budgets of both directions.
+#[derive(Debug)]
+pub struct Budgets {
+    upload: Budget,
+    download: Budget,
+}
+
+impl Budgets {
+    /// Full budgets.
+    pub fn new(limits: SharedLimits, burst: Size) -> Self {
+        Self {
+            upload: Budget::new(limits.upload, burst),
+            download: Budget::new(limits.download, burst),
+        }
+    }
+
+    /// Changes both; tunnels that wait follow soon.
+    pub fn set(&self, limits: SharedLimits, burst: Size) {
+        self.upload.set(limits.upload, burst);
+        self.download.set(limits.download, burst);
+    }
+
+    /// The budget of one direction.
+    pub fn of(&self, direction: Direction) -> &Budget {
+        match direction {
+            Direction::Upload => &self.upload,
+            Direction::Download => &self.download,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    /// In debt when the last grant was larger than the credit: a grant is never cut to crumbs.
+    bucket: Bucket,
+    /// The largest tag that was served, but for small messages before waiting bulk.
+    served: u64,
+    /// The number of requests that have been queued.
+    tickets: u64,
+    queue: BTreeMap<Position, Arc<Notify>>,
+}
+
+/// The position of a request in the queue: small messages before bulk, then by tag, then by arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Position {
+    bulk: bool,
+    tag: u64,
+    ticket: u64,
+}
+
+impl Budget {
+    /// A full budget.
+    pub fn new(rate: Rate, burst: Size) -> Self {
+        let limit = Limit::new(rate, burst);
+        let state = State {
+            bucket: Bucket::full(&limit),
+            served: 0,
+            tickets: 0,
+            queue: BTreeMap::new(),
+        };
+        Self {
+            limit,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Changes it; tunnels that wait follow within [`LONGEST_WAIT`](super::bucket::LONGEST_WAIT).
+    pub fn set(&self, rate: Rate, burst: Size) {
+        self.limit.set(rate, burst);
+    }
+
+    /// The rate in force.
+    pub fn rate(&self) -> Rate {
+        self.limit.rate()
+    }
+
+    /// The share of one tunnel.
+    pub fn share(&self) -> Share<'_> {
+        Share {
+            budget: self,
+            granted_to: 0,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+}
+
+/// The share of one tunnel in a budget.
+#[derive(Debug)]
+pub struct Share<'a> {
+    budget: &'a Budget,
+    /// The least tag of its next request: where its last grant ended, in bytes on the scale of all tags.
+    granted_to: u64,
+}
+
+impl Share<'_> {
+    /// Whether no limit is set now: every grant would be of all that is asked for.
+    pub fn is_unlimited(&self) -> bool {
+        self.budget.rate().is_unlimited()
+    }
+
+    /// Waits until it is served, and returns how many bytes it is granted: 1 to `most`.
+    ///
+    /// `waited` is called with the length of each wait. What is not used is [given back](Self::give_back).
+    pub async fn take(&mut self, most: usize, waited: impl Fn(Duration)) -> usize {
+        let rate = self.budget.rate();
+        if rate.is_unlimited() {
+            return most;
+        }
+        if let Some(granted) = self.take_at_once(rate, most) {
+            return granted;
+        }
+        let start = Instant::now();
+        let granted = cold(self.queue(most)).await;
+        waited(start.elapsed());
+        granted
+    }
+
+    /// Returns what was granted and not used.
+    pub fn give_back(&mut self, bytes: usize) {
+        if bytes > 0 && !self.budget.rate().is_unlimited() {
+            self.budget.lock().bucket.give_back(bytes as u64);
+            self.granted_to = self.granted_to.saturating_sub(bytes as u64);
+        }
+    }
+
+    fn take_at_once(&mut self, rate: Rate, most: usize) -> Option<usize> {
+        let mut state = self.budget.lock();
+        state.earn(&self.budget.limit);
+        let free = state.queue.is_empty() && state.bucket.has_credit();
+        free.then(|| self.grant(&mut state, rate, most, true))
+    }
+
+    async fn queue(&mut self, most: usize) -> usize {
+        let request = Request::queue(self.budget, self.granted_to);
+        loop {
+            match request.next() {
+                Next::Grant(rate) => {
+                    let mut state = self.budget.lock();
+                    // Under one lock with the removal: no other request may be granted in between.
+                    request.leave(&mut state);
+                    return if rate.is_unlimited() {
+                        most
+                    } else {
+                        self.grant(&mut state, rate, most, request.position.bulk)
+                    };
+                }
+                Next::Sleep(until) => sleep_until(until).await,
+                Next::Wait => request.wake.notified().await,
+            }
+        }
+    }
+
+    fn grant(&mut self, state: &mut State, rate: Rate, most: usize, in_turn: bool) -> usize {
+        let granted = quantum(rate).min(most as u64);
+        state.bucket.spend(granted);
+        let tag = self.granted_to.max(state.served);
+        // A small message that is served before waiting bulk does not move the tags on.
+        if in_turn || state.queue.is_empty() {
+            state.served = tag;
+        }
+        self.granted_to = tag + granted;
+        usize::try_from(granted).unwrap_or(most)
+    }
+}
+
+/// A request in the queue, until it is dropped.
+struct Request<'a> {
+    budget: &'a Budget,
+    position: Position,
+    wake: Arc<Notify>,
+}
+
+/// What a request has to do next.
+enum Next {
+    /// Take its grant: it is first, and there is credit.
+    Grant(Rate),
+    /// Sleep: it is first, and there will be credit then.
+    Sleep(Instant),
+    /// Wait to be woken: other requests are before it.
+    Wait,
+}
+
+impl<'a> Request<'a> {
+    fn queue(budget: &'a Budget, granted_to: u64) -> Self {
+        let mut state = budget.lock();
+        state.tickets += 1;
+        let tag = granted_to.max(state.served);
+        let position = Position {
+            bulk: !state.is_sparse(tag, budget.rate()),
+            tag,
+            ticket: state.tickets,
+        };
+        let wake = Arc::new(Notify::new());
+        state.queue.insert(position, Arc::clone(&wake));
+        Self { budget, position, wake }
+    }
+
+    fn next(&self) -> Next {
+        let mut state = self.budget.lock();
+        let rate = self.budget.rate();
+        if state
+            .queue
+            .first_key_value()
+            .is_some_and(|(first, _)| *first != self.position)
+        {
+            return Next::Wait;
+        }
+        state.earn(&self.budget.limit);
+        if rate.is_unlimited() || state.bucket.has_credit() {
+            return Next::Grant(rate);
+        }
+        Next::Sleep(state.bucket.has_credit_at(rate))
+    }
+
+    fn leave(&self, state: &mut State) {
+        if state.queue.remove(&self.position).is_some()
+            && let Some((_, next)) = state.queue.first_key_value()
+        {
+            next.notify_one();
+        }
+    }
+}
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        self.leave(&mut self.budget.lock());
+    }
+}
+
+impl State {
+    /// Whether a tunnel with that tag has lately been granted less than its share.
+    fn is_sparse(&self, tag: u64, rate: Rate) -> bool {
+        tag.saturating_sub(self.served) < quantum(rate)
+    }
+
+    /// Earns up to now.
+    fn earn(&mut self, limit: &Limit) {
+        let is_waiting = !self.queue.is_empty();
+        self.bucket.earn(limit, is_waiting);
+    }
+}
+
+/// The bytes of one grant: 2 ms of the rate, so that the next request waits no longer than that.
+fn quantum(rate: Rate) -> u64 {
+    (rate.get() / QUANTA_PER_SECOND).max(SMALLEST_QUANTUM)
+}
+
+const QUANTA_PER_SECOND: u64 = 500;
+/// The smallest grant, in bytes, for slow rates: less would be all overhead.
+const SMALLEST_QUANTUM: u64 = 512;
+
+#[cfg(test)]
+mod tests;

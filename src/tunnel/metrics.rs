@@ -1,0 +1,367 @@
+//! Every metric of the proxy: declared here and nowhere else.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+
+pub use self::targets::TargetSeries;
+use self::targets::{Families, TargetMetrics};
+use crate::net::tls;
+use crate::tunnel::exposition::declare::{counter, counters, gauge, gauges, histogram, seconds, timestamp, timestamps};
+use crate::tunnel::exposition::{page, registry};
+use crate::tunnel::outcome::{Outcome, Reason, Refusal, Side};
+use crate::tunnel::ssh::identification::Family;
+
+mod access;
+mod targets;
+
+metrics! {
+    /// Connections accepted on the public ports.
+    pub connections_accepted: IntCounter = counter("switchboard_connections_accepted_total");
+    /// Open connections, tunnels or not.
+    pub connections_active: IntGauge = gauge("switchboard_connections_active");
+    /// Connections whose request is not complete.
+    pub connections_unfinished: IntGauge = gauge("switchboard_connections_unfinished");
+    /// Open tunnels whose sessions outlive them.
+    pub tunnels_resumable: IntGauge = gauge("switchboard_tunnels_resumable");
+    /// The most tunnels at a time: as configured, or as the limit of open files allows.
+    pub tunnels_limit: IntGauge = gauge("switchboard_tunnels_limit");
+    /// Requests answered, by status code and reason.
+    connect_requests: IntCounterVec = counters("switchboard_connect_requests_total", &["code", "reason"]);
+    /// Clients that were told in band, by an SSH disconnect, why they have no session.
+    pub answers_in_band: IntCounter = counter("switchboard_answers_in_band_total");
+    /// Tunnels that ended, by reason and by the side that ended them.
+    tunnels_closed: IntCounterVec = counters("switchboard_tunnels_closed_total", &["reason", "by"]);
+    /// Tunnels that a rule would have refused, were it not for `allowlist.report`, by rule.
+    reported_refusals: IntCounterVec = counters("switchboard_reported_refusals_total", &["rule"]);
+    /// SSH software that has identified itself, by side and family.
+    identifications: IntCounterVec = counters("switchboard_identifications_total", &["side", "family"]);
+    /// Seconds of a dial, all its tries together, whether it succeeded or not.
+    pub dial_duration: Histogram = histogram("switchboard_dial_duration_seconds", &FAST);
+    /// Seconds from the accept to the answer.
+    pub handshake_duration: Histogram = histogram("switchboard_handshake_duration_seconds", &FAST);
+    /// Seconds from the 200 to the end of the tunnel.
+    pub tunnel_duration: Histogram = histogram("switchboard_tunnel_duration_seconds", &SLOW);
+    /// Pauses of a listener for lack of descriptors or memory.
+    pub accept_paused: IntCounter = counter("switchboard_accept_paused_total");
+    /// Pipes that hold bytes of busy directions.
+    pub pipes_in_use: IntGauge = gauge("switchboard_pipes_in_use");
+    /// 1 for the engine that moves bulk between plain sockets: splice, or copy where there are no pipes.
+    relay_engine: IntGaugeVec = gauges("switchboard_relay_engine", &["engine"]);
+    /// Targets on the allowlist.
+    pub allowlist_targets: IntGauge = gauge("switchboard_allowlist_targets");
+    /// Names claimed by more than one Service, or by a Service and the configuration.
+    pub allowlist_name_conflicts: IntGauge = gauge("switchboard_allowlist_name_conflicts");
+    /// 1 while a list from the cluster that lost all or most of its objects is held back.
+    pub allowlist_shrink_held: IntGauge = gauge("switchboard_allowlist_shrink_held");
+    /// Listed namespaces that count as empty because the API server forbids to read them.
+    pub allowlist_namespaces_forbidden: IntGauge = gauge("switchboard_allowlist_namespaces_forbidden");
+    /// When the allowlist was last known to be current, in seconds since 1970.
+    pub allowlist_last_sync_timestamp: Gauge = timestamp("switchboard_allowlist_last_sync_timestamp_seconds");
+    /// Targets without an endpoint that a request was to start, by result.
+    wakes: IntCounterVec = counters("switchboard_wakes_total", &["result"]);
+    /// Events about Services that were to be written, by result.
+    service_events: IntCounterVec = counters("switchboard_service_events_total", &["result"]);
+    /// Reports of activity to the workloads of Services, by result.
+    activity_reports: IntCounterVec = counters("switchboard_activity_reports_total", &["result"]);
+    /// Annotations of Services with a value that is malformed or not permitted.
+    pub annotation_errors: IntCounter = counter("switchboard_annotation_errors_total");
+    /// Endpoints and EndpointSlices of targets that are not dialled, by reason.
+    endpoint_errors: IntCounterVec = counters("switchboard_endpoint_errors_total", &["reason"]);
+    /// Failed lists and watches of the cluster, by kind of failure.
+    watch_errors: IntCounterVec = counters("switchboard_watch_errors_total", &["kind"]);
+    /// 1 from the beginning of the drain.
+    pub draining: IntGauge = gauge("switchboard_draining");
+    /// Requests that were judged, by the method that proved the user and by result.
+    access_requests: IntCounterVec = counters("switchboard_access_requests_total", &["method", "result"]);
+    /// Questions to the API server about tokens and rights, by kind and result.
+    access_reviews: IntCounterVec = counters("switchboard_access_reviews_total", &["kind", "result"]);
+    /// Seconds of a question to the API server about a token or a right.
+    pub access_review_duration: Histogram = histogram("switchboard_access_review_duration_seconds", &FAST);
+    /// 1 while such questions are not asked, since the API server does not answer them.
+    access_suspended: IntGaugeVec = gauges("switchboard_access_reviews_suspended", &["kind"]);
+    /// Answers that are remembered, by cache.
+    access_cache_entries: IntGaugeVec = gauges("switchboard_access_cache_entries", &["cache"]);
+    /// Questions that were answered from memory: whose a credential is, what a user may do, and either by a stale answer.
+    access_cache_hits: IntCounterVec = counters("switchboard_access_cache_hits_total", &["answer"]);
+    /// Rights in use that were asked about again, by result.
+    access_rechecks: IntCounterVec = counters("switchboard_access_rechecks_total", &["result"]);
+    /// Tickets, those that have expired included, and entries that are none, by source.
+    access_tickets: IntGaugeVec = gauges("switchboard_access_tickets", &["source", "state"]);
+    /// Users with tunnels to a target: pairs of one user, or one credential of it, and one target.
+    pub access_pairs: IntGauge = gauge("switchboard_access_pairs");
+    /// Credentials that came over a connection in clear, where others can read them.
+    pub access_burnt: IntCounter = counter("switchboard_access_burnt_credentials_total");
+    /// TLS handshakes that succeeded, by version, and whether they resumed an earlier session.
+    tls_handshakes: IntCounterVec = counters("switchboard_tls_handshakes_total", &["version", "resumed"]);
+    /// TLS handshakes that failed, by cause.
+    tls_handshake_failures: IntCounterVec = counters("switchboard_tls_handshake_failures_total", &["cause"]);
+    /// When the first certificate of a file's chain expires, in seconds since 1970.
+    tls_certificate_expiry: IntGaugeVec = gauges(
+        "switchboard_tls_certificate_expiry_timestamp_seconds",
+        &["certificate"]
+    );
+    /// When the next revocation list of an authority is due, the nextUpdate of its list, in seconds since 1970.
+    tls_crl_next_update: IntGaugeVec = gauges("switchboard_tls_crl_next_update_timestamp_seconds", &["issuer"]);
+    /// Polls that found faults in changed TLS files; the loaded ones stay in use.
+    pub tls_reload_failures: IntCounter = counter("switchboard_tls_reload_failures_total");
+    /// 1 if the last reload of the configuration was applied, else 0.
+    pub config_last_reload_successful: IntGauge = gauge("switchboard_config_last_reload_successful");
+    /// Reloads refused because of faults in the file.
+    pub config_reload_failures: IntCounter = counter("switchboard_config_reload_failures_total");
+    /// Log lines dropped because they were not read fast enough, or could not be written.
+    pub log_lines_dropped: IntGauge = gauge("switchboard_log_lines_dropped");
+    /// Always 1; the version is a label.
+    build_info: IntGaugeVec = gauges("switchboard_build_info", &["version"]);
+
+    targets:
+    /// Open tunnels.
+    tunnels_active = gauges("switchboard_tunnels_active", &["target_namespace", "target_service"]);
+    /// Bytes relayed, counted while the tunnel runs.
+    bytes = counters(
+        "switchboard_tunnel_bytes_total",
+        &["direction", "target_namespace", "target_service"]
+    );
+    /// The last activity of a target's tunnels, in seconds since 1970; keepalives and heartbeats are none.
+    last_activity = timestamps(
+        "switchboard_target_last_activity_timestamp_seconds",
+        &["target_namespace", "target_service"]
+    );
+    /// Seconds that directions of tunnels waited for their limits.
+    throttled_seconds = seconds("switchboard_throttled_seconds_total", &["direction"]);
+}
+
+impl Metrics {
+    /// All metrics, with the value 0.
+    ///
+    /// # Errors
+    /// A name that is declared twice, or is not a metric name.
+    pub fn new() -> prometheus::Result<Self> {
+        let metrics = Self::declare(registry()?)?;
+        metrics
+            .build_info
+            .with_label_values(&[env!("CARGO_PKG_VERSION")])
+            .set(1);
+        metrics.config_last_reload_successful.set(1);
+        metrics.relay_splices(true);
+        metrics.show_zeros();
+        Ok(metrics)
+    }
+
+    /// Makes series with the value 0, since rate() cannot see an event that is the first value of its series.
+    fn show_zeros(&self) {
+        self.requests(200, "established");
+        for refusal in Refusal::ALL {
+            self.requests(refusal.status(), refusal.label());
+        }
+        for version in ["1.2", "1.3"] {
+            for resumed in ["false", "true"] {
+                self.tls_handshakes.with_label_values(&[version, resumed]);
+            }
+        }
+        for cause in tls::Cause::ALL {
+            self.tls_handshake_failures.with_label_values(&[cause.label()]);
+        }
+        for reason in Reason::ALL {
+            for by in Side::ALL {
+                self.tunnels_closed.with_label_values(&[reason.label(), by.label()]);
+            }
+        }
+        self.show_zeros_of_services();
+        for rule in ["ssh_only", "access"] {
+            self.reported_refusals.with_label_values(&[rule]);
+        }
+        for side in [Side::Client, Side::Target] {
+            for family in Family::ALL {
+                self.identifications.with_label_values(&[side.label(), family.label()]);
+            }
+        }
+    }
+
+    /// Counts a tunnel that a rule would have refused; `rule` is a word of ours.
+    pub fn would_be_refused(&self, rule: &'static str) {
+        self.reported_refusals.with_label_values(&[rule]).inc();
+    }
+
+    /// Counts a failed list or watch; `kind` says what went wrong, and is never what a peer sent.
+    pub fn watch_failed(&self, kind: &'static str) {
+        self.watch_errors.with_label_values(&[kind]).inc();
+    }
+
+    /// Makes the series of that kind, with the value 0.
+    pub fn watch_may_fail(&self, kind: &'static str) {
+        self.watch_errors.with_label_values(&[kind]);
+    }
+
+    /// Counts an endpoint or an EndpointSlice that is not dialled; `reason` is a word of ours.
+    pub fn endpoint_failed(&self, reason: &'static str) {
+        self.endpoint_errors.with_label_values(&[reason]).inc();
+    }
+
+    /// Makes the series of that reason, with the value 0.
+    pub fn endpoint_may_fail(&self, reason: &'static str) {
+        self.endpoint_errors.with_label_values(&[reason]);
+    }
+
+    /// Notes which engine moves bulk between plain sockets.
+    pub fn relay_splices(&self, splices: bool) {
+        for (engine, is_in_use) in [("splice", splices), ("copy", !splices)] {
+            self.relay_engine.with_label_values(&[engine]).set(is_in_use.into());
+        }
+    }
+
+    /// Notes that the allowlist is current.
+    pub fn allowlist_synced(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.allowlist_last_sync_timestamp.set(now.as_secs_f64());
+    }
+
+    /// Counts a TLS handshake.
+    pub fn tls_accepted(&self, accepted: &tls::Accepted) {
+        let resumed = if accepted.resumed { "true" } else { "false" };
+        self.tls_handshakes
+            .with_label_values(&[accepted.peer.version, resumed])
+            .inc();
+    }
+
+    /// Counts a TLS handshake that failed.
+    pub fn tls_failed(&self, cause: tls::Cause) {
+        self.tls_handshake_failures.with_label_values(&[cause.label()]).inc();
+    }
+
+    /// Sets the expiry of these certificates, and removes the series of all others.
+    pub fn tls_expiries(&self, expiries: &[tls::Expiry]) {
+        self.tls_certificate_expiry.reset();
+        for tls::Expiry { certificate, timestamp } in expiries {
+            self.tls_certificate_expiry
+                .with_label_values(&[certificate.as_str()])
+                .set(*timestamp);
+        }
+    }
+
+    /// Sets the nextUpdate of these revocation lists, and removes the series of all others.
+    pub fn tls_next_updates(&self, updates: &[tls::NextUpdate]) {
+        self.tls_crl_next_update.reset();
+        for tls::NextUpdate { issuer, timestamp } in updates {
+            self.tls_crl_next_update
+                .with_label_values(&[issuer.as_str()])
+                .set(*timestamp);
+        }
+    }
+
+    /// Counts an answer: `None` is the 200.
+    pub fn answered(&self, refused: Option<Outcome>) {
+        let (code, reason) = refused.map_or((200, "established"), |outcome| (outcome.status(), outcome.reason()));
+        self.requests(code, reason).inc();
+    }
+
+    fn requests(&self, code: u16, reason: &str) -> IntCounter {
+        self.connect_requests
+            .with_label_values(&[code.to_string().as_str(), reason])
+    }
+
+    /// Counts the identification of one side's SSH software.
+    pub fn identified(&self, side: Side, family: Family) {
+        self.identifications
+            .with_label_values(&[side.label(), family.label()])
+            .inc();
+    }
+
+    /// Counts the end of a tunnel.
+    pub fn closed(&self, outcome: Outcome) {
+        self.tunnels_closed
+            .with_label_values(&[outcome.reason(), outcome.by().label()])
+            .inc();
+    }
+
+    /// The series of one target. They are removed when the last handle on them is dropped.
+    pub fn target(&self, namespace: &str, service: &str) -> Arc<TargetSeries> {
+        self.targets.series(namespace, service)
+    }
+
+    /// The page in the text format 0.0.4, with the bytes of open tunnels.
+    ///
+    /// # Errors
+    /// A metric without a series; each has one.
+    pub fn encode(&self) -> prometheus::Result<String> {
+        self.targets.collect();
+        page(&self.registry)
+    }
+}
+
+/// Seconds: a dial in the cluster takes a millisecond, its deadline is ten seconds.
+const FAST: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
+/// Seconds: from a quick `scp` to a session of a week.
+const SLOW: [f64; 9] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0];
+
+/// Makes the struct and the registration from one table. A row is a field, its type, the function that makes it, its name,
+/// and its labels or bucket bounds; the comment of the row is the metric's help text. The metrics of targets come last:
+/// [`TargetMetrics`] makes and removes their series.
+macro_rules! metrics {
+    (
+        $(
+            #[doc = $help:literal]
+            $visibility:vis $field:ident: $Kind:ty = $declare:ident($name:literal $(, $detail:expr)?);
+        )*
+        targets:
+        $(
+            #[doc = $target_help:literal]
+            $target_field:ident = $target_declare:ident($target_name:literal, $labels:expr);
+        )*
+    ) => {
+        /// The metrics of one process; a clone is another handle on them. The values of labels come from enums and from
+        /// the allowlist, never from a client.
+        #[derive(Clone, Debug)]
+        pub struct Metrics {
+            $(#[doc = $help] $visibility $field: $Kind,)*
+            targets: Arc<TargetMetrics>,
+            registry: Registry,
+        }
+
+        impl Metrics {
+            fn declare(registry: Registry) -> prometheus::Result<Self> {
+                let families = Families {
+                    $($target_field: $target_declare(&registry, $target_name, $target_help.trim(), $labels)?,)*
+                };
+                Ok(Self {
+                    $($field: $declare(&registry, $name, $help.trim() $(, $detail)?)?,)*
+                    targets: Arc::new(TargetMetrics::new(families)),
+                    registry,
+                })
+            }
+        }
+    };
+}
+// By path, so that the table may stand above its macro.
+use metrics;
+
+impl Metrics {
+    /// Counts a target that a request was to start; `result` is a word of ours.
+    pub fn wake_ended(&self, result: &'static str) {
+        self.wakes.with_label_values(&[result]).inc();
+    }
+
+    /// Counts an Event about a Service; `result` is a word of ours.
+    pub fn service_event(&self, result: &'static str) {
+        self.service_events.with_label_values(&[result]).inc();
+    }
+
+    /// Counts a report of activity; `result` is a word of ours.
+    pub fn activity_reported(&self, result: &'static str) {
+        self.activity_reports.with_label_values(&[result]).inc();
+    }
+
+    /// Makes the series of each result, with the value 0.
+    fn show_zeros_of_services(&self) {
+        for result in ["started", "running", "failed", "limited"] {
+            self.wakes.with_label_values(&[result]);
+        }
+        for result in ["written", "failed", "dropped"] {
+            self.service_events.with_label_values(&[result]);
+        }
+        for result in ["written", "failed"] {
+            self.activity_reports.with_label_values(&[result]);
+        }
+    }
+}

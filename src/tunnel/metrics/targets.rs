@@ -1,0 +1,162 @@
+//! The series of each target, which are removed with it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use prometheus::{CounterVec, Gauge, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+
+use crate::tunnel::direction::Direction;
+use crate::tunnel::relay::meter::Totals;
+
+/// The series of one target.
+#[derive(Debug)]
+pub struct TargetSeries {
+    labels: [Box<str>; 2],
+    /// Open tunnels.
+    pub tunnels_active: IntGauge,
+    /// The bytes and the throttled time of its tunnels.
+    pub totals: Arc<Totals>,
+    bytes: [IntCounter; 2],
+    /// The last activity of its tunnels, in milliseconds since 1970.
+    last_activity: AtomicU64,
+    last_activity_timestamp: Gauge,
+    /// The part of the throttled time in `totals` that the process's counter has already.
+    throttled: Mutex<[Duration; 2]>,
+    metrics: Weak<TargetMetrics>,
+}
+
+impl TargetSeries {
+    /// Notes that a tunnel was active then.
+    pub fn was_active(&self, at: SystemTime) {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let millis = u64::try_from(since).unwrap_or(u64::MAX);
+        self.last_activity.fetch_max(millis, Ordering::Relaxed);
+    }
+
+    /// The last activity of its tunnels; `None` before the first one.
+    pub fn last_activity(&self) -> Option<SystemTime> {
+        let millis = self.last_activity.load(Ordering::Relaxed);
+        (millis > 0).then(|| UNIX_EPOCH + Duration::from_millis(millis))
+    }
+
+    /// Adds to the counters what `totals` has gained.
+    fn collect(&self, throttled_seconds: &CounterVec) {
+        let last_activity = self
+            .last_activity()
+            .and_then(|last| last.duration_since(UNIX_EPOCH).ok());
+        self.last_activity_timestamp
+            .set(last_activity.unwrap_or_default().as_secs_f64());
+        let mut counted = self.throttled.lock();
+        for ((direction, counter), counted) in Direction::ALL.into_iter().zip(&self.bytes).zip(counted.iter_mut()) {
+            counter.inc_by(self.totals.bytes(direction).saturating_sub(counter.get()));
+            let throttled = self.totals.throttled(direction);
+            let gained = throttled.saturating_sub(*counted);
+            throttled_seconds
+                .with_label_values(&[direction.label()])
+                .inc_by(gained.as_secs_f64());
+            *counted = throttled;
+        }
+    }
+}
+
+impl Drop for TargetSeries {
+    fn drop(&mut self) {
+        if let Some(targets) = self.metrics.upgrade() {
+            targets.remove(self);
+        }
+    }
+}
+
+/// The metrics that all targets share; each target has its own series of the first three.
+#[derive(Debug)]
+pub(super) struct Families {
+    pub(super) tunnels_active: IntGaugeVec,
+    pub(super) bytes: IntCounterVec,
+    pub(super) last_activity: GaugeVec,
+    pub(super) throttled_seconds: CounterVec,
+}
+
+/// The series of all targets.
+#[derive(Debug)]
+pub(super) struct TargetMetrics {
+    families: Families,
+    series: Mutex<HashMap<[Box<str>; 2], Weak<TargetSeries>>>,
+}
+
+impl TargetMetrics {
+    /// No series yet, but the throttled time of both directions, with the value 0.
+    pub(super) fn new(families: Families) -> Self {
+        for direction in Direction::ALL {
+            families.throttled_seconds.with_label_values(&[direction.label()]);
+        }
+        Self {
+            families,
+            series: Mutex::default(),
+        }
+    }
+
+    /// The series of one target, made at its first use.
+    pub(super) fn series(self: &Arc<Self>, namespace: &str, service: &str) -> Arc<TargetSeries> {
+        let labels = [namespace.into(), service.into()];
+        let mut series = self.series.lock();
+        if let Some(known) = series.get(&labels).and_then(Weak::upgrade) {
+            return known;
+        }
+        let made = Arc::new(TargetSeries {
+            tunnels_active: self.families.tunnels_active.with_label_values(&[namespace, service]),
+            totals: Arc::default(),
+            bytes: Direction::ALL.map(|direction| {
+                self.families
+                    .bytes
+                    .with_label_values(&[direction.label(), namespace, service])
+            }),
+            last_activity: AtomicU64::new(0),
+            last_activity_timestamp: self.families.last_activity.with_label_values(&[namespace, service]),
+            throttled: Mutex::default(),
+            metrics: Arc::downgrade(self),
+            labels: labels.clone(),
+        });
+        series.insert(labels, Arc::downgrade(&made));
+        made
+    }
+
+    /// Brings the counters of all targets up to date.
+    pub(super) fn collect(&self) {
+        let series = self.series.lock();
+        let held: Vec<_> = series.values().filter_map(Weak::upgrade).collect();
+        // Unlocked first: a handle in `held` may be the last one, and its drop locks the map.
+        drop(series);
+        for series in &held {
+            series.collect(&self.families.throttled_seconds);
+        }
+    }
+
+    fn remove(&self, gone: &TargetSeries) {
+        gone.collect(&self.families.throttled_seconds);
+        let mut series = self.series.lock();
+        // A target of the same name may have been added since, with a handle of its own on the same series.
+        if series.get(&gone.labels).is_none_or(|known| known.strong_count() > 0) {
+            return;
+        }
+        series.remove(&gone.labels);
+        let [namespace, service] = &gone.labels;
+        // The errors of series that do not exist: these were made together with `gone`, and are removed only here.
+        self.families
+            .tunnels_active
+            .remove_label_values(&[namespace, service])
+            .ok();
+        self.families
+            .last_activity
+            .remove_label_values(&[namespace, service])
+            .ok();
+        for direction in Direction::ALL {
+            self.families
+                .bytes
+                .remove_label_values(&[direction.label(), namespace, service])
+                .ok();
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Reads and writes the PROXY protocol header, in which a proxy names the client of a connection that it forwards.
+//!
+//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. The crate `ppp` is the oracle of the tests. It cannot
+//! be the parser: it refuses an UNKNOWN with more than four words and a LOCAL of an unknown family, which are valid.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::base::cold::cold;
+use crate::tunnel::outcome::Refusal;
+
+mod v1;
+mod v2;
+
+/// The peers from which a port takes headers.
+///
+/// There is no "if there is one": behind a load balancer that adds none, a client could write its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// None: the peer of a connection is its client.
+    #[default]
+    Off,
+    /// Those in these networks, whose connections must all begin with a header. Other peers are refused.
+    Required {
+        /// At least one.
+        trusted: Box<[IpNet]>,
+    },
+}
+
+/// The addresses of a connection between a client and the first proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// The client's.
+    pub source: SocketAddr,
+    /// The one that the client connected to.
+    pub destination: SocketAddr,
+}
+
+/// The format of a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+/// Reads the header of a connection, if the policy requires one. `None`: the peer is the client.
+///
+/// No byte behind the header is read.
+///
+/// # Errors
+/// [`Refusal::UntrustedProxy`], [`Refusal::BadProxyHeader`], [`Refusal::NoRequest`] or [`Refusal::ClientLeft`].
+pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Result<Option<Addresses>, Refusal> {
+    let Policy::Required { trusted } = policy else {
+        return Ok(None);
+    };
+    if !trusted.iter().any(|network| network.contains(&peer)) {
+        return Err(Refusal::UntrustedProxy);
+    }
+    let header = cold(read_header(stream)).await?;
+    parse(&header).map_err(|Malformed| Refusal::BadProxyHeader)
+}
+
+/// Writes a header. It fits the send buffer of a new socket, so this does not wait.
+///
+/// # Errors
+/// What write(2) says.
+pub async fn write(stream: &mut TcpStream, version: Version, addresses: &Addresses) -> io::Result<()> {
+    stream.write_all(&encode(version, addresses)).await
+}
+
+/// The bytes of a header with these addresses.
+pub fn encode(version: Version, addresses: &Addresses) -> Vec<u8> {
+    match version {
+        Version::V1 => v1::encode(addresses),
+        Version::V2 => v2::encode(addresses),
+    }
+}
+
+/// The length of the header at the start of these bytes, and its addresses, if any. `None`: more bytes are needed.
+///
+/// # Errors
+/// They begin with a header of neither version.
+pub fn decode(bytes: &[u8]) -> Result<Option<(usize, Option<Addresses>)>, Malformed> {
+    let Extent::Exactly(length) = extent(bytes)? else {
+        return Ok(None);
+    };
+    let header = bytes.get(..length).map(parse).transpose()?;
+    Ok(header.map(|addresses| (length, addresses)))
+}
+
+/// A header of neither version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// The length of a header of which the first bytes are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// More than the bytes that are known.
+    Longer,
+    /// In bytes.
+    Exactly(usize),
+}
+
+/// Peeks at the bytes in the socket, reads those of the header, and waits for more until it is complete.
+async fn read_header(stream: &mut TcpStream) -> Result<Vec<u8>, Refusal> {
+    let mut header = Vec::new();
+    loop {
+        let known = header.len();
+        let gone = |_| match known {
+            0 => Refusal::NoRequest,
+            _ => Refusal::ClientLeft,
+        };
+        header.resize(known + CHUNK, 0);
+        let peeked = stream.peek(after(&mut header, known)).await.map_err(gone)?;
+        header.truncate(known + peeked);
+        match (peeked, known) {
+            (0, 0) => return Err(Refusal::NoRequest),
+            (0, _) => return Err(Refusal::BadProxyHeader),
+            _ => {}
+        }
+        let extent = extent(&header).map_err(|Malformed| Refusal::BadProxyHeader)?;
+        if let Extent::Exactly(length) = extent {
+            header.truncate(length);
+        }
+        // The bytes have been peeked at: this does not wait.
+        stream.read_exact(after(&mut header, known)).await.map_err(gone)?;
+        if extent == Extent::Exactly(header.len()) {
+            return Ok(header);
+        }
+    }
+}
+
+fn after(header: &mut [u8], known: usize) -> &mut [u8] {
+    header.get_mut(known..).unwrap_or_default()
+}
+
+fn extent(start: &[u8]) -> Result<Extent, Malformed> {
+    if v2::may_be(start) {
+        v2::extent(start)
+    } else if v1::may_be(start) {
+        v1::extent(start)
+    } else {
+        Err(Malformed)
+    }
+}
+
+fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
+    if v2::may_be(header) {
+        v2::parse(header)
+    } else {
+        v1::parse(header)
+    }
+}
+
+impl Addresses {
+    /// The addresses of a connection without a header.
+    pub fn of(local: Option<SocketAddr>, peer: SocketAddr) -> Self {
+        let local = local.unwrap_or(peer);
+        Self {
+            source: peer,
+            destination: SocketAddr::new(local.ip().to_canonical(), local.port()),
+        }
+    }
+}
+
+/// Addresses of one family: neither version can mix the families.
+enum SameFamily {
+    V4(SocketAddrV4, SocketAddrV4),
+    V6(SocketAddrV6, SocketAddrV6),
+}
+
+impl From<&Addresses> for SameFamily {
+    fn from(addresses: &Addresses) -> Self {
+        let mapped = |address: SocketAddr| match address {
+            SocketAddr::V4(address) => SocketAddrV6::new(address.ip().to_ipv6_mapped(), address.port(), 0, 0),
+            SocketAddr::V6(address) => address,
+        };
+        match (addresses.source, addresses.destination) {
+            (SocketAddr::V4(source), SocketAddr::V4(destination)) => Self::V4(source, destination),
+            (source, destination) => Self::V6(mapped(source), mapped(destination)),
+        }
+    }
+}
+
+/// Prints `v1` or `v2`.
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V1 => "v1",
+            Self::V2 => "v2",
+        })
+    }
+}
+
+/// Reads what `Display` prints.
+impl FromStr for Version {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "v1" => Ok(Self::V1),
+            "v2" => Ok(Self::V2),
+            _ => Err("expected `v1` or `v2`"),
+        }
+    }
+}
+
+/// In bytes: more than a header without extensions has.
+const CHUNK: usize = 256;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,344 @@
+//! Relays bytes both ways between the two transports of a tunnel, and returns how the tunnel ended.
+
+use std::future::{Future, pending, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use self::copy::Halves;
+use self::first_bytes::Beginning;
+pub use self::first_bytes::Inspect;
+use self::half_close::{LONGEST_SILENCE, LeftBehind};
+use self::meter::Meter;
+pub use self::pump::Failure;
+use self::pump::Pump;
+use self::strategy::Strategy;
+pub use self::terms::{Bounds, Early, Engine, LastLook, Options, Resources, Terms, Transports};
+use crate::base::cold::cold;
+use crate::net::transport::{Cancelled, Reader, Transport, Writer};
+use crate::tunnel::direction::Direction;
+use crate::tunnel::outcome::{Close, Reason, Side};
+
+pub mod activity_rule;
+mod cooperative_yield;
+mod copy;
+mod first_bytes;
+mod half_close;
+pub mod meter;
+mod pump;
+mod splice;
+mod strategy;
+mod terms;
+
+/// Relays until both sides have finished, one has failed, nothing moves any more, or `ending` says so.
+///
+/// An end of stream is passed on as one and leaves the other direction running. A reset is passed on as a reset, when
+/// the caller drops `transports`, which it does next; but a side that resets after it has finished has its end of stream
+/// passed on, and no reset. When `ending` or a timeout ends the tunnel, what was read is still written, and a side whose
+/// bytes go no further than that is reset: what it has received is not all, and must not look like it. The end of a resumable
+/// tunnel is an end of stream for both sides: the session in it has an end of its own, and is sent again what was lost. So such
+/// a tunnel has no half-close either: soon after one side has finished both have.
+pub async fn relay<D: Transport>(
+    transports: &mut Transports<D>,
+    terms: &Terms<'_>,
+    ending: Pin<&mut impl Future<Output = Close>>,
+) -> Close {
+    let Ended { close, ends, .. } = until_end(transports, terms, ending).await;
+    let_go(transports, close, ends).await;
+    close
+}
+
+/// How a tunnel has ended, before its transports are [let go](let_go).
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// The side and the reason.
+    pub close: Close,
+    /// The ends of stream before that.
+    pub ends: Ends,
+    /// Whether the client's transport takes bytes, and has taken all that was read for it.
+    pub takes_more: bool,
+}
+
+/// The directions whose end of stream has been passed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// The client's.
+    pub upload: bool,
+    /// The target's.
+    pub download: bool,
+    /// Whether the tunnel is resumable: what a side has not taken is sent again elsewhere, and is not waited for.
+    pub is_resumable: bool,
+}
+
+/// Prepares both transports for their drop after a tunnel has ended like that: with a reset, or gently.
+pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, ends: Ends) {
+    let Transports {
+        downstream, upstream, ..
+    } = transports;
+    let has_finished = match close.by {
+        Side::Client => ends.upload,
+        Side::Target | Side::Proxy => ends.download,
+    };
+    match close.reason {
+        Reason::Eof if has_finished && !ends.is_resumable => cold(downstream.sent()).await,
+        Reason::Reset | Reason::Truncated | Reason::Io | Reason::Panic => match close.by {
+            Side::Client if has_finished => part_behind(downstream, ends, upstream).await,
+            Side::Client => reset(downstream, upstream),
+            Side::Target | Side::Proxy if has_finished => part_behind(upstream, ends, downstream).await,
+            Side::Target | Side::Proxy => reset(upstream, downstream),
+        },
+        Reason::Corrupted => match close.by {
+            Side::Client => refuse_record(downstream, upstream).await,
+            Side::Target | Side::Proxy => refuse_record(upstream, downstream).await,
+        },
+        Reason::Idle
+        | Reason::Lifetime
+        | Reason::Drained
+        | Reason::Revoked
+        | Reason::Unauthorized
+        | Reason::Expired
+        | Reason::ClosedByOperator => {
+            cold(async { tokio::join!(part(upstream, ends.upload), part(downstream, ends.download)) }).await;
+        }
+        Reason::Eof | Reason::NotSsh | Reason::Moved => {
+            cold(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
+        }
+    }
+}
+
+/// Parts with a side of a tunnel that the proxy ends. A side that has not received the end of the other's stream is reset: a
+/// FIN, an END_STREAM or a close_notify would make a download look complete that is not.
+async fn part(side: &mut impl Transport, has_its_end: bool) {
+    if has_its_end {
+        side.close_gently().await;
+    } else {
+        side.cut_off().await;
+    }
+}
+
+/// As [`relay`], but closes neither side.
+pub async fn until_end<D: Transport>(
+    transports: &mut Transports<D>,
+    terms: &Terms<'_>,
+    ending: Pin<&mut impl Future<Output = Close>>,
+) -> Ended {
+    let Early {
+        upload: early_upload,
+        download: early_download,
+        inspector,
+    } = transports.early.take().map(|early| *early).unwrap_or_default();
+    let (from_client, to_client) = transports.downstream.split();
+    let (from_target, to_target) = Transport::split(&mut transports.upstream);
+    let up = Halves {
+        reader: from_client,
+        writer: to_target,
+        beginning: Beginning::of(Direction::Upload, terms.inspected(), inspector.clone()),
+    };
+    let down = Halves {
+        reader: from_target,
+        writer: to_client,
+        beginning: Beginning::of(Direction::Download, None, inspector),
+    };
+    let strategy = |direction| Strategy::new(direction, D::BULK, terms.engine);
+    let mut upload = Pump::new(up, strategy(Direction::Upload), terms).beginning_with(early_upload);
+    let mut download = Pump::new(down, strategy(Direction::Download), terms).beginning_with(early_download);
+    let close = tokio::select! {
+        biased;
+        close = until_both_end(&mut upload, &mut download, terms) => close,
+        close = ending => close,
+    };
+    terms.look_at_end();
+    let is_ended_here = matches!(
+        close.reason,
+        Reason::Idle
+            | Reason::Lifetime
+            | Reason::Drained
+            | Reason::Moved
+            | Reason::Revoked
+            | Reason::Unauthorized
+            | Reason::Expired
+            | Reason::ClosedByOperator
+    );
+    let is_written = is_ended_here && cold(write_in_flight(&mut upload, &mut download)).await;
+    let ends = Ends {
+        upload: upload.has_finished(),
+        download: download.has_finished(),
+        is_resumable: terms.is_resumable(),
+    };
+    Ended {
+        close,
+        ends,
+        takes_more: is_written && !ends.download,
+    }
+}
+
+/// Passes the failure of one transport on to the other.
+fn reset(failed: &mut impl Transport, other: &mut impl Transport) {
+    failed.reset_on_drop();
+    other.reset_on_drop();
+}
+
+/// Parts with the other side of a transport that has failed behind its end of stream.
+///
+/// All that it sent stands in the other's send buffer, and a reset would discard the tail. A server that closes at once
+/// fails like that: a late message of its client makes its kernel answer with a reset.
+async fn part_behind(failed: &mut impl Transport, ends: Ends, other: &mut impl Transport) {
+    failed.reset_on_drop();
+    cold(async {
+        if !ends.is_resumable {
+            other.sent().await;
+        }
+        other.close_gently().await;
+    })
+    .await;
+}
+
+/// Lets the side whose record is broken read the alert, and resets the other: bytes are missing.
+async fn refuse_record(broken: &mut impl Transport, other: &mut impl Transport) {
+    other.reset_on_drop();
+    cold(broken.close_gently()).await;
+}
+
+/// Writes what was read, within a deadline. Whether the download has all of it.
+async fn write_in_flight(
+    upload: &mut Pump<'_, impl Reader, impl Writer>,
+    download: &mut Pump<'_, impl Reader, impl Writer>,
+) -> bool {
+    // Both sides are closed next, whether it succeeds or not.
+    let (_, written) = tokio::join!(
+        timeout(LONGEST_FLUSH, upload.flush()),
+        timeout(LONGEST_FLUSH, download.flush())
+    );
+    matches!(written, Ok(Ok(())))
+}
+
+/// Relays until both sides have finished, one has failed, or nothing moves any more.
+async fn until_both_end(
+    upload: &mut Pump<'_, impl Reader, impl Writer>,
+    download: &mut Pump<'_, impl Reader, impl Writer>,
+    terms: &Terms<'_>,
+) -> Close {
+    let (finished, first) = tokio::select! {
+        finished = upload.run() => (finished, Side::Client),
+        finished = download.run() => (finished, Side::Target),
+        close = silence(terms.meter, terms.options.idle, Instant::now()) => return close,
+    };
+    if let Err(failure) = finished {
+        return failure.into();
+    }
+    match first {
+        Side::Client => cold(half_closed(download, upload, first, terms)).await,
+        Side::Target | Side::Proxy => cold(half_closed(upload, download, first, terms)).await,
+    }
+}
+
+/// Relays the direction that is left. The side that has finished first still takes bytes, and may still reset.
+async fn half_closed(
+    running: &mut Pump<'_, impl Reader, impl Writer>,
+    ended: &mut Pump<'_, impl Reader, impl Writer>,
+    first: Side,
+    terms: &Terms<'_>,
+) -> Close {
+    let half_closed = terms.options.half_closed;
+    let mut longest = terms.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
+    let is_resumable = terms.is_resumable();
+    if is_resumable {
+        longest = longest.min(LONGEST_SILENCE);
+    }
+    let failure = tokio::select! {
+        biased;
+        finished = running.run() => match finished {
+            Ok(()) => return eof(first),
+            Err(failure) => failure,
+        },
+        failure = ended.reader_failed() => failure,
+        close = silence(terms.meter, Some(longest), Instant::now()) => return if is_resumable { eof(first) } else { close },
+    };
+    match first {
+        Side::Client => {
+            let is_over = cold(is_over_when_cancelled(running, ended, &failure)).await;
+            if is_over { eof(first) } else { failure.into() }
+        }
+        Side::Target | Side::Proxy if ended.has_sent_end() && Cancelled::is(&failure.error) => eof(first),
+        Side::Target | Side::Proxy => failure.into(),
+    }
+}
+
+fn eof(first: Side) -> Close {
+    Close {
+        by: first,
+        reason: Reason::Eof,
+    }
+}
+
+/// Whether a tunnel whose client has finished, and then cancelled its stream, is over: its target ends without a further
+/// byte. A client that logs out does so, and a socket that is closed means the same.
+async fn is_over_when_cancelled(
+    download: &mut Pump<'_, impl Reader, impl Writer>,
+    upload: &mut Pump<'_, impl Reader, impl Writer>,
+    failure: &Failure,
+) -> bool {
+    if failure.by != Side::Client {
+        return false;
+    }
+    let is_cancelled = Cancelled::is(&failure.error) || {
+        // The error of a write does not say why there is nothing to write to any more.
+        let mut failed = pin!(upload.reader_failed());
+        poll_fn(|context| Poll::Ready(failed.as_mut().poll(context)))
+            .await
+            .map(|failure| Cancelled::is(&failure.error))
+            == Poll::Ready(true)
+    };
+    is_cancelled && timeout(LONGEST_FAREWELL, download.ends_here()).await == Ok(true)
+}
+
+impl From<Failure> for Close {
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the enum is the standard library's, and grows"
+    )]
+    fn from(Failure { by, error }: Failure) -> Self {
+        if LeftBehind::is(&error) {
+            return eof(by);
+        }
+        let reason = match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
+                Reason::Reset
+            }
+            io::ErrorKind::UnexpectedEof => Reason::Truncated,
+            io::ErrorKind::InvalidData => Reason::Corrupted,
+            _ => Reason::Io,
+        };
+        Self { by, reason }
+    }
+}
+
+/// Completes when no byte was written either way for `longest`, counted from `since` at the earliest.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
+)]
+fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) -> impl Future<Output = Close> {
+    async move {
+        let Some(longest) = longest else {
+            return pending().await;
+        };
+        while let deadline = meter.last_moved().max(since) + longest
+            && deadline > Instant::now()
+        {
+            cold(sleep_until(deadline)).await;
+        }
+        Close {
+            by: Side::Proxy,
+            reason: Reason::Idle,
+        }
+    }
+}
+
+/// How long a target has to end its stream behind that of a client that needs no more of it.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
+/// How long bytes that were already read have to be written when the proxy ends a tunnel.
+const LONGEST_FLUSH: Duration = Duration::from_secs(1);

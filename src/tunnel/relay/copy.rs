@@ -1,0 +1,172 @@
+//! Copies bytes through a buffer that belongs to the worker thread, so that a waiting tunnel holds none.
+
+use std::cell::RefCell;
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use super::first_bytes::Beginning;
+use crate::net::transport::{Reader, Writer};
+
+/// The most that an ordinary copy moves, in bytes.
+pub(super) const MOST: usize = 64 * 1024;
+/// The most that a copy moves that has a slot among the large pieces, in bytes.
+pub(super) const MOST_LARGE: usize = 512 * 1024;
+
+/// The most that is read into lent memory at once, in bytes. A writer may lend less.
+pub(super) const MOST_LENT: usize = 256 * 1024;
+
+/// What one copy did.
+#[derive(Debug)]
+pub(super) struct Copied {
+    /// Bytes read; 0 at the end of stream.
+    pub(super) read: usize,
+    /// Those of them that are not written.
+    pub(super) residue: Option<Residue>,
+}
+
+/// Which half of a copy failed.
+#[derive(Debug)]
+pub(super) enum CopyError {
+    /// The reader.
+    Read(io::Error),
+    /// The writer.
+    Write(io::Error),
+}
+
+/// Bytes that the writer has not taken yet.
+#[derive(Debug)]
+pub(super) struct Residue {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Residue {
+    /// `None` for no bytes.
+    pub(super) fn of(bytes: Vec<u8>) -> Option<Self> {
+        (!bytes.is_empty()).then_some(Self { bytes, written: 0 })
+    }
+
+    /// Its length at the start, in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Writes until nothing is left. `moved` is called with the length of each write.
+    pub(super) fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        to: &mut impl Writer,
+        moved: impl Fn(usize),
+    ) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.bytes.get(self.written..).filter(|rest| !rest.is_empty()) {
+            let written = ready!(to.poll_write(context, rest))?;
+            self.written += written;
+            moved(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The read half of one transport and the write half of the other: what one direction passes through.
+#[derive(Debug)]
+pub(super) struct Halves<'a, R, W> {
+    pub(super) reader: R,
+    pub(super) writer: W,
+    /// Looked at. Boxed: most directions have none, and no other has it for long.
+    pub(super) beginning: Option<Box<Beginning<'a>>>,
+}
+
+impl<R: Reader, W: Writer> Halves<'_, R, W> {
+    /// Looks at bytes that were read in another way, if they belong to the beginning.
+    pub(super) fn inspect(&mut self, bytes: &[u8]) {
+        inspect(&mut self.beginning, bytes);
+    }
+
+    /// Reads at most `most` bytes and writes them at once, as far as the writer takes them.
+    ///
+    /// `moved` is called with the length of each write.
+    pub(super) fn poll_copy(
+        &mut self,
+        context: &mut Context<'_>,
+        most: usize,
+        moved: impl Fn(usize),
+    ) -> Poll<Result<Copied, CopyError>> {
+        let Self {
+            reader,
+            writer,
+            beginning,
+        } = self;
+        SCRATCH.with_borrow_mut(|scratch| {
+            if scratch.len() < most {
+                scratch.resize(most, 0);
+            }
+            let buffer = scratch.get_mut(..most).unwrap_or_default();
+            let bytes = ready!(reader.poll_read(context, buffer)).map_err(CopyError::Read)?;
+            inspect(beginning, bytes);
+            let mut rest = bytes;
+            while !rest.is_empty()
+                && let Poll::Ready(result) = writer.poll_write(context, rest)
+            {
+                let written = result.map_err(CopyError::Write)?;
+                moved(written);
+                rest = rest.get(written..).unwrap_or_default();
+            }
+            Poll::Ready(Ok(Copied {
+                read: bytes.len(),
+                residue: Residue::of(rest.to_vec()),
+            }))
+        })
+    }
+
+    /// Reads at most `most` bytes into memory that the writer lends, and has them sent from there.
+    ///
+    /// If the writer has no memory to lend after all, it is an ordinary copy.
+    pub(super) fn poll_lent(
+        &mut self,
+        context: &mut Context<'_>,
+        most: usize,
+        moved: impl Fn(usize),
+    ) -> Poll<Result<Copied, CopyError>> {
+        let Some(memory) = self.writer.lender().and_then(|lender| lender.lend(most)) else {
+            return self.poll_copy(context, most.min(MOST), moved);
+        };
+        let start = memory.as_ptr();
+        let read = self.reader.poll_read(context, memory).map_ok(|bytes| {
+            let elsewhere = (!std::ptr::eq(bytes.as_ptr(), start)).then(|| bytes.to_vec());
+            (bytes.len(), elsewhere)
+        });
+        let (read, elsewhere) = match read {
+            Poll::Ready(Ok(read)) => read,
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(CopyError::Read(error))),
+            Poll::Pending => {
+                self.keep(0)?;
+                return Poll::Pending;
+            }
+        };
+        let written = if elsewhere.is_some() { 0 } else { read };
+        self.keep(written)?;
+        moved(written);
+        Poll::Ready(Ok(Copied {
+            read,
+            residue: elsewhere.and_then(Residue::of),
+        }))
+    }
+
+    fn keep(&mut self, bytes: usize) -> Result<(), CopyError> {
+        let kept = self.writer.lender().map_or(Ok(()), |lender| lender.keep(bytes));
+        kept.map_err(CopyError::Write)
+    }
+}
+
+fn inspect(beginning: &mut Option<Box<Beginning<'_>>>, bytes: &[u8]) {
+    if let Some(inspected) = beginning
+        && inspected.inspect(bytes).is_break()
+    {
+        *beginning = None;
+    }
+}
+
+thread_local! {
+    /// Used within one poll only, never across an await.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}

@@ -1,0 +1,138 @@
+//! Counts the bytes of a relay while it moves them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::activity_rule::Moved;
+use crate::tunnel::direction::Direction;
+
+/// Bytes and throttled time of one tunnel, passed on to the totals of its target as they happen.
+#[derive(Debug)]
+pub struct Meter {
+    own: Totals,
+    target: Arc<Totals>,
+    born: Instant,
+    /// When a byte was last written, in milliseconds after `born`.
+    moved_at: AtomicU64,
+    /// Writes, by direction.
+    messages: [AtomicU32; 2],
+}
+
+impl Meter {
+    /// A meter at zero, whose tunnel was active just now.
+    pub fn new(target: Arc<Totals>) -> Self {
+        Self {
+            own: Totals::default(),
+            target,
+            born: Instant::now(),
+            moved_at: AtomicU64::new(0),
+            messages: Default::default(),
+        }
+    }
+
+    /// Counts bytes that were written to the receiving side.
+    pub fn moved(&self, direction: Direction, bytes: usize) {
+        self.own.add(direction, bytes as u64);
+        self.target.add(direction, bytes as u64);
+        of(&self.messages, direction).fetch_add(1, Ordering::Relaxed);
+        self.moved_at
+            .store(whole_millis(self.born.elapsed()), Ordering::Relaxed);
+    }
+
+    /// Counts a wait of a direction for its limits.
+    pub fn throttled(&self, direction: Direction, waited: Duration) {
+        self.own.throttle(direction, waited);
+        self.target.throttle(direction, waited);
+    }
+
+    /// Bytes written so far in a direction.
+    pub fn bytes(&self, direction: Direction) -> u64 {
+        self.own.bytes(direction)
+    }
+
+    /// Messages and bytes written so far.
+    pub fn so_far(&self) -> Moved {
+        let directions = [Direction::Upload, Direction::Download];
+        Moved {
+            messages: directions.map(|direction| of(&self.messages, direction).load(Ordering::Relaxed)),
+            bytes: directions.map(|direction| self.bytes(direction)),
+        }
+    }
+
+    /// The sum of the waits of a direction for its limits.
+    pub fn waited(&self, direction: Direction) -> Duration {
+        self.own.throttled(direction)
+    }
+
+    /// When a byte was last written in either direction, to the millisecond; the start if none was.
+    pub fn last_moved(&self) -> Instant {
+        self.born + Duration::from_millis(self.moved_at.load(Ordering::Relaxed))
+    }
+}
+
+/// Sums over tunnels, read by a scrape at any time.
+#[derive(Debug, Default)]
+pub struct Totals {
+    bytes: [AtomicU64; 2],
+    throttled_nanos: [AtomicU64; 2],
+}
+
+impl Totals {
+    /// Bytes written so far.
+    pub fn bytes(&self, direction: Direction) -> u64 {
+        of(&self.bytes, direction).load(Ordering::Relaxed)
+    }
+
+    /// The sum of the waits of a direction for its limits.
+    pub fn throttled(&self, direction: Direction) -> Duration {
+        Duration::from_nanos(of(&self.throttled_nanos, direction).load(Ordering::Relaxed))
+    }
+
+    fn add(&self, direction: Direction, bytes: u64) {
+        of(&self.bytes, direction).fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn throttle(&self, direction: Direction, waited: Duration) {
+        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        of(&self.throttled_nanos, direction).fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+fn of<T>(pair: &[T; 2], direction: Direction) -> &T {
+    let [upload, download] = pair;
+    match direction {
+        Direction::Upload => upload,
+        Direction::Download => download,
+    }
+}
+
+fn whole_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_of_a_tunnel_show_at_once_in_the_totals_of_its_target() {
+        let target = Arc::new(Totals::default());
+        let (one, two) = (Meter::new(Arc::clone(&target)), Meter::new(Arc::clone(&target)));
+        let start = one.last_moved();
+        tokio::time::advance(Duration::from_millis(1500)).await;
+        one.moved(Direction::Upload, 5);
+        two.moved(Direction::Upload, 7);
+        two.moved(Direction::Download, 1);
+        two.throttled(Direction::Download, Duration::from_millis(20));
+        assert_eq!((one.bytes(Direction::Upload), one.bytes(Direction::Download)), (5, 0));
+        assert_eq!(
+            (target.bytes(Direction::Upload), target.bytes(Direction::Download)),
+            (12, 1)
+        );
+        assert_eq!(target.throttled(Direction::Download), Duration::from_millis(20));
+        assert_eq!(one.last_moved() - start, Duration::from_millis(1500));
+    }
+}

@@ -1,0 +1,399 @@
+//! Moves one direction of a relay: waits for its limits, reads, writes all of it, until the end of stream.
+
+use std::future::{pending, poll_fn};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use std::{io, mem};
+
+use tokio::time::Instant;
+
+use super::copy::{self, Copied, CopyError, Halves, Residue};
+use super::half_close::given_up;
+use super::splice::Pipe;
+use super::strategy::{Step, Strategy};
+use super::terms::{Bounds, Terms};
+use crate::base::cold::cold;
+use crate::net::socket::is_refusal_of_an_end;
+use crate::net::transport::{Reader, Writer};
+use crate::tunnel::direction::Direction;
+use crate::tunnel::limits::budget::{Budget, Share};
+use crate::tunnel::limits::slots::Slot;
+use crate::tunnel::limits::throttle::Throttle;
+use crate::tunnel::outcome::Side;
+
+/// One direction of a relay. Every future of it may be dropped at any await and made anew: no byte is lost.
+#[derive(Debug)]
+pub(super) struct Pump<'a, R, W> {
+    halves: Halves<'a, R, W>,
+    strategy: Strategy,
+    terms: &'a Terms<'a>,
+    throttle: Throttle<'a>,
+    shares: [Option<Share<'a>>; 3],
+    in_flight: InFlight<'a>,
+    /// Bytes moved since other tunnels were last let run.
+    since_yield: usize,
+    has_finished: bool,
+    has_sent_end: bool,
+}
+
+/// Which side of a tunnel failed, and how.
+#[derive(Debug)]
+pub struct Failure {
+    /// The side whose transport failed.
+    pub by: Side,
+    /// The error of its read or write.
+    pub error: io::Error,
+}
+
+/// What was read and is not written yet. Nothing is read while there is any.
+#[derive(Debug)]
+enum InFlight<'a> {
+    Nothing,
+    Buffered {
+        residue: Residue,
+        /// Held by a residue that is larger than an ordinary copy.
+        _large: Option<Slot>,
+    },
+    Piped(Pipe<'a>),
+}
+
+impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
+    pub(super) fn new(halves: Halves<'a, R, W>, strategy: Strategy, terms: &'a Terms<'a>) -> Self {
+        let Bounds { tunnel, own, shared } = match strategy.direction() {
+            Direction::Upload => terms.upload,
+            Direction::Download => terms.download,
+        };
+        Self {
+            halves,
+            strategy,
+            terms,
+            throttle: Throttle::new(tunnel).with_own(own),
+            shares: shared.map(|budget| budget.map(Budget::share)),
+            in_flight: InFlight::Nothing,
+            since_yield: 0,
+            has_finished: false,
+            has_sent_end: false,
+        }
+    }
+
+    /// The same, with early data in flight.
+    pub(super) fn beginning_with(mut self, early: Vec<u8>) -> Self {
+        self.throttle.spend(early.len());
+        self.halves.inspect(&early);
+        self.in_flight = Residue::of(early).map_or(InFlight::Nothing, |residue| InFlight::Buffered {
+            residue,
+            _large: None,
+        });
+        self
+    }
+
+    /// Completes when the sending side, which has finished, fails, without reading from it. Notes meanwhile when its end of
+    /// stream has been sent.
+    pub(super) async fn reader_failed(&mut self) -> Failure {
+        let by = self.sender();
+        let Halves { reader, writer, .. } = &mut self.halves;
+        let sent = async {
+            poll_fn(|context| writer.poll_end_sent(context)).await;
+            self.has_sent_end = true;
+            pending().await
+        };
+        let error = tokio::select! {
+            error = reader.failed() => error,
+            error = sent => error,
+        };
+        Failure { by, error }
+    }
+
+    /// Whether the end of stream was seen to be sent, to a receiver that may have left because of it.
+    pub(super) fn has_sent_end(&self) -> bool {
+        self.has_sent_end
+    }
+
+    /// Whether the sending side ends here: nothing is in flight, and no further byte comes in front of its end.
+    pub(super) async fn ends_here(&mut self) -> bool {
+        if !matches!(self.in_flight, InFlight::Nothing) {
+            return false;
+        }
+        let read = |context: &mut Context<'_>| {
+            let mut byte = [0];
+            let read = ready!(self.halves.reader.poll_read(context, &mut byte));
+            Poll::Ready(read.is_ok_and(<[u8]>::is_empty))
+        };
+        poll_fn(read).await
+    }
+
+    /// Whether the end of stream has been passed on.
+    pub(super) fn has_finished(&self) -> bool {
+        self.has_finished
+    }
+
+    /// Moves bytes until the end of stream has been passed on.
+    pub(super) async fn run(&mut self) -> Result<(), Failure> {
+        self.flush().await?;
+        loop {
+            self.readable().await?;
+            let admitted = self.admit(self.strategy.next().most()).await;
+            if matches!(self.strategy.next(), Step::Lend(_)) {
+                cold(self.lender_ready()).await?;
+            }
+            let read = poll_fn(|context| Poll::Ready(self.fill(context, admitted))).await?;
+            self.settle(admitted, read.unwrap_or_default());
+            match read {
+                None => {}
+                Some(0) => break,
+                Some(read) => {
+                    self.strategy.has_read(read);
+                    self.flush().await?;
+                    self.yield_after(read).await;
+                }
+            }
+        }
+        // Before the shutdown: a socket that has seen both ends of stream may be gone at once.
+        self.terms.look_at_end();
+        self.has_finished = true;
+        let end = poll_fn(|context| self.halves.writer.poll_shutdown(context)).await;
+        // Where the receiver has reset meanwhile, the other direction will find that when it reads.
+        let error = end.err().filter(is_refusal_of_an_end);
+        error.map_or(Ok(()), |error| Err(self.not_taken(error)))
+    }
+
+    /// Waits for something to read. Before a limit is asked, so that an idle tunnel takes no part of a budget.
+    async fn readable(&mut self) -> Result<(), Failure> {
+        let by = self.sender();
+        let ready = poll_fn(|context| self.halves.reader.poll_readable(context)).await;
+        ready.map_err(|error| Failure { by, error })
+    }
+
+    /// Waits until every limit lets bytes through, and returns how many: 1 to `most`.
+    async fn admit(&mut self, most: usize) -> usize {
+        if self.throttle.is_unlimited() && self.shares.iter().flatten().all(Share::is_unlimited) {
+            return most;
+        }
+        cold(self.admit_by_limits(most)).await
+    }
+
+    async fn admit_by_limits(&mut self, most: usize) -> usize {
+        let (meter, direction) = (self.terms.meter, self.strategy.direction());
+        let waited = |wait| meter.throttled(direction, wait);
+        let mut admitted = self.throttle.admit(most, waited).await;
+        for next in 0..self.shares.len() {
+            let (before, from_here) = self.shares.split_at_mut(next);
+            if let Some(Some(share)) = from_here.first_mut() {
+                let granted = share.take(admitted, waited).await;
+                for share in before.iter_mut().flatten() {
+                    share.give_back(admitted - granted);
+                }
+                admitted = granted;
+            }
+        }
+        admitted
+    }
+
+    /// Pays for what was read of what was admitted.
+    fn settle(&mut self, admitted: usize, read: usize) {
+        self.throttle.spend(read);
+        for share in self.shares.iter_mut().flatten() {
+            share.give_back(admitted.saturating_sub(read));
+        }
+    }
+
+    /// Waits until the writer can lend memory. Ends if the sending side is [given up](given_up) meanwhile.
+    async fn lender_ready(&mut self) -> Result<(), Failure> {
+        let (sender, receiver) = (self.sender(), self.receiver());
+        let Halves { reader, writer, .. } = &mut self.halves;
+        let ready = poll_fn(|context| match writer.lender() {
+            Some(lender) => lender.poll_ready(context),
+            None => Poll::Ready(Ok(())),
+        });
+        tokio::select! {
+            biased;
+            ready = ready => ready.map_err(|error| Failure { by: receiver, error }),
+            error = given_up(reader, self.terms) => Err(Failure { by: sender, error }),
+        }
+    }
+
+    /// Writes all that is in flight. Ends if the sending side is [given up](given_up) meanwhile.
+    pub(super) async fn flush(&mut self) -> Result<(), Failure> {
+        // Most often the receiver takes all of it at once: no clock is needed then.
+        let at_once = poll_fn(|context| Poll::Ready(self.poll_write(context))).await;
+        let slowly = match at_once {
+            Poll::Ready(Ok(())) => false,
+            Poll::Ready(Err(error)) => return Err(self.not_taken(error)),
+            Poll::Pending => cold(self.wait_until_written()).await? >= SLOW,
+        };
+        self.strategy.has_written(slowly);
+        Ok(())
+    }
+
+    /// Writes all that is in flight, and returns how long that took.
+    async fn wait_until_written(&mut self) -> Result<Duration, Failure> {
+        let start = Instant::now();
+        let (sender, receiver) = (self.sender(), self.receiver());
+        let moved = self.moved();
+        let (Halves { reader, writer, .. }, in_flight) = (&mut self.halves, &mut self.in_flight);
+        tokio::select! {
+            biased;
+            written = poll_fn(|context| in_flight.poll_write(context, writer, &moved)) => match written {
+                Ok(()) => Ok(start.elapsed()),
+                Err(error) => Err(Failure { by: receiver, error }),
+            },
+            error = given_up(reader, self.terms) => Err(Failure { by: sender, error }),
+        }
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let moved = self.moved();
+        self.in_flight.poll_write(context, &mut self.halves.writer, moved)
+    }
+
+    /// Reads at most `most` bytes: 0 at the end of stream, `None` if there are none after all.
+    fn fill(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Failure> {
+        match self.strategy.next() {
+            Step::Splice(_) => self.splice(context, most),
+            Step::LargeCopy(_) if most > copy::MOST => {
+                let slot = self.terms.resources.large_pieces.take();
+                self.copy(context, if slot.is_some() { most } else { copy::MOST }, slot)
+            }
+            Step::Copy(_) | Step::LargeCopy(_) => self.copy(context, most, None),
+            Step::Lend(_) => {
+                let moved = self.moved();
+                let copied = self.halves.poll_lent(context, most, moved);
+                self.account(copied, None)
+            }
+        }
+    }
+
+    /// Fills a pipe, if there is one. It is taken only now that there is something to put into it.
+    ///
+    /// In front of TCP urgent data splice(2) stops for ever, while the socket stays readable: with EAGAIN, or once the
+    /// peer has finished with 0, as if nothing stood behind it. read(2) steps over it, and so has the last word.
+    fn splice(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Failure> {
+        let by = self.sender();
+        let (Some(socket), Some(mut pipe)) = (self.halves.reader.socket(), self.terms.resources.pipes.take()) else {
+            return self.copy(context, most.min(copy::MOST), None);
+        };
+        match pipe.try_fill(socket, most) {
+            Ok(0) => self.copy(context, most.min(copy::MOST), None),
+            Ok(read) => {
+                self.in_flight = InFlight::Piped(pipe);
+                Ok(Some(read))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock || pipe.is_refused(&error) => {
+                self.copy(context, most.min(copy::MOST), None)
+            }
+            Err(error) => Err(Failure { by, error }),
+        }
+    }
+
+    /// Copies at most `most` bytes. `slot` is that of a large piece.
+    fn copy(&mut self, context: &mut Context<'_>, most: usize, slot: Option<Slot>) -> Result<Option<usize>, Failure> {
+        let moved = self.moved();
+        let copied = self.halves.poll_copy(context, most, moved);
+        self.account(copied, slot)
+    }
+
+    /// Keeps in flight what a copy has not written. `slot` is that of a large piece.
+    fn account(
+        &mut self,
+        copied: Poll<Result<Copied, CopyError>>,
+        slot: Option<Slot>,
+    ) -> Result<Option<usize>, Failure> {
+        let Poll::Ready(copied) = copied else {
+            return Ok(None);
+        };
+        let copied = copied.map_err(|error| match error {
+            CopyError::Read(error) => Failure {
+                by: self.sender(),
+                error,
+            },
+            CopyError::Write(error) => self.not_taken(error),
+        })?;
+        self.in_flight = match copied.residue {
+            None => InFlight::Nothing,
+            Some(residue) => InFlight::Buffered {
+                _large: slot.filter(|_| residue.len() > copy::MOST),
+                residue,
+            },
+        };
+        Ok(Some(copied.read))
+    }
+
+    /// Counts the bytes that are written.
+    fn moved(&self) -> impl Fn(usize) + 'a {
+        let (meter, direction) = (self.terms.meter, self.strategy.direction());
+        move |bytes| meter.moved(direction, bytes)
+    }
+
+    /// Lets other tunnels run: a fast reader and writer would never have to wait.
+    async fn yield_after(&mut self, moved: usize) {
+        self.since_yield += moved;
+        if self.since_yield >= YIELD_AFTER {
+            self.since_yield = 0;
+            if self.strategy.shares_task() {
+                yield_within_task().await;
+            } else {
+                cold(self.terms.resources.yielder.yield_now()).await;
+            }
+        }
+    }
+
+    fn sender(&self) -> Side {
+        match self.strategy.direction() {
+            Direction::Upload => Side::Client,
+            Direction::Download => Side::Target,
+        }
+    }
+
+    fn not_taken(&self, error: io::Error) -> Failure {
+        let by = self.receiver();
+        Failure { by, error }
+    }
+
+    fn receiver(&self) -> Side {
+        match self.strategy.direction() {
+            Direction::Upload => Side::Target,
+            Direction::Download => Side::Client,
+        }
+    }
+}
+
+impl InFlight<'_> {
+    /// Writes all of it, and what the writer holds back. `moved` is called with the length of each write.
+    fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        writer: &mut impl Writer,
+        moved: impl Fn(usize),
+    ) -> Poll<io::Result<()>> {
+        if let Self::Piped(pipe) = self
+            && let Some(socket) = writer.socket()
+        {
+            let left = ready!(pipe.poll_drain(context, socket, &moved))?;
+            *self = Residue::of(left).map_or(Self::Nothing, |residue| Self::Buffered { residue, _large: None });
+        }
+        if let Self::Buffered { residue, .. } = self {
+            ready!(residue.poll_write(context, writer, moved))?;
+        }
+        *self = Self::Nothing;
+        writer.poll_flush(context)
+    }
+}
+
+/// Lets the other futures of the task run. tokio's yield would let other tasks run too, and the idle worker thread take
+/// this one over, with cold caches.
+async fn yield_within_task() {
+    let mut has_yielded = false;
+    let once = poll_fn(|context| {
+        if mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    });
+    once.await;
+}
+
+/// A receiver that takes a pipe's worth in less time, 100 MiB/s, delays no keystroke by it.
+const SLOW: Duration = Duration::from_millis(10);
+/// The most bytes that a direction moves before it yields.
+const YIELD_AFTER: usize = 512 * 1024;

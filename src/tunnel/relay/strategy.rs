@@ -1,0 +1,191 @@
+//! Decides how one direction of a relay moves its next bytes.
+
+use super::terms::Engine;
+use super::{copy, splice};
+use crate::net::transport::Bulk;
+use crate::tunnel::direction::Direction;
+
+/// How the next bytes are moved, and how many at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// By a copy through memory of the worker thread.
+    Copy(usize),
+    /// By a copy that takes a slot among the large pieces, if one is free, and else is an ordinary one.
+    LargeCopy(usize),
+    /// By a read into memory that the writer lends.
+    Lend(usize),
+    /// By splice(2), if there is a pipe, and else by a copy.
+    Splice(usize),
+}
+
+impl Step {
+    /// The most bytes that it moves.
+    pub(super) fn most(self) -> usize {
+        match self {
+            Self::Copy(most) | Self::LargeCopy(most) | Self::Lend(most) | Self::Splice(most) => most,
+        }
+    }
+}
+
+/// What one direction has learned about its bytes and its receiver.
+#[derive(Debug)]
+pub(super) struct Strategy {
+    direction: Direction,
+    bulk: Bulk,
+    engine: Engine,
+    /// Goes up with every large read and down with every small one.
+    heat: u8,
+    receiver_is_slow: bool,
+}
+
+impl Strategy {
+    /// The strategy of a direction between a transport that moves bulk by `bulk`, downstream, and a socket, upstream.
+    pub(super) fn new(direction: Direction, bulk: Bulk, engine: Engine) -> Self {
+        Self {
+            direction,
+            bulk,
+            engine,
+            heat: 0,
+            receiver_is_slow: false,
+        }
+    }
+
+    pub(super) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// How the next bytes are to be moved.
+    pub(super) fn next(&self) -> Step {
+        let is_hot = self.heat >= HOT;
+        match (self.bulk, self.direction) {
+            (Bulk::Splice, _) if self.engine.splices(is_hot) && self.receiver_is_slow => {
+                Step::Splice(splice::MOST_IF_SLOW)
+            }
+            (Bulk::Splice, _) if self.engine.splices(is_hot) => Step::Splice(splice::MOST),
+            (Bulk::Pieces, _) if is_hot && !self.receiver_is_slow => Step::LargeCopy(copy::MOST_LARGE),
+            (Bulk::Lend, Direction::Download) => Step::Lend(copy::MOST_LENT),
+            (Bulk::Splice | Bulk::Pieces, _) | (Bulk::Lend, Direction::Upload) => Step::Copy(copy::MOST),
+        }
+    }
+
+    /// Whether the relay is one of many in its task, which have to be let run as well as other tasks.
+    pub(super) fn shares_task(&self) -> bool {
+        matches!(self.bulk, Bulk::Lend)
+    }
+
+    /// A read has brought so many bytes.
+    pub(super) fn has_read(&mut self, bytes: usize) {
+        self.heat = if bytes >= LARGE_READ {
+            HOTTEST.min(self.heat + 1)
+        } else {
+            self.heat.saturating_sub(1)
+        };
+    }
+
+    /// All that was read is written, which has taken the receiver long or not.
+    pub(super) fn has_written(&mut self, slowly: bool) {
+        self.receiver_is_slow = slowly;
+    }
+}
+
+impl Engine {
+    /// Whether bytes between two sockets are spliced.
+    fn splices(self, is_hot: bool) -> bool {
+        match self {
+            Self::Adaptive => is_hot,
+            Self::Copy => false,
+            Self::Splice => true,
+        }
+    }
+}
+
+/// A read of so many bytes is bulk.
+const LARGE_READ: usize = 16 * 1024;
+/// So many more large reads than small ones make a direction hot.
+const HOT: u8 = 2;
+/// The most heat that is kept: so many small reads less one cool a direction that was hot for long.
+const HOTTEST: u8 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The strategy after so many large reads.
+    fn after(large_reads: usize, direction: Direction, bulk: Bulk) -> Strategy {
+        let mut strategy = Strategy::new(direction, bulk, Engine::Adaptive);
+        for _ in 0..large_reads {
+            strategy.has_read(LARGE_READ);
+        }
+        strategy
+    }
+
+    #[test]
+    fn bulk_is_moved_as_its_transport_says_and_small_messages_are_copied() {
+        use Direction::{Download, Upload};
+        for (bulk, direction, cold, hot, slow) in [
+            (
+                Bulk::Splice,
+                Upload,
+                Step::Copy(64 << 10),
+                Step::Splice(1 << 20),
+                Step::Splice(256 << 10),
+            ),
+            (
+                Bulk::Pieces,
+                Download,
+                Step::Copy(64 << 10),
+                Step::LargeCopy(512 << 10),
+                Step::Copy(64 << 10),
+            ),
+            (
+                Bulk::Lend,
+                Download,
+                Step::Lend(256 << 10),
+                Step::Lend(256 << 10),
+                Step::Lend(256 << 10),
+            ),
+            (
+                Bulk::Lend,
+                Upload,
+                Step::Copy(64 << 10),
+                Step::Copy(64 << 10),
+                Step::Copy(64 << 10),
+            ),
+        ] {
+            for reads in 0..6 {
+                let mut strategy = after(reads, direction, bulk);
+                assert_eq!(
+                    strategy.next(),
+                    if reads < 2 { cold } else { hot },
+                    "{bulk:?} {direction:?}"
+                );
+                strategy.has_written(true);
+                assert_eq!(
+                    strategy.next(),
+                    if reads < 2 { cold } else { slow },
+                    "{bulk:?} {direction:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_direction_that_was_hot_for_long_cools_after_three_small_reads() {
+        let mut strategy = after(100, Direction::Download, Bulk::Splice);
+        for small_reads in 0..5 {
+            assert_eq!(matches!(strategy.next(), Step::Splice(_)), small_reads < 3);
+            strategy.has_read(LARGE_READ - 1);
+        }
+    }
+
+    #[test]
+    fn an_engine_may_splice_always_or_never() {
+        for (engine, splices) in [(Engine::Copy, false), (Engine::Splice, true)] {
+            let mut strategy = Strategy::new(Direction::Upload, Bulk::Splice, engine);
+            for _ in 0..5 {
+                assert_eq!(matches!(strategy.next(), Step::Splice(_)), splices);
+                strategy.has_read(LARGE_READ);
+            }
+        }
+    }
+}

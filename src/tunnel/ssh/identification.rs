@@ -1,0 +1,301 @@
+//! Lets a tunnel begin only if both sides speak SSH: each must begin with an identification (RFC 4253 section 4.2).
+//!
+//! No byte of a side is passed on before its identification is complete, and nothing but the identification before that
+//! of the other side is complete, too. So a server that does not speak SSH gets at most one harmless line.
+//!
+//! There is one exception: a target that begins with the announcement of an anchor (`resume/`) has this one line passed on at
+//! once. Its client waits for it and says nothing before, and the anchor's identification comes behind the client's.
+
+use std::future::poll_fn;
+use std::io;
+use std::mem::take;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::net::transport::{Reader, Transport, Writer};
+use crate::protocol::resume::exchange::lines;
+use crate::tunnel::direction::Direction;
+use crate::tunnel::outcome::{Close, Reason, Side};
+use crate::tunnel::relay::meter::Meter;
+use crate::tunnel::relay::{Early, Failure, Transports};
+
+pub use super::software::{Family, Software};
+
+/// The deadline of the exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// From the 200 until both sides have sent their identification.
+    pub identification: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            identification: Duration::from_secs(12),
+        }
+    }
+}
+
+/// Passes on the identification of each side, and calls `identified` with it. Either may come first.
+///
+/// The bytes behind it become early data in `transports`. A side that finishes before its identification ends the
+/// tunnel: it does not speak SSH, and the other side's bytes are not for it.
+///
+/// # Errors
+/// How the tunnel ends: [`Reason::NotSsh`], or as a relay would.
+pub async fn exchange<D: Transport>(
+    transports: &mut Transports<D>,
+    meter: &Meter,
+    options: &Options,
+    identified: impl Fn(Side, Line<'_>) + Sync,
+) -> Result<(), Close> {
+    let (from_client, to_client) = transports.downstream.split();
+    let (from_target, to_target) = Transport::split(&mut transports.upstream);
+    let early = transports.early.get_or_insert_default();
+    let progress = Progress::default();
+    let client_says = |line: Line<'_>| identified(Side::Client, line);
+    let target_says = |line: Line<'_>| identified(Side::Target, line);
+    let mut upload = Opening::new(Direction::Upload, from_client, to_target, take(&mut early.upload));
+    let mut download = Opening::new(Direction::Download, from_target, to_client, take(&mut early.download));
+    let both = async {
+        tokio::select! {
+            biased;
+            () = progress.both() => Ok(()),
+            close = upload.run(meter, &progress, client_says) => Err(close),
+            close = download.run(meter, &progress, target_says) => Err(close),
+        }
+    };
+    let result = timeout(options.identification, both).await;
+    let result = result.unwrap_or(Err(Close {
+        by: if download.passed { Side::Client } else { Side::Target },
+        reason: Reason::NotSsh,
+    }));
+    **early = Early {
+        upload: upload.held,
+        download: download.held,
+        inspector: early.inspector.take(),
+    };
+    result
+}
+
+/// The number of sides whose identification has been passed on.
+#[derive(Debug, Default)]
+struct Progress {
+    passed: AtomicU8,
+    all: Notify,
+}
+
+impl Progress {
+    fn passed(&self) {
+        if self.passed.fetch_add(1, Ordering::Relaxed) == 1 {
+            self.all.notify_one();
+        }
+    }
+
+    async fn both(&self) {
+        self.all.notified().await;
+    }
+}
+
+/// One direction until its identification has been passed on.
+#[derive(Debug)]
+struct Opening<R, W> {
+    direction: Direction,
+    reader: R,
+    writer: W,
+    held: Vec<u8>,
+    /// The bytes of the announcement that was passed on.
+    announced: usize,
+    passed: bool,
+}
+
+impl<R: Reader, W: Writer> Opening<R, W> {
+    fn new(direction: Direction, reader: R, writer: W, held: Vec<u8>) -> Self {
+        Self {
+            direction,
+            reader,
+            writer,
+            held,
+            announced: 0,
+            passed: false,
+        }
+    }
+
+    /// Passes the identification on, then completes only when its side fails.
+    async fn run(&mut self, meter: &Meter, progress: &Progress, identified: impl Fn(Line<'_>)) -> Close {
+        if let Err(close) = self.pass(meter, identified).await {
+            return close;
+        }
+        self.passed = true;
+        progress.passed();
+        let error = self.reader.failed().await;
+        let by = self.sides().0;
+        Failure { by, error }.into()
+    }
+
+    async fn pass(&mut self, meter: &Meter, identified: impl Fn(Line<'_>)) -> Result<(), Close> {
+        let source = self.sides().0;
+        let length = loop {
+            if let Some(length) = self.announcement() {
+                self.announced = length;
+                self.send(length, meter).await?;
+            }
+            match read_within(&self.held, source, MOST_BYTES - self.announced) {
+                Ok(Some(line)) => {
+                    identified(line);
+                    break line.length;
+                }
+                Ok(None) if self.is_http() => {
+                    return Err(Close {
+                        by: source,
+                        reason: Reason::NotSsh,
+                    });
+                }
+                Ok(None) => {}
+                Err(NotSsh) => {
+                    return Err(Close {
+                        by: source,
+                        reason: Reason::NotSsh,
+                    });
+                }
+            }
+            let more = poll_fn(|context| poll_more(context, &mut self.reader, &mut self.held)).await;
+            if more.map_err(|error| Failure { by: source, error })? == 0 {
+                return Err(Close {
+                    by: source,
+                    reason: Reason::Eof,
+                });
+            }
+        };
+        self.send(length, meter).await
+    }
+
+    /// Whether a target answers the client's identification with a status line: lines in front of an identification are
+    /// allowed, and it would be a web server's end that ends the tunnel otherwise, or nothing at all.
+    fn is_http(&self) -> bool {
+        self.direction == Direction::Download && self.held.starts_with(b"HTTP/")
+    }
+
+    /// The length of the announcement with which a target begins. One is enough: an anchor has one of each version.
+    fn announcement(&self) -> Option<usize> {
+        let may_be_one = self.direction == Direction::Download && self.announced == 0;
+        if may_be_one {
+            lines::announcement(&self.held)
+        } else {
+            None
+        }
+    }
+
+    /// Passes on the first bytes of those that are held.
+    async fn send(&mut self, length: usize, meter: &Meter) -> Result<(), Close> {
+        let by = self.sides().1;
+        let rest = self.held.split_off(length);
+        let line = std::mem::replace(&mut self.held, rest);
+        let mut line = line.as_slice();
+        let sent = poll_fn(|context| self.poll_send(context, &mut line, meter)).await;
+        sent.map_err(|error| Failure { by, error }.into())
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>, line: &mut &[u8], meter: &Meter) -> Poll<io::Result<()>> {
+        while !line.is_empty() {
+            let written = ready!(self.writer.poll_write(context, line))?;
+            meter.moved(self.direction, written);
+            *line = line.get(written..).unwrap_or_default();
+        }
+        self.writer.poll_flush(context)
+    }
+
+    fn sides(&self) -> (Side, Side) {
+        match self.direction {
+            Direction::Upload => (Side::Client, Side::Target),
+            Direction::Download => (Side::Target, Side::Client),
+        }
+    }
+}
+
+/// Not async: its buffer must not live as long as the wait for the peer.
+fn poll_more(context: &mut Context<'_>, from: &mut impl Reader, held: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+    let mut chunk = [0; CHUNK];
+    let bytes = ready!(from.poll_read(context, &mut chunk))?;
+    held.extend_from_slice(bytes);
+    Poll::Ready(Ok(bytes.len()))
+}
+
+/// An identification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// The number of bytes up to and with its line end, those of earlier lines included.
+    pub length: usize,
+    /// The line itself, with its end.
+    pub text: &'a [u8],
+    /// The text behind `SSH-2.0-`.
+    pub software: &'a [u8],
+}
+
+/// A side does not begin with an identification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotSsh;
+
+/// Looks for the identification among a side's first bytes; `None` means that more are needed.
+///
+/// A server may send other lines before it, which a client must ignore; a client may not. A line may end with a bare
+/// LF, which OpenSSH takes, too. 1.99 is a server that would still speak SSH 1 (RFC 4253 section 5.1).
+///
+/// # Errors
+/// They cannot become one any more, or are too many.
+pub fn read(bytes: &[u8], from: Side) -> Result<Option<Line<'_>>, NotSsh> {
+    read_within(bytes, from, MOST_BYTES)
+}
+
+/// The same, where all lines have at most so many bytes.
+fn read_within(bytes: &[u8], from: Side, most: usize) -> Result<Option<Line<'_>>, NotSsh> {
+    let mut length = 0;
+    for text in bytes.split_inclusive(|&byte| byte == b'\n') {
+        length += text.len();
+        // The same, however many bytes a read has brought.
+        if length > most {
+            return Err(NotSsh);
+        }
+        if from == Side::Client || begins(text, b"SSH-") {
+            let software = identification(text)?;
+            return Ok(software.map(|software| Line { length, text, software }));
+        }
+    }
+    if bytes.len() < most { Ok(None) } else { Err(NotSsh) }
+}
+
+/// The software in a line that has to be an identification; `None` before the line is complete.
+fn identification(line: &[u8]) -> Result<Option<&[u8]>, NotSsh> {
+    let Some(version) = VERSIONS.into_iter().find(|version| begins(line, version)) else {
+        return Err(NotSsh);
+    };
+    let Some(whole) = line.strip_suffix(b"\n") else {
+        return if line.len() < LONGEST { Ok(None) } else { Err(NotSsh) };
+    };
+    let whole = whole.strip_suffix(b"\r").unwrap_or(whole);
+    let software = whole.strip_prefix(version).unwrap_or_default();
+    if line.len() > LONGEST || software.is_empty() || software.iter().any(|byte| matches!(byte, 0 | b'\r')) {
+        return Err(NotSsh);
+    }
+    Ok(Some(software))
+}
+
+/// Whether the line begins with these bytes, or may do so once there is more of it.
+fn begins(line: &[u8], with: &[u8]) -> bool {
+    line.iter().zip(with).all(|(byte, expected)| byte == expected)
+}
+
+const VERSIONS: [&[u8]; 2] = [b"SSH-2.0-", b"SSH-1.99-"];
+/// The longest identification in bytes, its line end included (RFC 4253 section 4.2).
+const LONGEST: usize = 255;
+/// The most bytes of all lines of a server up to its identification. OpenSSH takes as many in one line.
+const MOST_BYTES: usize = 8 * 1024;
+/// The size of a read: of the bytes behind the identification, which are the relay's, it brings few.
+const CHUNK: usize = 1024;
+
+#[cfg(test)]
+mod tests;
