@@ -1,5 +1,5 @@
 //! Holds `deploy/` to the sources: every metric that a dashboard, an alert or an autoscaler names is declared in
-//! `src/metrics.rs`, and every reason that they select is one that can happen. And `.cargo` to what is built.
+//! `src/tunnel/metrics.rs`, and every reason that they select is one that can happen. And `.cargo` to what is built.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read the files has failed")]
 
@@ -40,7 +40,7 @@ fn every_metric_in_an_alert_is_declared() {
         for name in names {
             assert!(
                 declared.has_series(&name),
-                "{path} reads {name}, which src/metrics.rs does not declare"
+                "{path} reads {name}, which src/tunnel/metrics.rs does not declare"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The client of the admin API, whose server is `app/admin`: all replicas of a proxy asked at once, and their answers as one.
+//! The client of the admin API, whose server is `proxy/admin`: all replicas of a proxy asked at once, and their answers as one.
 //!
 //! A replica that does not answer is named with its error, and hides none of the others. Either the admin ports are given,
 //! or the pods are looked up, and a port of each is forwarded by the API server: the operator's own right to

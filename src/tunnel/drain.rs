@@ -182,7 +182,7 @@ impl Drain {
     /// in the first tenth of the spread, the others in the rest of it.
     ///
     /// Nothing wakes this when a tunnel becomes resumable. So that happens only in the task that polls this, which has to
-    /// poll it next: in `identify` of `tunnel/established.rs` and in `inspect` of `relay/beginning.rs`.
+    /// poll it next: in `identify` of `proxy/connection/established.rs` and in `inspect` of `tunnel/relay/first_bytes.rs`.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"

@@ -1,6 +1,6 @@
 //! Budgets that tunnels share: of a target, of a client, of the process; reloaded under tunnels that run.
 //!
-//! Their exactness is tested on a paused clock beside `src/budget.rs`; here, that every tunnel is under them.
+//! Their exactness is tested on a paused clock beside `src/tunnel/limits/budget.rs`; here, that every tunnel is under them.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -179,7 +179,7 @@ fn a_faulty_file_changes_nothing_and_every_fault_is_logged() {
         "4:18: error: timeouts.head: expected a duration",
         "5:26: error: limits.tunnel.burst: ",
     ] {
-        let line = format!("ERROR switchboard::app::reload: {}:{fault}", settings.path());
+        let line = format!("ERROR switchboard::proxy::serve::reload: {}:{fault}", settings.path());
         server.process.stderr.find(&line);
     }
     server.settles("config_last_reload_successful", 0.0);

@@ -247,7 +247,7 @@ fn an_allowlist_that_is_ready_and_empty_is_reported_once() {
             stage
                 .proxy
                 .messages()
-                .matches("switchboard::app: the allowlist is empty")
+                .matches("switchboard::proxy::serve: the allowlist is empty")
                 .count()
         };
         eventually("the report", async || reports(&stage) == 1).await;
