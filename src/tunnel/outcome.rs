@@ -5,10 +5,12 @@ use std::fmt;
 pub use self::denial::Denial;
 pub use self::malformed::Malformed;
 pub use self::refusal::Refusal;
+pub use self::side::Side;
 
 mod denial;
 mod malformed;
 mod refusal;
+mod side;
 
 /// The outcome of a connection or request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,31 +43,6 @@ impl Outcome {
         match self {
             Self::Refused(refusal) => refusal.by(),
             Self::Closed(close) => close.by,
-        }
-    }
-}
-
-/// A party to a tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// The downstream side, which sent the CONNECT.
-    Client,
-    /// The upstream side, an SSH server.
-    Target,
-    /// Switchboard itself.
-    Proxy,
-}
-
-impl Side {
-    /// Every side, for metrics with the value 0.
-    pub const ALL: [Self; 3] = [Self::Client, Self::Target, Self::Proxy];
-
-    /// The value of the label `by` and of the log field `closed_by`.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Target => "target",
-            Self::Proxy => "proxy",
         }
     }
 }
