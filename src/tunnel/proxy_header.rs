@@ -5,16 +5,19 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::IpNet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use self::addresses::Extent;
+pub use self::addresses::{Addresses, Malformed};
 use crate::base::cold::cold;
 use crate::tunnel::outcome::Refusal;
 
+mod addresses;
 mod v1;
 mod v2;
 
@@ -31,15 +34,6 @@ pub enum Policy {
         /// At least one.
         trusted: Box<[IpNet]>,
     },
-}
-
-/// The addresses of a connection between a client and the first proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
-    /// The client's.
-    pub source: SocketAddr,
-    /// The one that the client connected to.
-    pub destination: SocketAddr,
 }
 
 /// The format of a header.
@@ -96,19 +90,6 @@ pub fn decode(bytes: &[u8]) -> Result<Option<(usize, Option<Addresses>)>, Malfor
     Ok(header.map(|addresses| (length, addresses)))
 }
 
-/// A header of neither version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
-
-/// The length of a header of which the first bytes are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extent {
-    /// More than the bytes that are known.
-    Longer,
-    /// In bytes.
-    Exactly(usize),
-}
-
 /// Peeks at the bytes in the socket, reads those of the header, and waits for more until it is complete.
 async fn read_header(stream: &mut TcpStream) -> Result<Vec<u8>, Refusal> {
     let mut header = Vec::new();
@@ -157,36 +138,6 @@ fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
         v2::parse(header)
     } else {
         v1::parse(header)
-    }
-}
-
-impl Addresses {
-    /// The addresses of a connection without a header.
-    pub fn of(local: Option<SocketAddr>, peer: SocketAddr) -> Self {
-        let local = local.unwrap_or(peer);
-        Self {
-            source: peer,
-            destination: SocketAddr::new(local.ip().to_canonical(), local.port()),
-        }
-    }
-}
-
-/// Addresses of one family: neither version can mix the families.
-enum SameFamily {
-    V4(SocketAddrV4, SocketAddrV4),
-    V6(SocketAddrV6, SocketAddrV6),
-}
-
-impl From<&Addresses> for SameFamily {
-    fn from(addresses: &Addresses) -> Self {
-        let mapped = |address: SocketAddr| match address {
-            SocketAddr::V4(address) => SocketAddrV6::new(address.ip().to_ipv6_mapped(), address.port(), 0, 0),
-            SocketAddr::V6(address) => address,
-        };
-        match (addresses.source, addresses.destination) {
-            (SocketAddr::V4(source), SocketAddr::V4(destination)) => Self::V4(source, destination),
-            (source, destination) => Self::V6(mapped(source), mapped(destination)),
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use super::{Addresses, Extent, Malformed, SameFamily};
+use super::addresses::{Addresses, Extent, Malformed, SameFamily};
 
 /// Whether these may be the first bytes of a header.
 pub(super) fn may_be(start: &[u8]) -> bool {

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Addresses, Extent, Malformed, SameFamily};
+use super::addresses::{Addresses, Extent, Malformed, SameFamily};
 
 /// Whether these may be the first bytes of a header.
 pub(super) fn may_be(start: &[u8]) -> bool {

@@ -1,5 +1,7 @@
 //! Any header, and any bytes. The crate `ppp` is the oracle.
 
+use std::net::SocketAddr;
+
 use ppp::v2::{Command, Protocol, Type};
 use proptest::collection::vec;
 use proptest::prelude::*;
