@@ -1,18 +1,17 @@
 //! Relays bytes both ways between the two transports of a tunnel, and returns how the tunnel ended.
 
-use std::future::{Future, pending, poll_fn};
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 use self::copy::Halves;
 use self::first_bytes::Beginning;
 pub use self::first_bytes::Inspect;
-use self::half_close::{LONGEST_SILENCE, LeftBehind};
-use self::meter::Meter;
+use self::half_close::{LONGEST_SILENCE, LeftBehind, silence};
 pub use self::pump::Failure;
 use self::pump::Pump;
 use self::strategy::Strategy;
@@ -313,28 +312,6 @@ impl From<Failure> for Close {
             _ => Reason::Io,
         };
         Self { by, reason }
-    }
-}
-
-/// Completes when no byte was written either way for `longest`, counted from `since` at the earliest.
-#[expect(
-    clippy::manual_async_fn,
-    reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
-)]
-fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) -> impl Future<Output = Close> {
-    async move {
-        let Some(longest) = longest else {
-            return pending().await;
-        };
-        while let deadline = meter.last_moved().max(since) + longest
-            && deadline > Instant::now()
-        {
-            cold(sleep_until(deadline)).await;
-        }
-        Close {
-            by: Side::Proxy,
-            reason: Reason::Idle,
-        }
     }
 }
 

@@ -1,14 +1,17 @@
 //! The end of a resumable tunnel of which one side has ended. The frames in it have a half-close of their own, so that of a
 //! connection means nothing: it carries the session no more, and holds slots that the session's next tunnel may need.
 
+use std::future::{Future, pending};
 use std::io;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
-use super::silence;
+use super::meter::Meter;
 use super::terms::Terms;
+use crate::base::cold::cold;
 use crate::net::transport::Reader;
+use crate::tunnel::outcome::{Close, Reason, Side};
 
 /// Completes when the sender is to be given up although bytes of it wait for their receiver: its connection has failed or, in a
 /// resumable tunnel, it has ended and no byte has moved for [`LONGEST_SILENCE`]. Nothing else would notice.
@@ -23,6 +26,28 @@ pub(super) async fn given_up(reader: &mut impl Reader, terms: &Terms<'_>) -> io:
         biased;
         error = reader.failed() => error,
         _ = silence(terms.meter, Some(LONGEST_SILENCE), Instant::now()) => LeftBehind.into(),
+    }
+}
+
+/// Completes when no byte was written either way for `longest`, counted from `since` at the earliest.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
+)]
+pub(super) fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) -> impl Future<Output = Close> {
+    async move {
+        let Some(longest) = longest else {
+            return pending().await;
+        };
+        while let deadline = meter.last_moved().max(since) + longest
+            && deadline > Instant::now()
+        {
+            cold(sleep_until(deadline)).await;
+        }
+        Close {
+            by: Side::Proxy,
+            reason: Reason::Idle,
+        }
     }
 }
 
