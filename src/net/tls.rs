@@ -6,10 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ProducesTickets, ServerSessionMemoryCache, StoresServerSessions};
-use rustls::{CertificateError, ServerConfig};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -18,6 +15,7 @@ pub use self::files::{FileFault, Part};
 pub use self::handshake::{Accepted, Cause, Failed, Peer};
 use self::material::Material;
 pub use self::pair::Expiry;
+use self::serving::Serving;
 pub use self::session::Session;
 pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Options, Settings};
 pub use self::verifier::NextUpdate;
@@ -29,6 +27,7 @@ mod handshake;
 mod material;
 mod pair;
 mod revocation;
+mod serving;
 mod session;
 mod settings;
 mod sni;
@@ -43,31 +42,6 @@ pub struct Tls {
     options: Options,
     /// Whether a session keeps the certificates of its client, which are verified again while its tunnels run.
     keeps_certificates: AtomicBool,
-}
-
-/// The configuration of new handshakes.
-#[derive(Clone, Debug, Default)]
-struct Serving {
-    /// `None` without certificates.
-    config: Option<Arc<ServerConfig>>,
-    /// The verifier of client certificates; `None` if clients are not asked for one.
-    verifier: Option<Arc<dyn ClientCertVerifier>>,
-    keeps_certificates: bool,
-}
-
-impl Serving {
-    /// Verifies the certificates of a client as a new handshake would now.
-    fn verify(&self, certificates: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
-        match (&self.verifier, certificates.split_first()) {
-            (None, None) => Ok(()),
-            (None, Some(_)) => Err(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)),
-            (Some(verifier), None) if verifier.client_auth_mandatory() => Err(rustls::Error::NoCertificatesPresented),
-            (Some(_), None) => Ok(()),
-            (Some(verifier), Some((own, others))) => {
-                verifier.verify_client_cert(own, others, UnixTime::now()).map(drop)
-            }
-        }
-    }
 }
 
 /// The result of reading the files again.

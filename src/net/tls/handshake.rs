@@ -9,7 +9,7 @@ use rustls::{AlertDescription, CertificateError, Error, HandshakeKind, ProtocolV
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::Serving;
+use super::serving::Serving;
 use super::session::Session;
 use crate::net::socket;
 use crate::net::x509::Identity;

@@ -11,6 +11,7 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber,
     date_time_ymd,
 };
+use rustls::pki_types::CertificateDer;
 use tempfile::TempDir;
 
 use super::*;
