@@ -4,14 +4,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{SetOnce, watch};
 use tokio::time::sleep;
 
+pub use self::options::{Options, Suffixes};
 pub use self::static_target::{StaticTarget, StaticTargetError};
-pub use self::table::Suffixes;
 use self::table::Table;
 pub use self::target::{ClientNames, Endpoints, Target, TargetId, UserLists};
 pub use self::wake::{Wake, Wakes, Woken};
@@ -20,6 +19,7 @@ pub use self::writer::{Change, ServiceTarget, Writer};
 use crate::base::authority::Authority;
 use crate::tunnel::outcome::{Denial, Refusal};
 
+mod options;
 mod static_target;
 mod table;
 mod target;
@@ -41,30 +41,6 @@ pub struct Allowlist {
     user_lists: watch::Sender<()>,
     /// The targets that are asked to start.
     wakes: Wakes,
-}
-
-/// The names of Services, and what happens to a client whose Service has no endpoint or is removed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The suffixes of a Service's names.
-    pub suffixes: Arc<Suffixes>,
-    /// Whether the tunnels of a Service go on when it leaves the allowlist.
-    pub keeps_removed: bool,
-    /// The longest wait of a client for an endpoint of a Service that has none.
-    pub wait_for_ready: Duration,
-    /// How long a target that is asked to start has for it; `None` where none is.
-    pub wake: Option<Duration>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            suffixes: Arc::default(),
-            keeps_removed: false,
-            wait_for_ready: Duration::from_secs(10),
-            wake: None,
-        }
-    }
 }
 
 impl Allowlist {

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Options;
+use super::options::Options;
 use super::target::Target;
 use crate::base::authority::Authority;
 use crate::base::fnv::fnv1a;
@@ -65,33 +65,6 @@ impl Table {
     }
 }
 
-/// The suffixes of a Service's names behind `svc.ns`: `.svc`, `.svc.<cluster domain>` and the public suffixes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Suffixes(Vec<Box<str>>);
-
-impl Suffixes {
-    /// The suffixes of a cluster with that domain. Case and dots at either end do not matter.
-    pub fn new<'a>(cluster_domain: &str, public: impl IntoIterator<Item = &'a str>) -> Self {
-        let spelled = |name: &str| format!(".{}", name.trim_matches('.').to_ascii_lowercase()).into();
-        let cluster = [spelled("svc"), spelled(&format!("svc.{cluster_domain}"))];
-        let mut suffixes: Vec<Box<str>> = cluster.into_iter().chain(public.into_iter().map(spelled)).collect();
-        suffixes.retain(|suffix| suffix.len() > 1);
-        // The longest first: of two that match, the longer one is meant.
-        suffixes.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
-        suffixes.dedup();
-        Self(suffixes)
-    }
-
-    /// The host without its suffix: the shortest name of a Service, `svc.ns`. Any other host as it is.
-    pub fn strip<'a>(&self, host: &'a str) -> &'a str {
-        self.0
-            .iter()
-            .filter_map(|suffix| host.strip_suffix(&**suffix))
-            .find(|rest| rest.contains('.'))
-            .unwrap_or(host)
-    }
-}
-
 /// The shard of a name, the same in every process.
 pub(super) fn shard_of(name: &str) -> usize {
     usize::try_from((fnv1a(name.as_bytes()) >> 32) % SHARDS as u64).unwrap_or_default()
@@ -99,29 +72,3 @@ pub(super) fn shard_of(name: &str) -> usize {
 
 /// With 256 shards, a change among 100,000 Services copies 400 entries.
 const SHARDS: usize = 256;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_is_stripped_to_the_shortest() {
-        let suffixes = Suffixes::new("Cluster.Local.", ["ssh.example.com", ".example.com", ""]);
-        for (host, name) in [
-            ("svc-a.team-a", "svc-a.team-a"),
-            ("svc-a.team-a.svc", "svc-a.team-a"),
-            ("svc-a.team-a.svc.cluster.local", "svc-a.team-a"),
-            ("svc-a.team-a.ssh.example.com", "svc-a.team-a"),
-            ("svc-a.team-a.example.com", "svc-a.team-a"),
-            // A Service in the namespace `ssh`, and one in the namespace `svc`.
-            ("svc-a.ssh.example.com", "svc-a.ssh"),
-            ("svc-a.svc", "svc-a.svc"),
-            ("svc-a.svc.svc", "svc-a.svc"),
-            ("svc-a.team-a.cluster.local", "svc-a.team-a.cluster.local"),
-            ("svc-a", "svc-a"),
-            ("10.0.0.1", "10.0.0.1"),
-        ] {
-            assert_eq!(suffixes.strip(host), name, "{host}");
-        }
-    }
-}

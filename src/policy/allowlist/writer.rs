@@ -6,12 +6,13 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use tracing::warn;
 
+use super::Allowlist;
+use super::options::Options;
 use super::static_target::StaticTarget;
 use super::table::{Route, Shard, Statics, Table, shard_of};
 use super::target::{ClientNames, Endpoints, STATIC, Target, TargetId, UserLists};
 use super::wake::Wakes;
 use super::workload::Workloads;
-use super::{Allowlist, Options};
 use crate::base::authority::Authority;
 use crate::tunnel::limits::Limits;
 use crate::tunnel::limits::TargetLimits;
