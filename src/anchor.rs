@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +21,8 @@ use self::destination::{Dialler, leads_to};
 use self::metrics::Metrics;
 use self::record::Lines;
 use self::sessions::Sessions;
+pub use self::shared::Options;
+use self::shared::{Connection, LONGEST_STOP, Shared};
 use crate::daemon::admin::{self, Handlers, Progress, Routes};
 use crate::daemon::logging::LogLinesDropped;
 use crate::daemon::readiness::{Condition, Readiness};
@@ -33,7 +35,6 @@ use crate::tunnel::limits::descriptors::{Descriptors, TooFew};
 use crate::tunnel::limits::slots::Slots;
 use crate::tunnel::limits::unfinished::Unfinished;
 use crate::tunnel::relay::Resources;
-use crate::tunnel::relay::meter::Totals;
 
 mod destination;
 mod exchange;
@@ -46,26 +47,8 @@ mod probe;
 mod record;
 mod session;
 mod sessions;
+mod shared;
 mod target;
-
-/// The settings of an anchor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The address for clients.
-    pub listen: SocketAddr,
-    /// The SSH server.
-    pub to: Destination,
-    /// The address of `/metrics`, `/livez` and `/readyz`.
-    pub admin: Option<SocketAddr>,
-    /// How long a session is kept without a connection.
-    pub grace: Duration,
-    /// The bytes of each stream that are kept until they are acknowledged.
-    pub window: u32,
-    /// The most sessions, and the most plain connections.
-    pub max_sessions: NonZeroU32,
-    /// The bytes that all sessions together keep.
-    pub memory: usize,
-}
 
 /// Why an anchor did not start.
 #[derive(Debug, thiserror::Error)]
@@ -90,44 +73,6 @@ pub enum StartError {
     /// The system has no random bytes.
     #[error("cannot make a key")]
     Key(#[from] CryptoError),
-}
-
-/// What all connections of an anchor share.
-#[derive(Debug)]
-struct Shared {
-    options: Options,
-    dialler: Arc<Dialler>,
-    key: OwnKey,
-    sessions: Arc<Sessions>,
-    /// The connections in the exchange.
-    exchanges: Unfinished,
-    /// The plain connections.
-    plain: Arc<Slots>,
-    plain_bytes: Arc<Totals>,
-    resources: Resources,
-    metrics: Metrics,
-    lines: Lines,
-    /// Of connections and sessions, in the order in which they came.
-    numbers: AtomicU64,
-    stopping: CancellationToken,
-    tasks: TaskTracker,
-}
-
-impl Shared {
-    fn next_number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
-    }
-}
-
-/// A connection of a client, accepted here or made to a place where clients are found.
-#[derive(Debug)]
-struct Connection {
-    /// The connection.
-    stream: TcpStream,
-    /// The address of the client.
-    peer: SocketAddr,
-    /// When it was there: the exchange has to be over soon after.
-    since: Instant,
 }
 
 /// An anchor that has its ports.
@@ -305,8 +250,6 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
 const MOST_EXCHANGES: u32 = 512;
 /// Pipes of plain connections.
 const MOST_PIPES: usize = 32;
-/// How long clients have to answer that the process ends.
-const LONGEST_STOP: Duration = Duration::from_secs(5);
 /// How long sessions have to close their connections behind that.
 const LONGEST_CLOSE: Duration = Duration::from_secs(2);
 

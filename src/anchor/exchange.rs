@@ -9,11 +9,12 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::SendError;
 use tokio::time::{Instant, timeout_at};
 
+use super::final_frames;
 use super::plain::Plain;
 use super::probe::{Probe, silence};
 use super::session::{Begun, Carried};
 use super::sessions::Resumption;
-use super::{Connection, Shared, final_frames};
+use super::shared::{Connection, Shared};
 use crate::base::cold::cold;
 use crate::net::socket;
 use crate::protocol::resume::LONGEST_EXCHANGE;

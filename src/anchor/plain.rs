@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::Shared;
 use super::record::{Closing, Record};
+use super::shared::Shared;
 use crate::tunnel::limits::TunnelLimits;
 use crate::tunnel::limits::bucket::Limit;
 use crate::tunnel::limits::slots::Slot;

@@ -11,11 +11,12 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::final_frames;
 use super::memory::Share;
 use super::record::{Closing, Record};
 use super::sessions::{Account, Opened, Resumption};
+use super::shared::{Connection, LONGEST_STOP, Shared};
 use super::target::{self, CloseMode, Dialled, Target};
-use super::{Connection, LONGEST_STOP, Shared, final_frames};
 use crate::base::cold::cold;
 use crate::net::socket;
 use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side, Unlinked};
