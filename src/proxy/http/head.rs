@@ -2,7 +2,7 @@
 
 use httparse::{Error, Header, Request, Status};
 
-use super::credential;
+use super::exchange::credential;
 use crate::base::authority::Authority;
 use crate::policy::access::evidence::credential::{Credential, CredentialFault};
 use crate::protocol::end_notice::{self, Marker};

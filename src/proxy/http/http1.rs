@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::exchange::{self, Asked, CredentialPolicy, STARTING, challenges, proxy_status, refusal_of};
 use super::head::{self, Head, MOST_BYTES, Version};
-use super::program::{Sent, recognise};
-use super::{Asked, CredentialPolicy, Program, STARTING, challenges, proxy_status, refusal_of};
+use super::program::{Program, Sent, recognise};
 use crate::base::secret;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::protocol::end_notice::Marker;
@@ -82,7 +82,7 @@ impl<D: Transport> Exchange<D> {
     }
 }
 
-impl<D: Transport> super::Exchange for Exchange<D> {
+impl<D: Transport> exchange::Exchange for Exchange<D> {
     type Transport = D;
 
     const HTTP: &'static str = "1";

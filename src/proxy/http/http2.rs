@@ -122,7 +122,7 @@ async fn handshake<D: Transport>(
 /// The refusal for a connection that ends with this error.
 fn refusal_of(error: &h2::Error) -> Refusal {
     if let Some(error) = error.get_io() {
-        super::refusal_of(error, Refusal::NoRequest)
+        super::exchange::refusal_of(error, Refusal::NoRequest)
     } else if error.is_remote() {
         Refusal::NoRequest
     } else if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {

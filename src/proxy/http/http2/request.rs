@@ -11,7 +11,7 @@ use super::payload::Payload;
 use super::stream::{Stream, stream_error};
 use crate::base::authority::Authority;
 use crate::protocol::end_notice::{self, Marker};
-use crate::proxy::http::{
+use crate::proxy::http::exchange::{
     Asked, CredentialPolicy, Exchange, STARTING, challenges, credential, proxy_status, refusal_of,
 };
 use crate::tunnel::outcome::{Denial, Malformed, Refusal};

@@ -1,0 +1,117 @@
+//! The words that both versions of HTTP share: a request, its one answer, and the fields of a refusal.
+
+use std::future::Future;
+use std::io;
+
+use super::program::Program;
+use crate::base::authority::Authority;
+use crate::net::transport::Transport;
+use crate::policy::access::evidence::credential::{Credential, CredentialFault};
+use crate::protocol::end_notice::Marker;
+use crate::tunnel::outcome::{Denial, Refusal};
+
+/// A complete request.
+#[derive(Debug)]
+pub struct Asked {
+    /// The target.
+    pub authority: Authority,
+    /// The credential, if the request has one and credentials [are read](CredentialPolicy::Read).
+    pub credential: Option<Result<Credential, CredentialFault>>,
+    /// The marker of the notice that the client asks for.
+    pub(crate) end_marker: Option<Marker>,
+}
+
+/// What becomes of the field `Proxy-Authorization`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CredentialPolicy {
+    /// It is not looked at, like every field without a meaning here.
+    Ignored,
+    /// It is parsed.
+    Read,
+}
+
+/// A client's one request and its one answer (RFC 9110 section 9.3.6).
+pub trait Exchange: Sized + Send {
+    /// What carries the tunnel's bytes after the 200.
+    type Transport: Transport;
+
+    /// The version of HTTP: `1` or `2`.
+    const HTTP: &'static str;
+
+    /// Reads until the request is complete.
+    ///
+    /// # Errors
+    /// The request is refused by what has come of it already.
+    fn read_head(&mut self, credentials: CredentialPolicy) -> impl Future<Output = Result<Asked, Refusal>> + Send;
+
+    /// Completes when the client leaves before its answer, with the refusal that is accounted for.
+    fn client_left(&mut self) -> impl Future<Output = Refusal> + Send;
+
+    /// Sends the 200, which repeats the marker of an end notice. The transport comes with the bytes that were read behind the head, at most 16 KiB together with
+    /// it.
+    ///
+    /// # Errors
+    /// [`Refusal::ClientLeft`].
+    fn confirm(self) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), Refusal>> + Send;
+
+    /// Sends the refusal. The transport has to be closed gently then, without a look at what came behind the head: with
+    /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` when the client has left; after
+    /// [`Refusal::TlsRecord`] the close sends the alert.
+    fn refuse(self, denial: &Denial) -> impl Future<Output = Option<Self::Transport>> + Send;
+
+    /// The program that has sent the request, and the target that it has asked for, as it was sent.
+    fn sender(&self) -> (Program, &str) {
+        (Program::Unread, "")
+    }
+
+    /// Tells the refusal in band: a 200, and behind it these bytes of SSH. As of [`Self::refuse`] otherwise.
+    fn disconnect(self, message: &[u8]) -> impl Future<Output = Option<Self::Transport>> + Send;
+}
+
+/// The refusal of a client whose connection fails before its answer; `otherwise` unless a TLS record is broken.
+pub(super) fn refusal_of(error: &io::Error, otherwise: Refusal) -> Refusal {
+    if error.kind() == io::ErrorKind::InvalidData {
+        Refusal::TlsRecord
+    } else {
+        otherwise
+    }
+}
+
+/// The credential in the values of a request's fields `Proxy-Authorization`. Two fields are none: which of them another
+/// proxy on the way has looked at is not known.
+pub(super) fn credential<'a>(
+    mut values: impl Iterator<Item = &'a [u8]>,
+) -> Option<Result<Credential, CredentialFault>> {
+    let first = values.next()?;
+    Some(match values.next() {
+        None => Credential::parse(first),
+        Some(_) => Err(CredentialFault::Repeated),
+    })
+}
+
+/// The field of a refusal whose target is starting: the whole seconds that it has left, for `switchboard connect`, which
+/// waits. Others read Retry-After.
+pub(super) const STARTING: &str = "switchboard-starting";
+
+/// What `Proxy-Status` says of a refusal (RFC 9209): its type, and the details if there are any.
+pub(super) fn proxy_status(refusal: Refusal, details: Option<&str>) -> String {
+    let error = refusal.proxy_status();
+    match details {
+        // A string of RFC 9651: a quote or a backslash in it would need an escape, which few parsers know.
+        Some(details) => format!(
+            "switchboard; error={error}; details=\"{}\"",
+            details.replace('\\', "").replace('"', "'")
+        ),
+        None => format!("switchboard; error={error}"),
+    }
+}
+
+/// The challenges of a 407, each for a field `Proxy-Authenticate` of its own (RFC 9110 section 11.7.1): Basic first, since
+/// clients that know nothing else take the first one. A credential that was refused is named so (RFC 6750 section 3).
+pub(super) fn challenges(refusal: Refusal) -> Option<[&'static str; 2]> {
+    let basic = "Basic realm=\"switchboard\", charset=\"UTF-8\"";
+    if refusal == Refusal::CredentialsRequired {
+        return Some([basic, "Bearer realm=\"switchboard\""]);
+    }
+    (refusal == Refusal::CredentialsRefused).then_some([basic, "Bearer realm=\"switchboard\", error=\"invalid_token\""])
+}
