@@ -1,17 +1,18 @@
 //! One stream of an HTTP/2 connection as the transport of a tunnel (RFC 9113 section 8.5).
 
-use std::io;
 use std::time::Duration;
 
 use h2::{Reason, RecvStream, SendStream};
 use parking_lot::Mutex;
 
+pub(super) use self::errors::stream_error;
 use self::receive::{ReceiveHalf, StreamReader};
 use self::send::{SendHalf, StreamWriter};
 use super::outgoing::Outgoing;
 use super::payload::Payload;
-use crate::net::transport::{Bulk, Cancelled, Transport};
+use crate::net::transport::{Bulk, Transport};
 
+mod errors;
 mod receive;
 mod send;
 
@@ -94,24 +95,6 @@ impl Drop for Stream {
         } else if !has_finished {
             send.reset(Reason::NO_ERROR);
         }
-    }
-}
-
-/// An error of the stream as a socket would report it.
-pub(super) fn stream_error(error: h2::Error) -> io::Error {
-    match error.reason() {
-        Some(reason) if error.is_reset() && error.is_remote() => reset_error(reason),
-        Some(_) => io::ErrorKind::ConnectionReset.into(),
-        None => error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
-    }
-}
-
-/// The error of a stream that the client has reset. "The endpoint uses [CANCEL] to indicate that the stream is no longer
-/// needed" (RFC 9113 section 7); NO_ERROR says that there is none.
-fn reset_error(reason: Reason) -> io::Error {
-    match reason {
-        Reason::CANCEL | Reason::NO_ERROR => Cancelled.into(),
-        _ => io::ErrorKind::ConnectionReset.into(),
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::PollSemaphore;
 
-use super::stream_error;
+use super::errors::stream_error;
 use crate::net::transport::{Lender, Writer};
 use crate::proxy::http::http2::outgoing::Outgoing;
 use crate::proxy::http::http2::payload::Payload;
