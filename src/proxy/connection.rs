@@ -17,21 +17,16 @@ use self::established::Tunnel;
 use self::negotiate::{Negotiated, negotiate};
 use self::pending::Pending;
 pub use self::port::Port;
+use self::reached::{Account, Holdings, Reached};
 pub use self::shared::Shared;
 use crate::base::cold::cold;
 use crate::net::tls::Session;
 use crate::net::transport::Transport;
-use crate::policy::access::{Grant, Mode};
+use crate::policy::access::Mode;
 use crate::policy::allowlist::{Target, Woken};
-use crate::protocol::end_notice::Marker;
-use crate::proxy::http::{self, Asked, CredentialPolicy, Exchange, Refusals, http2};
+use crate::proxy::http::{self, Asked, CredentialPolicy, Exchange, http2};
 use crate::tunnel::dial::{self, Upstream};
-use crate::tunnel::drain::Open;
-use crate::tunnel::limits::budget::Budgets;
-use crate::tunnel::limits::clients::Client;
 use crate::tunnel::limits::queue::QueueTimeouts;
-use crate::tunnel::limits::slots::Slot;
-use crate::tunnel::limits::users::User;
 use crate::tunnel::outcome::{Denial, Refusal};
 use crate::tunnel::proxy_header::{self, Addresses};
 
@@ -41,6 +36,7 @@ mod in_band;
 mod negotiate;
 mod pending;
 mod port;
+mod reached;
 mod shared;
 
 /// Carries one connection of a public port to its end.
@@ -169,53 +165,6 @@ async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> 
             None
         }
     }
-}
-
-/// A connected target, and the slots that the tunnel to it takes.
-struct Reached {
-    target: Arc<Target>,
-    holdings: Box<Holdings>,
-    upstream: Upstream,
-    /// The tunnel counts as open before its client has the 200: a drain cuts it from then on.
-    open: Open,
-}
-
-/// What bounds the tunnels of one client, or of one user where users are known: an office behind one address is not one
-/// user.
-#[derive(Debug)]
-enum Account {
-    Client(Arc<Client>),
-    User(Arc<User>),
-}
-
-impl Account {
-    fn take_slot(&self) -> Result<Slot, Denial> {
-        match self {
-            Self::Client(client) => client.take_slot(),
-            Self::User(user) => user.take_slot(),
-        }
-    }
-
-    fn budgets(&self) -> &Budgets {
-        match self {
-            Self::Client(client) => &client.budgets,
-            Self::User(user) => &user.budgets,
-        }
-    }
-}
-
-/// What a tunnel holds for as long as it runs. Boxed, since nothing of it is needed while it idles.
-#[derive(Debug)]
-struct Holdings {
-    /// Those of the process, of the account and of the target.
-    _slots: [Slot; 3],
-    account: Account,
-    /// The right of its user to reach the target; `None` where every client may.
-    grant: Option<Grant>,
-    /// How its client reads that the target is no SSH server.
-    refusals: Refusals,
-    /// What the notice of its end begins with, if its client asks for one.
-    end_marker: Option<Marker>,
 }
 
 /// Authorizes the request, takes its slots, and dials its target.

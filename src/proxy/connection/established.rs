@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use super::in_band::End;
-use super::in_band::phrase;
-use super::in_band::phrase_of_proxy;
+use super::in_band::{self, End, phrase, phrase_of_proxy};
 use super::pending::Pending;
-use super::{Holdings, Reached, Shared, in_band};
+use super::reached::{Holdings, Reached};
+use super::shared::Shared;
 use crate::base::cold::cold;
 use crate::net::transport::Transport;
 use crate::policy::allowlist::Target;
