@@ -4,7 +4,6 @@
 //! or the pods are looked up, and a port of each is forwarded by the API server: the operator's own right to
 //! `pods/portforward` is the only key, and the proxies listen on nothing more.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::daemon::admin::api::{Closed, Closing, Rates, Target, Tunnel};
 use crate::kubernetes::{PodSearch, Pods, encoded};
 
+mod answer;
 mod events;
 mod exchange;
 mod follow;
@@ -28,6 +28,7 @@ pub(crate) mod reports;
 pub(crate) mod request;
 mod stream_throttle;
 
+pub use self::answer::{Answer, TargetName};
 pub use self::events::{Happening, Told, watch};
 pub use self::follow::{Follower, Seen, Snapshot};
 pub use self::listing::{Item, Listed, Of, State};
@@ -59,15 +60,6 @@ pub struct Replicas {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("cannot find the replicas: {0}")]
 pub struct FindError(String);
-
-/// What one replica has answered.
-#[derive(Debug)]
-pub struct Answer<T> {
-    /// Its name.
-    pub replica: Arc<str>,
-    /// The answer, or why there is none.
-    pub result: Result<T, ReplicaError>,
-}
 
 /// Which tunnels are to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,35 +204,6 @@ impl Replicas {
         let mut answers = answers.join_all().await;
         answers.sort_by_key(|(number, _)| *number);
         Ok(answers.into_iter().map(|(_, answer)| answer).collect())
-    }
-}
-
-/// The name of a target: `namespace/service`, or `static/authority`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TargetName {
-    /// The namespace of its Service, or `static`.
-    pub namespace: String,
-    /// Its Service, or the authority of a static target.
-    pub service: String,
-}
-
-impl std::str::FromStr for TargetName {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('/') {
-            Some((namespace, service)) if !namespace.is_empty() && !service.is_empty() => Ok(Self {
-                namespace: namespace.to_owned(),
-                service: service.to_owned(),
-            }),
-            Some(_) | None => Err("expected `namespace/service`, or `static/name:port`"),
-        }
-    }
-}
-
-impl fmt::Display for TargetName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.service)
     }
 }
 

@@ -9,11 +9,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::Replicas;
+use super::answer::Answer;
 use super::listing::{self, Listed, Of, State};
 use super::query::Query;
 use super::replica::Replica;
 use super::request::ReplicaError;
-use super::{Answer, Replicas};
 use crate::daemon::admin::api::Tunnel;
 
 /// What is known of all replicas.

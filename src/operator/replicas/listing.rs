@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::Answer;
+use super::answer::Answer;
 use super::query::{LARGEST_PART, Query, Sort};
 use super::replica::Replica;
 use super::request::{Ask, ReplicaError};

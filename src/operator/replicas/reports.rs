@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::answer::{Answer, TargetName};
 use super::listing::{Listed, Of, State};
-use super::{Answer, TargetName};
 use crate::base::text::is_unprintable;
 use crate::daemon::admin::api::{Client, Closed, Target};
 

@@ -1,0 +1,45 @@
+//! The answer of one replica, and the names in questions and answers.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::request::ReplicaError;
+
+/// What one replica has answered.
+#[derive(Debug)]
+pub struct Answer<T> {
+    /// Its name.
+    pub replica: Arc<str>,
+    /// The answer, or why there is none.
+    pub result: Result<T, ReplicaError>,
+}
+
+/// The name of a target: `namespace/service`, or `static/authority`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TargetName {
+    /// The namespace of its Service, or `static`.
+    pub namespace: String,
+    /// Its Service, or the authority of a static target.
+    pub service: String,
+}
+
+impl FromStr for TargetName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((namespace, service)) if !namespace.is_empty() && !service.is_empty() => Ok(Self {
+                namespace: namespace.to_owned(),
+                service: service.to_owned(),
+            }),
+            Some(_) | None => Err("expected `namespace/service`, or `static/name:port`"),
+        }
+    }
+}
+
+impl fmt::Display for TargetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.service)
+    }
+}
