@@ -5,62 +5,22 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 
 use self::error::TicketError;
+use self::options::{Made, quoted};
+pub use self::options::{Named, Options};
 use super::LONGEST_LINE;
 use super::credentials::{Api, Files};
-use crate::base::secret::Secret;
 use crate::base::text::{chain, printable};
-use crate::protocol::ticket::{Minted, TicketTarget};
+use crate::protocol::ticket::Minted;
 
 mod error;
+mod options;
 mod request;
 mod secret;
-
-/// The settings of one ticket.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The kubeconfig files.
-    pub files: Files,
-    /// The context; `None` is the current one.
-    pub context: Option<String>,
-    /// The folder in which credentials of plugins are kept; `None` keeps none.
-    pub cache: Option<PathBuf>,
-    /// How long it is to live.
-    pub ttl: Duration,
-    /// The only target that it opens: `SERVICE.NAMESPACE`, or `HOST:PORT` of a static target.
-    pub target: Option<TicketTarget>,
-    /// The user; `None` is the one of the kubeconfig.
-    pub user: Option<Named>,
-}
-
-/// The user of a ticket that an operator makes.
-#[derive(Clone, Debug)]
-pub struct Named {
-    /// The user's name.
-    pub name: String,
-    /// The user's groups.
-    pub groups: Vec<String>,
-    /// The namespace of the Secret; `None` is that of the context.
-    pub namespace: Option<String>,
-    /// The name of the Secret.
-    pub secret: String,
-}
-
-/// A ticket that has been made.
-#[derive(Debug)]
-struct Made {
-    ticket: Secret,
-    user: String,
-    expires: SystemTime,
-    /// The arguments of kubectl that take it back.
-    revoke: String,
-}
 
 /// Makes a ticket, prints it on stdout, and says on stderr what it is and how it is taken back. Returns the exit status.
 pub fn command(options: &Options) -> ExitCode {
@@ -147,17 +107,10 @@ impl fmt::Display for Kubectl<'_> {
     }
 }
 
-/// A word of a shell's line.
-fn quoted(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@%+=,".contains(&byte);
-    match !text.is_empty() && text.bytes().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::quoted;
+use super::options::quoted;
 use crate::client::credentials::{ApiFault, CredentialError};
 
 /// The reason for which no ticket was made.

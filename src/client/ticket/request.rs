@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::error::{TicketError, status_of};
-use super::{Made, Options, quoted};
+use super::options::{Made, Options, quoted};
 use crate::client::credentials::{Api, Question};
 use crate::protocol::ticket::{Key, Minted, SIGNER, TicketTarget};
 

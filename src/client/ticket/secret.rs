@@ -9,7 +9,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::error::{TicketError, status_of};
-use super::{Made, Named, Options, quoted};
+use super::options::{Made, Named, Options, quoted};
 use crate::client::credentials::{Api, CredentialError, Question};
 use crate::protocol::ticket::{Minted, SECRET_TYPE, Ticket, data_of, expiry_of};
 
