@@ -1,4 +1,4 @@
-//! The command line: its programs.
+//! The command line: a file for each program, with its arguments and its exit status.
 
 use std::fmt::Display;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! The ProxyCommand: a tunnel between stdin, stdout and a target behind an HTTP CONNECT proxy.
+//! The programs of users: `connect`, which is the ProxyCommand, `config`, and `ticket`.
 
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;

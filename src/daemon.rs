@@ -1,4 +1,4 @@
-//! What the programs that serve share, the proxy and the anchor: their logs, their threads, and the admin port.
+//! The parts of a program that serves, proxy and anchor alike: logs, threads, readiness, the admin port.
 
 pub mod admin;
 pub mod calls;

@@ -1,4 +1,4 @@
-//! Keeps the allowlist equal to the Services of a Kubernetes cluster.
+//! The client of the API server: Services become the allowlist, users and their rights are asked for.
 //!
 //! A [`source`] is one kind of object in one namespace. For each source a [`reflector`] lists and watches its objects,
 //! and decodes them into the [`model`]. The [`reconciler`] takes the events of all reflectors, joins the objects into

@@ -1,8 +1,9 @@
 //! Switchboard: an SSH ingress for Kubernetes. One public port takes HTTP CONNECT, finds the target in an allowlist,
 //! dials it and relays bytes.
 //!
-//! The modules stand in layers, and an import goes down or sideways, never up. What the feature `anchor` switches on is
-//! imported by nothing that is always there, and what `server` switches on by neither. `tests/architecture/` proves both.
+//! The parts stand here from the bottom to the top, and an import goes down, never up; `cli` is the binary's. What the
+//! feature `anchor` switches on is imported by nothing that is always there, and what `server` switches on by neither.
+//! `tests/architecture/` proves both.
 
 #![cfg_attr(
     not(feature = "server"),
@@ -12,22 +13,27 @@
     )
 )]
 
+pub mod base;
+
 pub mod net;
+pub mod protocol;
 
 #[cfg(feature = "anchor")]
-pub mod anchor;
-pub mod base;
-pub mod client;
+pub mod tunnel;
+
+#[cfg(feature = "server")]
+pub mod policy;
+
 #[cfg(feature = "anchor")]
 pub mod daemon;
 #[cfg(feature = "server")]
 pub mod kubernetes;
+
+// Programs, which import nothing of each other.
+#[cfg(feature = "anchor")]
+pub mod anchor;
+pub mod client;
 #[cfg(feature = "server")]
 pub mod operator;
 #[cfg(feature = "server")]
-pub mod policy;
-pub mod protocol;
-#[cfg(feature = "server")]
 pub mod proxy;
-#[cfg(feature = "anchor")]
-pub mod tunnel;

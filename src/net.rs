@@ -1,4 +1,4 @@
-//! Sockets: how they are bound, accepted, dialled, read and written, and what is said on them about addresses.
+//! Sockets and TLS: listeners, keepalive, certificates, and the transport at each end of a tunnel.
 
 pub(crate) mod keepalive;
 #[cfg(feature = "anchor")]
