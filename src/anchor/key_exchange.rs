@@ -1,6 +1,6 @@
-//! Finds the end of SSH's key exchange in what the SSH server sends: nobody has logged in before it.
+//! Finds the end of SSH's key exchange in what the SSH server sends. Before that end nobody has logged in.
 
-/// The first bytes of an SSH server, up to its SSH_MSG_NEWKEYS.
+/// Watches the first bytes of an SSH server for SSH_MSG_NEWKEYS.
 #[derive(Debug, Default)]
 pub(super) struct KeyExchange {
     /// Empty once it is over.
@@ -9,8 +9,8 @@ pub(super) struct KeyExchange {
 }
 
 impl KeyExchange {
-    /// Takes the next bytes. Returns whether the key exchange has ended with them.
-    pub(super) fn ends_with(&mut self, bytes: &[u8]) -> bool {
+    /// Takes the next bytes. Returns true once: when they complete SSH_MSG_NEWKEYS, or exceed [`MAX_BYTES`].
+    pub(super) fn completes_with(&mut self, bytes: &[u8]) -> bool {
         if self.is_over {
             return false;
         }
@@ -47,7 +47,8 @@ fn has_new_keys(mut bytes: &[u8]) -> bool {
 }
 
 const SSH_MSG_NEWKEYS: u8 = 21;
-/// The most bytes that are kept. The key exchange of OpenSSH 9.2 takes 2.4 KiB. What takes more than this is another protocol.
+/// The most bytes that are kept. The key exchange of OpenSSH 9.2 takes 2.4 KiB. What takes more is another protocol, and counts
+/// as if its key exchange were over.
 const MAX_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]
@@ -75,9 +76,9 @@ mod tests {
             let mut taken = 0;
             for bytes in all.chunks(chunk) {
                 taken += bytes.len();
-                assert_eq!(exchange.ends_with(bytes), taken == all.len(), "{taken}");
+                assert_eq!(exchange.completes_with(bytes), taken == all.len(), "{taken}");
             }
-            assert!(!exchange.ends_with(&all), "once only");
+            assert!(!exchange.completes_with(&all), "once only");
             assert_eq!(exchange.bytes.capacity(), 0);
         }
     }
@@ -89,9 +90,9 @@ mod tests {
         let wrapped = [b"SSH-2.0-x\r\n".as_slice(), &[0xff; 200]].concat();
         for bytes in [without_identification, longest, wrapped] {
             let mut exchange = KeyExchange::default();
-            assert!(!exchange.ends_with(&bytes));
-            assert!(!exchange.ends_with(&vec![0; MAX_BYTES - bytes.len()]));
-            assert!(exchange.ends_with(b"1"));
+            assert!(!exchange.completes_with(&bytes));
+            assert!(!exchange.completes_with(&vec![0; MAX_BYTES - bytes.len()]));
+            assert!(exchange.completes_with(b"1"));
         }
     }
 }

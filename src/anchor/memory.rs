@@ -7,8 +7,8 @@ use crate::protocol::resume::SMALLEST_WINDOW;
 
 /// The bytes that all sessions keep, and may keep.
 ///
-/// Counts the capacity of the buffers of both streams and of the outbox. Not counted: the target's early bytes, queued
-/// resumptions, the unwritten frames of a displaced connection (about 64 KiB), the registry, tasks and plain relays.
+/// Counts the capacity of the buffers of both streams and of the outbox. Not counted: the target's early bytes, those of
+/// its key exchange, queued resumptions, the unwritten frames of a displaced connection (about 64 KiB), the registry, tasks and plain relays.
 #[derive(Debug)]
 pub(super) struct Memory {
     used: AtomicUsize,

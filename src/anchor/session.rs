@@ -154,6 +154,8 @@ impl Carried {
                 Turn::Event(Event::Confirmed(_)) => {}
                 Turn::Ending => self.begin_ending(),
                 Turn::Evicted => self.abort(End::Memory),
+                // A key exchange that has ended in the same turn has moved the deadline.
+                Turn::TimedOut if self.deadline().is_none_or(|deadline| deadline > Instant::now()) => {}
                 Turn::TimedOut if self.ending.is_none() => self.abort(End::Expired),
                 Turn::Stopping if self.link.is_some() => {
                     self.stopping = Some(Instant::now());

@@ -151,7 +151,7 @@ impl Source {
     fn note_sent(&mut self, bytes: &[u8]) {
         self.shared.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.shared.bytes.downloaded(bytes.len());
-        if self.key_exchange.ends_with(bytes) {
+        if self.key_exchange.completes_with(bytes) {
             self.shared.has_just_exchanged_keys.store(true, Ordering::Relaxed);
         }
     }

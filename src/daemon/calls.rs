@@ -18,7 +18,7 @@ pub fn try_calls() -> io::Result<()> {
     let refuses = |call| move |error: io::Error| io::Error::other(format!("the system refuses {call}: {error}"));
     // Without it AWS-LC aborts the process, but for a system that does not know it: then there is /dev/urandom.
     match getrandom(&mut [0; 1], GetRandomFlags::empty()) {
-        Err(Errno::NOSYS) => drop(File::open("/dev/urandom")?),
+        Err(Errno::NOSYS) => drop(File::open("/dev/urandom").map_err(refuses("getrandom(2), and /dev/urandom"))?),
         random => drop(random.map_err(|error| refuses("getrandom(2)")(error.into()))?),
     }
     let (mut sender, mut receiver) = UnixStream::pair().map_err(refuses("socketpair(2)"))?;

@@ -1,4 +1,4 @@
-//! Ends the process with a thread that it cannot do without, such as that of the admin port, or a worker of the tunnels.
+//! Ends the process when a thread panics that it cannot do without, such as that of the admin port, or a worker of the tunnels.
 //!
 //! Tokio catches the panic of a task, which costs that task alone. A panic outside of tasks ends a thread, such as that of
 //! Tokio's own driver where the system refuses epoll_wait(2): the process would live on, without service and deaf to signals.
@@ -16,29 +16,31 @@ use tokio::task::{Id, try_id};
 use super::threads::run_within;
 
 thread_local! {
-    /// The task that a vital thread is itself: to Tokio each worker is one. `None` for other threads.
+    /// Set on vital threads: the id of the Tokio task that the thread itself runs as, if any. Each worker is one.
     static VITAL: Cell<Option<Option<Id>>> = const { Cell::new(None) };
 }
 
-/// Marks this thread as vital: a panic in it that is in no other task than the current one ends the process.
+/// Marks this thread as vital: a panic in it ends the process, unless it is inside of another Tokio task.
 pub fn mark() {
     VITAL.set(Some(try_id()));
 }
 
-/// Has the panic of a vital thread end the process with exit status 1 and a sentence on stderr.
+/// Installs the panic hook that ends the process with exit status 1 and a sentence on stderr when a vital thread panics.
 pub fn watch() {
     let (report, ending) = (panic::take_hook(), Mutex::new(()));
     panic::set_hook(Box::new(move |panic| {
         if VITAL.get() != Some(try_id()) {
             return report(panic);
         }
-        // One sentence, whatever fails with it: others wait here for the end.
+        // Only the first thread reports: it holds the lock until the exit.
         let _first = ending.lock();
         let thread = thread::current().name().unwrap_or_default().to_owned();
         let reason = panic.payload_as_str().unwrap_or_default().to_owned();
-        // Not by the log, whose writer may be that thread. In one of its own, since nobody may read stderr.
+        let place = panic.location().map(|place| format!(" ({place})")).unwrap_or_default();
+        // Not through the log, whose writer may be that thread; and in a thread of its own, since stderr may block.
         run_within(LONGEST_WRITE, move || {
-            let line = format_args!("switchboard: the thread {thread} has failed, and the process ends: {reason}");
+            let line =
+                format_args!("switchboard: the thread {thread} has failed, and the process ends: {reason}{place}");
             writeln!(stderr(), "{line}").unwrap_or_default();
         });
         process::exit(1);
@@ -82,7 +84,10 @@ mod tests {
             assert!(stderr.contains("in a task"), "{stderr}");
             let last = stderr.lines().last().unwrap();
             assert!(last.starts_with("switchboard: the thread "), "{stderr}");
-            assert!(last.ends_with(" has failed, and the process ends: outside"), "{stderr}");
+            assert!(
+                last.contains(" has failed, and the process ends: outside (src/"),
+                "{stderr}"
+            );
         }
     }
 

@@ -95,7 +95,7 @@ impl<C: Collection> Follower<C> {
     /// A follower that has not asked yet.
     pub(crate) fn new(collection: C, origin: Origin) -> Self {
         let Subject { kind, is_optional, .. } = *collection.subject();
-        let watch = origin.watches.watch(kind);
+        let watch = origin.watches.add();
         watch.note(is_optional);
         Self {
             watch,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The wrong guesses by each key, by the generic cell rate algorithm (ITU-T I.371). Keys and guesses are kept as keyed hashes.
+/// The wrong guesses for each key, by the generic cell rate algorithm (ITU-T I.371). Keys and guesses are kept as keyed hashes.
 #[derive(Debug, Default)]
 pub(in crate::policy::access) struct GuessLimiter {
     states: Mutex<HashMap<u64, GuessState>>,
@@ -19,17 +19,17 @@ pub(in crate::policy::access) struct GuessLimiter {
 struct GuessState {
     /// The theoretical arrival time of the next wrong guess.
     due: Instant,
-    /// The last ones: a client that repeats an old password guesses nothing, and locks no other one out.
+    /// The hashes of the latest wrong guesses. A repeated one does not count: a client with an old password locks nobody out.
     recent: VecDeque<u64>,
 }
 
 impl GuessLimiter {
-    /// Returns whether another guess by this key is looked at.
+    /// Returns whether a further guess for this key may be checked.
     pub(in crate::policy::access) fn allows(&self, key: impl Hash) -> bool {
         self.debt(key) <= EACH * (BURST - 1)
     }
 
-    /// Returns whether the wrong guesses by this key are so long ago that they count no more.
+    /// Returns whether the wrong guesses for this key are so long ago that they no longer count.
     pub(in crate::policy::access) fn is_clear(&self, key: impl Hash) -> bool {
         self.debt(key).is_zero()
     }
@@ -69,11 +69,11 @@ impl GuessLimiter {
     }
 }
 
-/// By a key, in the long run one in this time: 3 million a year.
+/// The interval in which a key regains one guess: 3 million a year.
 pub(in crate::policy::access) const EACH: Duration = Duration::from_secs(10);
-/// At once: an office whose passwords were all changed, or whose tickets were all taken back.
+/// The most wrong guesses at once, enough for an office whose passwords were all changed, or whose tickets were all taken back.
 pub(in crate::policy::access) const BURST: u32 = 100;
-/// About 1 MiB of them. Beyond, the one with the fewest wrong guesses is forgotten.
+/// About 1 MiB of them. Beyond, the one that is the next to be clear is forgotten.
 const MAX_KEYS: usize = 8192;
 const MAX_RECENT: usize = 8;
 

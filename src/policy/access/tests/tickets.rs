@@ -227,7 +227,7 @@ async fn a_ticket_opens_no_tunnel_five_seconds_after_a_watch_has_lost_the_cluste
     };
     for name in ["secrets", "rolebindings"] {
         let watches = world.access.watches();
-        let (watch, other) = (watches.watch(name), watches.watch("other"));
+        let (watch, other) = (watches.add(), watches.add());
         other.note(true);
         watch.note(false);
         sleep(seconds(4)).await;
@@ -253,7 +253,7 @@ async fn a_ticket_opens_no_tunnel_five_seconds_after_a_watch_has_lost_the_cluste
         assert_eq!(refusal(&minted).await, None);
     }
     // A no that stays one is said.
-    let watch = world.access.watches().watch("secrets");
+    let watch = world.access.watches().add();
     watch.note(false);
     sleep(seconds(5)).await;
     write(&tickets, &expired, &ticket(Duration::ZERO));

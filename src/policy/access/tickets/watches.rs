@@ -1,59 +1,54 @@
-//! The watches that take access back. While one of them is not in step with the cluster, a ticket that is remembered may
+//! The watches that take access back. While one of them is out of step with the cluster, a ticket that is remembered may
 //! have been taken back.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The state of all of them.
+/// All of them.
 #[derive(Debug, Default)]
 pub struct Watches {
-    /// Those that are not in step, and since when.
-    late: Mutex<HashMap<&'static str, Instant>>,
+    /// One that was dropped does not count.
+    watches: Mutex<Vec<Weak<OutOfStep>>>,
 }
 
-/// One of them. It counts until it is dropped.
+/// A handle of one watch, which counts until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    watches: Arc<Watches>,
-    name: &'static str,
-}
+pub(crate) struct Watch(Arc<OutOfStep>);
+
+/// The time since when a watch is out of step; `None` while it is in step.
+type OutOfStep = Mutex<Option<Instant>>;
 
 impl Watches {
-    /// Adds the watch of that name, which is in step.
-    pub(crate) fn watch(self: &Arc<Self>, name: &'static str) -> Watch {
-        Watch {
-            watches: Arc::clone(self),
-            name,
-        }
+    /// Adds a watch, in step until [`Watch::note`] says otherwise.
+    pub(crate) fn add(&self) -> Watch {
+        let since = Arc::default();
+        let mut watches = self.watches.lock();
+        watches.retain(|watch| watch.strong_count() > 0);
+        watches.push(Arc::downgrade(&since));
+        Watch(since)
     }
 
-    /// Returns whether one of them has not been in step for 5 s.
+    /// Returns whether one of them has been out of step for 5 s or longer.
     pub(in crate::policy::access) fn are_late(&self) -> bool {
-        self.late.lock().values().any(|since| since.elapsed() >= LATE)
+        let watches = self.watches.lock();
+        let mut out_of_step = watches
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter_map(|since| *since.lock());
+        out_of_step.any(|since| since.elapsed() >= MAX_OUT_OF_STEP)
     }
 }
 
 impl Watch {
     /// Notes whether it is in step.
     pub(crate) fn note(&self, is_in_step: bool) {
-        let mut late = self.watches.late.lock();
-        if is_in_step {
-            late.remove(self.name);
-        } else {
-            late.entry(self.name).or_insert_with(Instant::now);
-        }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.note(true);
+        let mut since = self.0.lock();
+        *since = (!is_in_step).then(|| since.unwrap_or_else(Instant::now));
     }
 }
 
 /// A watch that is cut, or an API server that hands over to another one, is back within a second or two.
-const LATE: Duration = Duration::from_secs(5);
+const MAX_OUT_OF_STEP: Duration = Duration::from_secs(5);

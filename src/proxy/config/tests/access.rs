@@ -283,26 +283,26 @@ fn a_file_that_is_missing_is_a_fault_for_check_and_a_warning_for_serve() {
 #[test]
 fn a_kubeconfig_is_used_by_all_that_reads_a_cluster_or_is_a_fault() {
     let tickets = "mode: enforce, tickets: {enabled: true}";
-    for (access, allowlist, used, unused) in [
+    for (access, allowlist, followed, unused) in [
         (
             "kubernetes: {kubeconfig: /a}",
             "",
-            None,
+            "/a",
             &["1:35: access.kubernetes"][..],
         ),
-        ("", "kubeconfig: /b", None, &["2:38: allowlist.kubernetes"]),
-        (tickets, "kubeconfig: /b", Some("/b"), &[]),
-        (tickets, "enabled: true, kubeconfig: /b", Some("/b"), &[]),
+        ("", "kubeconfig: /b", "/b", &["2:38: allowlist.kubernetes"]),
+        (tickets, "kubeconfig: /b", "/b", &[]),
+        (tickets, "enabled: true, kubeconfig: /b", "/b", &[]),
         (
             "mode: enforce, tickets: {enabled: true}, kubernetes: {kubeconfig: /a}",
             "enabled: true, kubeconfig: /b",
-            Some("/a"),
+            "/a",
             &[],
         ),
         (
             "mode: enforce, kubernetes: {enabled: true, kubeconfig: /a}",
             "enabled: false, kubeconfig: /b",
-            Some("/a"),
+            "/a",
             &["2:54: allowlist.kubernetes"],
         ),
     ] {
@@ -321,7 +321,11 @@ fn a_kubeconfig_is_used_by_all_that_reads_a_cluster_or_is_a_fault() {
             "{text}"
         );
         let served = Loaded::from_reader("f", text.as_bytes(), &Overrides::default(), Purpose::Serve);
-        assert_eq!(served.unwrap().config.access.kubeconfig, used.map(Into::into), "{text}");
+        assert_eq!(
+            served.unwrap().config.access.kubeconfig,
+            Some(followed.into()),
+            "{text}"
+        );
     }
 }
 
