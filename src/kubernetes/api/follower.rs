@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kube::Client;
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::failure::{ApiError, Failure, backoff, random};
 use super::list_watch::{Listing, WatchEvent};
@@ -71,8 +71,33 @@ pub struct Origin {
     pub watches: Arc<Watches>,
 }
 
+/// Follows the objects of one kind without an end. After a panic it begins again, with a new collection, and `restarted` is
+/// called.
+pub(crate) async fn keep_following<C: Collection + 'static>(
+    collection: impl Fn() -> C,
+    origin: Origin,
+    restarted: impl Fn(),
+) {
+    // One for all of them: a follower that panics at each list is out of step since the first one.
+    let watch = origin.watches.add();
+    loop {
+        let collection = collection();
+        let kind = collection.subject().kind;
+        let follower = Follower::new(collection, origin.clone(), watch.clone());
+        if let Err(error) = tokio::spawn(follower.run()).await {
+            error!(
+                kind,
+                "a task that follows access rights or tickets has failed, it is restarted: {error}"
+            );
+            watch.note(false);
+            restarted();
+        }
+        sleep(BEFORE_RESTART).await;
+    }
+}
+
 /// Follows the objects of one kind.
-pub(crate) struct Follower<C> {
+struct Follower<C> {
     collection: C,
     origin: Origin,
     watch: Watch,
@@ -93,10 +118,7 @@ pub(crate) struct Follower<C> {
 
 impl<C: Collection> Follower<C> {
     /// A follower that has not asked yet.
-    pub(crate) fn new(collection: C, origin: Origin) -> Self {
-        let Subject { kind, is_optional, .. } = *collection.subject();
-        let watch = origin.watches.add();
-        watch.note(is_optional);
+    fn new(collection: C, origin: Origin, watch: Watch) -> Self {
         Self {
             watch,
             collection,
@@ -113,7 +135,7 @@ impl<C: Collection> Follower<C> {
     }
 
     /// Follows without an end.
-    pub(crate) async fn run(mut self) {
+    async fn run(mut self) {
         loop {
             if let Err(error) = self.step().await {
                 self.recover(&error).await;
@@ -139,6 +161,8 @@ impl<C: Collection> Follower<C> {
     }
 
     async fn list(&mut self, client: &Client) -> Result<(), ApiError> {
+        // Changes are seen only with the last page, and nothing bounds their number.
+        self.watch.note(false);
         let mut objects = Vec::new();
         let mut listing = Listing::new(requests::MOST_LISTED / self.collection.subject().page.max(1));
         let version = loop {
@@ -234,7 +258,9 @@ impl<C: Collection> Follower<C> {
         self.origin.metrics.watch_failed(error.failure.label());
         self.refusals.failed(error.failure, now);
         let lacks_rights = self.refusals.are_lasting(now);
-        self.watch.note(lacks_rights && self.collection.subject().is_optional);
+        // A right that is known to be missing is so after another failure, too.
+        let is_missing = lacks_rights || self.is_told && error.failure == Failure::Forbidden;
+        self.watch.note(is_missing && self.collection.subject().is_optional);
         // A list tells what has changed meanwhile; and a server that was restored from a backup sends no event.
         self.version = None;
         if error.failure == Failure::Expired && self.failures == 0 {
@@ -317,6 +343,8 @@ const GRACE: Duration = Duration::from_secs(3);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// The interval between lists, however well the watches go. A cluster may have ten thousand ServiceAccounts.
 const RELIST: Duration = Duration::from_secs(900);
+/// The wait before a follower that has panicked begins again.
+const BEFORE_RESTART: Duration = Duration::from_secs(1);
 /// The interval between lists while the right is missing.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 

@@ -5,17 +5,14 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::Client;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
-use tracing::error;
 
 use self::kind::Kind;
 use self::known::{Known, Object};
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::follower::{Collection, Follower, Origin, Subject};
+use crate::kubernetes::api::follower::{Collection, Origin, Subject, keep_following};
 use crate::kubernetes::api::thread::Thread;
 use crate::policy::access::Change;
 
@@ -106,24 +103,14 @@ impl Collection for Objects {
 async fn follow(origin: Origin, changed: Changed) {
     let mut followers = JoinSet::new();
     for kind in Kind::ALL {
-        followers.spawn(run(kind, origin.clone(), Arc::clone(&changed)));
+        let (told, restarted) = (Arc::clone(&changed), Arc::clone(&changed));
+        let objects = move || Objects::new(kind, Arc::clone(&told));
+        followers.spawn(keep_following(objects, origin.clone(), move || {
+            restarted(Change::Everywhere)
+        }));
     }
     // None of them returns.
     while followers.join_next().await.is_some() {}
-}
-
-async fn run(kind: Kind, origin: Origin, changed: Changed) {
-    loop {
-        let follower = Follower::new(Objects::new(kind, Arc::clone(&changed)), origin.clone());
-        if let Err(error) = tokio::spawn(follower.run()).await {
-            error!(
-                kind = kind.plural(),
-                "a task that follows access rights has failed, it is restarted: {error}"
-            );
-            changed(Change::Everywhere);
-        }
-        sleep(BEFORE_RESTART).await;
-    }
 }
 
 /// Without the rules and subjects. A server that does not know this answers with the whole objects.
@@ -131,4 +118,3 @@ const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// Objects a page: metadata of a kilobyte or less each.
 const PAGE: usize = 500;
-const BEFORE_RESTART: Duration = Duration::from_secs(1);

@@ -10,12 +10,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
-use tracing::error;
 
 use self::request::SigningRequests;
 use self::secret::OneSecret;
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::follower::{Collection, Follower, Origin};
+use crate::kubernetes::api::follower::{Origin, keep_following};
 use crate::kubernetes::api::thread::Thread;
 use crate::policy::access::TicketOptions;
 use crate::policy::access::tickets::{Requests, Tickets};
@@ -52,22 +51,10 @@ async fn follow(origin: Origin, options: TicketOptions, tickets: Arc<Tickets>) {
     let requests = Arc::new(Mutex::new(Requests::new(options.ttl)));
     let signing_requests = || SigningRequests::new(Arc::clone(&requests), Arc::clone(&changed));
     tokio::join!(
-        keep_following(secret, &origin),
-        keep_following(signing_requests, &origin),
+        keep_following(secret, origin.clone(), || {}),
+        keep_following(signing_requests, origin, || {}),
         publish(&requests, &changed, &tickets),
     );
-}
-
-async fn keep_following<C: Collection + 'static>(collection: impl Fn() -> C, origin: &Origin) {
-    loop {
-        let collection = collection();
-        let kind = collection.subject().kind;
-        let follower = Follower::new(collection, origin.clone());
-        if let Err(error) = tokio::spawn(follower.run()).await {
-            error!(kind, "a task that follows tickets has failed, it is restarted: {error}");
-        }
-        sleep(BEFORE_RESTART).await;
-    }
 }
 
 /// Puts the tickets of requests in force. Those that come together are one change.
@@ -79,5 +66,4 @@ async fn publish(requests: &Mutex<Requests>, changed: &Notify, tickets: &Tickets
     }
 }
 
-const BEFORE_RESTART: Duration = Duration::from_secs(1);
 const TOGETHER: Duration = Duration::from_millis(20);

@@ -14,8 +14,8 @@ pub struct Watches {
     watches: Mutex<Vec<Weak<OutOfStep>>>,
 }
 
-/// A handle of one watch, which counts until it is dropped.
-#[derive(Debug)]
+/// A handle of one watch, which counts until its last clone is dropped.
+#[derive(Clone, Debug)]
 pub(crate) struct Watch(Arc<OutOfStep>);
 
 /// The time since when a watch is out of step; `None` while it is in step.
