@@ -287,22 +287,22 @@ fn a_kubeconfig_is_used_by_all_that_reads_a_cluster_or_is_a_fault() {
         (
             "kubernetes: {kubeconfig: /a}",
             "",
-            "/a",
+            Some("/a"),
             &["1:35: access.kubernetes"][..],
         ),
-        ("", "kubeconfig: /b", "/b", &["2:38: allowlist.kubernetes"]),
-        (tickets, "kubeconfig: /b", "/b", &[]),
-        (tickets, "enabled: true, kubeconfig: /b", "/b", &[]),
+        ("", "kubeconfig: /b", None, &["2:38: allowlist.kubernetes"]),
+        (tickets, "kubeconfig: /b", Some("/b"), &[]),
+        (tickets, "enabled: true, kubeconfig: /b", Some("/b"), &[]),
         (
             "mode: enforce, tickets: {enabled: true}, kubernetes: {kubeconfig: /a}",
             "enabled: true, kubeconfig: /b",
-            "/a",
+            Some("/a"),
             &[],
         ),
         (
             "mode: enforce, kubernetes: {enabled: true, kubeconfig: /a}",
             "enabled: false, kubeconfig: /b",
-            "/a",
+            Some("/a"),
             &["2:54: allowlist.kubernetes"],
         ),
     ] {
@@ -323,7 +323,7 @@ fn a_kubeconfig_is_used_by_all_that_reads_a_cluster_or_is_a_fault() {
         let served = Loaded::from_reader("f", text.as_bytes(), &Overrides::default(), Purpose::Serve);
         assert_eq!(
             served.unwrap().config.access.kubeconfig,
-            Some(followed.into()),
+            followed.map(Into::into),
             "{text}"
         );
     }
