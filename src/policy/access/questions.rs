@@ -42,7 +42,7 @@ pub(super) struct Questions {
     /// Of rights: a known user waits behind no token.
     rights: Arc<Queue>,
     /// Of passwords, whose checks take as long: they keep no question from the API server.
-    passwords: Arc<Queue>,
+    pub(super) passwords: Arc<Queue>,
     /// Of passwords and, apart from them, of tickets.
     guesses: GuessLimiter,
     /// Of token reviews, and of access reviews.
@@ -107,18 +107,20 @@ impl Questions {
             return Ok(refused);
         }
         let digest = self.key.credential(&credential, client);
-        let epoch = {
-            let memory = self.memory.lock();
-            if let Some(verdict) = memory.verdict(&digest) {
-                self.metrics.access_remembered("verdict");
-                return Ok(verdict);
-            }
-            memory.epoch()
-        };
+        // A right password waits for its permit as a wrong one does, and no earlier yes counts without one: where none is
+        // checked they would be told apart, and the wrong ones not counted.
+        let is_token = matches!(*credential, Credential::Bearer(_));
+        if let Some(verdict) = is_token.then(|| self.remembered(&digest)).flatten() {
+            return Ok(verdict);
+        }
+        let epoch = self.memory.lock().epoch();
         let answer = self.verdicts.join((digest, epoch), || {
             let (own, rules, credential) = (Arc::clone(self), Arc::clone(rules), Arc::clone(&credential));
             async move {
                 let _permit = own.permit(&rules, &credential, client).await?;
+                if let Some(verdict) = own.remembered(&digest) {
+                    return Ok(verdict);
+                }
                 let verdict = own.prove(&rules, &credential, client).await?;
                 // What was sent for that name before is no guess.
                 if let (Verdict::Refused(_), Credential::Basic { user, .. }) = (&verdict, &*credential)
@@ -130,12 +132,18 @@ impl Questions {
             }
         });
         match answer.await {
-            Err(unavailable) => {
+            Err(unavailable) if is_token => {
                 let stale = self.memory.lock().stale_verdict(&digest, rules.stale());
                 self.stale(stale, unavailable)
             }
             answered => answered,
         }
+    }
+
+    /// Returns the fresh verdict on a credential, if there is one.
+    fn remembered(&self, credential: &Digest) -> Option<Verdict> {
+        let verdict = self.memory.lock().verdict(credential);
+        verdict.inspect(|_| self.metrics.access_remembered("verdict"))
     }
 
     /// The permit to judge a credential. A token of an OIDC issuer needs none: its signature costs less than the TLS

@@ -112,8 +112,34 @@ async fn an_old_password_that_is_repeated_locks_no_one_out() {
 #[tokio::test(start_paused = true)]
 async fn a_password_that_is_remembered_is_so_for_its_network_alone() {
     let world = world();
-    assert_eq!(refusal(&world, "alice", "correct", 1).await, None);
-    let at_once = |client| world.access.identify(login("alice", "correct", client)).now_or_never();
-    assert!(at_once(1).is_some_and(|answer| answer.is_ok()));
-    assert!(at_once(2).is_none(), "others could guess without being counted");
+    for (client, hits) in [(1, 0), (1, 1), (2, 1)] {
+        assert_eq!(refusal(&world, "alice", "correct", client).await, None);
+        let line = format!("switchboard_access_cache_hits_total{{answer=\"verdict\"}} {hits}\n");
+        let page = world.metrics.encode().unwrap();
+        assert!(page.contains(&line), "others could guess without being counted: {page}");
+    }
+}
+
+/// A right one that were answered from memory, and a wrong one that were not, would be told apart without being counted.
+#[tokio::test(start_paused = true)]
+async fn right_and_wrong_passwords_have_the_same_answer_where_none_is_checked() {
+    let world = world();
+    for age in [0, 11] {
+        assert_eq!(refusal(&world, "alice", "correct", 1).await, None);
+        sleep(seconds(age)).await;
+        let client = Ipv4Addr::from_bits(1).into();
+        let passwords = &world.access.questions.passwords;
+        let permits: Vec<_> = std::iter::from_fn(|| passwords.enter(client).now_or_never()).collect();
+        let mut waiting = Vec::new();
+        for _ in 0..64 {
+            let mut enter = Box::pin(passwords.enter(client));
+            assert!(futures_util::poll!(&mut enter).is_pending());
+            waiting.push(enter);
+        }
+        for password in ["wrong", "correct"] {
+            let refused = refusal(&world, "alice", password, 1).await;
+            assert_eq!(refused, Some(Refusal::AccessUnknown), "{password} after {age} s");
+        }
+        drop((permits, waiting));
+    }
 }
