@@ -299,12 +299,18 @@ impl Questions {
         self.breaker(ACCESS).closed.notified().await;
     }
 
-    /// Notes a failure, and asks a question of our own if it is one too many, or `at_once`.
+    /// Notes a failure, and asks a question of our own if it is one too many, or `at_once`: again and again, as long as the
+    /// rules name that API server.
     fn probe(self: &Arc<Self>, kind: usize, reviewer: &Arc<dyn Reviewer>, at_once: bool) {
-        let (own, reviewer) = (Arc::clone(self), Arc::clone(reviewer));
+        let (own, reviewer) = (Arc::clone(self), Arc::downgrade(reviewer));
         self.breaker(kind).failed(at_once, move || {
-            let (own, reviewer) = (Arc::clone(&own), Arc::clone(&reviewer));
+            let (own, reviewer) = (Arc::clone(&own), reviewer.upgrade());
             async move {
+                let label = KINDS.get(kind).copied().unwrap_or_default();
+                let Some(reviewer) = reviewer else {
+                    own.metrics.access_suspended(label, false);
+                    return true;
+                };
                 let question = async {
                     match kind {
                         TOKEN => reviewer.review_token(&Secret::from(PROBE)).await.map(drop),
@@ -312,7 +318,6 @@ impl Questions {
                     }
                 };
                 let is_answered = matches!(timeout(LONGEST_REVIEW, question).await, Ok(Ok(())));
-                let label = KINDS.get(kind).copied().unwrap_or_default();
                 own.metrics
                     .access_reviewed(label, if is_answered { "answered" } else { "unavailable" });
                 own.metrics.access_suspended(label, !is_answered);

@@ -330,6 +330,26 @@ async fn thirty_minutes_without_the_api_server_end_no_tunnel() {
     assert!(!running.iter().any(has_ended));
 }
 
+/// As after a reload with another kubeconfig.
+#[tokio::test(start_paused = true)]
+async fn another_api_server_is_asked_though_the_one_before_it_does_not_answer() {
+    let mut world = World::new(|_| {});
+    world.script.fail();
+    for number in 0..10 {
+        let denial = world.identify(&format!("user{number}"), number).await.unwrap_err();
+        assert_eq!(denial.refusal, Refusal::AccessUnknown);
+    }
+    let suspended = |value| format!("switchboard_access_reviews_suspended{{kind=\"token\"}} {value}\n");
+    sleep(seconds(10)).await;
+    assert!(world.metrics.encode().unwrap().contains(&suspended(1)));
+    world.script = Script::new();
+    world.reload(|_| {});
+    sleep(seconds(2)).await;
+    world.identify("alice", 1).await.unwrap();
+    let page = world.metrics.encode().unwrap();
+    assert!(page.contains(&suspended(0)), "{page}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_series_has_a_user_in_it_and_what_is_burnt_is_counted() {
     let world = World::new(|_| {});
