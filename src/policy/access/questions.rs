@@ -43,8 +43,10 @@ pub(super) struct Questions {
     rights: Arc<Queue>,
     /// Of passwords, whose checks take as long: they keep no question from the API server.
     pub(super) passwords: Arc<Queue>,
-    /// Of passwords and, apart from them, of tickets.
-    guesses: GuessLimiter,
+    /// At passwords, by network and by name.
+    password_guesses: GuessLimiter,
+    /// At tickets, by network. They cost no hash: however many there are, no wrong password is forgotten for them.
+    ticket_guesses: GuessLimiter,
     /// Of token reviews, and of access reviews.
     breakers: [Arc<Breaker>; 2],
     /// The watches that take access back.
@@ -69,7 +71,8 @@ impl Questions {
             tokens: Queue::new(Bounds::COSTLY),
             rights: Queue::new(Bounds::COSTLY),
             passwords: Queue::new(Bounds::PASSWORDS),
-            guesses: GuessLimiter::default(),
+            password_guesses: GuessLimiter::default(),
+            ticket_guesses: GuessLimiter::default(),
             breakers: [Arc::default(), Arc::default()],
             watches: Arc::default(),
             metrics: metrics.clone(),
@@ -81,13 +84,13 @@ impl Questions {
     /// Guesses at a user from elsewhere do not lock that user out of a network that has sent no wrong password lately.
     pub(super) fn allows_guess(&self, rules: &Rules, credential: &Credential, client: IpAddr) -> bool {
         if rules.sources.ticket(credential).is_some() {
-            return self.guesses.allows((TICKETS, network(client)));
+            return self.ticket_guesses.allows(network(client));
         }
-        let network = (PASSWORDS, network(client));
+        let (guesses, network) = (&self.password_guesses, network(client));
         // By name whether or not a user has it: names are no oracle.
-        let allows = |name| self.guesses.allows(network) && self.guesses.allows((PASSWORDS, name));
+        let allows = |name| guesses.allows(network) && guesses.allows(name);
         let name = rules.sources.password_name(credential);
-        name.is_none_or(|name| self.guesses.is_clear(network) || allows(name))
+        name.is_none_or(|name| guesses.is_clear(network) || allows(name))
     }
 
     /// The user of the credential, on behalf of a client.
@@ -99,7 +102,7 @@ impl Questions {
     ) -> Answer<Verdict> {
         if let Some((tickets, key)) = rules.sources.ticket(credential) {
             // Not remembered: one that is taken back is refused at once.
-            let count = || self.guesses.record_wrong((TICKETS, network(client)), key);
+            let count = || self.ticket_guesses.record_wrong(network(client), key);
             return tickets.verdict(key, self.watches.are_late(), count);
         }
         let credential = Arc::new(rules.sources.normalized(credential));
@@ -124,9 +127,9 @@ impl Questions {
                 let verdict = own.prove(&rules, &credential, client).await?;
                 // What was sent for that name before is no guess.
                 if let (Verdict::Refused(_), Credential::Basic { user, .. }) = (&verdict, &*credential)
-                    && own.guesses.record_wrong((PASSWORDS, &**user), digest)
+                    && own.password_guesses.record_wrong(&**user, digest)
                 {
-                    own.guesses.record_wrong((PASSWORDS, network(client)), digest);
+                    own.password_guesses.record_wrong(network(client), digest);
                 }
                 Ok(verdict)
             }
@@ -363,9 +366,6 @@ fn probed() -> Action {
     }
 }
 
-/// What is guessed at.
-const TICKETS: &str = "tickets";
-const PASSWORDS: &str = "passwords";
 const TOKEN: usize = 0;
 const ACCESS: usize = 1;
 /// The values of the label `kind`.

@@ -1,9 +1,12 @@
 //! Guesses at passwords: what bounds them, and whom the bound locks out.
 
+use std::collections::BTreeMap;
+
 use futures_util::FutureExt;
 
 use super::*;
 use crate::policy::access::evidence::guess_limiter::{BURST, EACH};
+use crate::policy::access::tickets::{Requests, Tickets};
 
 /// A world whose file has alice and bob, with the password `correct`: made by htpasswd(1).
 fn world() -> World {
@@ -142,4 +145,27 @@ async fn right_and_wrong_passwords_have_the_same_answer_where_none_is_checked() 
         }
         drop((permits, waiting));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_tickets_of_any_number_of_networks_make_no_wrong_password_forgotten() {
+    let world = world();
+    let tickets = Arc::new(Tickets::new(seconds(60)));
+    tickets.replace_requests(&mut Requests::new(seconds(60)));
+    tickets.replace(&BTreeMap::new());
+    let rules = world.access.rules.load_full();
+    let sources = Sources {
+        tickets: Some(tickets),
+        ..rules.sources.clone()
+    };
+    world.access.apply(rules.options.clone(), sources);
+    guess(&world, "alice", 1, 0..BURST).await;
+    guess(&world, "alice", 2, BURST..BURST + 1).await;
+    for network in 3..10_000 {
+        for number in [10, 11] {
+            let wrong = world.identify(&format!("{number:026}"), network).await.unwrap_err();
+            assert_eq!(wrong.refusal, Refusal::CredentialsRefused);
+        }
+    }
+    assert_eq!(refusal(&world, "alice", "correct", 2).await, Some(Refusal::GuessRate));
 }
