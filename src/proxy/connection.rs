@@ -43,7 +43,7 @@ mod shared;
 pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> impl Future<Output = ()> + Send {
     let opening = cold(open(stream, peer, port, shared));
     async move {
-        // By reference: moved, the future would contain the tunnel twice.
+        // Matched by reference: the future would have room for the tunnel twice.
         match &mut opening.await {
             Some(Opened::Plain(tunnel)) => tunnel.run(shared).await,
             Some(Opened::Tls(tunnel)) => tunnel.run(shared).await,
@@ -61,13 +61,13 @@ enum Opened<'a> {
     Streams(Pin<Box<dyn Future<Output = ()> + Send + 'a>>),
 }
 
-/// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200. `None` when it was
-/// refused.
+/// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200. `None` if no tunnel came
+/// of it.
 async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
     let mut pending = Pending::accept(peer, port.refusals, shared);
     let local = stream.local_addr().ok();
     pending.record.set_local(local);
-    // Before all else that may be spoken on the port: the header is about the socket.
+    // First of all, even before TLS: the header names the client of the TCP connection.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
     let pending = match pending.step(header).await {
         Ok(header) => pending.introduce(header.unwrap_or_else(|| Addresses::of(local, peer))),
@@ -115,7 +115,7 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
     let tunnel = |exchange| {
         let further = pending.new_stream();
         if further.origin.admission == Err(Refusal::CertificateLapsed) {
-            // The connection gets a GOAWAY: its certificate counts no longer.
+            // The connection gets a GOAWAY: its certificate is no longer valid.
             lapsed.notify_one();
         }
         async move {
@@ -135,7 +135,7 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
     }
 }
 
-/// Reads one request and answers it.
+/// Reads one request and answers it. `None` if no tunnel came of it.
 async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> Option<Tunnel<'a, E::Transport>> {
     pending.record.set_http_version(E::HTTP);
     let (drain, number) = (&pending.shared.drain, pending.record.id().number);
@@ -169,10 +169,11 @@ async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> 
 
 /// Authorizes the request, takes its slots, and dials its target.
 async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denial> {
+    // Refused before, by the rate or the certificate, and told only now that the protocol is known.
     pending.origin.admission?;
     let end_marker = asked.end_marker;
     let Authorized { target, grant } = authorize(asked, pending).await?;
-    // Not before: what a name leads to is not told to a client that may not reach it.
+    // Only after authorization: the form of a refusal would tell whether the target is an SSH server.
     pending.leads_to_ssh = target.ssh_only() && !target.reports();
     let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
     let account = match &grant {
@@ -200,7 +201,7 @@ async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denia
     })
 }
 
-/// Waits for an endpoint of the target, dials it, and announces the client to it where the target wants that.
+/// Waits for an endpoint of the target, dials it, and writes the PROXY header if the target wants one.
 async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstream, Denial> {
     let Pending {
         shared, record, origin, ..

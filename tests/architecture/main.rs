@@ -1,4 +1,5 @@
-//! Holds the sources to their twelve parts: which part imports which, and that nothing imports in a circle.
+//! Checks the structure of `src`: the twelve parts and their imports, circles, features, crates, names, and the map of
+//! ARCHITECTURE.md.
 
 #![expect(
     clippy::unwrap_used,
@@ -35,13 +36,13 @@ const PARTS: [(&str, &str); 12] = [
     ),
 ];
 
-/// Programs that import nothing of each other.
+/// Groups whose members import nothing of each other.
 const PROGRAMS: [&[&str]; 2] = [
     &["client", "anchor", "operator", "proxy"],
     &["operator::desk", "operator::import", "operator::top"],
 ];
 
-/// The folders whose own file and some child import each other. The list only shrinks.
+/// Exceptions: the folders `x/` where `x.rs` and a child import each other. The list only shrinks.
 const KNOTS: [&str; 11] = [
     "base::platform",
     "cli",
