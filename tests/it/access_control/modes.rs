@@ -90,6 +90,8 @@ fn tunnels_of_the_modes_open_and_report_go_on_when_rights_are_enforced() {
         running.iter_mut().for_each(goes_on);
         // The right that alice had in `report` was not what opened the tunnel.
         proxy.reload(&scene.settings("enforce", "bob"));
+        // Waited for by bob: a tunnel that alice still gets would be ended by the reload, and count as that.
+        answers(&proxy, "bob", "200");
         answers(&proxy, "alice", "403");
         running.iter_mut().for_each(goes_on);
         assert_eq!(proxy.scrape().value(CLOSED), 0.0, "{mode}");
