@@ -208,7 +208,7 @@ impl<'a> Audit<'a> {
             "requests over HTTP/1, that by TLS, HTTP/2, that by TLS",
             format!("{plain}, {tls}, {http2}, {http2_over_tls}"),
         );
-        let counted = lines.iter().filter_map(|line| line["count"].as_u64()).sum();
+        let counted: u64 = lines.iter().filter_map(|line| line["count"].as_u64()).sum();
         report.equal("requests in access lines", counted, requests.iter().sum());
         let sum = |field: &str| {
             let of_all = lines

@@ -78,7 +78,7 @@ impl Carrier for TlsStream<TcpStream> {
 
 impl Carrier for Stream {
     fn reset(&mut self) {
-        self.cancel();
+        Self::reset(self);
     }
 }
 

@@ -14,7 +14,7 @@
 )]
 
 #[path = "../it/kubernetes/api.rs"]
-#[expect(dead_code, unused_imports, reason = "shared with tests that need more of it")]
+#[expect(dead_code, reason = "shared with tests that need more of it")]
 mod api;
 mod audit;
 mod connections;
