@@ -200,7 +200,9 @@ impl<'a> Audit<'a> {
     }
 
     fn report_lines(&self, report: &mut Report) {
-        let lines = self.proxy.access();
+        let mut lines = self.proxy.access();
+        // The line at the beginning of a tunnel has another one at its end.
+        lines.retain(|line| line["event"] != "open");
         let requests = self.traffic.connections.requests.each_ref();
         let requests = requests.map(|requests| requests.load(Ordering::Relaxed));
         let [plain, tls, http2, http2_over_tls] = requests;

@@ -23,10 +23,12 @@ pub(crate) struct Descriptors {
 impl Descriptors {
     pub(crate) fn of(process: u32) -> Self {
         let sockets = sockets(process);
-        let table = fs::read_to_string(format!("/proc/{process}/net/unix")).unwrap();
-        let local: HashSet<_> = table
+        let table = |name| fs::read_to_string(format!("/proc/{process}/net/{name}")).unwrap();
+        let (unix, netlink) = (table("unix"), table("netlink"));
+        let local: HashSet<_> = unix.lines().filter_map(|line| line.split_whitespace().nth(6)).collect();
+        let asking: HashSet<_> = netlink
             .lines()
-            .filter_map(|line| line.split_whitespace().nth(6))
+            .filter_map(|line| line.split_whitespace().nth(9))
             .collect();
         let mut descriptors = Self::default();
         for entry in fs::read_dir(format!("/proc/{process}/fd")).unwrap() {
@@ -43,6 +45,8 @@ impl Descriptors {
                 None => &mut descriptors.others,
                 // By which signals come.
                 Some(inode) if local.contains(inode) => &mut descriptors.others,
+                // By which the kernel is asked about connections: there is one from the first question on.
+                Some(inode) if asking.contains(inode) => continue,
                 Some(inode) => match sockets.get(inode) {
                     Some(Socket { state: LISTEN, .. }) => &mut descriptors.listeners,
                     Some(Socket { local: PUBLIC, .. }) => &mut descriptors.downstream,
