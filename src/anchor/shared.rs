@@ -1,4 +1,4 @@
-//! What the connections of an anchor share, and its settings.
+//! The state that the connections of an anchor share, and its settings.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -40,7 +40,7 @@ pub struct Options {
     pub memory: usize,
 }
 
-/// What all connections of an anchor share.
+/// The state that all connections of an anchor share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: Options,

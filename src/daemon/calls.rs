@@ -30,7 +30,7 @@ pub fn try_calls() -> io::Result<()> {
 /// them for itself may pass that on.
 ///
 /// # Errors
-/// What sigprocmask(2) says.
+/// The error of sigprocmask(2).
 pub fn unblock_signals() -> io::Result<()> {
     let handled = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGCHLD];
     Ok(SigSet::from_iter(handled).thread_unblock()?)

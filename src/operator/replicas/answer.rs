@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::request::ReplicaError;
 
-/// What one replica has answered.
+/// The answer of one replica.
 #[derive(Debug)]
 pub struct Answer<T> {
     /// Its name.

@@ -125,7 +125,7 @@ impl Questions {
                     return Ok(verdict);
                 }
                 let verdict = own.prove(&rules, &credential, client).await?;
-                // What was sent for that name before is no guess.
+                // A password that was sent for that name before is no guess.
                 if let (Verdict::Refused(_), Credential::Basic { user, .. }) = (&verdict, &*credential)
                     && own.password_guesses.record_wrong(&**user, digest)
                 {
@@ -302,8 +302,8 @@ impl Questions {
         self.breaker(ACCESS).closed.notified().await;
     }
 
-    /// Notes a failure, and asks a question of our own if it is one too many, or `at_once`: again and again, as long as the
-    /// rules name that API server.
+    /// Notes a failure. After several in a row, or `at_once`, asks a question of our own each second until it is answered, or
+    /// until the rules name another API server.
     fn probe(self: &Arc<Self>, kind: usize, reviewer: &Arc<dyn Reviewer>, at_once: bool) {
         let (own, reviewer) = (Arc::clone(self), Arc::downgrade(reviewer));
         self.breaker(kind).failed(at_once, move || {

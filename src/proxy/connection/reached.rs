@@ -47,7 +47,7 @@ impl Account {
     }
 }
 
-/// What a tunnel holds for as long as it runs. Boxed, since nothing of it is needed while it idles.
+/// The slots and rights that a tunnel holds for as long as it runs. Boxed, since nothing of it is needed while it idles.
 #[derive(Debug)]
 pub(super) struct Holdings {
     /// Those of the process, of the account and of the target.

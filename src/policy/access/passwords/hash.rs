@@ -41,7 +41,7 @@ impl Hash {
         })
     }
 
-    /// Whether passwords with this hash are guessed fast: a bcrypt hash of less than the cost that is recommended.
+    /// Returns whether passwords with this hash are guessed fast: it is bcrypt of less than the recommended cost.
     pub(super) fn is_weak(&self) -> bool {
         self.kind == Kind::Bcrypt && HashParts::from_str(&self.text).is_ok_and(|parts| parts.get_cost() < WEAK_BELOW)
     }

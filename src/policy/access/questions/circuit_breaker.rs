@@ -45,8 +45,8 @@ impl Breaker {
         }
     }
 
-    /// A question was not answered. `probe` asks one of our own, and says whether that was: `at_once`, or if this failure
-    /// is one too many.
+    /// Notes a question without an answer. After [`MOST_FAILURES`] in a row, or `at_once`, `probe` asks one of our own each
+    /// second, until it returns true: that one was answered.
     pub(in crate::policy::access) fn failed<F>(self: &Arc<Self>, at_once: bool, probe: impl Fn() -> F + Send + 'static)
     where
         F: Future<Output = bool> + Send,

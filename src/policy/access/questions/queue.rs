@@ -67,7 +67,7 @@ struct State {
     turns: u64,
 }
 
-/// What the clients of one network ask and wait for.
+/// The running and waiting questions of one network's clients.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     asking: usize,
