@@ -57,7 +57,7 @@ soak: ## Run everything at once for a while and compare every number, exactly, f
 
 soak-resume: ## Copy MIB=1024 through sessions by scp and sftp while CUTS=1000 connections fail; SEED= repeats an order
 	tests/install-clients openssh-client openssh-server
-	CUTS=$(or $(CUTS),1000) MIB=$(or $(MIB),1024) $(CARGO) test --locked --test it resume::slow::copies_are_exact_while
+	SEED="$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '))" CUTS=$(or $(CUTS),1000) MIB=$(or $(MIB),1024) $(CARGO) test --locked --test it resume::slow::copies_are_exact_while
 
 lint: ## Check format, lints, licences and sources; what is optional runs where it is installed
 	$(CARGO) fmt --check
