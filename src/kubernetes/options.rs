@@ -75,16 +75,11 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The suffixes of every Service's names.
-    pub(super) fn suffixes(&self) -> Arc<Suffixes> {
-        let public = self.public_suffixes.iter().map(|suffix| &**suffix);
-        Arc::new(Suffixes::new(&self.cluster_domain, public))
-    }
-
     /// The options of the allowlist for the Services of this cluster.
     pub(super) fn of_allowlist(&self) -> allowlist::Options {
+        let public = self.public_suffixes.iter().map(|suffix| &**suffix);
         allowlist::Options {
-            suffixes: self.suffixes(),
+            suffixes: Arc::new(Suffixes::new(&self.cluster_domain, public)),
             keeps_removed: self.keeps_removed,
             wait_for_ready: self.wait_for_ready,
             wake: self.wakes.then_some(self.wake_timeout),

@@ -31,8 +31,6 @@ mod writer;
 #[derive(Debug, Default)]
 pub struct Allowlist {
     table: ArcSwap<Table>,
-    /// The number of names that several Services claim.
-    contested: AtomicUsize,
     /// The number of static targets whose name a Service claims too.
     shadowing: AtomicUsize,
     /// Set with the first complete list of Services.
@@ -113,9 +111,9 @@ impl Allowlist {
         table.statics.values().chain(services).cloned().collect()
     }
 
-    /// The number of names that more than one target claims.
+    /// The number of static targets whose name a Service claims too.
     pub fn conflicts(&self) -> usize {
-        self.contested.load(Ordering::Relaxed) + self.shadowing.load(Ordering::Relaxed)
+        self.shadowing.load(Ordering::Relaxed)
     }
 
     /// Completes once the targets are known: from the cluster, from a snapshot of it, or at once without a cluster.
@@ -143,10 +141,6 @@ impl Allowlist {
     fn store(&self, table: Table, shadowing: usize) {
         self.table.store(Arc::new(table));
         self.shadowing.store(shadowing, Ordering::Relaxed);
-    }
-
-    fn set_contested(&self, names: usize) {
-        self.contested.store(names, Ordering::Relaxed);
     }
 }
 
@@ -416,14 +410,12 @@ mod tests {
         assert_eq!(&*authorize(&allowlist, "x.a:22").unwrap().id().namespace, "static");
         assert_eq!(&*authorize(&allowlist, "x.a.svc:22").unwrap().id().namespace, "a");
         assert_eq!(allowlist.conflicts(), 1);
-        writer.set_contested(2);
-        assert_eq!(allowlist.conflicts(), 3);
         writer.apply([Change::Remove(service("a", "x", "10.0.0.1:22").id)]);
-        assert_eq!(allowlist.conflicts(), 2);
+        assert_eq!(allowlist.conflicts(), 0);
         writer.apply([set(service("a", "x", "10.0.0.1:22"))]);
-        assert_eq!(allowlist.conflicts(), 3);
+        assert_eq!(allowlist.conflicts(), 1);
         writer.publish(&[], &Limits::default());
-        assert_eq!(allowlist.conflicts(), 2);
+        assert_eq!(allowlist.conflicts(), 0);
         assert_eq!(&*authorize(&allowlist, "x.a:22").unwrap().id().namespace, "a");
     }
 }

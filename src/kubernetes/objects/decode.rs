@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::UNIX_EPOCH;
 
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::value::RawValue;
@@ -81,12 +80,14 @@ fn key(kind: Kind, name: Name) -> Option<Key> {
         },
         name: name.name?,
     };
-    // Names are part of answers, log lines and metric labels. The API server accepts no others either.
-    let is_name = |text: &str| {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-        (1..=253).contains(&text.len()) && text.bytes().all(plain)
+    // Names are part of answers, log lines and metric labels. The API server accepts no others either. With a dot in the
+    // name of a Service or of a namespace, two Services could claim one `svc.ns`.
+    let is_name = |text: &str, may_have_dots: bool| {
+        let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_valid = |byte| is_inner(byte) || (may_have_dots && byte == b'.');
+        (1..=253).contains(&text.len()) && text.bytes().all(is_valid)
     };
-    let is_valid = is_name(&key.name) && (kind == Kind::Namespace || is_name(&key.namespace));
+    let is_valid = is_name(&key.name, kind == Kind::Slice) && (kind == Kind::Namespace || is_name(&key.namespace, false));
     is_valid.then_some(key)
 }
 
@@ -99,7 +100,6 @@ struct RawService {
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata {
-    creation_timestamp: Option<String>,
     labels: Option<BTreeMap<String, Option<String>>>,
     annotations: Option<BTreeMap<String, Option<String>>>,
 }
@@ -123,9 +123,7 @@ struct RawServicePort {
 
 fn service(raw: RawService, prefix: &str) -> Service {
     let spec = raw.spec.unwrap_or_default();
-    let (created, annotations) = raw.metadata.map_or((u64::MAX, BTreeMap::new()), |metadata| {
-        (created(&metadata), metadata.annotations.unwrap_or_default())
-    });
+    let annotations = raw.metadata.and_then(|metadata| metadata.annotations).unwrap_or_default();
     let Parsed {
         annotations,
         port,
@@ -134,7 +132,6 @@ fn service(raw: RawService, prefix: &str) -> Service {
     let external = spec.r#type.as_deref() == Some("ExternalName");
     let ports: Vec<_> = valid(spec.ports).collect();
     Service {
-        created,
         external,
         publishes_not_ready: spec.publish_not_ready_addresses.unwrap_or_default(),
         port: if external {
@@ -145,15 +142,6 @@ fn service(raw: RawService, prefix: &str) -> Service {
         annotations,
         faults,
     }
-}
-
-fn created(metadata: &Metadata) -> u64 {
-    metadata
-        .creation_timestamp
-        .as_deref()
-        .and_then(|text| humantime::parse_rfc3339(text).ok())
-        .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
-        .map_or(u64::MAX, |since| since.as_secs())
 }
 
 /// Chooses the port for SSH: the one of the annotation; else the only TCP port; else the first with `appProtocol: ssh`, then
@@ -396,11 +384,10 @@ mod tests {
     #[test]
     fn a_service_is_decoded_whatever_is_null() {
         let minimal = service_of(&json!(null), &json!(null));
-        assert_eq!(minimal.created, u64::MAX);
         assert_eq!(minimal.annotations, Annotations::default());
         let json = json!({
             "metadata": {
-                "name": "svc-a", "namespace": "team-a", "creationTimestamp": "1970-01-01T00:01:00Z",
+                "name": "svc-a", "namespace": "team-a",
                 "annotations": {"switchboard.dev/upload": "1MiB/s", "other": null},
             },
             "spec": {
@@ -413,7 +400,6 @@ mod tests {
             panic!()
         };
         assert_eq!(key.to_string(), "team-a/svc-a");
-        assert_eq!(service.created, 60);
         assert!(service.publishes_not_ready && !service.external);
         assert_eq!(service.annotations.upload, Some("1MiB/s".parse().unwrap()));
         let port = service.port.unwrap();
@@ -502,6 +488,13 @@ mod tests {
         assert_eq!(decoded(Kind::Service, &json!("x")), Decoded::Malformed(None));
         assert_eq!(decoded(Kind::Service, &json!({})), Decoded::Malformed(None));
         assert!(matches!(decoded(Kind::Slice, &named("a")), Decoded::Irrelevant(_)));
+        let json = |name: &str, namespace: &str| json!({"metadata": {"name": name, "namespace": namespace}});
+        for (name, namespace) in [("a.b", "n"), ("a", "n.m")] {
+            assert_eq!(decoded(Kind::Service, &json(name, namespace)), Decoded::Malformed(None));
+        }
+        assert_eq!(decoded(Kind::Slice, &json("a", "n.m")), Decoded::Malformed(None));
+        assert_eq!(decoded(Kind::Namespace, &json("n.m", "")), Decoded::Malformed(None));
+        assert!(matches!(decoded(Kind::Slice, &json("a.b", "n")), Decoded::Irrelevant(_)));
         let mut wrong = named("a");
         wrong["spec"] = json!({"ports": "all"});
         assert!(matches!(decoded(Kind::Service, &wrong), Decoded::Malformed(Some(_))));

@@ -62,8 +62,6 @@ pub(crate) enum Object {
 /// A Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Service {
-    /// The time of creation in seconds since 1970; the largest number if it is unknown.
-    pub(crate) created: u64,
     /// `type: ExternalName`: a DNS name of a tenant's choice, which leads out of the cluster.
     pub(crate) external: bool,
     /// `publishNotReadyAddresses`: whether endpoints that are not ready count as ready.

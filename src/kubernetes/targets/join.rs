@@ -3,7 +3,7 @@
 //! An event marks the Services that it concerns, and [`Join::settle`] computes the targets of the marked ones: the cost of
 //! an event does not grow with the cluster. The result depends on the objects alone and not on the order of events.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use self::remark::Remark;
 use self::slices::Slices;
@@ -35,9 +35,6 @@ pub(crate) struct Join {
     /// The Services of slices whose names do [not begin](is_derived) with their Service's.
     strays: BTreeMap<Key, Box<str>>,
     namespaces: BTreeSet<Box<str>>,
-    /// The Services that claim a name without being its [plain](is_plain) owner. Only Services with dots in their names
-    /// can, and a real API server has none.
-    claims: HashMap<Box<str>, Vec<Key>>,
     /// The Services that were marked since the last [`settle`](Self::settle).
     dirty: BTreeSet<Key>,
 }
@@ -64,7 +61,6 @@ impl Join {
             services: BTreeMap::new(),
             strays: BTreeMap::new(),
             namespaces: BTreeSet::new(),
-            claims: HashMap::new(),
             dirty: BTreeSet::new(),
         }
     }
@@ -77,7 +73,6 @@ impl Join {
     /// Changes the rules, for all known objects.
     pub(crate) fn configure(&mut self, rules: Rules) {
         self.rules = rules;
-        self.claims.clear();
         self.dirty.extend(self.services.keys().cloned());
     }
 
@@ -153,18 +148,9 @@ impl Join {
         services.chain(namespaces.map(|name| (namespace_key(name), Object::Namespace)))
     }
 
-    /// The number of names that several Services claim.
-    pub(crate) fn contested(&self) -> usize {
-        let claimants = self.claims.keys().map(|name| self.claimants(name).count());
-        claimants.filter(|claimants| *claimants > 1).count()
-    }
-
     /// Computes the targets of all Services that were marked since the last call.
     pub(crate) fn settle(&mut self) -> Settled {
         let mut settled = Settled::default();
-        for key in self.dirty.clone() {
-            self.claim(&key);
-        }
         for key in std::mem::take(&mut self.dirty) {
             self.settle_one(&key, &mut settled);
         }
@@ -218,61 +204,12 @@ impl Join {
         self.dirty.extend(within.cloned());
     }
 
-    /// Adds or removes a Service's claim to its name, and marks all other Services that claim it.
-    fn claim(&mut self, key: &Key) {
-        let is_eligible = self.eligible(key).is_some();
-        if is_plain(key) && self.claims.is_empty() {
-            return;
-        }
-        let name = self.name(key);
-        let others: Vec<Key> = self.claimants(&name).cloned().collect();
-        if !is_plain(key) {
-            let claimants = self.claims.entry(name.clone()).or_default();
-            claimants.retain(|claimant| claimant != key);
-            if is_eligible {
-                claimants.push(key.clone());
-            } else if claimants.is_empty() {
-                self.claims.remove(&name);
-            }
-        }
-        self.dirty.extend(others);
-    }
-
-    /// The shortest name of a Service.
-    fn name(&self, key: &Key) -> Box<str> {
-        let name = format!("{}.{}", key.name, key.namespace);
-        self.rules.suffixes.strip(&name).into()
-    }
-
-    /// All Services that claim a name.
-    fn claimants(&self, name: &str) -> impl Iterator<Item = &Key> {
-        let plain = name.split_once('.').and_then(|(service, namespace)| {
-            let key = Key {
-                namespace: namespace.into(),
-                name: service.into(),
-            };
-            let (key, _) = self.services.get_key_value(&key).filter(|_| is_plain(&key))?;
-            self.eligible(key).map(|_| key)
-        });
-        plain.into_iter().chain(self.claims.get(name).into_iter().flatten())
-    }
-
     /// A Service that may be on the allowlist, and its port for SSH.
     fn eligible(&self, key: &Key) -> Option<(&Service, &ServicePort)> {
         let service = self.services.get(key)?.service.as_deref()?;
         let is_selected = !self.rules.selects_namespaces || self.namespaces.contains(&key.namespace);
         let port = service.port.as_ref().filter(|_| is_selected)?;
         Some((service, port))
-    }
-
-    /// The oldest claimant of a name; of several that are equally old, the first one by namespace and name.
-    fn winner(&self, name: &str) -> Option<&Key> {
-        let created = |key: &Key| {
-            let service = self.services.get(key).and_then(|entry| entry.service.as_ref());
-            service.map_or(u64::MAX, |service| service.created)
-        };
-        let claimants = self.claimants(name);
-        claimants.map(|key| (created(key), key)).min().map(|(_, key)| key)
     }
 
     fn settle_one(&mut self, key: &Key, settled: &mut Settled) {
@@ -321,16 +258,6 @@ impl Join {
             remarks.extend(service.external.then(|| Remark::ExternalName(key.clone())));
         }
         let (service, port) = self.eligible(key)?;
-        let name = self.name(key);
-        let winner = (!self.claims.is_empty()).then(|| self.winner(&name)).flatten();
-        if let Some(winner) = winner.filter(|winner| *winner != key) {
-            remarks.push(Remark::NameConflict {
-                loser: key.clone(),
-                winner: winner.clone(),
-                name,
-            });
-            return None;
-        }
         let Selection {
             endpoints,
             refused,
@@ -342,7 +269,7 @@ impl Join {
         remarks.extend(unusable.map(|(slice, fault)| Remark::SliceUnusable(key.clone(), slice, fault)));
         Some(ServiceTarget {
             id: target_id(key),
-            name,
+            name: format!("{}.{}", key.name, key.namespace).into(),
             ports: [port.number, self.rules.alias_port],
             endpoints,
             limits: grant(&service.annotations, &self.rules.limits),
@@ -351,11 +278,6 @@ impl Join {
             workloads: workloads(&service.annotations, self.rules.switched_on),
         })
     }
-}
-
-/// Whether a Service's name is `svc.ns` without further dots: no other plain Service claims that name, and it has no suffix.
-fn is_plain(key: &Key) -> bool {
-    !key.namespace.contains('.') && !key.name.contains('.')
 }
 
 /// Whether a slice has a name that the cluster has made of its Service's.

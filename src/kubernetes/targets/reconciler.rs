@@ -296,13 +296,12 @@ impl Reconciler {
             Remark::Annotation(..) => metrics.annotation_errors.inc(),
             Remark::EndpointForbidden(..) => metrics.endpoint_failed(EndpointFault::Forbidden.label()),
             Remark::SliceUnusable(.., fault) => metrics.endpoint_failed(fault.label()),
-            Remark::Added(_) | Remark::Removed(_) | Remark::ExternalName(_) | Remark::NameConflict { .. } => {}
+            Remark::Added(_) | Remark::Removed(_) | Remark::ExternalName(_) => {}
         }
     }
 
     fn write(&self, changes: Vec<Change>, is_first: bool, confirms: bool) {
         let writer = &self.outputs.writer;
-        writer.set_contested(self.join.contested());
         if is_first {
             let set = |change| match change {
                 Change::Set(target) => Some(*target),

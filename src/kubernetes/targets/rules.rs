@@ -1,18 +1,13 @@
 //! The operator's rules for all Services, which turn objects of the cluster into targets.
 
-use std::sync::Arc;
-
 use super::guards::Guards;
 use crate::kubernetes::objects::annotations::SwitchedOn;
 use crate::kubernetes::options::Options;
-use crate::policy::allowlist::Suffixes;
 use crate::tunnel::limits::Limits;
 
 /// The rules. They may change while the cluster is followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// The suffixes of every Service's names.
-    pub(crate) suffixes: Arc<Suffixes>,
     /// The port that leads to every Service, beside its own.
     pub(crate) alias_port: u16,
     /// The addresses that may be dialled.
@@ -33,7 +28,6 @@ impl Rules {
     /// The rules of these settings.
     pub(crate) fn new(options: &Options, limits: &Limits) -> Self {
         Self {
-            suffixes: options.suffixes(),
             alias_port: options.alias_port,
             guards: Guards::new(&options.allowed_cidrs),
             limits: *limits,

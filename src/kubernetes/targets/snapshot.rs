@@ -154,7 +154,7 @@ mod tests {
     fn the_names_of_the_format_are_those_of_its_version() {
         assert_eq!(MAGIC, "switchboard-snapshot 1");
         let text = concat!(
-            r#"[[{"namespace":"n","name":"a"},{"Service":{"created":1,"external":false,"publishes_not_ready":false,"#,
+            r#"[[{"namespace":"n","name":"a"},{"Service":{"external":false,"publishes_not_ready":false,"#,
             r#""port":{"number":22,"name":"ssh","is_implied":false},"asked":{"download":null,"upload":"1MiB/s","#,
             r#""burst":null,"most_tunnels":3,"idle":"Off","allowed_clients":null,"send_proxy_header":"v2","#,
             r#""ssh_only":false},"faults":[{"key":"download","reason":"x"}]}}],[{"namespace":"n","name":"a-1"},"#,

@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn an_event_is_named_after_what_it_says_about_which_service() {
-        let note = |message: &str| Note::warning(service("devbox"), "NameConflict", message);
+        let note = |message: &str| Note::warning(service("devbox"), "NotExposed", message);
         let name = |note: &Note, uid: &str| event(note, uid, SystemTime::now()).pointer("/metadata/name").cloned();
         let one = name(&note("a"), "1");
         assert_eq!(one, name(&note("a"), "1"));

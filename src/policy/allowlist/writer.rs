@@ -182,11 +182,6 @@ impl Writer {
         self.change(&mut self.state(), changes, false);
     }
 
-    /// Sets the number of names that several Services claim.
-    pub fn set_contested(&self, names: usize) {
-        self.allowlist.set_contested(names);
-    }
-
     fn change(&self, state: &mut State, changes: impl IntoIterator<Item = Change>, completes: bool) {
         let mut edit = Edit::new(self.allowlist.table());
         let mut gone = Vec::new();

@@ -21,13 +21,4 @@ pub(crate) enum Remark {
     SliceUnusable(Key, Box<str>, EndpointFault),
     /// The Service is of type ExternalName, and never on the allowlist.
     ExternalName(Key),
-    /// Two Services claim one name.
-    NameConflict {
-        /// The Service without the name: the younger one, or of two equally old ones the later by namespace and name.
-        loser: Key,
-        /// The Service that has the name.
-        winner: Key,
-        /// The name.
-        name: Box<str>,
-    },
 }

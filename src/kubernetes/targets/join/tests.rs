@@ -2,18 +2,14 @@
 
 mod history;
 
-use std::sync::Arc;
-
 use super::*;
 use crate::kubernetes::objects::annotations::SwitchedOn;
 use crate::kubernetes::objects::model::{Endpoint, EndpointFault, SlicePort, State, Unusable};
 use crate::kubernetes::targets::guards::Guards;
-use crate::policy::allowlist::Suffixes;
 use crate::tunnel::limits::Limits;
 
 fn rules() -> Rules {
     Rules {
-        suffixes: Arc::new(Suffixes::new("cluster.local", ["ssh.example.com"])),
         alias_port: 22,
         guards: Guards::default(),
         limits: Limits::default(),
@@ -33,7 +29,6 @@ fn key(namespace: &str, name: &str) -> Key {
 
 fn service(number: u16) -> Service {
     Service {
-        created: 1,
         port: Some(ServicePort {
             number,
             name: "ssh".into(),
@@ -108,7 +103,7 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     assert_eq!(join.settle().changes, [Change::Remove(target_id(&key("n", "a")))]);
     join.remove(Kind::Slice, &key("n", "a-1"));
     join.settle();
-    assert!(join.services.is_empty() && join.strays.is_empty() && join.claims.is_empty());
+    assert!(join.services.is_empty() && join.strays.is_empty());
 }
 
 #[test]
@@ -352,31 +347,7 @@ fn a_selected_namespace_admits_its_services() {
     assert_eq!(join.settle().changes, [Change::Remove(target_id(&key("n", "a")))]);
 }
 
-#[test]
-fn of_two_services_that_claim_one_name_the_older_one_has_it() {
-    let mut join = Join::new(rules());
-    let mut young = service(22);
-    young.created = 9;
-    put_service(&mut join, "b.c", "a", young);
-    assert_eq!(&*set(&join.settle()).name, "a.b.c");
-    put_service(&mut join, "c", "a.b", service(22));
-    let settled = join.settle();
-    assert_eq!(settled.changes.len(), 2);
-    assert_eq!(join.contested(), 1);
-    let conflict = Remark::NameConflict {
-        loser: key("b.c", "a"),
-        winner: key("c", "a.b"),
-        name: "a.b.c".into(),
-    };
-    assert!(settled.remarks.contains(&conflict));
-    join.remove(Kind::Service, &key("c", "a.b"));
-    let settled = join.settle();
-    assert!(settled.changes.contains(&Change::Remove(target_id(&key("c", "a.b")))));
-    assert!(settled.remarks.contains(&Remark::Added(key("b.c", "a"))));
-    assert_eq!(join.contested(), 0);
-}
-
-/// An event of a small cluster, where names have dots and so clash.
+/// An event of a small cluster.
 #[derive(Clone, Debug)]
 enum Event {
     Put(Key, Object),

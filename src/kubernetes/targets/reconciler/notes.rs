@@ -54,10 +54,5 @@ fn note(remark: &Remark, changes: &[Change]) -> Option<Note> {
             let message = "A Service of type ExternalName is never exposed";
             Note::warning(service.clone(), "NotExposed", message)
         }
-        // Not the other's namespace: it is another tenant's.
-        Remark::NameConflict { loser, name, .. } => {
-            let message = format!("An older Service has the name {name}");
-            Note::warning(loser.clone(), "NameConflict", &message)
-        }
     })
 }

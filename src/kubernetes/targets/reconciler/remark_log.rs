@@ -44,9 +44,6 @@ impl RemarkLog {
                 warn!(%service, %slice, "the EndpointSlice cannot be used as it is: {fault}");
             }
             Remark::ExternalName(service) => info!(%service, "an ExternalName Service is never on the allowlist"),
-            Remark::NameConflict { loser, winner, name } => {
-                warn!(%name, service = %loser, %winner, "two Services claim one name, and the older one has it");
-            }
         }
     }
 

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use super::*;
 
 fn keys() -> impl Strategy<Value = Key> {
-    let namespaces = prop::sample::select(vec!["a", "b", "a.b", "b.a"]);
+    let namespaces = prop::sample::select(vec!["a", "b"]);
     // The last three are those of slices of `a` and `a-b`, or of others that are only called so.
-    let names = prop::sample::select(vec!["a", "b", "a.b", "b.a", "a-b", "a-1", "a-b-1"]);
+    let names = prop::sample::select(vec!["a", "b", "a-b", "a-1", "a-b-1"]);
     (namespaces, names).prop_map(|(namespace, name)| key(namespace, name))
 }
 
@@ -15,11 +15,10 @@ fn objects() -> impl Strategy<Value = Object> {
     let state = prop::sample::select(vec![State::Ready, State::Terminating, State::NotReady]);
     let address = prop::sample::select(vec!["10.0.0.1", "10.0.0.2", "fd00::1", "127.0.0.1"]);
     let endpoints = prop::collection::vec((address, state), 0..3);
-    let owner = prop::sample::select(vec!["a", "b", "a.b", "a-b"]);
+    let owner = prop::sample::select(vec!["a", "b", "a-b"]);
     prop_oneof![
-        (0..3_u64, prop::option::of(1..3_u16), any::<bool>()).prop_map(|(created, port, publishes_not_ready)| {
+        (prop::option::of(1..3_u16), any::<bool>()).prop_map(|(port, publishes_not_ready)| {
             let mut service = service(port.unwrap_or(1));
-            service.created = created;
             service.publishes_not_ready = publishes_not_ready;
             service.port = service.port.filter(|_| port.is_some());
             Object::Service(Box::new(service))
@@ -86,7 +85,6 @@ proptest! {
         let mut expected = BTreeMap::new();
         follow(&mut expected, rebuilt.settle());
         prop_assert_eq!(&targets, &expected);
-        prop_assert_eq!(join.contested(), rebuilt.contested());
         for kind in [Kind::Service, Kind::Slice, Kind::Namespace] {
             let known: BTreeSet<_> = join.keys(kind, None).into_iter().collect();
             let put = objects_put.iter().filter(|(known, _)| *known == kind as u8);
