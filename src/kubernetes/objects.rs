@@ -2,5 +2,4 @@
 
 pub(crate) mod annotations;
 pub(crate) mod decode;
-pub(crate) mod label_selector;
 pub(crate) mod model;

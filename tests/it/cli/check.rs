@@ -171,7 +171,7 @@ const JUDGED: [&str; 25] = [
     "tls: {certificates: [{cert: MISSING, key: MISSING}]}",
     "tls: {poll: 1s}",
     "allowlist: {kubernetes: {enabled: false, selector: \"\"}}",
-    "allowlist: {kubernetes: {enabled: true, selector: \"a in (b\"}}",
+    "allowlist: {kubernetes: {enabled: true, selector: \"!!\"}}",
     "allowlist: {kubernetes: {enabled: false, snapshot_file: MISSING}}",
     "listen: [\"127.0.0.1:0\", {address: \"127.0.0.1:0\", proxy_protocol: required}]",
     "listen: [\"127.0.0.1:0\", {address: \"127.0.0.1:0\", tls: required}]",

@@ -31,6 +31,19 @@ fn away_at_start_names_are_unknown_until_the_server_is_back() {
 }
 
 #[test]
+fn a_selector_that_the_api_server_refuses_is_named_in_its_words() {
+    lab::run(async |lab| {
+        let settings = settings(&[("selector", json!("a in (b"))]);
+        let stage = Stage::over(lab, settings, async |api| api.open()).await;
+        let is_logged = async || stage.proxy.messages().contains("unable to parse requirement");
+        eventually("the API server's words are in the log", is_logged).await;
+        stage.noticed("refused", 0.0).await;
+        stage.proxy.refuses("svc-a.team-a:22", 503).await;
+        assert!(!stage.proxy.is_ready().await);
+    });
+}
+
+#[test]
 fn until_the_first_list_a_name_is_unknown_and_never_forbidden() {
     lab::run(async |lab| {
         let stage = Stage::over(lab, settings(&[]), async |api| {

@@ -19,12 +19,12 @@ fn the_settings_of_a_cluster_are_checked_even_if_it_is_disabled() {
             "selector: expected a label selector such as `switchboard.dev/expose=true` (found ``)",
         ),
         (
-            "selector: 'a in (b'",
-            "selector: not a label selector: expected `,` or `)` at its end (found `a in (b`)",
+            r#"selector: "\0a""#,
+            r"selector: expected a label selector such as `switchboard.dev/expose=true` (found `\0a`)",
         ),
         (
             "namespace_selector: '!!'",
-            "namespace_selector: not a label selector: expected the name of a label in place of `!` (found `!!`)",
+            "namespace_selector: expected a label selector such as `switchboard.dev/expose=true` (found `!!`)",
         ),
         (
             "annotation_prefix: switchboard.dev",
