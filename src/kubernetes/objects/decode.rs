@@ -8,7 +8,7 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::value::RawValue;
 
 use super::annotations::{self, AnnotationFault, Parsed, PortSelector};
-use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State, Unusable};
+use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
 
 /// The result of [`decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -248,46 +248,30 @@ struct RawSlicePort {
 fn slice(raw: RawSlice) -> Option<Slice> {
     let mut labels = raw.metadata?.labels?;
     let service = labels.remove(SERVICE_NAME)??;
-    let mut slice = Slice {
-        service: service.into(),
-        ..Slice::default()
-    };
-    let mut unusable = Unusable::default();
-    // Not FQDN: its names would have to be resolved, and could lead anywhere.
-    let is_v6 = match raw.address_type.as_deref() {
-        Some("IPv4") => Some(false),
-        Some("IPv6") => Some(true),
-        Some(_) | None => None,
-    };
-    if let Some(is_v6) = is_v6 {
-        let ports = valid(raw.ports).filter_map(|raw| slice_port(raw, &mut unusable));
-        slice.ports = ports.collect();
-        let endpoints = valid(raw.endpoints).map(|raw| endpoint(raw).filter(|known| known.address.is_ipv6() == is_v6));
-        slice.endpoints = endpoints
-            .inspect(|endpoint| unusable.address |= endpoint.is_none())
-            .flatten()
-            .collect();
-    } else {
-        unusable.address_type = true;
-    }
-    slice.unusable = (unusable != Unusable::default()).then(|| Box::new(unusable));
-    Some(slice)
-}
-
-fn slice_port(raw: RawSlicePort, unusable: &mut Unusable) -> Option<SlicePort> {
-    let name = raw.name.unwrap_or_default();
-    if !is_tcp(raw.protocol.as_deref()) {
-        unusable.protocols.push(name);
-        return None;
-    }
-    // A port without a number means all ports, which a Service never has.
-    match raw.port.and_then(port_number) {
-        Some(number) => Some(SlicePort { name, number }),
-        None => {
-            unusable.port_numbers.push(name);
-            None
+    let (mut ports, mut unusable_ports) = (Vec::new(), Vec::new());
+    for raw in valid(raw.ports) {
+        let name = raw.name.unwrap_or_default();
+        // A port without a number means all ports, which a Service never has.
+        match raw.port.and_then(port_number).filter(|_| is_tcp(raw.protocol.as_deref())) {
+            Some(number) => ports.push(SlicePort { name, number }),
+            None => unusable_ports.push(name),
         }
     }
+    // Not FQDN: its names would have to be resolved, and could lead anywhere.
+    let is_of_type = |address: IpAddr| match raw.address_type.as_deref() {
+        Some("IPv4") => address.is_ipv4(),
+        Some("IPv6") => address.is_ipv6(),
+        Some(_) | None => false,
+    };
+    let endpoints = valid(raw.endpoints).map(|raw| endpoint(raw).filter(|known| is_of_type(known.address)));
+    let endpoints: Vec<Option<Endpoint>> = endpoints.collect();
+    Some(Slice {
+        service: service.into(),
+        ports: ports.into(),
+        unusable_ports: unusable_ports.into(),
+        has_unusable_address: endpoints.iter().any(Option::is_none),
+        endpoints: endpoints.into_iter().flatten().collect(),
+    })
 }
 
 fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
@@ -465,17 +449,13 @@ mod tests {
         assert_eq!(slice.endpoints.len(), 1);
         let ports: Vec<_> = slice.ports.iter().map(|port| (&*port.name, port.number)).collect();
         assert_eq!(ports, [("ssh", 22)]);
-        let unusable = slice.unusable.unwrap();
-        assert!(unusable.address && !unusable.address_type);
-        assert_eq!(unusable.port_numbers, vec![Box::<str>::default(); 4]);
-        assert_eq!(unusable.protocols, ["".into()]);
+        assert!(slice.has_unusable_address);
+        assert_eq!(*slice.unusable_ports, vec![Box::<str>::default(); 5]);
         let empty = slice_of(&json!({"endpoints": null, "ports": null}));
-        assert_eq!((empty.ports.len(), empty.unusable), (0, None));
+        assert_eq!((empty.ports.len(), empty.has_unusable_address), (0, false));
         for other in ["FQDN", "IPv6", "IPv5", ""] {
             let other = slice_of(&json!({"addressType": other, "endpoints": [{"addresses": ["10.0.0.1"]}]}));
-            assert!(other.endpoints.is_empty());
-            let unusable = other.unusable.unwrap();
-            assert!(unusable.address || unusable.address_type);
+            assert!(other.endpoints.is_empty() && other.has_unusable_address);
         }
     }
 

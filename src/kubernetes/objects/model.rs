@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
@@ -96,70 +97,12 @@ pub(crate) struct Slice {
     pub(crate) ports: Box<[SlicePort]>,
     /// The endpoints with a valid address.
     pub(crate) endpoints: Box<[Endpoint]>,
-    /// Its items that cannot be used, if there are any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) unusable: Option<Box<Unusable>>,
-}
-
-/// The items of an EndpointSlice that cannot be used.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Unusable {
-    /// Whether `addressType` is neither `IPv4` nor `IPv6`, so that nothing of the slice counts.
-    pub(crate) address_type: bool,
-    /// Whether an endpoint has no address of that type.
-    pub(crate) address: bool,
-    /// The names of ports without a number from 1 to 65535, empty for a port without a name.
-    pub(crate) port_numbers: Vec<Box<str>>,
-    /// The names of ports of another protocol than TCP.
-    pub(crate) protocols: Vec<Box<str>>,
-}
-
-/// The reason why endpoints of a Service are not dialled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndpointFault {
-    /// The guards refuse the address.
-    Forbidden,
-    /// See [`Unusable::address_type`].
-    AddressType,
-    /// See [`Unusable::address`].
-    Address,
-    /// The port of the Service is one of [`Unusable::port_numbers`].
-    PortNumber,
-    /// The port of the Service is one of [`Unusable::protocols`].
-    Protocol,
-}
-
-impl EndpointFault {
-    /// Every fault, for metrics that show zero before the first.
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Forbidden,
-        Self::AddressType,
-        Self::Address,
-        Self::PortNumber,
-        Self::Protocol,
-    ];
-
-    /// The value of the metric label `reason`.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Forbidden => "forbidden",
-            Self::AddressType => "address_type",
-            Self::Address => "address",
-            Self::PortNumber => "port",
-            Self::Protocol => "protocol",
-        }
-    }
-
-    /// The fault as a log line has it.
-    pub(crate) fn sentence(self) -> &'static str {
-        match self {
-            Self::Forbidden => "an address is not allowed",
-            Self::AddressType => "its addressType is neither IPv4 nor IPv6",
-            Self::Address => "an endpoint has no address of its addressType",
-            Self::PortNumber => "its port is not a number from 1 to 65535",
-            Self::Protocol => "its port is not TCP",
-        }
-    }
+    /// The names of its other ports, empty for one without a name: those of another protocol, or without such a number.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub(crate) unusable_ports: Box<[Box<str>]>,
+    /// True if an endpoint has no IP address of the address type.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub(crate) has_unusable_address: bool,
 }
 
 /// A port of an EndpointSlice.

@@ -18,7 +18,6 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::reconnecting::Link;
 use crate::kubernetes::api::requests::report_cluster;
 use crate::kubernetes::api::thread::Thread;
-use crate::kubernetes::objects::model::EndpointFault;
 use crate::kubernetes::options::Options;
 use crate::kubernetes::writes::activity_reports::ActivityReports;
 use crate::kubernetes::writes::event_recorder::Recorder;
@@ -48,8 +47,8 @@ impl Controller {
         for failure in Failure::ALL {
             metrics.watch_may_fail(failure.label());
         }
-        for fault in EndpointFault::ALL {
-            metrics.endpoint_may_fail(fault.label());
+        for reason in ["forbidden", "unusable"] {
+            metrics.endpoint_may_fail(reason);
         }
         let outputs = Outputs {
             writer,

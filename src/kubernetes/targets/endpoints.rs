@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use super::guards::{AddressClass, Guards};
-use crate::kubernetes::objects::model::{EndpointFault, Service, ServicePort, Slice, State};
+use crate::kubernetes::objects::model::{Service, ServicePort, Slice, State};
 use crate::policy::allowlist::Endpoints;
 
 /// The addresses at which a Service can be dialled, and those that the guards refuse.
@@ -14,8 +14,8 @@ pub(in crate::kubernetes) struct Selection {
     pub(in crate::kubernetes) endpoints: Endpoints,
     /// The endpoints that must not be dialled, and why.
     pub(in crate::kubernetes) refused: Vec<(SocketAddr, AddressClass)>,
-    /// The slices of which something cannot be used, by name.
-    pub(in crate::kubernetes) unusable: Vec<(Box<str>, EndpointFault)>,
+    /// The names of the slices with an address or with this port of the Service that cannot be dialled.
+    pub(in crate::kubernetes) unusable: Vec<Box<str>>,
 }
 
 /// Selects the endpoints of a Service at that port of it.
@@ -29,8 +29,12 @@ pub(in crate::kubernetes) fn select(
     let mut nodes = BTreeMap::new();
     let [mut all, mut ready, mut terminating] = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
     for (name, slice) in slices {
-        unusable.extend(fault(&slice, port).map(|fault| (name, fault)));
-        let Some(number) = port_of(&slice, port) else { continue };
+        let number = port_of(&slice, port);
+        // The faults of its other ports do not concern the Service.
+        if slice.has_unusable_address || (number.is_none() && slice.unusable_ports.contains(&port.name)) {
+            unusable.push(name);
+        }
+        let Some(number) = number else { continue };
         for endpoint in &slice.endpoints {
             let address = SocketAddr::new(endpoint.address, number);
             if let Err(class) = guards.check(endpoint.address) {
@@ -86,19 +90,4 @@ fn port_of(slice: &Slice, port: &ServicePort) -> Option<u16> {
     }
     let named = slice.ports.iter().find(|known| known.name == port.name)?;
     Some(named.number)
-}
-
-/// The fault of a slice that concerns a port of the Service. The faults of its other ports do not.
-fn fault(slice: &Slice, port: &ServicePort) -> Option<EndpointFault> {
-    let unusable = slice.unusable.as_deref()?;
-    let has_port = port_of(slice, port).is_some();
-    let concerns = |names: &[Box<str>]| !has_port && names.contains(&port.name);
-    [
-        (unusable.address_type, EndpointFault::AddressType),
-        (concerns(&unusable.port_numbers), EndpointFault::PortNumber),
-        (concerns(&unusable.protocols), EndpointFault::Protocol),
-        (unusable.address, EndpointFault::Address),
-    ]
-    .into_iter()
-    .find_map(|(is_so, fault)| is_so.then_some(fault))
 }

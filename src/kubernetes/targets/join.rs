@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use self::remark::Remark;
+pub(crate) use self::remark::{NEEDED, Remark};
 use self::slices::Slices;
 use super::endpoints::{self, Selection};
 use super::rules::Rules;
@@ -266,7 +266,7 @@ impl Join {
         let refused = refused.into_iter().take(MOST_REFUSED_NOTED);
         remarks.extend(refused.map(|(address, class)| Remark::EndpointForbidden(key.clone(), address, class)));
         let unusable = unusable.into_iter().take(MOST_REFUSED_NOTED);
-        remarks.extend(unusable.map(|(slice, fault)| Remark::SliceUnusable(key.clone(), slice, fault)));
+        remarks.extend(unusable.map(|slice| Remark::SliceUnusable(key.clone(), slice)));
         Some(ServiceTarget {
             id: target_id(key),
             name: format!("{}.{}", key.name, key.namespace).into(),

@@ -17,7 +17,7 @@ use super::rules::Rules;
 use super::shrink_guard::ShrinkGuard;
 use super::source::{Event, Feed, SourceEvent};
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::objects::model::{EndpointFault, Key, Kind, Object};
+use crate::kubernetes::objects::model::{Key, Kind, Object};
 use crate::kubernetes::writes::event_recorder::Recorder;
 use crate::policy::allowlist::{Change, Writer};
 use crate::tunnel::metrics::Metrics;
@@ -294,8 +294,8 @@ impl Reconciler {
         let metrics = &self.outputs.metrics;
         match remark {
             Remark::Annotation(..) => metrics.annotation_errors.inc(),
-            Remark::EndpointForbidden(..) => metrics.endpoint_failed(EndpointFault::Forbidden.label()),
-            Remark::SliceUnusable(.., fault) => metrics.endpoint_failed(fault.label()),
+            Remark::EndpointForbidden(..) => metrics.endpoint_failed("forbidden"),
+            Remark::SliceUnusable(..) => metrics.endpoint_failed("unusable"),
             Remark::Added(_) | Remark::Removed(_) | Remark::ExternalName(_) => {}
         }
     }

@@ -258,11 +258,16 @@ fn a_slice_that_cannot_work_is_logged_and_counted() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[]).await;
         let table = [
-            ("fqdn", "/addressType", json!("FQDN"), "address_type"),
-            ("zero", "/ports/0/port", json!(0), "port"),
-            ("large", "/ports/0/port", json!(65536), "port"),
-            ("udp", "/ports/0/protocol", json!("UDP"), "protocol"),
-            ("text", "/endpoints/0/addresses", json!(["host.example.com"]), "address"),
+            ("fqdn", "/addressType", json!("FQDN"), "unusable"),
+            ("zero", "/ports/0/port", json!(0), "unusable"),
+            ("large", "/ports/0/port", json!(65536), "unusable"),
+            ("udp", "/ports/0/protocol", json!("UDP"), "unusable"),
+            (
+                "text",
+                "/endpoints/0/addresses",
+                json!(["host.example.com"]),
+                "unusable",
+            ),
             (
                 "metadata",
                 "/endpoints/0/addresses",
@@ -279,7 +284,7 @@ fn a_slice_that_cannot_work_is_logged_and_counted() {
         stage.serve("last", "10.9.1.9").await;
         for (name, _, _, reason) in table {
             let label = format!("reason=\"{reason}\"");
-            let expected = if reason == "port" { 2.0 } else { 1.0 };
+            let expected = if reason == "unusable" { 5.0 } else { 1.0 };
             // The proxy counts and logs what it ignores after the allowlist has changed.
             eventually(&format!("{name} is counted"), async || {
                 stage.proxy.metric("switchboard_endpoint_errors_total", &label).await == Some(expected)

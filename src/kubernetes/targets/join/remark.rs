@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::kubernetes::objects::annotations::AnnotationFault;
-use crate::kubernetes::objects::model::{EndpointFault, Key};
+use crate::kubernetes::objects::model::Key;
 use crate::kubernetes::targets::guards::AddressClass;
 
 /// A remark about a Service for its tenant and the operator.
@@ -17,8 +17,11 @@ pub(crate) enum Remark {
     Annotation(Key, AnnotationFault),
     /// An endpoint is not dialled, because of its address.
     EndpointForbidden(Key, SocketAddr, AddressClass),
-    /// The EndpointSlice of this name, or an item of it, cannot be used.
-    SliceUnusable(Key, Box<str>, EndpointFault),
+    /// An address of the EndpointSlice of this name, or its port, cannot be dialled.
+    SliceUnusable(Key, Box<str>),
     /// The Service is of type ExternalName, and never on the allowlist.
     ExternalName(Key),
 }
+
+/// What an EndpointSlice needs.
+pub(crate) const NEEDED: &str = "it needs the addressType IPv4 or IPv6, addresses of that type, and a TCP port from 1 to 65535";

@@ -4,7 +4,7 @@ mod history;
 
 use super::*;
 use crate::kubernetes::objects::annotations::SwitchedOn;
-use crate::kubernetes::objects::model::{Endpoint, EndpointFault, SlicePort, State, Unusable};
+use crate::kubernetes::objects::model::{Endpoint, SlicePort, State};
 use crate::kubernetes::targets::guards::Guards;
 use crate::tunnel::limits::Limits;
 
@@ -51,7 +51,7 @@ fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> Slice {
             number: port,
         }]),
         endpoints: endpoints.iter().map(endpoint).collect(),
-        unusable: None,
+        ..Slice::default()
     }
 }
 
@@ -249,56 +249,25 @@ fn a_headless_service_without_ports_is_dialled_at_22() {
 }
 
 #[test]
-fn a_slice_that_cannot_work_is_noted_once_with_its_fault() {
-    let ssh = || vec!["ssh".into()];
-    let table = [
-        (
-            Unusable {
-                address_type: true,
-                ..Unusable::default()
-            },
-            Some(EndpointFault::AddressType),
-        ),
-        (
-            Unusable {
-                address: true,
-                ..Unusable::default()
-            },
-            Some(EndpointFault::Address),
-        ),
-        (
-            Unusable {
-                port_numbers: ssh(),
-                ..Unusable::default()
-            },
-            Some(EndpointFault::PortNumber),
-        ),
-        (
-            Unusable {
-                protocols: ssh(),
-                ..Unusable::default()
-            },
-            Some(EndpointFault::Protocol),
-        ),
+fn a_slice_that_cannot_work_is_noted_once() {
+    for (has_unusable_address, port, is_noted) in [
+        (true, None, true),
+        (false, Some("ssh"), true),
         // A port beside it, such as DNS by UDP, is none of its business.
-        (
-            Unusable {
-                protocols: vec!["dns".into()],
-                ..Unusable::default()
-            },
-            None,
-        ),
-    ];
-    for (unusable, fault) in table {
+        (false, Some("dns"), false),
+    ] {
         let mut join = Join::new(rules());
-        let mut faulty = slice("a", 22, &[]);
-        faulty.ports = Box::default();
-        faulty.unusable = Some(Box::new(unusable));
-        join.put(key("n", "a-1"), Object::Slice(Box::new(faulty)));
+        let faulty = Slice {
+            ports: Box::default(),
+            has_unusable_address,
+            unusable_ports: port.map(Into::into).into_iter().collect(),
+            ..slice("a", 22, &[])
+        };
+        put_slice(&mut join, "n", "a-1", faulty);
         assert_eq!(join.settle().remarks, [], "no Service asks for it");
         put_service(&mut join, "n", "a", service(22));
         let remarks = join.settle().remarks;
-        let expected = fault.map(|fault| Remark::SliceUnusable(key("n", "a"), "a-1".into(), fault));
+        let expected = is_noted.then(|| Remark::SliceUnusable(key("n", "a"), "a-1".into()));
         assert_eq!(remarks.get(1), expected.as_ref());
         put_service(&mut join, "n", "a", service(23));
         assert_eq!(join.settle().remarks, [], "it was made before");

@@ -1,6 +1,6 @@
 //! What a tenant is told of a Service, in an Event about it.
 
-use crate::kubernetes::targets::join::Remark;
+use crate::kubernetes::targets::join::{NEEDED, Remark};
 use crate::kubernetes::writes::event_recorder::{Note, Recorder};
 use crate::policy::allowlist::{Change, ServiceTarget};
 
@@ -46,8 +46,8 @@ fn note(remark: &Remark, changes: &[Change]) -> Option<Note> {
             let message = format!("Endpoint {address} is not dialled: {}", class.name());
             Note::warning(service.clone(), "EndpointRefused", &message)
         }
-        Remark::SliceUnusable(service, slice, fault) => {
-            let message = format!("EndpointSlice {slice} cannot be used as it is: {}", fault.sentence());
+        Remark::SliceUnusable(service, slice) => {
+            let message = format!("EndpointSlice {slice} cannot be dialled as it is: {NEEDED}");
             Note::warning(service.clone(), "EndpointRefused", &message)
         }
         Remark::ExternalName(service) => {

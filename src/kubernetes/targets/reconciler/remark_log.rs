@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use crate::kubernetes::targets::join::Remark;
+use crate::kubernetes::targets::join::{NEEDED, Remark};
 
 /// The lines of the current minute. Tenants cause them, so their number is bounded.
 #[derive(Debug)]
@@ -39,9 +39,8 @@ impl RemarkLog {
                 let class = class.name();
                 warn!(%service, %address, class, "the endpoint is not dialled: its address is not allowed");
             }
-            Remark::SliceUnusable(service, slice, fault) => {
-                let fault = fault.sentence();
-                warn!(%service, %slice, "the EndpointSlice cannot be used as it is: {fault}");
+            Remark::SliceUnusable(service, slice) => {
+                warn!(%service, %slice, "the EndpointSlice cannot be dialled as it is: {NEEDED}");
             }
             Remark::ExternalName(service) => info!(%service, "an ExternalName Service is never on the allowlist"),
         }
