@@ -6,6 +6,7 @@ mod guards;
 mod join;
 mod reconciler;
 pub(crate) mod reflector;
+mod remarks;
 mod rules;
 mod shrink_guard;
 mod snapshot;

@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use self::remark::{NEEDED, Remark};
 use self::slices::Slices;
 use super::endpoints::{self, Selection};
+use super::remarks::Remark;
 use super::rules::Rules;
 use crate::kubernetes::objects::annotations::{
     above_ceiling, grant, switched_off, unsatisfiable, without_users, workloads,
@@ -15,7 +15,6 @@ use crate::kubernetes::objects::annotations::{
 use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
 use crate::policy::allowlist::{Change, ServiceTarget, TargetId};
 
-mod remark;
 mod slices;
 
 /// The result of [`Join::settle`].
@@ -221,7 +220,7 @@ impl Join {
         match target {
             Some(target) => {
                 if !entry.is_listed {
-                    settled.remarks.push(Remark::Added(key.clone()));
+                    settled.remarks.push(Remark::Added(key.clone(), target.ports[0]));
                 }
                 entry.is_listed = true;
                 settled.changes.push(Change::Set(Box::new(target)));

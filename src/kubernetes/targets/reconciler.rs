@@ -10,9 +10,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
 use self::forbidden::Forbidden;
-use self::remark_log::RemarkLog;
 use self::snapshot_file::SnapshotFile;
-use super::join::{Join, Remark, Settled};
+use super::join::{Join, Settled};
+use super::remarks::{Remark, RemarkLog};
 use super::rules::Rules;
 use super::shrink_guard::ShrinkGuard;
 use super::source::{Event, Feed, SourceEvent};
@@ -23,8 +23,6 @@ use crate::policy::allowlist::{Change, Writer};
 use crate::tunnel::metrics::Metrics;
 
 mod forbidden;
-mod notes;
-mod remark_log;
 mod snapshot_file;
 
 /// What the reconciler updates, beside the snapshot file.
@@ -276,13 +274,15 @@ impl Reconciler {
         }
         self.is_confirmed |= confirms;
         let Settled { changes, remarks } = settled;
-        notes::tell(self.outputs.recorder.as_ref(), &remarks, &changes, is_first);
         self.write(changes, is_first, confirms);
         for remark in &remarks {
             self.count(remark);
-            // The Services of the first list have one log line together.
-            if !(is_first && matches!(remark, Remark::Added(_))) {
+            // The Services of the first list have one log line together, and are no news.
+            if !(is_first && matches!(remark, Remark::Added(..))) {
                 self.log.write(remark);
+                if let Some(recorder) = &self.outputs.recorder {
+                    recorder.note(remark.note());
+                }
             }
         }
         if let Some(file) = &mut self.snapshot {
@@ -296,7 +296,7 @@ impl Reconciler {
             Remark::Annotation(..) => metrics.annotation_errors.inc(),
             Remark::EndpointForbidden(..) => metrics.endpoint_failed("forbidden"),
             Remark::SliceUnusable(..) => metrics.endpoint_failed("unusable"),
-            Remark::Added(_) | Remark::Removed(_) | Remark::ExternalName(_) => {}
+            Remark::Added(..) | Remark::Removed(_) | Remark::ExternalName(_) => {}
         }
     }
 

@@ -95,7 +95,7 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     assert_eq!((&*target.name, target.ports), ("a.n", [2200, 22]));
     assert_eq!(addresses(target), ["10.0.0.1:22"]);
     assert_eq!((target.endpoints.ready, target.endpoints.total), (1, 2));
-    assert_eq!(settled.remarks, [Remark::Added(key("n", "a"))]);
+    assert_eq!(settled.remarks, [Remark::Added(key("n", "a"), 2200)]);
     // The same object again is no change.
     put_service(&mut join, "n", "a", service(2200));
     assert_eq!(join.settle(), Settled::default());

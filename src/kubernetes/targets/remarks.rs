@@ -1,0 +1,122 @@
+//! Remarks about Services: a log line for the operator, and an Event for the tenant.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use super::guards::AddressClass;
+use crate::kubernetes::objects::annotations::AnnotationFault;
+use crate::kubernetes::objects::model::Key;
+use crate::kubernetes::writes::event_recorder::Note;
+
+/// A remark about a Service for its tenant and the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Remark {
+    /// The Service was added to the allowlist, with that port.
+    Added(Key, u16),
+    /// The Service was removed from the allowlist.
+    Removed(Key),
+    /// An annotation cannot be read, exceeds the ceiling or cannot be met.
+    Annotation(Key, AnnotationFault),
+    /// An endpoint is not dialled, because of its address.
+    EndpointForbidden(Key, SocketAddr, AddressClass),
+    /// An address of the EndpointSlice of this name, or its port, cannot be dialled.
+    SliceUnusable(Key, Box<str>),
+    /// The Service is of type ExternalName, and never on the allowlist.
+    ExternalName(Key),
+}
+
+impl Remark {
+    /// Writes it to the log.
+    fn log(&self) {
+        match self {
+            Self::Added(service, _) => info!(%service, "the Service is on the allowlist"),
+            Self::Removed(service) => info!(%service, "the Service is no longer on the allowlist"),
+            Self::Annotation(service, fault) => {
+                let (key, reason) = (&fault.key, &fault.reason);
+                info!(%service, annotation = %key, "the annotation is not in force as written: {reason}");
+            }
+            Self::EndpointForbidden(service, address, class) => {
+                let class = class.name();
+                warn!(%service, %address, class, "the endpoint is not dialled: its address is not allowed");
+            }
+            Self::SliceUnusable(service, slice) => {
+                warn!(%service, %slice, "the EndpointSlice cannot be dialled as it is: {NEEDED}");
+            }
+            Self::ExternalName(service) => info!(%service, "an ExternalName Service is never on the allowlist"),
+        }
+    }
+
+    /// Returns the Event for it.
+    pub(super) fn note(&self) -> Note {
+        match self {
+            Self::Added(service, port) => {
+                let message = format!("Exposed as {}.{}:{port}", service.name, service.namespace);
+                Note::normal(service.clone(), "Exposed", &message)
+            }
+            Self::Removed(service) => {
+                let message = "No longer exposed: no client reaches it";
+                Note::normal(service.clone(), "Withdrawn", message)
+            }
+            Self::Annotation(service, fault) => {
+                let (key, reason) = (&fault.key, &fault.reason);
+                // It has no other port, or the wrong annotation has been told already.
+                let (word, message) = match fault.is_without_port() {
+                    true => ("NoUsablePort", format!("No port leads to sshd: {reason}")),
+                    false => ("IgnoredAnnotation", format!("Ignored annotation {key}: {reason}")),
+                };
+                Note::warning(service.clone(), word, &message)
+            }
+            Self::EndpointForbidden(service, address, class) => {
+                let message = format!("Endpoint {address} is not dialled: {}", class.name());
+                Note::warning(service.clone(), "EndpointRefused", &message)
+            }
+            Self::SliceUnusable(service, slice) => {
+                let message = format!("EndpointSlice {slice} cannot be dialled as it is: {NEEDED}");
+                Note::warning(service.clone(), "EndpointRefused", &message)
+            }
+            Self::ExternalName(service) => {
+                let message = "A Service of type ExternalName is never exposed";
+                Note::warning(service.clone(), "NotExposed", message)
+            }
+        }
+    }
+}
+
+/// The lines of the current minute. Tenants cause them, so their number is bounded.
+#[derive(Debug)]
+pub(super) struct RemarkLog {
+    minute: Instant,
+    lines: u32,
+}
+
+impl Default for RemarkLog {
+    fn default() -> Self {
+        Self {
+            minute: Instant::now(),
+            lines: 0,
+        }
+    }
+}
+
+impl RemarkLog {
+    /// Writes a remark, unless the minute has had its lines.
+    pub(super) fn write(&mut self, remark: &Remark) {
+        if self.minute.elapsed() >= Duration::from_secs(60) {
+            if let Some(dropped) = self.lines.checked_sub(MOST_LINES).filter(|dropped| *dropped > 0) {
+                info!(lines = dropped, "log lines about Services were dropped");
+            }
+            *self = Self::default();
+        }
+        self.lines = self.lines.saturating_add(1);
+        if self.lines <= MOST_LINES {
+            remark.log();
+        }
+    }
+}
+
+/// Lines a minute.
+const MOST_LINES: u32 = 200;
+/// What an EndpointSlice needs.
+const NEEDED: &str = "it needs the addressType IPv4 or IPv6, addresses of that type, and a TCP port from 1 to 65535";
