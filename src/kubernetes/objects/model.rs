@@ -92,6 +92,7 @@ pub(crate) struct ServicePort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Slice {
     /// The name of its Service.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
     pub(crate) service: Box<str>,
     /// The TCP ports with a valid number.
     pub(crate) ports: Box<[SlicePort]>,

@@ -22,7 +22,7 @@ pub(in crate::kubernetes) struct Selection {
 pub(in crate::kubernetes) fn select(
     service: &Service,
     port: &ServicePort,
-    slices: impl Iterator<Item = (Box<str>, Slice)>,
+    slices: BTreeMap<Box<str>, Slice>,
     guards: &Guards,
 ) -> Selection {
     let (mut refused, mut unusable) = (Vec::new(), Vec::new());

@@ -85,7 +85,7 @@ impl Join {
                     self.dirty.insert(key);
                 }
             }
-            Object::Slice(slice) => self.put_slice(&key, &slice),
+            Object::Slice(slice) => self.put_slice(&key, *slice),
             Object::Namespace => {
                 if self.namespaces.insert(key.name.clone()) {
                     self.mark_namespace(&key.name);
@@ -127,7 +127,8 @@ impl Join {
             }
             Kind::Slice => {
                 let known = self.services.iter().filter(|(service, _)| within(service));
-                let keys = known.flat_map(|(service, entry)| entry.slices.names().map(|name| beside(service, name)));
+                let names = |entry: &Entry| entry.slices.unpack().into_keys();
+                let keys = known.flat_map(|(service, entry)| names(entry).map(|name| beside(service, &name)));
                 keys.collect()
             }
             Kind::Namespace => self.namespaces.iter().map(|name| namespace_key(name)).collect(),
@@ -139,8 +140,10 @@ impl Join {
         let services = self.services.iter().flat_map(|(key, entry)| {
             let service = entry.service.clone();
             let service = service.map(|service| (key.clone(), Object::Service(service)));
-            let slices = entry.slices.unpack(&key.name);
-            let slices = slices.map(|(name, slice)| (beside(key, &name), Object::Slice(Box::new(slice))));
+            let slices = entry.slices.unpack().into_iter().map(|(name, slice)| {
+                let service = key.name.clone();
+                (beside(key, &name), Object::Slice(Box::new(Slice { service, ..slice })))
+            });
             service.into_iter().chain(slices)
         });
         let namespaces = self.namespaces.iter();
@@ -156,7 +159,7 @@ impl Join {
         settled
     }
 
-    fn put_slice(&mut self, key: &Key, slice: &Slice) {
+    fn put_slice(&mut self, key: &Key, slice: Slice) {
         let owner = beside(key, &slice.service);
         if let Some(former) = self.owner(key).filter(|former| *former != owner) {
             self.drop_slice(key, former);
@@ -186,7 +189,7 @@ impl Join {
         }
         let has_slice = |service: &Key| {
             let entry = self.services.get(service);
-            entry.is_some_and(|entry| entry.slices.names().any(|name| *name == *key.name))
+            entry.is_some_and(|entry| entry.slices.unpack().contains_key(&key.name))
         };
         let ends = key.name.match_indices('-').map(|(end, _)| end);
         let mut services = ends.filter_map(|end| Some(beside(key, key.name.get(..end)?)));
@@ -261,7 +264,7 @@ impl Join {
             endpoints,
             refused,
             unusable,
-        } = endpoints::select(service, port, entry.slices.unpack(&key.name), &self.rules.guards);
+        } = endpoints::select(service, port, entry.slices.unpack(), &self.rules.guards);
         let refused = refused.into_iter().take(MOST_REFUSED_NOTED);
         remarks.extend(refused.map(|(address, class)| Remark::EndpointForbidden(key.clone(), address, class)));
         let unusable = unusable.into_iter().take(MOST_REFUSED_NOTED);
