@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use rustls::server::{ProducesTickets, ServerSessionMemoryCache, StoresServerSessions};
+use rustls::crypto::aws_lc_rs::Ticketer;
+use rustls::server::ProducesTickets;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -40,8 +40,6 @@ pub struct Tls {
     serving: RwLock<Serving>,
     known: Mutex<Known>,
     options: Options,
-    /// Whether a session keeps the certificates of its client, which are verified again while its tunnels run.
-    keeps_certificates: AtomicBool,
 }
 
 /// The result of reading the files again.
@@ -62,9 +60,9 @@ struct Known {
     settings: Settings,
     /// Of the contents that were read last.
     fingerprint: Option<u64>,
-    /// Of what client certificates are verified against.
-    trust: u64,
-    resumption: Resumption,
+    /// Of ports that ask for no certificates. Its keys outlive the certificates: they change every six hours, and the last
+    /// ones are valid for as long again.
+    ticketer: Arc<dyn ProducesTickets>,
     expiries: Vec<Expiry>,
     next_updates: Vec<NextUpdate>,
     cautions: Vec<Caution>,
@@ -111,13 +109,13 @@ impl Tls {
     /// # Errors
     /// Every fault of them.
     pub fn new(settings: Settings, options: Options) -> Result<Self, Vec<FileFault>> {
+        let ticketer = Ticketer::new().map_err(|reason| vec![FileFault::of_the_system(&reason)])?;
         let tls = Self {
             serving: RwLock::default(),
             known: Mutex::new(Known {
                 settings,
                 fingerprint: None,
-                trust: 0,
-                resumption: Resumption::new().map_err(|reason| vec![FileFault::of_the_system(&reason)])?,
+                ticketer,
                 expiries: Vec::new(),
                 next_updates: Vec::new(),
                 cautions: Vec::new(),
@@ -126,7 +124,6 @@ impl Tls {
                 taken: 0,
             }),
             options,
-            keeps_certificates: AtomicBool::new(false),
         };
         match tls.reload() {
             Reloaded::Faulty(faults) => Err(faults),
@@ -171,9 +168,9 @@ impl Tls {
         if std::mem::replace(&mut known.fingerprint, fingerprint) == fingerprint {
             return Reloaded::Unchanged;
         }
-        match Material::of(&settings, &contents).and_then(|material| known.serve(&contents, material)) {
-            Ok(serving) => {
-                *self.serving.write() = serving;
+        match Material::of(&settings, &contents) {
+            Ok(material) => {
+                *self.serving.write() = known.serve(material);
                 Reloaded::Loaded
             }
             Err(faults) => Reloaded::Faulty(faults),
@@ -207,9 +204,9 @@ impl Tls {
     /// # Errors
     /// Why it failed. The client has been sent an alert if that is possible.
     pub async fn accept(&self, stream: TcpStream, read: Vec<u8>, deadline: Instant) -> Result<Accepted, Failed> {
-        let serving = self.serving();
+        let config = self.serving().config;
         let deadline = deadline.min(Instant::now() + self.options.handshake);
-        handshake::accept(stream, read, serving, deadline).await
+        handshake::accept(stream, read, config, deadline).await
     }
 
     /// Whether a client would still be accepted with the certificate of its session: it may have expired, and the
@@ -218,17 +215,8 @@ impl Tls {
         self.serving().verify(&peer.certificates).is_ok()
     }
 
-    /// Has the sessions of further handshakes keep the certificates of their clients, also where they are not verified
-    /// for each request: those of users are verified again while tunnels run.
-    pub fn keep_certificates(&self, keeps: bool) {
-        self.keeps_certificates.store(keeps, Ordering::Relaxed);
-    }
-
     fn serving(&self) -> Serving {
-        Serving {
-            keeps_certificates: self.keeps_certificates.load(Ordering::Relaxed),
-            ..self.serving.read().clone()
-        }
+        self.serving.read().clone()
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -237,49 +225,17 @@ impl Tls {
 }
 
 impl Known {
-    fn serve(&mut self, contents: &Contents, material: Material) -> Result<Serving, Vec<FileFault>> {
+    fn serve(&mut self, material: Material) -> Serving {
         self.expiries = material.expiries();
         self.next_updates = material.next_updates();
         self.cautions = material.cautions();
         self.remarked.clear();
-        let trust = contents.trust();
-        if std::mem::replace(&mut self.trust, trust) != trust {
-            // A resumed session presents no certificate again: a revoked one must not be accepted by an old ticket.
-            self.resumption = Resumption::new().map_err(|reason| vec![FileFault::of_the_system(&reason)])?;
+        Serving {
+            verifier: material.verifier(),
+            config: material.into_config(&self.ticketer).map(Arc::new),
         }
-        let verifier = material.verifier();
-        let config = material.into_config().map(|mut config| {
-            config.ticketer = Arc::clone(&self.resumption.ticketer);
-            config.session_storage = Arc::clone(&self.resumption.sessions) as Arc<dyn StoresServerSessions>;
-            Arc::new(config)
-        });
-        Ok(Serving {
-            config,
-            verifier,
-            keeps_certificates: false,
-        })
     }
 }
-
-/// The state that resumes sessions without a full handshake. It outlives the certificates.
-#[derive(Debug)]
-struct Resumption {
-    /// Its keys change every six hours, and the last ones are valid for as long again.
-    ticketer: Arc<dyn ProducesTickets>,
-    /// For TLS 1.2 clients without session tickets.
-    sessions: Arc<ServerSessionMemoryCache>,
-}
-
-impl Resumption {
-    fn new() -> Result<Self, rustls::Error> {
-        Ok(Self {
-            ticketer: rustls::crypto::aws_lc_rs::Ticketer::new()?,
-            sessions: ServerSessionMemoryCache::new(MOST_SESSIONS),
-        })
-    }
-}
-
-const MOST_SESSIONS: usize = 1024;
 
 #[cfg(test)]
 mod tests;

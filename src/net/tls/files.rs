@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use super::settings::{CertificatePaths, ClientAuth, CrlExpired, Settings};
+use super::settings::{CertificatePaths, Settings};
 use crate::base::file;
 use crate::net::x509::LARGEST;
 use crate::net::x509::pem::{Item, PemFault, first, items};
@@ -61,8 +61,6 @@ impl fmt::Display for FileFault {
 pub(super) struct Contents {
     /// Certificate and key.
     pub(super) pairs: Vec<(Bytes, Bytes)>,
-    client_auth: ClientAuth,
-    crl_expired: CrlExpired,
     pub(super) client_ca: Option<Bytes>,
     pub(super) crl: Option<Bytes>,
 }
@@ -83,8 +81,6 @@ impl Contents {
         let pair = |CertificatePaths { cert, key }: &CertificatePaths| (read(cert), read(key));
         Self {
             pairs: settings.certificates.iter().map(pair).collect(),
-            client_auth: settings.client_auth,
-            crl_expired: settings.crl_expired,
             client_ca: settings.client_ca.as_deref().map(read),
             crl: settings.crl.as_deref().map(read),
         }
@@ -119,19 +115,10 @@ impl Contents {
 
     /// A hash of all files: those with the same one are taken for unchanged. Their author has no reason to forge it.
     pub(super) fn fingerprint(&self) -> u64 {
-        fingerprint((&self.pairs, &self.client_ca, &self.crl))
+        let mut hasher = DefaultHasher::new();
+        (&self.pairs, &self.client_ca, &self.crl).hash(&mut hasher);
+        hasher.finish()
     }
-
-    /// A hash of what client certificates are verified against.
-    pub(super) fn trust(&self) -> u64 {
-        fingerprint((self.client_auth, self.crl_expired, &self.client_ca, &self.crl))
-    }
-}
-
-fn fingerprint(of: impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    of.hash(&mut hasher);
-    hasher.finish()
 }
 
 fn read(path: &Path) -> Bytes {

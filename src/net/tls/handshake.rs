@@ -5,11 +5,12 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
-use rustls::{AlertDescription, CertificateError, Error, HandshakeKind, ProtocolVersion, ServerConnection};
+use rustls::{
+    AlertDescription, CertificateError, Error, HandshakeKind, ProtocolVersion, ServerConfig, ServerConnection,
+};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::serving::Serving;
 use super::session::Session;
 use crate::net::socket;
 use crate::net::x509::Identity;
@@ -34,8 +35,7 @@ pub struct Peer {
     pub version: &'static str,
     /// The identity in its certificate, if it has presented one.
     pub identity: Option<Identity>,
-    /// Its certificates, if HTTP/2 was chosen, where they are verified again for each request, or if they are those of
-    /// users.
+    /// Its certificates: over HTTP/2 they are verified again for each request, and those of users while tunnels run.
     pub certificates: Vec<CertificateDer<'static>>,
 }
 
@@ -158,11 +158,11 @@ impl Cause {
 pub(super) async fn accept(
     stream: TcpStream,
     read: Vec<u8>,
-    serving: Serving,
+    config: Option<Arc<ServerConfig>>,
     deadline: Instant,
 ) -> Result<Accepted, Failed> {
     let cause = Cause::Protocol;
-    let Some(Ok(connection)) = serving.config.clone().map(ServerConnection::new) else {
+    let Some(Ok(connection)) = config.map(ServerConnection::new) else {
         return Err(Failed { cause, stream });
     };
     let mut session = Session::new(stream, connection, read);
@@ -171,10 +171,7 @@ pub(super) async fn accept(
         io::Result::Ok(())
     };
     let cause = match timeout_at(deadline, all).await {
-        Ok(Ok(())) => match verify_again(&mut session, &serving) {
-            Ok(()) => return Ok(accepted(session, serving.keeps_certificates)),
-            Err(error) => Cause::of_tls(&error),
-        },
+        Ok(Ok(())) => return Ok(accepted(session)),
         Ok(Err(error)) => Cause::of(&error),
         Err(_) => Cause::Timeout,
     };
@@ -182,17 +179,7 @@ pub(super) async fn accept(
     Err(Failed { cause, stream })
 }
 
-/// Verifies the certificates of a resumed session, which are those of its first handshake: by now they may have expired or
-/// been revoked, or the revocation list may be past its nextUpdate.
-fn verify_again(session: &mut Session, serving: &Serving) -> Result<(), Error> {
-    let connection = session.connection();
-    if connection.handshake_kind() != Some(HandshakeKind::Resumed) {
-        return Ok(());
-    }
-    serving.verify(connection.peer_certificates().unwrap_or_default())
-}
-
-fn accepted(mut session: Session, keeps_certificates: bool) -> Accepted {
+fn accepted(mut session: Session) -> Accepted {
     let connection = session.connection();
     let certificates = connection.peer_certificates().unwrap_or_default();
     let http2 = connection.alpn_protocol() == Some(b"h2");
@@ -202,11 +189,7 @@ fn accepted(mut session: Session, keeps_certificates: bool) -> Accepted {
             _ => "1.3",
         },
         identity: certificates.first().and_then(|certificate| Identity::of(certificate)),
-        certificates: if http2 || keeps_certificates {
-            certificates.to_vec()
-        } else {
-            Vec::new()
-        },
+        certificates: certificates.to_vec(),
     };
     Accepted {
         peer: Arc::new(peer),

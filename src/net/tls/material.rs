@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 
@@ -97,8 +98,12 @@ impl Material {
         self.verifier.clone()
     }
 
-    /// `None` without certificates.
-    pub(super) fn into_config(self) -> Option<ServerConfig> {
+    /// The configuration of new handshakes; `None` without certificates.
+    ///
+    /// Sessions are resumed, by the ticketer, only where clients are not asked for a certificate: a resumed session shows
+    /// none, and it may have expired or been revoked since.
+    pub(super) fn into_config(self, ticketer: &Arc<dyn ProducesTickets>) -> Option<ServerConfig> {
+        let is_asked = self.verifier.is_some();
         let builder = ServerConfig::builder_with_provider(Arc::new(provider()))
             .with_protocol_versions(&[&TLS13, &TLS12])
             .ok()?;
@@ -114,8 +119,14 @@ impl Material {
         let mut config = builder.with_cert_resolver(Arc::new(Certificates::new(certificates)));
         config.alpn_protocols = ALPN.map(Vec::from).into();
         config.ignore_client_order = true;
-        // A client opens one connection at a time: a second ticket would go unused.
-        config.send_tls13_tickets = 1;
+        if is_asked {
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        } else {
+            config.ticketer = Arc::clone(ticketer);
+            // A client opens one connection at a time: a second ticket would go unused.
+            config.send_tls13_tickets = 1;
+        }
         Some(config)
     }
 }

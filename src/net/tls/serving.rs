@@ -13,7 +13,6 @@ pub(super) struct Serving {
     pub(super) config: Option<Arc<ServerConfig>>,
     /// The verifier of client certificates; `None` if clients are not asked for one.
     pub(super) verifier: Option<Arc<dyn ClientCertVerifier>>,
-    pub(super) keeps_certificates: bool,
 }
 
 impl Serving {

@@ -16,7 +16,7 @@ pub enum Mode {
 }
 
 /// Whether clients present certificates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
     /// They are not asked for one.
     #[default]
@@ -28,7 +28,7 @@ pub enum ClientAuth {
 }
 
 /// Whether client certificates count whose revocation list is past its nextUpdate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CrlExpired {
     /// They are refused: the list does not say what was revoked since.
     #[default]

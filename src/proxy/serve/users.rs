@@ -38,8 +38,6 @@ impl Users {
         }
         let options = &config.access;
         let is_asked = options.mode != Mode::Open;
-        let knows_certificates = options.kubernetes.as_ref().is_some_and(|own| own.certificates);
-        shared.tls.keep_certificates(is_asked && knows_certificates);
         if is_asked && options.reads_cluster() {
             tokio::spawn(report_cluster("access", options.kubeconfig.clone()));
         }

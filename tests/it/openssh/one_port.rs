@@ -20,8 +20,8 @@ fn every_peer_comes_by_one_port_at_once() {
             scope.spawn(move || echoes(login, client, name, content));
         }
         scope.spawn(|| curl_shows_a_certificate(&login));
-        scope.spawn(|| openssl_resumes(&login, "-tls1_2"));
-        scope.spawn(|| openssl_resumes(&login, "-tls1_3"));
+        scope.spawn(|| openssl_comes_twice(&login, "-tls1_2"));
+        scope.spawn(|| openssl_comes_twice(&login, "-tls1_3"));
     });
 
     let mut came: Vec<_> = SSH.iter().map(|(client, _)| client.spoken).collect();
@@ -40,10 +40,11 @@ fn every_peer_comes_by_one_port_at_once() {
         let expected = came.iter().filter(|spoken| **spoken == [tls, http]).count();
         assert_eq!(lines.iter().filter(so).count(), expected, "TLS {tls}, HTTP {http}");
     }
+    // The port asks for certificates, so that no session is resumed.
     let page = login.proxy.page("/metrics");
     for version in ["1.2", "1.3"] {
-        let series = format!(r#"switchboard_tls_handshakes_total{{resumed="true",version="{version}"}} 1"#);
-        assert!(page.contains(&series), "{series} is not in {page}");
+        let series = format!(r#"switchboard_tls_handshakes_total{{resumed="true",version="{version}"}}"#);
+        assert!(!page.contains(&series), "{series} is in {page}");
     }
     let failed = |line: &&str| line.starts_with("switchboard_tls_handshake_failures_total{") && !line.ends_with(" 0");
     assert_eq!(page.lines().find(failed), None);
@@ -94,11 +95,13 @@ fn curl_shows_a_certificate(login: &Login) {
     assert!(finished.stdout.starts_with("SSH-2.0-OpenSSH_"), "{finished}");
 }
 
-fn openssl_resumes(login: &Login, version: &str) {
+fn openssl_comes_twice(login: &Login, version: &str) {
     let directory = tempfile::tempdir().unwrap();
     let session = directory.path().join("session");
     let asked = [format!("CONNECT {HOST}:{PORT} HTTP/1.0\r\n\r\n").as_bytes(), NO_SSH].concat();
-    for (option, resumed) in [("-sess_out", "New, TLSv1."), ("-sess_in", "Reused, TLSv1.")] {
+    for _ in 0..2 {
+        // By TLS 1.3 there is none, for want of a ticket.
+        let option = if session.exists() { "-sess_in" } else { "-sess_out" };
         let mut openssl = quiet(program("openssl", "openssl"));
         openssl
             .args([
@@ -112,7 +115,7 @@ fn openssl_resumes(login: &Login, version: &str) {
             .arg(&session)
             .current_dir(login.path(""));
         let finished = finish(login, &mut openssl, &asked, directory.path());
-        for said in [resumed, "HTTP/1.1 200 Connection established", "SSH-2.0-OpenSSH_"] {
+        for said in ["New, TLSv1.", "HTTP/1.1 200 Connection established", "SSH-2.0-OpenSSH_"] {
             assert!(finished.stdout.contains(said), "{said} is not said: {finished}");
         }
     }

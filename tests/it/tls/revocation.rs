@@ -73,9 +73,9 @@ fn an_expired_list_is_told_by_check_and_by_serve_and_its_time_by_the_metrics() {
     assert_eq!(process.scrape().value(&series(&issuer)), 3_786_912_000.0);
 }
 
-/// Nothing is read again: the time alone passes. A resumed session shows no certificate, and does not get in either.
+/// Nothing is read again: the time alone passes. The client offers to resume its session, which is no way in either.
 #[test]
-fn a_list_expires_without_a_reload_for_resumed_sessions_as_well() {
+fn a_list_expires_without_a_reload_for_resuming_clients_as_well() {
     let authority = Authority::new();
     let server = authority.server("server", &[]);
     let good = authority.client("good", &[], 5);
