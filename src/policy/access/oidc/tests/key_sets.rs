@@ -52,8 +52,6 @@ fn a_key_that_cannot_verify_is_left_out_and_named() {
         key[name] = value;
         key
     };
-    let short = encoded([0xff; 128]);
-    let almost = encoded([0x7f; 256]);
     for (key, expected) in [
         (json!(7), "is no JSON Web Key"),
         (json!({}), "is no JSON Web Key"),
@@ -74,32 +72,8 @@ fn a_key_that_cannot_verify_is_left_out_and_named() {
             with(&rsa, "alg", json!("ES256")),
             "has an alg that is not supported or does not fit it",
         ),
-        (
-            with(&rsa, "n", json!(short)),
-            "is an RSA key of less than 2,048 or more than 8,192 bits",
-        ),
-        (
-            with(&rsa, "n", json!(almost)),
-            "is an RSA key of less than 2,048 or more than 8,192 bits",
-        ),
-        (
-            with(&rsa, "n", json!(encoded([0xff; 1025]))),
-            "is an RSA key of less than 2,048 or more than 8,192 bits",
-        ),
-        (with(&rsa, "n", json!("*")), "has no valid n and e"),
-        (
-            with(&rsa, "e", json!("AQ")),
-            "is an RSA key of an exponent that is not accepted",
-        ),
-        (
-            with(&rsa, "e", json!("AAAA")),
-            "is an RSA key of an exponent that is not accepted",
-        ),
-        (
-            with(&rsa, "e", json!("Ag")),
-            "is an RSA key of an exponent that is not accepted",
-        ),
-        (with(&p256, "crv", json!("P-384")), "has an x or y of a wrong length"),
+        (with(&rsa, "n", json!("*")), "has no valid numbers"),
+        (with(&rsa, "e", json!(null)), "has no valid numbers"),
         (
             with(&p256, "crv", json!("secp256k1")),
             "has a curve other than P-256, P-384 and Ed25519",
@@ -108,46 +82,10 @@ fn a_key_that_cannot_verify_is_left_out_and_named() {
             with(&p256, "alg", json!("ES384")),
             "has an alg that is not supported or does not fit it",
         ),
-        (with(&p256, "y", json!(null)), "has no x and y"),
+        (with(&p256, "y", json!(null)), "has no valid numbers"),
         (
-            json!({"kty": "OKP", "crv": "Ed25519", "x": "AAAA"}),
-            "has an x of a wrong length",
-        ),
-        (
-            json!({"kty": "OKP", "crv": "Ed25519", "x": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}),
-            "is an Ed25519 key of small order",
-        ),
-        (
-            json!({"kty": "OKP", "crv": "Ed25519", "x": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAIA"}),
-            "is an Ed25519 key of small order",
-        ),
-        (
-            json!({"kty": "OKP", "crv": "Ed25519", "x": "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}),
-            "is an Ed25519 key of small order",
-        ),
-        (
-            json!({"kty": "OKP", "crv": "Ed25519", "x": "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAIA"}),
-            "is an Ed25519 key of small order",
-        ),
-        (
-            json!({"kty": "OKP", "crv": "Ed25519", "x": "JuiVj8KyJ7BFw_SJ8u-Y8NXfrAXTxjM5sTgCiG1T_IU"}),
-            "is an Ed25519 key of small order",
-        ),
-        (
-            json!({"kty": "OKP", "crv": "Ed25519", "x": "xxdqcD1N2E-6PAt2DRBnDyogU_osOczGTsf9d5KsA3o"}),
-            "is an Ed25519 key of small order",
-        ),
-        (
-            json!({"kty": "OKP", "crv": "Ed25519", "x": "7P_______________________________________38"}),
-            "is an Ed25519 key of small order",
-        ),
-        (
-            json!({"kty": "OKP", "crv": "Ed25519", "x": "7f________________________________________8"}),
-            "is an Ed25519 key of small order",
-        ),
-        (
-            json!({"kty": "OKP", "crv": "Ed25519", "x": "7v_______________________________________38"}),
-            "is an Ed25519 key of small order",
+            json!({"kty": "OKP", "crv": "Ed25519", "x": "*"}),
+            "has no valid numbers",
         ),
         (
             json!({"kty": "OKP", "crv": "X25519", "x": "AAAA"}),
@@ -165,6 +103,37 @@ fn a_key_that_cannot_verify_is_left_out_and_named() {
         KeySet::parse(many.as_bytes()).unwrap_err(),
         "it has more than 100 keys".into()
     );
+}
+
+/// Each of them is left to the verification, which fails.
+#[tokio::test]
+async fn a_token_by_a_key_of_wrong_numbers_is_refused() {
+    let (rsa, p256, edwards) = (Signer::rsa(), Signer::p256(), Signer::ed25519());
+    let with = |mut key: Value, name: &str, value: &str| {
+        key[name] = json!(value);
+        key
+    };
+    let short = encoded([0xff; 128]);
+    for (signer, algorithm, key) in [
+        (rsa, "RS256", with(rsa.jwk("1"), "n", &short)),
+        (rsa, "RS256", with(rsa.jwk("1"), "e", "AQ")),
+        (rsa, "RS256", with(rsa.jwk("1"), "e", "AAAA")),
+        (&p256, "ES256", with(p256.jwk("1"), "x", "AAAA")),
+        (&p256, "ES384", with(p256.jwk("1"), "crv", "P-384")),
+        (&edwards, "EdDSA", with(edwards.jwk("1"), "x", "AAAA")),
+    ] {
+        let bench = Bench::new(issuer(), std::slice::from_ref(&key)).await;
+        let token = signer.token(&json!({"alg": algorithm, "kid": "1"}), &claims(&json!({})));
+        assert_eq!(bench.refusal(&token).await, "the token's signature is wrong", "{key}");
+    }
+    // A zero before the modulus does not matter.
+    let Value::String(modulus) = &rsa.jwk("1")["n"] else {
+        panic!()
+    };
+    let padded = [vec![0], URL_SAFE_NO_PAD.decode(modulus).unwrap()].concat();
+    let bench = Bench::new(issuer(), &[with(rsa.jwk("1"), "n", &encoded(padded))]).await;
+    let token = rsa.token(&json!({"alg": "RS256", "kid": "1"}), &claims(&json!({})));
+    assert!(bench.judge(&token).await.is_ok());
 }
 
 #[tokio::test]
