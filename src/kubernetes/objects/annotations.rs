@@ -9,8 +9,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::base::values::{self, boolean, timeout, unless};
+use crate::kubernetes::options::Options;
 use crate::policy::allowlist::{ClientNames, UserLists, Workload, WorkloadKind, Workloads};
-use crate::tunnel::limits::{Ceiling, Limits, Rate, Size, TargetLimits, TunnelLimits};
+use crate::tunnel::limits::{Limits, Rate, Size, TargetLimits, TunnelLimits};
 use crate::tunnel::proxy_header::Version;
 
 /// The values of a Service's annotations; `None` where there is no annotation, or a faulty one that restricts nothing.
@@ -205,54 +206,48 @@ pub(crate) fn grant(asked: &Annotations, limits: &Limits) -> TargetLimits {
     }
 }
 
-/// The annotations that ask for more than the ceiling, each as a fault.
-pub(crate) fn above_ceiling(asked: &Annotations, limits: &Limits) -> Vec<AnnotationFault> {
-    let fault = |key: &str, ceiling: &dyn Display| AnnotationFault {
-        key: key.into(),
-        reason: format!("above the operator's ceiling: {ceiling} applies").into(),
+/// Returns the faults of annotations that this proxy does not put in force as they are written.
+pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> Vec<AnnotationFault> {
+    let (ceiling, burst) = (limits.ceiling, largest_burst(limits));
+    let above = |ceiling: &dyn Display| format!("above the operator's ceiling: {ceiling} applies");
+    let off = |option: &str| format!("no effect: `allowlist.kubernetes.{option}` of this proxy is false");
+    let lists = asked.user_lists.as_deref();
+    let list = match lists {
+        Some(UserLists { users, groups }) if users.is_empty() && !groups.is_empty() => "allowed-groups",
+        Some(_) | None => "allowed-users",
     };
-    let Ceiling {
-        download,
-        upload,
-        ssh_only,
-    } = limits.ceiling;
-    let burst = largest_burst(limits);
-    let is_above = |asked: Option<Rate>, ceiling| asked.is_some_and(|rate| rate > ceiling);
-    [
-        is_above(asked.download, download).then(|| fault("download", &download)),
-        is_above(asked.upload, upload).then(|| fault("upload", &upload)),
-        asked
-            .burst
-            .filter(|asked| *asked > burst)
-            .map(|_| fault("burst", &burst)),
-        (asked.ssh_only == Some(false) && ssh_only && limits.ssh_only).then(|| fault("ssh-only", &"true")),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
-}
-
-/// The faults of lists of users on a proxy that asks for none: every client reaches such a Service.
-pub(crate) fn without_users(asked: &Annotations, knows_users: bool) -> Option<AnnotationFault> {
-    let lists = asked.user_lists.as_ref().filter(|_| !knows_users)?;
-    let has_groups_alone = lists.users.is_empty() && !lists.groups.is_empty();
-    let key = if has_groups_alone {
-        "allowed-groups"
-    } else {
-        "allowed-users"
-    };
-    Some(AnnotationFault {
+    let without_users = "no effect: `access.mode` of this proxy is `open`, so every client reaches the Service";
+    let without_clients = "no client of this proxy has a certificate, so every client is refused";
+    let keeps_ssh_only = asked.ssh_only == Some(false) && ceiling.ssh_only && limits.ssh_only;
+    let unmet = [
+        (
+            asked.download > Some(ceiling.download),
+            "download",
+            above(&ceiling.download),
+        ),
+        (asked.upload > Some(ceiling.upload), "upload", above(&ceiling.upload)),
+        (asked.burst > Some(burst), "burst", above(&burst)),
+        (keeps_ssh_only, "ssh-only", above(&true)),
+        (
+            asked.allowed_clients.is_some() && !options.knows_clients,
+            "allowed-clients",
+            without_clients.to_owned(),
+        ),
+        // Every client reaches such a Service.
+        (lists.is_some() && !options.knows_users, list, without_users.to_owned()),
+        (asked.wake.is_some() && !options.wakes, "wake", off("wake")),
+        (
+            asked.report_activity.is_some() && !options.reports_activity,
+            "report-activity",
+            off("report_activity"),
+        ),
+    ];
+    let unmet = unmet.into_iter().filter(|(is_unmet, ..)| *is_unmet);
+    let fault = |(_, key, reason): (bool, &str, String)| AnnotationFault {
         key: key.into(),
-        reason: "no effect: `access.mode` of this proxy is `open`, so every client reaches the Service".into(),
-    })
-}
-
-/// The fault of `allowed-clients` on a proxy whose clients have no certificates: no client can reach such a Service.
-pub(crate) fn unsatisfiable(asked: &Annotations, knows_clients: bool) -> Option<AnnotationFault> {
-    (asked.allowed_clients.is_some() && !knows_clients).then(|| AnnotationFault {
-        key: "allowed-clients".into(),
-        reason: "no client of this proxy has a certificate, so every client is refused".into(),
-    })
+        reason: reason.into(),
+    };
+    unmet.map(fault).collect()
 }
 
 /// The largest burst that an annotation may ask for: the bytes of one second at the ceiling's rate, or the default burst
@@ -264,33 +259,12 @@ fn largest_burst(limits: &Limits) -> Size {
 }
 
 /// The workloads behind a Service, as far as this proxy starts them or tells them of activity.
-pub(crate) fn workloads(asked: &Annotations, switched_on: SwitchedOn) -> Workloads {
+pub(crate) fn workloads(asked: &Annotations, options: &Options) -> Workloads {
     let of = |workload: &Option<Box<Workload>>, is_on| workload.as_deref().filter(|_| is_on).cloned();
     Workloads {
-        wake: of(&asked.wake, switched_on.wake),
-        report_activity: of(&asked.report_activity, switched_on.report_activity),
+        wake: of(&asked.wake, options.wakes),
+        report_activity: of(&asked.report_activity, options.reports_activity),
     }
-}
-
-/// The annotations that ask for what the operator has not switched on, each as a fault.
-pub(crate) fn switched_off(asked: &Annotations, switched_on: SwitchedOn) -> impl Iterator<Item = AnnotationFault> {
-    let fault = |key: &str, option: &str| AnnotationFault {
-        key: key.into(),
-        reason: format!("no effect: `allowlist.kubernetes.{option}` of this proxy is false").into(),
-    };
-    let wake = (asked.wake.is_some() && !switched_on.wake).then(|| fault("wake", "wake"));
-    let is_unreported = asked.report_activity.is_some() && !switched_on.report_activity;
-    let report_activity = is_unreported.then(|| fault("report-activity", "report_activity"));
-    wake.into_iter().chain(report_activity)
-}
-
-/// What the operator has switched on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SwitchedOn {
-    /// The annotation `wake`.
-    pub(crate) wake: bool,
-    /// The annotation `report-activity`.
-    pub(crate) report_activity: bool,
 }
 
 fn notebook(text: &str) -> Result<Workload, &'static str> {
@@ -382,6 +356,7 @@ const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, s
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tunnel::limits::Ceiling;
 
     fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, Option<String>> {
         pairs
@@ -566,10 +541,21 @@ mod tests {
             (&[("allowed-users", "")], "allowed-users"),
         ] {
             let asked = parsed(pairs).0;
-            assert_eq!(*without_users(&asked, false).unwrap().key, *key);
-            assert_eq!(without_users(&asked, true), None);
+            let unmet = |knows_users| {
+                let options = Options {
+                    knows_users,
+                    ..Options::default()
+                };
+                let faults = unmet(&asked, &Limits::default(), &options);
+                faults.into_iter().map(|fault| fault.key).collect::<Vec<_>>()
+            };
+            assert_eq!(unmet(false), [key.into()]);
+            assert!(unmet(true).is_empty());
         }
-        assert_eq!(without_users(&Annotations::default(), false), None);
+        assert_eq!(
+            unmet(&Annotations::default(), &Limits::default(), &Options::default()),
+            []
+        );
     }
 
     #[test]
@@ -604,11 +590,11 @@ mod tests {
         assert_eq!(granted.download, limits.ceiling.download);
         assert_eq!(granted.upload, "1MiB/s".parse().unwrap());
         assert_eq!(granted.burst, "5MiB".parse().unwrap());
-        let faults = above_ceiling(&greedy, &limits);
+        let faults = unmet(&greedy, &limits, &Options::default());
         let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
         assert_eq!(keys, ["download", "burst"]);
         assert_eq!(grant(&Annotations::default(), &limits).tunnel, limits.tunnel);
-        assert_eq!(above_ceiling(&greedy, &Limits::default()), []);
+        assert_eq!(unmet(&greedy, &Limits::default(), &Options::default()), []);
     }
 
     #[test]
@@ -633,10 +619,8 @@ mod tests {
             assert_eq!(ssh_only(&[]), without, "{limits:?}");
             assert_eq!(ssh_only(&[("ssh-only", "false")]), for_false, "{limits:?}");
             assert!(ssh_only(&[("ssh-only", "true")]));
-            assert_eq!(
-                above_ceiling(&parsed(&[("ssh-only", "false")]).0, &limits).len(),
-                faults
-            );
+            let asked = parsed(&[("ssh-only", "false")]).0;
+            assert_eq!(unmet(&asked, &limits, &Options::default()).len(), faults);
         }
     }
 }

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use serde::de::{Deserialize, DeserializeOwned, Deserializer};
-use serde_json::value::RawValue;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::annotations::{self, AnnotationFault, Parsed, PortSelector};
 use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
@@ -45,20 +44,19 @@ fn parse<T: DeserializeOwned>(json: &str) -> Option<T> {
     serde_json::from_str(json).ok()
 }
 
-/// An item of a list, or `None` for an invalid one, so that the others count all the same.
-struct Lenient<T>(Option<T>);
-
-impl<'de, T: DeserializeOwned> Deserialize<'de> for Lenient<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let item = <&RawValue>::deserialize(deserializer)?;
-        // Serde would read a list as the fields of a struct.
-        let is_map = item.get().starts_with('{');
-        Ok(Self(parse(item.get()).filter(|_| is_map)))
-    }
+/// An item of a list, or an invalid one, so that the others count all the same.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Lenient<T> {
+    Valid(T),
+    Invalid(IgnoredAny),
 }
 
 fn valid<T>(items: Option<Vec<Lenient<T>>>) -> impl Iterator<Item = T> {
-    items.unwrap_or_default().into_iter().filter_map(|Lenient(item)| item)
+    items.unwrap_or_default().into_iter().filter_map(|item| match item {
+        Lenient::Valid(item) => Some(item),
+        Lenient::Invalid(IgnoredAny) => None,
+    })
 }
 
 #[derive(serde::Deserialize)]
@@ -87,7 +85,8 @@ fn key(kind: Kind, name: Name) -> Option<Key> {
         let is_valid = |byte| is_inner(byte) || (may_have_dots && byte == b'.');
         (1..=253).contains(&text.len()) && text.bytes().all(is_valid)
     };
-    let is_valid = is_name(&key.name, kind == Kind::Slice) && (kind == Kind::Namespace || is_name(&key.namespace, false));
+    let is_valid =
+        is_name(&key.name, kind == Kind::Slice) && (kind == Kind::Namespace || is_name(&key.namespace, false));
     is_valid.then_some(key)
 }
 
@@ -123,7 +122,10 @@ struct RawServicePort {
 
 fn service(raw: RawService, prefix: &str) -> Service {
     let spec = raw.spec.unwrap_or_default();
-    let annotations = raw.metadata.and_then(|metadata| metadata.annotations).unwrap_or_default();
+    let annotations = raw
+        .metadata
+        .and_then(|metadata| metadata.annotations)
+        .unwrap_or_default();
     let Parsed {
         annotations,
         port,
@@ -252,7 +254,11 @@ fn slice(raw: RawSlice) -> Option<Slice> {
     for raw in valid(raw.ports) {
         let name = raw.name.unwrap_or_default();
         // A port without a number means all ports, which a Service never has.
-        match raw.port.and_then(port_number).filter(|_| is_tcp(raw.protocol.as_deref())) {
+        match raw
+            .port
+            .and_then(port_number)
+            .filter(|_| is_tcp(raw.protocol.as_deref()))
+        {
             Some(number) => ports.push(SlicePort { name, number }),
             None => unusable_ports.push(name),
         }
@@ -474,7 +480,10 @@ mod tests {
         }
         assert_eq!(decoded(Kind::Slice, &json("a", "n.m")), Decoded::Malformed(None));
         assert_eq!(decoded(Kind::Namespace, &json("n.m", "")), Decoded::Malformed(None));
-        assert!(matches!(decoded(Kind::Slice, &json("a.b", "n")), Decoded::Irrelevant(_)));
+        assert!(matches!(
+            decoded(Kind::Slice, &json("a.b", "n")),
+            Decoded::Irrelevant(_)
+        ));
         let mut wrong = named("a");
         wrong["spec"] = json!({"ports": "all"});
         assert!(matches!(decoded(Kind::Service, &wrong), Decoded::Malformed(Some(_))));

@@ -9,9 +9,7 @@ use self::slices::Slices;
 use super::endpoints::{self, Selection};
 use super::remarks::Remark;
 use super::rules::Rules;
-use crate::kubernetes::objects::annotations::{
-    above_ceiling, grant, switched_off, unsatisfiable, without_users, workloads,
-};
+use crate::kubernetes::objects::annotations::{grant, unmet, workloads};
 use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
 use crate::policy::allowlist::{Change, ServiceTarget, TargetId};
 
@@ -209,7 +207,8 @@ impl Join {
     /// A Service that may be on the allowlist, and its port for SSH.
     fn eligible(&self, key: &Key) -> Option<(&Service, &ServicePort)> {
         let service = self.services.get(key)?.service.as_deref()?;
-        let is_selected = !self.rules.selects_namespaces || self.namespaces.contains(&key.namespace);
+        let selects_namespaces = self.rules.options.namespace_selector.is_some();
+        let is_selected = !selects_namespaces || self.namespaces.contains(&key.namespace);
         let port = service.port.as_ref().filter(|_| is_selected)?;
         Some((service, port))
     }
@@ -248,15 +247,9 @@ impl Join {
     fn target(&self, key: &Key, remarks: &mut Vec<Remark>) -> Option<ServiceTarget> {
         let entry = self.services.get(key)?;
         if let Some(service) = &entry.service {
-            let remark = |fault| Remark::Annotation(key.clone(), fault);
-            let above_ceiling = above_ceiling(&service.annotations, &self.rules.limits);
-            let unsatisfiable = unsatisfiable(&service.annotations, self.rules.knows_clients);
-            let without_users = without_users(&service.annotations, self.rules.knows_users);
-            let faults = service.faults.iter().cloned();
-            let switched_off = switched_off(&service.annotations, self.rules.switched_on);
-            let of_this_proxy = above_ceiling.into_iter().chain(unsatisfiable).chain(without_users);
-            let of_this_proxy = of_this_proxy.chain(switched_off);
-            remarks.extend(faults.chain(of_this_proxy).map(remark));
+            let unmet = unmet(&service.annotations, &self.rules.limits, &self.rules.options);
+            let faults = service.faults.iter().cloned().chain(unmet);
+            remarks.extend(faults.map(|fault| Remark::Annotation(key.clone(), fault)));
             remarks.extend(service.external.then(|| Remark::ExternalName(key.clone())));
         }
         let (service, port) = self.eligible(key)?;
@@ -272,12 +265,12 @@ impl Join {
         Some(ServiceTarget {
             id: target_id(key),
             name: format!("{}.{}", key.name, key.namespace).into(),
-            ports: [port.number, self.rules.alias_port],
+            ports: [port.number, self.rules.options.alias_port],
             endpoints,
             limits: grant(&service.annotations, &self.rules.limits),
             allowed_clients: service.annotations.allowed_clients.clone(),
             user_lists: service.annotations.user_lists.as_deref().cloned(),
-            workloads: workloads(&service.annotations, self.rules.switched_on),
+            workloads: workloads(&service.annotations, &self.rules.options),
         })
     }
 }

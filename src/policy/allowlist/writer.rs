@@ -59,8 +59,6 @@ pub struct Writer {
 struct State {
     statics: HashMap<TargetId, Arc<Target>>,
     services: HashMap<Arc<TargetId>, Service>,
-    /// The authorities of static targets, by their hosts as [`Suffixes::strip`](super::Suffixes::strip) leaves them.
-    static_names: HashMap<Box<str>, Vec<Authority>>,
     /// The authorities of static targets that a Service claims too.
     shadowing: BTreeSet<Authority>,
     /// The limits of the last target, which most targets share.
@@ -116,8 +114,7 @@ impl Writer {
         }
         let mut table = self.allowlist.table();
         table.statics = Arc::new(statics);
-        state.find_shadowing(&table);
-        self.store(&state, table);
+        self.store(&mut state, table);
         self.tell_users(has_other_users);
         // After the store: a client whose tunnel ends must not get another one at once.
         for gone in std::mem::replace(&mut state.statics, known).into_values() {
@@ -127,10 +124,10 @@ impl Writer {
 
     /// From now on, an absent name is unknown and not forbidden, until a list of Services is complete.
     pub fn await_services(&self) {
-        let state = self.state();
+        let mut state = self.state();
         let mut table = self.allowlist.table();
         table.complete = false;
-        self.store(&state, table);
+        self.store(&mut state, table);
     }
 
     /// The targets, in no order.
@@ -153,8 +150,7 @@ impl Writer {
         let mut state = self.state();
         let mut table = self.allowlist.table();
         table.options = options;
-        state.find_shadowing(&table);
-        self.store(&state, table);
+        self.store(&mut state, table);
     }
 
     /// Replaces all Services. Unless the list is complete, or is [confirmed](Self::confirm) to be later, an absent name is
@@ -191,7 +187,7 @@ impl Writer {
                 Change::Remove(id) => gone.extend(state.remove(&id, &mut edit)),
             }
         }
-        let (names, has_other_users) = (edit.names, edit.has_other_users);
+        let has_other_users = edit.has_other_users;
         let (mut table, edited) = (edit.table, !edit.shards.is_empty());
         for (index, shard) in edit.shards {
             if let Some(current) = table.shards.get_mut(index) {
@@ -202,9 +198,6 @@ impl Writer {
         table.services = state.services.len();
         if edited || (completes && !table.complete) {
             table.complete |= completes;
-            for name in names {
-                state.check_shadowing(&name, &table);
-            }
             self.store(state, table);
         }
         self.tell_users(has_other_users);
@@ -220,7 +213,8 @@ impl Writer {
         }
     }
 
-    fn store(&self, state: &State, table: Table) {
+    fn store(&self, state: &mut State, table: Table) {
+        state.find_shadowing(&table);
         self.allowlist.store(table, state.shadowing.len());
     }
 
@@ -279,35 +273,17 @@ impl State {
         Some(service.target)
     }
 
-    /// Finds the static targets whose names a Service claims too.
+    /// Finds the static targets whose names a Service claims too, and logs those that are new.
     fn find_shadowing(&mut self, table: &Table) {
-        self.static_names.clear();
-        for name in table.statics.keys() {
-            let short = table.options.suffixes.strip(name.host()).into();
-            self.static_names.entry(short).or_default().push(name.clone());
-        }
-        let names: Vec<_> = self.static_names.keys().cloned().collect();
-        self.shadowing.retain(|name| table.statics.contains_key(name));
-        for name in names {
-            self.check_shadowing(&name, table);
-        }
-    }
-
-    /// Does the same for those of one shortest name.
-    fn check_shadowing(&mut self, name: &str, table: &Table) {
-        for name in self.static_names.get(name).into_iter().flatten() {
-            match table.service(name) {
-                None => {
-                    self.shadowing.remove(name);
-                }
-                Some(service) => {
-                    if self.shadowing.insert(name.clone()) {
-                        let service = service.id();
-                        warn!(%name, %service, "a static target and a Service claim one name, and the static target has it");
-                    }
-                }
+        let claimed = |name: &Authority| table.service(name).map(|service| (name.clone(), service.id()));
+        let mut shadowing = BTreeSet::new();
+        for (name, service) in table.statics.keys().filter_map(claimed) {
+            if !self.shadowing.contains(&name) {
+                warn!(%name, %service, "a static target and a Service claim one name, and the static target has it");
             }
+            shadowing.insert(name);
         }
+        self.shadowing = shadowing;
     }
 }
 
@@ -317,8 +293,6 @@ struct Edit {
     table: Table,
     /// The shards that change, by their index.
     shards: HashMap<usize, Shard>,
-    /// The names that change.
-    names: Vec<Arc<str>>,
     /// Whether a target names other users than before.
     has_other_users: bool,
 }
@@ -328,7 +302,6 @@ impl Edit {
         Self {
             table,
             shards: HashMap::new(),
-            names: Vec::new(),
             has_other_users: false,
         }
     }
@@ -340,7 +313,6 @@ impl Edit {
             None => self.table.route(&name).is_some_and(same),
         };
         if !is_there {
-            self.names.push(Arc::clone(&name));
             self.shard(&name).insert(name, route);
         }
     }
@@ -351,7 +323,6 @@ impl Edit {
         if shard.get(name).is_some_and(|known| Arc::ptr_eq(&known.target, target)) {
             shard.remove(name);
         }
-        self.names.push(Arc::clone(name));
     }
 
     fn shard(&mut self, name: &str) -> &mut Shard {

@@ -3,20 +3,20 @@
 mod history;
 
 use super::*;
-use crate::kubernetes::objects::annotations::SwitchedOn;
 use crate::kubernetes::objects::model::{Endpoint, SlicePort, State};
+use crate::kubernetes::options::Options;
 use crate::kubernetes::targets::guards::Guards;
 use crate::tunnel::limits::Limits;
 
 fn rules() -> Rules {
+    rules_of(Options::default())
+}
+
+fn rules_of(options: Options) -> Rules {
     Rules {
-        alias_port: 22,
+        options,
         guards: Guards::default(),
         limits: Limits::default(),
-        selects_namespaces: false,
-        knows_clients: false,
-        knows_users: false,
-        switched_on: SwitchedOn::default(),
     }
 }
 
@@ -160,10 +160,10 @@ fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_o
     assert!(is_remarked(&settled), "{:?}", settled.remarks);
     assert_eq!(set(&settled).allowed_clients.as_ref(), Some(&names));
     for (knows_clients, again) in [(true, false), (false, true)] {
-        join.configure(Rules {
+        join.configure(rules_of(Options {
             knows_clients,
-            ..rules()
-        });
+            ..Options::default()
+        }));
         assert_eq!(is_remarked(&join.settle()), again);
     }
 }
@@ -187,7 +187,10 @@ fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
     assert!(is_remarked(&settled), "{:?}", settled.remarks);
     assert_eq!(set(&settled).user_lists, Some(lists));
     for (knows_users, again) in [(true, false), (false, true)] {
-        join.configure(Rules { knows_users, ..rules() });
+        join.configure(rules_of(Options {
+            knows_users,
+            ..Options::default()
+        }));
         assert_eq!(is_remarked(&join.settle()), again);
     }
     service.annotations.user_lists = None;
@@ -302,11 +305,11 @@ fn refused_endpoints_are_not_dialled_and_noted_once() {
 
 #[test]
 fn a_selected_namespace_admits_its_services() {
-    let selecting = Rules {
-        selects_namespaces: true,
-        ..rules()
+    let selecting = Options {
+        namespace_selector: Some("ssh=allowed".into()),
+        ..Options::default()
     };
-    let mut join = Join::new(selecting);
+    let mut join = Join::new(rules_of(selecting));
     put_service(&mut join, "n", "a", service(22));
     put_service(&mut join, "m", "b", service(22));
     assert_eq!(join.settle(), Settled::default());

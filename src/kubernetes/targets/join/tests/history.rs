@@ -73,7 +73,10 @@ proptest! {
                     join.remove(kind, &key);
                 }
                 Event::Settle => follow(&mut targets, join.settle()),
-                Event::SelectNamespaces(selects_namespaces) => join.configure(Rules { selects_namespaces, ..rules() }),
+                Event::SelectNamespaces(selects) => join.configure(rules_of(Options {
+                    namespace_selector: selects.then(|| "ssh=allowed".into()),
+                    ..Options::default()
+                })),
             }
         }
         follow(&mut targets, join.settle());
