@@ -6,6 +6,8 @@ pub(crate) mod cold;
 pub(crate) mod file;
 #[cfg(feature = "server")]
 pub(crate) mod fnv;
+#[cfg(feature = "server")]
+pub mod follow;
 pub(crate) mod json;
 pub mod platform;
 pub mod secret;

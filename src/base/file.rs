@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
+use crate::base::platform;
 pub(crate) use crate::base::platform::open_regular as open;
 
 /// Reads a regular file of at most `longest` bytes.
@@ -20,9 +21,28 @@ pub(crate) fn read(path: &Path, longest: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether an error says that the process or the system is short of descriptors or memory, and nothing about the file.
-pub(crate) fn is_shortage(error: &io::Error) -> bool {
-    crate::base::platform::is_shortage(error)
+/// The bytes of a file, or why it cannot be read.
+pub(crate) type Bytes = Result<Vec<u8>, String>;
+
+/// Reads a file as [`read`] does.
+///
+/// # Errors
+/// The process or the system is short of descriptors or memory: that is no fault of the file.
+pub(crate) fn read_unless_short(path: &Path, longest: u64) -> Result<Bytes, String> {
+    match read(path, longest) {
+        Err(error) if platform::is_shortage(&error) => Err(unreadable(&error)),
+        read => Ok(read.map_err(|error| unreadable(&error))),
+    }
+}
+
+/// The sentence about a file that could not be read.
+pub(crate) fn unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        // A sentence already.
+        io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge => error.to_string(),
+        _ => format!("cannot be read: {error}"),
+    }
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub fn try_start(workers: NonZeroUsize) -> io::Result<()> {
 }
 
 /// Runs `work` in a thread, and waits no longer than that for its end. Without a thread it does not run.
-pub(crate) fn run_within(longest: Duration, work: impl FnOnce() + Send + 'static) {
+pub fn run_within(longest: Duration, work: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel::<()>();
     let run = move || {
         work();
@@ -102,8 +102,7 @@ fn running() -> usize {
     fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Two for the logs, one each for the admin port, the cluster, access roles, tickets and the configuration, and one for
-/// blocking calls.
+/// Two for the logs, one each for the admin port, the cluster, access roles and tickets, and two for blocking calls.
 const OTHERS: usize = 8;
 /// In bytes. Under RLIMIT_AS, starts that had their threads and up to 6 MiB more ended by an abort.
 const OF_A_START: usize = 8 << 20;

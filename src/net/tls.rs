@@ -20,6 +20,7 @@ pub use self::session::Session;
 pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Options, Settings};
 pub use self::verifier::NextUpdate;
 use self::warnings::{Caution, now};
+use crate::base::follow::{self, Readings, Reloaded, settled};
 pub use crate::net::x509::{Identity, PemFault};
 
 mod files;
@@ -39,27 +40,13 @@ mod warnings;
 pub struct Tls {
     serving: RwLock<Serving>,
     known: Mutex<Known>,
+    readings: Mutex<Readings>,
     options: Options,
-}
-
-/// The result of reading the files again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reloaded {
-    /// They have not changed.
-    Unchanged,
-    /// They have changed, and serve from now on.
-    Loaded,
-    /// They have changed and are faulty: the certificates before serve on.
-    Faulty(Vec<FileFault>),
-    /// The process was short of descriptors or memory, as the text says: nothing is known of the files.
-    Postponed(String),
 }
 
 #[derive(Debug)]
 struct Known {
     settings: Settings,
-    /// Of the contents that were read last.
-    fingerprint: Option<u64>,
     /// Of ports that ask for no certificates. Its keys outlive the certificates: they change every six hours, and the last
     /// ones are valid for as long again.
     ticketer: Arc<dyn ProducesTickets>,
@@ -68,15 +55,16 @@ struct Known {
     cautions: Vec<Caution>,
     /// The remarks that have been returned since the files were loaded.
     remarked: HashSet<String>,
-    /// The number of the last read that has begun, and that of the last one whose contents were taken.
-    reads: u64,
-    taken: u64,
 }
 
 impl Settings {
     /// The faults of the files and the remarks about them.
     pub fn judge(&self) -> Judgement {
-        match Material::of(self, &Contents::read_changed(self, None)) {
+        let material = match settled(None, Duration::ZERO, || Contents::read(self)) {
+            Ok((contents, _)) => Material::of(self, &contents),
+            Err(reason) => Err(vec![FileFault::of_the_system(reason)]),
+        };
+        match material {
             Ok(material) => Judgement {
                 faults: Vec::new(),
                 remarks: true_now(&material.cautions()).cloned().collect(),
@@ -109,72 +97,53 @@ impl Tls {
     /// # Errors
     /// Every fault of them.
     pub fn new(settings: Settings, options: Options) -> Result<Self, Vec<FileFault>> {
-        let ticketer = Ticketer::new().map_err(|reason| vec![FileFault::of_the_system(&reason)])?;
+        let ticketer = Ticketer::new().map_err(|reason| vec![FileFault::of_the_system(reason.to_string())])?;
         let tls = Self {
             serving: RwLock::default(),
             known: Mutex::new(Known {
                 settings,
-                fingerprint: None,
                 ticketer,
                 expiries: Vec::new(),
                 next_updates: Vec::new(),
                 cautions: Vec::new(),
                 remarked: HashSet::new(),
-                reads: 0,
-                taken: 0,
             }),
+            readings: Mutex::default(),
             options,
         };
         match tls.reload() {
             Reloaded::Faulty(faults) => Err(faults),
-            Reloaded::Postponed(reason) => Err(vec![FileFault::of_the_system(&rustls::Error::General(reason))]),
+            Reloaded::Postponed(reason) => Err(vec![FileFault::of_the_system(reason)]),
             Reloaded::Unchanged | Reloaded::Loaded => Ok(tls),
         }
     }
 
     /// Reads the files of these settings from now on.
-    pub fn configure(&self, settings: Settings) -> Reloaded {
+    pub fn configure(&self, settings: Settings) -> Reloaded<FileFault> {
         {
-            let mut known = self.known();
+            // In this order, as a reading applies what it has read: of one that has begun, nothing counts for other settings.
+            let (mut readings, mut known) = (self.readings.lock(), self.known());
             if known.settings != settings {
                 known.settings = settings;
-                known.fingerprint = None;
+                readings.restart();
             }
         }
         self.reload()
     }
 
-    /// Reads the files, and serves what they hold if that has changed.
-    ///
-    /// Contents are compared, not times: Kubernetes changes a mounted Secret by swapping a symbolic link. Nothing is
-    /// locked during the read, which may last until a mount answers: others read meanwhile, and what an earlier read
-    /// brings after a later one is out of date.
-    pub fn reload(&self) -> Reloaded {
-        let (settings, number, before) = {
-            let mut known = self.known();
-            known.reads += 1;
-            (known.settings.clone(), known.reads, known.fingerprint)
+    /// Reads the files, and serves what they hold if that has changed. It blocks.
+    pub fn reload(&self) -> Reloaded<FileFault> {
+        let read = || {
+            let settings = self.known().settings.clone();
+            Contents::read(&settings)
         };
-        let contents = Contents::read_changed(&settings, before);
-        if let Some(reason) = contents.shortage() {
-            return Reloaded::Postponed(reason.to_owned());
-        }
-        let mut known = self.known();
-        if known.settings != settings || number < known.taken {
-            return Reloaded::Unchanged;
-        }
-        known.taken = number;
-        let fingerprint = Some(contents.fingerprint());
-        if std::mem::replace(&mut known.fingerprint, fingerprint) == fingerprint {
-            return Reloaded::Unchanged;
-        }
-        match Material::of(&settings, &contents) {
-            Ok(material) => {
-                *self.serving.write() = known.serve(material);
-                Reloaded::Loaded
-            }
-            Err(faults) => Reloaded::Faulty(faults),
-        }
+        // A mounted Secret is swapped as a whole.
+        follow::reload(&self.readings, Duration::ZERO, read, |contents| {
+            let mut known = self.known();
+            let material = Material::of(&known.settings, &contents)?;
+            *self.serving.write() = known.serve(material);
+            Ok(())
+        })
     }
 
     /// The interval at which to [`reload`](Self::reload).

@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use self::capacity::Capacity;
@@ -15,10 +17,11 @@ pub use self::commands::Command;
 use self::commands::Commands;
 pub use self::listeners::BindError;
 use self::listeners::Ports;
-pub use self::reload::{LONGEST_READ, LoadConfig, NOT_READ};
-use self::reload::{Reload, Reloads};
+pub use self::reload::LoadConfig;
+use self::reload::{Reload, keep_reloading};
 use self::runtimes::Cores;
 use self::users::Users;
+use crate::base::follow::NotRead;
 use crate::daemon::logging::LogLinesDropped;
 use crate::daemon::process_size::ProcessSize;
 use crate::daemon::readiness::{Condition, Readiness};
@@ -60,10 +63,7 @@ pub enum StartError {
     Config(#[from] Report),
     /// The configuration was not read in time.
     #[error("the configuration was {0}")]
-    Unread(String),
-    /// The thread that reads the configuration cannot be started.
-    #[error("cannot start a thread")]
-    Thread(#[source] io::Error),
+    Unread(NotRead),
     /// The limit of open files is too low.
     #[error(transparent)]
     Descriptors(#[from] TooFew),
@@ -83,7 +83,8 @@ pub enum StartError {
 
 /// A process with its ports bound. It serves once it [runs](Self::run).
 pub struct App {
-    reloads: Reloads,
+    load: Arc<LoadConfig>,
+    reload: Arc<Mutex<Reload>>,
     drain_options: drain::Options,
     shared: Arc<Shared>,
     conductor: Conductor,
@@ -130,7 +131,7 @@ impl App {
 
     /// Serves until a command or a request on the admin port begins the drain, then drains. The end of `commands` is
     /// not a command.
-    pub async fn run(mut self, commands: mpsc::Receiver<Command>) -> Drained {
+    pub async fn run(self, commands: mpsc::Receiver<Command>) -> Drained {
         info!("admin port {}", self.admin);
         let tasks = Tasks::default();
         self.public.accept(&self.shared, &tasks);
@@ -151,14 +152,19 @@ impl App {
         tokio::spawn(async move { shared.access_log.keep_writing_counts().await });
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move { shared.registry.keep_judging().await });
+        let wanted = Arc::new(Notify::new());
+        let reloads = keep_reloading(self.load, self.reload, Arc::clone(&self.shared), Arc::clone(&wanted));
+        let _reloads = AbortOnDropHandle::new(tokio::spawn(reloads));
         let mut commands = Commands(commands);
         let is_signalled = loop {
             tokio::select! {
                 command = commands.next() => match command {
-                    Command::Reload => self.reloads.request(),
+                    Command::Reload => {
+                        info!("a reload is asked for");
+                        wanted.notify_one();
+                    }
                     Command::Stop => break true,
                 },
-                () = self.reloads.settled() => {}
                 () = self.drain_request.cancelled() => break false,
             }
         };
@@ -188,7 +194,7 @@ impl App {
 
 /// A process whose files have been read.
 struct Started {
-    load: LoadConfig,
+    load: Arc<LoadConfig>,
     config: Box<Config>,
     tls: Tls,
 }
@@ -229,7 +235,8 @@ impl Started {
             services,
         };
         Ok(App {
-            reloads: Reloads::new(self.load, reload, Arc::clone(&shared)),
+            load: self.load,
+            reload: Arc::new(Mutex::new(reload)),
             drain_options,
             shared,
             conductor,

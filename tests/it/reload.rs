@@ -293,12 +293,13 @@ fn reloads_that_are_asked_for_during_another_one_are_one_after_it() {
     let mut server = Server::with(&settings);
     let mut lease = Lease::take(settings.path());
     server.process.signal(Signal::HUP);
+    server.process.stderr.find("a reload is asked for");
     lease.expect_open();
     settings.replace(&(allow(&[("new:22", new.address())]) + "drain: {delay: 0s}\n"));
     for _ in 0..3 {
         server.process.signal(Signal::HUP);
         // The process is told of each: a pending signal absorbs the next ones.
-        server.process.stderr.find("asked for again");
+        server.process.stderr.find("a reload is asked for");
     }
     drop(lease);
     server.process.stderr.find("configuration reloaded");

@@ -4,12 +4,13 @@ use std::env;
 use std::io::{Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::{TryRecvError, channel};
 
-use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
+use switchboard::base::follow::{LONGEST, NotRead};
+use switchboard::daemon::threads::run_within;
 use switchboard::proxy::config::{Config, Loaded, Overrides, Purpose, Report};
-use switchboard::proxy::serve::{LONGEST_READ, NOT_READ};
 
 use crate::cli::CommandLine;
 use crate::cli::server::overrides::OverrideFlags;
@@ -93,23 +94,24 @@ fn load_to_check(file: &Path, overrides: Overrides) -> anyhow::Result<Result<Loa
             return Ok(Err(Report::unreadable(STDIN, format!("cannot be read: {error}"))));
         }
     }
-    let (sender, loaded) = std::sync::mpsc::channel();
+    let (sender, loaded) = channel();
     let path = file.to_owned();
-    let load = move || {
+    run_within(LONGEST, move || {
         let loaded = match is_stdin {
             true => Loaded::from_reader(STDIN, &*piped, &overrides, Purpose::Check),
             false => Loaded::from_file(Some(&path), &overrides, Purpose::Check),
         };
         // An error: the deadline has passed, and the process ends.
         sender.send(loaded).unwrap_or_default();
-    };
-    std::thread::Builder::new()
-        .name("configuration".to_owned())
-        .spawn(load)
-        .context("cannot start a thread")?;
-    let name = if is_stdin { STDIN.into() } else { file.to_string_lossy() };
-    let late = |_| Err(Report::unreadable(&name, format!("was {NOT_READ}")));
-    Ok(loaded.recv_timeout(LONGEST_READ).unwrap_or_else(late))
+    });
+    match loaded.try_recv() {
+        Ok(loaded) => Ok(loaded),
+        Err(TryRecvError::Empty) => {
+            let name = if is_stdin { STDIN.into() } else { file.to_string_lossy() };
+            Ok(Err(Report::unreadable(&name, format!("was {}", NotRead::Late))))
+        }
+        Err(TryRecvError::Disconnected) => anyhow::bail!("cannot start a thread"),
+    }
 }
 
 /// For `--help`.

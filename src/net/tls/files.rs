@@ -1,13 +1,12 @@
 //! The files of the settings: what was read of each, and the faults of each.
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use super::settings::{CertificatePaths, Settings};
-use crate::base::file;
+use crate::base::file::{self, Bytes};
 use crate::net::x509::LARGEST;
-use crate::net::x509::pem::{Item, PemFault, first, items};
+use crate::net::x509::pem::{Item, first, items};
 
 /// One of the files, by its key in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +35,11 @@ pub struct FileFault {
 }
 
 impl FileFault {
-    pub(super) fn of_the_system(error: &rustls::Error) -> Self {
+    pub(super) fn of_the_system(reason: String) -> Self {
         Self {
             part: Part::None,
             path: PathBuf::new(),
-            reason: error.to_string(),
+            reason,
         }
     }
 }
@@ -57,7 +56,7 @@ impl fmt::Display for FileFault {
 }
 
 /// The bytes of the files, or why they cannot be read.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(super) struct Contents {
     /// Certificate and key.
     pub(super) pairs: Vec<(Bytes, Bytes)>,
@@ -65,67 +64,20 @@ pub(super) struct Contents {
     pub(super) crl: Option<Bytes>,
 }
 
-/// The bytes of one file, or why there are none.
-pub(super) type Bytes = Result<Vec<u8>, Unread>;
-
-/// Why a file was not read.
-#[derive(Clone, Debug, Hash)]
-pub(super) struct Unread {
-    reason: String,
-    /// The process was short of descriptors or memory.
-    is_shortage: bool,
-}
-
 impl Contents {
-    pub(super) fn read(settings: &Settings) -> Self {
-        let pair = |CertificatePaths { cert, key }: &CertificatePaths| (read(cert), read(key));
-        Self {
-            pairs: settings.certificates.iter().map(pair).collect(),
-            client_ca: settings.client_ca.as_deref().map(read),
-            crl: settings.crl.as_deref().map(read),
-        }
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// The reason why some file was not read, if it is a shortage of descriptors or memory.
+    pub(super) fn read(settings: &Settings) -> Result<Self, String> {
+        let read = |path: &Path| file::read_unless_short(path, LARGEST);
+        let pair = |CertificatePaths { cert, key }: &CertificatePaths| Ok((read(cert)?, read(key)?));
+        Ok(Self {
+            pairs: settings.certificates.iter().map(pair).collect::<Result<_, String>>()?,
+            client_ca: settings.client_ca.as_deref().map(read).transpose()?,
+            crl: settings.crl.as_deref().map(read).transpose()?,
+        })
     }
-
-    /// Reads the files. Contents with another fingerprint than `before` are read again until two reads agree: a mounted Secret
-    /// may be swapped between two of its files, which would make a key one of another certificate, and a file that is written in
-    /// place is empty for a moment.
-    pub(super) fn read_changed(settings: &Settings, before: Option<u64>) -> Self {
-        let (mut contents, mut last) = (Self::read(settings), before);
-        for _ in 1..MOST_READS {
-            let fingerprint = Some(contents.fingerprint());
-            if std::mem::replace(&mut last, fingerprint) == fingerprint {
-                break;
-            }
-            contents = Self::read(settings);
-        }
-        contents
-    }
-
-    /// The reason why some file was not read, if it was a shortage of descriptors or memory: that is no fault of it.
-    pub(super) fn shortage(&self) -> Option<&str> {
-        let pairs = self.pairs.iter().flat_map(|(cert, key)| [cert, key]);
-        let mut unread = pairs
-            .chain(&self.client_ca)
-            .chain(&self.crl)
-            .filter_map(|bytes| bytes.as_ref().err());
-        unread
-            .find(|unread| unread.is_shortage)
-            .map(|unread| unread.reason.as_str())
-    }
-
-    /// A hash of all files: those with the same one are taken for unchanged. Their author has no reason to forge it.
-    pub(super) fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (&self.pairs, &self.client_ca, &self.crl).hash(&mut hasher);
-        hasher.finish()
-    }
-}
-
-fn read(path: &Path) -> Bytes {
-    file::read(path, LARGEST).map_err(|error| Unread {
-        reason: PemFault::unreadable(&error).reason,
-        is_shortage: file::is_shortage(&error),
-    })
 }
 
 /// One of the files, and what was read of it.
@@ -161,9 +113,6 @@ impl PemFile<'_> {
 
     fn bytes(&self) -> Result<&[u8], FileFault> {
         let bytes = self.bytes.as_deref();
-        bytes.map_err(|unread| self.fault(unread.reason.clone()))
+        bytes.map_err(|unread| self.fault(unread))
     }
 }
-
-/// Of files that change all the time the last read counts.
-const MOST_READS: usize = 5;

@@ -9,6 +9,8 @@ use std::io;
 use rustls::pki_types::pem::{Error, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
+use crate::base::file;
+
 /// A fault of a file, with the line where it is known. Prints as `line 21: this line must be …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PemFault {
@@ -30,7 +32,7 @@ impl fmt::Display for PemFault {
 impl std::error::Error for PemFault {}
 
 impl PemFault {
-    fn of_the_file(reason: impl Into<String>) -> Self {
+    pub(crate) fn of_the_file(reason: impl Into<String>) -> Self {
         Self {
             line: None,
             reason: reason.into(),
@@ -46,15 +48,7 @@ impl PemFault {
 
     /// The fault of a file that could not be read.
     pub(crate) fn unreadable(error: &io::Error) -> Self {
-        let kind = error.kind();
-        let is_sentence = matches!(kind, io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge);
-        Self::of_the_file(if kind == io::ErrorKind::NotFound {
-            "there is no such file".to_owned()
-        } else if is_sentence {
-            error.to_string()
-        } else {
-            format!("cannot be read: {error}")
-        })
+        Self::of_the_file(file::unreadable(error))
     }
 }
 

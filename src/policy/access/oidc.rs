@@ -20,7 +20,6 @@ mod endpoint;
 mod jwt;
 mod key_set;
 mod keys;
-mod reads;
 
 /// The configured issuers, with their keys.
 #[derive(Debug)]

@@ -8,7 +8,10 @@ use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use super::ticket_source::TicketSource;
+use crate::base::follow::{LONGEST, NotRead, Reloaded};
+use crate::daemon::threads::run_within;
 use crate::kubernetes::{ApiReviewer, Origin, RbacWatch, report_cluster};
+use crate::policy::access::passwords::UserFault;
 use crate::policy::access::{self, Access, Mode, Reviewer, Sources, oidc, passwords};
 use crate::proxy::config::Config;
 use crate::proxy::connection::Shared;
@@ -136,15 +139,15 @@ fn users_of(
     following: &mut JoinSet<()>,
 ) -> Option<Arc<passwords::Users>> {
     let users = Arc::new(passwords::Users::empty(options.users.as_ref()?));
-    log(&users.reload_in_time());
-    following.spawn(Arc::clone(&users).follow(log));
-    let (access, mut changed) = (Arc::clone(&shared.access), users.changed());
-    // Not by the report: a file that takes too long to read is put in force behind it.
-    following.spawn(async move {
-        while changed.changed().await.is_ok() {
+    let (first, followed) = (Arc::clone(&users), Arc::clone(&users));
+    run_within(LONGEST, move || log(&first, &Ok(first.reload())));
+    let access = Arc::clone(&shared.access);
+    following.spawn(Arc::clone(&users).follow(move |found| {
+        log(&followed, &found);
+        if found == Ok(Reloaded::Loaded) {
             access.users_changed();
         }
-    });
+    }));
     Some(users)
 }
 
@@ -167,16 +170,17 @@ fn watch(options: &access::Options, shared: &Arc<Shared>) -> Option<RbacWatch> {
         .ok()
 }
 
-fn log(reloaded: &passwords::Reloaded) {
-    match reloaded {
-        passwords::Reloaded::Unchanged => {}
-        passwords::Reloaded::Loaded { users } => info!(users, "users loaded"),
-        passwords::Reloaded::Faulty(faults) => {
+fn log(users: &passwords::Users, found: &Result<Reloaded<UserFault>, NotRead>) {
+    match found {
+        Ok(Reloaded::Unchanged) => {}
+        Ok(Reloaded::Loaded) => info!(users = users.len(), "users loaded"),
+        Ok(Reloaded::Faulty(faults)) => {
             for fault in faults {
                 error!("{fault}: the users stay as they were");
             }
         }
-        passwords::Reloaded::Postponed(reason) => warn!("{reason}: the users stay as they were"),
+        Ok(Reloaded::Postponed(reason)) => warn!("{reason}: the users stay as they were"),
+        Err(error) => warn!("the file of users was {error}: they stay as they were"),
     }
 }
 

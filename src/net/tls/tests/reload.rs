@@ -8,17 +8,23 @@ use std::time::Duration;
 use super::*;
 
 #[test]
-fn a_read_that_began_before_another_and_ended_after_it_changes_nothing() {
-    let files = Files::new();
+fn a_read_of_other_settings_that_ends_after_a_change_of_them_changes_nothing() {
+    let (files, others) = (Files::new(), Files::new());
     let [first, second] = [2020, 2021].map(|from| files.issue(5, from, 2090));
-    let settings = files.with_pair(&first.pem, &first.key);
-    let tls = Tls::new(settings, Options::default()).unwrap();
-    files.with_pair(&second.pem, &second.key);
-    // Another read, which began later, has been taken.
-    tls.known().taken = u64::MAX;
-    assert_eq!(tls.reload(), Reloaded::Unchanged);
-    tls.known().taken = 0;
-    assert_eq!(tls.reload(), Reloaded::Loaded);
+    let before = files.with_pair(&first.pem, &first.key);
+    let tls = Tls::new(before.clone(), Options::default()).unwrap();
+    // It is read by the settings before, and ends after those that come then have been applied.
+    let read = || {
+        let contents = Contents::read(&before);
+        let next = others.with_pair(&second.pem, &second.key);
+        assert!(matches!(tls.configure(next), Reloaded::Loaded | Reloaded::Unchanged));
+        contents
+    };
+    let applied = |_| panic!("it counts no more");
+    assert_eq!(
+        follow::reload::<_, FileFault>(&tls.readings, Duration::ZERO, read, applied),
+        Reloaded::Unchanged
+    );
 }
 
 /// As Kubernetes swaps a mounted Secret: by a link to the directory of both files.

@@ -22,8 +22,8 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::LARGEST;
-use super::reads::Reads;
 use crate::base::file;
+use crate::base::follow::Reads;
 use crate::base::text::chain;
 use crate::net::x509::pem::items;
 use crate::net::x509::{LARGEST as LARGEST_PEM, PemFault};
@@ -102,7 +102,8 @@ impl Endpoint {
         }
         let ca = self.ca.clone();
         // The files are read each time, so a renewed authority counts.
-        let config = reads.run(move || tls(ca.as_deref())).await?;
+        let config = reads.run(move || tls(ca.as_deref())).await;
+        let config = config.map_err(|error| format!("its authorities were {error}"))??;
         let name = ServerName::try_from(self.host.to_string()).map_err(|_| "its host is no name for a certificate")?;
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
         Box::pin(self.exchange(stream.map_err(|error| chain(&error))?)).await

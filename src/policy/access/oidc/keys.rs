@@ -1,8 +1,7 @@
 //! The keys of an issuer, followed in the background: what was good stays in force until something better has arrived.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +14,8 @@ use tracing::{error, info, warn};
 use super::LARGEST;
 use super::endpoint::Endpoint;
 use super::key_set::KeySet;
-use super::reads::Reads;
 use crate::base::file;
-use crate::net::x509::PemFault;
+use crate::base::follow::{Reads, fingerprint};
 use crate::policy::access::questions::queue::{Bounds, Queue};
 use crate::policy::access::questions::single_flight::busy;
 use crate::policy::access::reviewer::Unavailable;
@@ -52,16 +50,12 @@ impl Source {
             Self::Endpoint(endpoint) => endpoint.get(reads).await,
             Self::File(path) => {
                 let path = path.clone();
-                reads.run(move || read_file(&path)).await
+                let read = reads.run(move || file::read(&path, LARGEST as u64)).await;
+                let read = read.map_err(|error| format!("its file was {error}"))?;
+                read.map_err(|error| file::unreadable(&error).into())
             }
         }
     }
-}
-
-/// Reads a file of keys.
-fn read_file(path: &Path) -> Result<Vec<u8>, Box<str>> {
-    let read = file::read(path, LARGEST as u64);
-    read.map_err(|error| PemFault::unreadable(&error).reason.into())
 }
 
 /// How often the keys are read.
@@ -84,6 +78,8 @@ pub(super) struct State {
     pub(super) confirmed: Option<Instant>,
     /// Why the last attempt failed.
     pub(super) failure: Option<Box<str>>,
+    /// A hash of the keys in force, as they were read.
+    fingerprint: Option<u64>,
     /// The number of attempts so far.
     attempts: u64,
     /// The end of the last attempt.
@@ -120,7 +116,6 @@ impl Keys {
             pace,
             sender,
             wanted: Arc::clone(&wanted),
-            fingerprint: None,
         };
         let runtime = Handle::try_current().ok();
         Self {
@@ -167,25 +162,18 @@ struct Follower {
     pace: Pace,
     sender: watch::Sender<State>,
     wanted: Arc<Notify>,
-    /// A hash of the keys in force, as they were read. Their author has no reason to forge it.
-    fingerprint: Option<u64>,
 }
 
 impl Follower {
-    async fn run(mut self) {
+    async fn run(self) {
         let reads = Reads::default();
         loop {
-            let read = self.source.read(&reads).await;
-            let pause = match read.and_then(|bytes| self.take(&bytes)) {
-                Ok(()) => self.pace.good,
-                Err(reason) => {
-                    self.fail(reason);
-                    // As long as there are no keys, no user is known.
-                    match self.sender.borrow().keys {
-                        Some(_) => self.pace.bad,
-                        None => self.pace.bad.min(FIRST),
-                    }
-                }
+            self.take(self.source.read(&reads).await);
+            let pause = match &*self.sender.borrow() {
+                State { failure: None, .. } => self.pace.good,
+                // As long as there are no keys, no user is known.
+                State { keys: None, .. } => self.pace.bad.min(FIRST),
+                State { keys: Some(_), .. } => self.pace.bad,
             };
             let least = self.pace.least.min(pause);
             sleep(least).await;
@@ -194,55 +182,44 @@ impl Follower {
         }
     }
 
-    /// Puts what was read in force.
-    fn take(&mut self, bytes: &[u8]) -> Result<(), Box<str>> {
-        let mut hasher = DefaultHasher::new();
-        bytes.hash(&mut hasher);
-        let fingerprint = Some(hasher.finish());
-        let keys = match fingerprint == self.fingerprint {
-            true => None,
-            false => Some(Arc::new(KeySet::parse(bytes)?)),
-        };
-        if let Some(keys) = &keys {
-            info!(
-                issuer = &*self.issuer,
-                keys = keys.len(),
-                "the issuer's keys are loaded"
-            );
+    /// Puts what was read in force, or keeps what is. The same reason is logged once.
+    fn take(&self, read: Result<Vec<u8>, Box<str>>) {
+        let (issuer, mut state) = (&*self.issuer, self.sender.borrow().clone());
+        match read.and_then(|bytes| state.renew(&bytes)) {
+            Ok(()) => {
+                if let Some(keys) = state
+                    .keys
+                    .as_ref()
+                    .filter(|_| state.fingerprint != self.sender.borrow().fingerprint)
+                {
+                    info!(issuer, keys = keys.len(), "the issuer's keys are loaded");
+                }
+                state.failure = None;
+            }
+            Err(reason) => {
+                match (state.failure.as_ref() == Some(&reason), &state.keys) {
+                    (true, _) => {}
+                    (false, Some(_)) => warn!(issuer, "{reason}: the issuer's keys stay as they were"),
+                    (false, None) => error!(issuer, "{reason}: without the issuer's keys, its users are not known"),
+                }
+                state.failure = Some(reason);
+            }
         }
-        self.fingerprint = fingerprint;
-        self.sender.send_modify(|state| {
-            state.keys = keys.or_else(|| state.keys.take());
-            state.confirmed = Some(Instant::now());
-            state.failure = None;
-            state.count();
-        });
-        Ok(())
-    }
-
-    /// Keeps what is in force. The same reason is logged once.
-    fn fail(&self, reason: Box<str>) {
-        let is_new = self.sender.borrow().failure.as_ref() != Some(&reason);
-        let has_keys = self.sender.borrow().keys.is_some();
-        match (is_new, has_keys) {
-            (true, true) => warn!(issuer = &*self.issuer, "{reason}: the issuer's keys stay as they were"),
-            (true, false) => error!(
-                issuer = &*self.issuer,
-                "{reason}: without the issuer's keys, its users are not known"
-            ),
-            (false, _) => {}
-        }
-        self.sender.send_modify(|state| {
-            state.failure = Some(reason);
-            state.count();
-        });
+        state.attempts += 1;
+        state.attempted = Some(Instant::now());
+        self.sender.send_replace(state);
     }
 }
 
 impl State {
-    fn count(&mut self) {
-        self.attempts += 1;
-        self.attempted = Some(Instant::now());
+    fn renew(&mut self, bytes: &[u8]) -> Result<(), Box<str>> {
+        let fingerprint = Some(fingerprint(bytes));
+        if fingerprint != self.fingerprint {
+            self.keys = Some(Arc::new(KeySet::parse(bytes)?));
+            self.fingerprint = fingerprint;
+        }
+        self.confirmed = Some(Instant::now());
+        Ok(())
     }
 }
 

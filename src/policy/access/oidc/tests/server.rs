@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::reads::Reads;
 use super::*;
+use crate::base::follow::Reads;
 
 /// What the server does with a request.
 #[derive(Clone)]

@@ -1,0 +1,208 @@
+//! Follows files and addresses that are read again while the process runs: what was good stays in force until something
+//! better has been read. A file may be on a mount that hangs, and a thread that waits for it cannot be ended.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
+
+/// The result of reading a source again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reloaded<F> {
+    /// It has not changed.
+    Unchanged,
+    /// It has changed, and is in force from now on.
+    Loaded,
+    /// It has changed and has these faults: what was in force stays.
+    Faulty(Vec<F>),
+    /// It could not be read now, for this reason, which says nothing about it.
+    Postponed(String),
+}
+
+/// Reads a source again, and applies what it holds if that has changed. It blocks.
+///
+/// Contents are compared, not times: Kubernetes changes a mounted Secret by swapping a symbolic link. Contents that are new
+/// are read again, after a pause, until two reads agree: files may be swapped between two of them, which would make a key one
+/// of another certificate, and a file that is written in place is empty or cut for a moment.
+///
+/// Nothing is locked while it reads, which may last until a mount answers: a reading that hangs delays no other, and counts no
+/// more once one has been applied that began later.
+pub(crate) fn reload<T: Hash, F>(
+    readings: &Mutex<Readings>,
+    settling: Duration,
+    read: impl Fn() -> Result<T, String>,
+    apply: impl FnOnce(T) -> Result<(), Vec<F>>,
+) -> Reloaded<F> {
+    let (number, before) = readings.lock().begin();
+    let (contents, fingerprint) = match settled(before, settling, read) {
+        Ok(settled) => settled,
+        Err(reason) => return Reloaded::Postponed(reason),
+    };
+    let mut readings = readings.lock();
+    if !readings.is_news(number, fingerprint) {
+        return Reloaded::Unchanged;
+    }
+    match apply(contents) {
+        Ok(()) => Reloaded::Loaded,
+        Err(faults) => Reloaded::Faulty(faults),
+    }
+}
+
+/// Reads until two reads agree, or one agrees with `before`; without one before, no pause is made. With the fingerprint.
+///
+/// # Errors
+/// The reason for which nothing can be read now.
+pub(crate) fn settled<T: Hash>(
+    before: Option<u64>,
+    settling: Duration,
+    read: impl Fn() -> Result<T, String>,
+) -> Result<(T, u64), String> {
+    let mut last = before;
+    for _ in 0..MOST_READS {
+        let contents = read()?;
+        let found = fingerprint(&contents);
+        if last.replace(found) == Some(found) {
+            return Ok((contents, found));
+        }
+        if before.is_some() {
+            sleep(settling);
+        }
+    }
+    Err("it is being written".to_owned())
+}
+
+/// A hash of contents: those with the same one are taken for the same. Their author has no reason to forge it.
+pub(crate) fn fingerprint(contents: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    contents.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The readings of a source so far, and the contents that were applied last, good or faulty.
+#[derive(Debug, Default)]
+pub(crate) struct Readings {
+    begun: u64,
+    applied: u64,
+    fingerprint: Option<u64>,
+}
+
+impl Readings {
+    /// Has the next reading apply whatever it finds, and none that has begun before: the source is another one.
+    pub(crate) fn restart(&mut self) {
+        self.applied = self.begun;
+        self.fingerprint = None;
+    }
+
+    /// The number of readings that have begun.
+    #[cfg(test)]
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    fn begin(&mut self) -> (u64, Option<u64>) {
+        self.begun += 1;
+        (self.begun, self.fingerprint)
+    }
+
+    fn is_news(&mut self, number: u64, fingerprint: u64) -> bool {
+        if number <= self.applied {
+            return false;
+        }
+        self.applied = number;
+        self.fingerprint.replace(fingerprint) != Some(fingerprint)
+    }
+}
+
+/// The readings of a source that may hang: each is given up at its deadline, and few hang at a time.
+#[derive(Debug)]
+pub struct Reads {
+    /// The begin of the last one. Each that is under way holds it.
+    begun: Arc<Mutex<Instant>>,
+}
+
+/// Why a source was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRead {
+    /// Its deadline has passed.
+    #[error("not read within 10s, a file of it may be on a mount that hangs")]
+    Late,
+    /// Earlier readings still wait.
+    #[error("not read: earlier readings of its files still hang")]
+    Stuck,
+    /// A defect, about which the panic has said more.
+    #[error("not read: a defect")]
+    Panicked,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        let begun = Arc::new(Mutex::new(Instant::now()));
+        Self { begun }
+    }
+}
+
+impl Reads {
+    /// Reads beside the tasks, and waits for 10 s at most; its result is dropped then. While four readings hang there is one in 5 min,
+    /// and while 32 hang there is none.
+    ///
+    /// # Errors
+    /// The reason why it was not read.
+    pub async fn run<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, NotRead> {
+        let stuck = Arc::strong_count(&self.begun) - 1;
+        {
+            let mut begun = self.begun.lock();
+            if stuck >= MOST_STUCK || (stuck >= FEW_STUCK && begun.elapsed() < SLOW) {
+                return Err(NotRead::Stuck);
+            }
+            *begun = Instant::now();
+        }
+        let under_way = Arc::clone(&self.begun);
+        let reading = spawn_blocking(move || {
+            let _under_way = under_way;
+            read()
+        });
+        match timeout(LONGEST, reading).await {
+            Ok(read) => read.map_err(|_| NotRead::Panicked),
+            Err(_) => Err(NotRead::Late),
+        }
+    }
+}
+
+/// Reads a source after each pause, and at once, whatever hangs, when `again` asks for it. `read` tells itself what it has found,
+/// at its end, which may be late. The reason why it has not ended is reported once.
+pub(crate) async fn follow(
+    pause: impl Fn() -> Duration,
+    again: &Notify,
+    read: impl Fn() + Clone + Send + 'static,
+    report: impl Fn(NotRead),
+) {
+    let (mut reads, mut last) = (Reads::default(), None);
+    loop {
+        if timeout(pause(), again.notified()).await.is_ok() {
+            reads = Reads::default();
+        }
+        let fault = reads.run(read.clone()).await.err();
+        if let Some(fault) = fault.filter(|_| fault != last) {
+            report(fault);
+        }
+        last = fault;
+    }
+}
+
+/// Contents that change so often are read at the next time.
+const MOST_READS: usize = 6;
+/// The time for a reading. A local file is read within milliseconds.
+pub const LONGEST: Duration = Duration::from_secs(10);
+/// The readings that may hang before the next ones come slowly.
+const FEW_STUCK: usize = 4;
+const SLOW: Duration = Duration::from_mins(5);
+/// The readings that may hang: each holds a thread.
+const MOST_STUCK: usize = 32;
+
+#[cfg(test)]
+mod tests;
