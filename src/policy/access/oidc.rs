@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use self::endpoint::Endpoint;
 use self::jwt::Jwt;
-use self::key_set::{Found, KeySet};
+use self::key_set::{KeySet, Signature};
 use self::keys::{Keys, Source};
 use super::options::{Issuer, Jwks};
 use super::reviewer::{Unavailable, Verdict};
@@ -176,49 +176,17 @@ impl Verifier {
     /// Whether the signature is one of the issuer's, or the reason why it is not.
     async fn has_signed(&self, jwt: &Jwt<'_>, client: IpAddr) -> Result<Result<(), &'static str>, Unavailable> {
         let mut state = self.keys.current();
-        if state.keys.as_ref().is_none_or(|keys| signed(jwt, keys).is_open()) {
+        let is_open = |keys: &Arc<KeySet>| matches!(keys.judge(jwt), Signature::Open(_));
+        if state.keys.as_ref().is_none_or(is_open) {
             state = self.keys.renewed(state, client).await?;
         }
-        let Some(keys) = &state.keys else {
-            return Err(state.unavailable());
-        };
-        match signed(jwt, keys) {
-            Signed::Yes => Ok(Ok(())),
-            Signed::No(reason) => Ok(Err(reason)),
+        match state.keys.as_ref().map(|keys| keys.judge(jwt)) {
+            Some(Signature::Right) => Ok(Ok(())),
+            Some(Signature::Wrong(reason)) => Ok(Err(reason)),
+            Some(Signature::Open(reason)) if state.failure.is_none() => Ok(Err(reason)),
             // The key may be a new one, which could not be had.
-            Signed::NotByThese(_) if state.failure.is_some() => Err(state.unavailable()),
-            Signed::NotByThese(reason) => Ok(Err(reason)),
+            Some(Signature::Open(_)) | None => Err(state.unavailable()),
         }
-    }
-}
-
-/// Whether a set's keys have signed a token.
-enum Signed {
-    Yes,
-    No(&'static str),
-    /// None of these; a newer set may have the key.
-    NotByThese(&'static str),
-}
-
-impl Signed {
-    fn is_open(&self) -> bool {
-        matches!(self, Self::NotByThese(_))
-    }
-}
-
-fn signed(jwt: &Jwt<'_>, keys: &KeySet) -> Signed {
-    let id = jwt.key_id.as_deref();
-    let reason = match keys.find(id, jwt.algorithm) {
-        Found::Keys(keys) if keys.iter().any(|key| key.has_signed(jwt)) => return Signed::Yes,
-        Found::Keys(_) => "the token's signature is wrong",
-        Found::Unfit => "the token's algorithm is not that of its key",
-        Found::Ambiguous => return Signed::No("the token does not name its key (kid)"),
-        Found::Unknown => return Signed::NotByThese("the token's key is none of its issuer's"),
-    };
-    // Without an id, each change of the only key looks like a wrong signature.
-    match id {
-        Some(_) => Signed::No(reason),
-        None => Signed::NotByThese(reason),
     }
 }
 

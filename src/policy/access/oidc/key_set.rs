@@ -13,22 +13,21 @@ use super::jwt::{Jwt, algorithm};
 pub(super) struct KeySet(Vec<Key>);
 
 /// A public key.
-pub(super) struct Key {
+struct Key {
     id: Option<Box<str>>,
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
 
-/// What a set has for a token.
-pub(super) enum Found<'a> {
-    /// One of these keys has signed it, or none has.
-    Keys(Vec<&'a Key>),
-    /// No key of the set has the id.
-    Unknown,
-    /// The key of that id is for other algorithms.
-    Unfit,
-    /// The token names no key, and the set has several for its algorithm.
-    Ambiguous,
+/// The signature of a token, as the keys of a set judge it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Signature {
+    /// One of them has made it.
+    Right,
+    /// None has, for this reason.
+    Wrong(&'static str),
+    /// None has, for this reason; a newer set may have the key.
+    Open(&'static str),
 }
 
 impl KeySet {
@@ -60,18 +59,26 @@ impl KeySet {
         }
     }
 
-    /// The keys that may have signed a token: those of its key id; without one, the only key for its algorithm.
-    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Found<'_> {
+    /// Judges a token's signature by the keys of its key id; without one, by the only key for its algorithm.
+    pub(super) fn judge(&self, jwt: &Jwt<'_>) -> Signature {
+        let id = jwt.key_id.as_deref();
         let has_id = |key: &&Key| id.is_none() || key.id.as_deref() == id;
         let named: Vec<&Key> = self.0.iter().filter(has_id).collect();
-        let is_unknown = named.is_empty();
-        let fit = named.into_iter().filter(|key| key.algorithms.contains(&algorithm));
+        if named.is_empty() {
+            return Signature::Open("the token's key is none of its issuer's");
+        }
+        let fit = named.into_iter().filter(|key| key.algorithms.contains(&jwt.algorithm));
         let fit: Vec<&Key> = fit.take(MOST_TRIED).collect();
-        match (id, fit.len()) {
-            _ if is_unknown => Found::Unknown,
-            (_, 0) => Found::Unfit,
-            (None, 2..) => Found::Ambiguous,
-            (Some(_), _) | (None, _) => Found::Keys(fit),
+        let reason = match (id, fit.len()) {
+            (_, 0) => "the token's algorithm is not that of its key",
+            (None, 2..) => return Signature::Wrong("the token does not name its key (kid)"),
+            _ if fit.iter().any(|key| key.has_signed(jwt)) => return Signature::Right,
+            (Some(_) | None, _) => "the token's signature is wrong",
+        };
+        // Without an id, each change of the only key looks like a wrong signature.
+        match id {
+            Some(_) => Signature::Wrong(reason),
+            None => Signature::Open(reason),
         }
     }
 
@@ -104,11 +111,10 @@ struct Members {
 }
 
 impl Key {
-    /// Whether the token's signature is one by this key.
-    pub(super) fn has_signed(&self, jwt: &Jwt<'_>) -> bool {
+    /// Whether the token's signature is one by this key, which is for its algorithm.
+    fn has_signed(&self, jwt: &Jwt<'_>) -> bool {
         let message = jwt.message.as_bytes();
-        self.algorithms.contains(&jwt.algorithm)
-            && jsonwebtoken::crypto::verify(jwt.signature, message, &self.key, jwt.algorithm).unwrap_or(false)
+        jsonwebtoken::crypto::verify(jwt.signature, message, &self.key, jwt.algorithm).unwrap_or(false)
     }
 
     fn from_json(value: Value) -> Result<Self, &'static str> {
