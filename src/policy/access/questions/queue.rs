@@ -2,7 +2,7 @@
 //!
 //! The network that was served longest ago is next, so that a newcomer waits for none that was served a moment before.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,32 +59,18 @@ impl Bounds {
 
 #[derive(Debug, Default)]
 struct State {
-    asking: usize,
-    networks: HashMap<IpAddr, Share>,
-    waiting: VecDeque<Waiting>,
-    next: u64,
+    /// The network of each permit.
+    asking: Vec<IpAddr>,
+    /// In the order of their arrival.
+    waiting: Vec<Waiting>,
+    /// The turn in which each network was served last, lately.
+    served: HashMap<IpAddr, u64>,
     /// The number of permits so far.
     turns: u64,
 }
 
-/// The running and waiting questions of one network's clients.
-#[derive(Clone, Copy, Debug, Default)]
-struct Share {
-    asking: usize,
-    waiting: usize,
-    /// The turn in which it was served last; 0 if it has not been served lately.
-    served: u64,
-}
-
-impl Share {
-    fn is_idle(&self) -> bool {
-        self.asking == 0 && self.waiting == 0
-    }
-}
-
 #[derive(Debug)]
 struct Waiting {
-    number: u64,
     network: IpAddr,
     grant: oneshot::Sender<Permit>,
 }
@@ -109,16 +95,16 @@ impl Queue {
     /// Takes a permit on behalf of a client, at once or after others. `None` when the queue is full or the wait too long.
     pub(in crate::policy::access) async fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
         let network = network(client);
-        let (number, granted) = {
+        let granted = {
             let mut state = self.state.lock();
-            if state.asking < self.bounds.asking && state.share(network).asking < self.bounds.asking_of_one {
+            if state.is_free_for(network, &self.bounds) {
                 state.begin(network);
                 drop(state);
                 return Some(self.permit(network));
             }
             state.wait(network, &self.bounds)?
         };
-        let _left = Left { queue: self, number };
+        let _left = Left(self);
         timeout(self.bounds.longest, granted).await.ok()?.ok()
     }
 
@@ -142,95 +128,69 @@ impl Queue {
 }
 
 impl State {
-    fn share(&mut self, network: IpAddr) -> &mut Share {
-        if self.networks.len() >= MOST_NETWORKS && !self.networks.contains_key(&network) {
-            let oldest = self.turns.saturating_sub(SHORTEST_MEMORY);
-            self.networks
-                .retain(|_, share| share.served > oldest || !share.is_idle());
-        }
-        self.networks.entry(network).or_default()
+    fn is_free_for(&self, network: IpAddr, most: &Bounds) -> bool {
+        let own = self.asking.iter().filter(|asking| **asking == network).count();
+        self.asking.len() < most.asking && own < most.asking_of_one
+    }
+
+    /// The turn in which a network was served last; 0 if that was not lately.
+    fn served(&self, network: IpAddr) -> u64 {
+        self.served.get(&network).copied().unwrap_or_default()
     }
 
     fn begin(&mut self, network: IpAddr) {
-        self.asking += 1;
+        self.asking.push(network);
         self.turns += 1;
-        let turn = self.turns;
-        let share = self.share(network);
-        share.asking += 1;
-        share.served = turn;
+        if self.served.len() >= MOST_NETWORKS && !self.served.contains_key(&network) {
+            let oldest = self.turns.saturating_sub(SHORTEST_MEMORY);
+            self.served.retain(|_, turn| *turn > oldest);
+        }
+        self.served.insert(network, self.turns);
     }
 
-    fn wait(&mut self, network: IpAddr, most: &Bounds) -> Option<(u64, oneshot::Receiver<Permit>)> {
-        let own = *self.share(network);
-        if own.waiting >= most.waiting_of_one || (self.waiting.len() >= most.waiting && !self.displace(own)) {
-            self.tidy(network);
+    fn wait(&mut self, network: IpAddr, most: &Bounds) -> Option<oneshot::Receiver<Permit>> {
+        let own = self.waiting.iter().filter(|waiting| waiting.network == network).count();
+        let is_full = self.waiting.len() >= most.waiting;
+        if own >= most.waiting_of_one || (is_full && !self.displace((own + 1, self.served(network)))) {
             return None;
         }
         let (grant, granted) = oneshot::channel();
-        let number = self.next;
-        self.next += 1;
-        self.share(network).waiting += 1;
-        self.waiting.push_back(Waiting { number, network, grant });
-        Some((number, granted))
+        self.waiting.push(Waiting { network, grant });
+        Some(granted)
     }
 
-    /// Ends the youngest wait of the network with the most, and of those the one that was served last, if that has more than
-    /// one that has `own`, or as many and was served later.
-    fn displace(&mut self, own: Share) -> bool {
-        let rank = |share: &Share| (share.waiting, share.served);
-        let most = self.shares().max_by_key(|(_, share)| rank(share));
-        let index = most.filter(|(_, share)| rank(share) > (own.waiting + 1, own.served));
-        index.is_some_and(|(index, _)| self.leave(index).is_some())
-    }
-
-    /// Each request that waits, in the order of their arrival, by its network.
-    fn shares(&self) -> impl Iterator<Item = (usize, Share)> {
-        let share = |waiting: &Waiting| self.networks.get(&waiting.network).copied().unwrap_or_default();
-        let waiting = self.waiting.iter().enumerate();
-        waiting.map(move |(index, waiting)| (index, share(waiting)))
+    /// Ends the youngest wait of the network with the most, and of those the one that was served last, if these are more than
+    /// one's own.
+    fn displace(&mut self, own: (usize, u64)) -> bool {
+        let mut waits = HashMap::new();
+        for waiting in &self.waiting {
+            *waits.entry(waiting.network).or_insert(0) += 1;
+        }
+        let ranks = self.waiting.iter().map(|Waiting { network, .. }| {
+            let waits = waits.get(network).copied().unwrap_or_default();
+            (waits, self.served(*network))
+        });
+        let most = ranks.zip(0..).max().filter(|(rank, _)| *rank > own);
+        most.map(|(_, index)| self.waiting.remove(index)).is_some()
     }
 
     /// The first one of the network that was served longest ago, of those that a permit is free for.
     fn next_waiting(&mut self, most: &Bounds) -> Option<Waiting> {
-        if self.asking >= most.asking {
-            return None;
-        }
-        let free = self.shares().filter(|(_, share)| share.asking < most.asking_of_one);
-        let (index, _) = free.min_by_key(|(_, share)| share.served)?;
-        let next = self.leave(index)?;
+        let waiting = self.waiting.iter().enumerate();
+        let free = waiting.filter(|(_, waiting)| self.is_free_for(waiting.network, most));
+        let (index, _) = free.min_by_key(|(_, waiting)| self.served(waiting.network))?;
+        let next = self.waiting.remove(index);
         self.begin(next.network);
         Some(next)
-    }
-
-    fn leave(&mut self, index: usize) -> Option<Waiting> {
-        let left = self.waiting.remove(index)?;
-        self.share(left.network).waiting -= 1;
-        self.tidy(left.network);
-        Some(left)
-    }
-
-    /// Forgets a network that has not been served, once it waits no more.
-    fn tidy(&mut self, network: IpAddr) {
-        let is_new = |share: &Share| share.is_idle() && share.served == 0;
-        if self.networks.get(&network).is_some_and(is_new) {
-            self.networks.remove(&network);
-        }
     }
 }
 
 /// Leaves the queue when the wait ends, whatever ends it.
-struct Left<'a> {
-    queue: &'a Queue,
-    number: u64,
-}
+struct Left<'a>(&'a Queue);
 
 impl Drop for Left<'_> {
     fn drop(&mut self) {
-        let mut state = self.queue.state.lock();
-        let index = state.waiting.iter().position(|waiting| waiting.number == self.number);
-        let left = index.and_then(|index| state.leave(index));
-        drop(state);
-        drop(left);
+        self.0.state.lock().waiting.retain(|waiting| !waiting.grant.is_closed());
     }
 }
 
@@ -238,14 +198,16 @@ impl Drop for Permit {
     fn drop(&mut self) {
         {
             let mut state = self.queue.state.lock();
-            state.asking -= 1;
-            state.share(self.network).asking -= 1;
+            let own = state.asking.iter().position(|network| *network == self.network);
+            if let Some(own) = own {
+                state.asking.swap_remove(own);
+            }
         }
         self.queue.serve();
     }
 }
 
-/// The networks with a share: about 300 KiB. Beyond, those that were served longest ago are forgotten.
+/// The networks that are remembered: about 300 KiB. Beyond, those that were served longest ago are forgotten.
 const MOST_NETWORKS: usize = 4096;
 /// The turns for which a network is remembered at least.
 const SHORTEST_MEMORY: u64 = 2048;
@@ -275,7 +237,7 @@ mod tests {
 
     fn is_idle(queue: &Queue) -> bool {
         let state = queue.state.lock();
-        state.asking == 0 && state.waiting.is_empty() && state.networks.values().all(Share::is_idle)
+        state.asking.is_empty() && state.waiting.is_empty()
     }
 
     #[tokio::test(start_paused = true)]
@@ -283,7 +245,7 @@ mod tests {
         let queue = Queue::new(Bounds::COSTLY);
         let flood: Vec<_> = (0..100).map(|_| enter(&queue, 1)).collect();
         settle().await;
-        assert_eq!(queue.state.lock().asking, 2);
+        assert_eq!(queue.state.lock().asking.len(), 2);
         assert_eq!(queue.state.lock().waiting.len(), 8);
         let other = queue.enter(client(2)).await.unwrap();
         assert_eq!(flood.iter().filter(|request| request.is_finished()).count(), 92);
@@ -414,8 +376,8 @@ mod tests {
             drop(queue.enter(client(number)).await);
         }
         let state = queue.state.lock();
-        assert!(state.networks.len() <= MOST_NETWORKS, "{}", state.networks.len());
-        assert!(state.networks.len() >= MOST_NETWORKS / 2);
+        assert!(state.served.len() <= MOST_NETWORKS, "{}", state.served.len());
+        assert!(state.served.len() >= MOST_NETWORKS / 2);
     }
 
     #[tokio::test(start_paused = true)]
