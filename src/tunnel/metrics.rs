@@ -51,7 +51,7 @@ metrics! {
     relay_engine: IntGaugeVec = gauges("switchboard_relay_engine", &["engine"]);
     /// Targets on the allowlist.
     pub allowlist_targets: IntGauge = gauge("switchboard_allowlist_targets");
-    /// Names claimed by more than one Service, or by a Service and the configuration.
+    /// Names that both a Service and `allowlist.static` claim.
     pub allowlist_name_conflicts: IntGauge = gauge("switchboard_allowlist_name_conflicts");
     /// 1 while a list from the cluster that lost all or most of its objects is held back.
     pub allowlist_shrink_held: IntGauge = gauge("switchboard_allowlist_shrink_held");
