@@ -5,6 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::user::User;
 use crate::base::secret::Secret;
 
@@ -41,7 +43,7 @@ pub struct Decision {
 }
 
 /// What a user wants to do (`ResourceAttributes` of `authorization.k8s.io/v1`).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Action {
     /// The verb, such as `create`.
     pub verb: Box<str>,

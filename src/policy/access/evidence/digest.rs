@@ -1,14 +1,15 @@
 //! The keys of what is remembered: keyed digests, so that no credential is kept for its answer, and no client can choose
 //! keys that collide.
 
-use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand;
+use serde::Serialize;
 
 use crate::net::tls::Peer;
 use crate::policy::access::evidence::credential::Credential;
@@ -40,25 +41,16 @@ impl Key {
     /// they could try others on it without being counted.
     pub(in crate::policy::access) fn credential(&self, credential: &Credential, client: IpAddr) -> Digest {
         match credential {
-            Credential::Bearer(token) => self.parts(["bearer", token.expose()]),
+            Credential::Bearer(token) => self.digest(&("bearer", token.expose())),
             Credential::Basic { user, password } => {
-                self.parts(["basic", &**user, password.expose(), &network(client).to_string()])
+                self.digest(&("basic", user, password.expose(), network(client).to_string()))
             }
         }
     }
 
     /// The digest of the right of a user to do something. All that the API server is told of the user is in it.
     pub(in crate::policy::access) fn right(&self, user: &User, action: &Action) -> Digest {
-        let own = user_parts(user);
-        let action = [
-            &action.verb,
-            &action.group,
-            &action.resource,
-            &action.subresource,
-            &action.namespace,
-            &action.name,
-        ];
-        self.parts(own.into_iter().chain(action.into_iter().map(|part| Cow::from(&**part))))
+        self.digest(&(identity(user), action))
     }
 
     /// The digest of a user and of what has proved it.
@@ -68,58 +60,37 @@ impl Key {
         credential: Option<&Credential>,
         certificate: Option<&Peer>,
     ) -> Digest {
-        let mut context = hmac::Context::with_key(&self.0);
-        for part in user_parts(user) {
-            update(&mut context, part.as_bytes());
-        }
         // Wherever it comes from.
-        let proof = credential.map(|credential| self.credential(credential, Ipv4Addr::UNSPECIFIED.into()));
-        update(&mut context, proof.as_ref().map_or(&[], |digest| &digest.0));
+        let proof = credential.map(|credential| self.credential(credential, Ipv4Addr::UNSPECIFIED.into()).0);
         let own = certificate.and_then(|peer| peer.certificates.first());
-        update(&mut context, own.map_or(&[], |own| own.as_ref()));
-        finish(&context)
+        self.digest(&(identity(user), proof, own.map(|own| own.as_ref())))
     }
 
-    fn parts(&self, parts: impl IntoIterator<Item: AsRef<str>>) -> Digest {
-        let mut context = hmac::Context::with_key(&self.0);
-        for part in parts {
-            update(&mut context, part.as_ref().as_bytes());
-        }
-        finish(&context)
+    /// The digest of the JSON of a value: no two values have the same.
+    fn digest(&self, value: &impl Serialize) -> Digest {
+        let mut text = Text(hmac::Context::with_key(&self.0));
+        // It fails for maps whose keys are no text, and for the errors of a writer: there are neither.
+        serde_json::to_writer(&mut text, value).ok();
+        Digest(text.0.sign().as_ref().try_into().unwrap_or_default())
     }
 }
 
-/// Each list with its length before it, so that no two users have the same parts.
-fn user_parts(user: &User) -> Vec<Cow<'_, str>> {
-    let count = |list: usize| Cow::from(list.to_string());
-    let mut parts = vec![
-        Cow::from(&*user.name),
-        user.uid.as_deref().unwrap_or_default().into(),
-        user.method.label().into(),
-        count(user.groups.len()),
-    ];
-    parts.extend(user.groups.iter().map(|group| Cow::from(&**group)));
-    for (name, values) in &user.extra {
-        parts.push(Cow::from(&**name));
-        parts.push(count(values.len()));
-        parts.extend(values.iter().map(|value| Cow::from(&**value)));
-    }
-    parts
+fn identity(user: &User) -> impl Serialize {
+    (&user.name, &user.uid, user.method.label(), &user.groups, &user.extra)
 }
 
-/// With its length before it: `ab`, `c` is not `a`, `bc`.
-fn update(context: &mut hmac::Context, part: &[u8]) {
-    context.update(&part.len().to_be_bytes());
-    context.update(part);
-}
+/// The text of a digest as it is written, so that no secret is copied.
+struct Text(hmac::Context);
 
-fn finish(context: &hmac::Context) -> Digest {
-    let tag = context.clone().sign();
-    let mut digest = [0; 32];
-    for (byte, own) in digest.iter_mut().zip(tag.as_ref()) {
-        *byte = *own;
+impl io::Write for Text {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.update(text);
+        Ok(text.len())
     }
-    Digest(digest)
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Without the key.
