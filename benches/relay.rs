@@ -24,6 +24,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group};
+use switchboard::tunnel::direction::Both;
 use switchboard::tunnel::limits::bucket::Limit;
 use switchboard::tunnel::limits::{Rate, Size};
 use switchboard::tunnel::relay::meter::{Meter, Totals};
@@ -200,8 +201,7 @@ fn relay_all(engine: Engine, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
             let (resources, limit) = (Arc::clone(&resources), Arc::clone(&limit));
             tunnels.spawn(async move {
                 let terms = Terms {
-                    upload: (&*limit).into(),
-                    download: (&*limit).into(),
+                    limits: Both::from_fn(|_| (&*limit).into()),
                     meter: &Meter::new(Arc::new(Totals::default())),
                     resources: &resources,
                     engine,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group};
-use switchboard::tunnel::direction::Direction;
+use switchboard::tunnel::direction::{Both, Direction};
 use switchboard::tunnel::limits::bucket::Limit;
 use switchboard::tunnel::limits::throttle::Throttle;
 use switchboard::tunnel::limits::{Rate, Size};
@@ -121,8 +121,10 @@ async fn relayed(rate: &str) -> Accuracy {
     let meter = Meter::new(Arc::new(Totals::default()));
     let (resources, options) = (Resources::new(2), Options::default());
     let terms = Terms {
-        upload: (&unlimited).into(),
-        download: (&limit).into(),
+        limits: Both {
+            upload: (&unlimited).into(),
+            download: (&limit).into(),
+        },
         meter: &meter,
         resources: &resources,
         engine: Engine::Adaptive,

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, Result};
 
-use crate::tunnel::direction::Direction;
+use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::exposition::declare::{counter, counters, gauge, gauges};
 use crate::tunnel::exposition::{page, registry};
 use crate::tunnel::relay::meter::Totals;
@@ -34,23 +34,7 @@ pub struct Metrics {
 }
 
 /// The bytes of all sessions.
-#[derive(Clone, Debug)]
-pub struct SessionBytes {
-    upload: IntCounter,
-    download: IntCounter,
-}
-
-impl SessionBytes {
-    /// Counts bytes that were written to the target.
-    pub fn uploaded(&self, bytes: usize) {
-        self.upload.inc_by(bytes as u64);
-    }
-
-    /// Counts bytes that the target has sent.
-    pub fn downloaded(&self, bytes: usize) {
-        self.download.inc_by(bytes as u64);
-    }
-}
+pub type SessionBytes = Both<IntCounter>;
 
 impl Metrics {
     /// All metrics, with the value 0.
@@ -131,16 +115,12 @@ impl Metrics {
 
     /// The counters of the bytes of sessions.
     pub fn session_bytes(&self) -> SessionBytes {
-        let of = |direction: Direction| self.bytes.with_label_values(&[direction.label(), "session"]);
-        SessionBytes {
-            upload: of(Direction::Upload),
-            download: of(Direction::Download),
-        }
+        Both::from_fn(|direction| self.bytes.with_label_values(&[direction.label(), "session"]))
     }
 
     /// Sets the bytes of plain connections.
     pub fn plain_bytes(&self, totals: &Totals) {
-        for direction in [Direction::Upload, Direction::Download] {
+        for direction in Direction::ALL {
             let counter = self.bytes.with_label_values(&[direction.label(), "plain"]);
             counter.inc_by(totals.bytes(direction).saturating_sub(counter.get()));
         }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::record::{Closing, Record};
 use super::shared::Shared;
+use crate::tunnel::direction::Both;
 use crate::tunnel::limits::TunnelLimits;
 use crate::tunnel::limits::bucket::Limit;
 use crate::tunnel::limits::slots::Slot;
@@ -55,8 +56,7 @@ impl Plain {
         // of which sshd knows nothing any more.
         let options = relay::Options::default();
         let terms = Terms {
-            upload: (&unlimited).into(),
-            download: (&unlimited).into(),
+            limits: Both::from_fn(|_| (&unlimited).into()),
             meter: &meter,
             resources: &shared.resources,
             engine: Engine::Adaptive,

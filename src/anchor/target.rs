@@ -150,7 +150,7 @@ impl Source {
 
     fn note_sent(&mut self, bytes: &[u8]) {
         self.shared.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        self.shared.bytes.downloaded(bytes.len());
+        self.shared.bytes.download.inc_by(bytes.len() as u64);
         if self.key_exchange.completes_with(bytes) {
             self.shared.has_just_exchanged_keys.store(true, Ordering::Relaxed);
         }
@@ -200,7 +200,7 @@ impl Sink {
         match written {
             Ok(count) => {
                 self.shared.received.fetch_add(count as u64, Ordering::Relaxed);
-                self.shared.bytes.uploaded(count);
+                self.shared.bytes.upload.inc_by(count as u64);
                 count
             }
             Err(error) => {

@@ -31,6 +31,13 @@ impl Rate {
     }
 }
 
+/// Unlimited.
+impl Default for Rate {
+    fn default() -> Self {
+        Self::UNLIMITED
+    }
+}
+
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_unlimited() {

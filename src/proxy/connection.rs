@@ -66,7 +66,7 @@ enum Opened<'a> {
 async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
     let mut pending = Pending::accept(peer, port.refusals, shared);
     let local = stream.local_addr().ok();
-    pending.record.set_local(local);
+    pending.record.facts.locals = [local, None];
     // First of all, even before TLS: the header names the client of the TCP connection.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
     let pending = match pending.step(header).await {
@@ -100,7 +100,7 @@ async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: 
 /// Carries every request on an HTTP/2 connection to its end.
 async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pending<'_>) {
     let shared = pending.shared;
-    pending.record.set_http_version(http2::Request::HTTP);
+    pending.record.facts.http = http2::Request::HTTP;
     let lapsed = Notify::new();
     let overdue = |awaited| {
         let pending = &pending;
@@ -126,7 +126,7 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
     };
     let go_away = http2::GoAway {
         drain: &shared.drain,
-        number: pending.record.id().number,
+        number: pending.record.facts.id.number,
         lapsed: &lapsed,
     };
     match cold(http2::serve(connection, overdue, go_away, tunnel)).await {
@@ -137,8 +137,8 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
 
 /// Reads one request and answers it. `None` if no tunnel came of it.
 async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> Option<Tunnel<'a, E::Transport>> {
-    pending.record.set_http_version(E::HTTP);
-    let (drain, number) = (&pending.shared.drain, pending.record.id().number);
+    pending.record.facts.http = E::HTTP;
+    let (drain, number) = (&pending.shared.drain, pending.record.facts.id.number);
     let credentials = match pending.shared.access.mode() {
         Mode::Open => CredentialPolicy::Ignored,
         Mode::Report | Mode::Enforce => CredentialPolicy::Read,

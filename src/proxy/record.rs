@@ -19,10 +19,8 @@ use super::open_tunnels::facts::Facts;
 use super::open_tunnels::ids::Id;
 use super::open_tunnels::open_tunnel::OpenTunnel;
 use super::open_tunnels::registry::Registry;
-use crate::base::authority::Authority;
 use crate::base::text::excerpt;
-use crate::net::tls::{self, Identity, Peer, Tls};
-use crate::policy::access::User;
+use crate::net::tls::{self, Identity, Tls};
 use crate::policy::allowlist::{Endpoints, Target};
 use crate::tunnel::dial::Upstream;
 use crate::tunnel::drain::Open;
@@ -53,9 +51,11 @@ pub struct Telemetry<'a> {
 #[derive(Debug)]
 pub struct Record<'a> {
     telemetry: Telemetry<'a>,
-    facts: Facts,
+    /// Each stage of the connection adds what it has learnt.
+    pub(in crate::proxy) facts: Facts,
     refusal: Option<Refusal>,
-    answered: Answered,
+    /// How the client was told.
+    pub(in crate::proxy) answered: Answered,
     accounted: bool,
     /// `None` for a request on an HTTP/2 connection, which has a record of its own.
     connection: Option<Connection<'a>>,
@@ -93,45 +93,10 @@ impl<'a> Record<'a> {
         self.accounted = true;
     }
 
-    /// The proxy's own address of the client's connection.
-    pub fn set_local(&mut self, local: Option<SocketAddr>) {
-        self.facts.locals = [local, None];
-    }
-
-    /// The client's address, from the PROXY protocol header of a trusted peer.
-    pub fn set_client(&mut self, client: SocketAddr) {
-        self.facts.client = client;
-    }
-
-    /// The HTTP version that the client speaks: `1` or `2`.
-    pub fn set_http_version(&mut self, http: &'static str) {
-        self.facts.http = http;
-    }
-
     /// The TLS session, with the client's identity if it has shown a certificate.
     pub fn set_tls(&mut self, accepted: &tls::Accepted) {
         self.telemetry.metrics.tls_accepted(accepted);
         self.facts.tls = Some(Arc::clone(&accepted.peer));
-    }
-
-    /// The peer of the connection.
-    pub fn peer(&self) -> SocketAddr {
-        self.facts.peer
-    }
-
-    /// The TLS session.
-    pub fn tls_peer(&self) -> Option<&Arc<Peer>> {
-        self.facts.tls.as_ref()
-    }
-
-    /// The user of the request.
-    pub fn set_user(&mut self, user: Arc<User>) {
-        self.facts.user = Some(user);
-    }
-
-    /// The user whose password the request claims to have, if that has proved none.
-    pub fn set_claimed_user(&mut self, user: Option<Box<str>>) {
-        self.facts.claimed = user;
     }
 
     /// Why the user may reach the target.
@@ -158,16 +123,6 @@ impl<'a> Record<'a> {
         self.facts.tls.as_ref().is_none_or(|peer| tls.trusts(peer))
     }
 
-    /// The authority that the request names.
-    pub fn set_authority(&mut self, authority: Authority) {
-        self.facts.authority = Some(authority);
-    }
-
-    /// The allowlist's entry for the authority.
-    pub fn set_target(&mut self, target: Arc<Target>) {
-        self.facts.target = Some(target);
-    }
-
     /// Reports that a rule would have refused what is served.
     pub fn report(&self, rule: Rule, why: &str) {
         Report::of(&self.facts, self.telemetry).write(rule, why);
@@ -181,16 +136,6 @@ impl<'a> Record<'a> {
         let [_, local] = &mut self.facts.locals;
         *local = result.ok().map(|upstream| upstream.local);
         self.facts.node = self.facts.upstream.map_or("", |address| endpoints.node(address)).into();
-    }
-
-    /// How the client was told.
-    pub fn set_answered(&mut self, answered: Answered) {
-        self.answered = answered;
-    }
-
-    /// The id of the access line.
-    pub fn id(&self) -> Id {
-        self.facts.id
     }
 
     /// The refusal, accounted for at once: the client, which has its answer, may take its time to leave.

@@ -17,6 +17,7 @@ pub mod unfinished;
 pub mod users;
 
 pub use crate::base::units::{Rate, Size, UnitError};
+use crate::tunnel::direction::Both;
 
 /// The limits of one tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,23 +72,7 @@ pub struct TunnelOverrides {
 }
 
 /// The rates that many tunnels share: those of a target, of a client, or of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SharedLimits {
-    /// The rate from targets to clients, of all tunnels together.
-    pub download: Rate,
-    /// The rate from clients to targets, of all tunnels together.
-    pub upload: Rate,
-}
-
-/// Unlimited.
-impl Default for SharedLimits {
-    fn default() -> Self {
-        Self {
-            download: Rate::UNLIMITED,
-            upload: Rate::UNLIMITED,
-        }
-    }
-}
+pub type SharedLimits = Both<Rate>;
 
 /// The limits of one target and of each of its tunnels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

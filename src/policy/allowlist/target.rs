@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use super::workload::Workloads;
 use crate::base::cold::cold;
 use crate::net::tls::Identity;
-use crate::tunnel::direction::Direction;
+use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::TargetLimits;
 use crate::tunnel::limits::bucket::Limit;
 use crate::tunnel::limits::budget::Budgets;
@@ -119,8 +119,7 @@ pub struct Target {
     /// Notified when the endpoints have changed.
     endpoints_changed: Notify,
     next_address: AtomicUsize,
-    upload: Limit,
-    download: Limit,
+    rates: Both<Limit>,
     limits: ArcSwap<TargetLimits>,
     /// Made by the first request, as most targets of a large cluster are never asked for in this process: 200 bytes less
     /// of each.
@@ -148,8 +147,10 @@ impl Target {
             endpoints: ArcSwap::from_pointee(endpoints),
             endpoints_changed: Notify::new(),
             next_address: AtomicUsize::new(0),
-            upload: Limit::new(tunnel.upload, tunnel.burst),
-            download: Limit::new(tunnel.download, tunnel.burst),
+            rates: Both {
+                upload: Limit::new(tunnel.upload, tunnel.burst),
+                download: Limit::new(tunnel.download, tunnel.burst),
+            },
             limits: ArcSwap::new(limits),
             shared: OnceLock::new(),
             tunnels: OnceLock::new(),
@@ -194,10 +195,7 @@ impl Target {
 
     /// The rate of each of its tunnels in one direction.
     pub fn limit(&self, direction: Direction) -> &Limit {
-        match direction {
-            Direction::Upload => &self.upload,
-            Direction::Download => &self.download,
-        }
+        &self.rates[direction]
     }
 
     /// The rates of all of its tunnels together.
@@ -352,8 +350,8 @@ impl Target {
         }
         if **self.limits.load() != *limits {
             let tunnel = &limits.tunnel;
-            self.upload.set(tunnel.upload, tunnel.burst);
-            self.download.set(tunnel.download, tunnel.burst);
+            self.rates.upload.set(tunnel.upload, tunnel.burst);
+            self.rates.download.set(tunnel.download, tunnel.burst);
             // Stored before: what is made meanwhile has the limits before or after, and then is set to these.
             self.limits.store(limits);
             self.set_made();

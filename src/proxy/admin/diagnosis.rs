@@ -19,7 +19,7 @@ use crate::daemon::threads::busy_workers;
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::diagnosis::{Look, Observed, judge};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
-use crate::tunnel::direction::Direction;
+use crate::tunnel::direction::Both;
 
 /// The route.
 pub(super) fn router() -> Router<Arc<Shared>> {
@@ -63,26 +63,23 @@ async fn diagnose(
     };
     let (verdict, mut evidence) = judge(&observed);
     evidence.extend(summary(&legs));
-    let moved = |direction: Direction| {
-        let bytes = |look: Option<&Look>| look.map_or(0, |look| look.bytes(direction));
-        bytes(looks.last()) - bytes(looks.first())
-    };
+    let bytes = |look: Option<&Look>| look.map_or_else(Both::default, |look| look.bytes);
+    let (first, last) = (bytes(looks.first()), bytes(looks.last()));
     Ok(Json(Diagnosis {
         tunnel_id: open.facts.id.to_string(),
         verdict,
         evidence,
         observed_ms: view::millis(start.elapsed()),
-        bytes_sent: moved(Direction::Download),
-        bytes_received: moved(Direction::Upload),
+        bytes_sent: last.download - first.download,
+        bytes_received: last.upload - first.upload,
         legs,
     }))
 }
 
 fn counts(open: &OpenTunnel) -> Look {
-    let both = [Direction::Upload, Direction::Download];
     Look {
-        bytes: both.map(|direction| open.meter.bytes(direction)),
-        waited: both.map(|direction| open.meter.waited(direction)),
+        bytes: Both::from_fn(|direction| open.meter.bytes(direction)),
+        waited: Both::from_fn(|direction| open.meter.waited(direction)),
         ..Look::default()
     }
 }

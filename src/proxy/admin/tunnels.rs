@@ -17,7 +17,7 @@ use crate::daemon::admin::api::{Closed, Closing, Detail, Rates};
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::events::{Change, Event};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
-use crate::tunnel::direction::Direction;
+use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::Rate;
 
 /// The routes.
@@ -84,7 +84,10 @@ impl Sort {
     fn place(self, open: &OpenTunnel) -> Place<u64> {
         let key = match self {
             Self::Bytes => open.meter.bytes(Direction::Upload) + open.meter.bytes(Direction::Download),
-            Self::Rate => open.rates().sum(),
+            Self::Rate => {
+                let Both { upload, download } = open.rates();
+                upload.saturating_add(download)
+            }
             // Not an age, which would be another one at the next request.
             Self::Age => u64::MAX - open.facts.id.number,
             Self::Idle => view::millis(open.meter.last_moved().elapsed()),
@@ -212,7 +215,7 @@ async fn limit(
     // All of them are read before one is set.
     let wanted: Vec<_> = wanted.into_iter().flatten().collect::<Result<_, Unserved>>()?;
     for (direction, rate) in wanted {
-        open.own_rate(direction).set(rate);
+        open.own_rates[direction].set(rate);
     }
     tell(&open, Change::Limited, &shared);
     Ok(Json(view::tunnel(&open)).into_response())

@@ -175,7 +175,7 @@ fn target_name(facts: &Facts) -> (&str, &str) {
 }
 
 fn limit(open: &OpenTunnel, direction: Direction) -> api::Limit<Text<'_>> {
-    let own = open.own_rate(direction).get();
+    let own = open.own_rates[direction].get();
     let of_target = || Some(open.facts.target.as_ref()?.limit(direction).rate());
     api::Limit {
         rate: Text::Rate(own.or_else(of_target).unwrap_or(Rate::UNLIMITED)),

@@ -49,17 +49,17 @@ async fn authorize_user(
     pending: &mut Pending<'_>,
 ) -> Result<Authorized, Denial> {
     let access = &pending.shared.access;
-    pending.record.set_authority(authority.clone());
+    pending.record.facts.authority = Some(authority.clone());
     let presented = credential.as_ref().and_then(|read| read.as_ref().ok());
     let claimed = presented.and_then(|credential| access.claimed_user(credential));
     let identified = cold(bounded(counts, access.identify(evidence(credential, pending)))).await;
     let subject = match identified {
         Ok(subject) => {
-            pending.record.set_user(Arc::clone(&subject.user));
+            pending.record.facts.user = Some(Arc::clone(&subject.user));
             Ok(subject)
         }
         Err(denial) => {
-            pending.record.set_claimed_user(claimed);
+            pending.record.facts.claimed = claimed;
             pending.record.set_authorization(&denial);
             if counts {
                 return Err(denial);
@@ -115,10 +115,10 @@ fn evidence<'a>(credential: Option<Result<Credential, CredentialFault>>, pending
     let client = pending.origin.addresses.source.ip();
     Evidence {
         credential,
-        peer: pending.record.tls_peer(),
+        peer: pending.record.facts.tls.as_ref(),
         client,
         // Behind a load balancer on this host a client is where its PROXY header says.
-        is_local: [client, pending.record.peer().ip()]
+        is_local: [client, pending.record.facts.peer.ip()]
             .iter()
             .all(|address| address.to_canonical().is_loopback()),
     }
@@ -128,14 +128,14 @@ fn evidence<'a>(credential: Option<Result<Credential, CredentialFault>>, pending
 fn look_up(authority: Authority, pending: &mut Pending<'_>) -> Result<Arc<Target>, Denial> {
     let Pending { shared, record, .. } = pending;
     let target = shared.allowlist.authorize(&authority);
-    record.set_authority(authority);
+    record.facts.authority = Some(authority);
     let is_draining = !shared.drain.phase().takes_tunnels();
     // Before the name counts: the right to it is asked about behind this, and an unknown name has another answer.
     if is_draining && shared.access.hides_names() {
         return Err(Refusal::Draining.into());
     }
     let target = target?;
-    record.set_target(Arc::clone(&target));
+    record.facts.target = Some(Arc::clone(&target));
     target.admits(record.identity())?;
     if is_draining {
         return Err(Refusal::Draining.into());

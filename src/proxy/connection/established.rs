@@ -20,7 +20,7 @@ use crate::protocol::ssh_disconnect::sentence;
 use crate::proxy::http::Refusals;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::record::TunnelRecord;
-use crate::tunnel::direction::Direction;
+use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::drain;
 use crate::tunnel::outcome::{Close, Reason, Side};
 use crate::tunnel::relay::{self, Bounds, Early, Ends, Engine, Terms, Transports, until_end};
@@ -99,20 +99,9 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             self.ends.early.get_or_insert_default().inspector = Some(Arc::new(self.record.watch()));
         }
         let terms = Terms {
-            upload: bounds(
-                Direction::Upload,
-                &self.target,
-                &self.holdings,
-                self.record.tunnel(),
-                shared,
-            ),
-            download: bounds(
-                Direction::Download,
-                &self.target,
-                &self.holdings,
-                self.record.tunnel(),
-                shared,
-            ),
+            limits: Both::from_fn(|direction| {
+                bounds(direction, &self.target, &self.holdings, self.record.tunnel(), shared)
+            }),
             meter: &self.record.tunnel().meter,
             resources: &shared.resources,
             engine: Engine::Adaptive,
@@ -225,8 +214,8 @@ fn bounds<'a>(
 ) -> Bounds<'a> {
     Bounds {
         tunnel: target.limit(direction),
-        own: Some(tunnel.own_rate(direction)),
-        shared: [target.shared(), holdings.account.budgets(), &shared.total].map(|budgets| Some(budgets.of(direction))),
+        own: Some(&tunnel.own_rates[direction]),
+        shared: [target.shared(), holdings.account.budgets(), &shared.total].map(|budgets| Some(&budgets[direction])),
     }
 }
 

@@ -72,7 +72,7 @@ impl<'a> Pending<'a, Unknown> {
 
     /// The same connection, now that its client is known. It counts towards the client's connect rate.
     pub(super) fn introduce(mut self, addresses: Addresses) -> Pending<'a> {
-        self.record.set_client(addresses.source);
+        self.record.facts.client = addresses.source;
         let client = self.shared.clients.client(addresses.source.ip());
         Pending {
             shared: self.shared,
@@ -155,8 +155,8 @@ impl<O: ClientState> Pending<'_, O> {
         let (program, asked_for) = exchange.sender();
         let is_in_band = self.leads_to_ssh && self.refusals.are_in_band(program) && denial.refusal.may_be_in_band();
         let told = if is_in_band {
-            let message = in_band::of_refusal(denial, asked_for, self.record.id());
-            self.record.set_answered(Answered::Ssh);
+            let message = in_band::of_refusal(denial, asked_for, self.record.facts.id);
+            self.record.answered = Answered::Ssh;
             tokio::select! {
                 biased;
                 told = exchange.disconnect(&message) => told,
@@ -164,7 +164,7 @@ impl<O: ClientState> Pending<'_, O> {
                 _ = self.until_evicted() => None,
             }
         } else {
-            self.record.set_answered(Answered::of(denial.refusal));
+            self.record.answered = Answered::of(denial.refusal);
             exchange.refuse(denial).await
         };
         match told {
@@ -202,7 +202,7 @@ impl<O: ClientState> Pending<'_, O> {
 
     /// Accounts for a refusal that cannot be sent: the client has left, or no protocol is negotiated to send it in.
     pub(super) fn drop_silently(mut self, refusal: Refusal) {
-        self.record.set_answered(Answered::Not);
+        self.record.answered = Answered::Not;
         self.record.refused(refusal);
     }
 

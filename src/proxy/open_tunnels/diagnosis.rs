@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::daemon::admin::api::Verdict;
 use crate::net::sock_diag::TcpInfo;
-use crate::tunnel::direction::Direction;
+use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::outcome::Side;
 
 /// A look at a tunnel.
@@ -12,10 +12,10 @@ use crate::tunnel::outcome::Side;
 pub struct Look {
     /// When, since the first one.
     pub at: Duration,
-    /// Bytes so far of the upload and the download.
-    pub bytes: [u64; 2],
+    /// Bytes so far of each direction.
+    pub bytes: Both<u64>,
     /// The time so far in which each of them has waited for its limits.
-    pub waited: [Duration; 2],
+    pub waited: Both<Duration>,
     /// The connections of the client and of the target.
     pub legs: [Option<TcpInfo>; 2],
 }
@@ -73,10 +73,7 @@ impl Observed<'_> {
 
     /// The direction waits for its limits.
     fn limit(&self, direction: Direction) -> Option<Finding> {
-        let waited = self
-            .last()?
-            .waited(direction)
-            .saturating_sub(self.first()?.waited(direction));
+        let waited = self.last()?.waited[direction].saturating_sub(self.first()?.waited[direction]);
         let share = self.share_of(waited);
         (share >= HELD).then(|| Finding {
             share,
@@ -92,7 +89,7 @@ impl Observed<'_> {
 
     /// The receiver's window is closed: it does not read.
     fn reader(&self, direction: Direction) -> Option<Finding> {
-        let side = receiver(direction);
+        let side = direction.receiver();
         let [first, last] = self.both(side)?;
         let counted = self.share_of(last.peer_window_limited.saturating_sub(first.peer_window_limited));
         let seen = self.share(|look| look.leg(side).is_some_and(has_closed_window));
@@ -111,7 +108,7 @@ impl Observed<'_> {
 
     /// Bytes for the receiver wait for its network, which shows why.
     fn queue(&self, direction: Direction) -> Option<Finding> {
-        let side = receiver(direction);
+        let side = direction.receiver();
         let share = self.share(|look| {
             look.leg(side)
                 .is_some_and(|leg| leg.not_sent > 0 && !has_closed_window(leg))
@@ -130,7 +127,7 @@ impl Observed<'_> {
 
     /// Bytes of the sender wait to be read, though the receiver's connection would take more.
     fn kept(&self, direction: Direction) -> Option<Finding> {
-        let (from, to) = (sender(direction), receiver(direction));
+        let (from, to) = (direction.sender(), direction.receiver());
         let share = self.share(|look| {
             let waits = look.leg(from).is_some_and(|leg| leg.receive_queue > 0);
             waits && look.leg(to).is_some_and(|leg| leg.not_sent == 0)
@@ -188,7 +185,7 @@ impl Observed<'_> {
     /// A sender of bulk that is held up by nothing here sets the pace.
     fn pace(&self) -> Option<Finding> {
         let direction = BOTH.into_iter().max_by_key(|direction| self.rate(*direction))?;
-        let side = sender(direction);
+        let side = direction.sender();
         let [first, last] = self.both(side)?;
         let lost = last.out_of_order.saturating_sub(first.out_of_order);
         let why = match lost {
@@ -227,10 +224,10 @@ impl Observed<'_> {
     /// The target has what the client has sent, and answers nothing.
     fn silence(&self) -> Option<Finding> {
         let (first, last) = (self.first()?, self.last()?);
-        let is_sent = |look: &&Look| look.bytes(Direction::Upload) > first.bytes(Direction::Upload);
+        let is_sent = |look: &&Look| look.bytes.upload > first.bytes.upload;
         let sent = self.looks.iter().find(is_sent)?;
         let since = last.at.saturating_sub(sent.at);
-        let is_silent = first.bytes(Direction::Download) == last.bytes(Direction::Download);
+        let is_silent = first.bytes.download == last.bytes.download;
         (is_silent && since >= self.length() / 2 && since >= LONGEST_THOUGHT).then(|| Finding {
             share: 1.0,
             verdict: Verdict::Target,
@@ -275,7 +272,7 @@ impl Observed<'_> {
     fn rate(&self, direction: Direction) -> u64 {
         let moved = self.last().zip(self.first());
         let moved = moved.map_or(0, |(last, first)| {
-            last.bytes(direction).saturating_sub(first.bytes(direction))
+            last.bytes[direction].saturating_sub(first.bytes[direction])
         });
         let millis = u64::try_from(self.length().as_millis()).unwrap_or(u64::MAX);
         moved.saturating_mul(1000) / millis.max(1)
@@ -300,15 +297,6 @@ impl Observed<'_> {
 }
 
 impl Look {
-    /// Bytes of a direction.
-    pub fn bytes(&self, direction: Direction) -> u64 {
-        of(self.bytes, direction)
-    }
-
-    fn waited(&self, direction: Direction) -> Duration {
-        of(self.waited, direction)
-    }
-
     fn leg(&self, side: Side) -> Option<&TcpInfo> {
         let [client, target] = &self.legs;
         match side {
@@ -321,27 +309,6 @@ impl Look {
 /// Bytes wait that the announced window has no space for.
 fn has_closed_window(leg: &TcpInfo) -> bool {
     leg.not_sent > 0 && leg.peer_window.saturating_sub(leg.in_flight()) < leg.segment.min(leg.not_sent)
-}
-
-fn of<T>([upload, download]: [T; 2], direction: Direction) -> T {
-    match direction {
-        Direction::Upload => upload,
-        Direction::Download => download,
-    }
-}
-
-fn receiver(direction: Direction) -> Side {
-    match direction {
-        Direction::Upload => Side::Target,
-        Direction::Download => Side::Client,
-    }
-}
-
-fn sender(direction: Direction) -> Side {
-    match direction {
-        Direction::Upload => Side::Client,
-        Direction::Download => Side::Target,
-    }
 }
 
 fn verdict(side: Side) -> Verdict {

@@ -14,7 +14,7 @@ use super::facts::Facts;
 use super::legs::{LastSeen, Trip};
 use crate::base::text::excerpt;
 use crate::net::sock_diag::{SockDiag, TcpInfo, Unknown};
-use crate::tunnel::direction::Direction;
+use crate::tunnel::direction::Both;
 use crate::tunnel::drain::Open;
 use crate::tunnel::limits::bucket::OwnRate;
 use crate::tunnel::metrics::TargetSeries;
@@ -31,8 +31,8 @@ pub struct OpenTunnel {
     pub meter: Meter,
     /// The tunnel in a drain.
     pub open: Open,
-    /// Rates in place of those of its target, of the upload and the download.
-    own_rates: [OwnRate; 2],
+    /// Rates in place of those of its target.
+    pub own_rates: Both<OwnRate>,
     /// Why an operator ends it, in the operator's words.
     closing: OnceLock<Box<str>>,
     /// That of the tunnel's task, which waits for `closing`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
@@ -45,29 +45,12 @@ pub struct OpenTunnel {
     legs: LastSeen,
 }
 
-/// Bytes a second of both directions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ByteRates {
-    /// From the client.
-    pub upload: u64,
-    /// To the client.
-    pub download: u64,
-}
-
-impl ByteRates {
-    /// Both together.
-    pub fn sum(self) -> u64 {
-        self.upload.saturating_add(self.download)
-    }
-}
-
 /// A look at the counts of a tunnel, and what came of it.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     at: Instant,
-    upload: u64,
-    download: u64,
-    rates: ByteRates,
+    bytes: Both<u64>,
+    rates: Both<u64>,
 }
 
 impl OpenTunnel {
@@ -85,9 +68,8 @@ impl OpenTunnel {
             judged: Judged::new(series, start),
             look: Mutex::new(Look {
                 at: start.established,
-                upload: 0,
-                download: 0,
-                rates: ByteRates::default(),
+                bytes: Both::default(),
+                rates: Both::default(),
             }),
             legs: LastSeen::default(),
         }
@@ -104,22 +86,18 @@ impl OpenTunnel {
     }
 
     /// Bytes a second between the last two looks that were at least a second apart; the first look was when it began.
-    pub fn rates(&self) -> ByteRates {
+    pub fn rates(&self) -> Both<u64> {
         let mut look = self.look.lock();
         let millis = look.at.elapsed().as_millis();
         if millis < SHORTEST_LOOK.as_millis() {
             return look.rates;
         }
-        let [upload, download] = [Direction::Upload, Direction::Download].map(|direction| self.meter.bytes(direction));
+        let bytes = Both::from_fn(|direction| self.meter.bytes(direction));
         let rate = |moved: u64| u64::try_from(u128::from(moved) * 1000 / millis).unwrap_or(u64::MAX);
         *look = Look {
             at: Instant::now(),
-            upload,
-            download,
-            rates: ByteRates {
-                upload: rate(upload - look.upload),
-                download: rate(download - look.download),
-            },
+            bytes,
+            rates: Both::from_fn(|direction| rate(bytes[direction] - look.bytes[direction])),
         };
         look.rates
     }
@@ -137,15 +115,6 @@ impl OpenTunnel {
     /// Their round trips at the last look.
     pub(crate) fn trips(&self) -> [Option<Trip>; 2] {
         self.legs.trips()
-    }
-
-    /// The rate of a direction in place of its target's.
-    pub fn own_rate(&self, direction: Direction) -> &OwnRate {
-        let [upload, download] = &self.own_rates;
-        match direction {
-            Direction::Upload => upload,
-            Direction::Download => download,
-        }
     }
 
     /// Ends the tunnel, with a reason for the access log. Whether it is the first to do so.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::line::{Line, Moment};
-use super::reports::{Report, Watch, sender};
+use super::reports::{Report, Watch};
 use super::{Answered, Connection, Telemetry, millis};
 use crate::proxy::open_tunnels::ids::Id;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
@@ -75,8 +75,8 @@ impl<'a> TunnelRecord<'a> {
     /// was silent for `longest`: `ssh_only` would not have waited longer.
     pub fn finish_watch(&self, longest: Duration) {
         let is_late = self.tunnel().start.established.elapsed() >= longest;
-        for direction in [Direction::Upload, Direction::Download] {
-            let side = sender(direction);
+        for direction in Direction::ALL {
+            let side = direction.sender();
             let has_identified = self.tunnel().facts.seen.software(side).is_some();
             if !has_identified && (is_late || self.tunnel().meter.bytes(direction) > 0) {
                 self.watch().refuses(side);

@@ -113,7 +113,7 @@ impl Watch {
 
 impl Inspect for Watch {
     fn inspect(&self, direction: Direction, beginning: &[u8]) -> ControlFlow<()> {
-        let side = sender(direction);
+        let side = direction.sender();
         match identification::read(beginning, side) {
             Ok(None) => return ControlFlow::Continue(()),
             Ok(Some(line)) => self
@@ -122,14 +122,6 @@ impl Inspect for Watch {
             Err(NotSsh) => self.refuses(side),
         }
         ControlFlow::Break(())
-    }
-}
-
-/// The side whose bytes go in that direction.
-pub(super) fn sender(direction: Direction) -> Side {
-    match direction {
-        Direction::Upload => Side::Client,
-        Direction::Download => Side::Target,
     }
 }
 

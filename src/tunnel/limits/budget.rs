@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use super::bucket::{Bucket, Limit};
 use super::{Rate, SharedLimits, Size};
 use crate::base::cold::cold;
-use crate::tunnel::direction::Direction;
+use crate::tunnel::direction::Both;
 
 /// One rate for one direction of all tunnels of a target, of a client or of the process.
 ///
@@ -28,33 +28,18 @@ pub struct Budget {
 }
 
 /// The budgets of both directions.
-#[derive(Debug)]
-pub struct Budgets {
-    upload: Budget,
-    download: Budget,
-}
+pub type Budgets = Both<Budget>;
 
 impl Budgets {
     /// Full budgets.
     pub fn new(limits: SharedLimits, burst: Size) -> Self {
-        Self {
-            upload: Budget::new(limits.upload, burst),
-            download: Budget::new(limits.download, burst),
-        }
+        Self::from_fn(|direction| Budget::new(limits[direction], burst))
     }
 
     /// Changes both; tunnels that wait follow soon.
     pub fn set(&self, limits: SharedLimits, burst: Size) {
         self.upload.set(limits.upload, burst);
         self.download.set(limits.download, burst);
-    }
-
-    /// The budget of one direction.
-    pub fn of(&self, direction: Direction) -> &Budget {
-        match direction {
-            Direction::Upload => &self.upload,
-            Direction::Download => &self.download,
-        }
     }
 }
 

@@ -291,8 +291,8 @@ mod tests {
         };
         clients.set(limits, Size::bytes(1).unwrap(), caps);
         for client in [connected, client(&clients, "192.0.2.2")] {
-            assert_eq!(client.budgets.of(Direction::Download).rate(), limits.download);
-            assert_eq!(client.budgets.of(Direction::Upload).rate(), limits.upload);
+            assert_eq!(client.budgets.download.rate(), limits.download);
+            assert_eq!(client.budgets.upload.rate(), limits.upload);
             let _slot = client.take_slot().unwrap();
             assert_eq!(client.take_slot().unwrap_err().refusal, Refusal::ClientFull);
             client.count_connect().unwrap();

@@ -129,7 +129,7 @@ mod tests {
         users.set(limits, Size::MEBIBYTE, caps(3));
         let _third = alice.take_slot().unwrap();
         assert_eq!(alice.take_slot().unwrap_err().refusal, Refusal::UserFull);
-        assert_eq!(alice.budgets.of(Direction::Download).rate(), limits.download);
+        assert_eq!(alice.budgets.download.rate(), limits.download);
         assert_eq!(users.registry.lock().known.len(), 1);
         drop(alice);
         assert!(users.registry.lock().known.is_empty());

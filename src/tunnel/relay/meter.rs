@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::activity_rule::Moved;
-use crate::tunnel::direction::Direction;
+use crate::tunnel::direction::{Both, Direction};
 
 /// Bytes and throttled time of one tunnel, passed on to the totals of its target as they happen.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct Meter {
     /// When a byte was last written, in milliseconds after `born`.
     moved_at: AtomicU64,
     /// Writes, by direction.
-    messages: [AtomicU32; 2],
+    messages: Both<AtomicU32>,
 }
 
 impl Meter {
@@ -37,7 +37,7 @@ impl Meter {
     pub fn moved(&self, direction: Direction, bytes: usize) {
         self.own.add(direction, bytes as u64);
         self.target.add(direction, bytes as u64);
-        of(&self.messages, direction).fetch_add(1, Ordering::Relaxed);
+        self.messages[direction].fetch_add(1, Ordering::Relaxed);
         self.moved_at
             .store(whole_millis(self.born.elapsed()), Ordering::Relaxed);
     }
@@ -55,10 +55,9 @@ impl Meter {
 
     /// Messages and bytes written so far.
     pub fn so_far(&self) -> Moved {
-        let directions = [Direction::Upload, Direction::Download];
         Moved {
-            messages: directions.map(|direction| of(&self.messages, direction).load(Ordering::Relaxed)),
-            bytes: directions.map(|direction| self.bytes(direction)),
+            messages: Direction::ALL.map(|direction| self.messages[direction].load(Ordering::Relaxed)),
+            bytes: Direction::ALL.map(|direction| self.bytes(direction)),
         }
     }
 
@@ -76,36 +75,28 @@ impl Meter {
 /// Sums over tunnels, read by a scrape at any time.
 #[derive(Debug, Default)]
 pub struct Totals {
-    bytes: [AtomicU64; 2],
-    throttled_nanos: [AtomicU64; 2],
+    bytes: Both<AtomicU64>,
+    throttled_nanos: Both<AtomicU64>,
 }
 
 impl Totals {
     /// Bytes written so far.
     pub fn bytes(&self, direction: Direction) -> u64 {
-        of(&self.bytes, direction).load(Ordering::Relaxed)
+        self.bytes[direction].load(Ordering::Relaxed)
     }
 
     /// The sum of the waits of a direction for its limits.
     pub fn throttled(&self, direction: Direction) -> Duration {
-        Duration::from_nanos(of(&self.throttled_nanos, direction).load(Ordering::Relaxed))
+        Duration::from_nanos(self.throttled_nanos[direction].load(Ordering::Relaxed))
     }
 
     fn add(&self, direction: Direction, bytes: u64) {
-        of(&self.bytes, direction).fetch_add(bytes, Ordering::Relaxed);
+        self.bytes[direction].fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn throttle(&self, direction: Direction, waited: Duration) {
         let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-        of(&self.throttled_nanos, direction).fetch_add(nanos, Ordering::Relaxed);
-    }
-}
-
-fn of<T>(pair: &[T; 2], direction: Direction) -> &T {
-    let [upload, download] = pair;
-    match direction {
-        Direction::Upload => upload,
-        Direction::Download => download,
+        self.throttled_nanos[direction].fetch_add(nanos, Ordering::Relaxed);
     }
 }
 

@@ -15,7 +15,6 @@ use super::terms::{Bounds, Terms};
 use crate::base::cold::cold;
 use crate::net::socket::is_refusal_of_an_end;
 use crate::net::transport::{Reader, Writer};
-use crate::tunnel::direction::Direction;
 use crate::tunnel::limits::budget::{Budget, Share};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::limits::throttle::Throttle;
@@ -59,10 +58,7 @@ enum InFlight<'a> {
 
 impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     pub(super) fn new(halves: Halves<'a, R, W>, strategy: Strategy, terms: &'a Terms<'a>) -> Self {
-        let Bounds { tunnel, own, shared } = match strategy.direction() {
-            Direction::Upload => terms.upload,
-            Direction::Download => terms.download,
-        };
+        let Bounds { tunnel, own, shared } = terms.limits[strategy.direction()];
         Self {
             halves,
             strategy,
@@ -338,10 +334,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     }
 
     fn sender(&self) -> Side {
-        match self.strategy.direction() {
-            Direction::Upload => Side::Client,
-            Direction::Download => Side::Target,
-        }
+        self.strategy.direction().sender()
     }
 
     fn not_taken(&self, error: io::Error) -> Failure {
@@ -350,10 +343,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     }
 
     fn receiver(&self) -> Side {
-        match self.strategy.direction() {
-            Direction::Upload => Side::Target,
-            Direction::Download => Side::Client,
-        }
+        self.strategy.direction().receiver()
     }
 }
 

@@ -10,6 +10,7 @@ use super::cooperative_yield::Yielder;
 use super::first_bytes::Inspect;
 use super::meter::Meter;
 use super::splice::PipePool;
+use crate::tunnel::direction::Both;
 use crate::tunnel::drain::Open;
 use crate::tunnel::limits::bucket::{Limit, OwnRate};
 use crate::tunnel::limits::budget::Budget;
@@ -87,10 +88,8 @@ pub trait LastLook: fmt::Debug + Sync {
 /// The terms under which a relay runs. All of them may be shared with other relays but the meter.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
-    /// The limits of the upload.
-    pub upload: Bounds<'a>,
-    /// The limits of the download.
-    pub download: Bounds<'a>,
+    /// The limits of each direction.
+    pub limits: Both<Bounds<'a>>,
     /// Counter of the tunnel's bytes.
     pub meter: &'a Meter,
     /// Pipes and memory that all relays share.

@@ -133,12 +133,12 @@ impl<R: Reader, W: Writer> Opening<R, W> {
         self.passed = true;
         progress.passed();
         let error = self.reader.failed().await;
-        let by = self.sides().0;
+        let by = self.direction.sender();
         Failure { by, error }.into()
     }
 
     async fn pass(&mut self, meter: &Meter, identified: impl Fn(Line<'_>)) -> Result<(), Close> {
-        let source = self.sides().0;
+        let source = self.direction.sender();
         let length = loop {
             if let Some(length) = self.announcement() {
                 self.announced = length;
@@ -192,7 +192,7 @@ impl<R: Reader, W: Writer> Opening<R, W> {
 
     /// Passes on the first bytes of those that are held.
     async fn send(&mut self, length: usize, meter: &Meter) -> Result<(), Close> {
-        let by = self.sides().1;
+        let by = self.direction.receiver();
         let rest = self.held.split_off(length);
         let line = std::mem::replace(&mut self.held, rest);
         let mut line = line.as_slice();
@@ -207,13 +207,6 @@ impl<R: Reader, W: Writer> Opening<R, W> {
             *line = line.get(written..).unwrap_or_default();
         }
         self.writer.poll_flush(context)
-    }
-
-    fn sides(&self) -> (Side, Side) {
-        match self.direction {
-            Direction::Upload => (Side::Client, Side::Target),
-            Direction::Download => (Side::Target, Side::Client),
-        }
     }
 }
 

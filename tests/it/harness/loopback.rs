@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use socket2::SockRef;
-use switchboard::tunnel::direction::Direction;
+use switchboard::tunnel::direction::{Both, Direction};
 use switchboard::tunnel::drain::Open;
 use switchboard::tunnel::limits::bucket::Limit;
 use switchboard::tunnel::limits::{Rate, Size};
@@ -83,8 +83,10 @@ impl Rig {
     /// The terms of this rig's relays.
     pub(crate) fn terms(&self) -> Terms<'_> {
         Terms {
-            upload: (&self.upload).into(),
-            download: (&self.download).into(),
+            limits: Both {
+                upload: (&self.upload).into(),
+                download: (&self.download).into(),
+            },
             meter: &self.meter,
             resources: &self.resources,
             engine: self.engine,

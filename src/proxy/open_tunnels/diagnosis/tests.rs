@@ -47,11 +47,11 @@ fn assert_verdict(expected: Verdict, load: f64, step: impl Fn(u32, &mut Look)) {
 fn an_idle_tunnel_typing_and_a_fast_copy_are_not_slow() {
     assert_verdict(Verdict::Nothing, 0.01, |_, _| {});
     assert_verdict(Verdict::Nothing, 0.3, |_, look| {
-        look.bytes[0] += 40;
-        look.bytes[1] += 60;
+        look.bytes.upload += 40;
+        look.bytes.download += 60;
     });
     assert_verdict(Verdict::Nothing, 1.0, |_, look| {
-        look.bytes[1] += 50 << 20;
+        look.bytes.download += 50 << 20;
         client(look).not_sent = 1 << 20;
         target(look).receive_queue = 1 << 20;
     });
@@ -61,8 +61,8 @@ fn an_idle_tunnel_typing_and_a_fast_copy_are_not_slow() {
 #[test]
 fn a_limit_is_named_before_the_queue_that_it_makes() {
     assert_verdict(Verdict::Limit, 0.1, |_, look| {
-        look.bytes[1] += 100 << 10;
-        look.waited[1] += Duration::from_millis(90);
+        look.bytes.download += 100 << 10;
+        look.waited.download += Duration::from_millis(90);
         target(look).receive_queue = 1 << 20;
     });
 }
@@ -71,14 +71,14 @@ fn a_limit_is_named_before_the_queue_that_it_makes() {
 fn a_network_is_blamed_for_what_it_shows() {
     for (retransmits, rtt) in [(1, 1), (0, 80)] {
         assert_verdict(Verdict::Client, 0.1, |_, look| {
-            look.bytes[1] += 20 << 10;
+            look.bytes.download += 20 << 10;
             client(look).not_sent = 1 << 20;
             client(look).retransmits += retransmits;
             client(look).rtt = Duration::from_millis(rtt);
             target(look).receive_queue = 1 << 20;
         });
         assert_verdict(Verdict::Target, 0.1, |_, look| {
-            look.bytes[0] += 20 << 10;
+            look.bytes.upload += 20 << 10;
             target(look).not_sent = 1 << 20;
             target(look).retransmits += retransmits;
             target(look).rtt = Duration::from_millis(rtt);
@@ -102,23 +102,23 @@ fn a_side_that_does_not_read_is_named() {
 #[test]
 fn threads_without_a_pause_are_the_proxy() {
     assert_verdict(Verdict::Proxy, 0.9, |_, look| {
-        look.bytes[0] += 1 << 20;
+        look.bytes.upload += 1 << 20;
         client(look).receive_queue = 1 << 20;
     });
-    assert_verdict(Verdict::Proxy, 1.0, |_, look| look.bytes[0] += 40);
+    assert_verdict(Verdict::Proxy, 1.0, |_, look| look.bytes.upload += 40);
 }
 
 #[test]
 fn a_sender_of_bulk_sets_the_pace_where_nothing_else_does() {
-    assert_verdict(Verdict::Target, 0.1, |_, look| look.bytes[1] += 100 << 10);
-    assert_verdict(Verdict::Client, 0.1, |_, look| look.bytes[0] += 100 << 10);
+    assert_verdict(Verdict::Target, 0.1, |_, look| look.bytes.download += 100 << 10);
+    assert_verdict(Verdict::Client, 0.1, |_, look| look.bytes.upload += 100 << 10);
 }
 
 #[test]
 fn a_long_way_is_named_for_keystrokes_and_a_dead_one_too() {
     assert_verdict(Verdict::Client, 0.1, |_, look| {
-        look.bytes[0] += 40;
-        look.bytes[1] += 40;
+        look.bytes.upload += 40;
+        look.bytes.download += 40;
         client(look).rtt = Duration::from_millis(250);
         target(look).rtt = Duration::from_millis(120);
     });
@@ -141,7 +141,7 @@ fn a_long_way_is_named_for_keystrokes_and_a_dead_one_too() {
 fn a_target_that_echoes_nothing_is_named() {
     assert_verdict(Verdict::Target, 0.0, |number, look| {
         if number < 3 {
-            look.bytes[0] += 40;
+            look.bytes.upload += 40;
         }
     });
 }
@@ -150,7 +150,7 @@ fn a_target_that_echoes_nothing_is_named() {
 fn without_the_connections_limits_are_still_known() {
     assert_verdict(Verdict::Limit, 0.1, |_, look| {
         look.legs = [None; 2];
-        look.waited[0] += Duration::from_millis(90);
+        look.waited.upload += Duration::from_millis(90);
     });
     assert_verdict(Verdict::Nothing, 0.1, |_, look| look.legs = [None; 2]);
 }
