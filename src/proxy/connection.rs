@@ -13,11 +13,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::authorize::{Authorized, authorize};
-use self::established::Tunnel;
+use self::established::{Holdings, Reached, Tunnel};
 use self::negotiate::{Negotiated, negotiate};
 use self::pending::Pending;
 pub use self::port::Port;
-use self::reached::{Account, Holdings, Reached};
 pub use self::shared::Shared;
 use crate::base::cold::cold;
 use crate::net::tls::Session;
@@ -26,9 +25,10 @@ use crate::policy::access::Mode;
 use crate::policy::allowlist::{Target, Woken};
 use crate::proxy::http::{self, Asked, CredentialPolicy, Exchange, http2};
 use crate::tunnel::dial::{self, Upstream};
+use crate::tunnel::limits::owners::OwnerName;
 use crate::tunnel::limits::queue::QueueTimeouts;
 use crate::tunnel::outcome::{Denial, Refusal};
-use crate::tunnel::proxy_header::{self, Addresses};
+use crate::tunnel::proxy_header;
 
 mod authorize;
 mod established;
@@ -36,7 +36,6 @@ mod in_band;
 mod negotiate;
 mod pending;
 mod port;
-mod reached;
 mod shared;
 
 /// Carries one connection of a public port to its end.
@@ -64,18 +63,16 @@ enum Opened<'a> {
 /// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200. `None` if no tunnel came
 /// of it.
 async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
-    let mut pending = Pending::accept(peer, port.refusals, shared);
-    let local = stream.local_addr().ok();
-    pending.record.facts.locals = [local, None];
+    let mut pending = Pending::accept(peer, stream.local_addr().ok(), port.refusals, shared);
     // First of all, even before TLS: the header names the client of the TCP connection.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
-    let pending = match pending.step(header).await {
-        Ok(header) => pending.introduce(header.unwrap_or_else(|| Addresses::of(local, peer))),
+    match pending.step(header).await {
+        Ok(header) => pending.introduce(header.unwrap_or(pending.addresses)),
         Err(refusal) => {
             pending.refuse(http::http1(stream, Vec::new()), &refusal.into()).await;
             return None;
         }
-    };
+    }
     let (negotiated, pending) = cold(negotiate(stream, port.tls, pending)).await?;
     Some(match negotiated {
         Negotiated::Http1(stream, read) => {
@@ -114,7 +111,7 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
     };
     let tunnel = |exchange| {
         let further = pending.new_stream();
-        if further.origin.admission == Err(Refusal::CertificateLapsed) {
+        if further.admission == Err(Refusal::CertificateLapsed) {
             // The connection gets a GOAWAY: its certificate is no longer valid.
             lapsed.notify_one();
         }
@@ -170,19 +167,19 @@ async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> 
 /// Authorizes the request, takes its slots, and dials its target.
 async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denial> {
     // Refused before, by the rate or the certificate, and told only now that the protocol is known.
-    pending.origin.admission?;
+    pending.admission?;
     let end_marker = asked.end_marker;
     let Authorized { target, grant } = authorize(asked, pending).await?;
     // Only after authorization: the form of a refusal would tell whether the target is an SSH server.
     pending.leads_to_ssh = target.ssh_only() && !target.reports();
     let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
-    let account = match &grant {
-        Some(grant) => Account::User(pending.shared.users.user(grant.user_name())),
-        None => Account::Client(Arc::clone(&pending.origin.client)),
+    let owner = match &grant {
+        Some(grant) => pending.shared.users.get(OwnerName::User(grant.user_name().into())),
+        None => pending.client()?,
     };
     let holdings = Box::new(Holdings {
-        _slots: [of_process, account.take_slot()?, target.enter()?],
-        account,
+        _slots: [of_process, owner.take_slot()?, target.enter()?],
+        owner,
         grant,
         refusals: pending.refusals,
         end_marker,
@@ -204,13 +201,16 @@ async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denia
 /// Waits for an endpoint of the target, dials it, and writes the PROXY header if the target wants one.
 async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstream, Denial> {
     let Pending {
-        shared, record, origin, ..
+        shared,
+        record,
+        addresses,
+        ..
     } = pending;
     let timeouts = QueueTimeouts {
         longest: shared.dial.dial,
         without_success: shared.dial.dial_try,
     };
-    if shared.allowlist.wake(target, origin.addresses.source.ip()) == Woken::Limited {
+    if shared.allowlist.wake(target, addresses.source.ip()) == Woken::Limited {
         shared.metrics.wake_ended("limited");
     }
     let permit = target.begin_dial(timeouts).await?;
@@ -222,7 +222,7 @@ async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstre
     let mut upstream = dialled?;
     permit.succeeded();
     if let Some(version) = endpoints.proxy_header {
-        let written = proxy_header::write(&mut upstream.stream, version, &origin.addresses).await;
+        let written = proxy_header::write(&mut upstream.stream, version, addresses).await;
         written.map_err(|_| Refusal::TargetRefused)?;
     }
     Ok(upstream)

@@ -37,10 +37,10 @@ use crate::proxy::open_tunnels::registry::Registry;
 use crate::proxy::record::AccessLog;
 use crate::tunnel::drain::{self, Conductor, Drained, Tasks};
 use crate::tunnel::exposition;
-use crate::tunnel::limits;
 use crate::tunnel::limits::budget::Budgets;
-use crate::tunnel::limits::clients::Clients;
+use crate::tunnel::limits::connect_rate::ConnectRate;
 use crate::tunnel::limits::descriptors::TooFew;
+use crate::tunnel::limits::owners::LimitOwners;
 use crate::tunnel::limits::slots::Slots;
 use crate::tunnel::limits::unfinished::Unfinished;
 use crate::tunnel::metrics::Metrics;
@@ -269,8 +269,9 @@ fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, 
         registry: Registry::default(),
         drain,
         resources: Resources::new(capacity.pipes),
-        clients: Clients::new(limits.client, limits.tunnel.burst, limits.caps.client),
-        users: limits::users::Users::new(limits.user, limits.tunnel.burst, limits.caps.user),
+        clients: LimitOwners::new(limits.of_clients()),
+        users: LimitOwners::new(limits.of_users()),
+        connect_rate: ConnectRate::new(limits.caps.client),
         unfinished: Unfinished::new(caps.unfinished),
         tunnels: Arc::new(Slots::new(caps.tunnels)),
         total: Budgets::new(limits.total, limits.tunnel.burst),

@@ -1,5 +1,6 @@
 //! The limits of tunnels, targets, clients and the process, as the configuration sets them.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps, UserCaps};
@@ -7,14 +8,13 @@ pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps, UserCaps};
 pub mod bucket;
 pub mod budget;
 mod caps;
-pub mod clients;
-mod connect_rate;
+pub mod connect_rate;
 pub mod descriptors;
+pub mod owners;
 pub mod queue;
 pub mod slots;
 pub mod throttle;
 pub mod unfinished;
-pub mod users;
 
 pub use crate::base::units::{Rate, Size, UnitError};
 use crate::tunnel::direction::Both;
@@ -73,6 +73,19 @@ pub struct TunnelOverrides {
 
 /// The rates that many tunnels share: those of a target, of a client, or of the process.
 pub type SharedLimits = Both<Rate>;
+
+/// The limits of each client, or of each user.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnerLimits {
+    /// The rates of all of its tunnels together.
+    pub rates: SharedLimits,
+    /// The burst of those rates.
+    pub burst: Size,
+    /// The most tunnels, those that are still dialled included.
+    pub tunnels: Option<NonZeroU32>,
+    /// The most unfinished connections.
+    pub unfinished: Option<NonZeroU32>,
+}
 
 /// The limits of one target and of each of its tunnels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +203,26 @@ impl Limits {
             ssh_only: tunnel.ssh_only.unwrap_or(self.ssh_only),
             reports: self.reports,
             ..TargetLimits::default()
+        }
+    }
+
+    /// The limits of each client.
+    pub fn of_clients(&self) -> OwnerLimits {
+        OwnerLimits {
+            rates: self.client,
+            burst: self.tunnel.burst,
+            tunnels: self.caps.client.tunnels,
+            unfinished: self.caps.client.unfinished,
+        }
+    }
+
+    /// The limits of each user. Its unfinished connections are those of its clients.
+    pub fn of_users(&self) -> OwnerLimits {
+        OwnerLimits {
+            rates: self.user,
+            burst: self.tunnel.burst,
+            tunnels: self.caps.user.tunnels,
+            unfinished: None,
         }
     }
 }

@@ -27,10 +27,10 @@ use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::record::AccessLog;
 use switchboard::tunnel::drain::Conductor;
 use switchboard::tunnel::limits::budget::Budgets;
-use switchboard::tunnel::limits::clients::Clients;
+use switchboard::tunnel::limits::connect_rate::ConnectRate;
+use switchboard::tunnel::limits::owners::LimitOwners;
 use switchboard::tunnel::limits::slots::Slots;
 use switchboard::tunnel::limits::unfinished::Unfinished;
-use switchboard::tunnel::limits::users::Users;
 use switchboard::tunnel::limits::{Limits, TargetCaps, TargetLimits};
 use switchboard::tunnel::metrics::Metrics;
 use switchboard::tunnel::relay::Resources;
@@ -139,8 +139,9 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
         registry: Registry::default(),
         drain,
         resources: Resources::new(4),
-        clients: Clients::new(limits.client, burst, limits.caps.client),
-        users: Users::new(limits.user, burst, limits.caps.user),
+        clients: LimitOwners::new(limits.of_clients()),
+        users: LimitOwners::new(limits.of_users()),
+        connect_rate: ConnectRate::new(limits.caps.client),
         unfinished: Unfinished::new(NonZeroU32::new(8)),
         // The one that runs, and the one that panics.
         tunnels: Arc::new(Slots::new(NonZeroU32::new(2))),

@@ -27,7 +27,7 @@ use super::tickets::watches::Watches;
 use super::user::{Method, User};
 use crate::base::secret::Secret;
 use crate::policy::access::evidence::credential::Credential;
-use crate::tunnel::limits::clients::network;
+use crate::tunnel::limits::owners::network;
 use crate::tunnel::metrics::Metrics;
 
 /// The questions of a process.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::target::{Target, TargetId};
 use super::workload::Workload;
-use crate::tunnel::limits::clients::network;
+use crate::tunnel::limits::owners::network;
 
 /// A request to wake a target.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -112,7 +112,7 @@ async fn bounded<T>(counts: bool, question: impl Future<Output = Result<T, Denia
 }
 
 fn evidence<'a>(credential: Option<Result<Credential, CredentialFault>>, pending: &'a Pending<'_>) -> Evidence<'a> {
-    let client = pending.origin.addresses.source.ip();
+    let client = pending.addresses.source.ip();
     Evidence {
         credential,
         peer: pending.record.facts.tls.as_ref(),

@@ -8,10 +8,10 @@ use std::thread;
 
 use super::in_band::{self, End, phrase, phrase_of_proxy};
 use super::pending::Pending;
-use super::reached::{Holdings, Reached};
 use super::shared::Shared;
 use crate::base::cold::cold;
 use crate::net::transport::Transport;
+use crate::policy::access::Grant;
 use crate::policy::allowlist::Target;
 use crate::protocol::end_notice;
 use crate::protocol::end_notice::Marker;
@@ -20,12 +20,39 @@ use crate::protocol::ssh_disconnect::sentence;
 use crate::proxy::http::Refusals;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::record::TunnelRecord;
+use crate::tunnel::dial::Upstream;
 use crate::tunnel::direction::{Both, Direction};
-use crate::tunnel::drain;
+use crate::tunnel::drain::{self, Open};
+use crate::tunnel::limits::owners::LimitOwner;
+use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{Close, Reason, Side};
 use crate::tunnel::relay::{self, Bounds, Early, Ends, Engine, Terms, Transports, until_end};
 use crate::tunnel::ssh::identification::{self, Line, Software};
 use std::time::Duration;
+
+/// A connected target, and the slots that the tunnel to it takes.
+pub(super) struct Reached {
+    pub(super) target: Arc<Target>,
+    pub(super) holdings: Box<Holdings>,
+    pub(super) upstream: Upstream,
+    /// The tunnel counts as open before its client has the 200: a drain cuts it from then on.
+    pub(super) open: Open,
+}
+
+/// The slots and rights that a tunnel holds for as long as it runs. Boxed, since nothing of it is needed while it idles.
+#[derive(Debug)]
+pub(super) struct Holdings {
+    /// Those of the process, of the owner and of the target.
+    pub(super) _slots: [Slot; 3],
+    /// The client, or the user where users are known: an office behind one address is not one user.
+    pub(super) owner: Arc<LimitOwner>,
+    /// The right of its user to reach the target; `None` where every client may.
+    pub(super) grant: Option<Grant>,
+    /// How its client reads that the target is no SSH server.
+    pub(super) refusals: Refusals,
+    /// What the notice of its end begins with, if its client asks for one.
+    pub(super) end_marker: Option<Marker>,
+}
 
 /// A client and a target that are connected.
 ///
@@ -215,7 +242,7 @@ fn bounds<'a>(
     Bounds {
         tunnel: target.limit(direction),
         own: Some(&tunnel.own_rates[direction]),
-        shared: [target.shared(), holdings.account.budgets(), &shared.total].map(|budgets| Some(&budgets[direction])),
+        shared: [target.shared(), &holdings.owner.budgets, &shared.total].map(|budgets| Some(&budgets[direction])),
     }
 }
 

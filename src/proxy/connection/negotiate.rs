@@ -71,7 +71,7 @@ async fn handshake<'a>(
     mut pending: Pending<'a>,
 ) -> Option<(Negotiated, Pending<'a>)> {
     // Before the handshake, which is the dearest part of a connection.
-    if let Err(refusal) = pending.origin.admission {
+    if let Err(refusal) = pending.admission {
         pending.drop_silently(refusal);
         return None;
     }

@@ -12,40 +12,30 @@ use crate::net::transport::Transport;
 use crate::proxy::http::{Exchange, Refusals};
 use crate::proxy::open_tunnels::ids::Id;
 use crate::proxy::record::{Answered, Record};
-use crate::tunnel::limits::clients::Client;
-use crate::tunnel::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
+use crate::tunnel::limits::owners::{LimitOwner, OwnerName, network};
+use crate::tunnel::limits::unfinished::{Membership, Standing, Ticket};
 use crate::tunnel::outcome::{Denial, Refusal};
 use crate::tunnel::proxy_header::Addresses;
 
 /// A connection, or an HTTP/2 stream, from its accept until it is a tunnel or has read its refusal.
 #[derive(Debug)]
-pub(super) struct Pending<'a, O = Origin> {
+pub(super) struct Pending<'a> {
     pub(super) shared: &'a Shared,
     /// The metrics and the log line, whatever becomes of it.
     pub(super) record: Box<Record<'a>>,
-    /// The client, as far as it is known.
-    pub(super) origin: O,
+    /// The client's address and the one that it connected to: the peer's, until the PROXY header has been read.
+    pub(super) addresses: Addresses,
+    /// Whether a request may be served at all, as far as that is known; a refusal is sent in the client's protocol, once
+    /// that is known.
+    pub(super) admission: Result<(), Refusal>,
     /// How refusals are told on the port.
     pub(super) refusals: Refusals,
     /// Whether the target, as far as its name may be told, carries SSH only. An unknown one does.
     pub(super) leads_to_ssh: bool,
+    /// What all connections of the client share; `None` before the PROXY header has been read.
+    client: Option<Arc<LimitOwner>>,
     age: Age,
 }
-
-/// The client of a connection, known once the PROXY header has been read where the port requires one.
-#[derive(Debug)]
-pub(super) struct Origin {
-    /// The client's address and the one that it connected to.
-    pub(super) addresses: Addresses,
-    /// What all connections of the client share.
-    pub(super) client: Arc<Client>,
-    /// Whether a request may be served at all; a refusal is sent in the client's protocol, once that is known.
-    pub(super) admission: Result<(), Refusal>,
-}
-
-/// The client of a connection whose PROXY header has not been read.
-#[derive(Debug)]
-pub(super) struct Unknown;
 
 /// When the wait began, and its number in the order of connections and requests.
 #[derive(Clone, Copy, Debug)]
@@ -55,62 +45,56 @@ struct Age {
     number: u64,
 }
 
-impl<'a> Pending<'a, Unknown> {
+impl<'a> Pending<'a> {
     /// A connection that has just been accepted. Its number, drawn here, is its age in every set that it joins.
-    pub(super) fn accept(peer: SocketAddr, refusals: Refusals, shared: &'a Shared) -> Self {
+    pub(super) fn accept(peer: SocketAddr, local: Option<SocketAddr>, refusals: Refusals, shared: &'a Shared) -> Self {
         let id = shared.ids.next();
         let age = Age::new(id);
+        let mut record = Record::open(shared.telemetry(), id, peer, age.since);
+        record.facts.locals = [local, None];
         Self {
             shared,
-            record: Record::open(shared.telemetry(), id, peer, age.since),
-            origin: Unknown,
+            record,
+            addresses: Addresses::of(local, peer),
+            admission: Ok(()),
             refusals,
             leads_to_ssh: true,
+            client: None,
             age,
         }
     }
 
-    /// The same connection, now that its client is known. It counts towards the client's connect rate.
-    pub(super) fn introduce(mut self, addresses: Addresses) -> Pending<'a> {
+    /// Names the client, which is known now. The connection counts towards its connect rate.
+    pub(super) fn introduce(&mut self, addresses: Addresses) {
         self.record.facts.client = addresses.source;
-        let client = self.shared.clients.client(addresses.source.ip());
-        Pending {
-            shared: self.shared,
-            record: self.record,
-            origin: Origin {
-                addresses,
-                admission: client.count_connect(),
-                client,
-            },
-            refusals: self.refusals,
-            leads_to_ssh: self.leads_to_ssh,
-            age: self.age,
-        }
+        self.addresses = addresses;
+        let network = network(addresses.source.ip());
+        self.client = Some(self.shared.clients.get(OwnerName::Client(network)));
+        self.admission = self.shared.connect_rate.count(network);
     }
-}
 
-impl Pending<'_> {
+    /// Returns the owner of the client's limits. There is one before any request.
+    pub(super) fn client(&self) -> Result<Arc<LimitOwner>, Refusal> {
+        self.client.clone().ok_or(Refusal::Internal)
+    }
+
     /// A further request on this HTTP/2 connection. It is judged as a connection is: first by the client's connect
     /// rate, then by its certificate, whose signatures cost processor time to verify.
     pub(super) fn new_stream(&self) -> Self {
-        let Origin { addresses, client, .. } = &self.origin;
         let id = self.shared.ids.next();
         let record = self.record.request(id);
         let is_trusted = |()| match record.is_trusted(&self.shared.tls) {
             true => Ok(()),
             false => Err(Refusal::CertificateLapsed),
         };
+        let admission = self.shared.connect_rate.count(network(self.addresses.source.ip()));
         Self {
-            shared: self.shared,
-            origin: Origin {
-                addresses: *addresses,
-                admission: client.count_connect().and_then(is_trusted),
-                client: Arc::clone(client),
-            },
+            admission: admission.and_then(is_trusted),
             record,
-            refusals: self.refusals,
             leads_to_ssh: true,
+            client: self.client.clone(),
             age: Age::new(id),
+            ..*self
         }
     }
 
@@ -119,9 +103,7 @@ impl Pending<'_> {
     pub(super) async fn until_idle(&self) -> Refusal {
         self.overdue(Age::new(self.shared.ids.next())).await
     }
-}
 
-impl<O: ClientState> Pending<'_, O> {
     /// Takes one step towards the request.
     ///
     /// # Errors
@@ -207,7 +189,7 @@ impl<O: ClientState> Pending<'_, O> {
     }
 
     async fn overdue(&self, age: Age) -> Refusal {
-        let (standing, evicted) = match self.origin.admission() {
+        let (standing, evicted) = match self.admission {
             Ok(()) => (Standing::Welcome, Refusal::Crowded),
             Err(refusal) => (Standing::Refusable, refusal),
         };
@@ -220,7 +202,10 @@ impl<O: ClientState> Pending<'_, O> {
     }
 
     fn join(&self, Age { number, .. }: Age, standing: Standing) -> Membership<'_> {
-        let sets = [Some(&self.shared.unfinished), self.origin.unfinished()];
+        let sets = [
+            Some(&self.shared.unfinished),
+            self.client.as_ref().map(|client| &client.unfinished),
+        ];
         Membership::join(sets, Ticket { standing, number })
     }
 }
@@ -232,33 +217,5 @@ impl Age {
             since: Instant::now(),
             number: id.number,
         }
-    }
-}
-
-/// What is known of a connection's client.
-pub(super) trait ClientState {
-    /// The client's unfinished connections, if it is known.
-    fn unfinished(&self) -> Option<&Unfinished>;
-    /// Whether its request may be served, as far as that is known.
-    fn admission(&self) -> Result<(), Refusal>;
-}
-
-impl ClientState for Unknown {
-    fn unfinished(&self) -> Option<&Unfinished> {
-        None
-    }
-
-    fn admission(&self) -> Result<(), Refusal> {
-        Ok(())
-    }
-}
-
-impl ClientState for Origin {
-    fn unfinished(&self) -> Option<&Unfinished> {
-        Some(&self.client.unfinished)
-    }
-
-    fn admission(&self) -> Result<(), Refusal> {
-        self.admission
     }
 }

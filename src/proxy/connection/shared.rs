@@ -12,10 +12,10 @@ use crate::proxy::record::{AccessLog, Telemetry};
 use crate::tunnel::dial;
 use crate::tunnel::drain::Drain;
 use crate::tunnel::limits::budget::Budgets;
-use crate::tunnel::limits::clients::Clients;
+use crate::tunnel::limits::connect_rate::ConnectRate;
+use crate::tunnel::limits::owners::LimitOwners;
 use crate::tunnel::limits::slots::Slots;
 use crate::tunnel::limits::unfinished::Unfinished;
-use crate::tunnel::limits::users::Users;
 use crate::tunnel::metrics::Metrics;
 use crate::tunnel::relay::{self, Resources};
 use crate::tunnel::ssh::identification;
@@ -38,9 +38,11 @@ pub struct Shared {
     /// The pipes and buffers of the relays.
     pub resources: Resources,
     /// The clients that have connections, and the limits of each.
-    pub clients: Clients,
+    pub clients: LimitOwners,
     /// The users that have tunnels, and the limits of each.
-    pub users: Users,
+    pub users: LimitOwners,
+    /// The rate at which each client connects.
+    pub connect_rate: ConnectRate,
     /// The connections whose request is not complete.
     pub unfinished: Unfinished,
     /// A slot for each tunnel.

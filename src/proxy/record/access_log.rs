@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::line::Line;
 use super::reports::Reports;
-use crate::tunnel::limits::clients::network;
+use crate::tunnel::limits::owners::network;
 use crate::tunnel::outcome::{Outcome, Refusal};
 
 /// The access log of a process.

@@ -95,13 +95,13 @@ impl Reload {
                 // longer count end no tunnel.
                 self.users.apply(&new, shared);
                 self.writer.publish(&new.targets, &new.limits);
-                let burst = new.limits.tunnel.burst;
-                shared.clients.set(new.limits.client, burst, new.limits.caps.client);
-                shared.users.set(new.limits.user, burst, new.limits.caps.user);
+                shared.clients.set(new.limits.of_clients());
+                shared.users.set(new.limits.of_users());
+                shared.connect_rate.set(new.limits.caps.client);
                 let caps = self.capacity.fitting(new.limits.caps.total, metrics);
                 shared.unfinished.set(caps.unfinished);
                 shared.tunnels.set(caps.tunnels);
-                shared.total.set(new.limits.total, burst);
+                shared.total.set(new.limits.total, new.limits.tunnel.burst);
                 certificate_poll::log_and_count(&shared.tls.configure(new.tls.clone()), shared);
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;

@@ -1,92 +1,164 @@
-//! Limits the rate of connects: a number per second in the long run, and a burst after a pause.
+//! Limits the rate at which each client connects: a number per second in the long run, and a burst after a pause.
 
-use std::num::NonZeroU32;
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// A rate of events and a burst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Quota {
-    /// Events per second in the long run.
-    pub per_second: NonZeroU32,
-    /// Events at once, after a pause.
-    pub burst: NonZeroU32,
-}
+use super::ClientCaps;
+use crate::tunnel::outcome::Refusal;
 
-/// The generic cell rate algorithm in its virtual scheduling form (ITU-T I.371): one instant is all its state.
+/// The connect rates of all clients, by the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371): one
+/// instant is all that is kept of a client. It outlives the client's connections: one that disconnects and connects again
+/// must not get a new burst.
 #[derive(Debug)]
-pub(super) struct Gcra {
-    /// The theoretical arrival time of the next event.
-    due: Mutex<Instant>,
+pub struct ConnectRate(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    caps: ClientCaps,
+    /// The theoretical arrival time of each network's next connect.
+    due: HashMap<IpAddr, Instant>,
+    /// The entries that the last removal has left.
+    kept: usize,
 }
 
-impl Gcra {
-    /// The state without any event before `now`.
-    pub(super) fn new(now: Instant) -> Self {
-        Self { due: Mutex::new(now) }
+impl ConnectRate {
+    /// The state without any connect.
+    pub fn new(caps: ClientCaps) -> Self {
+        Self(Mutex::new(State {
+            caps,
+            due: HashMap::new(),
+            kept: 0,
+        }))
     }
 
-    /// Whether an event conforms to the quota now. Only an event that conforms is counted.
-    pub(super) fn conforms(&self, quota: Quota, now: Instant) -> bool {
-        let interval = Duration::from_secs(1) / quota.per_second.get();
-        let ahead = interval.saturating_mul(quota.burst.get() - 1);
-        let mut due = self.due.lock();
-        let conforms = due.saturating_duration_since(now) <= ahead;
-        if conforms {
-            *due = (*due).max(now) + interval;
+    /// Changes the rate and the burst of all clients.
+    pub fn set(&self, caps: ClientCaps) {
+        self.0.lock().caps = caps;
+    }
+
+    /// Counts a connect from that [network](super::owners::network). One that is refused does not count.
+    ///
+    /// # Errors
+    /// [`Refusal::ConnectRate`]: the client has reached its connect rate.
+    pub fn count(&self, network: IpAddr) -> Result<(), Refusal> {
+        let mut state = self.0.lock();
+        let State { caps, due, kept } = &mut *state;
+        let Some(per_second) = caps.connects_per_second else {
+            return Ok(());
+        };
+        let now = Instant::now();
+        if due.len() >= 2 * (*kept).max(FEW) {
+            due.retain(|_, due| *due > now);
+            // Connects from many networks cannot fill the memory.
+            if due.len() > MAX_KEPT {
+                due.clear();
+            }
+            *kept = due.len();
         }
-        conforms
-    }
-
-    /// When the state will be the same as without any event.
-    pub(super) fn clear_at(&self) -> Instant {
-        *self.due.lock()
+        let interval = Duration::from_secs(1) / per_second.get();
+        let ahead = interval.saturating_mul(caps.connects_burst.get() - 1);
+        let due = due.entry(network).or_insert(now);
+        if due.saturating_duration_since(now) > ahead {
+            return Err(Refusal::ConnectRate);
+        }
+        *due = (*due).max(now) + interval;
+        Ok(())
     }
 }
+
+/// Fewer entries are not worth a removal.
+const FEW: usize = 1024;
+/// The most networks that a removal leaves. With as many new ones they take about 10 MiB.
+const MAX_KEPT: usize = 65_536;
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+    use std::num::NonZeroU32;
+
+    use tokio::time::advance;
+
     use super::*;
 
-    fn quota(per_second: u32, burst: u32) -> Quota {
-        Quota {
-            per_second: NonZeroU32::new(per_second).unwrap(),
-            burst: NonZeroU32::new(burst).unwrap(),
+    fn rate(per_second: u32, burst: u32) -> ConnectRate {
+        ConnectRate::new(caps(per_second, burst))
+    }
+
+    fn caps(per_second: u32, burst: u32) -> ClientCaps {
+        ClientCaps {
+            connects_per_second: NonZeroU32::new(per_second),
+            connects_burst: NonZeroU32::new(burst).unwrap(),
+            ..ClientCaps::default()
         }
     }
 
-    #[test]
-    fn a_burst_is_exact_and_is_restored_with_time() {
-        let start = Instant::now();
-        let (gcra, quota) = (Gcra::new(start), quota(10, 5));
-        let conforming = |now| (0..100).filter(|_| gcra.conforms(quota, now)).count();
-        assert_eq!(conforming(start), 5);
-        assert_eq!(conforming(start + Duration::from_millis(99)), 0);
-        assert_eq!(conforming(start + Duration::from_millis(100)), 1);
-        assert_eq!(conforming(start + Duration::from_millis(400)), 3);
-        assert_eq!(conforming(start + Duration::from_secs(3600)), 5);
+    fn conforming(rate: &ConnectRate, connects: usize) -> usize {
+        let address = IpAddr::from([192, 0, 2, 1]);
+        (0..connects).filter(|_| rate.count(address).is_ok()).count()
     }
 
-    #[test]
-    fn the_mean_in_the_long_run_is_the_rate() {
-        let start = Instant::now();
-        let (gcra, quota) = (Gcra::new(start), quota(50, 200));
-        let conforming = (0..10_000)
-            .filter(|&millis| gcra.conforms(quota, start + Duration::from_millis(millis)))
-            .count();
-        assert_eq!(conforming, 200 + 50 * 10 - 1);
+    fn network(number: usize) -> IpAddr {
+        Ipv6Addr::from_bits(0x2001_0db8 << 96 | (number as u128) << 64).into()
     }
 
-    #[test]
-    fn an_event_that_does_not_conform_is_not_counted() {
-        let start = Instant::now();
-        let (gcra, quota) = (Gcra::new(start), quota(1, 1));
-        assert!(gcra.conforms(quota, start));
-        for _ in 0..100 {
-            assert!(!gcra.conforms(quota, start));
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_is_exact_and_is_restored_with_time() {
+        let rate = rate(10, 5);
+        for (millis, expected) in [(0, 5), (99, 0), (1, 1), (300, 3), (3_600_000, 5)] {
+            advance(Duration::from_millis(millis)).await;
+            assert_eq!(conforming(&rate, 100), expected);
         }
-        assert_eq!(gcra.clear_at(), start + Duration::from_secs(1));
+        // Each client has its own rate.
+        assert!(rate.count(network(0)).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_mean_in_the_long_run_is_the_rate() {
+        let rate = rate(50, 200);
+        let mut conformed = 0;
+        for _ in 0..10_000 {
+            conformed += conforming(&rate, 1);
+            advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(conformed, 200 + 50 * 10 - 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connect_that_is_refused_is_not_counted_and_a_changed_rate_holds_at_once() {
+        let rate = rate(1, 1);
+        assert_eq!(conforming(&rate, 100), 1);
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(conforming(&rate, 100), 1);
+        rate.set(caps(1, 3));
+        assert_eq!(conforming(&rate, 100), 2);
+        rate.set(ClientCaps {
+            connects_per_second: None,
+            ..ClientCaps::default()
+        });
+        assert_eq!(conforming(&rate, 100), 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_is_remembered_until_its_burst_is_restored_and_many_never_fill_the_memory() {
+        let rate = rate(1, 100);
+        assert_eq!(conforming(&rate, 200), 100);
+        for number in 0..100 * FEW {
+            rate.count(network(number)).unwrap();
+        }
+        assert!(rate.0.lock().due.len() <= 2 * MAX_KEPT);
+        assert_eq!(conforming(&rate, 1), 0, "its burst is not restored");
+        for number in 0..4 * MAX_KEPT {
+            rate.count(network(number)).unwrap();
+            assert!(rate.0.lock().due.len() <= 2 * MAX_KEPT);
+        }
+        advance(Duration::from_secs(100)).await;
+        for number in 0..4 * MAX_KEPT {
+            rate.count(network(number)).unwrap();
+        }
+        assert!(rate.0.lock().due.len() <= 2 * MAX_KEPT);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use switchboard::policy::access::{Change, Mode};
 use switchboard::policy::allowlist::{StaticTarget, UserLists};
-use switchboard::tunnel::limits::{Limits, SharedLimits, Size, UserCaps};
+use switchboard::tunnel::limits::{Limits, OwnerLimits};
 use switchboard::tunnel::outcome::Refusal;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -141,13 +141,10 @@ async fn a_user_that_leaves_the_lists_of_a_target_leaves_it() {
 async fn a_user_has_its_own_slots_wherever_it_connects_from() {
     let world = World::new(Mode::Enforce, |_| {}).await;
     world.cluster.allow("bob", "team/a");
-    let three = UserCaps {
+    world.shared.users.set(OwnerLimits {
         tunnels: NonZeroU32::new(3),
-    };
-    world
-        .shared
-        .users
-        .set(SharedLimits::default(), Size::bytes(1 << 20).unwrap(), three);
+        ..Limits::default().of_users()
+    });
     let mut open = Vec::new();
     for _ in 0..3 {
         open.push(tunnel(&world, "a.team:22", "alices").await);

@@ -19,10 +19,10 @@ use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::record::AccessLog;
 use switchboard::tunnel::drain::Conductor;
 use switchboard::tunnel::limits::budget::Budgets;
-use switchboard::tunnel::limits::clients::Clients;
+use switchboard::tunnel::limits::connect_rate::ConnectRate;
+use switchboard::tunnel::limits::owners::LimitOwners;
 use switchboard::tunnel::limits::slots::Slots;
 use switchboard::tunnel::limits::unfinished::Unfinished;
-use switchboard::tunnel::limits::users::Users;
 use switchboard::tunnel::limits::{Limits, TargetLimits};
 use switchboard::tunnel::metrics::Metrics;
 use switchboard::tunnel::relay::Resources;
@@ -165,8 +165,9 @@ impl World {
             registry: Registry::default(),
             drain,
             resources: Resources::new(4),
-            clients: Clients::new(limits.client, burst, limits.caps.client),
-            users: Users::new(limits.user, burst, limits.caps.user),
+            clients: LimitOwners::new(limits.of_clients()),
+            users: LimitOwners::new(limits.of_users()),
+            connect_rate: ConnectRate::new(limits.caps.client),
             unfinished: Unfinished::new(None),
             tunnels: Arc::new(Slots::new(None)),
             total: Budgets::new(limits.total, burst),

@@ -15,7 +15,7 @@ use crate::net::tls::Peer;
 use crate::policy::access::evidence::credential::Credential;
 use crate::policy::access::reviewer::Action;
 use crate::policy::access::user::User;
-use crate::tunnel::limits::clients::network;
+use crate::tunnel::limits::owners::network;
 
 /// HMAC-SHA256 of what is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::policy::access::passwords::MOST_HASHED;
-use crate::tunnel::limits::clients::network;
+use crate::tunnel::limits::owners::network;
 
 /// The permits of questions, and the requests that wait for one.
 #[derive(Debug)]

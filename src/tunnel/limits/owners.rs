@@ -1,0 +1,179 @@
+//! The limits that all tunnels of one client, or of one user, share.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::OwnerLimits;
+use super::budget::Budgets;
+use super::slots::{Slot, Slots};
+use super::unfinished::Unfinished;
+use crate::tunnel::outcome::{Denial, Refusal};
+
+/// The clients that have connections, or the users that have tunnels.
+#[derive(Debug)]
+pub struct LimitOwners(Arc<Mutex<State>>);
+
+/// The name of a limit owner.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum OwnerName {
+    /// A client: the [network] of its address.
+    Client(IpAddr),
+    /// A user, wherever that user connects from.
+    User(Box<str>),
+}
+
+#[derive(Debug)]
+struct State {
+    limits: OwnerLimits,
+    by_name: HashMap<OwnerName, Weak<LimitOwner>>,
+}
+
+/// A client or a user, for as long as it has connections or tunnels.
+#[derive(Debug)]
+pub struct LimitOwner {
+    /// The budgets that its tunnels share.
+    pub budgets: Budgets,
+    /// Its connections without an answer.
+    pub unfinished: Unfinished,
+    tunnels: Arc<Slots>,
+    name: OwnerName,
+    state: Arc<Mutex<State>>,
+}
+
+impl LimitOwners {
+    /// No owners yet.
+    pub fn new(limits: OwnerLimits) -> Self {
+        let by_name = HashMap::new();
+        Self(Arc::new(Mutex::new(State { limits, by_name })))
+    }
+
+    /// Returns the owner of that name.
+    pub fn get(&self, name: OwnerName) -> Arc<LimitOwner> {
+        let mut state = self.0.lock();
+        if let Some(owner) = state.by_name.get(&name).and_then(Weak::upgrade) {
+            return owner;
+        }
+        let limits = state.limits;
+        let owner = Arc::new(LimitOwner {
+            budgets: Budgets::new(limits.rates, limits.burst),
+            unfinished: Unfinished::new(limits.unfinished),
+            tunnels: Arc::new(Slots::new(limits.tunnels)),
+            name: name.clone(),
+            state: Arc::clone(&self.0),
+        });
+        state.by_name.insert(name, Arc::downgrade(&owner));
+        owner
+    }
+
+    /// Changes the limits of all owners, also of those that have tunnels.
+    pub fn set(&self, limits: OwnerLimits) {
+        let mut state = self.0.lock();
+        state.limits = limits;
+        let owners: Vec<_> = state.by_name.values().filter_map(Weak::upgrade).collect();
+        // This may be the last reference to an owner, and its drop takes the lock.
+        drop(state);
+        for owner in owners {
+            owner.budgets.set(limits.rates, limits.burst);
+            owner.unfinished.set(limits.unfinished);
+            owner.tunnels.set(limits.tunnels);
+        }
+    }
+}
+
+impl LimitOwner {
+    /// Takes one of its slots for tunnels.
+    ///
+    /// # Errors
+    /// [`Refusal::ClientFull`] or [`Refusal::UserFull`]: none is free.
+    pub fn take_slot(&self) -> Result<Slot, Denial> {
+        let full = match self.name {
+            OwnerName::Client(_) => Refusal::ClientFull,
+            OwnerName::User(_) => Refusal::UserFull,
+        };
+        self.tunnels
+            .take()
+            .ok_or_else(|| Denial::of_limit(full, self.tunnels.most()))
+    }
+}
+
+impl Drop for LimitOwner {
+    fn drop(&mut self) {
+        let mut state = self.state.lock();
+        // It may have come again meanwhile.
+        let known = state.by_name.get(&self.name);
+        if known.is_some_and(|known| known.strong_count() == 0) {
+            state.by_name.remove(&self.name);
+        }
+    }
+}
+
+/// Returns the addresses that one host may take: its IPv4 address, or the /64 of its IPv6 one.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::tunnel::limits::{Limits, SharedLimits};
+
+    fn client(owners: &LimitOwners, address: &str) -> Arc<LimitOwner> {
+        owners.get(OwnerName::Client(network(address.parse().unwrap())))
+    }
+
+    fn user(owners: &LimitOwners, name: &str) -> Arc<LimitOwner> {
+        owners.get(OwnerName::User(name.into()))
+    }
+
+    fn known(owners: &LimitOwners) -> usize {
+        owners.0.lock().by_name.len()
+    }
+
+    #[test]
+    fn an_owner_is_one_for_as_long_as_it_is_held() {
+        let owners = LimitOwners::new(Limits::default().of_clients());
+        let one = client(&owners, "192.0.2.1");
+        assert!(Arc::ptr_eq(&one, &client(&owners, "192.0.2.1")));
+        assert!(!Arc::ptr_eq(&one, &client(&owners, "192.0.2.2")));
+        let six = client(&owners, "2001:db8::1");
+        assert!(Arc::ptr_eq(&six, &client(&owners, "2001:db8::ffff:2")));
+        assert!(!Arc::ptr_eq(&six, &client(&owners, "2001:db8:0:1::1")));
+        let alice = user(&owners, "alice");
+        assert!(Arc::ptr_eq(&alice, &user(&owners, "alice")));
+        assert!(!Arc::ptr_eq(&alice, &user(&owners, "Alice")));
+        drop((one, six, alice));
+        assert_eq!(known(&owners), 0);
+    }
+
+    #[test]
+    fn changed_limits_reach_the_owners_that_are_held_and_new_ones() {
+        let owners = LimitOwners::new(Limits::default().of_users());
+        let held = [client(&owners, "192.0.2.1"), user(&owners, "alice")];
+        let limits = OwnerLimits {
+            rates: SharedLimits {
+                download: "1MiB/s".parse().unwrap(),
+                ..SharedLimits::default()
+            },
+            tunnels: NonZeroU32::new(1),
+            ..Limits::default().of_clients()
+        };
+        owners.set(limits);
+        let new = [client(&owners, "192.0.2.2"), user(&owners, "bob")];
+        for ([client, user], refusals) in [held, new].map(|both| (both, [Refusal::ClientFull, Refusal::UserFull])) {
+            for (owner, refusal) in [client, user].into_iter().zip(refusals) {
+                assert_eq!(owner.budgets.download.rate(), limits.rates.download);
+                assert_eq!(owner.budgets.upload.rate(), limits.rates.upload);
+                let _slot = owner.take_slot().unwrap();
+                assert_eq!(owner.take_slot().unwrap_err().refusal, refusal);
+            }
+        }
+    }
+}
