@@ -191,8 +191,8 @@ fn share(options: Options, own: SocketAddr, descriptors: Descriptors) -> Result<
         warn!("{sessions} sessions, less than --max-sessions: the limit of open files is {most}");
     }
     let metrics = Metrics::new()?;
-    exchange::results().for_each(|result| metrics.exchange_may_lead_to(result));
-    End::known().for_each(|end| metrics.session_may_end(end.label()));
+    exchange::results().for_each(|result| metrics.exchanges.zero([result]));
+    End::known().for_each(|end| metrics.session_ends.zero([end.label()]));
     metrics
         .memory_limit
         .set(i64::try_from(options.memory).unwrap_or(i64::MAX));
@@ -219,7 +219,7 @@ fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn
         let metrics = &shared.metrics;
         let as_gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         for (state, sessions) in shared.sessions.count() {
-            metrics.sessions(state, as_gauge(sessions));
+            metrics.sessions.set([state], sessions);
         }
         metrics.memory.set(as_gauge(shared.sessions.memory().used()));
         metrics.exchanging.set(as_gauge(shared.exchanges.len()));

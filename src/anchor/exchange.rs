@@ -39,13 +39,13 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     drop(membership);
     match result {
         Ok(admitted) => {
-            shared.metrics.exchanged(admitted.label());
+            shared.metrics.exchanges.count([admitted.label()]);
             if let Admitted::Plain(plain) = admitted {
                 cold(plain.carry(&shared)).await;
             }
         }
         // Not a line: a stranger chooses how many there are.
-        Err(fault) => shared.metrics.exchanged(fault.label()),
+        Err(fault) => shared.metrics.exchanges.count([fault.label()]),
     }
 }
 

@@ -1,19 +1,22 @@
 //! Every metric of the program `anchor`: declared here and nowhere else.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, Result};
+use prometheus::{IntCounter, IntGauge, Registry, Result};
 
 use crate::tunnel::direction::{Both, Direction};
-use crate::tunnel::exposition::declare::{counter, counters, gauge, gauges};
+use crate::tunnel::exposition::declare::{Counters, Gauges, counter, counters, gauge, gauges};
 use crate::tunnel::exposition::{page, registry};
 use crate::tunnel::relay::meter::Totals;
 
 /// The metrics of an anchor. No label comes from a peer.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    sessions: IntGaugeVec,
-    session_ends: IntCounterVec,
-    exchanges: IntCounterVec,
-    bytes: IntCounterVec,
+    /// Sessions, by state.
+    pub sessions: Gauges<1>,
+    /// Sessions that ended, by reason.
+    pub session_ends: Counters<1>,
+    /// Connections, by what their exchange has led to.
+    pub exchanges: Counters<1>,
+    bytes: Counters<2>,
     /// Connections that have begun to carry a session, its first one included.
     pub attachments: IntCounter,
     /// Connections in the exchange.
@@ -49,7 +52,7 @@ impl Metrics {
             "Always 1; the version is a label.",
             &["version"],
         )?;
-        build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        build_info.set([env!("CARGO_PKG_VERSION")], 1);
         let sessions = "Sessions, by state: with a connection, without one, or kept to say how they ended.";
         let ends = "Sessions that ended, by reason.";
         let exchanges = "Connections, by what their exchange has led to.";
@@ -88,40 +91,15 @@ impl Metrics {
         })
     }
 
-    /// Sets the number of sessions in a state.
-    pub fn sessions(&self, state: &'static str, sessions: i64) {
-        self.sessions.with_label_values(&[state]).set(sessions);
-    }
-
-    /// Counts the end of a session.
-    pub fn session_ended(&self, reason: &'static str) {
-        self.session_ends.with_label_values(&[reason]).inc();
-    }
-
-    /// Makes the series of that reason, with the value 0.
-    pub fn session_may_end(&self, reason: &'static str) {
-        self.session_ends.with_label_values(&[reason]);
-    }
-
-    /// Counts an exchange.
-    pub fn exchanged(&self, result: &'static str) {
-        self.exchanges.with_label_values(&[result]).inc();
-    }
-
-    /// Makes the series of that result, with the value 0.
-    pub fn exchange_may_lead_to(&self, result: &'static str) {
-        self.exchanges.with_label_values(&[result]);
-    }
-
     /// The counters of the bytes of sessions.
     pub fn session_bytes(&self) -> SessionBytes {
-        Both::from_fn(|direction| self.bytes.with_label_values(&[direction.label(), "session"]))
+        Both::from_fn(|direction| self.bytes.of([direction.label(), "session"]))
     }
 
     /// Sets the bytes of plain connections.
     pub fn plain_bytes(&self, totals: &Totals) {
         for direction in Direction::ALL {
-            let counter = self.bytes.with_label_values(&[direction.label(), "plain"]);
+            let counter = self.bytes.of([direction.label(), "plain"]);
             counter.inc_by(totals.bytes(direction).saturating_sub(counter.get()));
         }
     }

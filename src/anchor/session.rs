@@ -320,7 +320,7 @@ impl Carried {
             opened, link, shared, ..
         } = self;
         opened.close(&shared.tasks);
-        shared.metrics.session_ended(end.label());
+        shared.metrics.session_ends.count([end.label()]);
         let closing = Closing {
             reason: end.label(),
             sent: streams.sent.load(Ordering::Relaxed),

@@ -158,7 +158,7 @@ impl Access {
     pub fn new(options: Options, sources: Sources, metrics: &Metrics) -> Arc<Self> {
         for method in METHODS {
             for result in RESULTS {
-                metrics.access_may_end(method, result);
+                metrics.access_requests.zero([method, result]);
             }
         }
         let pairs = Pairs::new();
@@ -214,7 +214,7 @@ impl Access {
         let method = name.map_or(NO_METHOD, |_| Method::Password.label());
         let identified = self.subject(&rules, evidence).await;
         if let Err(denial) = &identified {
-            self.metrics.access_ended(method, denial.refusal.label());
+            self.metrics.access_requests.count([method, denial.refusal.label()]);
         }
         identified
     }
@@ -295,7 +295,9 @@ impl Access {
             Ok(_) => ALLOWED,
             Err(denial) => denial.refusal.label(),
         };
-        self.metrics.access_ended(subject.user.method.label(), result);
+        self.metrics
+            .access_requests
+            .count([subject.user.method.label(), result]);
         Ok(Grant::new(pair, decided?))
     }
 

@@ -211,7 +211,7 @@ async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstre
         without_success: shared.dial.dial_try,
     };
     if shared.allowlist.wake(target, addresses.source.ip()) == Woken::Limited {
-        shared.metrics.wake_ended("limited");
+        shared.metrics.wakes.count(["limited"]);
     }
     let permit = target.begin_dial(timeouts).await?;
     let endpoints = shared.allowlist.dialable(target).await?;

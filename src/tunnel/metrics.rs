@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use prometheus::{Gauge, Histogram, IntCounter, IntGauge, Registry};
 
 pub use self::targets::TargetSeries;
 use self::targets::{Families, TargetMetrics};
 use crate::net::tls;
-use crate::tunnel::exposition::declare::{counter, counters, gauge, gauges, histogram, seconds, timestamp, timestamps};
+use crate::tunnel::exposition::declare::{
+    Counters, Gauges, counter, counters, gauge, gauges, histogram, seconds, timestamp, timestamps,
+};
 use crate::tunnel::exposition::{page, registry};
 use crate::tunnel::outcome::{Outcome, Reason, Refusal, Side};
 use crate::tunnel::ssh::identification::Family;
 
-mod access;
 mod targets;
 
 metrics! {
@@ -28,15 +29,15 @@ metrics! {
     /// The most tunnels at a time: as configured, or as the limit of open files allows.
     pub tunnels_limit: IntGauge = gauge("switchboard_tunnels_limit");
     /// Requests answered, by status code and reason.
-    connect_requests: IntCounterVec = counters("switchboard_connect_requests_total", &["code", "reason"]);
+    pub connect_requests: Counters<2> = counters("switchboard_connect_requests_total", &["code", "reason"]);
     /// Clients that were told in band, by an SSH disconnect, why they have no session.
     pub answers_in_band: IntCounter = counter("switchboard_answers_in_band_total");
     /// Tunnels that ended, by reason and by the side that ended them.
-    tunnels_closed: IntCounterVec = counters("switchboard_tunnels_closed_total", &["reason", "by"]);
+    pub tunnels_closed: Counters<2> = counters("switchboard_tunnels_closed_total", &["reason", "by"]);
     /// Tunnels that a rule would have refused, were it not for `allowlist.report`, by rule.
-    reported_refusals: IntCounterVec = counters("switchboard_reported_refusals_total", &["rule"]);
+    pub reported_refusals: Counters<1> = counters("switchboard_reported_refusals_total", &["rule"]);
     /// SSH software that has identified itself, by side and family.
-    identifications: IntCounterVec = counters("switchboard_identifications_total", &["side", "family"]);
+    pub identifications: Counters<2> = counters("switchboard_identifications_total", &["side", "family"]);
     /// Seconds of a dial, all its tries together, whether it succeeded or not.
     pub dial_duration: Histogram = histogram("switchboard_dial_duration_seconds", &FAST);
     /// Seconds from the accept to the answer.
@@ -48,7 +49,7 @@ metrics! {
     /// Pipes that hold bytes of busy directions.
     pub pipes_in_use: IntGauge = gauge("switchboard_pipes_in_use");
     /// 1 for the engine that moves bulk between plain sockets: splice, or copy where there are no pipes.
-    relay_engine: IntGaugeVec = gauges("switchboard_relay_engine", &["engine"]);
+    pub relay_engine: Gauges<1> = gauges("switchboard_relay_engine", &["engine"]);
     /// Targets on the allowlist.
     pub allowlist_targets: IntGauge = gauge("switchboard_allowlist_targets");
     /// Names that both a Service and `allowlist.static` claim.
@@ -60,50 +61,50 @@ metrics! {
     /// When the allowlist was last known to be current, in seconds since 1970.
     pub allowlist_last_sync_timestamp: Gauge = timestamp("switchboard_allowlist_last_sync_timestamp_seconds");
     /// Targets without an endpoint that a request was to start, by result.
-    wakes: IntCounterVec = counters("switchboard_wakes_total", &["result"]);
+    pub wakes: Counters<1> = counters("switchboard_wakes_total", &["result"]);
     /// Events about Services that were to be written, by result.
-    service_events: IntCounterVec = counters("switchboard_service_events_total", &["result"]);
+    pub service_events: Counters<1> = counters("switchboard_service_events_total", &["result"]);
     /// Reports of activity to the workloads of Services, by result.
-    activity_reports: IntCounterVec = counters("switchboard_activity_reports_total", &["result"]);
+    pub activity_reports: Counters<1> = counters("switchboard_activity_reports_total", &["result"]);
     /// Annotations of Services with a value that is malformed or not permitted.
     pub annotation_errors: IntCounter = counter("switchboard_annotation_errors_total");
     /// Endpoints and EndpointSlices of targets that are not dialled, by reason.
-    endpoint_errors: IntCounterVec = counters("switchboard_endpoint_errors_total", &["reason"]);
+    pub endpoint_errors: Counters<1> = counters("switchboard_endpoint_errors_total", &["reason"]);
     /// Failed lists and watches of the cluster, by kind of failure.
-    watch_errors: IntCounterVec = counters("switchboard_watch_errors_total", &["kind"]);
+    pub watch_errors: Counters<1> = counters("switchboard_watch_errors_total", &["kind"]);
     /// 1 from the beginning of the drain.
     pub draining: IntGauge = gauge("switchboard_draining");
     /// Requests that were judged, by the method that proved the user and by result.
-    access_requests: IntCounterVec = counters("switchboard_access_requests_total", &["method", "result"]);
+    pub access_requests: Counters<2> = counters("switchboard_access_requests_total", &["method", "result"]);
     /// Questions to the API server about tokens and rights, by kind and result.
-    access_reviews: IntCounterVec = counters("switchboard_access_reviews_total", &["kind", "result"]);
+    pub access_reviews: Counters<2> = counters("switchboard_access_reviews_total", &["kind", "result"]);
     /// Seconds of a question to the API server about a token or a right.
     pub access_review_duration: Histogram = histogram("switchboard_access_review_duration_seconds", &FAST);
     /// 1 while such questions are not asked, since the API server does not answer them.
-    access_suspended: IntGaugeVec = gauges("switchboard_access_reviews_suspended", &["kind"]);
+    pub access_suspended: Gauges<1> = gauges("switchboard_access_reviews_suspended", &["kind"]);
     /// Answers that are remembered, by cache.
-    access_cache_entries: IntGaugeVec = gauges("switchboard_access_cache_entries", &["cache"]);
+    pub access_cache_entries: Gauges<1> = gauges("switchboard_access_cache_entries", &["cache"]);
     /// Questions that were answered from memory: whose a credential is, what a user may do, and either by a stale answer.
-    access_cache_hits: IntCounterVec = counters("switchboard_access_cache_hits_total", &["answer"]);
+    pub access_cache_hits: Counters<1> = counters("switchboard_access_cache_hits_total", &["answer"]);
     /// Rights in use that were asked about again, by result.
-    access_rechecks: IntCounterVec = counters("switchboard_access_rechecks_total", &["result"]);
+    pub access_rechecks: Counters<1> = counters("switchboard_access_rechecks_total", &["result"]);
     /// Tickets, those that have expired included, and entries that are none, by source.
-    access_tickets: IntGaugeVec = gauges("switchboard_access_tickets", &["source", "state"]);
+    pub access_tickets: Gauges<2> = gauges("switchboard_access_tickets", &["source", "state"]);
     /// Users with tunnels to a target: pairs of one user, or one credential of it, and one target.
     pub access_pairs: IntGauge = gauge("switchboard_access_pairs");
     /// Credentials that came over a connection in clear, where others can read them.
     pub access_burnt: IntCounter = counter("switchboard_access_burnt_credentials_total");
     /// TLS handshakes that succeeded, by version, and whether they resumed an earlier session.
-    tls_handshakes: IntCounterVec = counters("switchboard_tls_handshakes_total", &["version", "resumed"]);
+    pub tls_handshakes: Counters<2> = counters("switchboard_tls_handshakes_total", &["version", "resumed"]);
     /// TLS handshakes that failed, by cause.
-    tls_handshake_failures: IntCounterVec = counters("switchboard_tls_handshake_failures_total", &["cause"]);
+    pub tls_handshake_failures: Counters<1> = counters("switchboard_tls_handshake_failures_total", &["cause"]);
     /// When the first certificate of a file's chain expires, in seconds since 1970.
-    tls_certificate_expiry: IntGaugeVec = gauges(
+    pub tls_certificate_expiry: Gauges<1> = gauges(
         "switchboard_tls_certificate_expiry_timestamp_seconds",
         &["certificate"]
     );
     /// When the next revocation list of an authority is due, the nextUpdate of its list, in seconds since 1970.
-    tls_crl_next_update: IntGaugeVec = gauges("switchboard_tls_crl_next_update_timestamp_seconds", &["issuer"]);
+    pub tls_crl_next_update: Gauges<1> = gauges("switchboard_tls_crl_next_update_timestamp_seconds", &["issuer"]);
     /// Polls that found faults in changed TLS files; the loaded ones stay in use.
     pub tls_reload_failures: IntCounter = counter("switchboard_tls_reload_failures_total");
     /// 1 if the last reload of the configuration was applied, else 0.
@@ -113,7 +114,7 @@ metrics! {
     /// Log lines dropped because they were not read fast enough, or could not be written.
     pub log_lines_dropped: IntGauge = gauge("switchboard_log_lines_dropped");
     /// Always 1; the version is a label.
-    build_info: IntGaugeVec = gauges("switchboard_build_info", &["version"]);
+    pub build_info: Gauges<1> = gauges("switchboard_build_info", &["version"]);
 
     targets:
     /// Open tunnels.
@@ -139,17 +140,14 @@ impl Metrics {
     /// A name that is declared twice, or is not a metric name.
     pub fn new() -> prometheus::Result<Self> {
         let metrics = Self::declare(registry()?)?;
-        metrics
-            .build_info
-            .with_label_values(&[env!("CARGO_PKG_VERSION")])
-            .set(1);
+        metrics.build_info.set([env!("CARGO_PKG_VERSION")], 1);
         metrics.config_last_reload_successful.set(1);
         metrics.relay_splices(true);
         metrics.show_zeros();
         Ok(metrics)
     }
 
-    /// Makes series with the value 0, since rate() cannot see an event that is the first value of its series.
+    /// Makes series with the value 0.
     fn show_zeros(&self) {
         self.requests(200, "established");
         for refusal in Refusal::ALL {
@@ -157,57 +155,40 @@ impl Metrics {
         }
         for version in ["1.2", "1.3"] {
             for resumed in ["false", "true"] {
-                self.tls_handshakes.with_label_values(&[version, resumed]);
+                self.tls_handshakes.zero([version, resumed]);
             }
         }
         for cause in tls::Cause::ALL {
-            self.tls_handshake_failures.with_label_values(&[cause.label()]);
+            self.tls_handshake_failures.zero([cause.label()]);
         }
         for reason in Reason::ALL {
             for by in Side::ALL {
-                self.tunnels_closed.with_label_values(&[reason.label(), by.label()]);
+                self.tunnels_closed.zero([reason.label(), by.label()]);
             }
         }
-        self.show_zeros_of_services();
+        for result in ["started", "running", "failed", "limited"] {
+            self.wakes.zero([result]);
+        }
+        for result in ["written", "failed", "dropped"] {
+            self.service_events.zero([result]);
+        }
+        for result in ["written", "failed"] {
+            self.activity_reports.zero([result]);
+        }
         for rule in ["ssh_only", "access"] {
-            self.reported_refusals.with_label_values(&[rule]);
+            self.reported_refusals.zero([rule]);
         }
         for side in [Side::Client, Side::Target] {
             for family in Family::ALL {
-                self.identifications.with_label_values(&[side.label(), family.label()]);
+                self.identifications.zero([side.label(), family.label()]);
             }
         }
-    }
-
-    /// Counts a tunnel that a rule would have refused; `rule` is a word of ours.
-    pub fn would_be_refused(&self, rule: &'static str) {
-        self.reported_refusals.with_label_values(&[rule]).inc();
-    }
-
-    /// Counts a failed list or watch; `kind` says what went wrong, and is never what a peer sent.
-    pub fn watch_failed(&self, kind: &'static str) {
-        self.watch_errors.with_label_values(&[kind]).inc();
-    }
-
-    /// Makes the series of that kind, with the value 0.
-    pub fn watch_may_fail(&self, kind: &'static str) {
-        self.watch_errors.with_label_values(&[kind]);
-    }
-
-    /// Counts an endpoint or an EndpointSlice that is not dialled; `reason` is a word of ours.
-    pub fn endpoint_failed(&self, reason: &'static str) {
-        self.endpoint_errors.with_label_values(&[reason]).inc();
-    }
-
-    /// Makes the series of that reason, with the value 0.
-    pub fn endpoint_may_fail(&self, reason: &'static str) {
-        self.endpoint_errors.with_label_values(&[reason]);
     }
 
     /// Notes which engine moves bulk between plain sockets.
     pub fn relay_splices(&self, splices: bool) {
         for (engine, is_in_use) in [("splice", splices), ("copy", !splices)] {
-            self.relay_engine.with_label_values(&[engine]).set(is_in_use.into());
+            self.relay_engine.set([engine], is_in_use);
         }
     }
 
@@ -220,33 +201,24 @@ impl Metrics {
     /// Counts a TLS handshake.
     pub fn tls_accepted(&self, accepted: &tls::Accepted) {
         let resumed = if accepted.resumed { "true" } else { "false" };
-        self.tls_handshakes
-            .with_label_values(&[accepted.peer.version, resumed])
-            .inc();
-    }
-
-    /// Counts a TLS handshake that failed.
-    pub fn tls_failed(&self, cause: tls::Cause) {
-        self.tls_handshake_failures.with_label_values(&[cause.label()]).inc();
+        self.tls_handshakes.count([accepted.peer.version, resumed]);
     }
 
     /// Sets the expiry of these certificates, and removes the series of all others.
     pub fn tls_expiries(&self, expiries: &[tls::Expiry]) {
-        self.tls_certificate_expiry.reset();
+        let series = self.tls_certificate_expiry.series();
+        series.reset();
         for tls::Expiry { certificate, timestamp } in expiries {
-            self.tls_certificate_expiry
-                .with_label_values(&[certificate.as_str()])
-                .set(*timestamp);
+            series.with_label_values(&[certificate.as_str()]).set(*timestamp);
         }
     }
 
     /// Sets the nextUpdate of these revocation lists, and removes the series of all others.
     pub fn tls_next_updates(&self, updates: &[tls::NextUpdate]) {
-        self.tls_crl_next_update.reset();
+        let series = self.tls_crl_next_update.series();
+        series.reset();
         for tls::NextUpdate { issuer, timestamp } in updates {
-            self.tls_crl_next_update
-                .with_label_values(&[issuer.as_str()])
-                .set(*timestamp);
+            series.with_label_values(&[issuer.as_str()]).set(*timestamp);
         }
     }
 
@@ -257,22 +229,18 @@ impl Metrics {
     }
 
     fn requests(&self, code: u16, reason: &str) -> IntCounter {
-        self.connect_requests
-            .with_label_values(&[code.to_string().as_str(), reason])
+        let series = self.connect_requests.series();
+        series.with_label_values(&[code.to_string().as_str(), reason])
     }
 
     /// Counts the identification of one side's SSH software.
     pub fn identified(&self, side: Side, family: Family) {
-        self.identifications
-            .with_label_values(&[side.label(), family.label()])
-            .inc();
+        self.identifications.count([side.label(), family.label()]);
     }
 
     /// Counts the end of a tunnel.
     pub fn closed(&self, outcome: Outcome) {
-        self.tunnels_closed
-            .with_label_values(&[outcome.reason(), outcome.by().label()])
-            .inc();
+        self.tunnels_closed.count([outcome.reason(), outcome.by().label()]);
     }
 
     /// The series of one target. They are removed when the last handle on them is dropped.
@@ -335,33 +303,3 @@ macro_rules! metrics {
 }
 // By path, so that the table may stand above its macro.
 use metrics;
-
-impl Metrics {
-    /// Counts a target that a request was to start; `result` is a word of ours.
-    pub fn wake_ended(&self, result: &'static str) {
-        self.wakes.with_label_values(&[result]).inc();
-    }
-
-    /// Counts an Event about a Service; `result` is a word of ours.
-    pub fn service_event(&self, result: &'static str) {
-        self.service_events.with_label_values(&[result]).inc();
-    }
-
-    /// Counts a report of activity; `result` is a word of ours.
-    pub fn activity_reported(&self, result: &'static str) {
-        self.activity_reports.with_label_values(&[result]).inc();
-    }
-
-    /// Makes the series of each result, with the value 0.
-    fn show_zeros_of_services(&self) {
-        for result in ["started", "running", "failed", "limited"] {
-            self.wakes.with_label_values(&[result]);
-        }
-        for result in ["written", "failed", "dropped"] {
-            self.service_events.with_label_values(&[result]);
-        }
-        for result in ["written", "failed"] {
-            self.activity_reports.with_label_values(&[result]);
-        }
-    }
-}

@@ -62,9 +62,9 @@ fn every_metric_has_a_row_and_no_other() {
     let metrics = Metrics::new().unwrap();
     let target = metrics.target("namespace", "service");
     metrics.answered(None);
-    metrics.watch_may_fail("kind");
+    metrics.watch_errors.zero(["kind"]);
     Access::open(&metrics).count();
-    metrics.endpoint_may_fail("reason");
+    metrics.endpoint_errors.zero(["reason"]);
     metrics.tls_expiries(&[Expiry {
         certificate: "tls.crt".to_owned(),
         timestamp: 1,
@@ -92,10 +92,10 @@ fn every_metric_has_a_row_and_no_other() {
 #[test]
 fn every_metric_of_the_anchor_has_a_row_and_no_other() {
     let metrics = AnchorMetrics::new().unwrap();
-    metrics.sessions("attached", 1);
-    metrics.session_may_end("done");
-    metrics.exchange_may_lead_to("plain");
-    metrics.session_bytes().uploaded(1);
+    metrics.sessions.set(["attached"], 1);
+    metrics.session_ends.zero(["done"]);
+    metrics.exchanges.zero(["plain"]);
+    metrics.session_bytes().upload.inc_by(1);
     let page = metrics.encode().unwrap();
     let named = |line: &'static str, prefix| line.strip_prefix(prefix)?.split(['{', '`']).next();
     let mut documented: Vec<_> = METRICS

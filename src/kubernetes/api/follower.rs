@@ -255,7 +255,7 @@ impl<C: Collection> Follower<C> {
     /// Reports a failure, and waits before the next attempt.
     async fn recover(&mut self, error: &ApiError) {
         let now = Instant::now();
-        self.origin.metrics.watch_failed(error.failure.label());
+        self.origin.metrics.watch_errors.count([error.failure.label()]);
         self.refusals.failed(error.failure, now);
         let lacks_rights = self.refusals.are_lasting(now);
         // A right that is known to be missing is so after another failure, too.

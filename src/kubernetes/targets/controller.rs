@@ -45,10 +45,10 @@ impl Controller {
     pub fn start(options: Options, limits: &Limits, writer: Writer, metrics: Metrics) -> io::Result<Self> {
         writer.configure(options.of_allowlist());
         for failure in Failure::ALL {
-            metrics.watch_may_fail(failure.label());
+            metrics.watch_errors.zero([failure.label()]);
         }
         for reason in ["forbidden", "unusable"] {
-            metrics.endpoint_may_fail(reason);
+            metrics.endpoint_errors.zero([reason]);
         }
         let outputs = Outputs {
             writer,

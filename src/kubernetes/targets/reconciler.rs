@@ -141,7 +141,7 @@ impl Reconciler {
                 // A namespace that counts as empty is shown as such, and is asked again in vain for as long as it is
                 // configured: no alert about failures should fire for that.
                 if failure != Failure::Forbidden || !source.forbidden.is_given_up() {
-                    self.outputs.metrics.watch_failed(failure.label());
+                    self.outputs.metrics.watch_errors.count([failure.label()]);
                 }
                 source.forbidden.failed(failure, Instant::now());
                 self.give_up(index);
@@ -294,8 +294,8 @@ impl Reconciler {
         let metrics = &self.outputs.metrics;
         match remark {
             Remark::Annotation(..) => metrics.annotation_errors.inc(),
-            Remark::EndpointForbidden(..) => metrics.endpoint_failed("forbidden"),
-            Remark::SliceUnusable(..) => metrics.endpoint_failed("unusable"),
+            Remark::EndpointForbidden(..) => metrics.endpoint_errors.count(["forbidden"]),
+            Remark::SliceUnusable(..) => metrics.endpoint_errors.count(["unusable"]),
             Remark::Added(..) | Remark::Removed(_) | Remark::ExternalName(_) => {}
         }
     }

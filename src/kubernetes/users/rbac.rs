@@ -33,7 +33,7 @@ impl RbacWatch {
     /// The thread or its runtime cannot be started.
     pub fn start(origin: Origin, changed: impl Fn(Change) + Send + Sync + 'static) -> io::Result<Self> {
         for failure in Failure::ALL {
-            origin.metrics.watch_may_fail(failure.label());
+            origin.metrics.watch_errors.zero([failure.label()]);
         }
         let thread = Thread::start("rbac", follow(origin, Arc::new(changed)))?;
         Ok(Self { _thread: thread })

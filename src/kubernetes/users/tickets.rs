@@ -35,7 +35,7 @@ impl TicketWatch {
     /// The thread or its runtime cannot be started.
     pub fn start(origin: Origin, options: &TicketOptions, tickets: Arc<Tickets>) -> io::Result<Self> {
         for failure in Failure::ALL {
-            origin.metrics.watch_may_fail(failure.label());
+            origin.metrics.watch_errors.zero([failure.label()]);
         }
         let work = follow(origin, options.clone(), tickets);
         Ok(Self {

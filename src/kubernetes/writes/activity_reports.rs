@@ -60,7 +60,8 @@ impl ActivityReports {
                 };
                 reports.insert(id.clone(), report);
                 self.metrics
-                    .activity_reported(if told.is_ok() { "written" } else { "failed" });
+                    .activity_reports
+                    .count([if told.is_ok() { "written" } else { "failed" }]);
                 match told {
                     Err(error) if error.status == Some(StatusCode::NOT_FOUND) => {
                         debug!(target = %id, %notebook, "there is no such Notebook to report activity to");

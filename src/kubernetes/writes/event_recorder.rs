@@ -68,7 +68,7 @@ impl Recorder {
     /// Takes a note, unless too many are not written yet.
     pub(crate) fn note(&self, note: Note) {
         if self.notes.try_send(note).is_err() {
-            self.metrics.service_event("dropped");
+            self.metrics.service_events.count(["dropped"]);
         }
     }
 }
@@ -77,15 +77,15 @@ async fn write(mut notes: mpsc::Receiver<Note>, link: Arc<Link>, metrics: Metric
     let mut shares = Shares::default();
     while let Some(note) = notes.recv().await {
         if !shares.admit(&note.service, Instant::now()) {
-            metrics.service_event("dropped");
+            metrics.service_events.count(["dropped"]);
             continue;
         }
         match write_one(&note, &link).await {
-            Ok(()) => metrics.service_event("written"),
+            Ok(()) => metrics.service_events.count(["written"]),
             // The Service is gone, and no tenant looks at it.
-            Err(error) if error.status == Some(StatusCode::NOT_FOUND) => metrics.service_event("dropped"),
+            Err(error) if error.status == Some(StatusCode::NOT_FOUND) => metrics.service_events.count(["dropped"]),
             Err(error) => {
-                metrics.service_event("failed");
+                metrics.service_events.count(["failed"]);
                 let (service, reason) = (&note.service, excerpt(&error.reason, LONGEST_MESSAGE));
                 debug!(%service, "an Event cannot be written: {reason}");
             }

@@ -58,7 +58,7 @@ impl Waker {
         };
         match self.start(&service.namespace, &workload).await {
             Ok(Started::Now) => {
-                self.metrics.wake_ended("started");
+                self.metrics.wakes.count(["started"]);
                 info!(%service, %workload, "a request starts the workload of the Service");
                 note(Note::normal(
                     service,
@@ -66,10 +66,10 @@ impl Waker {
                     &format!("Starting {workload} for a client"),
                 ));
             }
-            Ok(Started::Before) => self.metrics.wake_ended("running"),
+            Ok(Started::Before) => self.metrics.wakes.count(["running"]),
             Err(error) => {
                 self.writer.wakes().failed(&target);
-                self.metrics.wake_ended("failed");
+                self.metrics.wakes.count(["failed"]);
                 let reason = excerpt(&error.reason, LONGEST_REASON);
                 warn!(%service, %workload, "the workload of the Service cannot be started: {reason}");
                 note(Note::warning(

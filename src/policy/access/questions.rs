@@ -58,10 +58,13 @@ impl Questions {
     /// None has been asked yet.
     pub(super) fn new(metrics: &Metrics) -> Arc<Self> {
         for kind in KINDS {
-            metrics.access_review_may_end(kind);
+            for result in ["answered", "unavailable", "suspended"] {
+                metrics.access_reviews.zero([kind, result]);
+            }
+            metrics.access_suspended.set([kind], false);
         }
         for answer in ["verdict", "decision", "stale"] {
-            metrics.access_may_be_remembered(answer);
+            metrics.access_cache_hits.zero([answer]);
         }
         Arc::new(Self {
             key: Key::new(),
@@ -146,7 +149,7 @@ impl Questions {
     /// Returns the fresh verdict on a credential, if there is one.
     fn remembered(&self, credential: &Digest) -> Option<Verdict> {
         let verdict = self.memory.lock().verdict(credential);
-        verdict.inspect(|_| self.metrics.access_remembered("verdict"))
+        verdict.inspect(|_| self.metrics.access_cache_hits.count(["verdict"]))
     }
 
     /// The permit to judge a credential. A token of an OIDC issuer needs none: its signature costs less than the TLS
@@ -175,7 +178,7 @@ impl Questions {
         let epoch = {
             let memory = self.memory.lock();
             if let Some(decision) = memory.decision(&digest) {
-                self.metrics.access_remembered("decision");
+                self.metrics.access_cache_hits.count(["decision"]);
                 return Ok(decision);
             }
             memory.epoch()
@@ -198,7 +201,7 @@ impl Questions {
 
     fn stale<T>(&self, stale: Option<T>, unavailable: Unavailable) -> Answer<T> {
         if stale.is_some() {
-            self.metrics.access_remembered("stale");
+            self.metrics.access_cache_hits.count(["stale"]);
         }
         stale.ok_or(unavailable)
     }
@@ -251,7 +254,7 @@ impl Questions {
     async fn ask<T>(self: &Arc<Self>, kind: usize, reviewer: &Arc<dyn Reviewer>, question: Review<'_, T>) -> Answer<T> {
         let (breaker, label) = (self.breaker(kind), KINDS.get(kind).copied().unwrap_or_default());
         if breaker.is_open() {
-            self.metrics.access_reviewed(label, "suspended");
+            self.metrics.access_reviews.count([label, "suspended"]);
             return Err(Unavailable {
                 kind: "suspended",
                 message: "the API server does not answer".into(),
@@ -270,7 +273,7 @@ impl Questions {
         match &answer {
             Ok(_) => {
                 breaker.succeeded();
-                self.metrics.access_reviewed(label, "answered");
+                self.metrics.access_reviews.count([label, "answered"]);
             }
             Err(unavailable) => {
                 tracing::debug!(
@@ -278,7 +281,7 @@ impl Questions {
                     failure = unavailable.kind,
                     "no answer of the API server: {unavailable}"
                 );
-                self.metrics.access_reviewed(label, "unavailable");
+                self.metrics.access_reviews.count([label, "unavailable"]);
                 self.probe(kind, reviewer, false);
             }
         }
@@ -311,7 +314,7 @@ impl Questions {
             async move {
                 let label = KINDS.get(kind).copied().unwrap_or_default();
                 let Some(reviewer) = reviewer else {
-                    own.metrics.access_suspended(label, false);
+                    own.metrics.access_suspended.set([label], false);
                     return true;
                 };
                 let question = async {
@@ -321,9 +324,9 @@ impl Questions {
                     }
                 };
                 let is_answered = matches!(timeout(LONGEST_REVIEW, question).await, Ok(Ok(())));
-                own.metrics
-                    .access_reviewed(label, if is_answered { "answered" } else { "unavailable" });
-                own.metrics.access_suspended(label, !is_answered);
+                let result = if is_answered { "answered" } else { "unavailable" };
+                own.metrics.access_reviews.count([label, result]);
+                own.metrics.access_suspended.set([label], !is_answered);
                 is_answered
             }
         });

@@ -113,12 +113,12 @@ impl Access {
             .set(i64::try_from(self.pairs.len()).unwrap_or(i64::MAX));
         let sizes = self.questions.memory.lock().sizes();
         for (cache, entries) in sizes {
-            self.metrics.access_cached(cache, entries);
+            self.metrics.access_cache_entries.set([cache], entries);
         }
         let rules = self.rules.load();
         let tickets = rules.sources.tickets.as_ref();
         for (source, state, entries) in tickets.map_or(NO_TICKETS, |tickets| tickets.counts()) {
-            self.metrics.access_tickets(source, state, entries);
+            self.metrics.access_tickets.set([source, state], entries);
         }
     }
 
@@ -227,7 +227,7 @@ impl Access {
                     "ended"
                 }
             };
-            self.metrics.access_rechecked(result);
+            self.metrics.access_rechecks.count([result]);
         }
     }
 

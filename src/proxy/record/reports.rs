@@ -70,7 +70,7 @@ impl Report {
 
     /// Counts it, and writes a line if there may be one now.
     pub(super) fn write(&self, rule: Rule, why: &str) {
-        self.metrics.would_be_refused(rule.label());
+        self.metrics.reported_refusals.count([rule.label()]);
         if let Some(left_out) = self.reports.admits() {
             let Self {
                 client,

@@ -26,14 +26,67 @@ pub(crate) fn timestamps(registry: &Registry, name: &str, help: &str, labels: &[
     registered(registry, GaugeVec::new(Opts::new(name, help), labels)?)
 }
 
+/// Counters by labels whose values are words of ours: a peer that chose them could fill the memory.
+#[derive(Clone, Debug)]
+pub struct Counters<const N: usize>(IntCounterVec);
+
+impl<const N: usize> Counters<N> {
+    /// Counts an event.
+    pub fn count(&self, labels: [&'static str; N]) {
+        self.of(labels).inc();
+    }
+
+    /// Makes the series of these labels, with the value 0: rate() cannot see an event that is the first value of its series.
+    pub fn zero(&self, labels: [&'static str; N]) {
+        self.of(labels);
+    }
+
+    /// Returns the counter of these labels.
+    pub fn of(&self, labels: [&'static str; N]) -> IntCounter {
+        self.0.with_label_values(&labels)
+    }
+
+    /// Returns the series, for labels whose values are those of an enum or of the allowlist.
+    pub(in crate::tunnel) fn series(&self) -> &IntCounterVec {
+        &self.0
+    }
+}
+
+/// Gauges by labels whose values are words of ours.
+#[derive(Clone, Debug)]
+pub struct Gauges<const N: usize>(IntGaugeVec);
+
+impl<const N: usize> Gauges<N> {
+    /// Sets the gauge of these labels.
+    pub fn set(&self, labels: [&'static str; N], value: impl TryInto<i64>) {
+        let value = value.try_into().unwrap_or(i64::MAX);
+        self.0.with_label_values(&labels).set(value);
+    }
+
+    /// Returns the series, for labels whose values are those of the allowlist or of the configuration.
+    pub(in crate::tunnel) fn series(&self) -> &IntGaugeVec {
+        &self.0
+    }
+}
+
 /// Counters with these labels.
-pub(crate) fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
-    registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
+pub(crate) fn counters<const N: usize>(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str; N],
+) -> Result<Counters<N>> {
+    registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?).map(Counters)
 }
 
 /// Gauges with these labels.
-pub(crate) fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
-    registered(registry, IntGaugeVec::new(Opts::new(name, help), labels)?)
+pub(crate) fn gauges<const N: usize>(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str; N],
+) -> Result<Gauges<N>> {
+    registered(registry, IntGaugeVec::new(Opts::new(name, help), labels)?).map(Gauges)
 }
 
 /// Counters of seconds with these labels.

@@ -6,9 +6,10 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use prometheus::{CounterVec, Gauge, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{CounterVec, Gauge, GaugeVec, IntCounter, IntGauge};
 
 use crate::tunnel::direction::Direction;
+use crate::tunnel::exposition::declare::{Counters, Gauges};
 use crate::tunnel::relay::meter::Totals;
 
 /// The series of one target.
@@ -73,8 +74,8 @@ impl Drop for TargetSeries {
 /// The metrics that all targets share; each target has its own series of the first three.
 #[derive(Debug)]
 pub(super) struct Families {
-    pub(super) tunnels_active: IntGaugeVec,
-    pub(super) bytes: IntCounterVec,
+    pub(super) tunnels_active: Gauges<2>,
+    pub(super) bytes: Counters<3>,
     pub(super) last_activity: GaugeVec,
     pub(super) throttled_seconds: CounterVec,
 }
@@ -106,12 +107,15 @@ impl TargetMetrics {
             return known;
         }
         let made = Arc::new(TargetSeries {
-            tunnels_active: self.families.tunnels_active.with_label_values(&[namespace, service]),
+            tunnels_active: self
+                .families
+                .tunnels_active
+                .series()
+                .with_label_values(&[namespace, service]),
             totals: Arc::default(),
             bytes: Direction::ALL.map(|direction| {
-                self.families
-                    .bytes
-                    .with_label_values(&[direction.label(), namespace, service])
+                let series = self.families.bytes.series();
+                series.with_label_values(&[direction.label(), namespace, service])
             }),
             last_activity: AtomicU64::new(0),
             last_activity_timestamp: self.families.last_activity.with_label_values(&[namespace, service]),
@@ -146,6 +150,7 @@ impl TargetMetrics {
         // The errors of series that do not exist: these were made together with `gone`, and are removed only here.
         self.families
             .tunnels_active
+            .series()
             .remove_label_values(&[namespace, service])
             .ok();
         self.families
@@ -155,6 +160,7 @@ impl TargetMetrics {
         for direction in Direction::ALL {
             self.families
                 .bytes
+                .series()
                 .remove_label_values(&[direction.label(), namespace, service])
                 .ok();
         }

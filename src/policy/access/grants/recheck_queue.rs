@@ -49,7 +49,7 @@ impl Due {
     /// Nothing.
     pub(in crate::policy::access) fn new(metrics: &Metrics) -> Self {
         for result in ["kept", "denied", "ended", "unknown"] {
-            metrics.access_recheck_may_end(result);
+            metrics.access_rechecks.zero([result]);
         }
         Self {
             checks: Mutex::default(),
