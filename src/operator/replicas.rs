@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::daemon::admin::api::{Closed, Closing, Rates, Target, Tunnel};
+pub use crate::daemon::admin::api::{Query, Sort};
 use crate::kubernetes::{PodSearch, Pods, encoded};
 
 mod answer;
@@ -21,7 +22,6 @@ mod events;
 mod exchange;
 mod follow;
 pub(crate) mod listing;
-mod query;
 mod reason;
 mod replica;
 pub(crate) mod reports;
@@ -32,7 +32,6 @@ pub use self::answer::{Answer, TargetName};
 pub use self::events::{Happening, Told, watch};
 pub use self::follow::{Follower, Seen, Snapshot};
 pub use self::listing::{Item, Listed, Of, State};
-pub use self::query::{Filter, Query, Sort};
 pub use self::reason::{Reason, ReasonError};
 pub use self::replica::Replica;
 pub use self::reports::{Changed, Ended, Id, TargetRow, by_client, by_target, changed_or_shown, closed, json};
@@ -66,8 +65,8 @@ pub struct FindError(String);
 pub enum Selection {
     /// The one with this id.
     Id(String),
-    /// Those that a filter admits. The proxy refuses one that admits all.
-    Filter(Filter),
+    /// Those that a query is for. The proxy refuses one for all.
+    Query(Query),
 }
 
 impl Replicas {
@@ -133,7 +132,7 @@ impl Replicas {
     pub async fn close(&self, which: &Selection, closing: &Closing) -> Result<Vec<Answer<Option<Closed>>>, FindError> {
         let path = match which {
             Selection::Id(id) => format!("/tunnels/{}", encoded(id)),
-            Selection::Filter(filter) => format!("/tunnels{}", filter.query()),
+            Selection::Query(query) => listing::path_of("/tunnels", query),
         };
         self.ask_each(Ask::with_body("DELETE", path, closing)).await
     }

@@ -22,7 +22,6 @@ pub(crate) mod handlers;
 mod listing;
 mod refusals;
 mod request;
-mod rows;
 mod targets;
 mod tunnels;
 mod view;

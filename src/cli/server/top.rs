@@ -35,7 +35,7 @@ pub(crate) struct Top {
 /// Shows the tunnels.
 pub(crate) fn top(options: Top) -> anyhow::Result<ExitCode> {
     let query = Query {
-        sort: options.sort,
+        sort: Some(options.sort),
         ..Query::default()
     };
     let replicas = options.reach.replicas()?;

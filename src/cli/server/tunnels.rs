@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use switchboard::daemon::admin::api::{Closing, Rates, Tunnel};
-use switchboard::operator::replicas::{
-    self, Filter, Listed, Query, Reason, Replicas, Selection, Sort, TargetName, json,
-};
+use switchboard::operator::replicas::{self, Listed, Query, Reason, Replicas, Selection, Sort, TargetName, json};
 use switchboard::operator::tables::formatting;
 use switchboard::operator::tables::listings::tunnel_table;
 use tokio::time::sleep;
@@ -79,12 +77,13 @@ struct FilterFlags {
 }
 
 impl FilterFlags {
-    fn into_filter(self) -> Filter {
-        Filter {
+    fn into_query(self) -> Query {
+        Query {
             target: self.target.map(|target| target.to_string()),
             client: self.client,
             user: self.user,
             node: self.node,
+            ..Query::default()
         }
     }
 }
@@ -170,16 +169,16 @@ pub(crate) fn tunnels(options: Tunnels) -> anyhow::Result<ExitCode> {
 
 fn list(options: List) -> anyhow::Result<ExitCode> {
     let query = Query {
-        filter: options.filter.into_filter(),
-        sort: options.sort,
+        sort: Some(options.sort),
         limit: options.limit,
+        ..options.filter.into_query()
     };
     let replicas = options.reach.replicas()?;
     let listed = run(look(&replicas, &query))?;
     if options.json {
         print(&(json(&listed) + "\n"))?;
     } else {
-        print_table(tunnel_table(&listed, query.sort == Sort::Rate))?;
+        print_table(tunnel_table(&listed, query.sort == Some(Sort::Rate)))?;
         print(&summary(&listed))?;
     }
     Ok(status(&listed.replicas))
@@ -188,7 +187,7 @@ fn list(options: List) -> anyhow::Result<ExitCode> {
 /// The tunnels. A rate is of the time between two looks.
 async fn look(replicas: &Replicas, query: &Query) -> anyhow::Result<Listed<Tunnel>> {
     let first = replicas.list::<Tunnel>(query).await?;
-    if query.sort != Sort::Rate {
+    if query.sort != Some(Sort::Rate) {
         return Ok(first);
     }
     sleep(BETWEEN_LOOKS).await;
@@ -225,9 +224,9 @@ fn why(options: Why) -> anyhow::Result<ExitCode> {
         return show(Show { id, json, reach }, LOOK);
     }
     let query = Query {
-        filter: filter.into_filter(),
-        sort: Sort::Rate,
+        sort: Some(Sort::Rate),
         limit: Some(limit.clamp(1, LARGEST_LOOKS)),
+        ..filter.into_query()
     };
     let replicas = reach.replicas()?;
     let (states, looks) = run(async {
@@ -269,11 +268,7 @@ fn close(options: Close) -> anyhow::Result<ExitCode> {
 
 async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
     let replicas = options.reach.replicas()?;
-    let filter = options.filter.into_filter();
-    let query = Query {
-        filter: filter.clone(),
-        ..Query::default()
-    };
+    let query = options.filter.into_query();
     let mut listed = replicas.list::<Tunnel>(&query).await?;
     if !options.ids.is_empty() {
         listed.items.retain(|row| options.ids.contains(&row.item.tunnel_id));
@@ -288,7 +283,7 @@ async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
         }
     }
     let selections = match options.ids.is_empty() {
-        true => vec![Selection::Filter(filter)],
+        true => vec![Selection::Query(query)],
         false => options.ids.into_iter().map(Selection::Id).collect(),
     };
     let reason = options.reason.map(String::from).unwrap_or_default();

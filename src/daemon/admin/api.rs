@@ -2,8 +2,76 @@
 //! log.
 
 use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+/// The query of `GET /tunnels`, and of `DELETE /tunnels`, which takes neither `sort` nor `cursor`. One with an error in a name is
+/// refused: without it, more tunnels would end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Query {
+    /// Those to this target, `namespace/service`.
+    pub target: Option<String>,
+    /// Those of this client.
+    pub client: Option<IpAddr>,
+    /// Those of this user.
+    pub user: Option<String>,
+    /// Those whose target is on this node.
+    pub node: Option<String>,
+    /// The order of a list; the oldest first without it.
+    pub sort: Option<Sort>,
+    /// How many at most.
+    pub limit: Option<usize>,
+    /// The value of `next` of the part before.
+    pub cursor: Option<String>,
+}
+
+impl Query {
+    /// Returns whether it is for all tunnels.
+    pub fn is_for_all(&self) -> bool {
+        self.target.is_none() && self.client.is_none() && self.user.is_none() && self.node.is_none()
+    }
+}
+
+/// The order of tunnels, the largest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sort {
+    /// Bytes of both directions.
+    Bytes,
+    /// Bytes a second of both directions.
+    Rate,
+    /// The time since the beginning.
+    #[default]
+    Age,
+    /// The time without a byte.
+    Idle,
+}
+
+impl Sort {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Bytes, Self::Rate, Self::Age, Self::Idle];
+
+    /// Its name.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Rate => "rate",
+            Self::Age => "age",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+impl FromStr for Sort {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|sort| sort.label() == text);
+        found.ok_or("expected `bytes`, `rate`, `age` or `idle`")
+    }
+}
 
 /// The answer of `GET /tunnels`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -16,15 +84,14 @@ pub struct Tunnels {
     pub next: Option<String>,
 }
 
-/// An open tunnel; its texts are owned where it is read. Another version may leave out all but its id, client and target.
+/// An open tunnel. Another version may leave out all but its id, client and target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(bound(deserialize = "T: Deserialize<'de> + Default"))]
-pub struct Tunnel<T = String> {
+pub struct Tunnel {
     /// Its id, which is the access log's.
-    pub tunnel_id: T,
+    pub tunnel_id: String,
     /// When it was established (RFC 3339).
     #[serde(default)]
-    pub since: T,
+    pub since: String,
     /// Milliseconds since then.
     #[serde(default)]
     pub age_ms: u64,
@@ -36,7 +103,7 @@ pub struct Tunnel<T = String> {
     pub is_active: bool,
     /// When it was last used (RFC 3339).
     #[serde(default)]
-    pub last_active: T,
+    pub last_active: String,
     /// The client.
     #[serde(rename = "client.address")]
     pub client_address: IpAddr,
@@ -48,37 +115,37 @@ pub struct Tunnel<T = String> {
     pub peer_address: Option<IpAddr>,
     /// The client's SSH software.
     #[serde(default, rename = "client.software")]
-    pub client_software: T,
+    pub client_software: String,
     /// The user that the request has proved; empty without one.
     #[serde(default, rename = "user.name")]
-    pub user_name: T,
+    pub user_name: String,
     /// `1` or `2`.
     #[serde(default, rename = "http.version")]
-    pub http_version: T,
+    pub http_version: String,
     /// `1.2`, `1.3`, or empty without TLS.
     #[serde(default, rename = "tls.version")]
-    pub tls_version: T,
+    pub tls_version: String,
     /// The host that was asked for.
     #[serde(default, rename = "server.address")]
-    pub server_address: T,
+    pub server_address: String,
     /// The port that was asked for.
     #[serde(default, rename = "server.port")]
     pub server_port: u16,
     /// The namespace of the target's Service, or `static`.
     #[serde(rename = "target.namespace")]
-    pub target_namespace: T,
+    pub target_namespace: String,
     /// The target's Service, or the authority of a static target.
     #[serde(rename = "target.service")]
-    pub target_service: T,
+    pub target_service: String,
     /// The address that was dialled.
     #[serde(default, rename = "upstream.address")]
     pub upstream_address: Option<SocketAddr>,
     /// The node of that address, from its EndpointSlice; empty where that names none.
     #[serde(default, rename = "upstream.node")]
-    pub upstream_node: T,
+    pub upstream_node: String,
     /// The target's SSH software.
     #[serde(default, rename = "upstream.software")]
-    pub upstream_software: T,
+    pub upstream_software: String,
     /// Whether its session outlives it: a drain, or an operator's end, moves the session to another tunnel.
     #[serde(default, rename = "tunnel.resumable")]
     pub is_resumable: bool,
@@ -96,19 +163,18 @@ pub struct Tunnel<T = String> {
     pub received_per_second: u64,
     /// The download's limits.
     #[serde(default)]
-    pub download: Limit<T>,
+    pub download: Limit,
     /// The upload's limits.
     #[serde(default)]
-    pub upload: Limit<T>,
+    pub upload: Limit,
 }
 
 /// The answer of `GET /tunnels/{id}`: a tunnel, and its two connections as the kernel sees them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(bound(deserialize = "T: Deserialize<'de> + Default"))]
-pub struct Detail<T = String> {
+pub struct Detail {
     /// The tunnel.
     #[serde(flatten)]
-    pub tunnel: Tunnel<T>,
+    pub tunnel: Tunnel,
     /// Its connections.
     pub legs: Legs,
 }
@@ -213,9 +279,9 @@ impl Verdict {
 /// What limits one direction of a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Limit<T = String> {
+pub struct Limit {
     /// The rate in force, such as `5MiB/s`, or `unlimited`.
-    pub rate: T,
+    pub rate: String,
     /// Whether an operator has set it for this tunnel.
     pub is_own: bool,
     /// Milliseconds that the direction has waited for this limit and for those that it shares.

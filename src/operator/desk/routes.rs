@@ -125,11 +125,11 @@ struct CloseTarget {
 async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Result<Json<Changed>, Unserved> {
     let closing = closing(&close.reason)?;
     let target: TargetName = close.target.parse().map_err(Unserved::bad)?;
-    let filter = Filter {
+    let query = Query {
         target: Some(target.to_string()),
-        ..Filter::default()
+        ..Query::default()
     };
-    let answers = hub.replicas.close(&Selection::Filter(filter), &closing).await;
+    let answers = hub.replicas.close(&Selection::Query(query), &closing).await;
     hub.refresh().await;
     let (closed, faults) = apart(answers.map_err(|error| Unserved::gateway(error.to_string()))?);
     let closed = closed.into_iter().flat_map(|closed| closed.closed).collect();

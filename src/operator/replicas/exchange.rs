@@ -117,7 +117,7 @@ impl AsyncWrite for Begin {
     }
 }
 
-/// In bytes. A tunnel takes about 900 in JSON, and a part of a list has at most [`LARGEST_PART`](super::query::LARGEST_PART).
+/// In bytes. A tunnel takes about 900 in JSON, and a part of a list has at most [`LARGEST_PART`](super::listing::LARGEST_PART).
 const LARGEST_BODY: usize = 32 << 20;
 const LARGEST_HEAD: usize = 32 << 10;
 /// The head of the answer, what comes in front of it, and what hyper has read behind it before that is known: at most as much

@@ -12,10 +12,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Replicas;
 use super::answer::Answer;
 use super::listing::{self, Listed, Of, State};
-use super::query::Query;
 use super::replica::Replica;
 use super::request::ReplicaError;
-use crate::daemon::admin::api::Tunnel;
+use crate::daemon::admin::api::{Query, Tunnel};
 
 /// What is known of all replicas.
 #[derive(Clone, Debug, Default)]

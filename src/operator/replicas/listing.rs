@@ -9,10 +9,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::answer::Answer;
-use super::query::{LARGEST_PART, Query, Sort};
 use super::replica::Replica;
 use super::request::{Ask, ReplicaError};
-use crate::daemon::admin::api::{Client, Clients, Target, Targets, Tunnel, Tunnels};
+use crate::daemon::admin::api::{Client, Clients, Query, Sort, Target, Targets, Tunnel, Tunnels};
 use crate::kubernetes::encoded;
 
 /// Items of all replicas, and which of those have answered.
@@ -184,7 +183,16 @@ where
     let mut cursor: Option<String> = None;
     loop {
         let limit = (wanted - items.len()).clamp(1, LARGEST_PART);
-        let path = path_of::<T>(query, limit, cursor.as_deref());
+        let part = Query {
+            limit: Some(limit),
+            cursor: cursor.clone(),
+            ..if T::IS_FILTERED {
+                query.clone()
+            } else {
+                Query::default()
+            }
+        };
+        let path = path_of(T::PATH, &part);
         let (mut part, total, next) = T::read(ask(Ask::get(path)).await?);
         // A part that is not the last has as many items as were asked for: parts of one item would be asked for without end.
         let is_last = part.len() < limit || next.is_none() || next == cursor;
@@ -203,22 +211,31 @@ where
     }
 }
 
-/// The path of a part, with its query.
-fn path_of<T: Item>(query: &Query, limit: usize, cursor: Option<&str>) -> String {
-    let filter = if T::IS_FILTERED {
-        query.filter.query()
-    } else {
-        String::new()
-    };
-    let joint = if filter.is_empty() { '?' } else { '&' };
-    let mut path = format!("{}{filter}{joint}limit={limit}", T::PATH);
-    if T::IS_FILTERED {
-        path += &format!("&sort={}", query.sort.label());
-    }
-    if let Some(cursor) = cursor {
-        path += &format!("&cursor={}", encoded(cursor));
-    }
-    path
+/// Returns the path with the query.
+pub(super) fn path_of(path: &str, query: &Query) -> String {
+    let Query {
+        target,
+        client,
+        user,
+        node,
+        sort,
+        limit,
+        cursor,
+    } = query;
+    let fields = [
+        ("target", target.clone()),
+        ("client", client.map(|client| client.to_string())),
+        ("user", user.clone()),
+        ("node", node.clone()),
+        ("limit", limit.map(|limit| limit.to_string())),
+        ("sort", sort.map(|sort| sort.label().to_owned())),
+        ("cursor", cursor.clone()),
+    ];
+    let fields = fields
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name}={}", encoded(&value?))));
+    let fields: Vec<_> = fields.collect();
+    format!("{path}?{}", fields.join("&"))
 }
 
 /// The answers of all replicas as one.
@@ -246,11 +263,15 @@ pub(super) fn merge<T: Item>(answers: Vec<Answer<(Vec<T>, usize)>>, query: &Quer
             error,
         });
     }
-    listed.items.sort_by_cached_key(|row| row.item.key(query.sort));
+    listed
+        .items
+        .sort_by_cached_key(|row| row.item.key(query.sort.unwrap_or_default()));
     listed.items.truncate(query.limit.unwrap_or(usize::MAX));
     listed
 }
 
+/// Items of one answer at most.
+pub(super) const LARGEST_PART: usize = 2000;
 /// Of one replica. No process has so many tunnels: each takes two descriptors.
 const MOST_ITEMS: usize = 1_000_000;
 /// Of the items of one replica in memory. The 100,000 tunnels that a process has by default at most take less.
@@ -385,6 +406,23 @@ mod tests {
         let listed = within(Duration::from_mins(1), parts::<Client, _>(&query, ask)).await;
         let error = listed.map(|(items, _)| items.len()).unwrap_err();
         assert_eq!(error.to_string(), "its list has no end within 1m");
+    }
+
+    #[test]
+    fn values_of_a_query_are_encoded() {
+        let query = Query {
+            target: Some("static/a:22".into()),
+            client: Some("2001:db8::1".parse().unwrap()),
+            user: Some("a&b=c ü".into()),
+            node: Some("n".into()),
+            limit: Some(7),
+            sort: Some(Sort::Idle),
+            cursor: Some("a-_1".into()),
+        };
+        assert_eq!(
+            path_of("/tunnels", &query),
+            "/tunnels?target=static%2Fa%3A22&client=2001%3Adb8%3A%3A1&user=a%26b%3Dc%20%C3%BC&node=n&limit=7&sort=idle&cursor=a-_1"
+        );
     }
 
     #[test]

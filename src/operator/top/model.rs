@@ -94,7 +94,7 @@ impl Model {
     }
 
     pub(super) fn sort(&self) -> Sort {
-        self.query.sort
+        self.query.sort.unwrap_or_default()
     }
 
     /// Bytes a second of the last samples of a tunnel.
@@ -176,7 +176,7 @@ impl Model {
     }
 
     fn sort_by(&mut self, sort: Sort) {
-        self.query.sort = sort;
+        self.query.sort = Some(sort);
         self.rows.sort_by_cached_key(|row| row.item.key(sort));
     }
 

@@ -3,16 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::State;
-use axum::response::Response;
 use axum::routing::get;
+use axum::{Json, Router};
 
-use super::listing::Part;
+use super::listing::{Listed, Part};
 use super::request::Options;
-use super::{rows, view};
-use crate::daemon::admin::answer::Unserved;
-use crate::daemon::admin::api::Client;
+use super::view;
+use crate::daemon::admin::answer::{Answer, Unserved};
+use crate::daemon::admin::api::{Client, Clients};
 use crate::proxy::connection::Shared;
 use crate::tunnel::direction::Direction;
 
@@ -21,7 +20,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
     Router::new().route("/clients", get(list))
 }
 
-async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Result<Response, Unserved> {
+async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<Clients> {
     let mut clients: HashMap<(_, String), Client> = HashMap::new();
     for open in shared.registry.all() {
         let (address, user) = (open.facts.client.ip().to_canonical(), view::user(&open.facts));
@@ -39,8 +38,7 @@ async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -
         client.idle_ms = client.idle_ms.min(view::millis(open.meter.last_moved().elapsed()));
     }
     let place = |client: &Client| (client.tunnels as u64, format!("{} {}", client.address, client.user));
-    let listed = part.of(clients.into_values().collect(), place).map_err(Unserved::bad)?;
-    Ok(rows::answer("clients", listed, |client, row| {
-        serde_json::to_writer(row, client)
-    }))
+    let Listed { items, total, next } = part.of(clients.into_values().collect(), place).map_err(Unserved::bad)?;
+    let clients = items;
+    Ok(Json(Clients { clients, total, next }))
 }

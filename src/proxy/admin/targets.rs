@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 
-use super::listing::Part;
+use super::listing::{self, Part};
 use super::request::{Listed, Options};
-use super::{rows, view};
-use crate::daemon::admin::answer::Unserved;
+use super::view;
+use crate::daemon::admin::answer::{Answer, Unserved};
 use crate::daemon::admin::api;
 use crate::policy::allowlist::Target;
 use crate::proxy::connection::Shared;
@@ -27,7 +26,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
         .route("/targets/{namespace}/{service}/uncordon", post(uncordon))
 }
 
-async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Result<Response, Unserved> {
+async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<api::Targets> {
     let mut tunnels: HashMap<*const Target, usize> = HashMap::new();
     for open in shared.registry.all() {
         if let Some(target) = &open.facts.target {
@@ -35,14 +34,13 @@ async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -
         }
     }
     let name = |target: &Arc<Target>| (0, target.id().to_string());
-    let listed = part.of(shared.allowlist.all(), name).map_err(Unserved::bad)?;
-    let listed = listed.map(|target| {
-        let tunnels = tunnels.get(&Arc::as_ptr(&target)).copied();
-        (target, tunnels.unwrap_or_default())
-    });
-    let write: rows::Write<(Arc<Target>, usize)> =
-        |(target, tunnels), row| serde_json::to_writer(row, &view::target(target, *tunnels));
-    Ok(rows::answer("targets", listed, write))
+    let listing::Listed { items, total, next } = part.of(shared.allowlist.all(), name).map_err(Unserved::bad)?;
+    let row = |target: &Arc<Target>| {
+        let tunnels = tunnels.get(&Arc::as_ptr(target)).copied();
+        view::target(target, tunnels.unwrap_or_default())
+    };
+    let targets = items.iter().map(row).collect();
+    Ok(Json(api::Targets { targets, total, next }))
 }
 
 async fn one(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
 use crate::base::authority::Authority;
@@ -11,64 +10,39 @@ use crate::daemon::admin::api;
 use crate::net::sock_diag::{TcpInfo, Unknown};
 use crate::policy::allowlist::Target;
 use crate::proxy::open_tunnels::facts::Facts;
-use crate::proxy::open_tunnels::ids::Id;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::direction::Direction;
-use crate::tunnel::limits::Rate;
 use crate::tunnel::ssh::identification::Software;
 
-/// A text of an answer, made as it is written: of 10,000 tunnels there are 120,000.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Text<'a> {
-    Plain(&'a str),
-    Id(Id),
-    Moment(SystemTime),
-    Rate(Rate),
-    Software(Option<&'a Software>),
-}
-
-impl Serialize for Text<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match *self {
-            Self::Plain(text) => serializer.serialize_str(text),
-            Self::Id(id) => serializer.collect_str(&id),
-            Self::Moment(moment) => serializer.collect_str(&humantime::format_rfc3339_millis(moment)),
-            Self::Rate(rate) => serializer.collect_str(&rate),
-            Self::Software(Some(software)) => serializer.collect_str(software),
-            Self::Software(None) => serializer.serialize_str(""),
-        }
-    }
-}
-
 /// A tunnel as it is now.
-pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel<Text<'_>> {
+pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
     let facts = &open.facts;
-    let [client_software, upstream_software] = facts.software().map(Text::Software);
+    let [client_software, upstream_software] = facts.software().map(software);
     let (namespace, service) = target_name(facts);
     let rates = open.rates();
     let activity = open.activity();
     let now = Instant::now();
     let since = |moment| millis(now.saturating_duration_since(moment));
     api::Tunnel {
-        tunnel_id: Text::Id(facts.id),
-        since: Text::Moment(open.start.since),
+        tunnel_id: facts.id.to_string(),
+        since: rfc3339(open.start.since),
         age_ms: since(open.start.established),
         idle_ms: since(open.meter.last_moved()),
         is_active: activity.is_active,
-        last_active: Text::Moment(activity.last_active),
+        last_active: rfc3339(activity.last_active),
         client_address: facts.client.ip(),
         client_port: facts.client.port(),
         peer_address: Some(facts.peer.ip()),
         client_software,
-        user_name: Text::Plain(user(facts)),
-        http_version: Text::Plain(facts.http),
-        tls_version: Text::Plain(facts.tls.as_ref().map_or("", |tls| tls.version)),
-        server_address: Text::Plain(facts.authority.as_ref().map_or("", Authority::host)),
+        user_name: user(facts).to_owned(),
+        http_version: facts.http.to_owned(),
+        tls_version: facts.tls.as_ref().map_or("", |tls| tls.version).to_owned(),
+        server_address: facts.authority.as_ref().map_or("", Authority::host).to_owned(),
         server_port: facts.authority.as_ref().map_or(0, Authority::port),
-        target_namespace: Text::Plain(namespace),
-        target_service: Text::Plain(service),
+        target_namespace: namespace.to_owned(),
+        target_service: service.to_owned(),
         upstream_address: facts.upstream,
-        upstream_node: Text::Plain(&facts.node),
+        upstream_node: facts.node.to_string(),
         upstream_software,
         is_resumable: open.open.is_resumable(),
         bytes_sent: open.meter.bytes(Direction::Download),
@@ -138,11 +112,11 @@ pub(super) fn target(target: &Target, tunnels: usize) -> api::Target {
 /// The reason why the target of a tunnel is in use.
 pub(super) fn reason(open: &OpenTunnel) -> api::Use {
     let activity = open.activity();
-    let [software, _] = open.facts.software();
+    let [client_software, _] = open.facts.software().map(software);
     api::Use {
         tunnel_id: open.facts.id.to_string(),
         client_address: open.facts.client.ip(),
-        client_software: software.map(ToString::to_string).unwrap_or_default(),
+        client_software,
         user_name: user(&open.facts).to_owned(),
         since: rfc3339(open.start.since),
         is_active: activity.is_active,
@@ -155,6 +129,10 @@ pub(super) fn reason(open: &OpenTunnel) -> api::Use {
 /// The name of the user; empty without one.
 pub(super) fn user(facts: &Facts) -> &str {
     facts.user.as_ref().map_or("", |user| &user.name)
+}
+
+fn software(software: Option<&Software>) -> String {
+    software.map(ToString::to_string).unwrap_or_default()
 }
 
 /// A moment, for JSON.
@@ -174,11 +152,11 @@ fn target_name(facts: &Facts) -> (&str, &str) {
         .map_or(("", ""), |target| (&target.id().namespace, &target.id().service))
 }
 
-fn limit(open: &OpenTunnel, direction: Direction) -> api::Limit<Text<'_>> {
+fn limit(open: &OpenTunnel, direction: Direction) -> api::Limit {
     let own = open.own_rates[direction].get();
     let of_target = || Some(open.facts.target.as_ref()?.limit(direction).rate());
     api::Limit {
-        rate: Text::Rate(own.or_else(of_target).unwrap_or(Rate::UNLIMITED)),
+        rate: own.or_else(of_target).unwrap_or_default().to_string(),
         is_own: own.is_some(),
         waited_ms: millis(open.meter.waited(direction)),
     }
