@@ -37,7 +37,6 @@ mod polling;
 mod refusals;
 mod routes;
 mod secret;
-mod targets;
 
 /// A page that is served until it is dropped.
 #[derive(Debug)]

@@ -13,9 +13,8 @@ use tokio::time::{Instant, sleep};
 use super::changed_tunnels::{Changes, Known};
 use super::latest::Latest;
 use super::refusals::{Refusals, Told};
-use super::targets::Merged;
 use crate::daemon::admin::Progress;
-use crate::operator::replicas::{Follower, Query, Replicas, Snapshot};
+use crate::operator::replicas::{Follower, Query, Replicas, Snapshot, TargetRow};
 
 /// The replicas, and what is known of them.
 #[derive(Debug)]
@@ -34,7 +33,7 @@ pub(super) struct Hub {
 /// What is asked for less often than tunnels, and what is told without being asked for.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    pub(super) targets: Vec<Merged>,
+    pub(super) targets: Vec<TargetRow>,
     pub(super) drains: HashMap<Arc<str>, Progress>,
     /// Replicas whose events are not read, with the reason.
     pub(super) deaf: HashMap<Arc<str>, String>,
@@ -56,7 +55,7 @@ pub(super) struct State {
     /// Why it is not known which replicas there are.
     fault: Option<String>,
     replicas: Vec<ReplicaTold>,
-    targets: Vec<Merged>,
+    targets: Vec<TargetRow>,
     refusals: Told,
     /// How many tunnels have ended since the start of the desk: a page that shows them asks for them when it grows.
     ended: u64,

@@ -12,10 +12,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::hub::{Hub, now};
-use super::targets;
 use crate::daemon::admin::Progress;
 use crate::daemon::admin::api::{Refusals, Target};
-use crate::operator::replicas::{Ask, Happening, Query, Replica, Told, watch};
+use crate::operator::replicas::{Ask, Happening, Query, Replica, Told, by_target, watch};
 
 /// Looks until it is dropped.
 pub(super) async fn run(hub: Arc<Hub>) {
@@ -106,7 +105,7 @@ async fn look(hub: &Arc<Hub>, replicas: &[Replica]) {
     let listed = hub.replicas.list::<Target>(&Query::default()).await;
     asking.join_all().await;
     if let Ok(listed) = listed {
-        hub.found.lock().targets = targets::merge(listed);
+        hub.found.lock().targets = by_target(&listed);
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use hyper::StatusCode;
@@ -16,10 +15,9 @@ use super::assets;
 use super::guard::{self, Guard};
 use super::hub::{self, Hub};
 use super::secret::DeskSecret;
-use crate::daemon::admin::api::{Closed, Closing, Fault, Rates};
-use crate::operator::replicas::{
-    Answer, Ask, Filter, Reason, ReasonError, Replica, ReplicaError, Selection, TargetName,
-};
+use crate::daemon::admin::answer::{Answer as Reply, Unserved};
+use crate::daemon::admin::api::{Closed, Closing, Rates};
+use crate::operator::replicas::{self, Answer, Ask, Reason, ReasonError, Replica, ReplicaError, Selection, TargetName};
 
 /// The page at that address.
 pub(super) fn router(hub: Arc<Hub>, secret: DeskSecret, address: SocketAddr) -> Router {
@@ -66,13 +64,13 @@ struct Which {
 }
 
 /// All that its replica says of a tunnel; `null` once it has ended.
-async fn tunnel(State(hub): State<Arc<Hub>>, Query(which): Query<Which>) -> Result<Json<Value>, Unserved> {
+async fn tunnel(State(hub): State<Arc<Hub>>, Query(which): Query<Which>) -> Reply<Value> {
     let path = path_of(&which.tunnel_id)?;
     hub.look(&which.replica, path).await
 }
 
 /// Why a tunnel is slow: its replica observes it for a second. `null` if it has ended.
-async fn diagnosis(State(hub): State<Arc<Hub>>, Query(which): Query<Which>) -> Result<Json<Value>, Unserved> {
+async fn diagnosis(State(hub): State<Arc<Hub>>, Query(which): Query<Which>) -> Reply<Value> {
     let path = format!("{}/diagnosis", path_of(&which.tunnel_id)?);
     hub.look(&which.replica, path).await
 }
@@ -100,7 +98,7 @@ struct ReplicaFault {
     error: String,
 }
 
-async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Result<Json<Changed>, Unserved> {
+async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Reply<Changed> {
     let closing = closing(&close.reason)?;
     let ask = Ask::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
     let answer = hub.replica(&close.replica).await?.ask::<Closed>(&ask).await;
@@ -122,16 +120,16 @@ struct CloseTarget {
     reason: String,
 }
 
-async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Result<Json<Changed>, Unserved> {
+async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Reply<Changed> {
     let closing = closing(&close.reason)?;
     let target: TargetName = close.target.parse().map_err(Unserved::bad)?;
-    let query = Query {
+    let query = replicas::Query {
         target: Some(target.to_string()),
-        ..Query::default()
+        ..replicas::Query::default()
     };
     let answers = hub.replicas.close(&Selection::Query(query), &closing).await;
     hub.refresh().await;
-    let (closed, faults) = apart(answers.map_err(|error| Unserved::gateway(error.to_string()))?);
+    let (closed, faults) = apart(answers.map_err(|error| gateway(error.to_string()))?);
     let closed = closed.into_iter().flat_map(|closed| closed.closed).collect();
     Ok(Json(Changed { closed, faults }))
 }
@@ -144,7 +142,7 @@ struct Limit {
     rates: Rates,
 }
 
-async fn limit(State(hub): State<Arc<Hub>>, Json(limit): Json<Limit>) -> Result<Json<Changed>, Unserved> {
+async fn limit(State(hub): State<Arc<Hub>>, Json(limit): Json<Limit>) -> Reply<Changed> {
     let ask = Ask::with_body("PATCH", path_of(&limit.tunnel_id)?, &limit.rates);
     hub.replica(&limit.replica).await?.ask::<Value>(&ask).await?;
     hub.refresh().await;
@@ -158,14 +156,14 @@ struct Cordon {
     is_cordoned: bool,
 }
 
-async fn cordon(State(hub): State<Arc<Hub>>, Json(cordon): Json<Cordon>) -> Result<Json<Changed>, Unserved> {
+async fn cordon(State(hub): State<Arc<Hub>>, Json(cordon): Json<Cordon>) -> Reply<Changed> {
     let target: TargetName = cordon.target.parse().map_err(Unserved::bad)?;
     let answers = hub.replicas.cordon(&target, cordon.is_cordoned).await;
     hub.refresh().await;
-    let (cordoned, faults) = apart(answers.map_err(|error| Unserved::gateway(error.to_string()))?);
+    let (cordoned, faults) = apart(answers.map_err(|error| gateway(error.to_string()))?);
     if cordoned.is_empty() && faults.is_empty() {
         let error = format!("no target {target} is on the allowlist of any replica");
-        return Err(Unserved::new(StatusCode::NOT_FOUND, error));
+        return Err(Unserved::unknown(error));
     }
     let closed = Vec::new();
     Ok(Json(Changed { closed, faults }))
@@ -204,7 +202,7 @@ fn path_of(id: &str) -> Result<String, Unserved> {
 }
 
 impl Hub {
-    async fn look(&self, replica: &str, path: String) -> Result<Json<Value>, Unserved> {
+    async fn look(&self, replica: &str, path: String) -> Reply<Value> {
         match self.replica(replica).await?.ask(&Ask::get(path)).await {
             Ok(answer) => Ok(Json(answer)),
             // No fault, and browsers would note it as one.
@@ -214,37 +212,15 @@ impl Hub {
     }
 
     async fn replica(&self, name: &str) -> Result<Replica, Unserved> {
-        let replicas = self
-            .replicas
-            .find()
-            .await
-            .map_err(|error| Unserved::gateway(error.to_string()))?;
+        let replicas = self.replicas.find().await.map_err(|error| gateway(error.to_string()))?;
         let found = replicas.into_iter().find(|replica| &**replica.name() == name);
-        found.ok_or_else(|| Unserved::new(StatusCode::NOT_FOUND, "this replica is gone"))
+        found.ok_or_else(|| Unserved::unknown("this replica is gone"))
     }
 }
 
-/// A request without the answer that it asks for.
-#[derive(Debug)]
-struct Unserved {
-    status: StatusCode,
-    error: String,
-}
-
-impl Unserved {
-    fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        let error = error.into();
-        Self { status, error }
-    }
-
-    fn bad<T: Into<String>>(error: T) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, error)
-    }
-
-    /// The replicas are not found, or one does not answer.
-    fn gateway(error: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_GATEWAY, error)
-    }
+/// The replicas are not found, or one does not answer.
+fn gateway(error: impl Into<String>) -> Unserved {
+    Unserved::new(StatusCode::BAD_GATEWAY, error)
 }
 
 impl From<ReplicaError> for Unserved {
@@ -257,14 +233,8 @@ impl From<ReplicaError> for Unserved {
             ReplicaError::Unreachable(_)
             | ReplicaError::Late(_)
             | ReplicaError::Strange(_)
-            | ReplicaError::LimitExceeded(_) => Self::gateway(said),
+            | ReplicaError::LimitExceeded(_) => gateway(said),
         }
-    }
-}
-
-impl IntoResponse for Unserved {
-    fn into_response(self) -> Response {
-        (self.status, Json(Fault { error: self.error })).into_response()
     }
 }
 

@@ -1,10 +1,11 @@
 //! What came of a change on all replicas, and lists in which one thing of many replicas is one row.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Answer, TargetName};
+use super::answer::Answer;
 use super::listing::{Listed, Of, State};
 use crate::base::text::is_unprintable;
 use crate::daemon::admin::api::{Client, Closed, Target};
@@ -79,39 +80,59 @@ fn changed<A, T>(answers: Vec<Answer<Option<A>>>, items: impl Fn(A) -> Vec<T>) -
     report
 }
 
-/// A target of all replicas: how many of them let no new tunnel begin, and on how many it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A target of all replicas.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TargetRow {
-    /// Ready endpoints, and all of them, as the first replica sees them.
-    pub endpoints: (u32, u32),
+    /// The namespace of its Service, or `static`.
+    #[serde(rename = "target.namespace")]
+    pub namespace: String,
+    /// Its Service, or the authority of a static target.
+    #[serde(rename = "target.service")]
+    pub service: String,
+    /// Its ready endpoints.
+    pub endpoints_ready: u32,
+    /// All of its endpoints.
+    pub endpoints: u32,
+    /// The addresses that are dialled.
+    pub addresses: Vec<SocketAddr>,
+    /// The nodes of its addresses, as the first replica sees them.
+    #[serde(skip)]
+    pub nodes: Vec<String>,
+    /// True if every replica that has it lets no new tunnel begin.
+    pub is_cordoned: bool,
+    /// The replicas that let no new tunnel begin.
+    pub cordoned_by: Vec<String>,
     /// Its tunnels on all replicas.
     pub tunnels: usize,
-    /// The replicas that let no new one begin.
-    pub cordoned: usize,
-    /// The replicas that have it.
+    /// The number of replicas that have it.
+    #[serde(skip)]
     pub replicas: usize,
-    /// The nodes of its addresses, as the first replica sees them.
-    pub nodes: Vec<String>,
 }
 
-/// The targets of all replicas, each once.
-pub fn by_target(listed: &Listed<Target>) -> BTreeMap<TargetName, TargetRow> {
-    let mut rows: BTreeMap<TargetName, TargetRow> = BTreeMap::new();
-    for Of { item, .. } in &listed.items {
-        let name = TargetName {
+/// The targets of all replicas, each once, in the order of their names.
+pub fn by_target(listed: &Listed<Target>) -> Vec<TargetRow> {
+    let mut rows: BTreeMap<_, TargetRow> = BTreeMap::new();
+    for Of { item, replica } in &listed.items {
+        let row = rows.entry((&item.namespace, &item.service));
+        let row = row.or_insert_with(|| TargetRow {
             namespace: item.namespace.clone(),
             service: item.service.clone(),
-        };
-        let row = rows.entry(name).or_default();
-        if row.replicas == 0 {
-            row.endpoints = (item.endpoints_ready, item.endpoints);
-            row.nodes.clone_from(&item.nodes);
+            nodes: item.nodes.clone(),
+            is_cordoned: true,
+            ..TargetRow::default()
+        });
+        // Replicas see the same endpoints, some of them a moment later.
+        row.endpoints_ready = row.endpoints_ready.max(item.endpoints_ready);
+        row.endpoints = row.endpoints.max(item.endpoints);
+        if item.addresses.len() > row.addresses.len() {
+            row.addresses.clone_from(&item.addresses);
         }
+        row.is_cordoned &= item.is_cordoned;
+        row.cordoned_by.extend(item.is_cordoned.then(|| replica.clone()));
         row.tunnels = row.tunnels.saturating_add(item.tunnels);
-        row.cordoned += usize::from(item.is_cordoned);
         row.replicas += 1;
     }
-    rows
+    rows.into_values().collect()
 }
 
 /// The clients of all replicas, each address and user once, those with the most tunnels first.
@@ -173,19 +194,27 @@ mod tests {
                 last_activity: None,
             },
         };
-        let listed = Listed {
-            items: vec![target("a", 3, true), target("b", 4, false)],
+        let listed = |items| Listed {
+            items,
             total: 2,
             replicas: Vec::new(),
         };
-        let rows: Vec<_> = by_target(&listed).into_iter().collect();
+        let rows = by_target(&listed(vec![target("a", 3, true), target("b", 4, false)]));
         let row = TargetRow {
-            endpoints: (1, 2),
-            tunnels: 7,
-            cordoned: 1,
-            replicas: 2,
+            namespace: "team".to_owned(),
+            service: "box".to_owned(),
+            endpoints_ready: 1,
+            endpoints: 2,
+            addresses: Vec::new(),
             nodes: vec!["node-7".to_owned()],
+            is_cordoned: false,
+            cordoned_by: vec!["a".to_owned()],
+            tunnels: 7,
+            replicas: 2,
         };
-        assert_eq!(rows, [("team/box".parse().unwrap(), row)]);
+        assert_eq!(rows, [row]);
+        let made_up = vec![target("a", usize::MAX, true), target("b", usize::MAX, true)];
+        let rows = by_target(&listed(made_up));
+        assert_eq!((rows[0].tunnels, rows[0].is_cordoned), (usize::MAX, true));
     }
 }

@@ -6,7 +6,7 @@ use super::columns::{Column, Table};
 use super::formatting::{bytes, foreign, span};
 use crate::daemon::admin::api::{Client, Target, Tunnel};
 use crate::operator::replicas::listing::{Listed, Of};
-use crate::operator::replicas::reports::{TargetRow, by_client, by_target};
+use crate::operator::replicas::reports::{by_client, by_target};
 
 /// The tunnels; with their rates, if those were looked at.
 pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool) -> Table {
@@ -64,25 +64,18 @@ fn limits(tunnel: &Tunnel) -> String {
 
 /// The targets, each once.
 pub fn target_table(listed: &Listed<Target>) -> Table {
-    let rows = by_target(listed).into_iter().map(|(name, row)| {
-        let TargetRow {
-            endpoints: (ready, all),
-            tunnels,
-            cordoned,
-            replicas,
-            nodes,
-        } = row;
-        let cordoned = match cordoned {
+    let rows = by_target(listed).into_iter().map(|row| {
+        let cordoned = match row.cordoned_by.len() {
             0 => String::new(),
-            _ if cordoned == replicas => "yes".to_owned(),
-            _ => format!("on {cordoned} of {replicas}"),
+            _ if row.is_cordoned => "yes".to_owned(),
+            some => format!("on {some} of {}", row.replicas),
         };
         vec![
-            foreign(&name.to_string()),
-            format!("{ready}/{all}"),
-            tunnels.to_string(),
+            foreign(&format!("{}/{}", row.namespace, row.service)),
+            format!("{}/{}", row.endpoints_ready, row.endpoints),
+            row.tunnels.to_string(),
             cordoned,
-            foreign(&nodes.join(",")),
+            foreign(&row.nodes.join(",")),
         ]
     });
     Table::new(&TARGET_COLUMNS, &rows.collect::<Vec<_>>())

@@ -89,12 +89,37 @@ pub(super) fn credential<'a>(
     })
 }
 
+/// The fields of a refusal by every version of HTTP, with the details that `Proxy-Status` is to have.
+pub(super) fn fields(denial: &Denial, details: Option<&str>) -> Vec<(&'static str, String)> {
+    let refusal = denial.refusal;
+    let mut fields = vec![
+        ("Content-Type", "text/plain".to_owned()),
+        ("Content-Length", body(denial).len().to_string()),
+        ("Proxy-Status", proxy_status(refusal, details)),
+    ];
+    let challenges = challenges(refusal).into_iter().flatten();
+    fields.extend(challenges.map(|challenge| ("Proxy-Authenticate", challenge.to_owned())));
+    if refusal == Refusal::MethodNotAllowed {
+        fields.push(("Allow", "CONNECT".to_owned()));
+    }
+    let retry_after = refusal.retry_after();
+    fields.extend(retry_after.map(|seconds| ("Retry-After", seconds.to_string())));
+    let to_start = denial.seconds_to_start();
+    fields.extend(to_start.map(|seconds| (STARTING, seconds.to_string())));
+    fields
+}
+
+/// The phrase of a refusal stands in the body, too: some clients print that, and HTTP/2 has no reason phrase.
+pub(super) fn body(denial: &Denial) -> String {
+    format!("{}\n", denial.phrase())
+}
+
 /// The field of a refusal whose target is starting: the whole seconds that it has left, for `switchboard connect`, which
 /// waits. Others read Retry-After.
-pub(super) const STARTING: &str = "switchboard-starting";
+const STARTING: &str = "switchboard-starting";
 
 /// What `Proxy-Status` says of a refusal (RFC 9209): its type, and the details if there are any.
-pub(super) fn proxy_status(refusal: Refusal, details: Option<&str>) -> String {
+fn proxy_status(refusal: Refusal, details: Option<&str>) -> String {
     let error = refusal.proxy_status();
     match details {
         // A string of RFC 9651: a quote or a backslash in it would need an escape, which few parsers know.
@@ -108,7 +133,7 @@ pub(super) fn proxy_status(refusal: Refusal, details: Option<&str>) -> String {
 
 /// The challenges of a 407, each for a field `Proxy-Authenticate` of its own (RFC 9110 section 11.7.1): Basic first, since
 /// clients that know nothing else take the first one. A credential that was refused is named so (RFC 6750 section 3).
-pub(super) fn challenges(refusal: Refusal) -> Option<[&'static str; 2]> {
+fn challenges(refusal: Refusal) -> Option<[&'static str; 2]> {
     let basic = "Basic realm=\"switchboard\", charset=\"UTF-8\"";
     if refusal == Refusal::CredentialsRequired {
         return Some([basic, "Bearer realm=\"switchboard\""]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::exchange::{self, Asked, CredentialPolicy, STARTING, challenges, proxy_status, refusal_of};
+use super::exchange::{self, Asked, CredentialPolicy, body, fields, refusal_of};
 use super::head::{self, Head, MOST_BYTES, Version};
 use super::program::{Program, Sent, recognise};
 use crate::base::secret;
@@ -193,44 +193,20 @@ fn answer(denial: &Denial, version: Version) -> Vec<u8> {
     response(denial, version).into_bytes()
 }
 
-/// The phrase stands in the body, too: some clients print that.
-///
 /// A 407 has the version of the request: nc asks for a password if the answer begins with `HTTP/1.0 407`, the version that
 /// it speaks. All other answers are HTTP/1.1 for every client (RFC 9110 section 2.5 allows either).
 fn response(denial: &Denial, version: Version) -> String {
-    let (refusal, phrase) = (denial.refusal, denial.phrase());
-    let status = refusal.status();
-    let challenges = challenges(refusal);
-    let version = match (version, challenges) {
-        (Version::Http10, Some(_)) => "HTTP/1.0",
+    let (status, phrase) = (denial.refusal.status(), denial.phrase());
+    let version = match (version, status) {
+        (Version::Http10, 407) => "HTTP/1.0",
         _ => "HTTP/1.1",
     };
-    let mut answer = format!(
-        "{version} {status} {phrase}\r\n\
-         Connection: close\r\n\
-         Content-Type: text/plain\r\n\
-         Content-Length: {}\r\n\
-         Proxy-Status: {}\r\n",
-        phrase.len() + 1,
-        proxy_status(refusal, denial.details()),
-    );
-    for challenge in challenges.into_iter().flatten() {
+    let mut answer = format!("{version} {status} {phrase}\r\nConnection: close\r\n");
+    for (name, value) in fields(denial, denial.details()) {
         // Writing to a String does not fail.
-        write!(answer, "Proxy-Authenticate: {challenge}\r\n").ok();
+        write!(answer, "{name}: {value}\r\n").ok();
     }
-    if refusal == Refusal::MethodNotAllowed {
-        answer.push_str("Allow: CONNECT\r\n");
-    }
-    if let Some(seconds) = refusal.retry_after() {
-        write!(answer, "Retry-After: {seconds}\r\n").ok();
-    }
-    if let Some(seconds) = denial.seconds_to_start() {
-        write!(answer, "{STARTING}: {seconds}\r\n").ok();
-    }
-    answer.push_str("\r\n");
-    answer.push_str(phrase);
-    answer.push('\n');
-    answer
+    answer + "\r\n" + &body(denial)
 }
 
 /// The 200 for a client that asks for an end notice.

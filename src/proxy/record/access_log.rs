@@ -79,7 +79,7 @@ impl AccessLog {
 
     fn admits(&self, addresses: [IpAddr; 2], refusal: Refusal, claimed: &str) -> bool {
         let [client, _] = addresses;
-        let most = lines_a_second(refusal);
+        let most = refusal.lines_a_second();
         let key = (Some(network(client)), refusal.label());
         let mut second = self.seconds.lock();
         let ThisSecond { shares, written } = &mut *second;
@@ -136,52 +136,6 @@ impl AccessLog {
 impl Drop for AccessLog {
     fn drop(&mut self) {
         self.write_counts();
-    }
-}
-
-/// The lines of one client for one reason. One where a stranger chooses how often it happens, and a line says nothing
-/// that the next does not say; more where an operator looks for the line of one user's attempt.
-fn lines_a_second(refusal: Refusal) -> u32 {
-    match refusal {
-        Refusal::Malformed(_)
-        | Refusal::TlsRequired
-        | Refusal::TlsHandshake
-        | Refusal::TlsRecord
-        | Refusal::MethodNotAllowed
-        | Refusal::HeadTimeout
-        | Refusal::HeadTooLarge
-        | Refusal::ConnectRate
-        | Refusal::Crowded
-        | Refusal::UntrustedProxy
-        | Refusal::BadProxyHeader
-        | Refusal::NoRequest
-        | Refusal::CredentialsRequired
-        | Refusal::CredentialsRefused
-        | Refusal::GuessRate
-        | Refusal::CredentialsInClear
-        | Refusal::IdentityRefused
-        | Refusal::Flood => 1,
-        Refusal::NotAllowed
-        | Refusal::ClientNotAllowed
-        | Refusal::CertificateLapsed
-        | Refusal::TargetRefused
-        | Refusal::TargetUnreachable
-        | Refusal::DialTimeout
-        | Refusal::NoEndpoint
-        | Refusal::TargetStarting
-        | Refusal::TargetFull
-        | Refusal::TargetClosed
-        | Refusal::TargetBusy
-        | Refusal::ClientFull
-        | Refusal::UserFull
-        | Refusal::NotAuthorized
-        | Refusal::AccessUnknown
-        | Refusal::ProxyFull
-        | Refusal::AllowlistUnknown
-        | Refusal::Draining
-        | Refusal::Exhausted
-        | Refusal::ClientLeft
-        | Refusal::Internal => 10,
     }
 }
 

@@ -4,16 +4,14 @@ use std::future::poll_fn;
 
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::{HeaderValue, Method, Response, StatusCode, header, request};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header, request};
 
 use super::outgoing::Outgoing;
 use super::payload::Payload;
 use super::stream::{Stream, stream_error};
 use crate::base::authority::Authority;
 use crate::protocol::end_notice::{self, Marker};
-use crate::proxy::http::exchange::{
-    Asked, CredentialPolicy, Exchange, STARTING, challenges, credential, proxy_status, refusal_of,
-};
+use crate::proxy::http::exchange::{Asked, CredentialPolicy, Exchange, body, credential, fields, refusal_of};
 use crate::tunnel::outcome::{Denial, Malformed, Refusal};
 
 /// A request that has not been answered.
@@ -109,7 +107,7 @@ impl Exchange for Request {
             && let Ok(send) = self.respond.send_response(answer(denial), false)
         {
             let stream = Stream::new(self.receive, send, self.outgoing);
-            return Some(stream.finished_with(body(denial)));
+            return Some(stream.finished_with(body(denial).into_bytes()));
         }
         None
     }
@@ -120,38 +118,20 @@ impl Exchange for Request {
     }
 }
 
-/// The head of a refusal. HTTP/2 has no reason phrase: the phrase is in `Proxy-Status` (RFC 9209) and in the body.
+/// The head of a refusal. The phrase is in `Proxy-Status` (RFC 9209), too.
 fn answer(denial: &Denial) -> Response<()> {
-    let refusal = denial.refusal;
     let mut answer = Response::new(());
-    *answer.status_mut() = StatusCode::from_u16(refusal.status()).unwrap_or_default();
-    let fields = answer.headers_mut();
-    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-    fields.insert(header::CONTENT_LENGTH, HeaderValue::from(body(denial).len()));
+    *answer.status_mut() = StatusCode::from_u16(denial.refusal.status()).unwrap_or_default();
     let details = match denial.details() {
         Some(details) => format!("{}: {details}", denial.phrase()),
         None => denial.phrase().to_owned(),
     };
-    if let Ok(status) = HeaderValue::from_str(&proxy_status(refusal, Some(&details))) {
-        fields.insert("proxy-status", status);
-    }
-    for challenge in challenges(refusal).into_iter().flatten() {
-        fields.append(header::PROXY_AUTHENTICATE, HeaderValue::from_static(challenge));
-    }
-    if refusal == Refusal::MethodNotAllowed {
-        fields.insert(header::ALLOW, HeaderValue::from_static("CONNECT"));
-    }
-    if let Some(seconds) = refusal.retry_after() {
-        fields.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    if let Some(seconds) = denial.seconds_to_start() {
-        fields.insert(STARTING, HeaderValue::from(seconds));
+    for (name, value) in fields(denial, Some(&details)) {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            answer.headers_mut().append(name, value);
+        }
     }
     answer
-}
-
-fn body(denial: &Denial) -> Vec<u8> {
-    format!("{}\n", denial.phrase()).into_bytes()
 }
 
 /// The same as over HTTP/1.
